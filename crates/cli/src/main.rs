@@ -1,0 +1,2 @@
+//! nenrin
+fn main() {}

@@ -1,0 +1,77 @@
+//! A buffer aligned for O_DIRECT.
+#![allow(unsafe_code)] // the one place where aligned memory is made
+
+use crate::BLOCK_BYTES;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Bytes on the heap, aligned to 4096, of a fixed length.
+pub struct AlignedBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its memory exclusively, like a Box<[u8]>.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared access gives only shared slices.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    fn layout(len: usize) -> Layout {
+        match Layout::from_size_align(len, BLOCK_BYTES) {
+            Ok(l) => l,
+            Err(_) => handle_alloc_error(Layout::new::<u8>()),
+        }
+    }
+    /// `len` zero bytes.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        if len == 0 {
+            return Self { ptr: NonNull::dangling(), len };
+        }
+        let layout = Self::layout(len);
+        // SAFETY: the layout has a size above zero.
+        let raw = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(raw) {
+            Some(ptr) => Self { ptr, len },
+            None => handle_alloc_error(layout),
+        }
+    }
+    /// A copy of `bytes`, padded with zeros to whole blocks.
+    #[must_use]
+    pub fn padded(bytes: &[u8]) -> Self {
+        let mut this = Self::zeroed(bytes.len().next_multiple_of(BLOCK_BYTES));
+        this[..bytes.len()].copy_from_slice(bytes);
+        this
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: allocated in `zeroed` with the same layout.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        }
+    }
+}
+
+impl std::ops::Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `ptr` is valid for `len` initialised bytes; dangling only when len is 0.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}

@@ -1,0 +1,157 @@
+//! Block devices behind one trait: submit, complete, flush, geometry.
+//!
+//! Invariants
+//! 1. Offsets and lengths of reads and writes are multiples of 4096 bytes;
+//!    buffers are 4096-aligned, so that O_DIRECT needs no copy.
+//! 2. `submit` never waits for the device. A completed write is *not* durable
+//!    until a flush that was submitted after its completion has completed.
+//! 3. Each ticket is waited for once. Dropping one unwaited is allowed: the
+//!    request still runs and its buffer lives until then.
+
+mod buf;
+mod error;
+
+pub use buf::AlignedBuf;
+pub use error::DeviceError;
+
+use std::sync::Arc;
+
+/// Bytes in the smallest unit of I/O.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Length in bytes, a multiple of [`BLOCK_BYTES`] (rounded down).
+    pub bytes: u64,
+    /// May be written.
+    pub writable: bool,
+    /// Understands [`Op::Discard`].
+    pub discard: bool,
+    /// A name for messages: the path.
+    pub name: String,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Read `bytes` at `offset`.
+    Read {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        bytes: usize,
+    },
+    /// Write the whole buffer at `offset`.
+    Write {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write. Shared, so that readers may use it while it is under way.
+        data: Arc<AlignedBuf>,
+    },
+    /// Make everything that completed before durable.
+    Flush,
+    /// The range holds nothing of value any more.
+    Discard {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// Write zeros, allocating where the host allocates lazily.
+    Zero {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+}
+
+/// What came of a request: the bytes for a read, an empty buffer otherwise.
+pub type Outcome = Result<AlignedBuf, DeviceError>;
+
+/// A request under way.
+#[must_use]
+pub struct Ticket(Box<dyn Pending>);
+
+/// The device's side of a [`Ticket`].
+pub trait Pending: Send {
+    /// Blocks until the request has completed.
+    fn wait(self: Box<Self>) -> Outcome;
+    /// Whether `wait` would return at once.
+    fn is_done(&self) -> bool;
+}
+
+impl Ticket {
+    /// Wraps a device's own pending request.
+    pub fn new(pending: impl Pending + 'static) -> Self {
+        Self(Box::new(pending))
+    }
+    /// A request that has completed already.
+    pub fn done(outcome: Outcome) -> Self {
+        struct Done(Outcome);
+        impl Pending for Done {
+            fn wait(self: Box<Self>) -> Outcome {
+                self.0
+            }
+            fn is_done(&self) -> bool {
+                true
+            }
+        }
+        Self::new(Done(outcome))
+    }
+    /// Blocks until the request has completed.
+    ///
+    /// # Errors
+    /// What the device reported.
+    pub fn wait(self) -> Outcome {
+        self.0.wait()
+    }
+    /// Whether [`Ticket::wait`] would return at once.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+}
+
+/// A device of a volume.
+pub trait BlockDevice: Send + Sync {
+    /// Length and abilities.
+    fn geometry(&self) -> Geometry;
+
+    /// Starts a request and returns at once.
+    fn submit(&self, op: Op) -> Ticket;
+
+    /// Reads `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// What the device reported.
+    fn read(&self, offset: u64, bytes: usize) -> Outcome {
+        self.submit(Op::Read { offset, bytes }).wait()
+    }
+
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// What the device reported.
+    fn write(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.submit(Op::Write { offset, data }).wait().map(drop)
+    }
+
+    /// Makes everything that completed before durable.
+    ///
+    /// # Errors
+    /// What the device reported. After a failed flush nothing may be assumed.
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.submit(Op::Flush).wait().map(drop)
+    }
+
+    /// Writes, then flushes: the sync path, which a device may make one round trip.
+    ///
+    /// # Errors
+    /// What the device reported for either.
+    fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.write(offset, data)?;
+        self.flush()
+    }
+}

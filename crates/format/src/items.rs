@@ -1,0 +1,643 @@
+//! Values of index items. Every value of the live and history trees begins
+//! with its birth.
+
+use crate::disk_struct;
+use crate::layout::le::{I64, U16, U32, U64};
+use crate::{Addr, Cno, Ino, Invalid, SegmentNo, Seq, Time};
+use zerocopy::IntoBytes;
+
+disk_struct! {
+    /// Value of an inode item.
+    pub struct InodeDisk [128] {
+        /// Cno it was last changed in.
+        pub birth: U64,
+        /// File type and permission bits, as in stat(2).
+        pub mode: U32,
+        /// Links to it; 0 for an orphan.
+        pub nlink: U32,
+        /// Owner.
+        pub uid: U32,
+        /// Group.
+        pub gid: U32,
+        /// Size in bytes.
+        pub size: U64,
+        /// Content blocks allocated.
+        pub blocks: U64,
+        /// Times.
+        pub atime: I64,
+        /// Last change of content.
+        pub mtime: I64,
+        /// Last change of anything.
+        pub ctime: I64,
+        /// Creation.
+        pub btime: I64,
+        /// Device number of a device file.
+        pub rdev: U32,
+        /// Current fork of the content.
+        pub fork: U32,
+        /// User who last committed content.
+        pub editor_uid: U32,
+        /// [`INODE_XATTR`], [`INODE_ACL`], [`INODE_CAPS`].
+        pub flags: U32,
+        /// Directory: its parent.
+        pub parent: U64,
+        /// Directory: its entries.
+        pub entries: U64,
+        /// Must be zero.
+        pub reserved: [u8; 24],
+    }
+}
+
+/// The inode has extended attributes.
+pub const INODE_XATTR: u32 = 1;
+/// The inode has a POSIX ACL.
+pub const INODE_ACL: u32 = 2;
+/// The inode has file capabilities.
+pub const INODE_CAPS: u32 = 4;
+
+/// Attributes of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inode {
+    /// Cno it was last changed in.
+    pub birth: Cno,
+    /// File type and permission bits, as in stat(2).
+    pub mode: u32,
+    /// Links to it.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Content blocks allocated.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+    /// Device number of a device file.
+    pub rdev: u32,
+    /// Current fork of the content.
+    pub fork: u32,
+    /// User who last committed content.
+    pub editor_uid: u32,
+    /// [`INODE_XATTR`] and its neighbours.
+    pub flags: u32,
+    /// Directory: its parent.
+    pub parent: Ino,
+    /// Directory: its entries.
+    pub entries: u64,
+}
+
+impl Inode {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = InodeDisk::zeroed();
+        d.birth.set(self.birth.0);
+        d.mode.set(self.mode);
+        d.nlink.set(self.nlink);
+        d.uid.set(self.uid);
+        d.gid.set(self.gid);
+        d.size.set(self.size);
+        d.blocks.set(self.blocks);
+        d.atime.set(self.atime.0);
+        d.mtime.set(self.mtime.0);
+        d.ctime.set(self.ctime.0);
+        d.btime.set(self.btime.0);
+        d.rdev.set(self.rdev);
+        d.fork.set(self.fork);
+        d.editor_uid.set(self.editor_uid);
+        d.flags.set(self.flags);
+        d.parent.set(self.parent.0);
+        d.entries.set(self.entries);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = InodeDisk::read_prefix(b)?;
+        Ok(Self {
+            birth: Cno(d.birth.get()),
+            mode: d.mode.get(),
+            nlink: d.nlink.get(),
+            uid: d.uid.get(),
+            gid: d.gid.get(),
+            size: d.size.get(),
+            blocks: d.blocks.get(),
+            atime: Time(d.atime.get()),
+            mtime: Time(d.mtime.get()),
+            ctime: Time(d.ctime.get()),
+            btime: Time(d.btime.get()),
+            rdev: d.rdev.get(),
+            fork: d.fork.get(),
+            editor_uid: d.editor_uid.get(),
+            flags: d.flags.get(),
+            parent: Ino(d.parent.get()),
+            entries: d.entries.get(),
+        })
+    }
+}
+
+/// The birth at the start of any live or history value.
+///
+/// # Errors
+/// Short input.
+pub fn birth(value: &[u8]) -> Result<Cno, Invalid> {
+    let b = value.get(..8).ok_or(Invalid::Short)?;
+    let mut v = [0; 8];
+    v.copy_from_slice(b);
+    Ok(Cno(u64::from_le_bytes(v)))
+}
+
+/// A value that is a birth and bytes: inline content, or a link's target.
+#[must_use]
+pub fn encode_bytes(birth: Cno, bytes: &[u8]) -> Vec<u8> {
+    let mut out = birth.0.to_le_bytes().to_vec();
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// The bytes behind the birth.
+///
+/// # Errors
+/// Short input.
+pub fn decode_bytes(value: &[u8]) -> Result<&[u8], Invalid> {
+    value.get(8..).ok_or(Invalid::Short)
+}
+
+disk_struct! {
+    /// Start of a directory entry or of a link item; the name follows.
+    pub struct DirentDisk [20] {
+        /// Cno it appeared in.
+        pub birth: U64,
+        /// Dirent: the inode it names. Link: the directory that holds the name.
+        pub ino: U64,
+        /// File type as in the high four bits of st_mode.
+        pub file_type: u8,
+        /// Must be zero.
+        pub reserved: u8,
+        /// Length of the name.
+        pub name_bytes: U16,
+    }
+}
+
+/// A directory entry, or (kind link) a back reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirent<'a> {
+    /// Cno it appeared in.
+    pub birth: Cno,
+    /// Dirent: the inode it names. Link: the directory that holds the name.
+    pub ino: Ino,
+    /// File type as in the high four bits of st_mode.
+    pub file_type: u8,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+impl<'a> Dirent<'a> {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = DirentDisk::zeroed();
+        d.birth.set(self.birth.0);
+        d.ino.set(self.ino.0);
+        d.file_type = self.file_type;
+        d.name_bytes.set(self.name.len() as u16);
+        let mut out = d.as_bytes().to_vec();
+        out.extend_from_slice(self.name);
+        out
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input; a name of impossible length.
+    pub fn decode(b: &'a [u8]) -> Result<Self, Invalid> {
+        let (d, rest) = DirentDisk::read_prefix(b)?;
+        let n = usize::from(d.name_bytes.get());
+        if n == 0 || n > crate::NAME_BYTES_MAX || n != rest.len() {
+            return Err(Invalid::Bounds);
+        }
+        Ok(Self { birth: Cno(d.birth.get()), ino: Ino(d.ino.get()), file_type: d.file_type, name: rest })
+    }
+}
+
+disk_struct! {
+    /// Start of one piece of an extended attribute. Piece 0 carries the name,
+    /// then bytes of the value; later pieces only bytes.
+    pub struct XattrDisk [16] {
+        /// Cno it appeared in.
+        pub birth: U64,
+        /// Length of the whole value (piece 0).
+        pub value_bytes: U32,
+        /// Length of the name that follows (piece 0).
+        pub name_bytes: U16,
+        /// Must be zero.
+        pub reserved: U16,
+    }
+}
+
+/// Value bytes in one xattr piece.
+pub const XATTR_PIECE_BYTES: usize = 4096;
+
+/// One piece of an extended attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XattrPiece<'a> {
+    /// Cno it appeared in.
+    pub birth: Cno,
+    /// Length of the whole value.
+    pub value_bytes: u32,
+    /// The name; empty in later pieces.
+    pub name: &'a [u8],
+    /// Bytes of the value.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> XattrPiece<'a> {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = XattrDisk::zeroed();
+        d.birth.set(self.birth.0);
+        d.value_bytes.set(self.value_bytes);
+        d.name_bytes.set(self.name.len() as u16);
+        let mut out = d.as_bytes().to_vec();
+        out.extend_from_slice(self.name);
+        out.extend_from_slice(self.bytes);
+        out
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &'a [u8]) -> Result<Self, Invalid> {
+        let (d, rest) = XattrDisk::read_prefix(b)?;
+        let (name, bytes) = rest.split_at_checked(usize::from(d.name_bytes.get())).ok_or(Invalid::Short)?;
+        Ok(Self { birth: Cno(d.birth.get()), value_bytes: d.value_bytes.get(), name, bytes })
+    }
+}
+
+disk_struct! {
+    /// Start of an extent item; CRC32C values follow, one per granule.
+    pub struct ExtentDisk [24] {
+        /// Cno it appeared in.
+        pub birth: U64,
+        /// Address of its first block; all ones where nothing is allocated.
+        pub addr: U64,
+        /// Blocks it covers.
+        pub blocks: U16,
+        /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`].
+        pub flags: u8,
+        /// log2 of the blocks under one checksum.
+        pub granule_shift: u8,
+        /// Blocks before `addr` that the first checksum covers too.
+        pub lead: u8,
+        /// Blocks behind the end that the last checksum covers too.
+        pub tail: u8,
+        /// Must be zero.
+        pub reserved: U16,
+    }
+}
+
+/// Reserved by fallocate: reads as zeros.
+pub const EXTENT_UNWRITTEN: u8 = 1;
+/// Has other owners; see the back references of its address.
+pub const EXTENT_SHARED: u8 = 2;
+
+/// A run of file blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Cno it appeared in.
+    pub birth: Cno,
+    /// Address of its first block; [`Addr::NONE`] when unwritten.
+    pub addr: Addr,
+    /// Blocks it covers, 1 to 256.
+    pub blocks: u32,
+    /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`].
+    pub flags: u8,
+    /// log2 of the blocks under one checksum.
+    pub granule_shift: u8,
+    /// Blocks before `addr` that the first checksum covers too.
+    pub lead: u32,
+    /// Blocks behind the end that the last checksum covers too.
+    pub tail: u32,
+    /// One checksum per granule of `lead + blocks + tail` blocks.
+    pub crcs: Vec<u32>,
+}
+
+impl Extent {
+    /// Whether nothing is stored for it.
+    #[must_use]
+    pub const fn is_unwritten(&self) -> bool {
+        self.flags & EXTENT_UNWRITTEN != 0
+    }
+    /// Blocks that count against the segment it lies in.
+    #[must_use]
+    pub const fn stored_blocks(&self) -> u32 {
+        if self.is_unwritten() { 0 } else { self.blocks }
+    }
+    /// The part of the extent that starts `skip` blocks in and has `blocks`.
+    ///
+    /// Checksums that cover it come along; blocks outside that they cover too
+    /// are told in `lead` and `tail`.
+    #[must_use]
+    pub fn slice(&self, skip: u32, blocks: u32) -> Self {
+        debug_assert!(blocks > 0 && skip + blocks <= self.blocks);
+        if self.is_unwritten() {
+            return Self { blocks, ..self.clone() };
+        }
+        let granule = 1u32 << self.granule_shift;
+        let from = self.lead + skip;
+        let to = from + blocks;
+        let first = from >> self.granule_shift;
+        let last = to.div_ceil(granule);
+        Self {
+            birth: self.birth,
+            addr: self.addr.add(skip),
+            blocks,
+            flags: self.flags,
+            granule_shift: self.granule_shift,
+            lead: from - (first << self.granule_shift),
+            tail: (last << self.granule_shift) - to,
+            crcs: self.crcs[first as usize..last as usize].to_vec(),
+        }
+    }
+    /// Appends its bytes.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        let mut d = ExtentDisk::zeroed();
+        d.birth.set(self.birth.0);
+        d.addr.set(self.addr.0);
+        d.blocks.set(self.blocks as u16);
+        d.flags = self.flags;
+        d.granule_shift = self.granule_shift;
+        d.lead = self.lead as u8;
+        d.tail = self.tail as u8;
+        out.extend_from_slice(d.as_bytes());
+        for c in &self.crcs {
+            out.extend_from_slice(&c.to_le_bytes());
+        }
+    }
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(ExtentDisk::BYTES + 4 * self.crcs.len());
+        self.encode_into(&mut out);
+        out
+    }
+    /// The extent at the start of `b`, and the rest.
+    ///
+    /// # Errors
+    /// Short input; impossible length or granule.
+    pub fn decode_prefix(b: &[u8]) -> Result<(Self, &[u8]), Invalid> {
+        let (d, rest) = ExtentDisk::read_prefix(b)?;
+        let blocks = u32::from(d.blocks.get());
+        if blocks == 0 || blocks > crate::EXTENT_BLOCKS_MAX || d.granule_shift > 4 {
+            return Err(Invalid::Bounds);
+        }
+        let covered = u32::from(d.lead) + blocks + u32::from(d.tail);
+        let unwritten = d.flags & EXTENT_UNWRITTEN != 0;
+        let granule = 1 << d.granule_shift;
+        if !unwritten
+            && (covered % granule != 0 || u32::from(d.lead) >= granule || u32::from(d.tail) >= granule
+                || d.addr.get() >> 62 > 1 || (d.addr.get() & 0xf_ffff) < u64::from(d.lead) && d.addr.get() >> 62 == 0)
+        {
+            return Err(Invalid::Bounds);
+        }
+        let count = if unwritten { 0 } else { (covered / granule) as usize };
+        let (crcs, rest) = rest.split_at_checked(count * 4).ok_or(Invalid::Short)?;
+        let this = Self {
+            birth: Cno(d.birth.get()),
+            addr: Addr(d.addr.get()),
+            blocks,
+            flags: d.flags,
+            granule_shift: d.granule_shift,
+            lead: u32::from(d.lead),
+            tail: u32::from(d.tail),
+            crcs: crcs.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect(),
+        };
+        Ok((this, rest))
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// As [`Extent::decode_prefix`], and bytes left over.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (this, rest) = Self::decode_prefix(b)?;
+        if rest.is_empty() { Ok(this) } else { Err(Invalid::Bounds) }
+    }
+}
+
+disk_struct! {
+    /// Value of a segment item (space tree).
+    pub struct SegmentDisk [56] {
+        /// Blocks the live tree needs.
+        pub live_blocks: U32,
+        /// Blocks only history trees need.
+        pub history_blocks: U32,
+        /// Generation from which no root needs it; 0 while in use.
+        pub emptied_generation: U64,
+        /// Highest sequence of a chain partial in it; 0 when none.
+        pub chain_seq: U64,
+        /// Last time something was written to it.
+        pub written_at: I64,
+        /// What it holds: as [`crate::partial::PartialKind`].
+        pub kind: u8,
+        /// Members that follow the first two; else 0.
+        pub member_count: u8,
+        /// Must be zero.
+        pub reserved: [u8; 6],
+        /// Where it lies: the first two members.
+        pub members: [crate::superblock::MemberDisk; 2],
+    }
+}
+
+/// State of one segment as the space tree keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Blocks the live tree needs.
+    pub live_blocks: u32,
+    /// Blocks only history trees need.
+    pub history_blocks: u32,
+    /// Generation from which no root needs it; 0 while in use.
+    pub emptied_generation: u64,
+    /// Highest sequence of a chain partial in it.
+    pub chain_seq: Seq,
+    /// Last time something was written to it.
+    pub written_at: Time,
+    /// What it holds.
+    pub kind: u8,
+}
+
+impl Segment {
+    /// To bytes, with the one member of a single-device volume.
+    #[must_use]
+    pub fn encode(&self, no: SegmentNo) -> Vec<u8> {
+        let mut d = SegmentDisk::zeroed();
+        d.live_blocks.set(self.live_blocks);
+        d.history_blocks.set(self.history_blocks);
+        d.emptied_generation.set(self.emptied_generation);
+        d.chain_seq.set(self.chain_seq.0);
+        d.written_at.set(self.written_at.0);
+        d.kind = self.kind;
+        d.members[0].segment.set(no.0 as u32);
+        d.members[1].device.set(0xffff);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = SegmentDisk::read_prefix(b)?;
+        Ok(Self {
+            live_blocks: d.live_blocks.get(),
+            history_blocks: d.history_blocks.get(),
+            emptied_generation: d.emptied_generation.get(),
+            chain_seq: Seq(d.chain_seq.get()),
+            written_at: Time(d.written_at.get()),
+            kind: d.kind,
+        })
+    }
+}
+
+disk_struct! {
+    /// Start of a checkpoint item (space tree); the name follows.
+    pub struct CheckpointDisk [32] {
+        /// Wall time of the cut.
+        pub wall: I64,
+        /// Mounted time of the cut, in nanoseconds.
+        pub mounted_nanos: U64,
+        /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`].
+        pub flags: U32,
+        /// Length of the name.
+        pub name_bytes: U16,
+        /// Must be zero.
+        pub reserved: U16,
+        /// Must be zero.
+        pub reserved2: U64,
+    }
+}
+
+/// Kept by name: a snapshot.
+pub const CHECKPOINT_NAMED: u32 = 1;
+/// Made on request rather than by time.
+pub const CHECKPOINT_ASKED: u32 = 2;
+
+/// A checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Wall time of the cut.
+    pub wall: Time,
+    /// Mounted time of the cut, in nanoseconds.
+    pub mounted_nanos: u64,
+    /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`].
+    pub flags: u32,
+    /// Name of a snapshot; empty for an unnamed checkpoint.
+    pub name: Vec<u8>,
+}
+
+impl Checkpoint {
+    /// Whether it is a snapshot.
+    #[must_use]
+    pub const fn is_named(&self) -> bool {
+        self.flags & CHECKPOINT_NAMED != 0
+    }
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = CheckpointDisk::zeroed();
+        d.wall.set(self.wall.0);
+        d.mounted_nanos.set(self.mounted_nanos);
+        d.flags.set(self.flags);
+        d.name_bytes.set(self.name.len() as u16);
+        let mut out = d.as_bytes().to_vec();
+        out.extend_from_slice(&self.name);
+        out
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input, or a name of another length than stated.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, rest) = CheckpointDisk::read_prefix(b)?;
+        if rest.len() != usize::from(d.name_bytes.get()) {
+            return Err(Invalid::Bounds);
+        }
+        Ok(Self {
+            wall: Time(d.wall.get()),
+            mounted_nanos: d.mounted_nanos.get(),
+            flags: d.flags.get(),
+            name: rest.to_vec(),
+        })
+    }
+}
+
+disk_struct! {
+    /// Value of an orphan or reap item (space tree).
+    pub struct ReapDisk [24] {
+        /// Cno from which the items are gone.
+        pub death: U64,
+        /// Fork to reap, when only one is.
+        pub fork: U32,
+        /// 1: everything of the inode; 0: only that fork's extents.
+        pub whole: u8,
+        /// Must be zero.
+        pub reserved: [u8; 3],
+        /// Must be zero.
+        pub reserved2: U64,
+    }
+}
+
+/// An orphan, or work for the reaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reap {
+    /// Cno from which the items are gone.
+    pub death: Cno,
+    /// Fork to reap, when only one is.
+    pub fork: u32,
+    /// Everything of the inode, or only that fork's extents.
+    pub whole: bool,
+}
+
+impl Reap {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = ReapDisk::zeroed();
+        d.death.set(self.death.0);
+        d.fork.set(self.fork);
+        d.whole = u8::from(self.whole);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = ReapDisk::read_prefix(b)?;
+        Ok(Self { death: Cno(d.death.get()), fork: d.fork.get(), whole: d.whole == 1 })
+    }
+}
+
+disk_struct! {
+    /// Value of a back reference (space tree): one owner of a shared extent.
+    pub struct BackrefDisk [32] {
+        /// Owning inode.
+        pub ino: U64,
+        /// First file block of the owner's extent.
+        pub off: U64,
+        /// Fork of the owner.
+        pub fork: U32,
+        /// Blocks.
+        pub blocks: U32,
+        /// Cno the owner's extent died in; 0 while it lives.
+        pub death: U64,
+    }
+}

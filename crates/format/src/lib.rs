@@ -1,0 +1,77 @@
+//! The bytes of a nenrin volume, and nothing else: pure conversions between
+//! bytes and types. No I/O, no allocation policy, no clock.
+//!
+//! `docs/FORMAT.md` is the only description of these bytes; a test in this
+//! crate fails when the tables there and the structs here move apart.
+//!
+//! Invariants
+//! 1. Every integer on disk is little-endian and unaligned-safe.
+//! 2. Decoding untrusted bytes never panics and never allocates more than the
+//!    input justifies: bounds are checked before arithmetic.
+//! 3. Reserved fields are written as zero. A decoder ignores them, because a
+//!    feature bit announces every use of them.
+#![forbid(unsafe_code)]
+
+pub mod features;
+pub mod items;
+pub mod key;
+pub mod layout;
+pub mod node;
+pub mod partial;
+pub mod records;
+pub mod root;
+pub mod superblock;
+pub mod units;
+pub mod wire;
+
+pub use units::*;
+
+/// CRC32C (Castagnoli) of `bytes`: the checksum of everything on disk.
+#[must_use]
+pub fn crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// CRC32C continued over a further piece of the same message.
+#[must_use]
+pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}
+
+/// Why bytes were not what they claim to be. One variant for each check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// Fewer bytes than the structure needs.
+    Short,
+    /// The magic number is another one.
+    Magic,
+    /// A checksum does not match.
+    Checksum,
+    /// The format version is newer than this program.
+    Version(u16),
+    /// An incompatible feature bit is set that this program does not know.
+    Feature(u64),
+    /// A length, count or offset points outside its container.
+    Bounds,
+    /// A discriminant has no meaning.
+    Kind(u8),
+    /// Keys are out of order, or a name has an impossible length.
+    Order,
+}
+
+impl core::fmt::Display for Invalid {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Short => f.write_str("too short"),
+            Self::Magic => f.write_str("wrong magic number"),
+            Self::Checksum => f.write_str("checksum mismatch"),
+            Self::Version(v) => write!(f, "format version {v} is newer than this program"),
+            Self::Feature(bits) => write!(f, "unknown incompatible feature bits {bits:#x}"),
+            Self::Bounds => f.write_str("a length or address is out of bounds"),
+            Self::Kind(k) => write!(f, "unknown kind {k}"),
+            Self::Order => f.write_str("entries out of order"),
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}

@@ -1,0 +1,245 @@
+//! Index nodes: 16 KiB, sorted entries, checksummed by the pointer to them and
+//! by themselves.
+//!
+//! Layout: [`NodeHeader`], the key prefix common to all entries, then the
+//! entries in order. A leaf entry is `key suffix | u16 length | value`; an inner
+//! entry is `key suffix | NodePtr`, where the key is the smallest of the child.
+//! Key bytes are big-endian ([`Key::encode`]), so comparing bytes compares keys.
+
+use crate::disk_struct;
+use crate::key::Key;
+use crate::layout::le::{U16, U32, U64};
+use crate::wire::{Put, Reader};
+use crate::{Addr, Invalid, NODE_BYTES};
+
+/// "NNOD".
+pub const NODE_MAGIC: u32 = u32::from_le_bytes(*b"NNOD");
+
+disk_struct! {
+    /// Start of every index node.
+    pub struct NodeHeader [40] {
+        /// [`NODE_MAGIC`].
+        pub magic: U32,
+        /// CRC32C of the whole node with this field zero.
+        pub crc: U32,
+        /// Which tree: see [`TreeId`].
+        pub tree: U32,
+        /// Entries in the node.
+        pub count: U16,
+        /// 0 for a leaf.
+        pub level: u8,
+        /// Bytes of the common key prefix.
+        pub prefix_bytes: u8,
+        /// Bytes used, header included.
+        pub used_bytes: U32,
+        /// Must be zero.
+        pub reserved: U32,
+        /// Generation of the index checkpoint that wrote it.
+        pub generation: U64,
+        /// Must be zero.
+        pub reserved2: U64,
+    }
+}
+
+disk_struct! {
+    /// Pointer to an index node: both copies and the checksum they must have.
+    pub struct NodePtrDisk [24] {
+        /// Address of the first copy.
+        pub first: U64,
+        /// Address of the second copy, in another segment.
+        pub second: U64,
+        /// CRC32C of the node.
+        pub crc: U32,
+        /// Must be zero.
+        pub reserved: U32,
+    }
+}
+
+/// Which tree a node belongs to: 1 live, 2 space, from 16 on history trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TreeId(pub u32);
+
+impl TreeId {
+    /// The live tree.
+    pub const LIVE: Self = Self(1);
+    /// The space tree.
+    pub const SPACE: Self = Self(2);
+    /// The first history tree.
+    pub const HISTORY: Self = Self(16);
+}
+
+/// Pointer to an index node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodePtr {
+    /// The two copies, in different segments.
+    pub copies: [Addr; 2],
+    /// CRC32C of the node, equal for both.
+    pub crc: u32,
+}
+
+impl NodePtr {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> NodePtrDisk {
+        let mut d = NodePtrDisk::zeroed();
+        d.first.set(self.copies[0].0);
+        d.second.set(self.copies[1].0);
+        d.crc.set(self.crc);
+        d
+    }
+    /// From bytes.
+    #[must_use]
+    pub fn decode(d: &NodePtrDisk) -> Self {
+        Self { copies: [Addr(d.first.get()), Addr(d.second.get())], crc: d.crc.get() }
+    }
+}
+
+/// The entries of a decoded node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entries {
+    /// Level 0: keys and values.
+    Leaf(Vec<(Key, Box<[u8]>)>),
+    /// Above: smallest key of each child and where it is.
+    Inner(Vec<(Key, NodePtr)>),
+}
+
+/// Bytes of a leaf entry besides the key suffix and the value.
+pub const LEAF_ENTRY_EXTRA: usize = 2;
+
+/// Upper bound of the encoded size of a leaf with these entries, exact but for
+/// the prefix, which only makes it smaller.
+#[must_use]
+pub fn leaf_entry_bytes(value: usize) -> usize {
+    Key::BYTES + LEAF_ENTRY_EXTRA + value
+}
+
+/// Encoded size of an inner entry, ignoring the prefix.
+pub const INNER_ENTRY_BYTES: usize = Key::BYTES + NodePtrDisk::BYTES;
+
+/// Longest value an item may have, so that every leaf holds at least three.
+pub const VALUE_BYTES_MAX: usize = 4600;
+
+fn common_prefix(a: &[u8; Key::BYTES], b: &[u8; Key::BYTES]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+/// Encodes a node of `tree` and returns its 16 KiB with the checksum set.
+///
+/// # Panics
+/// When the entries do not fit: the caller splits nodes before that.
+#[must_use]
+pub fn encode(tree: TreeId, level: u8, generation: u64, entries: &Entries) -> Vec<u8> {
+    let mut out = vec![0; NodeHeader::BYTES];
+    out.reserve_exact(NODE_BYTES - NodeHeader::BYTES);
+    let ends = match entries {
+        Entries::Leaf(v) => v.first().zip(v.last()).map(|(a, b)| (a.0, b.0, v.len())),
+        Entries::Inner(v) => v.first().zip(v.last()).map(|(a, b)| (a.0, b.0, v.len())),
+    };
+    let (prefix, count) = match ends {
+        // Sorted keys share what the first and the last share.
+        Some((a, b, n)) => (common_prefix(&a.encode(), &b.encode()), n),
+        None => (0, 0),
+    };
+    if let Some((a, ..)) = ends {
+        out.extend_from_slice(&a.encode()[..prefix]);
+    }
+    match entries {
+        Entries::Leaf(v) => {
+            for (k, val) in v {
+                out.extend_from_slice(&k.encode()[prefix..]);
+                out.put_short(val);
+            }
+        }
+        Entries::Inner(v) => {
+            for (k, p) in v {
+                out.extend_from_slice(&k.encode()[prefix..]);
+                out.extend_from_slice(p.encode().bytes());
+            }
+        }
+    }
+    assert!(out.len() <= NODE_BYTES, "node overflow: {} bytes", out.len());
+    let mut h = NodeHeader::zeroed();
+    h.magic.set(NODE_MAGIC);
+    h.tree.set(tree.0);
+    h.count.set(count as u16);
+    h.level = level;
+    h.prefix_bytes = prefix as u8;
+    h.used_bytes.set(out.len() as u32);
+    h.generation.set(generation);
+    out.resize(NODE_BYTES, 0);
+    out[..NodeHeader::BYTES].copy_from_slice(h.bytes());
+    let crc = crate::crc(&out);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// The checksum a node carries, as its pointers must have it.
+#[must_use]
+pub fn stored_crc(bytes: &[u8]) -> Option<u32> {
+    let b: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
+    Some(u32::from_le_bytes(b))
+}
+
+/// Verifies and decodes a node.
+///
+/// # Errors
+/// One [`Invalid`] for each check: size, magic, checksum, tree, bounds, order.
+pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Invalid> {
+    if bytes.len() != NODE_BYTES {
+        return Err(Invalid::Short);
+    }
+    let (h, _) = NodeHeader::read_prefix(bytes)?;
+    if h.magic.get() != NODE_MAGIC {
+        return Err(Invalid::Magic);
+    }
+    let mut crc = crate::crc(&bytes[..4]);
+    crc = crate::crc_append(crc, &[0; 4]);
+    crc = crate::crc_append(crc, &bytes[8..]);
+    if crc != h.crc.get() {
+        return Err(Invalid::Checksum);
+    }
+    if h.tree.get() != tree.0 {
+        return Err(Invalid::Kind(h.tree.get() as u8));
+    }
+    let used = h.used_bytes.get() as usize;
+    let prefix_bytes = usize::from(h.prefix_bytes);
+    if used > NODE_BYTES || prefix_bytes > Key::BYTES {
+        return Err(Invalid::Bounds);
+    }
+    let body = bytes.get(NodeHeader::BYTES..used).ok_or(Invalid::Bounds)?;
+    let mut r = Reader::new(body);
+    let mut key_bytes = [0; Key::BYTES];
+    key_bytes[..prefix_bytes].copy_from_slice(r.take(prefix_bytes)?);
+    let mut next_key = |r: &mut Reader<'_>| -> Result<Key, Invalid> {
+        key_bytes[prefix_bytes..].copy_from_slice(r.take(Key::BYTES - prefix_bytes)?);
+        Key::decode(&key_bytes)
+    };
+    // The count is bounded by the bytes: each entry takes at least two.
+    let count = usize::from(h.count.get()).min(NODE_BYTES / 2);
+    let entries = if h.level == 0 {
+        let mut v: Vec<(Key, Box<[u8]>)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let k = next_key(&mut r)?;
+            if v.last().is_some_and(|(last, _)| *last >= k) {
+                return Err(Invalid::Order);
+            }
+            v.push((k, r.short()?.into()));
+        }
+        Entries::Leaf(v)
+    } else {
+        let mut v: Vec<(Key, NodePtr)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let k = next_key(&mut r)?;
+            if v.last().is_some_and(|(last, _)| *last >= k) {
+                return Err(Invalid::Order);
+            }
+            let (d, _) = NodePtrDisk::read_prefix(r.take(NodePtrDisk::BYTES)?)?;
+            v.push((k, NodePtr::decode(&d)));
+        }
+        Entries::Inner(v)
+    };
+    if !r.is_empty() {
+        return Err(Invalid::Bounds);
+    }
+    Ok((h, entries))
+}

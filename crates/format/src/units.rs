@@ -1,0 +1,167 @@
+//! Newtypes for every address and counter, so that a sequence can never be
+//! passed where a checkpoint number belongs.
+
+/// Bytes in a block, the smallest unit of addressing and of checksums.
+pub const BLOCK_BYTES: usize = 4096;
+/// Bytes in an index node.
+pub const NODE_BYTES: usize = 16384;
+/// Blocks in an index node.
+pub const NODE_BLOCKS: u32 = (NODE_BYTES / BLOCK_BYTES) as u32;
+/// An extent never crosses a file offset that is a multiple of this many blocks.
+pub const EXTENT_BLOCKS_MAX: u32 = 256;
+/// Longest file name in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest symbolic link target in bytes.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Longest extended attribute value in bytes.
+pub const XATTR_BYTES_MAX: usize = 65536;
+/// Files up to this many bytes live inside the index.
+pub const INLINE_BYTES_MAX: usize = 2048;
+
+macro_rules! unit {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+        impl $name {
+            /// The value after this one.
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+unit! {
+    /// Inode number. Never reused within a volume.
+    Ino
+}
+unit! {
+    /// Checkpoint number: a past state a user can go back to.
+    Cno
+}
+unit! {
+    /// Sequence of a partial segment in the chain.
+    Seq
+}
+unit! {
+    /// Counts read-write mounts. Blocks of another epoch never fit the chain.
+    Epoch
+}
+unit! {
+    /// Generation of the superblock: one per index checkpoint.
+    Generation
+}
+unit! {
+    /// Number of a segment of the volume (not of a device).
+    SegmentNo
+}
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Self = Self(1);
+    /// The first number given to a user's file.
+    pub const FIRST: Self = Self(16);
+}
+
+impl Cno {
+    /// Death of an item that is alive.
+    pub const NEVER: Self = Self(u64::MAX);
+}
+
+/// Address of a block of the volume: segment number and block in it.
+///
+/// The two highest bits are flags in records only: [`Addr::PAYLOAD`] marks an
+/// index into the payload of the partial segment that carries the record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Addr(pub u64);
+
+impl Addr {
+    /// Bits of the block number within a segment.
+    pub const BLOCK_BITS: u32 = 20;
+    /// No address.
+    pub const NONE: Self = Self(u64::MAX);
+    /// Flag: the low bits are a block index into the record's own payload.
+    pub const PAYLOAD: u64 = 1 << 62;
+
+    /// The block `block` of segment `segment`.
+    #[must_use]
+    pub const fn new(segment: SegmentNo, block: u32) -> Self {
+        Self(segment.0 << Self::BLOCK_BITS | block as u64)
+    }
+    /// Block `index` of the payload of the partial segment around the record.
+    #[must_use]
+    pub const fn payload(index: u32) -> Self {
+        Self(Self::PAYLOAD | index as u64)
+    }
+    /// Segment that holds the block.
+    #[must_use]
+    pub const fn segment(self) -> SegmentNo {
+        SegmentNo(self.0 >> Self::BLOCK_BITS)
+    }
+    /// Block within its segment.
+    #[must_use]
+    pub const fn block(self) -> u32 {
+        (self.0 & ((1 << Self::BLOCK_BITS) - 1)) as u32
+    }
+    /// Whether this is an index into the record's own payload.
+    #[must_use]
+    pub const fn is_payload(self) -> bool {
+        self.0 >> 62 == 1
+    }
+    /// The address as seen from outside the record: payload indices become
+    /// addresses relative to `base`, the address of the first payload block.
+    #[must_use]
+    pub const fn resolve(self, base: Self) -> Self {
+        if self.is_payload() {
+            Self(base.0 + (self.0 & 0xffff_ffff))
+        } else {
+            self
+        }
+    }
+    /// The address `blocks` further on in the same segment.
+    #[must_use]
+    pub const fn add(self, blocks: u32) -> Self {
+        Self(self.0 + blocks as u64)
+    }
+}
+
+impl core::fmt::Display for Addr {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if *self == Self::NONE {
+            f.write_str("none")
+        } else {
+            write!(f, "{}+{}", self.segment(), self.block())
+        }
+    }
+}
+
+/// A moment: nanoseconds since 1970-01-01 UTC, signed. Reaches the years 1678
+/// to 2262, so that 2038 is nothing special.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// From seconds and nanoseconds as the kernel gives them, saturating.
+    #[must_use]
+    pub fn from_parts(secs: i64, nanos: u32) -> Self {
+        let total = i128::from(secs) * 1_000_000_000 + i128::from(nanos);
+        Self(total.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
+    }
+    /// Whole seconds, rounded down.
+    #[must_use]
+    pub const fn secs(self) -> i64 {
+        self.0.div_euclid(1_000_000_000)
+    }
+    /// Nanoseconds within the second.
+    #[must_use]
+    pub const fn nanos(self) -> u32 {
+        self.0.rem_euclid(1_000_000_000) as u32
+    }
+}
