@@ -3,5 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod types;
 
 pub use error::{Error, Result};
+pub use types::*;
