@@ -180,6 +180,18 @@ pub fn stored_crc(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(b))
 }
 
+/// Whether the node's bytes have the checksum they carry.
+#[must_use]
+pub fn verify(bytes: &[u8]) -> bool {
+    if bytes.len() != NODE_BYTES {
+        return false;
+    }
+    let mut crc = crate::crc(&bytes[..4]);
+    crc = crate::crc_append(crc, &[0; 4]);
+    crc = crate::crc_append(crc, &bytes[8..]);
+    stored_crc(bytes) == Some(crc)
+}
+
 /// Verifies and decodes a node.
 ///
 /// # Errors
@@ -192,10 +204,7 @@ pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Inval
     if h.magic.get() != NODE_MAGIC {
         return Err(Invalid::Magic);
     }
-    let mut crc = crate::crc(&bytes[..4]);
-    crc = crate::crc_append(crc, &[0; 4]);
-    crc = crate::crc_append(crc, &bytes[8..]);
-    if crc != h.crc.get() {
+    if !verify(bytes) {
         return Err(Invalid::Checksum);
     }
     if h.tree.get() != tree.0 {

@@ -1,0 +1,9 @@
+//! The log: where the next partial segment of each kind goes.
+
+pub mod chain;
+pub mod data;
+pub mod index;
+
+pub use chain::{Chain, Sealed, Unit};
+pub use data::DataLog;
+pub use index::IndexLog;
