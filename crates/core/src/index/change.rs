@@ -55,12 +55,12 @@ impl Book {
         self.superseded.push((self.generation, old));
     }
     fn add_node(&mut self) {
-        self.nodes += 1;
+        // The count comes from disk; a wrong one must not stop the volume.
+        self.nodes = self.nodes.saturating_add(1);
         self.dirty += 1;
     }
     /// A node of the current generation leaves the tree.
     fn drop_node(&mut self) {
-        // The count comes from disk; a wrong one must not stop the volume.
         self.nodes = self.nodes.saturating_sub(1);
         self.dirty -= 1;
     }
@@ -78,6 +78,14 @@ struct Inserted {
     replaced: Option<Value>,
     /// A new right neighbour for the parent to take in.
     right: Option<(Key, Node)>,
+    /// See [`became_small`].
+    small: bool,
+}
+
+/// Whether a change took a node below the smallest size. A node made small, for
+/// a run to go on in, is left in peace by all changes but the one that empties it.
+fn became_small(bytes_before: usize, node: &Node) -> bool {
+    bytes_before >= BYTES_MIN && node.bytes < BYTES_MIN
 }
 
 impl Change<'_> {
@@ -140,6 +148,7 @@ impl Change<'_> {
         rightmost: bool,
     ) -> Result<Inserted> {
         let node = self.own(child, &expect)?;
+        let before = node.bytes;
         match &mut node.body {
             Body::Leaf(v) => {
                 let added = leaf_entry_bytes(value.len());
@@ -147,19 +156,21 @@ impl Change<'_> {
                     Some(last) if last.0 < key => Err(v.len()),
                     _ => v.binary_search_by(|e| e.0.cmp(&key)),
                 };
-                let (replaced, appended) = match found {
+                let (replaced, inserted) = match found {
                     Ok(i) => {
                         let old = mem::replace(&mut v[i].1, value);
                         node.bytes = node.bytes + added - leaf_entry_bytes(old.len());
-                        (Some(old), false)
+                        (Some(old), None)
                     }
                     Err(i) => {
                         v.insert(i, (key, value));
                         node.bytes += added;
-                        (None, node.note_insert(i))
+                        node.note_insert(i);
+                        (None, Some(i))
                     }
                 };
-                Ok(Inserted { replaced, right: node.split(appended, rightmost) })
+                let small = became_small(before, node);
+                Ok(Inserted { replaced, right: node.split(inserted, rightmost), small })
             }
             Body::Inner(v) => {
                 if let Some(first) = v.first_mut().filter(|e| key < e.0) {
@@ -174,13 +185,14 @@ impl Change<'_> {
                     self.book.add_node();
                     v.insert(i + 1, (right_key, Child::Mem(Arc::new(new))));
                     node.bytes += INNER_ENTRY_BYTES;
-                    let appended = node.note_insert(i + 1);
-                    right = node.split(appended, rightmost);
-                } else if done.replaced.is_some() {
-                    self.tend(v, i, &expect);
+                    node.note_insert(i + 1);
+                    right = node.split(Some(i + 1), rightmost);
+                } else if done.small {
+                    self.tend(v, i, done.small, &expect);
                     node.bytes = v.len() * INNER_ENTRY_BYTES;
                 }
-                Ok(Inserted { replaced: done.replaced, right })
+                let small = became_small(before, node);
+                Ok(Inserted { replaced: done.replaced, right, small })
             }
         }
     }
@@ -188,7 +200,7 @@ impl Change<'_> {
     /// Removes an item known to exist and lowers the tree as far as it can.
     pub fn remove_root(&mut self, root: &mut Option<Child>, level: &mut u8, key: &Key) -> Result<Option<Value>> {
         let Some(child) = root else { return Ok(None) };
-        let removed = self.remove(child, Expect::root(*level), key)?;
+        let (removed, _) = self.remove(child, Expect::root(*level), key)?;
         self.shrink(child, level);
         if matches!(child, Child::Mem(node) if node.body.len() == 0) {
             self.book.drop_node();
@@ -198,22 +210,23 @@ impl Change<'_> {
         Ok(removed)
     }
 
-    fn remove(&mut self, child: &mut Child, expect: Expect, key: &Key) -> Result<Option<Value>> {
+    fn remove(&mut self, child: &mut Child, expect: Expect, key: &Key) -> Result<(Option<Value>, bool)> {
         let node = self.own(child, &expect)?;
+        let before = node.bytes;
         match &mut node.body {
             Body::Leaf(v) => {
-                let Ok(i) = v.binary_search_by(|e| e.0.cmp(key)) else { return Ok(None) };
+                let Ok(i) = v.binary_search_by(|e| e.0.cmp(key)) else { return Ok((None, false)) };
                 let (_, value) = v.remove(i);
                 node.bytes -= leaf_entry_bytes(value.len());
-                Ok(Some(value))
+                Ok((Some(value), became_small(before, node)))
             }
             Body::Inner(v) => {
                 let i = child_index(v, key);
                 let below = expect.child(v, i);
-                let removed = self.remove(&mut v[i].1, below, key)?;
-                self.tend(v, i, &expect);
+                let (removed, small) = self.remove(&mut v[i].1, below, key)?;
+                self.tend(v, i, small, &expect);
                 node.bytes = v.len() * INNER_ENTRY_BYTES;
-                Ok(removed)
+                Ok((removed, became_small(before, node)))
             }
         }
     }
@@ -221,14 +234,14 @@ impl Change<'_> {
     /// Removes child `i` if it became empty; joins it with a neighbour if it
     /// became small. A neighbour that cannot be read is left alone: the node
     /// stays small, and whoever needs the neighbour will be told.
-    fn tend(&mut self, entries: &mut Vec<(Key, Child)>, i: usize, expect: &Expect) {
+    fn tend(&mut self, entries: &mut Vec<(Key, Child)>, i: usize, small: bool, expect: &Expect) {
         let Some((_, Child::Mem(node))) = entries.get(i) else { return };
         if node.body.len() == 0 {
             entries.remove(i);
             self.book.drop_node();
             return;
         }
-        if node.bytes >= BYTES_MIN || entries.len() < 2 {
+        if !small || entries.len() < 2 {
             return;
         }
         let in_memory = |i: usize| matches!(entries.get(i), Some((_, Child::Mem(_))));
@@ -249,7 +262,7 @@ impl Change<'_> {
         let Ok(right) = self.own(right, &right_expect) else { return };
         left.body.append(mem::replace(&mut right.body, Body::Leaf(Vec::new())));
         left.bytes += right.bytes;
-        left.appends = 0;
+        left.run = 0;
         if left.bytes <= JOIN_BYTES_MAX {
             entries.remove(l + 1);
             self.book.drop_node();
@@ -257,7 +270,7 @@ impl Change<'_> {
         }
         right.body = left.body.split_off(left.body.middle());
         right.bytes = right.body.bytes();
-        right.appends = 0;
+        right.run = 0;
         left.bytes -= right.bytes;
         if let Some(first) = right.body.first_key() {
             *right_key = first;

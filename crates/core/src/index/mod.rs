@@ -207,7 +207,8 @@ impl Tree {
                 None
             }
         };
-        self.items += u64::from(replaced.is_none());
+        // The counts come from disk; wrong ones must not stop the volume.
+        self.items = self.items.saturating_add(u64::from(replaced.is_none()));
         Ok(replaced)
     }
 
@@ -222,7 +223,6 @@ impl Tree {
         }
         let (root, level, mut change) = self.change(cache);
         let removed = change.remove_root(root, level, key)?;
-        // As in the count of nodes: a wrong count on disk must not stop the volume.
         self.items = self.items.saturating_sub(u64::from(removed.is_some()));
         Ok(removed)
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use nenrin_format::key::Key;
 use nenrin_format::node::{
-    self, Entries, INNER_ENTRY_BYTES, LEAF_ENTRY_EXTRA, NodeHeader, NodePtr, TreeId, leaf_entry_bytes,
+    self, Entries, INNER_ENTRY_BYTES, LEAF_ENTRY_EXTRA, NodeHeader, NodePtr, TreeId, VALUE_BYTES_MAX, leaf_entry_bytes,
 };
 use nenrin_format::{Invalid, NODE_BYTES};
 
@@ -29,8 +29,10 @@ pub(super) const BYTES_MIN: usize = CAPACITY / 4;
 pub(super) const JOIN_BYTES_MAX: usize = CAPACITY / 4 * 3;
 /// A tree higher than this cannot come from honest inserts.
 pub(super) const LEVEL_MAX: u8 = 32;
-/// Inserts in a row at the end of a node after which it counts as being appended to.
-const APPENDS_MIN: u16 = 8;
+/// Inserts, each right behind the one before, after which a node counts as having a run.
+const RUN_MIN: u16 = 8;
+/// A run takes entries that follow it along from node to node up to this size.
+const CARRIED_BYTES_MAX: usize = CAPACITY / 16;
 
 /// How a parent reaches a child.
 #[derive(Clone, Debug)]
@@ -59,8 +61,10 @@ pub(super) struct Node {
     pub generation: u64,
     /// Where this version is on disk, once it is.
     pub written: OnceLock<NodePtr>,
-    /// Inserts in a row that went to the end.
-    pub appends: u16,
+    /// Index of the last insert, and how many before it each went right behind
+    /// the one before. Only hints for splitting.
+    pub last_insert: usize,
+    pub run: u16,
     /// See invariant 4.
     pub bytes: usize,
     pub body: Body,
@@ -166,7 +170,7 @@ impl Node {
     /// A new, unwritten node.
     pub fn new(tree: TreeId, level: u8, generation: u64, body: Body) -> Self {
         let bytes = body.bytes();
-        Self { tree, level, generation, written: OnceLock::new(), appends: 0, bytes, body }
+        Self { tree, level, generation, written: OnceLock::new(), last_insert: 0, run: 0, bytes, body }
     }
 
     /// The version of this node that `generation` may change.
@@ -182,31 +186,45 @@ impl Node {
         }
     }
 
-    /// Notes where an insert went, to tell appends from the rest; returns
-    /// whether it was one.
-    pub fn note_insert(&mut self, index: usize) -> bool {
-        let appended = index + 1 == self.body.len();
-        self.appends = if appended { self.appends.saturating_add(1) } else { 0 };
-        appended
+    /// Notes where an insert went, to tell runs of ascending keys from the rest.
+    pub fn note_insert(&mut self, index: usize) {
+        self.run = if index == self.last_insert + 1 { self.run.saturating_add(1) } else { 0 };
+        self.last_insert = index;
     }
 
-    /// Splits off a right neighbour if the node is too large. After an insert at
-    /// the end (`appended`) a node that is being appended to stays full; any
-    /// other is halved. Away from the right edge of the tree one insert at the
-    /// end proves nothing: a descending run in front of an existing key makes
-    /// only such, and must not get a node for each.
-    pub fn split(&mut self, appended: bool, rightmost: bool) -> Option<(Key, Self)> {
+    /// Splits off a right neighbour if the node is too large, where
+    /// [`Node::run_split`] says or else in halves.
+    pub fn split(&mut self, inserted: Option<usize>, rightmost: bool) -> Option<(Key, Self)> {
         if self.bytes <= CAPACITY {
             return None;
         }
-        let appending = appended && (rightmost || self.appends >= APPENDS_MIN);
-        let at = if appending { self.body.len().saturating_sub(1) } else { self.body.middle() };
+        let at_run = inserted.and_then(|i| self.run_split(i, rightmost));
+        let at = at_run.unwrap_or_else(|| self.body.middle());
         let mut right = Self::new(self.tree, self.level, self.generation, self.body.split_off(at));
-        right.appends = if appending { self.appends } else { 0 };
-        self.appends = 0;
+        // The run goes on at the end of the left node or at the start of the right one.
+        let run = std::mem::replace(&mut self.run, 0);
+        match at_run.and(inserted) {
+            Some(i) if i < at => self.run = run,
+            Some(_) => right.run = run,
+            None => {}
+        }
         self.bytes -= right.bytes;
         let key = right.body.first_key()?;
         Some((key, right))
+    }
+
+    /// Where to split so that a run of ascending keys fills nodes: before the
+    /// entry inserted last, at `i`, if little follows it, or behind it, to have
+    /// what follows out of the way. At the right edge of the tree a single insert
+    /// at the end counts as a run. Elsewhere it proves nothing: a descending run
+    /// in front of an existing key makes such only, and must not get a node each.
+    fn run_split(&self, i: usize, rightmost: bool) -> Option<usize> {
+        if self.run < RUN_MIN && !(rightmost && i + 1 == self.body.len()) {
+            return None;
+        }
+        let after: usize = (i + 1..self.body.len()).map(|i| self.body.entry_bytes(i)).sum();
+        let upto = self.bytes - after;
+        if after > CARRIED_BYTES_MAX && upto <= CAPACITY { (upto >= BYTES_MIN).then_some(i + 1) } else { Some(i) }
     }
 
     /// Encodes the node; `None` when a child is not on disk yet.
@@ -231,7 +249,10 @@ impl Node {
             Entries::Leaf(v) => Body::Leaf(v),
             Entries::Inner(v) => Body::Inner(v.into_iter().map(|(k, p)| (k, Child::Disk(p))).collect()),
         };
-        if body.len() == 0 {
+        // No writer packs more than fits without the prefix: then any node can
+        // take any key and be split in two.
+        let long = |v: &[(Key, Value)]| v.iter().any(|e| e.1.len() > VALUE_BYTES_MAX);
+        if body.len() == 0 || body.bytes() > CAPACITY || matches!(&body, Body::Leaf(v) if long(v)) {
             return Err(damaged(Invalid::Bounds));
         }
         let node = Self::new(tree, header.level, 0, body);
