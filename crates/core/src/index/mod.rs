@@ -43,6 +43,9 @@ pub type Value = Arc<[u8]>;
 /// A tree. A clone is cheap and an independent view of the state it was made
 /// from; only one of the two may go on to be changed and written, because
 /// what `settle` is to free stays with the original.
+///
+/// A view reads clean nodes from where they were: whoever uses the space of node
+/// versions again that `settle` returned must first see to the views made before.
 #[derive(Debug)]
 pub struct Tree {
     id: TreeId,
