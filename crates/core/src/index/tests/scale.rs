@@ -84,6 +84,36 @@ fn runs_fill_nodes() {
     assert_eq!((v.tree.nodes(), v.tree.height(), v.space.placed.len()), (0, 0, 0));
 }
 
+/// Inner nodes split, join and share too: values so long that a few thousand
+/// items make three levels.
+#[test]
+fn inner_nodes_split_and_join() {
+    let (mut v, mut random) = (Volume::new(8 << 20), Random(21));
+    let mut high = 0;
+    for (round, inserts) in [9u64, 9, 1, 9, 2, 1, 0].into_iter().enumerate() {
+        for i in 0..4000 {
+            let k = key(random.below(6000));
+            if random.below(10) < inserts {
+                v.insert(k, value(3000, i))
+            } else {
+                v.remove(&k)
+            }
+            if i % 500 == 0 {
+                v.check_shape();
+            }
+        }
+        high = high.max(v.tree.height());
+        if round % 2 == 0 {
+            v.reopen()
+        } else {
+            v.checkpoint()
+        }
+        v.check_shape();
+        v.check_all();
+    }
+    assert_eq!(high, 3);
+}
+
 /// Each look-up touches one node for each level; the first change after a
 /// freeze copies one for each level, and all others in that leaf none.
 #[test]
