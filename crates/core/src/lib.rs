@@ -16,7 +16,7 @@ mod types;
 
 pub use error::{Error, Result};
 pub use fs::{Counters, Done, Fs, SegmentInfo};
-pub use mkfs::{MkfsOptions, SEGMENTS_MIN, SEGMENT_BLOCKS_DEFAULT, bytes_min, mkfs};
+pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
 pub use recovery::RecoveryReport;
 pub use segments::SegmentState;
 pub use storage::{Probe, SlotState, probe};

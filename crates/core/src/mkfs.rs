@@ -11,7 +11,9 @@ use crate::{Clock, Error, Fs, MountOptions, Result};
 use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::items::Inode;
 use nenrin_format::node::TreeId;
-use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, Profile, SegmentRef, Superblock, device_blocks, segments_on};
+use nenrin_format::superblock::{
+    AREA_BLOCKS, DeviceEntry, Profile, SegmentRef, Superblock, device_blocks, segments_on,
+};
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, Seq, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -72,7 +74,11 @@ pub fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, options: &Mkf
     let segment_blocks = match options.segment_blocks {
         0 => choose_segment_blocks(blocks),
         n if n.is_power_of_two() && (32..=65536).contains(&n) => n,
-        n => return Err(Error::Open(format!("a segment of {n} blocks is impossible; use a power of two from 32 to 65536"))),
+        n => {
+            return Err(Error::Open(format!(
+                "a segment of {n} blocks is impossible; use a power of two from 32 to 65536"
+            )));
+        }
     };
     let count = segments_on(blocks, segment_blocks);
     if count < SEGMENTS_MIN {
@@ -91,12 +97,17 @@ pub fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, options: &Mkf
         device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
     }
     device.flush()?;
-    let fs = Fs::assemble(empty(device, clock, options, segment_blocks, count)?, clock.clone(), MountOptions::default());
+    let fs =
+        Fs::assemble(empty(device, clock, options, segment_blocks, count)?, clock.clone(), MountOptions::default());
     fs.index_checkpoint(true)
 }
 
 fn empty(
-    device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, options: &MkfsOptions, segment_blocks: u32, count: u64,
+    device: &Arc<dyn BlockDevice>,
+    clock: &Arc<dyn Clock>,
+    options: &MkfsOptions,
+    segment_blocks: u32,
+    count: u64,
 ) -> Result<Opened> {
     let storage = Arc::new(Storage::new(device.clone(), segment_blocks, count));
     let now = clock.wall();
@@ -154,7 +165,13 @@ fn empty(
     })
 }
 
-fn first_superblock(options: &MkfsOptions, segment_blocks: u32, count: u64, segment: SegmentRef, now: Time) -> Superblock {
+fn first_superblock(
+    options: &MkfsOptions,
+    segment_blocks: u32,
+    count: u64,
+    segment: SegmentRef,
+    now: Time,
+) -> Superblock {
     Superblock {
         device_index: 0,
         uuid: options.uuid,

@@ -66,13 +66,8 @@ pub const KIND_INDEX: u8 = 3;
 impl Segments {
     /// `count` free segments.
     pub fn new(count: u64, next_generation: Generation) -> Self {
-        let unused = SegmentUse {
-            state: SegmentState::Free,
-            item: Segment::default(),
-            nodes: 0,
-            chain_held: false,
-            pins: 0,
-        };
+        let unused =
+            SegmentUse { state: SegmentState::Free, item: Segment::default(), nodes: 0, chain_held: false, pins: 0 };
         Self {
             all: vec![unused; count as usize],
             free: (0..count).collect(),
@@ -98,11 +93,6 @@ impl Segments {
     pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
         self.all.iter().enumerate().map(|(i, s)| (SegmentNo(i as u64), s))
     }
-    /// One segment; `None` outside the volume.
-    pub fn get(&self, segment: SegmentNo) -> Option<&SegmentUse> {
-        self.all.get(segment.0 as usize)
-    }
-
     fn with(&mut self, segment: SegmentNo, change: impl FnOnce(&mut SegmentUse)) {
         let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
         change(s);
@@ -114,7 +104,9 @@ impl Segments {
     fn classify(&mut self, i: u64) {
         let s = &mut self.all[i as usize];
         match (s.state, s.is_empty()) {
-            (SegmentState::Open, _) | (SegmentState::Pending | SegmentState::Free, true) | (SegmentState::Sealed, false) => {}
+            (SegmentState::Open, _)
+            | (SegmentState::Pending | SegmentState::Free, true)
+            | (SegmentState::Sealed, false) => {}
             (SegmentState::Sealed, true) => {
                 s.state = SegmentState::Pending;
                 s.item.emptied_generation = self.next_generation.0;

@@ -160,15 +160,22 @@ impl Probe {
         if let Some(sb) = self.roots.first() {
             return Ok(sb);
         }
-        let reasons: Vec<Invalid> =
-            self.slots.iter().filter_map(|(_, s)| if let SlotState::Invalid(why) = s { Some(*why) } else { None }).collect();
+        let reasons: Vec<Invalid> = self
+            .slots
+            .iter()
+            .filter_map(|(_, s)| if let SlotState::Invalid(why) = s { Some(*why) } else { None })
+            .collect();
         for why in &reasons {
             match why {
                 Invalid::Version(v) => {
-                    return Err(Error::Open(format!("the volume has format version {v}, newer than this program; update nenrin")));
+                    return Err(Error::Open(format!(
+                        "the volume has format version {v}, newer than this program; update nenrin"
+                    )));
                 }
                 Invalid::Feature(bits) => {
-                    return Err(Error::Open(format!("the volume uses features this program does not know (bits {bits:#x}); update nenrin")));
+                    return Err(Error::Open(format!(
+                        "the volume uses features this program does not know (bits {bits:#x}); update nenrin"
+                    )));
                 }
                 _ => {}
             }

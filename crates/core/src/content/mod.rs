@@ -80,15 +80,6 @@ impl Overlay {
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Over)> {
         self.ranges.iter().map(|(s, (e, o))| (*s, *e, o))
     }
-    /// What the overlay says of one block.
-    pub fn at(&self, block: u64) -> Option<(u64, &Over)> {
-        let (s, (e, o)) = self.ranges.range(..=block).next_back()?;
-        (*e > block).then_some((*s, o))
-    }
-    /// Whether it says nothing.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
     /// Whether any content lies in it.
     pub fn has_extents(&self) -> bool {
         self.ranges.values().any(|(_, o)| matches!(o, Over::Extent(_)))

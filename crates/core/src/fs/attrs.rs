@@ -99,11 +99,16 @@ impl Fs {
         let (key, length, mut value) = found.ok_or(Error::NoAttribute)?;
         for piece in 1..xattr_pieces(length) {
             let key = Key { fork: piece, ..key };
-            let v = view.get(&key)?.ok_or_else(|| Error::Corrupt(format!("an attribute of inode {ino} lacks a piece")))?;
+            let v =
+                view.get(&key)?.ok_or_else(|| Error::Corrupt(format!("an attribute of inode {ino} lacks a piece")))?;
             let p = XattrPiece::decode(&v).map_err(|why| crate::state::bad_item(&key, why))?;
             value.extend_from_slice(p.bytes);
         }
-        if value.len() == length { Ok(value) } else { Err(Error::Corrupt(format!("an attribute of inode {ino} is too short"))) }
+        if value.len() == length {
+            Ok(value)
+        } else {
+            Err(Error::Corrupt(format!("an attribute of inode {ino} is too short")))
+        }
     }
 
     /// Names of all extended attributes.
@@ -141,7 +146,14 @@ impl Fs {
     ///
     /// # Errors
     /// As [`Fs::setxattr`].
-    pub fn setxattr_with_mode(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode, permissions: Option<u32>) -> Result<()> {
+    pub fn setxattr_with_mode(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        permissions: Option<u32>,
+    ) -> Result<()> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::BadArgument("an attribute name of impossible length"));
         }

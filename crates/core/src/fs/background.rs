@@ -4,10 +4,10 @@
 
 use super::{Fs, Inner};
 use crate::Result;
+use nenrin_format::Ino;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
-use nenrin_format::Ino;
 
 /// A truncation is held back at most this long.
 const HOLD_NANOS_MAX: u64 = 30_000_000_000;
@@ -192,4 +192,3 @@ impl Inner {
         Ok(end)
     }
 }
-

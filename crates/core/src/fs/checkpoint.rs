@@ -122,7 +122,9 @@ impl Fs {
                 None => return Err(Error::Checkpoint(format!("there is no checkpoint {cno}"))),
                 Some(c) if c.is_named() => {
                     let name = String::from_utf8_lossy(&c.name).into_owned();
-                    return Err(Error::Checkpoint(format!("checkpoint {cno} is kept as snapshot {name}; delete that first")));
+                    return Err(Error::Checkpoint(format!(
+                        "checkpoint {cno} is kept as snapshot {name}; delete that first"
+                    )));
                 }
                 Some(_) => {}
             }
@@ -145,7 +147,10 @@ impl Fs {
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());
-        let closed = { let inner = &mut *inner; inner.data.finish(stamp, &mut inner.state.segments) };
+        let closed = {
+            let inner = &mut *inner;
+            inner.data.finish(stamp, &mut inner.state.segments)
+        };
         inner.start_summaries(self, closed)?;
         drop(inner);
         self.index_checkpoint(true)?;
@@ -163,12 +168,14 @@ impl Fs {
         inner.checkpointing = true;
         inner.committing = true;
         let sealed = inner.seal(self, None);
-        let freeze = if sealed.is_ok() { inner.freeze(self) } else { Err(Error::Failed("the log could not be written".into())) };
+        let freeze =
+            if sealed.is_ok() { inner.freeze(self) } else { Err(Error::Failed("the log could not be written".into())) };
         // Summaries and data under way must be on the device before the root is.
         let writes = inner.take_writes(|_| true);
         drop(inner);
         let committed = self.end_commit(sealed);
-        let result = committed.and_then(|()| self.finish_writes(writes)).and_then(|()| self.write_freeze(&freeze?, clean));
+        let result =
+            committed.and_then(|()| self.finish_writes(writes)).and_then(|()| self.write_freeze(&freeze?, clean));
         let mut inner = self.lock();
         if let Err(e) = &result {
             inner.fail(&e.to_string());
@@ -181,9 +188,7 @@ impl Fs {
 
     /// Carries out a commit sealed by an index checkpoint, and leads those
     /// that came meanwhile.
-    fn end_commit(
-        &self, sealed: std::result::Result<super::commit::Commit, (Error, Vec<super::Done>)>,
-    ) -> Result<()> {
+    fn end_commit(&self, sealed: std::result::Result<super::commit::Commit, (Error, Vec<super::Done>)>) -> Result<()> {
         let (result, waiters) = match sealed {
             Ok(mut commit) => {
                 let waiters = commit.take_waiters();
@@ -300,7 +305,13 @@ impl Fs {
 
     /// Gives a node its two places; full partials are written on the way.
     fn place_node(
-        &self, tree: TreeId, node: &[u8], level: u8, first: &Key, stamp: IndexStamp, tickets: &mut Vec<Ticket>,
+        &self,
+        tree: TreeId,
+        node: &[u8],
+        level: u8,
+        first: &Key,
+        stamp: IndexStamp,
+        tickets: &mut Vec<Ticket>,
     ) -> Result<[Addr; 2]> {
         let mut inner = self.lock();
         inner.counters.nodes += 1;
@@ -320,7 +331,12 @@ impl Fs {
     }
 
     fn ensure_index_room(
-        &self, inner: &mut Inner, copy: usize, blocks: u32, stamp: IndexStamp, tickets: &mut Vec<Ticket>,
+        &self,
+        inner: &mut Inner,
+        copy: usize,
+        blocks: u32,
+        stamp: IndexStamp,
+        tickets: &mut Vec<Ticket>,
     ) -> Result<()> {
         if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
             return Ok(());
@@ -344,7 +360,11 @@ impl Fs {
 }
 
 fn check_name(name: &[u8]) -> Result<()> {
-    let bad = name.is_empty() || name.len() > 255 || name.contains(&b'/') || name.contains(&0) || name.iter().all(u8::is_ascii_digit);
+    let bad = name.is_empty()
+        || name.len() > 255
+        || name.contains(&b'/')
+        || name.contains(&0)
+        || name.iter().all(u8::is_ascii_digit);
     if bad {
         return Err(Error::Checkpoint("a snapshot's name has 1 to 255 bytes, no slash, and is not a number".into()));
     }
@@ -375,10 +395,8 @@ impl Inner {
             index_segments: Vec::new(),
         };
         let none = (Cno(0), Cno(0));
-        let mut trees = vec![
-            (TreeId::LIVE, s.live.freeze(), none, false),
-            (TreeId::SPACE, s.space.freeze(), none, false),
-        ];
+        let mut trees =
+            vec![(TreeId::LIVE, s.live.freeze(), none, false), (TreeId::SPACE, s.space.freeze(), none, false)];
         for t in &mut s.history {
             trees.push((t.tree.id(), t.tree.freeze(), t.deaths, t.sealed));
         }

@@ -129,7 +129,7 @@ impl Fs {
 
     /// Leads commits until nobody waits. With `cut`, the first of them ends
     /// with a checkpoint.
-    pub(super) fn lead(&self, mut inner: MutexGuard<'_, Inner>, mut cut: Option<Cut>) {
+    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>) {
         inner.committing = true;
         loop {
             let commit = inner.seal(self, cut.take());
@@ -186,7 +186,10 @@ impl Fs {
 
     /// Whether what was written before is flushed now.
     fn write_commit(
-        &self, partials: &[(Addr, Arc<AlignedBuf>)], writes: Vec<DataWrite>, flush_data_first: bool,
+        &self,
+        partials: &[(Addr, Arc<AlignedBuf>)],
+        writes: Vec<DataWrite>,
+        flush_data_first: bool,
     ) -> Result<bool> {
         self.finish_writes(writes)?;
         if flush_data_first {
@@ -256,9 +259,7 @@ impl Inner {
 
     /// Lays out the open batch as one logical segment and applies what was not
     /// applied yet. An error here leaves memory ahead of the log: it is final.
-    pub(super) fn seal(
-        &mut self, fs: &Fs, cut: Option<Cut>,
-    ) -> std::result::Result<Commit, (Error, Vec<Done>)> {
+    pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
         let mut batch = std::mem::take(&mut self.batch);
         let waiters = std::mem::take(&mut batch.waiters);
         let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch.records, &batch.files, cut));
@@ -275,15 +276,16 @@ impl Inner {
     }
 
     fn seal_batch(
-        &mut self, fs: &Fs, records: Vec<Vec<u8>>, files: &BTreeSet<Ino>, cut: Option<Cut>,
+        &mut self,
+        fs: &Fs,
+        records: Vec<Vec<u8>>,
+        files: &BTreeSet<Ino>,
+        cut: Option<Cut>,
     ) -> Result<Commit> {
         let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
         let mut data_blocks = 0;
-        let total: usize = files
-            .iter()
-            .filter_map(|ino| self.files.get(ino)?.content.as_ref())
-            .map(|c| c.pages.len())
-            .sum();
+        let total: usize =
+            files.iter().filter_map(|ino| self.files.get(ino)?.content.as_ref()).map(|c| c.pages.len()).sum();
         let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
         for ino in files {
             if total > chain_max {
@@ -294,7 +296,8 @@ impl Inner {
         let cut_cno = match cut {
             Some(cut) => {
                 let cno = self.state.open_cno;
-                let mounted = self.superblock.mounted_nanos + fs.clock.monotonic_nanos().saturating_sub(self.mounted_at);
+                let mounted =
+                    self.superblock.mounted_nanos + fs.clock.monotonic_nanos().saturating_sub(self.mounted_at);
                 let mut bytes = Vec::new();
                 Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: mounted, flags: cut.flags, name: &cut.name }
                     .encode_into(&mut bytes);
@@ -408,7 +411,12 @@ fn inline_content(content: &Content, blocks: u64) -> Option<Vec<u8>> {
 
 /// Cuts steps and pages into units that fit partials.
 fn content_units(
-    ino: Ino, content: &Content, ops: Vec<OwnedOp>, runs: Vec<(u64, Vec<Page>)>, chain_max: usize, queue: &mut VecDeque<Unit>,
+    ino: Ino,
+    content: &Content,
+    ops: Vec<OwnedOp>,
+    runs: Vec<(u64, Vec<Page>)>,
+    chain_max: usize,
+    queue: &mut VecDeque<Unit>,
 ) {
     let mut unit_ops = Vec::new();
     let mut unit_pages: Vec<Page> = Vec::new();
@@ -544,7 +552,9 @@ fn merge_adjacent(extents: Vec<(u64, Addr, &[Page])>) -> Vec<Vec<(u64, Addr, &[P
     let mut blocks = 0;
     for e in extents {
         let follows = groups.last().and_then(|g| g.last()).is_some_and(|(_, addr, pages)| {
-            addr.add(pages.len() as u32) == e.1 && addr.segment() == e.1.segment() && blocks + e.2.len() <= GROUP_BLOCKS_MAX
+            addr.add(pages.len() as u32) == e.1
+                && addr.segment() == e.1.segment()
+                && blocks + e.2.len() <= GROUP_BLOCKS_MAX
         });
         match groups.last_mut() {
             Some(g) if follows => {

@@ -335,7 +335,6 @@ impl Inner {
     }
 }
 
-
 /// Whether a sync must flush under this barrier mode.
 const fn flushes(barrier: Barrier) -> bool {
     matches!(barrier, Barrier::Sync)

@@ -87,7 +87,9 @@ impl Fs {
         for round in 0..ROUNDS_MAX {
             let inner = self.lock_to_change()?;
             let reserve = inner.reserve_segments(self);
-            if inner.state.segments.free_count() * 2 >= reserve || inner.state.segments.pending_count() == 0 && round > 0 {
+            if inner.state.segments.free_count() * 2 >= reserve
+                || inner.state.segments.pending_count() == 0 && round > 0
+            {
                 return Ok(inner);
             }
             drop(inner);
@@ -170,7 +172,8 @@ impl Inner {
         if self.writes.len() < 8 {
             return;
         }
-        let (done, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
+        let (done, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
         self.writes = rest;
         for w in done {
             self.inflight.remove(&w.addr);

@@ -56,7 +56,12 @@ impl Inner {
 impl Fs {
     /// Makes the given blocks pages, reading what is not in memory. The lock is
     /// let go for the read; if the file changed meanwhile, it starts again.
-    fn load_pages<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, ino: Ino, blocks: &[u64]) -> Result<MutexGuard<'a, Inner>> {
+    fn load_pages<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        ino: Ino,
+        blocks: &[u64],
+    ) -> Result<MutexGuard<'a, Inner>> {
         for &block in blocks {
             while !inner.has_page(ino, block) {
                 let version = inner.content_mut(self, ino)?.version;
@@ -116,7 +121,12 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, ino: Ino, size: u64) -> Result<MutexGuard<'a, Inner>> {
+    pub(super) fn truncate<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        ino: Ino,
+        size: u64,
+    ) -> Result<MutexGuard<'a, Inner>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }

@@ -98,8 +98,15 @@ impl Unit {
                         OwnedOp::NewFork => ContentOp::NewFork,
                     })
                     .collect();
-                Record::Content { ino: *ino, size: *size, mtime: times.0, ctime: times.1, editor_uid: *editor_uid, ops }
-                    .encode_into(out);
+                Record::Content {
+                    ino: *ino,
+                    size: *size,
+                    mtime: times.0,
+                    ctime: times.1,
+                    editor_uid: *editor_uid,
+                    ops,
+                }
+                .encode_into(out);
             }
         }
     }
@@ -122,8 +129,6 @@ pub struct Sealed {
     pub bytes: AlignedBuf,
     /// Address of its first payload block.
     pub base: Addr,
-    /// Its sequence.
-    pub seq: Seq,
     /// Records in it that are still to be applied.
     pub late: Vec<Vec<u8>>,
 }
@@ -148,7 +153,12 @@ impl Chain {
     /// # Errors
     /// [`Error::NoSpace`] when the chain cannot go on; [`Error::TooLarge`] for a unit that fits no segment.
     pub fn seal(
-        &mut self, queue: &mut VecDeque<Unit>, first: bool, stamp: Stamp, storage: &Storage, segments: &mut Segments,
+        &mut self,
+        queue: &mut VecDeque<Unit>,
+        first: bool,
+        stamp: Stamp,
+        storage: &Storage,
+        segments: &mut Segments,
     ) -> Result<Sealed> {
         loop {
             let room = (storage.segment_blocks - self.block).min(PARTIAL_BLOCKS_MAX);
@@ -175,7 +185,13 @@ impl Chain {
     }
 
     fn lay_out(
-        &mut self, records: &[u8], late: Vec<Vec<u8>>, units: &[Unit], pages: u32, (begin, end): (bool, bool), stamp: Stamp,
+        &mut self,
+        records: &[u8],
+        late: Vec<Vec<u8>>,
+        units: &[Unit],
+        pages: u32,
+        (begin, end): (bool, bool),
+        stamp: Stamp,
         segments: &mut Segments,
     ) -> Sealed {
         let addr = Addr::new(self.segment.segment, self.block);
@@ -213,7 +229,7 @@ impl Chain {
         self.last_crc = crc;
         self.block += summary + pages;
         segments.chain_written(self.segment.segment, self.seq);
-        Sealed { addr, bytes, base: addr.add(summary), seq: self.seq, late }
+        Sealed { addr, bytes, base: addr.add(summary), late }
     }
 }
 

@@ -49,8 +49,14 @@ impl DataLog {
     /// fork; fewer where the segment ends. Summaries of partials that had to
     /// be closed on the way are appended to `closed`. `None`: no segment left.
     pub fn allocate(
-        &mut self, (ino, fork, off): (Ino, u32, u64), blocks: u32, crc: u32, stamp: DataStamp, storage: &Storage,
-        segments: &mut Segments, closed: &mut Vec<DataSummary>,
+        &mut self,
+        (ino, fork, off): (Ino, u32, u64),
+        blocks: u32,
+        crc: u32,
+        stamp: DataStamp,
+        storage: &Storage,
+        segments: &mut Segments,
+        closed: &mut Vec<DataSummary>,
     ) -> Option<(Addr, u32)> {
         if self.map.len() >= map_capacity(1) {
             closed.extend(self.close(stamp));
@@ -84,11 +90,6 @@ impl DataLog {
             reserved: [0; 2],
         });
         Some((addr, blocks))
-    }
-
-    /// Blocks left in the current segment.
-    pub fn room(&self, storage: &Storage) -> u32 {
-        self.segment.map_or(0, |_| storage.segment_blocks - self.block)
     }
 
     /// Ends the current partial: its summary is known now.

@@ -4,6 +4,5 @@ pub mod chain;
 pub mod data;
 pub mod index;
 
-pub use chain::{Chain, Sealed, Unit};
 pub use data::DataLog;
 pub use index::IndexLog;

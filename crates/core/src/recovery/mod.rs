@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-pub(crate) use walk::{Found, Walk};
+use walk::Walk;
 
 /// What opening a volume found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,11 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::Open`] with what is wrong, where, and what to do.
-    pub fn open(devices: Vec<Arc<dyn BlockDevice>>, clock: Arc<dyn Clock>, mut options: MountOptions) -> Result<Arc<Self>> {
+    pub fn open(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        clock: Arc<dyn Clock>,
+        mut options: MountOptions,
+    ) -> Result<Arc<Self>> {
         let opened = recover(&devices, &options)?;
         options.read_only |= opened.report.damage.is_some() || options.no_recovery;
         let read_only = options.read_only;
@@ -114,7 +118,9 @@ fn note_slots(found: &Probe, report: &mut RecoveryReport) {
     let newest = found.roots.first().map_or(0, |r| r.generation.0);
     for (block, state) in &found.slots {
         match state {
-            SlotState::Invalid(why) => report.notes.push(format!("superblock slot at block {block} is damaged ({why}); its twin is used")),
+            SlotState::Invalid(why) => {
+                report.notes.push(format!("superblock slot at block {block} is damaged ({why}); its twin is used"))
+            }
             SlotState::Empty if newest > 8 => report.notes.push(format!("superblock slot at block {block} is empty")),
             _ => {}
         }
@@ -122,7 +128,11 @@ fn note_slots(found: &Probe, report: &mut RecoveryReport) {
 }
 
 fn recover_from(
-    device: &Arc<dyn BlockDevice>, superblock: &Superblock, found: &Probe, options: &MountOptions, mut report: RecoveryReport,
+    device: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+    found: &Probe,
+    options: &MountOptions,
+    mut report: RecoveryReport,
 ) -> Result<Opened> {
     let count = superblock.devices[0].segments;
     let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
@@ -163,7 +173,15 @@ fn recover_from(
     }
     let root_pins = pin_roots(&mut state.segments, found, superblock);
     start_epoch(&mut state, &mut chain, &storage, found, options)?;
-    Ok(Opened { storage, state, chain, superblock: with_newest_generation(superblock, found), report, window_bytes, root_pins })
+    Ok(Opened {
+        storage,
+        state,
+        chain,
+        superblock: with_newest_generation(superblock, found),
+        report,
+        window_bytes,
+        root_pins,
+    })
 }
 
 /// The superblock to go on from: never a generation that a slot already has.
@@ -183,7 +201,8 @@ pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Ro
             let bytes = storage.read_summary(addr)?;
             let damaged = |e| Error::Damaged(addr, e);
             let summary = Header::decode(&bytes).map_err(damaged)?;
-            if summary.crc != crc || summary.header.kind != PartialKind::Root || summary.header.uuid != superblock.uuid {
+            if summary.crc != crc || summary.header.kind != PartialKind::Root || summary.header.uuid != superblock.uuid
+            {
                 return Err(Error::Damaged(addr, nenrin_format::Invalid::Checksum));
             }
             Root::decode(summary.records).map_err(damaged)
@@ -198,9 +217,8 @@ pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Ro
 
 fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, options: &MountOptions) -> Result<State> {
     let cache = Arc::new(NodeCache::new(storage.clone(), options.cache_bytes));
-    let tree = |id: TreeId| -> Tree {
-        root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open)
-    };
+    let tree =
+        |id: TreeId| -> Tree { root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open) };
     let history = |t: &TreeRoot| HistoryTree { tree: Tree::open(t), deaths: t.deaths, sealed: t.sealed };
     let mut state = State {
         live: tree(TreeId::LIVE),
@@ -304,11 +322,19 @@ fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDe
 }
 
 /// The chain goes on in a fresh segment, with a new epoch.
-fn start_epoch(state: &mut State, chain: &mut Chain, storage: &Storage, found: &Probe, options: &MountOptions) -> Result<()> {
+fn start_epoch(
+    state: &mut State,
+    chain: &mut Chain,
+    storage: &Storage,
+    found: &Probe,
+    options: &MountOptions,
+) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
     let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
-    state.segments.next_generation =
-        found.roots.first().map_or(state.segments.next_generation, |r| r.generation.next().max(state.segments.next_generation));
+    state.segments.next_generation = found
+        .roots
+        .first()
+        .map_or(state.segments.next_generation, |r| r.generation.next().max(state.segments.next_generation));
     if options.read_only || options.no_recovery {
         return Ok(());
     }

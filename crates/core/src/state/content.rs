@@ -16,7 +16,14 @@ pub const fn window_start(block: u64) -> u64 {
 
 impl State {
     pub(super) fn content(
-        &mut self, ino: Ino, size: u64, mtime: Time, ctime: Time, editor_uid: u32, ops: &[ContentOp<'_>], base: Addr,
+        &mut self,
+        ino: Ino,
+        size: u64,
+        mtime: Time,
+        ctime: Time,
+        editor_uid: u32,
+        ops: &[ContentOp<'_>],
+        base: Addr,
     ) -> Result<()> {
         let mut inode = self.need_inode(ino)?;
         for op in ops {

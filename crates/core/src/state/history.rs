@@ -3,10 +3,10 @@
 use super::{State, bad_item, checkpoint_key};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
+use nenrin_format::Cno;
 use nenrin_format::items::{self, CHECKPOINT_NAMED, Checkpoint, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::Cno;
 use std::ops::ControlFlow;
 
 /// Items after which the newest history tree is sealed and another begun.

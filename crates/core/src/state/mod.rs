@@ -16,7 +16,7 @@ mod namespace;
 mod past;
 
 pub use history::HistoryTree;
-pub use past::View;
+pub use namespace::xattr_pieces;
 
 use crate::index::{NodeCache, Tree, Value};
 use crate::segments::Segments;
@@ -89,7 +89,9 @@ impl State {
             Record::SetAttr { ino, mask, mode, uid, gid, atime, mtime, ctime } => {
                 self.set_attr(*ino, *mask, [*mode, *uid, *gid], [*atime, *mtime, *ctime])
             }
-            Record::SetXattr { ino, ctime, mode, name, value } => self.set_xattr(*ino, name, Some(value), *mode, *ctime),
+            Record::SetXattr { ino, ctime, mode, name, value } => {
+                self.set_xattr(*ino, name, Some(value), *mode, *ctime)
+            }
             Record::RemoveXattr { ino, ctime, name } => self.set_xattr(*ino, name, None, u32::MAX, *ctime),
             Record::Content { ino, size, mtime, ctime, editor_uid, ops } => {
                 self.content(*ino, *size, *mtime, *ctime, *editor_uid, ops, base)

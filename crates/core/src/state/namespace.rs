@@ -2,7 +2,9 @@
 
 use super::{State, orphan_key, reap_key};
 use crate::{Error, FileKind, Result};
-use nenrin_format::items::{self, Dirent, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Reap, XATTR_PIECE_BYTES, XattrPiece};
+use nenrin_format::items::{
+    self, Dirent, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Reap, XATTR_PIECE_BYTES, XattrPiece,
+};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, attr_mask};
 use nenrin_format::{Cno, Ino, Time};
@@ -53,7 +55,13 @@ impl State {
     }
 
     pub(super) fn create(
-        &mut self, parent: Ino, ino: Ino, [mode, uid, gid, rdev]: [u32; 4], time: Time, name: &[u8], target: &[u8],
+        &mut self,
+        parent: Ino,
+        ino: Ino,
+        [mode, uid, gid, rdev]: [u32; 4],
+        time: Time,
+        name: &[u8],
+        target: &[u8],
     ) -> Result<()> {
         let kind = FileKind::from_mode(mode);
         let is_dir = kind == FileKind::Directory;
@@ -183,7 +191,12 @@ impl State {
     }
 
     pub(super) fn rename(
-        &mut self, (from, old): (Ino, &[u8]), (to, new): (Ino, &[u8]), flags: u8, drop_inode: bool, time: Time,
+        &mut self,
+        (from, old): (Ino, &[u8]),
+        (to, new): (Ino, &[u8]),
+        flags: u8,
+        drop_inode: bool,
+        time: Time,
     ) -> Result<()> {
         let missing = || Error::Corrupt("a renamed name is not there".into());
         let (old_key, ino, file_type) = self.dirent(from, old)?.ok_or_else(missing)?;
@@ -247,7 +260,14 @@ impl State {
         Key::new(ino, Kind::Xattr, 0, self.name_hash(0, name))
     }
 
-    pub(super) fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>, mode: u32, ctime: Time) -> Result<()> {
+    pub(super) fn set_xattr(
+        &mut self,
+        ino: Ino,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: u32,
+        ctime: Time,
+    ) -> Result<()> {
         let group = self.xattr_key(ino, name);
         let found = self.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?;
         let key = match found {
