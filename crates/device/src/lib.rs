@@ -9,10 +9,23 @@
 //!    request still runs and its buffer lives until then.
 
 mod buf;
+mod check;
 mod error;
+mod file;
+mod forward;
+mod holder;
+mod host;
+mod mem;
+mod sync;
+mod sys;
+mod uring;
 
 pub use buf::AlignedBuf;
 pub use error::DeviceError;
+pub use file::FileDevice;
+pub use host::OpenMode;
+pub use mem::MemDevice;
+pub use uring::{UringDevice, open_best};
 
 use std::sync::Arc;
 
