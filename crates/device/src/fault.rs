@@ -154,8 +154,8 @@ impl Plan {
                     verdict.to = Some(*to);
                 }
                 Fault::FlipReads { range, mask } => {
-                    let start = range.start.clamp(offset, offset + bytes) - offset;
-                    let end = range.end.clamp(offset, offset + bytes) - offset;
+                    let start = range.start.clamp(offset, offset.saturating_add(bytes)) - offset;
+                    let end = range.end.clamp(offset, offset.saturating_add(bytes)) - offset;
                     if start < end {
                         verdict.flips.push((start as usize..end as usize, *mask));
                     }
