@@ -3,7 +3,8 @@
 //! And the same question for reads and writes of 4 KiB.
 //!
 //! `cargo run --release -p nenrin-device --example write_flush -- [path [rounds]]`
-//! makes the file if it is missing. Contenders take turns request by request.
+//! makes the file if it is missing and OVERWRITES it, or the block device, if
+//! nobody uses it. Contenders take turns request by request.
 
 use nenrin_device::{
     AlignedBuf, BlockDevice, DeviceError, FileDevice, Op, OpenMode, UringDevice, open_best,
@@ -24,6 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if !std::path::Path::new(&path).exists() {
         std::fs::File::create(&path)?.set_len(FILE_BYTES)?;
     }
+    // Not kept: three devices share the path below.
+    drop(FileDevice::open(&path, OpenMode::OWNER)?);
     let file = FileDevice::open(&path, OpenMode::default())?;
     let uring = UringDevice::open(&path, OpenMode::default())?;
     let best = open_best(&path, OpenMode::default())?;
