@@ -24,11 +24,7 @@ fn main() -> Result<(), DeviceError> {
         }
         disk.flush()?;
     }
-    println!(
-        "workload of {} operations: {:.1?}",
-        disk.cut_points(),
-        start.elapsed()
-    );
+    println!("workload of {} operations: {:.1?}", disk.cut_points(), start.elapsed());
     let Some(history) = disk.history() else {
         return Ok(());
     };
@@ -48,10 +44,7 @@ fn main() -> Result<(), DeviceError> {
             }
         }
         let rate = f64::from(images) / start.elapsed().as_secs_f64();
-        println!(
-            "{title}: {rate:.0}/s ({images}, {} distinct)",
-            distinct.len()
-        );
+        println!("{title}: {rate:.0}/s ({images}, {} distinct)", distinct.len());
     }
     Ok(())
 }

@@ -48,10 +48,7 @@ impl UringDevice {
     /// Puts a ring over an open file, or hands it back.
     fn over(file: FileDevice) -> Result<Self, (FileDevice, io::Error)> {
         match Ring::new(Arc::clone(file.host())) {
-            Ok(ring) => Ok(Self {
-                ring: Arc::new(ring),
-                file,
-            }),
+            Ok(ring) => Ok(Self { ring: Arc::new(ring), file }),
             Err(e) => Err((file, e)),
         }
     }
@@ -68,15 +65,8 @@ impl UringDevice {
     ///
     /// # Errors
     /// What the device reported for either; a failed write cancels the flush.
-    pub fn write_flush_linked(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-    ) -> Result<(), DeviceError> {
-        let write = Op::Write {
-            offset,
-            data: Arc::clone(&data),
-        };
+    pub fn write_flush_linked(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let write = Op::Write { offset, data: Arc::clone(&data) };
         self.file.host().check(&write)?;
         if data.len() > TRANSFER_BYTES_MAX || data.is_empty() {
             return self.file.write_flush(offset, data);
@@ -95,10 +85,9 @@ impl BlockDevice for UringDevice {
             return Ticket::done(Err(e));
         }
         let kept = match op {
-            Op::Read { offset, bytes } if (1..=TRANSFER_BYTES_MAX).contains(&bytes) => Kept::Read {
-                offset,
-                buffer: AlignedBuf::zeroed(bytes),
-            },
+            Op::Read { offset, bytes } if (1..=TRANSFER_BYTES_MAX).contains(&bytes) => {
+                Kept::Read { offset, buffer: AlignedBuf::zeroed(bytes) }
+            }
             Op::Write { offset, data } if (1..=TRANSFER_BYTES_MAX).contains(&data.len()) => {
                 Kept::Write { offset, data }
             }
@@ -130,10 +119,7 @@ impl BlockDevice for UringDevice {
 ///
 /// # Errors
 /// As [`FileDevice::open`].
-pub fn open_best(
-    path: impl AsRef<Path>,
-    mode: OpenMode,
-) -> Result<Box<dyn BlockDevice>, DeviceError> {
+pub fn open_best(path: impl AsRef<Path>, mode: OpenMode) -> Result<Box<dyn BlockDevice>, DeviceError> {
     match UringDevice::over(FileDevice::open(path, mode)?) {
         Ok(device) => Ok(Box::new(device)),
         Err((file, _)) => Ok(Box::new(file)),

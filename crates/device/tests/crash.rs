@@ -17,16 +17,8 @@ const APPLIED: u64 = CrashChoice::SEED_APPLIED;
 
 /// The first byte of every sector after a cut.
 fn sectors(disk: &CrashDisk, cut: usize, seed: u64) -> Vec<u8> {
-    let image = disk
-        .history()
-        .unwrap()
-        .image_at(cut, &CrashChoice::from_seed(seed));
-    image
-        .content()
-        .to_vec()
-        .into_iter()
-        .step_by(SECTOR_BYTES)
-        .collect()
+    let image = disk.history().unwrap().image_at(cut, &CrashChoice::from_seed(seed));
+    image.content().to_vec().into_iter().step_by(SECTOR_BYTES).collect()
 }
 
 fn first(disk: &CrashDisk, cut: usize, seed: u64) -> u8 {
@@ -36,12 +28,7 @@ fn first(disk: &CrashDisk, cut: usize, seed: u64) -> u8 {
 #[test]
 fn it_is_a_device_like_any_other() {
     let disk = CrashDisk::new(BYTES);
-    disk.submit(Op::Discard {
-        offset: 0,
-        bytes: 4096,
-    })
-    .wait()
-    .unwrap();
+    disk.submit(Op::Discard { offset: 0, bytes: 4096 }).wait().unwrap();
     assert_eq!(disk.read(0, 4096).unwrap()[9], DISCARD_FILL);
     roundtrip(&disk);
     refuses_misuse(&disk);
@@ -58,14 +45,8 @@ fn flushed_survives_and_unflushed_may_not() {
     disk.flush().unwrap();
     disk.write(0, blocks(2, 1)).unwrap();
     assert_eq!(disk.cut_points(), 3);
-    assert_eq!(
-        [0, 1, 2, 3].map(|cut| first(&disk, cut, DROPPED)),
-        [0, 0, 1, 1]
-    );
-    assert_eq!(
-        [0, 1, 2, 3].map(|cut| first(&disk, cut, APPLIED)),
-        [0, 1, 1, 2]
-    );
+    assert_eq!([0, 1, 2, 3].map(|cut| first(&disk, cut, DROPPED)), [0, 0, 1, 1]);
+    assert_eq!([0, 1, 2, 3].map(|cut| first(&disk, cut, APPLIED)), [0, 1, 1, 2]);
     assert_eq!(disk.durable().to_vec()[0], 1);
     assert_eq!(disk.read(0, 4096).unwrap()[0], 2);
     for seed in 3..200 {
@@ -81,14 +62,9 @@ fn every_subset_of_unflushed_writes_is_reached() {
     let whole = |seed| {
         let sectors = sectors(&disk, 3, seed);
         let blocks = sectors.chunks(8).take(3);
-        blocks
-            .map(|b| b.iter().map(|x| usize::from(*x)).sum::<usize>())
-            .collect::<Vec<_>>()
+        blocks.map(|b| b.iter().map(|x| usize::from(*x)).sum::<usize>()).collect::<Vec<_>>()
     };
-    let reached: HashSet<_> = (3..500)
-        .map(whole)
-        .filter(|b| b.iter().all(|n| n % 8 == 0))
-        .collect();
+    let reached: HashSet<_> = (3..500).map(whole).filter(|b| b.iter().all(|n| n % 8 == 0)).collect();
     assert_eq!(reached.len(), 8);
 }
 
@@ -100,16 +76,8 @@ fn tears_are_at_sectors_and_mostly_prefixes() {
     let (mut prefixes, mut others) = (HashSet::new(), HashSet::new());
     let mut prefix_count = 0;
     for seed in 3..1000 {
-        let bytes = history
-            .image_at(1, &CrashChoice::from_seed(seed))
-            .content()
-            .to_vec();
-        assert!(
-            bytes
-                .chunks(SECTOR_BYTES)
-                .all(|s| s.iter().all(|b| *b == s[0])),
-            "seed {seed}"
-        );
+        let bytes = history.image_at(1, &CrashChoice::from_seed(seed)).content().to_vec();
+        assert!(bytes.chunks(SECTOR_BYTES).all(|s| s.iter().all(|b| *b == s[0])), "seed {seed}");
         let kept: Vec<_> = bytes.chunks(SECTOR_BYTES).take(16).map(|s| s[0]).collect();
         if kept.is_sorted_by(|a, b| a >= b) {
             prefix_count += 1;
@@ -119,11 +87,7 @@ fn tears_are_at_sectors_and_mostly_prefixes() {
         }
     }
     assert_eq!(prefixes.len(), 17, "every prefix, none and all included");
-    assert!(
-        others.len() > 40 && prefix_count > 700,
-        "{} {prefix_count}",
-        others.len()
-    );
+    assert!(others.len() > 40 && prefix_count > 700, "{} {prefix_count}", others.len());
 }
 
 #[test]
@@ -131,10 +95,7 @@ fn fixed_seeds_and_exact_tears() {
     let disk = CrashDisk::new(BYTES);
     disk.write(0, blocks(1, 1)).unwrap();
     disk.write(4096, blocks(2, 1)).unwrap();
-    assert_eq!(
-        sectors(&disk, 2, CrashChoice::SEED_LAST_TORN)[..16],
-        [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0]
-    );
+    assert_eq!(sectors(&disk, 2, CrashChoice::SEED_LAST_TORN)[..16], [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0]);
     let history = disk.history().unwrap();
     let mut cursor = history.cursor();
     cursor.advance_to(2);
@@ -142,17 +103,11 @@ fn fixed_seeds_and_exact_tears() {
     for kept in 0..=8 {
         let image = cursor.image(&CrashChoice::last_torn(kept as u64));
         let read = image.read(4096, 4096).unwrap();
-        assert_eq!(
-            read.iter().filter(|b| **b == 2).count(),
-            kept * SECTOR_BYTES
-        );
+        assert_eq!(read.iter().filter(|b| **b == 2).count(), kept * SECTOR_BYTES);
     }
     let text = cursor.describe(&CrashChoice::last_torn(3));
     assert!(text.contains("0: write 4096 at 0: applied"), "{text}");
-    assert!(
-        text.contains("1: write 4096 at 4096: first 3 sectors"),
-        "{text}"
-    );
+    assert!(text.contains("1: write 4096 at 4096: first 3 sectors"), "{text}");
 }
 
 #[test]
@@ -162,24 +117,12 @@ fn a_flush_covers_what_was_completed_before_it_was_submitted() {
     let flush = disk.submit(Op::Flush);
     early.wait().unwrap();
     flush.wait().unwrap();
-    assert_eq!(
-        first(&disk, 2, DROPPED),
-        0,
-        "not completed when the flush was submitted"
-    );
+    assert_eq!(first(&disk, 2, DROPPED), 0, "not completed when the flush was submitted");
     let flush = disk.submit(Op::Flush);
-    assert_eq!(
-        (disk.cut_points(), first(&disk, 2, DROPPED)),
-        (2, 0),
-        "not yet waited for"
-    );
+    assert_eq!((disk.cut_points(), first(&disk, 2, DROPPED)), (2, 0), "not yet waited for");
     disk.write(0, blocks(2, 1)).unwrap();
     flush.wait().unwrap();
-    assert_eq!(
-        first(&disk, 4, DROPPED),
-        1,
-        "the later write is not covered"
-    );
+    assert_eq!(first(&disk, 4, DROPPED), 1, "the later write is not covered");
     assert_eq!(disk.read(0, 4096).unwrap()[0], 2);
     let ticket = disk.submit(write_op(1, 3, 1));
     assert!(ticket.is_done(), "asking is as good as waiting");
@@ -194,43 +137,19 @@ fn a_dropped_ticket_is_never_covered() {
     disk.flush().unwrap();
     disk.flush().unwrap();
     let cut = disk.cut_points();
-    assert_eq!(
-        [DROPPED, APPLIED].map(|seed| first(&disk, cut, seed)),
-        [0, 1]
-    );
+    assert_eq!([DROPPED, APPLIED].map(|seed| first(&disk, cut, seed)), [0, 1]);
 }
 
 #[test]
 fn zeros_and_discards_are_changes_too() {
     let disk = CrashDisk::new(BYTES);
     disk.write_flush(0, blocks(1, 4)).unwrap();
-    disk.submit(Op::Zero {
-        offset: 0,
-        bytes: 4096,
-    })
-    .wait()
-    .unwrap();
-    disk.submit(Op::Discard {
-        offset: 4096,
-        bytes: 4096,
-    })
-    .wait()
-    .unwrap();
+    disk.submit(Op::Zero { offset: 0, bytes: 4096 }).wait().unwrap();
+    disk.submit(Op::Discard { offset: 4096, bytes: 4096 }).wait().unwrap();
     assert_eq!([0, 8, 16].map(|s| sectors(&disk, 4, DROPPED)[s]), [1, 1, 1]);
-    assert_eq!(
-        [0, 8, 16].map(|s| sectors(&disk, 4, APPLIED)[s]),
-        [0, DISCARD_FILL, 1]
-    );
+    assert_eq!([0, 8, 16].map(|s| sectors(&disk, 4, APPLIED)[s]), [0, DISCARD_FILL, 1]);
     let counters = disk.counters();
-    assert_eq!(
-        (
-            counters.writes,
-            counters.zeros,
-            counters.discards,
-            counters.flushes
-        ),
-        (1, 1, 1, 1)
-    );
+    assert_eq!((counters.writes, counters.zeros, counters.discards, counters.flushes), (1, 1, 1, 1));
 }
 
 #[test]
@@ -242,11 +161,7 @@ fn power_off_acknowledges_nothing() {
     disk.power_off();
     assert_eq!(flush.wait().unwrap_err(), DeviceError::Off);
     assert_eq!(disk.read(0, 4096).unwrap_err(), DeviceError::Off);
-    let read = |seed| {
-        disk.image(&CrashChoice::from_seed(seed))
-            .read(0, 4096)
-            .unwrap()[0]
-    };
+    let read = |seed| disk.image(&CrashChoice::from_seed(seed)).read(0, 4096).unwrap()[0];
     assert_eq!([read(DROPPED), read(APPLIED)], [1, 2]);
     assert!(disk.history().is_none());
 }
@@ -255,10 +170,7 @@ fn power_off_acknowledges_nothing() {
 fn recovery_can_be_cut_as_well() {
     let disk = CrashDisk::new(BYTES);
     disk.write(0, blocks(1, 1)).unwrap();
-    let image = disk
-        .history()
-        .unwrap()
-        .image_at(1, &CrashChoice::from_seed(APPLIED));
+    let image = disk.history().unwrap().image_at(1, &CrashChoice::from_seed(APPLIED));
     let again = image.record();
     again.write(4096, blocks(2, 1)).unwrap();
     assert_eq!([0, 8].map(|s| sectors(&again, 1, DROPPED)[s]), [1, 0]);
@@ -272,19 +184,12 @@ fn disks_with_one_sequence_are_cut_together() {
     let sequence = Sequence::default();
     let disks = [(); 2].map(|()| CrashDisk::new(BYTES).with_sequence(&sequence));
     for n in 0..6u8 {
-        disks[usize::from(n % 3 == 0)]
-            .write(0, blocks(n + 1, 1))
-            .unwrap();
+        disks[usize::from(n % 3 == 0)].write(0, blocks(n + 1, 1)).unwrap();
     }
     assert_eq!(sequence.now(), 6);
     let histories = disks.each_ref().map(|d| d.history().unwrap());
-    let cuts: Vec<_> = (0..7)
-        .map(|s| histories.each_ref().map(|h| h.cut_at(s)))
-        .collect();
-    assert_eq!(
-        cuts,
-        [[0, 0], [0, 1], [1, 1], [2, 1], [2, 2], [3, 2], [4, 2]]
-    );
+    let cuts: Vec<_> = (0..7).map(|s| histories.each_ref().map(|h| h.cut_at(s))).collect();
+    assert_eq!(cuts, [[0, 0], [0, 1], [1, 1], [2, 1], [2, 2], [3, 2], [4, 2]]);
 }
 
 #[test]
@@ -294,11 +199,7 @@ fn hashes_tell_contents_apart_across_cuts() {
     disk.flush().unwrap();
     disk.write(0, blocks(7, 1)).unwrap();
     let history = disk.history().unwrap();
-    let hash = |cut, seed| {
-        history
-            .image_at(cut, &CrashChoice::from_seed(seed))
-            .content_hash()
-    };
+    let hash = |cut, seed| history.image_at(cut, &CrashChoice::from_seed(seed)).content_hash();
     assert_eq!(hash(0, DROPPED), hash(1, DROPPED));
     assert_eq!(hash(1, APPLIED), hash(2, DROPPED));
     assert_eq!(hash(2, DROPPED), hash(3, DROPPED));
@@ -313,11 +214,7 @@ fn hashes_tell_contents_apart_across_cuts() {
 fn the_generator_is_fixed_for_ever() {
     let mut prng = Prng::new(1234567);
     // The published test vector of splitmix64.
-    let published = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ];
+    let published = [6457827717110365317, 3203168211198807973, 9817491932198370423];
     assert_eq!([(); 3].map(|()| prng.next_u64()), published);
     assert!((0..1000).all(|_| prng.below(10) < 10));
     assert_eq!(prng.below(0), 0);

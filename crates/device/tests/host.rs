@@ -5,8 +5,7 @@ mod common;
 
 use common::{blocks, refuses_misuse, roundtrip, write_op};
 use nenrin_device::{
-    AlignedBuf, BlockDevice, DeviceError, FileDevice, MemDevice, Op, OpenMode, UringDevice,
-    open_best,
+    AlignedBuf, BlockDevice, DeviceError, FileDevice, MemDevice, Op, OpenMode, UringDevice, open_best,
 };
 use std::fs::File;
 use std::path::Path;
@@ -46,10 +45,7 @@ fn what_is_written_is_read() {
     roundtrip(&memory);
     refuses_misuse(&memory);
     let copy = MemDevice::from_bytes(memory.snapshot());
-    assert_eq!(
-        copy.read(0, 65536).unwrap()[..],
-        memory.read(0, 65536).unwrap()[..]
-    );
+    assert_eq!(copy.read(0, 65536).unwrap()[..], memory.read(0, 65536).unwrap()[..]);
 }
 
 #[test]
@@ -73,18 +69,9 @@ fn the_linked_pair_writes_and_flushes() {
     for n in 0..50u8 {
         let offset = u64::from(n) * 8192;
         device.write_flush_linked(offset, blocks(n, 2)).unwrap();
-        assert!(
-            device
-                .read(offset, 8192)
-                .unwrap()
-                .iter()
-                .all(|byte| *byte == n)
-        );
+        assert!(device.read(offset, 8192).unwrap().iter().all(|byte| *byte == n));
     }
-    assert!(matches!(
-        device.write_flush_linked(BYTES, blocks(1, 1)),
-        Err(DeviceError::Misuse(_))
-    ));
+    assert!(matches!(device.write_flush_linked(BYTES, blocks(1, 1)), Err(DeviceError::Misuse(_))));
 }
 
 #[test]
@@ -94,22 +81,10 @@ fn zeroing_allocates_and_discarding_gives_back() {
     let device = FileDevice::open(file.path(), OpenMode::OWNER).unwrap();
     let allocated = || file.as_file().metadata().unwrap().blocks() * 512;
     assert_eq!(allocated(), 0);
-    device
-        .submit(Op::Zero {
-            offset: 0,
-            bytes: BYTES,
-        })
-        .wait()
-        .unwrap();
+    device.submit(Op::Zero { offset: 0, bytes: BYTES }).wait().unwrap();
     device.flush().unwrap();
     assert!(allocated() >= BYTES);
-    device
-        .submit(Op::Discard {
-            offset: 0,
-            bytes: BYTES / 2,
-        })
-        .wait()
-        .unwrap();
+    device.submit(Op::Discard { offset: 0, bytes: BYTES / 2 }).wait().unwrap();
     device.flush().unwrap();
     assert!(allocated() < BYTES || !device.geometry().discard);
     assert_eq!(device.geometry().bytes, BYTES);
@@ -124,9 +99,7 @@ fn lengths_are_rounded_down() {
         assert_eq!(device.read(3 * 4096, 4096).unwrap_err(), DeviceError::Short);
     });
     let empty = image(0);
-    each(empty.path(), OpenMode::OWNER, |device| {
-        assert_eq!(device.geometry().bytes, 0)
-    });
+    each(empty.path(), OpenMode::OWNER, |device| assert_eq!(device.geometry().bytes, 0));
 }
 
 #[test]
@@ -153,13 +126,7 @@ fn dropped_tickets_still_run() {
         while (0..300).any(|n| device.read(n * 4096, 1 << 12).unwrap()[0] != n as u8 | 1) {
             assert!(Instant::now() < until, "a dropped write never ran");
         }
-        device
-            .submit(Op::Zero {
-                offset: 0,
-                bytes: 300 * 4096,
-            })
-            .wait()
-            .unwrap();
+        device.submit(Op::Zero { offset: 0, bytes: 300 * 4096 }).wait().unwrap();
     });
 }
 
@@ -187,14 +154,8 @@ fn dropping_the_device_finishes_what_was_submitted() {
 fn more_tickets_than_the_queue_holds() {
     let file = image(BYTES);
     each(file.path(), OpenMode::OWNER, |device| {
-        let tickets: Vec<_> = (0..1000u64)
-            .map(|n| {
-                device.submit(Op::Read {
-                    offset: n % 1024 * 4096,
-                    bytes: 4096,
-                })
-            })
-            .collect();
+        let tickets: Vec<_> =
+            (0..1000u64).map(|n| device.submit(Op::Read { offset: n % 1024 * 4096, bytes: 4096 })).collect();
         for ticket in tickets.into_iter().rev() {
             assert_eq!(ticket.wait().unwrap().len(), 4096);
         }
@@ -219,10 +180,7 @@ fn many_threads_share_one_device() {
                         other.wait().unwrap();
                         write.wait().unwrap();
                         let offset = block * 4096;
-                        let read = device.submit(Op::Read {
-                            offset,
-                            bytes: 4096,
-                        });
+                        let read = device.submit(Op::Read { offset, bytes: 4096 });
                         if round % 8 == 0 {
                             device.submit(Op::Flush).wait().unwrap();
                         }
@@ -251,13 +209,7 @@ fn requests_of_a_thread_that_ended_complete() {
             for ticket in tickets {
                 ticket.wait().unwrap();
             }
-            assert!(
-                device
-                    .read(0, 8 * 4096)
-                    .unwrap()
-                    .iter()
-                    .all(|byte| *byte == round)
-            );
+            assert!(device.read(0, 8 * 4096).unwrap().iter().all(|byte| *byte == round));
         }
     });
 }
@@ -289,12 +241,7 @@ fn a_reader_does_not_write() {
     each(file.path(), OpenMode::READER, |device| {
         assert!(!device.geometry().writable && !device.geometry().discard);
         assert_eq!(device.write(0, blocks(1, 1)), Err(DeviceError::ReadOnly));
-        let zero = device
-            .submit(Op::Zero {
-                offset: 0,
-                bytes: 4096,
-            })
-            .wait();
+        let zero = device.submit(Op::Zero { offset: 0, bytes: 4096 }).wait();
         assert_eq!(zero.unwrap_err(), DeviceError::ReadOnly);
         assert_eq!(device.read(0, 4096).unwrap()[0], 0);
     });
@@ -306,10 +253,7 @@ fn paths_that_are_no_device() {
     assert_eq!(open("/nowhere/at/all"), DeviceError::Os(2));
     assert_eq!(open("/tmp"), DeviceError::NotADevice);
     assert_eq!(open("/dev/null"), DeviceError::NotADevice);
-    assert_eq!(
-        open("/tmp").to_string(),
-        "neither a regular file nor a block device"
-    );
+    assert_eq!(open("/tmp").to_string(), "neither a regular file nor a block device");
 }
 
 #[test]
@@ -320,10 +264,7 @@ fn a_block_device() {
         roundtrip(device);
         refuses_misuse(device);
         let error = FileDevice::open(&path, OpenMode::OWNER).unwrap_err();
-        assert!(
-            matches!(error, DeviceError::Busy { pid: Some(pid), .. } if pid == std::process::id()),
-            "{error:?}"
-        );
+        assert!(matches!(error, DeviceError::Busy { pid: Some(pid), .. } if pid == std::process::id()), "{error:?}");
     });
     let read = FileDevice::open(&path, OpenMode::READER).unwrap();
     assert!(read.is_direct() && read.geometry().bytes > 0);
@@ -334,11 +275,6 @@ fn buffers_hold_whole_blocks() {
     let buffer = AlignedBuf::padded(&[1; 5000]);
     assert_eq!((buffer.len(), buffer.as_ptr() as usize % 4096), (8192, 0));
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(1 << 20));
-    Box::new(Arc::clone(&device))
-        .write_flush(0, Arc::new(buffer))
-        .unwrap();
-    assert_eq!(
-        device.read(4096, 4096).unwrap()[..905],
-        [[1; 904].as_slice(), &[0]].concat()[..]
-    );
+    Box::new(Arc::clone(&device)).write_flush(0, Arc::new(buffer)).unwrap();
+    assert_eq!(device.read(4096, 4096).unwrap()[..905], [[1; 904].as_slice(), &[0]].concat()[..]);
 }
