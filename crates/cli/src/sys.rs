@@ -171,6 +171,14 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Whether a block device refuses writes.
+pub fn block_device_is_read_only(device: &File) -> bool {
+    const BLKROGET: libc::Ioctl = 0x125e;
+    let mut answer: libc::c_int = 0;
+    // SAFETY: the request writes one int to the pointer, which is live.
+    unsafe { libc::ioctl(device.as_raw_fd(), BLKROGET, &raw mut answer) == 0 && answer != 0 }
+}
+
 /// Changes flags of a mount and nothing else: mount(2) with MS_REMOUNT.
 pub fn remount(directory: &Path, flags: libc::c_ulong) -> io::Result<()> {
     let target = c_path(directory)?;
