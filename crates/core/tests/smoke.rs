@@ -1,51 +1,10 @@
 //! The calls of the library on a device in memory.
 
-use nenrin_core::format::{Ino, Time};
-use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, NewInode, RenameMode, SetAttr, XattrMode, mkfs};
-use nenrin_device::{BlockDevice, MemDevice};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
 
-#[derive(Default)]
-struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn wall(&self) -> Time {
-        Time(1_000_000_000_000 + self.0.fetch_add(1, Ordering::Relaxed) as i64)
-    }
-    fn monotonic_nanos(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-struct World {
-    device: Arc<MemDevice>,
-    clock: Arc<TestClock>,
-}
-
-impl World {
-    fn new(bytes: usize) -> Self {
-        let this = Self { device: Arc::new(MemDevice::new(bytes)), clock: Arc::new(TestClock::default()) };
-        let device: Arc<dyn BlockDevice> = this.device.clone();
-        let clock: Arc<dyn Clock> = this.clock.clone();
-        mkfs(&device, &clock, &MkfsOptions::default()).unwrap();
-        this
-    }
-    fn open(&self) -> Arc<Fs> {
-        Fs::open(vec![self.device.clone()], self.clock.clone(), MountOptions::default()).unwrap()
-    }
-    fn pass(&self, nanos: u64) {
-        self.clock.0.fetch_add(nanos, Ordering::Relaxed);
-    }
-}
-
-fn file(mode: u32) -> NewInode<'static> {
-    NewInode { mode: 0o100_000 | mode, uid: 0, gid: 0, rdev: 0, target: b"" }
-}
-
-fn dir() -> NewInode<'static> {
-    NewInode { mode: 0o040_755, uid: 0, gid: 0, rdev: 0, target: b"" }
-}
+use common::{World, dir, file};
+use nenrin_core::format::Ino;
+use nenrin_core::{At, Error, Fs, RenameMode, SetAttr, XattrMode};
 
 #[test]
 fn what_is_written_is_read_before_and_after_a_clean_unmount() {
