@@ -213,8 +213,8 @@ impl Fs {
         }
         let Some(f) = inner.files.get_mut(&ino) else { return };
         if orphan {
-            if let Some(c) = inner.files.remove(&ino).and_then(|f| f.content) {
-                inner.pages -= c.pages.len() as u64;
+            if let Some(mut c) = inner.files.remove(&ino).and_then(|f| f.content) {
+                inner.let_go(&mut c);
             }
             inner.batch.files.remove(&ino);
         } else if f.content.is_none() {

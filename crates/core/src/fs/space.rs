@@ -43,13 +43,17 @@ impl Inner {
     /// Space and counts.
     pub(super) fn usage(&self, fs: &Fs) -> Usage {
         let reserve = self.reserve_segments(fs);
-        let pending = self.state.segments.pending_count() * u64::from(fs.storage.segment_blocks - 1);
         let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
         let nodes = self.state.live.nodes() + self.state.space.nodes();
-        let available = self.free_blocks(fs, reserve) + pending + self.state.history_blocks;
+        let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
+        // What cleaning can bring together, less what it leaves in segments
+        // that are not worth it. History may be shed, so it counts as room.
+        let segments = self.state.segments.count().saturating_sub(reserve);
+        let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
+        let available = usable.saturating_sub(live + self.pages / 16);
         Usage {
             total_blocks: total,
-            live_blocks: self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS),
+            live_blocks: live,
             history_blocks: self.state.history_blocks,
             available_blocks: available.min(total),
             inodes: self.state.inodes,
