@@ -24,11 +24,16 @@ impl Inner {
         (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
     }
 
-    /// Segments kept back: for the chain, and for two index checkpoints.
-    fn reserve_segments(&self, fs: &Fs) -> u64 {
+    /// Segments that an index checkpoint may take now, with the chain around it.
+    pub(super) fn checkpoint_segments(&self, fs: &Fs) -> u64 {
         let per_segment = u64::from(fs.storage.segment_blocks.saturating_sub(2) / NODE_BLOCKS).max(1);
-        let one = (self.dirty_nodes() + 4).div_ceil(per_segment) + 1;
-        4 + 4 * one
+        2 * ((self.dirty_nodes() + 6).div_ceil(per_segment) + 1) + 2
+    }
+
+    /// Segments kept back from content: for two index checkpoints, and for
+    /// what cleaning copies.
+    fn reserve_segments(&self, fs: &Fs) -> u64 {
+        2 * self.checkpoint_segments(fs) + 2
     }
 
     /// Blocks that can be accepted without making room.
@@ -90,10 +95,7 @@ impl Fs {
     pub(super) fn room_to_remove(&self) -> Result<MutexGuard<'_, Inner>> {
         for round in 0..ROUNDS_MAX {
             let inner = self.lock_to_change()?;
-            let reserve = inner.reserve_segments(self);
-            if inner.state.segments.free_count() * 2 >= reserve
-                || inner.state.segments.pending_count() == 0 && round > 0
-            {
+            if inner.state.segments.free_count() > inner.checkpoint_segments(self) + 1 {
                 return Ok(inner);
             }
             drop(inner);
