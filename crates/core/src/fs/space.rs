@@ -19,7 +19,7 @@ const SWEEP_ITEMS: u32 = 4096;
 const ROUNDS_MAX: u32 = 12;
 
 impl Inner {
-    fn dirty_nodes(&self) -> u64 {
+    pub(super) fn dirty_nodes(&self) -> u64 {
         let history: usize = self.state.history.iter().map(|t: &HistoryTree| t.tree.dirty_nodes()).sum();
         (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
     }
@@ -42,7 +42,10 @@ impl Inner {
         let segments = self.state.segments.free_count().saturating_sub(reserve);
         // A page costs itself, its share of summaries, and its share of nodes.
         let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
-        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records)
+        // Each page or record may dirty a node that is clean now.
+        let nodes = (self.pages + self.batch.records.len() as u64).min(self.state.live.nodes());
+        let nodes = nodes * 2 * u64::from(NODE_BLOCKS);
+        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
     }
 
     /// Space and counts.
