@@ -10,7 +10,7 @@
 //!    soon as its content is touched.
 
 use nenrin_format::items::Extent;
-use nenrin_format::{BLOCK_BYTES, Time};
+use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
 
 /// One block of content in memory.
@@ -109,6 +109,8 @@ pub struct Content {
     pub since: u64,
     /// Counts changes.
     pub version: u64,
+    /// Segments that hold blocks of it which no record names yet, once for each write.
+    pub pins: Vec<SegmentNo>,
 }
 
 impl Content {
@@ -125,6 +127,7 @@ impl Content {
             held_since: None,
             since: now,
             version: 0,
+            pins: Vec::new(),
         }
     }
 

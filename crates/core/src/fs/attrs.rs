@@ -204,6 +204,17 @@ impl Fs {
         if f.uses > 0 {
             return;
         }
+        if let Ok(Some(inode)) = inner.state.inode(ino) {
+            if inode.nlink == 0 && !self.options.read_only {
+                drop(inner);
+                // Without room, or after a failure, the next mount lets it go.
+                let Ok(roomy) = self.room_to_remove() else { return };
+                inner = roomy;
+                if inner.files.get(&ino).is_some_and(|f| f.uses > 0) {
+                    return;
+                }
+            }
+        }
         let orphan = !self.options.read_only
             && inner.check_alive().is_ok()
             && matches!(inner.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0);
@@ -213,8 +224,8 @@ impl Fs {
         }
         let Some(f) = inner.files.get_mut(&ino) else { return };
         if orphan {
-            if let Some(c) = inner.files.remove(&ino).and_then(|f| f.content) {
-                inner.pages -= c.pages.len() as u64;
+            if let Some(mut c) = inner.files.remove(&ino).and_then(|f| f.content) {
+                inner.let_go(&mut c);
             }
             inner.batch.files.remove(&ino);
         } else if f.content.is_none() {

@@ -1,6 +1,6 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
-use super::{DataWrite, Fs, Inner, flushes};
+use super::{Batch, DataWrite, Fs, Inner, flushes};
 use crate::content::{Content, Over, Page};
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
 use crate::log::data::DataSummary;
@@ -11,7 +11,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, mpsc};
 
 /// Told once a sync is durable, or has failed.
@@ -262,7 +262,7 @@ impl Inner {
     pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
         let mut batch = std::mem::take(&mut self.batch);
         let waiters = std::mem::take(&mut batch.waiters);
-        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch.records, &batch.files, cut));
+        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch, cut));
         match sealed {
             Ok(mut commit) => {
                 commit.waiters = waiters;
@@ -275,19 +275,14 @@ impl Inner {
         }
     }
 
-    fn seal_batch(
-        &mut self,
-        fs: &Fs,
-        records: Vec<Vec<u8>>,
-        files: &BTreeSet<Ino>,
-        cut: Option<Cut>,
-    ) -> Result<Commit> {
+    fn seal_batch(&mut self, fs: &Fs, batch: Batch, cut: Option<Cut>) -> Result<Commit> {
+        let Batch { records, files, moved_blocks, .. } = batch;
         let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
-        let mut data_blocks = 0;
+        let mut data_blocks = moved_blocks;
         let total: usize =
             files.iter().filter_map(|ino| self.files.get(ino)?.content.as_ref()).map(|c| c.pages.len()).sum();
         let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
-        for ino in files {
+        for ino in &files {
             if total > chain_max {
                 self.write_behind(fs, *ino)?;
             }
@@ -351,6 +346,15 @@ impl Inner {
         mine
     }
 
+    /// Uncommitted content leaves memory, to be named by records or for good:
+    /// its pages count no more, and segments it was written to are held no longer.
+    pub(super) fn let_go(&mut self, content: &mut Content) {
+        self.pages -= content.pages.len() as u64;
+        for segment in content.pins.drain(..) {
+            self.state.segments.unpin(segment);
+        }
+    }
+
     /// Turns a file's uncommitted content into units. Returns how many blocks
     /// they name outside the chain.
     fn collect(&mut self, ino: Ino, chain_max: usize, queue: &mut VecDeque<Unit>) -> Result<u64> {
@@ -360,7 +364,7 @@ impl Inner {
         if unused {
             self.files.remove(&ino);
         }
-        self.pages -= content.pages.len() as u64;
+        self.let_go(&mut content);
         let Some(inode) = self.state.inode(ino)? else { return Ok(0) };
         let is_inline = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
         let mut ops = Vec::new();
@@ -498,7 +502,7 @@ impl Inner {
         Ok(())
     }
 
-    fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
+    pub(super) fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
         let got = self.data.allocate(owner, want, 0, stamp, &fs.storage, &mut self.state.segments, &mut closed);
@@ -535,6 +539,10 @@ impl Inner {
             if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
                 c.overlay.set(*block, block + pages.len() as u64, Over::Extent(extent));
             }
+        }
+        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            c.pins.push(first.segment());
+            self.state.segments.pin(first.segment());
         }
         self.counters.data_blocks += blocks as u64;
         let buf = Arc::new(buf);

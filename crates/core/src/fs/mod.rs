@@ -82,6 +82,8 @@ struct Batch {
     bytes: usize,
     files: BTreeSet<Ino>,
     waiters: Vec<Done>,
+    /// Blocks that MOVE records in it name.
+    moved_blocks: u64,
     since: Option<u64>,
 }
 

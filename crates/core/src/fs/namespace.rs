@@ -73,8 +73,8 @@ impl Inner {
     /// Forgets uncommitted content of an inode that is gone.
     fn forget_content(&mut self, ino: Ino) {
         if self.is_unused(ino) {
-            if let Some(c) = self.files.remove(&ino).and_then(|f| f.content) {
-                self.pages -= c.pages.len() as u64;
+            if let Some(mut c) = self.files.remove(&ino).and_then(|f| f.content) {
+                self.let_go(&mut c);
             }
             self.batch.files.remove(&ino);
         }
