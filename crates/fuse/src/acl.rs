@@ -65,11 +65,7 @@ impl Acl {
             id: u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
         };
         let acl = Self(entries.map(entry).collect());
-        if acl.is_valid() {
-            Ok(Some(acl))
-        } else {
-            Err(INVALID)
-        }
+        if acl.is_valid() { Ok(Some(acl)) } else { Err(INVALID) }
     }
 
     /// Invariant 1.
@@ -84,10 +80,7 @@ impl Acl {
             && (named == 0 || count(MASK) == 1)
             && named + 3 + count(MASK) == self.0.len()
             && self.0.iter().all(|e| e.perm <= 7)
-            && self
-                .0
-                .iter()
-                .all(|e| !matches!(e.tag, USER | GROUP) || e.id != NOBODY)
+            && self.0.iter().all(|e| !matches!(e.tag, USER | GROUP) || e.id != NOBODY)
             && self.0.windows(2).all(|w| w[0].tag <= w[1].tag)
     }
 
@@ -103,10 +96,7 @@ impl Acl {
     }
 
     fn perm(&self, tag: u16) -> Option<u32> {
-        self.0
-            .iter()
-            .find(|e| e.tag == tag)
-            .map(|e| u32::from(e.perm))
+        self.0.iter().find(|e| e.tag == tag).map(|e| u32::from(e.perm))
     }
 
     /// The nine permission bits that the list means, the mask standing for the group.
@@ -123,11 +113,7 @@ impl Acl {
     /// The list after a chmod(2) to `mode`.
     #[must_use]
     pub fn with_mode(&self, mode: u32) -> Self {
-        let group_tag = if self.perm(MASK).is_some() {
-            MASK
-        } else {
-            GROUP_OBJ
-        };
+        let group_tag = if self.perm(MASK).is_some() { MASK } else { GROUP_OBJ };
         self.map(|e| match e.tag {
             USER_OBJ => Some(mode >> 6),
             OTHER => Some(mode),
@@ -137,10 +123,7 @@ impl Acl {
     }
 
     fn map(&self, perm: impl Fn(&Entry) -> Option<u32>) -> Self {
-        let change = |e: &Entry| Entry {
-            perm: perm(e).map_or(e.perm, |p| (p & 7) as u16),
-            ..*e
-        };
+        let change = |e: &Entry| Entry { perm: perm(e).map_or(e.perm, |p| (p & 7) as u16), ..*e };
         Self(self.0.iter().map(change).collect())
     }
 
@@ -160,13 +143,7 @@ impl Acl {
 
     /// The access that the list gives to somebody who is not the owner:
     /// the bits of `want` (4 read, 2 write, 1 execute) are all granted.
-    pub fn grants(
-        &self,
-        uid: u32,
-        is_member: &mut dyn FnMut(u32) -> bool,
-        file_gid: u32,
-        want: u32,
-    ) -> bool {
+    pub fn grants(&self, uid: u32, is_member: &mut dyn FnMut(u32) -> bool, file_gid: u32, want: u32) -> bool {
         let mask = self.perm(MASK).unwrap_or(7);
         let enough = |perm: u32| perm & want == want;
         if let Some(user) = self.0.iter().find(|e| e.tag == USER && e.id == uid) {
@@ -191,17 +168,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn acl(entries: &[(u16, u16, u32)]) -> Acl {
-        Acl(entries
-            .iter()
-            .map(|&(tag, perm, id)| Entry { tag, perm, id })
-            .collect())
+        Acl(entries.iter().map(|&(tag, perm, id)| Entry { tag, perm, id }).collect())
     }
     fn basic(user: u16, group: u16, other: u16) -> Acl {
-        acl(&[
-            (USER_OBJ, user, NOBODY),
-            (GROUP_OBJ, group, NOBODY),
-            (OTHER, other, NOBODY),
-        ])
+        acl(&[(USER_OBJ, user, NOBODY), (GROUP_OBJ, group, NOBODY), (OTHER, other, NOBODY)])
     }
     /// u::rwx u:100:rw g::r-x g:7:rwx m::rw- o::---
     fn extended() -> Acl {
@@ -218,8 +188,7 @@ mod tests {
     #[test]
     fn bytes_are_the_kernels() {
         let bytes = [
-            2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 4,
-            0, 255, 255, 255, 255,
+            2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 4, 0, 255, 255, 255, 255,
         ];
         let got = Acl::parse(&bytes).unwrap().unwrap();
         assert_eq!(got, basic(6, 4, 4));
@@ -233,42 +202,15 @@ mod tests {
     fn impossible_lists_are_refused() {
         let invalid = [
             acl(&[(USER_OBJ, 7, NOBODY), (GROUP_OBJ, 7, NOBODY)]),
-            acl(&[
-                (USER_OBJ, 8, NOBODY),
-                (GROUP_OBJ, 7, NOBODY),
-                (OTHER, 7, NOBODY),
-            ]),
-            acl(&[
-                (GROUP_OBJ, 7, NOBODY),
-                (USER_OBJ, 7, NOBODY),
-                (OTHER, 7, NOBODY),
-            ]),
+            acl(&[(USER_OBJ, 8, NOBODY), (GROUP_OBJ, 7, NOBODY), (OTHER, 7, NOBODY)]),
+            acl(&[(GROUP_OBJ, 7, NOBODY), (USER_OBJ, 7, NOBODY), (OTHER, 7, NOBODY)]),
             // Somebody is named, and there is no mask.
-            acl(&[
-                (USER_OBJ, 7, 0),
-                (USER, 7, 1),
-                (GROUP_OBJ, 7, 0),
-                (OTHER, 7, 0),
-            ]),
-            acl(&[
-                (USER_OBJ, 7, 0),
-                (USER_OBJ, 7, 0),
-                (GROUP_OBJ, 7, 0),
-                (OTHER, 7, 0),
-            ]),
-            acl(&[
-                (USER_OBJ, 7, 0),
-                (GROUP_OBJ, 7, 0),
-                (OTHER, 7, 0),
-                (64, 7, 0),
-            ]),
+            acl(&[(USER_OBJ, 7, 0), (USER, 7, 1), (GROUP_OBJ, 7, 0), (OTHER, 7, 0)]),
+            acl(&[(USER_OBJ, 7, 0), (USER_OBJ, 7, 0), (GROUP_OBJ, 7, 0), (OTHER, 7, 0)]),
+            acl(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 7, 0), (OTHER, 7, 0), (64, 7, 0)]),
         ];
         for list in invalid {
-            assert_eq!(
-                Acl::parse(&list.to_bytes()),
-                Err(Errno(libc::EINVAL)),
-                "{list:?}"
-            );
+            assert_eq!(Acl::parse(&list.to_bytes()), Err(Errno(libc::EINVAL)), "{list:?}");
         }
         assert!(Acl::parse(&[2, 0, 0]).is_err());
         assert!(Acl::parse(&[1, 0, 0, 0]).is_err());
@@ -292,33 +234,18 @@ mod tests {
         assert_eq!(got.mode, 0o100_640);
         let access = got.access.unwrap();
         assert_eq!(access.perm(MASK), Some(4));
-        assert_eq!(
-            access.perm(GROUP_OBJ),
-            Some(5),
-            "the mask limits it, not the mode"
-        );
+        assert_eq!(access.perm(GROUP_OBJ), Some(5), "the mask limits it, not the mode");
         assert_eq!(access.owning_group_bits(), 4);
         let got = basic(7, 5, 5).inherit(0o042_775);
-        assert_eq!(
-            got,
-            Inherited {
-                mode: 0o042_755,
-                access: None
-            }
-        );
+        assert_eq!(got, Inherited { mode: 0o042_755, access: None });
     }
 
     #[test]
     fn access_goes_by_the_first_entry_that_fits() {
         let list = extended();
-        let grants = |uid, groups: &[u32], want| {
-            list.grants(uid, &mut |gid| groups.contains(&gid), 50, want)
-        };
+        let grants = |uid, groups: &[u32], want| list.grants(uid, &mut |gid| groups.contains(&gid), 50, want);
         assert!(grants(100, &[], 6));
-        assert!(
-            !grants(100, &[7], 1),
-            "the named user's entry ends the search"
-        );
+        assert!(!grants(100, &[7], 1), "the named user's entry ends the search");
         assert!(grants(101, &[7], 6));
         assert!(!grants(101, &[7], 1), "masked");
         assert!(grants(101, &[50], 4));

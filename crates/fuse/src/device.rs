@@ -43,12 +43,7 @@ impl FuseDevice {
     /// Over a mounted descriptor, for WRITEs up to `write_bytes_max`. A thread
     /// that has just served a request looks for the next for `spin` before it sleeps.
     pub fn new(mounted: OwnedFd, write_bytes_max: usize, spin: Duration) -> Self {
-        Self {
-            first: Arc::new(Queue(File::from(mounted))),
-            write_bytes_max,
-            spin,
-            spinner: Arc::default(),
-        }
+        Self { first: Arc::new(Queue(File::from(mounted))), write_bytes_max, spin, spinner: Arc::default() }
     }
     /// A queue on the mounted descriptor itself, which never spins: for the handshake.
     pub fn first_receiver(&self) -> Box<dyn Receiver> {
@@ -192,10 +187,7 @@ mod tests {
             let mut buffer = PageBuffer::new(1 << 20);
             let bytes = buffer.bytes();
             assert!(bytes.len() >= (1 << 20) + WRITE_PREFIX_BYTES);
-            assert_eq!(
-                (bytes.as_ptr() as usize + WRITE_PREFIX_BYTES) % PAGE_BYTES,
-                0
-            );
+            assert_eq!((bytes.as_ptr() as usize + WRITE_PREFIX_BYTES) % PAGE_BYTES, 0);
         }
     }
 }

@@ -24,14 +24,11 @@ impl From<Error> for Errno {
             Error::NoAttribute => libc::ENODATA,
             Error::Permission => libc::EACCES,
             Error::NotSupported => libc::EOPNOTSUPP,
+            Error::NoSuchOffset => libc::ENXIO,
             Error::Checkpoint(_) => libc::EBUSY,
             // A volume that failed answers EIO rather than EROFS, since that is
             // what programs that call fsync take for the loss that it is.
-            Error::Damaged(..)
-            | Error::Corrupt(_)
-            | Error::Device(_)
-            | Error::Open(_)
-            | Error::Failed(_) => libc::EIO,
+            Error::Damaged(..) | Error::Corrupt(_) | Error::Device(_) | Error::Open(_) | Error::Failed(_) => libc::EIO,
         })
     }
 }

@@ -20,10 +20,7 @@ impl Helper {
         if running.is_none() {
             let (sender, jobs) = mpsc::channel();
             let thread = thread::Builder::new().name("nenrin-helper".into());
-            *running = thread
-                .spawn(move || work(jobs))
-                .ok()
-                .map(|thread| (sender, thread));
+            *running = thread.spawn(move || work(jobs)).ok().map(|thread| (sender, thread));
         }
         if let Some((sender, _)) = &*running {
             // The receiving end lives as long as this one does.

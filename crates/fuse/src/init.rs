@@ -63,11 +63,7 @@ pub(crate) enum Answer {
 
 /// Answers an INIT.
 pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
-    let version = InitOut {
-        major: MAJOR,
-        minor: MINOR,
-        ..Default::default()
-    };
+    let version = InitOut { major: MAJOR, minor: MINOR, ..Default::default() };
     if offer.major > MAJOR {
         return Answer::Again(version);
     }
@@ -120,10 +116,7 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
 mod tests {
     use super::*;
 
-    const ALL: Wishes = Wishes {
-        writeback: true,
-        acl: true,
-    };
+    const ALL: Wishes = Wishes { writeback: true, acl: true };
 
     fn serve(offer: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
         match negotiate(offer, wishes) {
@@ -151,20 +144,8 @@ mod tests {
 
     #[test]
     fn options_are_asked_for_only_when_wanted() {
-        let offer = InitIn {
-            major: 7,
-            minor: 36,
-            flags: u32::MAX,
-            flags2: u32::MAX,
-            ..Default::default()
-        };
-        let (out, agreed) = serve(
-            &offer,
-            Wishes {
-                writeback: false,
-                acl: false,
-            },
-        );
+        let offer = InitIn { major: 7, minor: 36, flags: u32::MAX, flags2: u32::MAX, ..Default::default() };
+        let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false });
         assert!(!agreed.writeback() && !agreed.acl());
         assert_eq!(u64::from(out.flags) & init::DONT_MASK, 0);
         assert_eq!(u64::from(out.flags2), init::DIRECT_IO_ALLOW_MMAP >> 32);
@@ -175,48 +156,12 @@ mod tests {
 
     #[test]
     fn an_old_kernel_gets_what_it_knows() {
-        let offer = InitIn {
-            major: 7,
-            minor: 31,
-            flags: 0x03ff_ffff,
-            flags2: u32::MAX,
-            ..Default::default()
-        };
+        let offer = InitIn { major: 7, minor: 31, flags: 0x03ff_ffff, flags2: u32::MAX, ..Default::default() };
         let (out, agreed) = serve(&offer, ALL);
         assert_eq!(out.flags2, 0);
         assert!(!agreed.kills_privileges() && !agreed.setxattr_ext());
-        assert!(matches!(
-            negotiate(
-                &InitIn {
-                    major: 7,
-                    minor: 30,
-                    ..offer
-                },
-                ALL
-            ),
-            Answer::Refuse
-        ));
-        assert!(matches!(
-            negotiate(
-                &InitIn {
-                    major: 6,
-                    minor: 99,
-                    ..offer
-                },
-                ALL
-            ),
-            Answer::Refuse
-        ));
-        assert!(matches!(
-            negotiate(
-                &InitIn {
-                    major: 8,
-                    minor: 0,
-                    ..offer
-                },
-                ALL
-            ),
-            Answer::Again(_)
-        ));
+        assert!(matches!(negotiate(&InitIn { major: 7, minor: 30, ..offer }, ALL), Answer::Refuse));
+        assert!(matches!(negotiate(&InitIn { major: 6, minor: 99, ..offer }, ALL), Answer::Refuse));
+        assert!(matches!(negotiate(&InitIn { major: 8, minor: 0, ..offer }, ALL), Answer::Again(_)));
     }
 }

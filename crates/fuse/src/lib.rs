@@ -25,14 +25,11 @@ mod notify;
 mod perm;
 mod proto;
 mod session;
-#[expect(
-    unsafe_code,
-    reason = "system calls without a safe form in the standard library"
-)]
+#[expect(unsafe_code, reason = "system calls without a safe form in the standard library")]
 mod sys;
 mod transport;
 mod volume;
 
 pub use mount::{MountError, MountOptions, unmount};
 pub use session::{Cache, Permissions, Session, SessionOptions, Stopper};
-pub use volume::{Done, Volume};
+pub use volume::Volume;

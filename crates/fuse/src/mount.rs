@@ -105,31 +105,22 @@ impl fmt::Display for MountError {
                 "{}: the directory is not empty; give another one, or -o nonempty to hide what is in it",
                 p.display()
             ),
-            Self::Mounted(p) => write!(
-                f,
-                "{}: a nenrin volume is mounted there already",
-                p.display()
-            ),
-            Self::Dead(p) => write!(
-                f,
-                "{0}: a mount whose program has ended is in the way; umount -l {0} clears it",
-                p.display()
-            ),
-            Self::NoDevice => write!(
-                f,
-                "{DEVICE_PATH} is missing; load the kernel's fuse module, or give the container that device"
-            ),
-            Self::NoHelper => write!(
-                f,
-                "{HELPER} is missing, without which only root can mount; install the package fuse3"
-            ),
+            Self::Mounted(p) => write!(f, "{}: a nenrin volume is mounted there already", p.display()),
+            Self::Dead(p) => {
+                write!(f, "{0}: a mount whose program has ended is in the way; umount -l {0} clears it", p.display())
+            }
+            Self::NoDevice => {
+                write!(f, "{DEVICE_PATH} is missing; load the kernel's fuse module, or give the container that device")
+            }
+            Self::NoHelper => {
+                write!(f, "{HELPER} is missing, without which only root can mount; install the package fuse3")
+            }
             Self::Helper(text) => write!(f, "{text}"),
             Self::BadOption(text) => write!(f, "a mount option cannot contain {text:?}"),
             Self::Conflict(text) => f.write_str(text),
-            Self::Protocol(major, minor) => write!(
-                f,
-                "the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or later is needed"
-            ),
+            Self::Protocol(major, minor) => {
+                write!(f, "the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or later is needed")
+            }
             Self::Io(what, path, e) => write!(f, "{}: {what}: {e}", path.display()),
         }
     }
@@ -152,10 +143,7 @@ pub(crate) struct Mount {
 
 impl Mount {
     /// Mounts, and gives the descriptor over which the kernel will speak.
-    pub fn new(
-        options: &MountOptions,
-        default_permissions: bool,
-    ) -> Result<(Self, OwnedFd), MountError> {
+    pub fn new(options: &MountOptions, default_permissions: bool) -> Result<(Self, OwnedFd), MountError> {
         let directory = prepare(&options.directory, options.nonempty)?;
         if !Path::new(DEVICE_PATH).exists() {
             return Err(MountError::NoDevice);
@@ -206,30 +194,18 @@ pub(crate) fn unmount_lazily(directory: &Path) -> io::Result<()> {
 pub fn unmount(directory: &Path) -> io::Result<()> {
     let target = CString::new(directory.as_os_str().as_bytes())?;
     match sys::umount(&target, libc::UMOUNT_NOFOLLOW) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            unmount_by_helper(directory, false)
-        }
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => unmount_by_helper(directory, false),
         other => other,
     }
 }
 
 fn unmount_by_helper(directory: &Path, lazy: bool) -> io::Result<()> {
-    let flags: &[&str] = if lazy {
-        &["-u", "-z", "-q", "--"]
-    } else {
-        &["-u", "-q", "--"]
-    };
-    let output = Command::new(HELPER)
-        .args(flags)
-        .arg(directory)
-        .stdin(Stdio::null())
-        .output()?;
+    let flags: &[&str] = if lazy { &["-u", "-z", "-q", "--"] } else { &["-u", "-q", "--"] };
+    let output = Command::new(HELPER).args(flags).arg(directory).stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(());
     }
-    Err(io::Error::other(
-        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    ))
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 /// Looks at the directory, clears a dead mount of ours, and gives the real path.
@@ -286,11 +262,7 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn mount_directly(
-    options: &MountOptions,
-    directory: &Path,
-    default_permissions: bool,
-) -> Result<OwnedFd, MountError> {
+fn mount_directly(options: &MountOptions, directory: &Path, default_permissions: bool) -> Result<OwnedFd, MountError> {
     let fail = |what, e| MountError::Io(what, directory.to_owned(), e);
     let device = OpenOptions::new()
         .read(true)
@@ -298,10 +270,7 @@ fn mount_directly(
         .open(DEVICE_PATH)
         .map_err(|e| MountError::Io("cannot be opened", DEVICE_PATH.into(), e))?;
     let (uid, gid, _) = sys::user();
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={uid},group_id={gid}",
-        device.as_raw_fd()
-    );
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     if default_permissions {
         data += ",default_permissions";
     }
@@ -317,10 +286,8 @@ fn mount_directly(
         | flag(!options.exec, libc::MS_NOEXEC)
         | flag(options.noatime, libc::MS_NOATIME)
         | flag(options.read_only, libc::MS_RDONLY);
-    let text = |s: &OsStr| {
-        CString::new(s.as_bytes())
-            .map_err(|_| MountError::BadOption(s.to_string_lossy().into_owned()))
-    };
+    let text =
+        |s: &OsStr| CString::new(s.as_bytes()).map_err(|_| MountError::BadOption(s.to_string_lossy().into_owned()));
     sys::mount(
         &*text(OsStr::new(&options.source))?,
         &*text(directory.as_os_str())?,
@@ -355,22 +322,13 @@ fn helper_options(options: &MountOptions, default_permissions: bool) -> Result<S
     add(options.noatime, "noatime");
     add(options.allow_other, "allow_other");
     add(default_permissions, "default_permissions");
-    add(
-        options.max_read.is_some(),
-        &format!("max_read={}", options.max_read.unwrap_or(0)),
-    );
+    add(options.max_read.is_some(), &format!("max_read={}", options.max_read.unwrap_or(0)));
     Ok(text)
 }
 
-fn mount_by_helper(
-    options: &MountOptions,
-    directory: &Path,
-    default_permissions: bool,
-) -> Result<OwnedFd, MountError> {
+fn mount_by_helper(options: &MountOptions, directory: &Path, default_permissions: bool) -> Result<OwnedFd, MountError> {
     if options.dev || options.suid {
-        return Err(MountError::Conflict(
-            "only root can mount with the options dev and suid",
-        ));
+        return Err(MountError::Conflict("only root can mount with the options dev and suid"));
     }
     let fail = |e| MountError::Io("fusermount3 cannot be run", HELPER.into(), e);
     let (ours, theirs) = UnixStream::pair().map_err(fail)?;
@@ -386,13 +344,7 @@ fn mount_by_helper(
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| {
-            if e.kind() == io::ErrorKind::NotFound {
-                MountError::NoHelper
-            } else {
-                fail(e)
-            }
-        })?;
+        .map_err(|e| if e.kind() == io::ErrorKind::NotFound { MountError::NoHelper } else { fail(e) })?;
     let received = sys::receive_fd(ours.as_fd());
     let output = child.wait_with_output().map_err(fail)?;
     match received {
@@ -419,18 +371,9 @@ mod tests {
         let path = dir.path().join("file");
         assert!(matches!(prepare(&path, false), Err(MountError::Missing(_))));
         fs::write(&path, b"").unwrap();
-        assert!(matches!(
-            prepare(&path, false),
-            Err(MountError::NotDirectory(_))
-        ));
-        assert!(matches!(
-            prepare(&path, true),
-            Err(MountError::NotDirectory(_))
-        ));
-        assert!(matches!(
-            prepare(dir.path(), false),
-            Err(MountError::NotEmpty(_))
-        ));
+        assert!(matches!(prepare(&path, false), Err(MountError::NotDirectory(_))));
+        assert!(matches!(prepare(&path, true), Err(MountError::NotDirectory(_))));
+        assert!(matches!(prepare(dir.path(), false), Err(MountError::NotEmpty(_))));
         assert!(prepare(dir.path(), true).is_ok());
     }
 
@@ -440,9 +383,6 @@ mod tests {
         options.read_only = true;
         options.max_read = Some(4096);
         let text = helper_options(&options, true).unwrap();
-        assert_eq!(
-            text,
-            r"fsname=a\,b\\c,subtype=nenrin,ro,default_permissions,max_read=4096"
-        );
+        assert_eq!(text, r"fsname=a\,b\\c,subtype=nenrin,ro,default_permissions,max_read=4096");
     }
 }

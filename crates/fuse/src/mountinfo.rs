@@ -18,11 +18,7 @@ pub(crate) struct MountPoint {
 /// The topmost mount at `path`, which must be absolute and without links.
 pub(crate) fn find(path: &Path) -> io::Result<Option<MountPoint>> {
     let text = fs::read("/proc/self/mountinfo")?;
-    Ok(text
-        .split(|&b| b == b'\n')
-        .filter_map(parse)
-        .filter(|m| m.path == path)
-        .next_back())
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).filter(|m| m.path == path).next_back())
 }
 
 /// `ID PARENT MAJ:MIN ROOT PATH OPTIONS [TAG...] - FSTYPE SOURCE SUPER-OPTIONS`
@@ -31,11 +27,7 @@ fn parse(line: &[u8]) -> Option<MountPoint> {
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let path = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
     let fstype = fields.skip_while(|f| *f != b"-").nth(1)?;
-    Some(MountPoint {
-        device,
-        path,
-        fstype: String::from_utf8_lossy(fstype).into_owned(),
-    })
+    Some(MountPoint { device, path, fstype: String::from_utf8_lossy(fstype).into_owned() })
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\` and three octal digits.
@@ -68,16 +60,11 @@ mod tests {
 
     #[test]
     fn a_line_with_everything() {
-        let line =
-            br"36 35 98:0 /root /mnt\0402 rw,noatime shared:1 master:2 - fuse.nenrin /dev/x rw";
-        let want = MountPoint {
-            device: "98:0".into(),
-            path: "/mnt 2".into(),
-            fstype: "fuse.nenrin".into(),
-        };
+        let line = br"36 35 98:0 /root /mnt\0402 rw,noatime shared:1 master:2 - fuse.nenrin /dev/x rw";
+        let want = MountPoint { device: "98:0".into(), path: "/mnt 2".into(), fstype: "fuse.nenrin".into() };
         assert_eq!(parse(line), Some(want));
         assert_eq!(parse(b""), None);
-        assert_eq!(parse(b"36 35 98:0 / /mnt rw - "), None);
+        assert_eq!(parse(b"36 35 98:0 / /mnt rw -"), None);
         assert_eq!(unescape(br"a\134b\9"), br"a\b\9");
     }
 

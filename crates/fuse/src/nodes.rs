@@ -43,15 +43,11 @@ struct Sharded<T> {
 
 impl<T> Sharded<T> {
     fn new() -> Self {
-        Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
-        }
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
     fn shard(&self, ino: u64) -> MutexGuard<'_, Map<T>> {
         // No code that could panic runs under these locks.
-        self.shards[ino as usize % SHARDS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn drain(&self) -> Vec<u64> {
         let drain = |shard: &Mutex<Map<T>>| {
@@ -149,10 +145,7 @@ impl OpenFiles {
     }
     /// Whether the file was seen without privileges in this epoch.
     pub fn is_unprivileged(&self, ino: u64, epoch: u64) -> bool {
-        self.0
-            .shard(ino)
-            .get(&ino)
-            .is_some_and(|file| file.unprivileged_in == epoch + 1)
+        self.0.shard(ino).get(&ino).is_some_and(|file| file.unprivileged_in == epoch + 1)
     }
     /// The file was seen without privileges in this epoch.
     pub fn set_unprivileged(&self, ino: u64, epoch: u64) {

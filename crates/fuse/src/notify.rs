@@ -22,31 +22,16 @@ impl Notifier {
     }
     /// What the kernel knows of the attributes and ACLs of `ino` is out of date.
     pub fn drop_attributes(&self, ino: u64) -> io::Result<()> {
-        self.inode(NotifyInvalInode {
-            ino,
-            off: -1,
-            len: 0,
-        })
+        self.inode(NotifyInvalInode { ino, off: -1, len: 0 })
     }
     /// Has the kernel write out and drop every cached page of `ino`.
     pub fn drop_pages(&self, ino: u64) -> io::Result<()> {
-        self.inode(NotifyInvalInode {
-            ino,
-            off: 0,
-            len: 0,
-        })
+        self.inode(NotifyInvalInode { ino, off: 0, len: 0 })
     }
     /// What the kernel knows of this name is out of date.
-    #[expect(
-        dead_code,
-        reason = "for names that change by themselves, such as past states in the live mount"
-    )]
+    #[expect(dead_code, reason = "for names that change by themselves, such as past states in the live mount")]
     pub fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        let head = NotifyInvalEntry {
-            parent,
-            namelen: name.len() as u32,
-            flags: 0,
-        };
+        let head = NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
         self.send(NOTIFY_INVAL_ENTRY, &[head.as_bytes(), name, &[0]].concat())
     }
     fn inode(&self, body: NotifyInvalInode) -> io::Result<()> {

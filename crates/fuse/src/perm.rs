@@ -44,13 +44,8 @@ fn groups_of(pid: u32) -> Vec<u32> {
 }
 
 fn parse_groups(status: &str) -> Vec<u32> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Groups:"))
-        .unwrap_or_default();
-    line.split_whitespace()
-        .filter_map(|gid| gid.parse().ok())
-        .collect()
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
 }
 
 /// Whether the bits of `want` are all granted on an inode with this access list.
@@ -68,20 +63,12 @@ pub(crate) fn may(caller: &Caller, attr: &Attr, acl: Option<&Acl>, want: u32) ->
     } else {
         class(0)
     };
-    if granted {
-        Ok(())
-    } else {
-        Err(Errno(libc::EACCES))
-    }
+    if granted { Ok(()) } else { Err(Errno(libc::EACCES)) }
 }
 
 /// Whether the entry for `inode` may be taken out of `dir`, as far as the sticky bit goes.
 pub(crate) fn may_remove(caller: &Caller, dir: &Attr, inode: &Attr) -> Result<(), Errno> {
-    if dir.mode & STICKY == 0 || caller.owns(dir) || caller.owns(inode) {
-        Ok(())
-    } else {
-        Err(Errno(libc::EPERM))
-    }
+    if dir.mode & STICKY == 0 || caller.owns(dir) || caller.owns(inode) { Ok(()) } else { Err(Errno(libc::EPERM)) }
 }
 
 /// What a change of attributes still needs after [`may_set`].
@@ -94,25 +81,15 @@ pub(crate) struct StillNeeded {
 }
 
 /// Whether these attributes may be set.
-pub(crate) fn may_set(
-    caller: &Caller,
-    attr: &Attr,
-    change: &Setattr,
-) -> Result<StillNeeded, Errno> {
+pub(crate) fn may_set(caller: &Caller, attr: &Attr, change: &Setattr) -> Result<StillNeeded, Errno> {
     let set = &change.set;
     let refuse = Err(Errno(libc::EPERM));
     let owns = caller.owns(attr);
     let root = caller.is_root();
-    if set
-        .uid
-        .is_some_and(|uid| !(root || owns && uid == attr.uid))
-    {
+    if set.uid.is_some_and(|uid| !(root || owns && uid == attr.uid)) {
         return refuse;
     }
-    if set
-        .gid
-        .is_some_and(|gid| !(root || owns && (gid == attr.gid || caller.is_member(gid))))
-    {
+    if set.gid.is_some_and(|gid| !(root || owns && (gid == attr.gid || caller.is_member(gid)))) {
         return refuse;
     }
     if (set.mode.is_some() || change.times_given) && !owns {
@@ -121,21 +98,12 @@ pub(crate) fn may_set(
     let times_now = !change.times_given && (set.atime.is_some() || set.mtime.is_some());
     let write = set.size.is_some() && !change.by_handle || times_now && !owns && !change.by_handle;
     let gid = set.gid.unwrap_or(attr.gid);
-    let clear_setgid =
-        set.mode.is_some_and(|mode| mode & 0o2000 != 0) && !root && !caller.is_member(gid);
-    Ok(StillNeeded {
-        write,
-        clear_setgid,
-    })
+    let clear_setgid = set.mode.is_some_and(|mode| mode & 0o2000 != 0) && !root && !caller.is_member(gid);
+    Ok(StillNeeded { write, clear_setgid })
 }
 
 /// What an extended attribute asks of the caller, given its name.
-pub(crate) fn may_xattr(
-    caller: &Caller,
-    attr: &Attr,
-    name: &[u8],
-    change: bool,
-) -> Result<u32, Errno> {
+pub(crate) fn may_xattr(caller: &Caller, attr: &Attr, name: &[u8], change: bool) -> Result<u32, Errno> {
     if name.starts_with(b"user.") {
         return Ok(if change { WRITE } else { READ });
     }
@@ -152,16 +120,8 @@ mod tests {
     use nenrin_core::{SetAttr, SetTime};
     use nenrin_format::{Ino, Time};
 
-    const ME: Caller = Caller {
-        uid: 1000,
-        gid: 100,
-        pid: u32::MAX,
-    };
-    const ROOT: Caller = Caller {
-        uid: 0,
-        gid: 0,
-        pid: u32::MAX,
-    };
+    const ME: Caller = Caller { uid: 1000, gid: 100, pid: u32::MAX };
+    const ROOT: Caller = Caller { uid: 0, gid: 0, pid: u32::MAX };
 
     fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
         let t = Time(0);
@@ -181,11 +141,7 @@ mod tests {
         }
     }
     fn change(set: SetAttr, times_given: bool) -> Setattr {
-        Setattr {
-            set,
-            by_handle: false,
-            times_given,
-        }
+        Setattr { set, by_handle: false, times_given }
     }
 
     #[test]
@@ -214,49 +170,22 @@ mod tests {
     fn only_the_owner_changes_modes_and_given_times() {
         let mine = attr(0o100_644, 1000, 100);
         let other = attr(0o100_666, 1, 1);
-        let chmod = change(
-            SetAttr {
-                mode: Some(0o2755),
-                ..Default::default()
-            },
-            false,
-        );
-        assert_eq!(
-            may_set(&ME, &mine, &chmod),
-            Ok(StillNeeded {
-                write: false,
-                clear_setgid: false
-            })
-        );
+        let chmod = change(SetAttr { mode: Some(0o2755), ..Default::default() }, false);
+        assert_eq!(may_set(&ME, &mine, &chmod), Ok(StillNeeded { write: false, clear_setgid: false }));
         assert!(may_set(&ME, &other, &chmod).is_err());
         let foreign_group = attr(0o100_644, 1000, 7);
         assert!(may_set(&ME, &foreign_group, &chmod).unwrap().clear_setgid);
-        let now = SetAttr {
-            mtime: Some(SetTime::Now),
-            ..Default::default()
-        };
+        let now = SetAttr { mtime: Some(SetTime::Now), ..Default::default() };
         assert!(may_set(&ME, &other, &change(now, false)).unwrap().write);
         assert!(!may_set(&ME, &mine, &change(now, false)).unwrap().write);
-        let given = SetAttr {
-            mtime: Some(SetTime::At(Time(0))),
-            ..Default::default()
-        };
+        let given = SetAttr { mtime: Some(SetTime::At(Time(0))), ..Default::default() };
         assert!(may_set(&ME, &other, &change(given, true)).is_err());
     }
 
     #[test]
     fn only_root_gives_files_away() {
         let mine = attr(0o100_644, 1000, 100);
-        let to = |uid, gid| {
-            change(
-                SetAttr {
-                    uid,
-                    gid,
-                    ..Default::default()
-                },
-                false,
-            )
-        };
+        let to = |uid, gid| change(SetAttr { uid, gid, ..Default::default() }, false);
         assert!(may_set(&ME, &mine, &to(Some(1), None)).is_err());
         assert!(may_set(&ME, &mine, &to(Some(1000), Some(100))).is_ok());
         assert!(may_set(&ME, &mine, &to(None, Some(5))).is_err());
@@ -265,10 +194,7 @@ mod tests {
 
     #[test]
     fn groups_come_from_the_status_of_a_process() {
-        assert_eq!(
-            parse_groups("Name:\tx\nGroups:\t4 24 1000 \nNStgid:\t1\n"),
-            [4, 24, 1000]
-        );
+        assert_eq!(parse_groups("Name:\tx\nGroups:\t4 24 1000 \nNStgid:\t1\n"), [4, 24, 1000]);
         assert!(parse_groups("Name:\tx\n").is_empty());
     }
 }

@@ -91,9 +91,7 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session")
-            .field("mount", &self.mount)
-            .finish_non_exhaustive()
+        f.debug_struct("Session").field("mount", &self.mount).finish_non_exhaustive()
     }
 }
 
@@ -145,37 +143,24 @@ impl Session {
             acl: options.acl && !own_check,
         };
         let (mount, fd) = Mount::new(&mount_options, !own_check)?;
-        let (device, agreed) =
-            shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
+        let (device, agreed) = shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
         raise_read_ahead(mount.directory(), options.read_ahead_kib);
         let receivers = (0..options.threads.max(1))
             .map(|_| device.receiver())
             .collect::<io::Result<Vec<_>>>()
             .map_err(|e| HandshakeError::Io(e).in_directory(mount.directory()))?;
-        let behaviour = Behaviour {
-            at,
-            read_only: mount_options.read_only,
-            own_check,
-            valid: options.valid,
-        };
+        let behaviour = Behaviour { at, read_only: mount_options.read_only, own_check, valid: options.valid };
         let ticks = at == At::Live && !options.tick.is_zero();
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());
         let server = Arc::new(Server::new(volume, behaviour, agreed, notifier));
-        Ok(Self {
-            server,
-            receivers,
-            mount,
-            ticker,
-        })
+        Ok(Self { server, receivers, mount, ticker })
     }
 
     /// What ends this session from elsewhere, for instance when a signal comes.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
-        Stopper {
-            directory: self.mount.directory().to_owned(),
-        }
+        Stopper { directory: self.mount.directory().to_owned() }
     }
 
     /// Serves until the volume is unmounted.
@@ -221,9 +206,7 @@ fn spawn<'scope, T: Send + 'scope>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'scope,
 ) -> io::Result<thread::ScopedJoinHandle<'scope, T>> {
-    thread::Builder::new()
-        .name(name.into())
-        .spawn_scoped(scope, body)
+    thread::Builder::new().name(name.into()).spawn_scoped(scope, body)
 }
 
 fn serve(server: &Arc<Server>, mut receiver: Box<dyn Receiver>) -> io::Result<()> {
@@ -251,9 +234,7 @@ impl StopFlag {
     /// Waits for `time`, or for the end. True at the end.
     fn wait(&self, time: Duration) -> bool {
         let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .changed
-            .wait_timeout_while(stopped, time, |stopped| !*stopped);
+        let waited = self.changed.wait_timeout_while(stopped, time, |stopped| !*stopped);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
@@ -274,20 +255,14 @@ enum HandshakeError {
 impl HandshakeError {
     fn in_directory(self, directory: &Path) -> MountError {
         match self {
-            Self::Io(e) => {
-                MountError::Io("the kernel does not talk to us", directory.to_owned(), e)
-            }
+            Self::Io(e) => MountError::Io("the kernel does not talk to us", directory.to_owned(), e),
             Self::Protocol(major, minor) => MountError::Protocol(major, minor),
         }
     }
 }
 
 /// Answers INIT, which is the first request on every connection.
-fn shake_hands(
-    fd: OwnedFd,
-    options: &SessionOptions,
-    wishes: Wishes,
-) -> Result<(FuseDevice, Agreed), HandshakeError> {
+fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<(FuseDevice, Agreed), HandshakeError> {
     let device = FuseDevice::new(fd, TRANSFER_BYTES_MAX, options.spin);
     let mut receiver = device.first_receiver();
     loop {
@@ -299,11 +274,7 @@ fn shake_hands(
             continue;
         };
         let reply = Reply::new(sink.clone(), head.unique);
-        let Ok(request::Request {
-            op: Op::Init(offer),
-            ..
-        }) = request::decode(bytes, false)
-        else {
+        let Ok(request::Request { op: Op::Init(offer), .. }) = request::decode(bytes, false) else {
             // Nothing may come before INIT; the reply that is dropped says so.
             continue;
         };
@@ -327,9 +298,7 @@ fn raise_read_ahead(directory: &Path, kib: u32) {
         return;
     };
     let path = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
-    let now = fs::read_to_string(&path)
-        .ok()
-        .and_then(|text| text.trim().parse::<u32>().ok());
+    let now = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
     if now.is_some_and(|now| now < kib) {
         // Without the right to, reading is slower and nothing else.
         let _ = fs::write(&path, kib.to_string());

@@ -9,33 +9,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// mount(2).
-pub fn mount(
-    source: &CStr,
-    target: &CStr,
-    fstype: &CStr,
-    flags: libc::c_ulong,
-    data: &CStr,
-) -> io::Result<()> {
+pub fn mount(source: &CStr, target: &CStr, fstype: &CStr, flags: libc::c_ulong, data: &CStr) -> io::Result<()> {
     // SAFETY: all four pointers are to strings that end in zero and outlive the
     // call; FUSE reads `data` as such a string.
-    check(unsafe {
-        libc::mount(
-            source.as_ptr(),
-            target.as_ptr(),
-            fstype.as_ptr(),
-            flags,
-            data.as_ptr().cast(),
-        )
-    })
-    .map(drop)
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), fstype.as_ptr(), flags, data.as_ptr().cast()) })
+        .map(drop)
 }
 
 /// umount2(2).
@@ -66,22 +48,14 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     // SAFETY: F_GETFL and F_SETFL take no pointer.
     unsafe {
         let old = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        let new = if on {
-            old | libc::O_NONBLOCK
-        } else {
-            old & !libc::O_NONBLOCK
-        };
+        let new = if on { old | libc::O_NONBLOCK } else { old & !libc::O_NONBLOCK };
         check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, new)).map(drop)
     }
 }
 
 /// Sleeps until `fd` can be read or is gone.
 pub fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is to one live pollfd, and the count says one.
     check(unsafe { libc::poll(&raw mut poll, 1, -1) }).map(drop)
 }
@@ -91,10 +65,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     const FD_BYTES: u32 = size_of::<libc::c_int>() as u32;
     let mut byte = [0u8; 1];
-    let mut iov = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: byte.len(),
-    };
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // Room for one descriptor, in u64 so that it is aligned as a cmsghdr must be.
     let mut control = [0u64; 4];
     // SAFETY: msghdr is plain data for which zero is valid; its pointers are to

@@ -53,10 +53,7 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub fn new(sink: Arc<dyn Sink>, unique: u64) -> Self {
-        Self {
-            sink: Some(sink),
-            unique,
-        }
+        Self { sink: Some(sink), unique }
     }
     /// Success, with these bytes.
     pub fn bytes(self, body: &[u8]) -> Taken {
@@ -134,10 +131,7 @@ mod tests {
     struct Kept(Mutex<Vec<Vec<u8>>>);
     impl Sink for Kept {
         fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-            self.0
-                .lock()
-                .unwrap()
-                .push(parts.iter().flat_map(|p| p.to_vec()).collect());
+            self.0.lock().unwrap().push(parts.iter().flat_map(|p| p.to_vec()).collect());
             Ok(())
         }
     }
@@ -151,11 +145,7 @@ mod tests {
         assert!(Reply::new(kept.clone(), 6).bytes(b"abc").0);
         let sent = kept.0.lock().unwrap();
         assert_eq!(sent.len(), 3);
-        let head = OutHeader {
-            len: 16,
-            error: -libc::EIO,
-            unique: 3,
-        };
+        let head = OutHeader { len: 16, error: -libc::EIO, unique: 3 };
         assert_eq!(sent[0], head.as_bytes());
         assert_eq!(sent[2][..4], 19u32.to_ne_bytes());
         assert_eq!(&sent[2][16..], b"abc");

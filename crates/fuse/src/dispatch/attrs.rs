@@ -7,7 +7,7 @@ use crate::perm;
 use crate::proto::abi::{AttrOut, InHeader, StatxOut};
 use crate::proto::reply;
 use crate::proto::request::Setattr;
-use nenrin_core::{At, SetAttr, XattrMode};
+use nenrin_core::{At, SetAttr};
 use nenrin_format::Ino;
 use std::sync::atomic::Ordering;
 
@@ -55,30 +55,23 @@ impl Server {
         if set.mode.is_some() || set.gid.is_some() {
             self.plain_directories.remove(ino);
         }
-        let mut attr = self.volume.setattr(Ino(ino), &set)?;
         if let Some(mode) = set.mode {
-            if mode & (SET_UID | SET_GID) != 0 {
-                self.privileges_may_have_grown();
-            }
-            if self.chmod_acl(ino, mode)? {
-                attr = self.attr_of(ino)?;
-            }
+            self.chmod_acl(ino, mode)?;
+        }
+        let attr = self.volume.setattr(Ino(ino), &set)?;
+        if set.mode.is_some_and(|mode| mode & (SET_UID | SET_GID) != 0) {
+            self.privileges_may_have_grown();
         }
         Ok(reply::attr_out(&attr, self.behaviour.valid))
     }
 
     /// Brings the access list of an inode, if it has one, in line with a new
-    /// mode. True when there is one.
-    fn chmod_acl(&self, ino: u64, mode: u32) -> Result<bool> {
-        let Some(old) = self.acl_of(At::Live, ino, acl::ACCESS)? else {
-            return Ok(false);
-        };
-        let new = old.with_mode(mode);
-        if new != old {
-            self.volume
-                .setxattr(Ino(ino), acl::ACCESS, &new.to_bytes(), XattrMode::Any)?;
+    /// mode, and sets that in the same step.
+    fn chmod_acl(&self, ino: u64, mode: u32) -> Result<()> {
+        if let Some(old) = self.acl_of(At::Live, ino, acl::ACCESS)? {
+            self.set_acl(ino, acl::ACCESS, &old.with_mode(mode), Some(mode))?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// To be called after every change by which a file may get set-id bits.
@@ -100,10 +93,7 @@ impl Server {
             return Ok(());
         }
         if is_privileged(self.attr_of(ino)?.mode) {
-            let kill = SetAttr {
-                kill_privileges: true,
-                ..Default::default()
-            };
+            let kill = SetAttr { kill_privileges: true, ..Default::default() };
             self.volume.setattr(Ino(ino), &kill)?;
             // The kernel thinks it knows the mode, and would run the file with it.
             let _ = self.notifier.drop_attributes(ino);

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::perm;
 use crate::proto::abi::{CreateIn, CreateOut, InHeader};
 use crate::transport::Reply;
-use nenrin_core::{At, Attr, FileKind, NewInode, SetAttr, XattrMode};
+use nenrin_core::{At, Attr, FileKind, NewInode};
 use nenrin_format::Ino;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,9 +35,7 @@ impl PlainDirectories {
         self.slot(ino).store(ino, Ordering::Release);
     }
     pub fn remove(&self, ino: u64) {
-        let _ = self
-            .slot(ino)
-            .compare_exchange(ino, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.slot(ino).compare_exchange(ino, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -53,26 +51,13 @@ impl Server {
     /// What an inode of this mode inherits in `parent`.
     fn birth(&self, head: &InHeader, parent: u64, mode: u32, umask: u32) -> Result<Birth> {
         let is_link = FileKind::from_mode(mode) == FileKind::Symlink;
-        let masked = if is_link {
-            mode
-        } else {
-            mode & !(umask & 0o777)
-        };
-        let plain = Birth {
-            mode: masked,
-            gid: head.gid,
-            access: None,
-            default: None,
-        };
+        let masked = if is_link { mode } else { mode & !(umask & 0o777) };
+        let plain = Birth { mode: masked, gid: head.gid, access: None, default: None };
         if self.plain_directories.contains(parent) {
             return Ok(plain);
         }
         let dir = self.attr_of(parent)?;
-        let default = if self.agreed.acl() {
-            self.acl_of(At::Live, parent, acl::DEFAULT)?
-        } else {
-            None
-        };
+        let default = if self.agreed.acl() { self.acl_of(At::Live, parent, acl::DEFAULT)? } else { None };
         if default.is_none() && dir.mode & SET_GID == 0 {
             self.plain_directories.insert(parent);
             return Ok(plain);
@@ -101,26 +86,13 @@ impl Server {
     /// Gives a new inode the ACLs it inherits. Until then its group may do no
     /// more than in the end, so that a crash in between opens nothing.
     fn inherit(&self, attr: Attr, birth: &Birth) -> Result<Attr> {
-        let set = |name: &[u8], acl: &Acl| {
-            self.volume
-                .setxattr(attr.ino, name, &acl.to_bytes(), XattrMode::Any)
-        };
-        if let Some(default) = birth
-            .default
-            .as_ref()
-            .filter(|_| attr.kind() == FileKind::Directory)
-        {
-            set(acl::DEFAULT, default)?;
+        let ino = attr.ino.0;
+        if let Some(default) = birth.default.as_ref().filter(|_| attr.kind() == FileKind::Directory) {
+            self.set_acl(ino, acl::DEFAULT, default, None)?;
         }
-        let Some(access) = &birth.access else {
-            return Ok(attr);
-        };
-        set(acl::ACCESS, access)?;
-        let mode = SetAttr {
-            mode: Some(birth.mode & 0o7777),
-            ..Default::default()
-        };
-        Ok(self.volume.setattr(attr.ino, &mode)?)
+        let Some(access) = &birth.access else { return Ok(attr) };
+        self.set_acl(ino, acl::ACCESS, access, Some(birth.mode & 0o7777))?;
+        self.attr_of(ino)
     }
 
     /// The mode that an inode is created with, before its ACLs are set.
@@ -131,27 +103,13 @@ impl Server {
         }
     }
 
-    fn make(
-        &self,
-        head: &InHeader,
-        name: &[u8],
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        target: &[u8],
-    ) -> Result<Attr> {
+    fn make(&self, head: &InHeader, name: &[u8], mode: u32, umask: u32, rdev: u32, target: &[u8]) -> Result<Attr> {
         self.changeable()?;
         let name = checked_name(name)?;
         let parent = head.nodeid;
         self.check(head, parent, perm::WRITE | perm::EXECUTE)?;
         let birth = self.birth(head, parent, mode, umask)?;
-        let new = NewInode {
-            mode: Self::first_mode(&birth),
-            uid: head.uid,
-            gid: birth.gid,
-            rdev,
-            target,
-        };
+        let new = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev, target };
         let attr = self.volume.create(Ino(parent), name, &new)?;
         self.inherit(attr, &birth).inspect_err(|_| {
             // Half an inode is worse than none. If even that fails, the name
@@ -163,14 +121,7 @@ impl Server {
         })
     }
 
-    pub(super) fn mknod(
-        &self,
-        head: &InHeader,
-        name: &[u8],
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-    ) -> Result<Attr> {
+    pub(super) fn mknod(&self, head: &InHeader, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Attr> {
         self.make(head, name, mode, umask, rdev, &[])
     }
 
@@ -184,9 +135,7 @@ impl Server {
         let made = match self.make(head, name, mode, new.umask, 0, &[]) {
             // The kernel asks for names that it thinks are free; when one is
             // taken after all, it is opened.
-            Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => {
-                self.open_existing(head, name, new)
-            }
+            Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => self.open_existing(head, name, new),
             made => made,
         };
         self.answer_created(head, made, flags, reply);
@@ -205,7 +154,13 @@ impl Server {
 
     pub(super) fn tmpfile(&self, head: &InHeader, new: &CreateIn, reply: Reply) {
         let flags = new.flags as i32;
-        self.answer_created(head, self.make_tmpfile(head, new), flags, reply);
+        let made = self.make_tmpfile(head, new);
+        let ino = made.as_ref().ok().map(|attr| attr.ino);
+        self.answer_created(head, made, flags, reply);
+        if let Some(ino) = ino {
+            // From here on the kernel's uses count.
+            self.volume.release(ino);
+        }
     }
 
     fn make_tmpfile(&self, head: &InHeader, new: &CreateIn) -> Result<Attr> {
@@ -213,19 +168,10 @@ impl Server {
         self.check(head, head.nodeid, perm::WRITE | perm::EXECUTE)?;
         let mode = libc::S_IFREG | new.mode & 0o7777;
         let birth = self.birth(head, head.nodeid, mode, new.umask)?;
-        let inode = NewInode {
-            mode: Self::first_mode(&birth),
-            uid: head.uid,
-            gid: birth.gid,
-            rdev: 0,
-            target: &[],
-        };
+        let inode = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev: 0, target: &[] };
         let attr = self.volume.tmpfile(&inode)?;
-        self.inherit(attr, &birth).inspect_err(|_| {
-            // A use that ends at once lets the orphan go.
-            self.volume.retain(attr.ino);
-            self.volume.release(attr.ino);
-        })
+        // The library counts the maker as a use of an inode without a name.
+        self.inherit(attr, &birth).inspect_err(|_| self.volume.release(attr.ino))
     }
 
     /// Answers with a new inode and a handle on it.
@@ -237,13 +183,7 @@ impl Server {
         let ino = attr.ino.0;
         self.remember(ino);
         let open = self.new_handle(head, ino, flags);
-        if !reply
-            .value(&CreateOut {
-                entry: self.entry(&attr),
-                open,
-            })
-            .0
-        {
+        if !reply.value(&CreateOut { entry: self.entry(&attr), open }).0 {
             let _ = self.release(ino, open.fh);
             self.forget(ino, 1);
         }

@@ -19,12 +19,9 @@ impl Server {
     pub(super) fn readdir(&self, head: &InHeader, cookie: u64, bytes: u32) -> Result<Vec<u8>> {
         self.check(head, head.nodeid, perm::READ)?;
         let mut listing = Listing::new((bytes as usize).min(TRANSFER_BYTES_MAX));
-        self.volume.readdir(
-            self.behaviour.at,
-            Ino(head.nodeid),
-            cookie,
-            &mut |e: DirEntry| listing.push(e.ino.0, e.cookie, e.kind, &e.name),
-        )?;
+        self.volume.readdir(self.behaviour.at, Ino(head.nodeid), cookie, &mut |e: DirEntry| {
+            listing.push(e.ino.0, e.cookie, e.kind, &e.name)
+        })?;
         Ok(listing.into_bytes())
     }
 
@@ -47,19 +44,14 @@ impl Server {
         // The library is not called from within its own call.
         let mut entries = Vec::new();
         let mut left = bytes;
-        self.volume.readdir(
-            self.behaviour.at,
-            Ino(head.nodeid),
-            cookie,
-            &mut |e: DirEntry| {
-                match left.checked_sub(Listing::bytes_for(&e.name, true)) {
-                    Some(rest) => left = rest,
-                    None => return false,
-                }
-                entries.push(e);
-                true
-            },
-        )?;
+        self.volume.readdir(self.behaviour.at, Ino(head.nodeid), cookie, &mut |e: DirEntry| {
+            match left.checked_sub(Listing::bytes_for(&e.name, true)) {
+                Some(rest) => left = rest,
+                None => return false,
+            }
+            entries.push(e);
+            true
+        })?;
         let mut listing = Listing::new(bytes);
         let mut told = Vec::with_capacity(entries.len());
         for e in entries {

@@ -8,12 +8,10 @@ use super::{Result, Server};
 use crate::errno::Errno;
 use crate::init::TRANSFER_BYTES_MAX;
 use crate::perm;
-use crate::proto::abi::{
-    CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut,
-};
+use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{AllocateMode, At, Error, Seek, SetAttr};
+use nenrin_core::{AllocateMode, At, Seek, SetAttr};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -37,10 +35,7 @@ fn wanted(flags: i32) -> u32 {
 }
 
 fn end_of(offset: u64, bytes: u64) -> Result<u64> {
-    offset
-        .checked_add(bytes)
-        .filter(|&end| end <= i64::MAX as u64)
-        .ok_or(Errno(libc::EFBIG))
+    offset.checked_add(bytes).filter(|&end| end <= i64::MAX as u64).ok_or(Errno(libc::EFBIG))
 }
 
 impl Server {
@@ -56,13 +51,7 @@ impl Server {
     }
 
     /// Everything that may fail in opening, truncation included.
-    pub(super) fn prepare_open(
-        &self,
-        head: &InHeader,
-        ino: u64,
-        flags: i32,
-        open_flags: u32,
-    ) -> Result<()> {
+    pub(super) fn prepare_open(&self, head: &InHeader, ino: u64, flags: i32, open_flags: u32) -> Result<()> {
         let want = wanted(flags);
         if want & perm::WRITE != 0 {
             self.changeable()?;
@@ -70,11 +59,7 @@ impl Server {
         self.check(head, ino, want)?;
         if flags & libc::O_TRUNC != 0 {
             let kill_privileges = open_flags & OPEN_KILL_SUIDGID != 0;
-            let set = SetAttr {
-                size: Some(0),
-                kill_privileges,
-                ..Default::default()
-            };
+            let set = SetAttr { size: Some(0), kill_privileges, ..Default::default() };
             self.volume.setattr(Ino(ino), &set)?;
         }
         Ok(())
@@ -87,24 +72,13 @@ impl Server {
         }
         // Nobody else changes the volume, so what the kernel has cached is right.
         // Without writeback close(2) has nothing to say that RELEASE does not.
-        let open_flags = fopen::KEEP_CACHE
-            | if self.agreed.writeback() && writes {
-                0
-            } else {
-                fopen::NOFLUSH
-            };
-        OpenOut {
-            fh: if writes { HANDLE_WRITES } else { 0 },
-            open_flags,
-            backing_id: 0,
-        }
+        let open_flags = fopen::KEEP_CACHE | if self.agreed.writeback() && writes { 0 } else { fopen::NOFLUSH };
+        OpenOut { fh: if writes { HANDLE_WRITES } else { 0 }, open_flags, backing_id: 0 }
     }
 
     pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32) -> Result<Vec<u8>> {
         let bytes = (bytes as usize).min(TRANSFER_BYTES_MAX);
-        Ok(self
-            .volume
-            .read(self.behaviour.at, Ino(ino), offset, bytes)?)
+        Ok(self.volume.read(self.behaviour.at, Ino(ino), offset, bytes)?)
     }
 
     pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: &[u8]) -> Result<WriteOut> {
@@ -121,10 +95,7 @@ impl Server {
             head.uid
         };
         let written = self.volume.write(Ino(ino), args.offset, data, uid)?;
-        Ok(WriteOut {
-            size: written as u32,
-            padding: 0,
-        })
+        Ok(WriteOut { size: written as u32, padding: 0 })
     }
 
     pub(super) fn flush(&self, ino: u64, fh: u64) -> Result<()> {
@@ -146,8 +117,7 @@ impl Server {
         if self.changeable().is_err() {
             return reply.ok();
         }
-        self.volume
-            .fsync(Ino(ino), Box::new(move |result| reply.done(result)));
+        self.volume.fsync(Ino(ino), Box::new(move |result| reply.done(result)));
     }
 
     pub(super) fn syncfs(self: &Arc<Self>, reply: Reply) {
@@ -155,17 +125,10 @@ impl Server {
             return reply.ok();
         }
         let server = self.clone();
-        self.helper
-            .run(move || reply.done(server.volume.sync_all()));
+        self.helper.run(move || reply.done(server.volume.sync_all()));
     }
 
-    pub(super) fn fallocate(
-        &self,
-        head: &InHeader,
-        offset: u64,
-        bytes: u64,
-        mode: u32,
-    ) -> Result<()> {
+    pub(super) fn fallocate(&self, head: &InHeader, offset: u64, bytes: u64, mode: u32) -> Result<()> {
         self.changeable()?;
         let mode = allocate_mode(mode as i32)?;
         if bytes == 0 {
@@ -175,9 +138,7 @@ impl Server {
         if head.uid != 0 {
             self.shed_privileges(head.nodeid)?;
         }
-        Ok(self
-            .volume
-            .allocate(Ino(head.nodeid), mode, offset, bytes)?)
+        Ok(self.volume.allocate(Ino(head.nodeid), mode, offset, bytes)?)
     }
 
     pub(super) fn lseek(&self, ino: u64, offset: u64, whence: u32) -> Result<LseekOut> {
@@ -186,31 +147,15 @@ impl Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        match self.volume.seek(self.behaviour.at, Ino(ino), offset, what) {
-            Ok(offset) => Ok(LseekOut { offset }),
-            // The one thing that can be wrong with an offset here.
-            Err(Error::BadArgument(_)) => Err(Errno(libc::ENXIO)),
-            Err(e) => Err(e.into()),
-        }
+        Ok(LseekOut { offset: self.volume.seek(self.behaviour.at, Ino(ino), offset, what)? })
     }
 
-    pub(super) fn copy_file_range(
-        &self,
-        head: &InHeader,
-        args: &CopyFileRangeIn,
-        wide: bool,
-        reply: Reply,
-    ) {
+    pub(super) fn copy_file_range(&self, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
         match self.copy(head, args, wide) {
             Err(e) => reply.error(e),
             Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
             // `copy` took no more than this form can say.
-            Ok(bytes) => reply
-                .value(&WriteOut {
-                    size: bytes as u32,
-                    padding: 0,
-                })
-                .whatever(),
+            Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
         }
     }
 
@@ -219,11 +164,7 @@ impl Server {
         if args.flags != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let most = if wide {
-            u64::MAX
-        } else {
-            u64::from(u32::MAX) & !0xfff
-        };
+        let most = if wide { u64::MAX } else { u64::from(u32::MAX) & !0xfff };
         let bytes = args.len.min(most);
         end_of(args.offset_in, bytes)?;
         end_of(args.offset_out, bytes)?;
@@ -231,9 +172,7 @@ impl Server {
             self.shed_privileges(args.nodeid_out)?;
         }
         let (from, to) = (Ino(head.nodeid), Ino(args.nodeid_out));
-        Ok(self
-            .volume
-            .copy_range(from, args.offset_in, to, args.offset_out, bytes, head.uid)?)
+        Ok(self.volume.copy_range(from, args.offset_in, to, args.offset_out, bytes, head.uid)?)
     }
 }
 
@@ -261,10 +200,7 @@ mod tests {
         assert_eq!(wanted(libc::O_RDONLY), perm::READ);
         assert_eq!(wanted(libc::O_WRONLY | libc::O_APPEND), perm::WRITE);
         assert_eq!(wanted(libc::O_RDWR), perm::READ | perm::WRITE);
-        assert_eq!(
-            wanted(libc::O_RDONLY | libc::O_TRUNC),
-            perm::READ | perm::WRITE
-        );
+        assert_eq!(wanted(libc::O_RDONLY | libc::O_TRUNC), perm::READ | perm::WRITE);
         assert_eq!(wanted(0x20), perm::EXECUTE);
     }
 

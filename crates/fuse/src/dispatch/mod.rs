@@ -33,7 +33,7 @@ use crate::proto::request::{self, Op, Request};
 use crate::transport::{Reply, Sink};
 use crate::volume::Volume;
 use create::PlainDirectories;
-use nenrin_core::{At, Attr, Error};
+use nenrin_core::{At, Attr, Error, XattrMode};
 use nenrin_format::{Ino, NAME_BYTES_MAX};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -71,28 +71,15 @@ pub(crate) struct Server {
 }
 
 fn caller(head: &InHeader) -> Caller {
-    Caller {
-        uid: head.uid,
-        gid: head.gid,
-        pid: head.pid,
-    }
+    Caller { uid: head.uid, gid: head.gid, pid: head.pid }
 }
 
 fn checked_name(name: &[u8]) -> Result<&[u8]> {
-    if name.len() > NAME_BYTES_MAX {
-        Err(Errno(libc::ENAMETOOLONG))
-    } else {
-        Ok(name)
-    }
+    if name.len() > NAME_BYTES_MAX { Err(Errno(libc::ENAMETOOLONG)) } else { Ok(name) }
 }
 
 impl Server {
-    pub fn new(
-        volume: Arc<dyn Volume>,
-        behaviour: Behaviour,
-        agreed: Agreed,
-        notifier: Notifier,
-    ) -> Self {
+    pub fn new(volume: Arc<dyn Volume>, behaviour: Behaviour, agreed: Agreed, notifier: Notifier) -> Self {
         Self {
             volume,
             behaviour,
@@ -138,12 +125,7 @@ impl Server {
             Op::Symlink { name, target } => {
                 self.answer_entry(reply, self.symlink(&head, name, target));
             }
-            Op::Mknod {
-                name,
-                mode,
-                umask,
-                rdev,
-            } => {
+            Op::Mknod { name, mode, umask, rdev } => {
                 self.answer_entry(reply, self.mknod(&head, name, mode, umask, rdev));
             }
             Op::Mkdir { name, mode, umask } => {
@@ -153,12 +135,7 @@ impl Server {
             Op::Link { ino, name } => self.link(&head, ino, name, reply),
             Op::Unlink { name } => reply.done(self.unlink(&head, name)),
             Op::Rmdir { name } => reply.done(self.rmdir(&head, name)),
-            Op::Rename {
-                old,
-                to,
-                new,
-                flags,
-            } => self.rename(&head, old, to, new, flags, reply),
+            Op::Rename { old, to, new, flags } => self.rename(&head, old, to, new, flags, reply),
             Op::Open { flags, open_flags } => self.open(&head, flags, open_flags, reply),
             Op::Create { name, new } => self.create(&head, name, &new, reply),
             Op::Tmpfile { new } => self.tmpfile(&head, &new, reply),
@@ -168,11 +145,7 @@ impl Server {
             Op::Release { fh } => reply.done(self.release(node, fh)),
             Op::Fsync | Op::Fsyncdir => self.fsync(node, reply),
             Op::Syncfs => self.syncfs(reply),
-            Op::Fallocate {
-                offset,
-                bytes,
-                mode,
-            } => {
+            Op::Fallocate { offset, bytes, mode } => {
                 reply.done(self.fallocate(&head, offset, bytes, mode));
             }
             Op::Lseek { offset, whence } => reply.result(self.lseek(node, offset, whence)),
@@ -183,12 +156,7 @@ impl Server {
             Op::Readdirplus { cookie, bytes } => self.readdirplus(&head, cookie, bytes, reply),
             Op::Releasedir | Op::Destroy => reply.ok(),
             Op::Statfs => reply.value(&reply::statfs(&self.volume.usage())).whatever(),
-            Op::Setxattr {
-                name,
-                value,
-                flags,
-                ext_flags,
-            } => {
+            Op::Setxattr { name, value, flags, ext_flags } => {
                 reply.done(self.setxattr(&head, name, value, flags, ext_flags));
             }
             Op::Getxattr { name, bytes } => self.getxattr(&head, name, bytes, reply),
@@ -248,9 +216,7 @@ impl Server {
     fn answer_lookup(&self, reply: Reply, found: Result<Attr>) {
         match found {
             Err(Errno(libc::ENOENT)) => {
-                reply
-                    .value(&reply::no_entry(self.behaviour.valid))
-                    .whatever();
+                reply.value(&reply::no_entry(self.behaviour.valid)).whatever();
             }
             found => self.answer_entry(reply, found),
         }
@@ -266,11 +232,7 @@ impl Server {
 
     /// Invariant 3.
     fn changeable(&self) -> Result<()> {
-        if self.behaviour.read_only || self.behaviour.at != At::Live {
-            Err(Errno(libc::EROFS))
-        } else {
-            Ok(())
-        }
+        if self.behaviour.read_only || self.behaviour.at != At::Live { Err(Errno(libc::EROFS)) } else { Ok(()) }
     }
 
     /// An access list, if the inode has one.
@@ -282,6 +244,11 @@ impl Server {
         }
     }
 
+    /// Keeps an access list, and in the same step the mode that it means.
+    fn set_acl(&self, ino: u64, name: &[u8], acl: &Acl, mode: Option<u32>) -> Result<()> {
+        Ok(self.volume.setxattr_with_mode(Ino(ino), name, &acl.to_bytes(), XattrMode::Any, mode)?)
+    }
+
     /// Our own check that the caller has these permissions on an inode.
     fn check(&self, head: &InHeader, ino: u64, want: u32) -> Result<()> {
         if !self.behaviour.own_check {
@@ -291,11 +258,7 @@ impl Server {
     }
 
     fn check_attr(&self, caller: &Caller, attr: &Attr, want: u32) -> Result<()> {
-        let acl = if caller.owns(attr) {
-            None
-        } else {
-            self.acl_of(self.behaviour.at, attr.ino.0, acl::ACCESS)?
-        };
+        let acl = if caller.owns(attr) { None } else { self.acl_of(self.behaviour.at, attr.ino.0, acl::ACCESS)? };
         perm::may(caller, attr, acl.as_ref(), want)
     }
 }

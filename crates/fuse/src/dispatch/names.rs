@@ -19,9 +19,7 @@ impl Server {
         }
         let name = checked_name(name)?;
         self.check(head, head.nodeid, perm::EXECUTE)?;
-        Ok(self
-            .volume
-            .lookup(self.behaviour.at, Ino(head.nodeid), name)?)
+        Ok(self.volume.lookup(self.behaviour.at, Ino(head.nodeid), name)?)
     }
 
     pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
@@ -59,25 +57,13 @@ impl Server {
         });
     }
 
-    pub(super) fn rename(
-        self: &Arc<Self>,
-        head: &InHeader,
-        old: &[u8],
-        to: u64,
-        new: &[u8],
-        flags: u32,
-        reply: Reply,
-    ) {
+    pub(super) fn rename(self: &Arc<Self>, head: &InHeader, old: &[u8], to: u64, new: &[u8], flags: u32, reply: Reply) {
         let from = head.nodeid;
         let ready = rename_mode(flags).and_then(|mode| {
             self.changeable()?;
             let (old, new) = (checked_name(old)?.to_vec(), checked_name(new)?.to_vec());
             self.check_rename(head, &old, to, &new, mode)?;
-            let source = if self.agreed.writeback() {
-                self.replacing(from, &old, to, &new)?
-            } else {
-                None
-            };
+            let source = if self.agreed.writeback() { self.replacing(from, &old, to, &new)? } else { None };
             Ok((mode, old, new, source))
         });
         let (mode, old, new, source) = match ready {
@@ -131,14 +117,7 @@ impl Server {
         perm::may_remove(&caller(head), &dir_attr, &inode)
     }
 
-    fn check_rename(
-        &self,
-        head: &InHeader,
-        old: &[u8],
-        to: u64,
-        new: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
+    fn check_rename(&self, head: &InHeader, old: &[u8], to: u64, new: &[u8], mode: RenameMode) -> Result<()> {
         if !self.behaviour.own_check {
             return Ok(());
         }
@@ -155,9 +134,7 @@ impl Server {
         if mode == RenameMode::Exchange {
             moved.push(self.volume.lookup(At::Live, Ino(to), new)?);
         }
-        let directories = moved
-            .iter()
-            .filter(|attr| attr.kind() == FileKind::Directory);
+        let directories = moved.iter().filter(|attr| attr.kind() == FileKind::Directory);
         for attr in directories {
             self.check_attr(&caller(head), attr, perm::WRITE)?;
         }

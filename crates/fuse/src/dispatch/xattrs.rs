@@ -28,15 +28,9 @@ impl Server {
         let known = if Self::is_acl(name) {
             self.agreed.acl()
         } else {
-            SPACES
-                .iter()
-                .any(|space| name.starts_with(space) && name.len() > space.len())
+            SPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len())
         };
-        if known {
-            Ok(())
-        } else {
-            Err(Errno(libc::EOPNOTSUPP))
-        }
+        if known { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) }
     }
 
     fn check_xattr(&self, head: &InHeader, name: &[u8], change: bool) -> Result<()> {
@@ -85,23 +79,21 @@ impl Server {
         let Some(acl) = Acl::parse(value)? else {
             return self.remove_acl(ino, acl::ACCESS);
         };
-        if acl.is_mode_only() {
-            self.remove_acl(ino, acl::ACCESS)?;
-        } else {
-            self.volume
-                .setxattr(Ino(ino), acl::ACCESS, &acl.to_bytes(), XattrMode::Any)?;
-        }
         let old = self.attr_of(ino)?.mode & 0o7777;
         let mut new = old & !0o777 | acl.mode();
         if kill_setgid {
             new &= !SET_GID;
         }
-        if new != old {
-            let set = SetAttr {
-                mode: Some(new),
-                ..Default::default()
-            };
-            self.volume.setattr(Ino(ino), &set)?;
+        if acl.is_mode_only() {
+            // The mode first: a list that is still there keeps others out, while
+            // a mode without its list would let the group in by the mask.
+            if new != old {
+                let set = SetAttr { mode: Some(new), ..Default::default() };
+                self.volume.setattr(Ino(ino), &set)?;
+            }
+            self.remove_acl(ino, acl::ACCESS)?;
+        } else {
+            self.set_acl(ino, acl::ACCESS, &acl, Some(new))?;
         }
         if new & 0o6000 != 0 {
             self.privileges_may_have_grown();
@@ -116,11 +108,7 @@ impl Server {
         }
         self.plain_directories.remove(ino);
         match acl {
-            Some(acl) => {
-                Ok(self
-                    .volume
-                    .setxattr(Ino(ino), acl::DEFAULT, &acl.to_bytes(), XattrMode::Any)?)
-            }
+            Some(acl) => self.set_acl(ino, acl::DEFAULT, &acl, None),
             None => self.remove_acl(ino, acl::DEFAULT),
         }
     }
@@ -142,11 +130,9 @@ impl Server {
     }
 
     pub(super) fn getxattr(&self, head: &InHeader, name: &[u8], bytes: u32, reply: Reply) {
-        let value = self.check_xattr(head, name, false).and_then(|()| {
-            Ok(self
-                .volume
-                .getxattr(self.behaviour.at, Ino(head.nodeid), name)?)
-        });
+        let value = self
+            .check_xattr(head, name, false)
+            .and_then(|()| Ok(self.volume.getxattr(self.behaviour.at, Ino(head.nodeid), name)?));
         answer_sized(reply, value, bytes);
     }
 
@@ -159,8 +145,7 @@ impl Server {
         let mut list = Vec::new();
         for name in self.volume.listxattr(self.behaviour.at, Ino(head.nodeid))? {
             // What is trusted only shows itself to root; an ACL only where it counts.
-            let hidden = name.starts_with(b"trusted.") && head.uid != 0
-                || Self::is_acl(&name) && !self.agreed.acl();
+            let hidden = name.starts_with(b"trusted.") && head.uid != 0 || Self::is_acl(&name) && !self.agreed.acl();
             if !hidden {
                 list.extend_from_slice(&name);
                 list.push(0);
@@ -176,12 +161,7 @@ fn answer_sized(reply: Reply, value: Result<Vec<u8>>, bytes: u32) {
         Err(e) => reply.error(e),
         Ok(value) if bytes == 0 => {
             // Values and lists are bounded well below what this form can say.
-            reply
-                .value(&GetxattrOut {
-                    size: value.len() as u32,
-                    padding: 0,
-                })
-                .whatever();
+            reply.value(&GetxattrOut { size: value.len() as u32, padding: 0 }).whatever();
         }
         Ok(value) if value.len() > bytes as usize => reply.error(Errno(libc::ERANGE)),
         Ok(value) => reply.bytes(&value).whatever(),

@@ -36,21 +36,12 @@ pub fn attr(a: &Attr) -> abi::Attr {
 
 /// The reply to GETATTR and SETATTR.
 pub fn attr_out(a: &Attr, valid: Duration) -> abi::AttrOut {
-    abi::AttrOut {
-        attr_valid: valid.as_secs(),
-        attr_valid_nanos: valid.subsec_nanos(),
-        dummy: 0,
-        attr: attr(a),
-    }
+    abi::AttrOut { attr_valid: valid.as_secs(), attr_valid_nanos: valid.subsec_nanos(), dummy: 0, attr: attr(a) }
 }
 
 /// The reply to LOOKUP and all that make a name.
 pub fn entry(a: &Attr, valid: Duration) -> abi::EntryOut {
-    abi::EntryOut {
-        nodeid: a.ino.0,
-        attr: attr(a),
-        ..no_entry(valid)
-    }
+    abi::EntryOut { nodeid: a.ino.0, attr: attr(a), ..no_entry(valid) }
 }
 
 /// The reply to LOOKUP of a name that is not there, which the kernel remembers.
@@ -68,11 +59,7 @@ pub fn no_entry(valid: Duration) -> abi::EntryOut {
 
 /// The reply to STATX.
 pub fn statx(a: &Attr, valid: Duration) -> abi::StatxOut {
-    let time = |t: nenrin_format::Time| abi::StatxTime {
-        secs: t.secs(),
-        nanos: t.nanos(),
-        reserved: 0,
-    };
+    let time = |t: nenrin_format::Time| abi::StatxTime { secs: t.secs(), nanos: t.nanos(), reserved: 0 };
     let basic = attr(a);
     abi::StatxOut {
         attr_valid: valid.as_secs(),
@@ -125,18 +112,11 @@ pub struct Listing {
 impl Listing {
     /// A listing of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(limit),
-            limit,
-        }
+        Self { bytes: Vec::with_capacity(limit), limit }
     }
     /// Bytes that a name takes in a listing.
     pub fn bytes_for(name: &[u8], plus: bool) -> usize {
-        let prefix = if plus {
-            size_of::<abi::DirentPlus>()
-        } else {
-            size_of::<abi::Dirent>()
-        };
+        let prefix = if plus { size_of::<abi::DirentPlus>() } else { size_of::<abi::Dirent>() };
         (prefix + name.len()).next_multiple_of(8)
     }
     /// Adds a name; false when it does not fit.
@@ -144,18 +124,8 @@ impl Listing {
         self.append(&[dirent(ino, cookie, kind, name).as_bytes(), name])
     }
     /// Adds a name with attributes; false when it does not fit.
-    pub fn push_plus(
-        &mut self,
-        entry: abi::EntryOut,
-        ino: u64,
-        cookie: u64,
-        kind: FileKind,
-        name: &[u8],
-    ) -> bool {
-        let plus = abi::DirentPlus {
-            entry,
-            dirent: dirent(ino, cookie, kind, name),
-        };
+    pub fn push_plus(&mut self, entry: abi::EntryOut, ino: u64, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
+        let plus = abi::DirentPlus { entry, dirent: dirent(ino, cookie, kind, name) };
         self.append(&[plus.as_bytes(), name])
     }
     fn append(&mut self, parts: &[&[u8]]) -> bool {
@@ -164,9 +134,7 @@ impl Listing {
         if padded > self.limit {
             return false;
         }
-        parts
-            .iter()
-            .for_each(|part| self.bytes.extend_from_slice(part));
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
         self.bytes.resize(padded, 0);
         true
     }
@@ -177,12 +145,7 @@ impl Listing {
 }
 
 fn dirent(ino: u64, cookie: u64, kind: FileKind, name: &[u8]) -> abi::Dirent {
-    abi::Dirent {
-        ino,
-        off: cookie,
-        namelen: name.len() as u32,
-        kind: kind.mode() >> 12,
-    }
+    abi::Dirent { ino, off: cookie, namelen: name.len() as u32, kind: kind.mode() >> 12 }
 }
 
 #[cfg(test)]
@@ -197,10 +160,7 @@ mod tests {
         assert!(!listing.push(3, 3, FileKind::Regular, b"123456789"));
         let bytes = listing.into_bytes();
         assert_eq!(bytes.len(), 64);
-        assert_eq!(
-            bytes.len(),
-            Listing::bytes_for(b"..", false) + Listing::bytes_for(b"12345678", false)
-        );
+        assert_eq!(bytes.len(), Listing::bytes_for(b"..", false) + Listing::bytes_for(b"12345678", false));
         assert_eq!(bytes[20], 4, "DT_DIR");
         assert_eq!(&bytes[56..], b"12345678");
     }

@@ -170,27 +170,13 @@ impl Setattr {
             uid: has(setattr::UID).then_some(raw.uid),
             gid: has(setattr::GID).then_some(raw.gid),
             size: has(setattr::SIZE).then_some(raw.size),
-            atime: time(
-                setattr::ATIME_NOW,
-                setattr::ATIME,
-                raw.atime,
-                raw.atime_nanos,
-            ),
-            mtime: time(
-                setattr::MTIME_NOW,
-                setattr::MTIME,
-                raw.mtime,
-                raw.mtime_nanos,
-            ),
+            atime: time(setattr::ATIME_NOW, setattr::ATIME, raw.atime, raw.atime_nanos),
+            mtime: time(setattr::MTIME_NOW, setattr::MTIME, raw.mtime, raw.mtime_nanos),
             ctime: time(0, setattr::CTIME, raw.ctime, raw.ctime_nanos),
             kill_privileges: has(setattr::KILL_SUIDGID),
         };
         let given = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-        Self {
-            set,
-            by_handle: has(setattr::FH),
-            times_given: given(set.atime) || given(set.mtime),
-        }
+        Self { set, by_handle: has(setattr::FH), times_given: given(set.atime) || given(set.mtime) }
     }
 }
 
@@ -247,15 +233,9 @@ pub fn decode(bytes: &[u8], setxattr_ext: bool) -> Result<Request<'_>, Malformed
         return Err(Malformed);
     }
     // Extensions lie behind the body, in units of 8 bytes. We ask for none.
-    let body_bytes = rest
-        .len()
-        .checked_sub(usize::from(head.ext_len) * 8)
-        .ok_or(Malformed)?;
+    let body_bytes = rest.len().checked_sub(usize::from(head.ext_len) * 8).ok_or(Malformed)?;
     let body = Body(&rest[..body_bytes]);
-    Ok(Request {
-        head,
-        op: decode_op(head.opcode, body, setxattr_ext)?,
-    })
+    Ok(Request { head, op: decode_op(head.opcode, body, setxattr_ext)? })
 }
 
 fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<'a>, Malformed> {
@@ -267,69 +247,37 @@ fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<
         Opcode::Destroy => Op::Destroy,
         Opcode::Interrupt => Op::Interrupt,
         Opcode::Lookup => Op::Lookup { name: b.name()? },
-        Opcode::Forget => Op::Forget {
-            nlookup: b.take::<abi::ForgetIn>()?.nlookup,
-        },
+        Opcode::Forget => Op::Forget { nlookup: b.take::<abi::ForgetIn>()?.nlookup },
         Opcode::BatchForget => {
             let head: abi::BatchForgetIn = b.take()?;
-            Op::BatchForget(Forgets {
-                rest: b.0,
-                left: head.count,
-            })
+            Op::BatchForget(Forgets { rest: b.0, left: head.count })
         }
         Opcode::Getattr => Op::Getattr,
         Opcode::Statx => Op::Statx,
         Opcode::Setattr => Op::Setattr(Setattr::new(&b.take()?)),
         Opcode::Readlink => Op::Readlink,
-        Opcode::Symlink => Op::Symlink {
-            name: b.name()?,
-            target: b.name()?,
-        },
+        Opcode::Symlink => Op::Symlink { name: b.name()?, target: b.name()? },
         Opcode::Mknod => {
-            let abi::MknodIn {
-                mode, rdev, umask, ..
-            } = b.take()?;
-            Op::Mknod {
-                name: b.name()?,
-                mode,
-                umask,
-                rdev,
-            }
+            let abi::MknodIn { mode, rdev, umask, .. } = b.take()?;
+            Op::Mknod { name: b.name()?, mode, umask, rdev }
         }
         Opcode::Mkdir => {
             let abi::MkdirIn { mode, umask } = b.take()?;
-            Op::Mkdir {
-                name: b.name()?,
-                mode,
-                umask,
-            }
+            Op::Mkdir { name: b.name()?, mode, umask }
         }
         Opcode::Unlink => Op::Unlink { name: b.name()? },
         Opcode::Rmdir => Op::Rmdir { name: b.name()? },
         Opcode::Rename => {
             let abi::RenameIn { newdir } = b.take()?;
-            Op::Rename {
-                old: b.name()?,
-                to: newdir,
-                new: b.name()?,
-                flags: 0,
-            }
+            Op::Rename { old: b.name()?, to: newdir, new: b.name()?, flags: 0 }
         }
         Opcode::Rename2 => {
             let abi::Rename2In { newdir, flags, .. } = b.take()?;
-            Op::Rename {
-                old: b.name()?,
-                to: newdir,
-                new: b.name()?,
-                flags,
-            }
+            Op::Rename { old: b.name()?, to: newdir, new: b.name()?, flags }
         }
         Opcode::Link => {
             let abi::LinkIn { oldnodeid } = b.take()?;
-            Op::Link {
-                ino: oldnodeid,
-                name: b.name()?,
-            }
+            Op::Link { ino: oldnodeid, name: b.name()? }
         }
         Opcode::Open => {
             let abi::OpenIn { flags, open_flags } = b.take()?;
@@ -337,92 +285,51 @@ fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<
         }
         Opcode::Create => {
             let new = b.take()?;
-            Op::Create {
-                new,
-                name: b.name()?,
-            }
+            Op::Create { new, name: b.name()? }
         }
         Opcode::Tmpfile => Op::Tmpfile { new: b.take()? },
         Opcode::Read => {
             let abi::ReadIn { offset, size, .. } = b.take()?;
-            Op::Read {
-                offset,
-                bytes: size,
-            }
+            Op::Read { offset, bytes: size }
         }
         Opcode::Write => {
             let args: abi::WriteIn = b.take()?;
-            Op::Write {
-                data: b.data(args.size)?,
-                args,
-            }
+            Op::Write { data: b.data(args.size)?, args }
         }
-        Opcode::Flush => Op::Flush {
-            fh: b.take::<abi::FlushIn>()?.fh,
-        },
-        Opcode::Release => Op::Release {
-            fh: b.take::<abi::ReleaseIn>()?.fh,
-        },
+        Opcode::Flush => Op::Flush { fh: b.take::<abi::FlushIn>()?.fh },
+        Opcode::Release => Op::Release { fh: b.take::<abi::ReleaseIn>()?.fh },
         Opcode::Fsync => Op::Fsync,
         Opcode::Fsyncdir => Op::Fsyncdir,
         Opcode::Syncfs => Op::Syncfs,
         Opcode::Fallocate => {
-            let abi::FallocateIn {
-                offset,
-                length,
-                mode,
-                ..
-            } = b.take()?;
-            Op::Fallocate {
-                offset,
-                bytes: length,
-                mode,
-            }
+            let abi::FallocateIn { offset, length, mode, .. } = b.take()?;
+            Op::Fallocate { offset, bytes: length, mode }
         }
         Opcode::Lseek => {
             let abi::LseekIn { offset, whence, .. } = b.take()?;
             Op::Lseek { offset, whence }
         }
-        Opcode::CopyFileRange => Op::CopyFileRange {
-            args: b.take()?,
-            wide: false,
-        },
-        Opcode::CopyFileRange64 => Op::CopyFileRange {
-            args: b.take()?,
-            wide: true,
-        },
+        Opcode::CopyFileRange => Op::CopyFileRange { args: b.take()?, wide: false },
+        Opcode::CopyFileRange64 => Op::CopyFileRange { args: b.take()?, wide: true },
         Opcode::Opendir => Op::Opendir,
         Opcode::Readdir => {
             let abi::ReadIn { offset, size, .. } = b.take()?;
-            Op::Readdir {
-                cookie: offset,
-                bytes: size,
-            }
+            Op::Readdir { cookie: offset, bytes: size }
         }
         Opcode::Readdirplus => {
             let abi::ReadIn { offset, size, .. } = b.take()?;
-            Op::Readdirplus {
-                cookie: offset,
-                bytes: size,
-            }
+            Op::Readdirplus { cookie: offset, bytes: size }
         }
         Opcode::Releasedir => Op::Releasedir,
         Opcode::Statfs => Op::Statfs,
         Opcode::Setxattr => decode_setxattr(&mut b, setxattr_ext)?,
         Opcode::Getxattr => {
             let abi::GetxattrIn { size, .. } = b.take()?;
-            Op::Getxattr {
-                name: b.name()?,
-                bytes: size,
-            }
+            Op::Getxattr { name: b.name()?, bytes: size }
         }
-        Opcode::Listxattr => Op::Listxattr {
-            bytes: b.take::<abi::GetxattrIn>()?.size,
-        },
+        Opcode::Listxattr => Op::Listxattr { bytes: b.take::<abi::GetxattrIn>()?.size },
         Opcode::Removexattr => Op::Removexattr { name: b.name()? },
-        Opcode::Access => Op::Access {
-            mask: b.take::<abi::AccessIn>()?.mask,
-        },
+        Opcode::Access => Op::Access { mask: b.take::<abi::AccessIn>()?.mask },
         Opcode::Ioctl => Op::Ioctl,
         Opcode::Getlk
         | Opcode::Setlk
@@ -443,34 +350,18 @@ fn decode_init(b: &mut Body<'_>) -> Result<abi::InitIn, Malformed> {
     let [major, minor, max_readahead, flags]: [u32; 4] = b.take()?;
     // A kernel without the longer structure offers no flags2.
     let flags = flags & !(flags::init::INIT_EXT as u32);
-    Ok(abi::InitIn {
-        major,
-        minor,
-        max_readahead,
-        flags,
-        ..Default::default()
-    })
+    Ok(abi::InitIn { major, minor, max_readahead, flags, ..Default::default() })
 }
 
 fn decode_setxattr<'a>(b: &mut Body<'a>, ext: bool) -> Result<Op<'a>, Malformed> {
     let (bytes, flags, ext_flags) = if ext {
-        let abi::SetxattrIn {
-            size,
-            flags,
-            setxattr_flags,
-            ..
-        } = b.take()?;
+        let abi::SetxattrIn { size, flags, setxattr_flags, .. } = b.take()?;
         (size, flags, setxattr_flags)
     } else {
         let abi::SetxattrInShort { size, flags } = b.take()?;
         (size, flags, 0)
     };
-    Ok(Op::Setxattr {
-        name: b.name()?,
-        value: b.data(bytes)?,
-        flags,
-        ext_flags,
-    })
+    Ok(Op::Setxattr { name: b.name()?, value: b.data(bytes)?, flags, ext_flags })
 }
 
 #[cfg(test)]
@@ -481,58 +372,24 @@ mod tests {
 
     fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
         let len = (size_of::<InHeader>() + body.len()) as u32;
-        let head = InHeader {
-            len,
-            opcode,
-            unique: 7,
-            nodeid: 1,
-            ..Default::default()
-        };
+        let head = InHeader { len, opcode, unique: 7, nodeid: 1, ..Default::default() };
         [head.as_bytes(), body].concat()
     }
 
     #[test]
     fn a_write_keeps_its_data_where_it_was() {
-        let args = abi::WriteIn {
-            size: 5,
-            offset: 100,
-            ..Default::default()
-        };
+        let args = abi::WriteIn { size: 5, offset: 100, ..Default::default() };
         let bytes = request(16, &[args.as_bytes(), b"hello"].concat());
-        let Op::Write { args: got, data } = decode(&bytes, true).unwrap().op else {
-            panic!()
-        };
+        let Op::Write { args: got, data } = decode(&bytes, true).unwrap().op else { panic!() };
         assert_eq!((got, data), (args, &b"hello"[..]));
-        assert_eq!(
-            data.as_ptr() as usize - bytes.as_ptr() as usize,
-            abi::WRITE_PREFIX_BYTES
-        );
+        assert_eq!(data.as_ptr() as usize - bytes.as_ptr() as usize, abi::WRITE_PREFIX_BYTES);
     }
 
     #[test]
     fn names_end_at_a_zero_and_must_have_one() {
-        let Op::Rename {
-            old,
-            to,
-            new,
-            flags,
-        } = decode(
-            &request(
-                45,
-                &[
-                    &9u64.to_ne_bytes()[..],
-                    &[2, 0, 0, 0, 0, 0, 0, 0],
-                    b"a\0bc\0",
-                ]
-                .concat(),
-            ),
-            true,
-        )
-        .unwrap()
-        .op
-        else {
-            panic!()
-        };
+        let args = abi::Rename2In { newdir: 9, flags: 2, padding: 0 };
+        let bytes = request(45, &[args.as_bytes(), b"a\0bc\0"].concat());
+        let Op::Rename { old, to, new, flags } = decode(&bytes, true).unwrap().op else { panic!() };
         assert_eq!((old, to, new, flags), (&b"a"[..], 9, &b"bc"[..], 2));
         assert_eq!(decode(&request(1, b"abc"), true).unwrap_err(), Malformed);
     }
@@ -540,41 +397,20 @@ mod tests {
     #[test]
     fn a_setxattr_has_two_shapes() {
         let short = [&3u32.to_ne_bytes()[..], &1u32.to_ne_bytes(), b"user.a\0xyz"].concat();
-        let Op::Setxattr {
-            name,
-            value,
-            flags,
-            ext_flags,
-        } = decode(&request(21, &short), false).unwrap().op
-        else {
-            panic!()
-        };
-        assert_eq!(
-            (name, value, flags, ext_flags),
-            (&b"user.a"[..], &b"xyz"[..], 1, 0)
-        );
-        let long = [
-            &3u32.to_ne_bytes()[..],
-            &[0; 4],
-            &1u32.to_ne_bytes(),
-            &[0; 4],
-            b"user.a\0xyz",
-        ]
-        .concat();
-        let Op::Setxattr { ext_flags, .. } = decode(&request(21, &long), true).unwrap().op else {
-            panic!()
-        };
+        let bytes = request(21, &short);
+        let Op::Setxattr { name, value, flags, ext_flags } = decode(&bytes, false).unwrap().op else { panic!() };
+        assert_eq!((name, value, flags, ext_flags), (&b"user.a"[..], &b"xyz"[..], 1, 0));
+        let long = [&3u32.to_ne_bytes()[..], &[0; 4], &1u32.to_ne_bytes(), &[0; 4], b"user.a\0xyz"].concat();
+        let Op::Setxattr { ext_flags, .. } = decode(&request(21, &long), true).unwrap().op else { panic!() };
         assert_eq!(ext_flags, 1);
     }
 
     #[test]
     fn extensions_behind_the_body_are_left_out() {
-        let mut bytes = request(1, b"name\0\0\0\0extension!!!!!!");
+        let mut bytes = request(1, b"name\0\0\0\0extension!!!!!!!");
         assert_eq!(bytes.len(), 40 + 24);
         bytes[36] = 2;
-        let Op::Lookup { name } = decode(&bytes, true).unwrap().op else {
-            panic!()
-        };
+        let Op::Lookup { name } = decode(&bytes, true).unwrap().op else { panic!() };
         assert_eq!(name, b"name");
         bytes[36] = 200;
         assert!(decode(&bytes, true).is_err());
@@ -582,21 +418,10 @@ mod tests {
 
     #[test]
     fn a_batch_that_lies_about_its_count_ends_early() {
-        let one = abi::ForgetOne {
-            nodeid: 5,
-            nlookup: 2,
-        };
-        let head = abi::BatchForgetIn {
-            count: u32::MAX,
-            dummy: 0,
-        };
-        let bytes = request(
-            42,
-            &[head.as_bytes(), one.as_bytes(), one.as_bytes(), &[1; 7]].concat(),
-        );
-        let Op::BatchForget(forgets) = decode(&bytes, true).unwrap().op else {
-            panic!()
-        };
+        let one = abi::ForgetOne { nodeid: 5, nlookup: 2 };
+        let head = abi::BatchForgetIn { count: u32::MAX, dummy: 0 };
+        let bytes = request(42, &[head.as_bytes(), one.as_bytes(), one.as_bytes(), &[1; 7]].concat());
+        let Op::BatchForget(forgets) = decode(&bytes, true).unwrap().op else { panic!() };
         assert_eq!(forgets.collect::<Vec<_>>(), [one, one]);
     }
 

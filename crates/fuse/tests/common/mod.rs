@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod raw;
+pub mod real;
 pub mod suite;
 pub mod toy;
 

@@ -19,9 +19,7 @@ fn check(result: i64) -> io::Result<u64> {
 pub fn setxattr(p: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
     let name = CString::new(name).unwrap();
     // SAFETY: the pointers are to live strings and a buffer of the length given.
-    let r = unsafe {
-        libc::setxattr(path(p).as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
-    };
+    let r = unsafe { libc::setxattr(path(p).as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) };
     check(r.into()).map(drop)
 }
 
@@ -29,9 +27,7 @@ pub fn getxattr(p: &Path, name: &str) -> io::Result<Vec<u8>> {
     let name = CString::new(name).unwrap();
     let mut value = vec![0; 65536];
     // SAFETY: as above, and the buffer may be written.
-    let r = unsafe {
-        libc::getxattr(path(p).as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
-    };
+    let r = unsafe { libc::getxattr(path(p).as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
     value.truncate(check(r as i64)? as usize);
     Ok(value)
 }
@@ -41,9 +37,7 @@ pub fn getxattr_sized(p: &Path, name: &str, bytes: usize) -> io::Result<u64> {
     let name = CString::new(name).unwrap();
     let mut value = vec![0u8; bytes];
     // SAFETY: as above.
-    let r = unsafe {
-        libc::getxattr(path(p).as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), bytes)
-    };
+    let r = unsafe { libc::getxattr(path(p).as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), bytes) };
     check(r as i64)
 }
 
@@ -74,24 +68,13 @@ pub fn lseek(f: &File, offset: i64, whence: i32) -> io::Result<u64> {
 
 pub fn copy_file_range(from: &File, mut off: i64, to: &File, mut to_off: i64, bytes: usize) -> io::Result<u64> {
     // SAFETY: the pointers are to two live offsets.
-    let r = unsafe {
-        libc::copy_file_range(
-            from.as_raw_fd(),
-            &raw mut off,
-            to.as_raw_fd(),
-            &raw mut to_off,
-            bytes,
-            0,
-        )
-    };
+    let r = unsafe { libc::copy_file_range(from.as_raw_fd(), &raw mut off, to.as_raw_fd(), &raw mut to_off, bytes, 0) };
     check(r as i64)
 }
 
 pub fn renameat2(old: &Path, new: &Path, flags: u32) -> io::Result<()> {
     // SAFETY: the pointers are to live strings.
-    let r = unsafe {
-        libc::renameat2(libc::AT_FDCWD, path(old).as_ptr(), libc::AT_FDCWD, path(new).as_ptr(), flags)
-    };
+    let r = unsafe { libc::renameat2(libc::AT_FDCWD, path(old).as_ptr(), libc::AT_FDCWD, path(new).as_ptr(), flags) };
     check(r.into()).map(drop)
 }
 
@@ -113,13 +96,7 @@ pub fn link_fd(f: &File, new: &Path) -> io::Result<()> {
     let from = CString::new(format!("/proc/self/fd/{}", f.as_raw_fd())).unwrap();
     // SAFETY: the pointers are to live strings.
     let r = unsafe {
-        libc::linkat(
-            libc::AT_FDCWD,
-            from.as_ptr(),
-            libc::AT_FDCWD,
-            path(new).as_ptr(),
-            libc::AT_SYMLINK_FOLLOW,
-        )
+        libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, path(new).as_ptr(), libc::AT_SYMLINK_FOLLOW)
     };
     check(r.into()).map(drop)
 }

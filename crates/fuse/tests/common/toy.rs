@@ -2,11 +2,11 @@
 //! than they need: what the front end's tests mount.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result, Seek, SetAttr,
-    SetTime, Usage, XattrMode,
+    AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, NewInode, RenameMode, Result, Seek, SetAttr, SetTime,
+    Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino, Time};
-use nenrin_fuse::{Done, Volume};
+use nenrin_fuse::Volume;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
@@ -150,8 +150,7 @@ impl State {
     /// One link less; the inode goes when nobody uses it.
     fn unref(&mut self, ino: Ino) {
         let inode = self.inodes.get_mut(&ino.0).unwrap();
-        inode.attr.nlink =
-            if inode.attr.kind() == FileKind::Directory { 0 } else { inode.attr.nlink - 1 };
+        inode.attr.nlink = if inode.attr.kind() == FileKind::Directory { 0 } else { inode.attr.nlink - 1 };
         inode.attr.ctime = now();
         self.reap(ino);
     }
@@ -166,11 +165,7 @@ impl Toy {
     pub fn new() -> Self {
         let new = NewInode { mode: libc::S_IFDIR | 0o755, uid: 0, gid: 0, rdev: 0, target: &[] };
         let inodes = HashMap::from([(1, inode(1, &new, 1))]);
-        Self {
-            live: Mutex::new(State { inodes, next: 16, next_cookie: 3 }),
-            past: Mutex::default(),
-            syncs: 0.into(),
-        }
+        Self { live: Mutex::new(State { inodes, next: 16, next_cookie: 3 }), past: Mutex::default(), syncs: 0.into() }
     }
     /// Gives the root directory to somebody.
     pub fn give_root_to(&self, uid: u32, gid: u32) {
@@ -188,15 +183,17 @@ impl Toy {
         let s = self.state();
         (s.inodes.len(), s.inodes.values().map(|i| i.uses).sum())
     }
+    /// Inodes that exist without a name.
+    pub fn unnamed(&self) -> usize {
+        self.state().inodes.values().filter(|i| i.attr.nlink == 0).count()
+    }
     fn state(&self) -> MutexGuard<'_, State> {
         self.live.lock().unwrap()
     }
     fn read_at<T>(&self, at: At, f: impl FnOnce(&State) -> Result<T>) -> Result<T> {
         match at {
             At::Live => f(&self.state()),
-            At::Past(Cno(cno)) => {
-                f(self.past.lock().unwrap().get(&cno).ok_or(Error::Stale)?)
-            }
+            At::Past(Cno(cno)) => f(self.past.lock().unwrap().get(&cno).ok_or(Error::Stale)?),
         }
     }
 }
@@ -218,13 +215,7 @@ impl Volume for Toy {
             Ok(content[start..start.saturating_add(bytes).min(content.len())].to_vec())
         })
     }
-    fn readdir(
-        &self,
-        at: At,
-        dir: Ino,
-        cookie: u64,
-        each: &mut dyn FnMut(DirEntry) -> bool,
-    ) -> Result<()> {
+    fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         self.read_at(at, |s| {
             let d = s.get(dir)?;
             if d.attr.kind() != FileKind::Directory {
@@ -251,14 +242,14 @@ impl Volume for Toy {
         self.read_at(at, |s| {
             let i = s.get(ino)?;
             if offset >= i.attr.size {
-                return Err(Error::BadArgument("past the end"));
+                return Err(Error::NoSuchOffset);
             }
             let pages = offset / PAGE..i.attr.size.div_ceil(PAGE);
             let found = pages.clone().find(|p| i.pages.contains(p) == (what == Seek::Data));
             match (found, what) {
                 (Some(page), _) => Ok((page * PAGE).max(offset)),
                 (None, Seek::Hole) => Ok(i.attr.size),
-                (None, Seek::Data) => Err(Error::BadArgument("no data behind it")),
+                (None, Seek::Data) => Err(Error::NoSuchOffset),
             }
         })
     }
@@ -283,6 +274,7 @@ impl Volume for Toy {
         s.next += 1;
         let mut inode = inode(ino, new, 0);
         inode.attr.nlink = 0;
+        inode.uses = 1;
         let attr = inode.attr;
         s.inodes.insert(ino, inode);
         Ok(attr)
@@ -376,6 +368,16 @@ impl Volume for Toy {
         Ok(*a)
     }
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.setxattr_with_mode(ino, name, value, mode, None)
+    }
+    fn setxattr_with_mode(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        permissions: Option<u32>,
+    ) -> Result<()> {
         let mut s = self.state();
         let inode = s.get_mut(ino)?;
         match (mode, inode.xattrs.contains_key(name)) {
@@ -384,6 +386,9 @@ impl Volume for Toy {
             _ => {}
         }
         inode.xattrs.insert(name.to_vec(), value.to_vec());
+        if let Some(permissions) = permissions {
+            inode.attr.mode = inode.attr.mode & libc::S_IFMT | permissions;
+        }
         inode.attr.ctime = now();
         Ok(())
     }
@@ -423,15 +428,7 @@ impl Volume for Toy {
         inode.touch();
         Ok(())
     }
-    fn copy_range(
-        &self,
-        from: Ino,
-        from_offset: u64,
-        to: Ino,
-        to_offset: u64,
-        bytes: u64,
-        _uid: u32,
-    ) -> Result<u64> {
+    fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, _uid: u32) -> Result<u64> {
         let data = self.read(At::Live, from, from_offset, bytes as usize)?;
         self.state().get_mut(to)?.put(to_offset, &data);
         Ok(data.len() as u64)

@@ -78,10 +78,8 @@ pub fn odd_names(root: &Path) {
     for name in names {
         fs::write(root.join(OsStr::from_bytes(name)), name).unwrap();
     }
-    let listed: HashSet<Vec<u8>> = fs::read_dir(root)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().as_bytes().to_vec())
-        .collect();
+    let listed: HashSet<Vec<u8>> =
+        fs::read_dir(root).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect();
     assert_eq!(listed, names.iter().map(|n| n.to_vec()).collect());
     for name in names {
         assert_eq!(fs::read(root.join(OsStr::from_bytes(name))).unwrap(), name);

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::sync::Barrier;
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
@@ -104,16 +105,23 @@ pub fn privileges_go_with_a_write(root: &Path) {
     raw::as_user(1001, 101, &[], || append(&prog));
     assert_eq!(mode(&prog), 0o777);
     // The same file, written through one handle, and getting them back meanwhile.
-    raw::as_user(1001, 101, &[], || {
-        let mut f = OpenOptions::new().append(true).open(&prog).unwrap();
-        f.write_all(b"y").unwrap();
-        std::thread::scope(|s| {
-            s.spawn(|| raw::as_user(1001, 101, &[], || ())).join().unwrap();
+    let write_at_turns = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            raw::as_user(1001, 101, &[], || {
+                let mut f = OpenOptions::new().append(true).open(&prog).unwrap();
+                f.write_all(b"y").unwrap();
+                write_at_turns.wait();
+                write_at_turns.wait();
+                f.write_all(b"z").unwrap();
+            });
         });
-        f.write_all(b"z").unwrap();
+        write_at_turns.wait();
+        fresh();
+        write_at_turns.wait();
     });
+    assert_eq!(mode(&prog), 0o777);
     fresh();
-    assert_eq!(mode(&prog), 0o6777);
     raw::as_user(1001, 101, &[], || {
         let f = OpenOptions::new().write(true).open(&prog).unwrap();
         f.set_len(1).unwrap();
@@ -167,7 +175,7 @@ pub fn access_lists(root: &Path) {
     assert_eq!(mode(&f), 0o754);
     assert_eq!(errno(raw::getxattr(&f, ACCESS)), libc::ENODATA);
     assert_eq!(raw::listxattr(&f).unwrap(), Vec::<String>::new());
-    assert_eq!(errno(raw::setxattr(&f, ACCESS, b"nonsense", 0)), libc::EINVAL);
+    assert_eq!(errno(raw::setxattr(&f, ACCESS, &[2, 0, 0, 0, 1], 0)), libc::EINVAL);
     assert_eq!(errno(raw::setxattr(&f, DEFAULT, &list, 0)), libc::EACCES);
     raw::setxattr(&f, ACCESS, &list, 0).unwrap();
     raw::removexattr(&f, ACCESS).unwrap();
@@ -177,6 +185,7 @@ pub fn access_lists(root: &Path) {
 pub fn default_lists(root: &Path) {
     let dir = root.join("project");
     fs::create_dir(&dir).unwrap();
+    chmod(&dir, 0o700);
     fs::write(dir.join("before"), b"").unwrap();
     let default = acl(&[(1, 7, NO), (2, 7, 1001), (4, 5, NO), (16, 7, NO), (32, 0, NO)]);
     raw::setxattr(&dir, DEFAULT, &default, 0).unwrap();
