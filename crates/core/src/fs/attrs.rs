@@ -9,6 +9,9 @@ use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
+/// A day, in nanoseconds.
+const DAY_NANOS: i64 = 86_400_000_000_000;
+
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
     ///
@@ -189,6 +192,36 @@ impl Fs {
         inner.log(&Record::RemoveXattr { ino, ctime, name }, self.clock.monotonic_nanos())?;
         inner.set_content_ctime(ino, ctime);
         Ok(())
+    }
+
+    /// The content was read: moves the access time as relatime says, that is
+    /// when it is not newer than the last change, or a day old.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; an earlier failed write.
+    pub fn accessed(&self, ino: Ino) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        let inode = inner.current_inode(At::Live, ino)?;
+        let wall = self.clock.wall();
+        let day_old = wall.0.saturating_sub(inode.atime.0) >= DAY_NANOS;
+        if inode.atime > inode.mtime.max(inode.ctime) && !day_old {
+            return Ok(());
+        }
+        inner.check_alive()?;
+        let record = Record::SetAttr {
+            ino,
+            mask: attr_mask::ATIME,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            atime: wall,
+            mtime: Time(0),
+            ctime: Time(0),
+        };
+        inner.log(&record, self.clock.monotonic_nanos())
     }
 
     /// The inode is in use: unlinking its last name leaves it as an orphan.
