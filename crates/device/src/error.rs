@@ -3,7 +3,7 @@
 use std::io;
 
 /// A request failed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
     /// The operating system reported this error number.
     Os(i32),
@@ -13,6 +13,22 @@ pub enum DeviceError {
     Misuse(&'static str),
     /// The device was switched off (simulated power cut or fault).
     Off,
+    /// Another process holds the device; who, where the host tells.
+    Busy {
+        /// Process id of the holder.
+        pid: Option<u32>,
+        /// Its command name.
+        command: Option<String>,
+    },
+    /// The block device carries a mounted file system.
+    Mounted {
+        /// Where it is mounted.
+        at: String,
+    },
+    /// A write, discard or zero on a device opened for reading only.
+    ReadOnly,
+    /// The path is neither a regular file nor a block device.
+    NotADevice,
 }
 
 impl From<io::Error> for DeviceError {
@@ -28,6 +44,17 @@ impl std::fmt::Display for DeviceError {
             Self::Short => f.write_str("the device is shorter than expected"),
             Self::Misuse(what) => write!(f, "bad request: {what}"),
             Self::Off => f.write_str("the device is switched off"),
+            Self::Busy {
+                pid: Some(pid),
+                command: Some(command),
+            } => {
+                write!(f, "in use by {command} (pid {pid})")
+            }
+            Self::Busy { pid: Some(pid), .. } => write!(f, "in use by process {pid}"),
+            Self::Busy { .. } => f.write_str("in use by another process"),
+            Self::Mounted { at } => write!(f, "mounted at {at}"),
+            Self::ReadOnly => f.write_str("the device is open for reading only"),
+            Self::NotADevice => f.write_str("neither a regular file nor a block device"),
         }
     }
 }

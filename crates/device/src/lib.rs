@@ -9,10 +9,33 @@
 //!    request still runs and its buffer lives until then.
 
 mod buf;
+mod check;
+mod counters;
+pub mod crash;
 mod error;
+mod fault;
+mod file;
+mod forward;
+mod holder;
+mod host;
+mod mem;
+mod observe;
+mod prng;
+mod sync;
+mod sys;
+mod uring;
 
 pub use buf::AlignedBuf;
+pub use counters::{Counters, OpKind};
+pub use crash::{CrashChoice, CrashDisk, CrashImage, History, HistoryCursor, Image, Sequence};
 pub use error::DeviceError;
+pub use fault::{Fault, Faults, Faulty};
+pub use file::FileDevice;
+pub use host::OpenMode;
+pub use mem::MemDevice;
+pub use observe::{Observed, Observer, TraceEvent};
+pub use prng::Prng;
+pub use uring::{UringDevice, open_best};
 
 use std::sync::Arc;
 

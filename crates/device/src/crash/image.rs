@@ -1,0 +1,238 @@
+//! The content of a disk, cheap to copy: a two-level tree of shared blocks.
+//!
+//! Invariants
+//! 1. A copy shares everything; a change copies one node of 64 pointers, and
+//!    bytes only where a block is changed in part.
+//! 2. Ranges given here lie inside the image, in whole blocks: the devices
+//!    above have checked that.
+
+use crate::prng::mix;
+use crate::{AlignedBuf, BLOCK_BYTES};
+use std::sync::{Arc, OnceLock};
+
+/// Bytes that a disk writes as a whole or not at all.
+pub const SECTOR_BYTES: usize = 512;
+/// Sectors in a block.
+const BLOCK_SECTORS: u64 = (BLOCK_BYTES / SECTOR_BYTES) as u64;
+/// What a discarded range reads as: nothing that anyone could mistake for zeros.
+pub const DISCARD_FILL: u8 = 0xdb;
+/// Pointers in a node.
+const NODE_BLOCKS: usize = 64;
+
+/// The content of a disk.
+#[derive(Clone)]
+pub struct Image {
+    nodes: Vec<Arc<Vec<Block>>>,
+    blocks: usize,
+}
+
+/// One block inside a shared buffer.
+#[derive(Clone)]
+struct Block {
+    buffer: Arc<AlignedBuf>,
+    start: usize,
+}
+
+/// A change to a disk: its place and what it puts there.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) offset: u64,
+    pub(super) content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    Data(Arc<AlignedBuf>),
+    Zeros(u64),
+    Discarded(u64),
+}
+
+impl Change {
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.content {
+            Content::Data(data) => data.len() as u64,
+            Content::Zeros(bytes) | Content::Discarded(bytes) => *bytes,
+        }
+    }
+
+    pub(super) fn sectors(&self) -> u64 {
+        self.bytes() / SECTOR_BYTES as u64
+    }
+
+    fn block(&self, index: usize) -> Block {
+        match &self.content {
+            Content::Data(data) => Block {
+                buffer: Arc::clone(data),
+                start: index * BLOCK_BYTES,
+            },
+            Content::Zeros(_) => Block::filled(0),
+            Content::Discarded(_) => Block::filled(DISCARD_FILL),
+        }
+    }
+}
+
+impl Block {
+    /// A block of zeros or of [`DISCARD_FILL`], shared by all.
+    fn filled(byte: u8) -> Self {
+        static FILLED: [OnceLock<Arc<AlignedBuf>>; 2] = [OnceLock::new(), OnceLock::new()];
+        let buffer = FILLED[usize::from(byte != 0)]
+            .get_or_init(|| Arc::new(AlignedBuf::padded(&[byte; BLOCK_BYTES])));
+        Self {
+            buffer: Arc::clone(buffer),
+            start: 0,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.start + BLOCK_BYTES]
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer) && self.start == other.start
+    }
+
+    /// A hash of the block at its place. Folded multiplication, 16 bytes a step.
+    fn hash(&self, index: usize) -> u64 {
+        let mut state = mix(index as u64 + 1);
+        for pair in self.bytes().chunks_exact(16) {
+            let (low, high) = pair.split_at(8);
+            let a = word(low) ^ 0x2d35_8dcc_aa6c_78a5 ^ state;
+            let b = word(high) ^ 0x8bb8_4b93_962e_acc9;
+            let product = u128::from(a) * u128::from(b);
+            state = (product as u64) ^ ((product >> 64) as u64) ^ state.rotate_left(23);
+        }
+        mix(state)
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+impl Image {
+    /// `bytes` zeros, rounded down to whole blocks.
+    #[must_use]
+    pub fn zeroed(bytes: u64) -> Self {
+        let blocks = bytes as usize / BLOCK_BYTES;
+        let node = Arc::new(vec![Block::filled(0); NODE_BLOCKS]);
+        Self {
+            nodes: vec![node; blocks.div_ceil(NODE_BLOCKS)],
+            blocks,
+        }
+    }
+
+    /// A copy of `bytes`, cut to whole blocks.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut image = Self::zeroed(bytes.len() as u64);
+        let whole = image.bytes() as usize;
+        for (start, piece) in (0..).step_by(1 << 16).zip(bytes[..whole].chunks(1 << 16)) {
+            let content = Content::Data(Arc::new(AlignedBuf::padded(piece)));
+            image.apply(&Change {
+                offset: start,
+                content,
+            });
+        }
+        image
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.blocks * BLOCK_BYTES) as u64
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        (0..self.blocks)
+            .flat_map(|index| self.block(index).bytes())
+            .copied()
+            .collect()
+    }
+
+    pub(super) fn read(&self, offset: u64, bytes: usize) -> AlignedBuf {
+        let mut out = AlignedBuf::zeroed(bytes);
+        let first = offset as usize / BLOCK_BYTES;
+        for (index, piece) in (first..).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+            piece.copy_from_slice(self.block(index).bytes());
+        }
+        out
+    }
+
+    pub(super) fn apply(&mut self, change: &Change) {
+        let first = change.offset as usize / BLOCK_BYTES;
+        for index in 0..change.bytes() as usize / BLOCK_BYTES {
+            self.set(first + index, change.block(index));
+        }
+    }
+
+    /// Applies those sectors of `change` that `kept` names, counted from its start.
+    pub(super) fn apply_torn(&mut self, change: &Change, kept: impl Fn(u64) -> bool) {
+        let first = change.offset as usize / BLOCK_BYTES;
+        for index in 0..change.bytes() as usize / BLOCK_BYTES {
+            let start = index as u64 * BLOCK_SECTORS;
+            let mask = (0..BLOCK_SECTORS)
+                .filter(|s| kept(start + s))
+                .fold(0u8, |m, s| m | 1 << s);
+            match mask {
+                0 => {}
+                0xff => self.set(first + index, change.block(index)),
+                _ => self.merge(first + index, &change.block(index), mask),
+            }
+        }
+    }
+
+    fn merge(&mut self, index: usize, new: &Block, mask: u8) {
+        let mut merged = AlignedBuf::padded(self.block(index).bytes());
+        let sectors = merged.chunks_exact_mut(SECTOR_BYTES);
+        for (n, (old, new)) in sectors
+            .zip(new.bytes().chunks_exact(SECTOR_BYTES))
+            .enumerate()
+        {
+            if mask & (1 << n) != 0 {
+                old.copy_from_slice(new);
+            }
+        }
+        self.set(
+            index,
+            Block {
+                buffer: Arc::new(merged),
+                start: 0,
+            },
+        );
+    }
+
+    fn block(&self, index: usize) -> &Block {
+        &self.nodes[index / NODE_BLOCKS][index % NODE_BLOCKS]
+    }
+
+    fn set(&mut self, index: usize, block: Block) {
+        Arc::make_mut(&mut self.nodes[index / NODE_BLOCKS])[index % NODE_BLOCKS] = block;
+    }
+
+    /// What to add to the hash of `base` to get the hash of `self`. Looks at
+    /// nothing that both share. Both have the same length.
+    pub(super) fn hash_change(&self, base: &Self) -> u64 {
+        let nodes = self.nodes.iter().zip(&base.nodes).enumerate();
+        let mut change = 0u64;
+        for (n, (new, old)) in nodes.filter(|(_, (new, old))| !Arc::ptr_eq(new, old)) {
+            let blocks = new.iter().zip(old.iter()).enumerate();
+            for (b, (new, old)) in blocks.filter(|(_, (new, old))| !new.is_same(old)) {
+                let index = n * NODE_BLOCKS + b;
+                change = change
+                    .wrapping_add(new.hash(index))
+                    .wrapping_sub(old.hash(index));
+            }
+        }
+        change
+    }
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Image({} bytes)", self.bytes())
+    }
+}

@@ -1,0 +1,258 @@
+//! An open file or block device of the host, and requests run on the
+//! caller's thread. What [`crate::FileDevice`] and [`crate::UringDevice`] share.
+//!
+//! Invariants
+//! 1. The lock taken at open lives exactly as long as the `HostFile`.
+//! 2. A request returns Ok only when every byte of it was transferred; EINTR
+//!    and short transfers are continued at a block boundary, as O_DIRECT needs.
+//! 3. Flush is fdatasync: the length never changes, so no metadata is needed.
+
+use crate::check::check;
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Geometry, Op, Outcome, holder, sys};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Open for reading only; with `exclusive`, share the lock with other readers.
+    pub read_only: bool,
+    /// Refuse when another process holds the device, and keep others out.
+    pub exclusive: bool,
+}
+
+impl OpenMode {
+    /// Read and write, locked: for the owner of a volume.
+    pub const OWNER: Self = Self {
+        read_only: false,
+        exclusive: true,
+    };
+    /// Read only, beside other readers but not beside an owner.
+    pub const READER: Self = Self {
+        read_only: true,
+        exclusive: true,
+    };
+}
+
+/// Bytes of zeros written at once.
+const ZERO_BYTES_MAX: usize = 1 << 20;
+/// Transfers without progress before a request is given up.
+const STALLS_MAX: u32 = 16;
+
+#[derive(Debug)]
+pub(crate) struct HostFile {
+    file: File,
+    geometry: Geometry,
+    block_device: bool,
+    direct: bool,
+    discard: AtomicBool,
+}
+
+impl HostFile {
+    pub(crate) fn open(path: &Path, mode: OpenMode) -> Result<Self, DeviceError> {
+        let kind = fs::metadata(path)?.file_type();
+        let block_device = kind.is_block_device();
+        if !kind.is_file() && !block_device {
+            return Err(DeviceError::NotADevice);
+        }
+        let (file, direct) = open_locked(path, mode, block_device)?;
+        let bytes = if block_device {
+            sys::block_device_bytes(&file)?
+        } else {
+            file.metadata()?.len()
+        };
+        let bytes = bytes - bytes % BLOCK_BYTES as u64;
+        let writable = !mode.read_only;
+        let name = path.display().to_string();
+        let geometry = Geometry {
+            bytes,
+            writable,
+            discard: writable,
+            name,
+        };
+        let mut this = Self {
+            file,
+            geometry,
+            block_device,
+            direct,
+            discard: AtomicBool::new(writable),
+        };
+        this.probe_direct()?;
+        Ok(this)
+    }
+
+    /// Some hosts accept O_DIRECT at open and refuse it at the first read.
+    fn probe_direct(&mut self) -> Result<(), DeviceError> {
+        if !self.direct || self.geometry.bytes == 0 {
+            return Ok(());
+        }
+        match self.read(0, BLOCK_BYTES) {
+            Err(DeviceError::Os(libc::EINVAL)) => {
+                sys::clear_direct(&self.file)?;
+                self.direct = false;
+                Ok(())
+            }
+            // Any other failure belongs to whoever reads that block.
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            discard: self.discard.load(Ordering::Relaxed),
+            ..self.geometry.clone()
+        }
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
+        check(op, self.geometry.bytes, self.geometry.writable)
+    }
+
+    /// Runs a request to its end on this thread.
+    pub(crate) fn perform(&self, op: &Op) -> Outcome {
+        self.check(op)?;
+        match op {
+            Op::Read { offset, bytes } => return self.read(*offset, *bytes),
+            Op::Write { offset, data } => self.write(*offset, data)?,
+            Op::Flush => self.flush()?,
+            Op::Discard { offset, bytes } => self.discard(*offset, *bytes)?,
+            Op::Zero { offset, bytes } => self.zero(*offset, *bytes)?,
+        }
+        Ok(AlignedBuf::zeroed(0))
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> Outcome {
+        let mut data = AlignedBuf::zeroed(bytes);
+        transfer(bytes, |done| {
+            match self.file.read_at(&mut data[done..], offset + done as u64) {
+                Ok(0) => Err(DeviceError::Short),
+                other => Ok(other),
+            }
+        })?;
+        Ok(data)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        transfer(data.len(), |done| {
+            Ok(self.file.write_at(&data[done..], offset + done as u64))
+        })
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        loop {
+            match self.file.sync_data() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// A hint: a host that cannot do it is remembered, and is no error.
+    fn discard(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        if bytes == 0 || !self.discard.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let outcome = if self.block_device {
+            sys::block_device_discard(&self.file, offset, bytes)
+        } else {
+            sys::punch_hole(&self.file, offset, bytes)
+        };
+        match outcome {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                self.discard.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Real writes, on block devices too: a loop device would pass a cheaper
+    /// request on as unwritten extents, and each later sync would pay for them.
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        static ZEROS: OnceLock<AlignedBuf> = OnceLock::new();
+        let zeros = ZEROS.get_or_init(|| AlignedBuf::zeroed(ZERO_BYTES_MAX));
+        let mut done = 0;
+        while done < bytes {
+            let now = (bytes - done).min(ZERO_BYTES_MAX as u64);
+            self.write(offset + done, &zeros[..now as usize])?;
+            done += now;
+        }
+        Ok(())
+    }
+}
+
+/// Calls `step(done)` until `bytes` are transferred (invariant 2).
+fn transfer(
+    bytes: usize,
+    mut step: impl FnMut(usize) -> Result<io::Result<usize>, DeviceError>,
+) -> Result<(), DeviceError> {
+    let mut done = 0;
+    let mut stalls = 0;
+    while done < bytes {
+        match step(done)? {
+            Ok(n) if done + n == bytes => return Ok(()),
+            Ok(n) if n >= BLOCK_BYTES => done += n - n % BLOCK_BYTES,
+            Ok(_) if stalls < STALLS_MAX => stalls += 1,
+            Ok(_) => return Err(DeviceError::Os(libc::EIO)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Opens `path`, with O_DIRECT where the host allows it, and takes the lock.
+fn open_locked(
+    path: &Path,
+    mode: OpenMode,
+    block_device: bool,
+) -> Result<(File, bool), DeviceError> {
+    // O_EXCL keeps out mounts and other nodes of the same device, which flock
+    // does not see. Readers leave it away: it would keep out other readers.
+    let exclusive = if block_device && mode.exclusive && !mode.read_only {
+        libc::O_EXCL
+    } else {
+        0
+    };
+    let open = |flags| {
+        OpenOptions::new()
+            .read(true)
+            .write(!mode.read_only)
+            .custom_flags(flags | exclusive)
+            .open(path)
+    };
+    let (opened, direct) = match open(libc::O_DIRECT) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
+        other => (other, true),
+    };
+    let file = match opened {
+        Err(e) if exclusive != 0 && e.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(holder::busy(&fs::metadata(path)?));
+        }
+        other => other?,
+    };
+    if mode.exclusive {
+        match sys::try_lock(&file, mode.read_only) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let device = file.metadata()?;
+                drop(file);
+                return Err(holder::busy(&device));
+            }
+            other => other?,
+        }
+    }
+    Ok((file, direct))
+}

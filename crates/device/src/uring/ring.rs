@@ -1,0 +1,351 @@
+//! The ring: one io_uring, one queue, one lock.
+//!
+//! There is no thread of our own: whoever waits first takes the role of the
+//! reaper, sleeps in the kernel, and hands completions to the others through
+//! their slots and a condition variable. A single waiter therefore never
+//! changes threads.
+//!
+//! Invariants
+//! 1. Entries are pushed and submitted under the lock, a linked pair in one
+//!    call: the kernel ends a chain at the end of a submission, so a pair that
+//!    is submitted in halves would flush before it has written.
+//! 2. While `reaping` is set only the reaper takes completions, or it could
+//!    sleep for one that somebody else has taken already.
+//! 3. A slot keeps its buffer until the completion has been taken, whether
+//!    or not the ticket was dropped. Dropping the ring waits for all of them.
+//! 4. A request that came back short or cancelled (the kernel cancels those
+//!    of a thread that exits) is run again by [`HostFile::perform`].
+#![allow(unsafe_code)] // shared ring queues and buffers lent to the kernel
+
+use crate::host::HostFile;
+use crate::sync::{lock, wait};
+use crate::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{IoUring, Probe, opcode, types};
+use std::io;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Entries of the submission queue; the kernel doubles it for completions.
+const QUEUE_ENTRIES: u32 = 128;
+/// Requests in flight at most, so that the completion queue never overflows.
+const IN_FLIGHT_MAX: usize = 2 * QUEUE_ENTRIES as usize;
+/// Pause before a system call that failed for want of memory is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// A request with what the kernel needs to stay where it is.
+pub(super) enum Kept {
+    Read { offset: u64, buffer: AlignedBuf },
+    Write { offset: u64, data: Arc<AlignedBuf> },
+    Flush,
+}
+
+struct Slot {
+    kept: Kept,
+    /// What the kernel reported: a length, or an error number below zero.
+    result: Option<i32>,
+    /// The ticket was dropped; whoever takes the completion frees the slot.
+    orphan: bool,
+}
+
+struct State {
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    in_flight: usize,
+    reaping: bool,
+}
+
+pub(super) struct Ring {
+    uring: IoUring,
+    state: Mutex<State>,
+    reaped: Condvar,
+    host: Arc<HostFile>,
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+impl Ring {
+    pub(super) fn new(host: Arc<HostFile>) -> io::Result<Self> {
+        let uring = IoUring::new(QUEUE_ENTRIES)?;
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE];
+        if !needed.into_iter().all(|code| probe.is_supported(code)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let state = State {
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            reaping: false,
+        };
+        let state = Mutex::new(state);
+        Ok(Self {
+            uring,
+            state,
+            reaped: Condvar::new(),
+            host,
+        })
+    }
+
+    /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way.
+    pub(super) fn start(self: &Arc<Self>, kept: Kept) -> Ticket {
+        let mut state = self.room(1);
+        let entry = self.prepare(&mut state, kept);
+        let slot = entry.1;
+        self.push(&[entry.0]);
+        self.submit_all(&state);
+        drop(state);
+        Ticket::new(Waiting {
+            ring: Arc::clone(self),
+            slot: Some(slot),
+        })
+    }
+
+    /// Writes and flushes as a linked pair in one system call, which submits
+    /// and waits with the lock held (invariant 1).
+    pub(super) fn write_flush(
+        &self,
+        offset: u64,
+        data: Arc<AlignedBuf>,
+    ) -> Result<(), DeviceError> {
+        let mut state = self.room(2);
+        let (write, written) = self.prepare(&mut state, Kept::Write { offset, data });
+        let (flush, flushed) = self.prepare(&mut state, Kept::Flush);
+        self.push(&[write.flags(Flags::IO_LINK), flush]);
+        if state.reaping {
+            self.submit_all(&state);
+        } else {
+            // An error here leaves entries in the queue, and `submit_all` to deal with them.
+            let _ = self.uring.submitter().submit_and_wait(2);
+            self.submit_all(&state);
+        }
+        let both = |s: &State| s.is_done(written) && s.is_done(flushed);
+        let mut state = self.reap_until(state, both);
+        let pair = (state.take(written), state.take(flushed));
+        drop(state);
+        let ((write, written), (flush, flushed)) = (pair.0, pair.1);
+        let whole = matches!(&write, Kept::Write { data, .. } if written as usize == data.len());
+        self.finish(write, written)?;
+        // A short write cancelled the flush; `finish` completed it by hand.
+        let flushed = if whole { flushed } else { -libc::ECANCELED };
+        self.finish(flush, flushed).map(drop)
+    }
+
+    /// The lock, with so few in flight that `wanted` more may be. Slots of
+    /// tickets not yet waited for do not count, or their owner could wait for himself.
+    fn room(&self, wanted: usize) -> Guard<'_> {
+        let has_room = |s: &State| s.in_flight + wanted <= IN_FLIGHT_MAX;
+        let state = lock(&self.state);
+        if has_room(&state) {
+            return state;
+        }
+        self.reap_until(state, has_room)
+    }
+
+    /// Puts a request into a slot and makes the entry that points to it.
+    fn prepare(&self, state: &mut State, kept: Kept) -> (Entry, usize) {
+        let index = state.free.pop().unwrap_or_else(|| {
+            state.slots.push(None);
+            state.slots.len() - 1
+        });
+        let slot = state.slots[index].insert(Slot {
+            kept,
+            result: None,
+            orphan: false,
+        });
+        state.in_flight += 1;
+        let fd = types::Fd(self.host.fd());
+        let entry = match &mut slot.kept {
+            Kept::Read { offset, buffer } => {
+                let bytes = buffer.len() as u32;
+                opcode::Read::new(fd, buffer.as_mut_ptr(), bytes)
+                    .offset(*offset)
+                    .build()
+            }
+            Kept::Write { offset, data } => {
+                opcode::Write::new(fd, data.as_ptr(), data.len() as u32)
+                    .offset(*offset)
+                    .build()
+            }
+            Kept::Flush => opcode::Fsync::new(fd)
+                .flags(types::FsyncFlags::DATASYNC)
+                .build(),
+        };
+        (entry.user_data(index as u64), index)
+    }
+
+    /// Publishes entries at once. Called with the lock held.
+    fn push(&self, entries: &[Entry]) {
+        // SAFETY: the caller holds the lock, so this is the only submission queue.
+        let mut queue = unsafe { self.uring.submission_shared() };
+        // SAFETY: the entries point into buffers that their slots keep until completion
+        // (invariant 3); a read's buffer is touched by nobody meanwhile.
+        let pushed = unsafe { queue.push_multiple(entries) };
+        // Each push is followed by a submit that empties the queue, so there is room.
+        debug_assert!(pushed.is_ok());
+    }
+
+    /// Hands all published entries to the kernel. Called with the lock held.
+    fn submit_all(&self, _held: &Guard<'_>) {
+        loop {
+            // SAFETY: the caller holds the lock, so this is the only submission queue.
+            if unsafe { self.uring.submission_shared() }.is_empty() {
+                return;
+            }
+            match self.uring.submitter().submit() {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => std::thread::sleep(RETRY_PAUSE),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes completions, as the reaper or by waiting for it, until `done`.
+    fn reap_until<'a>(&'a self, mut state: Guard<'a>, done: impl Fn(&State) -> bool) -> Guard<'a> {
+        loop {
+            if !state.reaping {
+                self.drain(&mut state);
+            }
+            if done(&state) {
+                return state;
+            }
+            if state.reaping {
+                state = wait(&self.reaped, state);
+                continue;
+            }
+            state.reaping = true;
+            drop(state);
+            // SAFETY: no argument structure is passed. Nothing is submitted here (invariant 1).
+            let entered = unsafe {
+                let flags = io_uring::EnterFlags::GETEVENTS;
+                self.uring
+                    .submitter()
+                    .enter::<libc::sigset_t>(0, 1, flags.bits(), None)
+            };
+            if entered.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted) {
+                std::thread::sleep(RETRY_PAUSE);
+            }
+            state = lock(&self.state);
+            state.reaping = false;
+            self.drain(&mut state);
+            self.reaped.notify_all();
+        }
+    }
+
+    /// Moves completions into their slots. Called with the lock held (invariant 2).
+    fn drain(&self, state: &mut State) {
+        // SAFETY: the caller holds the lock, so this is the only completion queue.
+        for completion in unsafe { self.uring.completion_shared() } {
+            let index = completion.user_data() as usize;
+            let Some(slot) = state.slots.get_mut(index).and_then(Option::as_mut) else {
+                debug_assert!(false, "a completion for a free slot");
+                continue;
+            };
+            slot.result = Some(completion.result());
+            let orphan = slot.orphan;
+            state.in_flight -= 1;
+            if orphan {
+                let (kept, result) = state.take(index);
+                // Nobody waits for the outcome, but the request must have run.
+                let _ = self.finish(kept, result);
+            }
+        }
+    }
+
+    /// The outcome of a completed request; runs it again where the kernel
+    /// transferred a part only or gave up for a passing reason (invariant 4).
+    fn finish(&self, kept: Kept, result: i32) -> Outcome {
+        let passing = matches!(-result, libc::ECANCELED | libc::EAGAIN | libc::EINTR);
+        if result < 0 && !passing {
+            return Err(DeviceError::Os(-result));
+        }
+        match kept {
+            Kept::Read { buffer, .. } if result as usize == buffer.len() => Ok(buffer),
+            Kept::Write { data, .. } if result as usize == data.len() => Ok(AlignedBuf::zeroed(0)),
+            Kept::Flush if result == 0 => Ok(AlignedBuf::zeroed(0)),
+            Kept::Read { offset, buffer } => self.host.perform(&Op::Read {
+                offset,
+                bytes: buffer.len(),
+            }),
+            Kept::Write { offset, data } => self.host.perform(&Op::Write { offset, data }),
+            Kept::Flush => self.host.perform(&Op::Flush),
+        }
+    }
+}
+
+impl State {
+    fn is_done(&self, index: usize) -> bool {
+        self.slots[index]
+            .as_ref()
+            .is_none_or(|slot| slot.result.is_some())
+    }
+
+    /// Frees a slot whose request has completed.
+    fn take(&mut self, index: usize) -> (Kept, i32) {
+        self.free.push(index);
+        match self.slots[index].take() {
+            Some(Slot {
+                kept,
+                result: Some(result),
+                ..
+            }) => (kept, result),
+            other => {
+                debug_assert!(false, "taken before completion");
+                mem::forget(other);
+                (Kept::Flush, -libc::EIO)
+            }
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let state = lock(&self.state);
+        drop(self.reap_until(state, |s| s.in_flight == 0));
+    }
+}
+
+struct Waiting {
+    ring: Arc<Ring>,
+    /// Empty once waited for.
+    slot: Option<usize>,
+}
+
+impl Pending for Waiting {
+    fn wait(mut self: Box<Self>) -> Outcome {
+        let Some(slot) = self.slot.take() else {
+            return Err(DeviceError::Misuse("the ticket was waited for before"));
+        };
+        let state = lock(&self.ring.state);
+        let mut state = self.ring.reap_until(state, |s| s.is_done(slot));
+        let (kept, result) = state.take(slot);
+        drop(state);
+        self.ring.finish(kept, result)
+    }
+
+    fn is_done(&self) -> bool {
+        let mut state = lock(&self.ring.state);
+        if !state.reaping {
+            self.ring.drain(&mut state);
+        }
+        self.slot.is_none_or(|slot| state.is_done(slot))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(index) = self.slot.take() else {
+            return;
+        };
+        let mut state = lock(&self.ring.state);
+        if state.is_done(index) {
+            let (kept, result) = state.take(index);
+            drop(state);
+            // Nobody waits for the outcome, but the request must have run.
+            let _ = self.ring.finish(kept, result);
+        } else if let Some(slot) = &mut state.slots[index] {
+            slot.orphan = true;
+        }
+    }
+}
