@@ -120,7 +120,8 @@ fn judge_times(log: &FileLog, rules: Rules, k: usize, file: &FoundFile) -> Resul
         return Ok(());
     }
     let which = if mtime { "ctime" } else { "mtime" };
-    Err(format!("the {which} of inode {} is none it has had since its last fsync: {file:?}", file.ino))
+    let allowed = log.times.get(least..).unwrap_or_default();
+    Err(format!("the {which} of inode {} is none it has had since its last fsync: {file:?}, {allowed:?}", file.ino))
 }
 
 /// Ranges of calls, each meaning "the state right after this call".

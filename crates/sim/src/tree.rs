@@ -142,8 +142,9 @@ impl Tree {
         self.sum
     }
     /// Puts an inode in as it is, as when a state is read back.
-    pub fn insert(&mut self, inode: Inode) {
+    pub fn insert(&mut self, mut inode: Inode) {
         let ino = inode.attr.ino.0;
+        inode.shown = self.inodes.get(&ino).map_or(0, |old| old.shown);
         self.inodes.insert(ino, inode);
         self.touch(ino);
     }

@@ -86,7 +86,7 @@ pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<F
             }
         }
         if let (Some(tree), Some(names)) = (&mut keep, names)
-            && let Some(mut d) = tree.inodes.remove(&dir.0)
+            && let Some(mut d) = tree.inodes.get(&dir.0).cloned()
         {
             d.entries.extend(names);
             tree.insert(d);
@@ -201,5 +201,5 @@ pub fn read_file<S: Subject>(
 /// Whether a seek found nothing more.
 #[must_use]
 pub fn is_past_end(e: &Error) -> bool {
-    matches!(e, Error::BadArgument("no such offset"))
+    matches!(e, Error::NoSuchOffset)
 }

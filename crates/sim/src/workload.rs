@@ -51,6 +51,25 @@ impl Profile {
         (Self::AppendFsync, 3),
         (Self::TreeFsync, 3),
     ];
+    /// Name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::General => "general",
+            Self::Names => "names",
+            Self::Content => "content",
+            Self::Savers => "savers",
+            Self::Past => "past",
+            Self::Fill => "fill",
+            Self::AppendFsync => "append-fsync",
+            Self::TreeFsync => "tree-fsync",
+        }
+    }
+    /// The profile with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().map(|(p, _)| *p).find(|p| p.name() == name)
+    }
     fn of_seed(rng: &mut Prng) -> Self {
         let mut at = rng.below(100);
         for (p, weight) in Self::ALL {
@@ -408,7 +427,8 @@ impl Workload {
     fn size(&mut self) -> usize {
         let large = if self.profile == Profile::Fill { 25 } else { 4 };
         if self.rng.chance(large) {
-            return 1 + self.rng.index(if self.rng.chance(20) { 1 << 20 } else { 128 * 1024 });
+            let most = if self.rng.chance(20) { 1 << 20 } else { 128 * 1024 };
+            return 1 + self.rng.index(most);
         }
         match self.rng.below(10) {
             0..=2 => 1 + self.rng.index(300),
