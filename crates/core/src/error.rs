@@ -40,6 +40,8 @@ pub enum Error {
     Permission,
     /// Not possible for this kind of file.
     NotSupported,
+    /// There is nothing at or behind that offset.
+    NoSuchOffset,
     /// A name would move below itself.
     Loop,
     /// A checkpoint or snapshot with this name exists, is in use or is unknown.
@@ -74,6 +76,7 @@ impl std::fmt::Display for Error {
             Self::NoAttribute => f.write_str("no such attribute"),
             Self::Permission => f.write_str("permission denied"),
             Self::NotSupported => f.write_str("not supported"),
+            Self::NoSuchOffset => f.write_str("nothing at or behind this offset"),
             Self::Loop => f.write_str("a directory cannot be moved into itself"),
             Self::Checkpoint(text) | Self::Corrupt(text) | Self::Open(text) => f.write_str(text),
             Self::Damaged(addr, why) => write!(f, "damage at block {addr}: {why}"),

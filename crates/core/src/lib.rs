@@ -2,8 +2,24 @@
 //! It sees no FUSE, no io_uring, no wall clock and no stdout.
 #![forbid(unsafe_code)]
 
+mod content;
 mod error;
+mod fs;
+pub mod index;
+mod log;
+mod mkfs;
+mod recovery;
+mod segments;
+mod state;
+mod storage;
 mod types;
 
 pub use error::{Error, Result};
+pub use fs::{Counters, Done, Fs, SegmentInfo};
+pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
+pub use recovery::RecoveryReport;
+pub use segments::SegmentState;
+pub use storage::{Probe, SlotState, probe};
 pub use types::*;
+
+pub use nenrin_format as format;

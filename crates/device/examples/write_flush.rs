@@ -3,11 +3,10 @@
 //! And the same question for reads and writes of 4 KiB.
 //!
 //! `cargo run --release -p nenrin-device --example write_flush -- [path [rounds]]`
-//! makes the file if it is missing. Contenders take turns request by request.
+//! makes the file if it is missing and OVERWRITES it, or the block device, if
+//! nobody uses it. Contenders take turns request by request.
 
-use nenrin_device::{
-    AlignedBuf, BlockDevice, DeviceError, FileDevice, Op, OpenMode, UringDevice, open_best,
-};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, FileDevice, Op, OpenMode, UringDevice, open_best};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,27 +16,20 @@ type Case<'a> = (&'a str, Box<dyn Fn(u64) -> Result<(), DeviceError> + 'a>);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let path = args
-        .next()
-        .unwrap_or_else(|| "/tmp/nenrin-write-flush.img".to_owned());
+    let path = args.next().unwrap_or_else(|| "/tmp/nenrin-write-flush.img".to_owned());
     let rounds: u64 = args.next().map_or(Ok(4000), |n| n.parse())?;
     if !std::path::Path::new(&path).exists() {
         std::fs::File::create(&path)?.set_len(FILE_BYTES)?;
     }
+    // Not kept: three devices share the path below.
+    drop(FileDevice::open(&path, OpenMode::OWNER)?);
     let file = FileDevice::open(&path, OpenMode::default())?;
     let uring = UringDevice::open(&path, OpenMode::default())?;
     let best = open_best(&path, OpenMode::default())?;
     let length = file.geometry().bytes;
-    file.submit(Op::Zero {
-        offset: 0,
-        bytes: length,
-    })
-    .wait()?;
+    file.submit(Op::Zero { offset: 0, bytes: length }).wait()?;
     file.flush()?;
-    println!(
-        "{path}: {length} bytes, O_DIRECT: {}, {rounds} rounds",
-        file.is_direct()
-    );
+    println!("{path}: {length} bytes, O_DIRECT: {}, {rounds} rounds", file.is_direct());
 
     let eight = Arc::new(AlignedBuf::padded(&[0xa5; 8192]));
     let four = Arc::new(AlignedBuf::padded(&[0x5a; 4096]));
@@ -46,30 +38,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "8 KiB write + flush",
         rounds,
         &[
-            (
-                "pwrite + fdatasync",
-                Box::new(|i| file.write_flush(at(i), Arc::clone(&eight))),
-            ),
-            (
-                "linked pair",
-                Box::new(|i| uring.write_flush_linked(at(i), Arc::clone(&eight))),
-            ),
+            ("pwrite + fdatasync", Box::new(|i| file.write_flush(at(i), Arc::clone(&eight)))),
+            ("linked pair", Box::new(|i| uring.write_flush_linked(at(i), Arc::clone(&eight)))),
             (
                 "ring: submit and wait twice",
                 Box::new(|i| {
-                    uring
-                        .submit(Op::Write {
-                            offset: at(i),
-                            data: Arc::clone(&eight),
-                        })
-                        .wait()?;
+                    uring.submit(Op::Write { offset: at(i), data: Arc::clone(&eight) }).wait()?;
                     uring.submit(Op::Flush).wait().map(drop)
                 }),
             ),
-            (
-                "open_best().write_flush",
-                Box::new(|i| best.write_flush(at(i), Arc::clone(&eight))),
-            ),
+            ("open_best().write_flush", Box::new(|i| best.write_flush(at(i), Arc::clone(&eight)))),
         ],
     )?;
     run(
@@ -77,28 +55,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         rounds,
         &[
             ("pwrite", Box::new(|i| file.write(at(i), Arc::clone(&four)))),
-            (
-                "ring",
-                Box::new(|i| {
-                    uring
-                        .submit(Op::Write {
-                            offset: at(i),
-                            data: Arc::clone(&four),
-                        })
-                        .wait()
-                        .map(drop)
-                }),
-            ),
+            ("ring", Box::new(|i| uring.submit(Op::Write { offset: at(i), data: Arc::clone(&four) }).wait().map(drop))),
             (
                 "worker threads",
-                Box::new(|i| {
-                    file.submit(Op::Write {
-                        offset: at(i),
-                        data: Arc::clone(&four),
-                    })
-                    .wait()
-                    .map(drop)
-                }),
+                Box::new(|i| file.submit(Op::Write { offset: at(i), data: Arc::clone(&four) }).wait().map(drop)),
             ),
         ],
     )?;
@@ -107,28 +67,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         rounds,
         &[
             ("pread", Box::new(|i| file.read(at(i), 4096).map(drop))),
-            (
-                "ring",
-                Box::new(|i| {
-                    uring
-                        .submit(Op::Read {
-                            offset: at(i),
-                            bytes: 4096,
-                        })
-                        .wait()
-                        .map(drop)
-                }),
-            ),
+            ("ring", Box::new(|i| uring.submit(Op::Read { offset: at(i), bytes: 4096 }).wait().map(drop))),
         ],
     )?;
     run(
         "16 reads of 64 KiB, all under way at once",
         rounds / 8,
         &[
-            (
-                "worker threads",
-                Box::new(|i| many_reads(&file, at(i), length)),
-            ),
+            ("worker threads", Box::new(|i| many_reads(&file, at(i), length))),
             ("ring", Box::new(|i| many_reads(&uring, at(i), length))),
         ],
     )?;
@@ -138,15 +84,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn many_reads(device: &dyn BlockDevice, start: u64, length: u64) -> Result<(), DeviceError> {
     let reads = (0..16).map(|n| {
         let offset = (start + n * (3 << 20)) % (length - 65536) / 4096 * 4096;
-        device.submit(Op::Read {
-            offset,
-            bytes: 65536,
-        })
+        device.submit(Op::Read { offset, bytes: 65536 })
     });
     let tickets: Vec<_> = reads.collect();
-    tickets
-        .into_iter()
-        .try_for_each(|ticket| ticket.wait().map(drop))
+    tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
 
 fn run(title: &str, rounds: u64, cases: &[Case<'_>]) -> Result<(), DeviceError> {
@@ -162,12 +103,7 @@ fn run(title: &str, rounds: u64, cases: &[Case<'_>]) -> Result<(), DeviceError> 
     for ((name, _), times) in cases.iter().zip(&mut times) {
         times.sort_unstable();
         let at = |percent: usize| times[times.len() * percent / 100] as f64 / 1000.0;
-        println!(
-            "  {name:30} median {:7.1} us   p90 {:7.1}   p99 {:7.1}",
-            at(50),
-            at(90),
-            at(99)
-        );
+        println!("  {name:30} median {:7.1} us   p90 {:7.1}   p99 {:7.1}", at(50), at(90), at(99));
     }
     Ok(())
 }

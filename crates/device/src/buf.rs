@@ -27,10 +27,7 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self {
-                ptr: NonNull::dangling(),
-                len,
-            };
+            return Self { ptr: NonNull::dangling(), len };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout has a size above zero.

@@ -27,8 +27,6 @@ pub(crate) fn check(op: &Op, device_bytes: u64, writable: bool) -> Result<(), De
     match offset.checked_add(bytes) {
         Some(end) if end <= device_bytes => Ok(()),
         _ if reads => Err(DeviceError::Short),
-        _ => Err(DeviceError::Misuse(
-            "the range ends past the end of the device",
-        )),
+        _ => Err(DeviceError::Misuse("the range ends past the end of the device")),
     }
 }

@@ -96,11 +96,7 @@ impl CrashDisk {
             history: Some(History::new(image)),
             off: false,
         };
-        Self {
-            state: Arc::new(Mutex::new(state)),
-            tally: Arc::default(),
-            bytes,
-        }
+        Self { state: Arc::new(Mutex::new(state)), tally: Arc::default(), bytes }
     }
 
     /// Keeps no history, for long runs that cut the power once, at the end.
@@ -181,9 +177,7 @@ impl CrashDisk {
             Op::Zero { offset, bytes } => (offset, Content::Zeros(bytes)),
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
         };
-        Ok(Done::Later(Step::Change(
-            state.change(Change { offset, content }),
-        )))
+        Ok(Done::Later(Step::Change(state.change(Change { offset, content }))))
     }
 
     fn perform_now(&self, op: Op) -> Outcome {
@@ -215,20 +209,12 @@ impl State {
         let at = self.operations;
         self.current.apply(&change);
         self.log(Event::Change(change.clone()));
-        self.unflushed.push(Unflushed {
-            at,
-            change,
-            completed: false,
-        });
+        self.unflushed.push(Unflushed { at, change, completed: false });
         at
     }
 
     fn completed(&self) -> Vec<usize> {
-        self.unflushed
-            .iter()
-            .filter(|u| u.completed)
-            .map(|u| u.at)
-            .collect()
+        self.unflushed.iter().filter(|u| u.completed).map(|u| u.at).collect()
     }
 
     fn complete(&mut self, step: &Step) -> Result<(), DeviceError> {
@@ -250,9 +236,7 @@ impl State {
                     }
                     !covers
                 });
-                self.log(Event::Flush {
-                    covered: covered.as_slice().into(),
-                });
+                self.log(Event::Flush { covered: covered.as_slice().into() });
             }
         }
         Ok(())
@@ -270,12 +254,7 @@ impl State {
 impl BlockDevice for CrashDisk {
     fn geometry(&self) -> Geometry {
         let name = "crash disk".to_owned();
-        Geometry {
-            bytes: self.bytes,
-            writable: true,
-            discard: true,
-            name,
-        }
+        Geometry { bytes: self.bytes, writable: true, discard: true, name }
     }
 
     fn submit(&self, op: Op) -> Ticket {
@@ -284,11 +263,7 @@ impl BlockDevice for CrashDisk {
             Ok(Done::Read(data)) => Ticket::done(Ok(data)),
             Ok(Done::Later(step)) => {
                 let state = Arc::clone(&self.state);
-                Ticket::new(Unacknowledged {
-                    state,
-                    step,
-                    seen: AtomicBool::new(false),
-                })
+                Ticket::new(Unacknowledged { state, step, seen: AtomicBool::new(false) })
             }
         }
     }

@@ -44,10 +44,7 @@ impl std::fmt::Display for DeviceError {
             Self::Short => f.write_str("the device is shorter than expected"),
             Self::Misuse(what) => write!(f, "bad request: {what}"),
             Self::Off => f.write_str("the device is switched off"),
-            Self::Busy {
-                pid: Some(pid),
-                command: Some(command),
-            } => {
+            Self::Busy { pid: Some(pid), command: Some(command) } => {
                 write!(f, "in use by {command} (pid {pid})")
             }
             Self::Busy { pid: Some(pid), .. } => write!(f, "in use by process {pid}"),

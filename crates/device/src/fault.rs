@@ -154,8 +154,8 @@ impl Plan {
                     verdict.to = Some(*to);
                 }
                 Fault::FlipReads { range, mask } => {
-                    let start = range.start.clamp(offset, offset + bytes) - offset;
-                    let end = range.end.clamp(offset, offset + bytes) - offset;
+                    let start = range.start.clamp(offset, offset.saturating_add(bytes)) - offset;
+                    let end = range.end.clamp(offset, offset.saturating_add(bytes)) - offset;
                     if start < end {
                         verdict.flips.push((start as usize..end as usize, *mask));
                     }
@@ -178,10 +178,7 @@ impl Verdict {
 impl<D: BlockDevice> Faulty<D> {
     /// Passes requests on to `inner` until a fault is injected.
     pub fn new(inner: D) -> Self {
-        Self {
-            inner,
-            faults: Faults::default(),
-        }
+        Self { inner, faults: Faults::default() }
     }
 
     /// The handle to inject faults with.
@@ -209,11 +206,7 @@ impl<D: BlockDevice> Faulty<D> {
         if until.is_none() && verdict.flips.is_empty() {
             return below;
         }
-        Ticket::new(Altered {
-            below,
-            until,
-            flips: verdict.flips,
-        })
+        Ticket::new(Altered { below, until, flips: verdict.flips })
     }
 }
 
@@ -259,10 +252,7 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
         }
         let write = self.faults.judge(OpKind::Write, offset, data.len() as u64);
         if write.error.is_some() {
-            return self
-                .submit_with(Op::Write { offset, data }, write)
-                .wait()
-                .map(drop);
+            return self.submit_with(Op::Write { offset, data }, write).wait().map(drop);
         }
         let flush = self.faults.judge(OpKind::Flush, 0, 0);
         if write.is_harmless() && flush.is_harmless() {
@@ -283,11 +273,7 @@ struct Altered {
 
 impl Pending for Altered {
     fn wait(self: Box<Self>) -> Outcome {
-        let Self {
-            below,
-            until,
-            flips,
-        } = *self;
+        let Self { below, until, flips } = *self;
         let outcome = below.wait();
         if let Some(until) = until {
             thread::sleep(until.saturating_duration_since(Instant::now()));

@@ -7,9 +7,7 @@
 
 use crate::host::HostFile;
 use crate::sync::{lock, wait};
-use crate::{
-    AlignedBuf, BlockDevice, DeviceError, Geometry, Op, OpenMode, Outcome, Pending, Ticket,
-};
+use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, OpenMode, Outcome, Pending, Ticket};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -34,11 +32,7 @@ impl FileDevice {
     /// path, `Os` for what the host reports.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
         let host = Arc::new(HostFile::open(path.as_ref(), mode)?);
-        Ok(Self {
-            host,
-            queue: Arc::default(),
-            workers: Mutex::default(),
-        })
+        Ok(Self { host, queue: Arc::default(), workers: Mutex::default() })
     }
 
     /// Whether requests go past the host's page cache (O_DIRECT).
@@ -57,10 +51,7 @@ impl FileDevice {
         while workers.len() < WORKERS {
             let (host, queue) = (Arc::clone(&self.host), Arc::clone(&self.queue));
             let name = "nenrin-device".to_owned();
-            match thread::Builder::new()
-                .name(name)
-                .spawn(move || queue.work(&host))
-            {
+            match thread::Builder::new().name(name).spawn(move || queue.work(&host)) {
                 Ok(handle) => workers.push(handle),
                 Err(_) => break,
             }

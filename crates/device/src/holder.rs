@@ -16,10 +16,7 @@ pub(crate) fn busy(device: &Metadata) -> DeviceError {
     }
     let pid = lock_owner(device).or_else(|| opener(device));
     let command = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-    DeviceError::Busy {
-        pid,
-        command: command.map(|c| c.trim_end().to_owned()),
-    }
+    DeviceError::Busy { pid, command: command.map(|c| c.trim_end().to_owned()) }
 }
 
 /// The process that took the flock, from lines like
@@ -55,8 +52,7 @@ fn has_open(pid: u32, device: &Metadata) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
     };
-    fds.flatten()
-        .any(|fd| fs::metadata(fd.path()).is_ok_and(|open| same(&open, device)))
+    fds.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(|open| same(&open, device)))
 }
 
 fn same(a: &Metadata, b: &Metadata) -> bool {
@@ -72,14 +68,25 @@ fn mounted_at(device: &Metadata) -> Option<String> {
     if !device.file_type().is_block_device() {
         return None;
     }
-    let wanted = format!(
-        "{}:{}",
-        libc::major(device.rdev()),
-        libc::minor(device.rdev())
-    );
+    let wanted = format!("{}:{}", libc::major(device.rdev()), libc::minor(device.rdev()));
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(2);
         (words.next()? == wanted).then(|| words.nth(1).map(str::to_owned))?
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_file_open_is_found_without_a_lock() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let device = file.as_file().metadata().unwrap();
+        assert_eq!(lock_owner(&device), None);
+        assert_eq!(opener(&device), Some(std::process::id()));
+        drop(file);
+        assert_eq!(opener(&device), None);
+    }
 }

@@ -28,15 +28,9 @@ pub struct OpenMode {
 
 impl OpenMode {
     /// Read and write, locked: for the owner of a volume.
-    pub const OWNER: Self = Self {
-        read_only: false,
-        exclusive: true,
-    };
+    pub const OWNER: Self = Self { read_only: false, exclusive: true };
     /// Read only, beside other readers but not beside an owner.
-    pub const READER: Self = Self {
-        read_only: true,
-        exclusive: true,
-    };
+    pub const READER: Self = Self { read_only: true, exclusive: true };
 }
 
 /// Bytes of zeros written at once.
@@ -61,27 +55,12 @@ impl HostFile {
             return Err(DeviceError::NotADevice);
         }
         let (file, direct) = open_locked(path, mode, block_device)?;
-        let bytes = if block_device {
-            sys::block_device_bytes(&file)?
-        } else {
-            file.metadata()?.len()
-        };
+        let bytes = if block_device { sys::block_device_bytes(&file)? } else { file.metadata()?.len() };
         let bytes = bytes - bytes % BLOCK_BYTES as u64;
         let writable = !mode.read_only;
         let name = path.display().to_string();
-        let geometry = Geometry {
-            bytes,
-            writable,
-            discard: writable,
-            name,
-        };
-        let mut this = Self {
-            file,
-            geometry,
-            block_device,
-            direct,
-            discard: AtomicBool::new(writable),
-        };
+        let geometry = Geometry { bytes, writable, discard: writable, name };
+        let mut this = Self { file, geometry, block_device, direct, discard: AtomicBool::new(writable) };
         this.probe_direct()?;
         Ok(this)
     }
@@ -103,10 +82,7 @@ impl HostFile {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        Geometry {
-            discard: self.discard.load(Ordering::Relaxed),
-            ..self.geometry.clone()
-        }
+        Geometry { discard: self.discard.load(Ordering::Relaxed), ..self.geometry.clone() }
     }
 
     pub(crate) fn is_direct(&self) -> bool {
@@ -136,19 +112,15 @@ impl HostFile {
 
     fn read(&self, offset: u64, bytes: usize) -> Outcome {
         let mut data = AlignedBuf::zeroed(bytes);
-        transfer(bytes, |done| {
-            match self.file.read_at(&mut data[done..], offset + done as u64) {
-                Ok(0) => Err(DeviceError::Short),
-                other => Ok(other),
-            }
+        transfer(bytes, |done| match self.file.read_at(&mut data[done..], offset + done as u64) {
+            Ok(0) => Err(DeviceError::Short),
+            other => Ok(other),
         })?;
         Ok(data)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        transfer(data.len(), |done| {
-            Ok(self.file.write_at(&data[done..], offset + done as u64))
-        })
+        transfer(data.len(), |done| Ok(self.file.write_at(&data[done..], offset + done as u64)))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -215,25 +187,11 @@ fn transfer(
 }
 
 /// Opens `path`, with O_DIRECT where the host allows it, and takes the lock.
-fn open_locked(
-    path: &Path,
-    mode: OpenMode,
-    block_device: bool,
-) -> Result<(File, bool), DeviceError> {
+fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, bool), DeviceError> {
     // O_EXCL keeps out mounts and other nodes of the same device, which flock
     // does not see. Readers leave it away: it would keep out other readers.
-    let exclusive = if block_device && mode.exclusive && !mode.read_only {
-        libc::O_EXCL
-    } else {
-        0
-    };
-    let open = |flags| {
-        OpenOptions::new()
-            .read(true)
-            .write(!mode.read_only)
-            .custom_flags(flags | exclusive)
-            .open(path)
-    };
+    let exclusive = if block_device && mode.exclusive && !mode.read_only { libc::O_EXCL } else { 0 };
+    let open = |flags| OpenOptions::new().read(true).write(!mode.read_only).custom_flags(flags | exclusive).open(path);
     let (opened, direct) = match open(libc::O_DIRECT) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
         other => (other, true),

@@ -27,10 +27,7 @@ impl MemDevice {
     pub fn from_bytes(mut bytes: Vec<u8>) -> Self {
         bytes.truncate(bytes.len() - bytes.len() % BLOCK_BYTES);
         let length = bytes.len() as u64;
-        Self {
-            bytes: Mutex::new(bytes),
-            length,
-        }
+        Self { bytes: Mutex::new(bytes), length }
     }
 
     /// A copy of all bytes.
@@ -65,12 +62,7 @@ impl MemDevice {
 impl BlockDevice for MemDevice {
     fn geometry(&self) -> Geometry {
         let name = "memory".to_owned();
-        Geometry {
-            bytes: self.length,
-            writable: true,
-            discard: true,
-            name,
-        }
+        Geometry { bytes: self.length, writable: true, discard: true, name }
     }
 
     fn submit(&self, op: Op) -> Ticket {

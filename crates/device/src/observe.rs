@@ -58,10 +58,7 @@ impl Observer {
 
     /// Starts an empty trace.
     pub fn start_trace(&self) {
-        *lock(&self.0.trace) = Trace {
-            started: Some(Instant::now()),
-            events: Vec::new(),
-        };
+        *lock(&self.0.trace) = Trace { started: Some(Instant::now()), events: Vec::new() };
         self.0.tracing.store(true, Relaxed);
     }
 
@@ -79,12 +76,7 @@ impl Observer {
         }
         let mut trace = lock(&self.0.trace);
         if let Some(started) = trace.started {
-            trace.events.push(TraceEvent {
-                at: started.elapsed(),
-                kind,
-                offset,
-                bytes,
-            });
+            trace.events.push(TraceEvent { at: started.elapsed(), kind, offset, bytes });
         }
     }
 }
@@ -92,10 +84,7 @@ impl Observer {
 impl<D: BlockDevice> Observed<D> {
     /// Counts the requests to `inner`.
     pub fn new(inner: D) -> Self {
-        Self {
-            inner,
-            observer: Observer::default(),
-        }
+        Self { inner, observer: Observer::default() }
     }
 
     /// The counts so far.

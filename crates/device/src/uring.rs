@@ -3,7 +3,20 @@
 //! Submitted reads, writes and flushes go through the ring; the synchronous
 //! calls run as plain system calls on the caller's thread.
 //!
-//! MEASURED
+//! Why: 8 KiB written and made durable on a preallocated file (ext4, virtio
+//! disk, O_DIRECT, 2 cores, Linux 6.18), medians of 4000 rounds with the
+//! contenders taking turns, `pwrite` + `fdatasync` takes 37 us, a linked pair
+//! in one `io_uring_enter` 41 us, write and flush submitted and waited for one
+//! after the other 42 us; on a loop device 57, 59 and 61 us. The kernel hands
+//! the ring's fsync to a worker thread, and that costs more than the system
+//! call saved. A write of 4 KiB takes 20 us by `pwrite` and 23 us by the ring,
+//! a read 21.6 and 22.3 us. 16 reads of 64 KiB in flight take 0.83 ms by the
+//! ring and 1.03 ms by two threads. To repeat it:
+//! `cargo run --release -p nenrin-device --example write_flush`
+//!
+//! Invariants
+//! 1. Both ways lead to the same open file, so that a flush by either covers
+//!    the writes completed by the other.
 
 mod ring;
 
@@ -35,10 +48,7 @@ impl UringDevice {
     /// Puts a ring over an open file, or hands it back.
     fn over(file: FileDevice) -> Result<Self, (FileDevice, io::Error)> {
         match Ring::new(Arc::clone(file.host())) {
-            Ok(ring) => Ok(Self {
-                ring: Arc::new(ring),
-                file,
-            }),
+            Ok(ring) => Ok(Self { ring: Arc::new(ring), file }),
             Err(e) => Err((file, e)),
         }
     }
@@ -55,15 +65,8 @@ impl UringDevice {
     ///
     /// # Errors
     /// What the device reported for either; a failed write cancels the flush.
-    pub fn write_flush_linked(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-    ) -> Result<(), DeviceError> {
-        let write = Op::Write {
-            offset,
-            data: Arc::clone(&data),
-        };
+    pub fn write_flush_linked(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let write = Op::Write { offset, data: Arc::clone(&data) };
         self.file.host().check(&write)?;
         if data.len() > TRANSFER_BYTES_MAX || data.is_empty() {
             return self.file.write_flush(offset, data);
@@ -82,10 +85,9 @@ impl BlockDevice for UringDevice {
             return Ticket::done(Err(e));
         }
         let kept = match op {
-            Op::Read { offset, bytes } if (1..=TRANSFER_BYTES_MAX).contains(&bytes) => Kept::Read {
-                offset,
-                buffer: AlignedBuf::zeroed(bytes),
-            },
+            Op::Read { offset, bytes } if (1..=TRANSFER_BYTES_MAX).contains(&bytes) => {
+                Kept::Read { offset, buffer: AlignedBuf::zeroed(bytes) }
+            }
             Op::Write { offset, data } if (1..=TRANSFER_BYTES_MAX).contains(&data.len()) => {
                 Kept::Write { offset, data }
             }
@@ -117,10 +119,7 @@ impl BlockDevice for UringDevice {
 ///
 /// # Errors
 /// As [`FileDevice::open`].
-pub fn open_best(
-    path: impl AsRef<Path>,
-    mode: OpenMode,
-) -> Result<Box<dyn BlockDevice>, DeviceError> {
+pub fn open_best(path: impl AsRef<Path>, mode: OpenMode) -> Result<Box<dyn BlockDevice>, DeviceError> {
     match UringDevice::over(FileDevice::open(path, mode)?) {
         Ok(device) => Ok(Box::new(device)),
         Err((file, _)) => Ok(Box::new(file)),

@@ -405,8 +405,11 @@ impl Extent {
         let unwritten = d.flags & EXTENT_UNWRITTEN != 0;
         let granule = 1 << d.granule_shift;
         if !unwritten
-            && (covered % granule != 0 || u32::from(d.lead) >= granule || u32::from(d.tail) >= granule
-                || d.addr.get() >> 62 > 1 || (d.addr.get() & 0xf_ffff) < u64::from(d.lead) && d.addr.get() >> 62 == 0)
+            && (covered % granule != 0
+                || u32::from(d.lead) >= granule
+                || u32::from(d.tail) >= granule
+                || d.addr.get() >> 62 > 1
+                || (d.addr.get() & 0xf_ffff) < u64::from(d.lead) && d.addr.get() >> 62 == 0)
         {
             return Err(Invalid::Bounds);
         }

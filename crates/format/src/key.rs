@@ -24,15 +24,16 @@ pub enum Kind {
     Link = 6,
     /// Content: `off` is the first file block.
     Extent = 7,
-    /// Space tree: a segment. `ino` is its number.
+    /// Space tree: a segment. `off` is its number; `ino` is 0, as in all items
+    /// of the space tree but back references.
     Segment = 32,
-    /// Space tree: a checkpoint. `ino` is its cno.
+    /// Space tree: a checkpoint. `off` is its cno.
     Checkpoint = 33,
     /// Space tree: an owner of a shared extent. `ino` is its address, `off` counts.
     Backref = 34,
-    /// Space tree: an inode without a name. `ino` is its number.
+    /// Space tree: an inode without a name. `off` is its number.
     Orphan = 35,
-    /// Space tree: a dead inode or fork whose items are still to be removed.
+    /// Space tree: a dead inode or fork whose items are still to be removed. `off` is its number.
     Reap = 36,
 }
 
@@ -86,8 +87,8 @@ impl Key {
     }
     /// A key of the space tree.
     #[must_use]
-    pub const fn space(kind: Kind, id: u64, off: u64) -> Self {
-        Self { ino: id, kind, fork: 0, off, death: 0 }
+    pub const fn space(kind: Kind, fork: u32, off: u64) -> Self {
+        Self { ino: 0, kind, fork, off, death: 0 }
     }
     /// The same item in a history tree.
     #[must_use]
@@ -111,6 +112,11 @@ impl Key {
         self.death = 0;
         self.off = self.off.checked_add(1)?;
         Some(self)
+    }
+    /// The smallest key of another item greater than this one, deaths aside.
+    #[must_use]
+    pub fn successor_living(self) -> Option<Self> {
+        Some(Self { off: self.off.checked_add(1)?, death: 0, ..self })
     }
     /// Encodes big-endian, so that byte order is key order.
     #[must_use]

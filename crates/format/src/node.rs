@@ -6,6 +6,8 @@
 //! entry is `key suffix | NodePtr`, where the key is the smallest of the child.
 //! Key bytes are big-endian ([`Key::encode`]), so comparing bytes compares keys.
 
+use std::sync::Arc;
+
 use crate::disk_struct;
 use crate::key::Key;
 use crate::layout::le::{U16, U32, U64};
@@ -98,7 +100,7 @@ impl NodePtr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entries {
     /// Level 0: keys and values.
-    Leaf(Vec<(Key, Box<[u8]>)>),
+    Leaf(Vec<(Key, Arc<[u8]>)>),
     /// Above: smallest key of each child and where it is.
     Inner(Vec<(Key, NodePtr)>),
 }
@@ -180,6 +182,18 @@ pub fn stored_crc(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(b))
 }
 
+/// Whether the node's bytes have the checksum they carry.
+#[must_use]
+pub fn verify(bytes: &[u8]) -> bool {
+    if bytes.len() != NODE_BYTES {
+        return false;
+    }
+    let mut crc = crate::crc(&bytes[..4]);
+    crc = crate::crc_append(crc, &[0; 4]);
+    crc = crate::crc_append(crc, &bytes[8..]);
+    stored_crc(bytes) == Some(crc)
+}
+
 /// Verifies and decodes a node.
 ///
 /// # Errors
@@ -192,10 +206,7 @@ pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Inval
     if h.magic.get() != NODE_MAGIC {
         return Err(Invalid::Magic);
     }
-    let mut crc = crate::crc(&bytes[..4]);
-    crc = crate::crc_append(crc, &[0; 4]);
-    crc = crate::crc_append(crc, &bytes[8..]);
-    if crc != h.crc.get() {
+    if !verify(bytes) {
         return Err(Invalid::Checksum);
     }
     if h.tree.get() != tree.0 {
@@ -217,7 +228,7 @@ pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Inval
     // The count is bounded by the bytes: each entry takes at least two.
     let count = usize::from(h.count.get()).min(NODE_BYTES / 2);
     let entries = if h.level == 0 {
-        let mut v: Vec<(Key, Box<[u8]>)> = Vec::with_capacity(count);
+        let mut v: Vec<(Key, Arc<[u8]>)> = Vec::with_capacity(count);
         for _ in 0..count {
             let k = next_key(&mut r)?;
             if v.last().is_some_and(|(last, _)| *last >= k) {

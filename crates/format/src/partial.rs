@@ -62,8 +62,8 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// What a run of payload blocks is. For index partials: `ino` is the tree,
-    /// `kind` the level, `off` unused, and the payload holds whole nodes.
+    /// What a run of payload blocks is. For an index partial each entry is a
+    /// node: `fork` is its tree, and `ino`, `kind` and `off` its first key.
     pub struct MapEntry [32] {
         /// Inode whose content it is.
         pub ino: U64,
@@ -77,8 +77,10 @@ disk_struct! {
         pub crc: U32,
         /// Level of an index node; else 0.
         pub level: u8,
+        /// Kind of the first key of an index node; else 0.
+        pub kind: u8,
         /// Must be zero.
-        pub reserved: [u8; 3],
+        pub reserved: [u8; 2],
     }
 }
 

@@ -50,7 +50,17 @@ pub enum ContentOp<'a> {
 #[allow(missing_docs)] // fields carry the names of docs/FORMAT.md
 pub enum Record<'a> {
     /// A new inode under a name; with parent 0 one without a name (an orphan).
-    Create { parent: Ino, ino: Ino, mode: u32, uid: u32, gid: u32, rdev: u32, time: Time, name: &'a [u8], target: &'a [u8] },
+    Create {
+        parent: Ino,
+        ino: Ino,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        rdev: u32,
+        time: Time,
+        name: &'a [u8],
+        target: &'a [u8],
+    },
     /// A further name for an inode.
     Link { parent: Ino, ino: Ino, time: Time, name: &'a [u8] },
     /// A name goes. `drop`: the inode is not in use, so if this was its last
@@ -352,9 +362,7 @@ impl<'a> Record<'a> {
                 target: r.short()?,
             },
             tag::LINK => Self::Link { parent: Ino(r.u64()?), ino: Ino(r.u64()?), time: time(r)?, name: r.short()? },
-            tag::UNLINK => {
-                Self::Unlink { parent: Ino(r.u64()?), drop: r.u8()? == 1, time: time(r)?, name: r.short()? }
-            }
+            tag::UNLINK => Self::Unlink { parent: Ino(r.u64()?), drop: r.u8()? == 1, time: time(r)?, name: r.short()? },
             tag::RENAME => Self::Rename {
                 from: Ino(r.u64()?),
                 to: Ino(r.u64()?),
@@ -410,9 +418,7 @@ impl<'a> Record<'a> {
                 Self::DropCheckpoints { cnos }
             }
             tag::SWEEP => Self::Sweep { tree: TreeId(r.u32()?), from: key(r)?, max: r.u32()? },
-            tag::MOVE => {
-                Self::Move { tree: TreeId(r.u32()?), key: key(r)?, old: Addr(r.u64()?), new: extent(r)? }
-            }
+            tag::MOVE => Self::Move { tree: TreeId(r.u32()?), key: key(r)?, old: Addr(r.u64()?), new: extent(r)? },
             tag::SHARE => Self::Share {
                 from: Ino(r.u64()?),
                 from_off: r.u64()?,

@@ -119,11 +119,7 @@ impl Addr {
     /// addresses relative to `base`, the address of the first payload block.
     #[must_use]
     pub const fn resolve(self, base: Self) -> Self {
-        if self.is_payload() {
-            Self(base.0 + (self.0 & 0xffff_ffff))
-        } else {
-            self
-        }
+        if self.is_payload() { Self(base.0 + (self.0 & 0xffff_ffff)) } else { self }
     }
     /// The address `blocks` further on in the same segment.
     #[must_use]
@@ -134,11 +130,7 @@ impl Addr {
 
 impl core::fmt::Display for Addr {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        if *self == Self::NONE {
-            f.write_str("none")
-        } else {
-            write!(f, "{}+{}", self.segment(), self.block())
-        }
+        if *self == Self::NONE { f.write_str("none") } else { write!(f, "{}+{}", self.segment(), self.block()) }
     }
 }
 

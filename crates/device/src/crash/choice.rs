@@ -43,9 +43,7 @@ impl CrashChoice {
     /// All survive, the last one with its first `sectors` sectors only.
     #[must_use]
     pub fn last_torn(sectors: u64) -> Self {
-        Self(Kind::LastTorn {
-            sectors: Some(sectors),
-        })
+        Self(Kind::LastTorn { sectors: Some(sectors) })
     }
 
     /// `base` with the survivors of a cut at `cut` put over it.
@@ -71,9 +69,7 @@ impl CrashChoice {
         let fixed = |n: usize| match self.0 {
             Kind::Applied => Fate::Applied,
             Kind::LastTorn { .. } if n != last => Fate::Applied,
-            Kind::LastTorn {
-                sectors: Some(sectors),
-            } => Fate::Prefix(sectors),
+            Kind::LastTorn { sectors: Some(sectors) } => Fate::Prefix(sectors),
             Kind::LastTorn { sectors: None } => Fate::Prefix(unflushed[n].sectors() / 2),
             Kind::Dropped | Kind::Random(_) => Fate::Dropped,
         };

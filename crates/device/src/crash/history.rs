@@ -37,10 +37,7 @@ pub(super) enum Event {
 
 impl History {
     pub(super) fn new(initial: Image) -> Self {
-        Self {
-            initial,
-            entries: Vec::new(),
-        }
+        Self { initial, entries: Vec::new() }
     }
 
     pub(super) fn push(&mut self, entry: Entry) {
@@ -56,37 +53,21 @@ impl History {
     /// The cut point of a moment of the disks' common [`super::Sequence`].
     #[must_use]
     pub fn cut_at(&self, sequence: u64) -> usize {
-        self.entries
-            .partition_point(|entry| entry.sequence < sequence)
+        self.entries.partition_point(|entry| entry.sequence < sequence)
     }
 
     /// Whether operation `at` is a flush.
     #[must_use]
     pub fn is_flush(&self, at: usize) -> bool {
-        matches!(
-            self.entries.get(at),
-            Some(Entry {
-                event: Event::Flush { .. },
-                ..
-            })
-        )
+        matches!(self.entries.get(at), Some(Entry { event: Event::Flush { .. }, .. }))
     }
 
     /// A cursor at cut point 0.
     #[must_use]
     pub fn cursor(&self) -> HistoryCursor<'_> {
         let (base, hashed) = (self.initial.clone(), self.initial.clone());
-        let hash = self
-            .initial
-            .hash_change(&Image::zeroed(self.initial.bytes()));
-        HistoryCursor {
-            history: self,
-            at: 0,
-            base,
-            unflushed: Vec::new(),
-            hashed,
-            hash,
-        }
+        let hash = self.initial.hash_change(&Image::zeroed(self.initial.bytes()));
+        HistoryCursor { history: self, at: 0, base, unflushed: Vec::new(), hashed, hash }
     }
 
     /// The disk as it could be found after a cut at `cut`. Use a cursor for many.
@@ -99,10 +80,7 @@ impl History {
 
     fn change(&self, at: usize) -> Option<&Change> {
         match self.entries.get(at) {
-            Some(Entry {
-                event: Event::Change(change),
-                ..
-            }) => Some(change),
+            Some(Entry { event: Event::Change(change), .. }) => Some(change),
             _ => None,
         }
     }
@@ -135,10 +113,7 @@ impl HistoryCursor<'_> {
     /// Sectors of the last unflushed change, for [`CrashChoice::last_torn`].
     #[must_use]
     pub fn last_sectors(&self) -> u64 {
-        self.unflushed
-            .last()
-            .and_then(|at| self.history.change(*at))
-            .map_or(0, Change::sectors)
+        self.unflushed.last().and_then(|at| self.history.change(*at)).map_or(0, Change::sectors)
     }
 
     /// Goes to a cut point (the last one if there are fewer); going back starts afresh.
@@ -168,10 +143,7 @@ impl HistoryCursor<'_> {
     }
 
     fn changes(&self) -> Vec<&Change> {
-        self.unflushed
-            .iter()
-            .filter_map(|at| self.history.change(*at))
-            .collect()
+        self.unflushed.iter().filter_map(|at| self.history.change(*at)).collect()
     }
 
     /// The disk as it could be found after a cut here.
@@ -187,11 +159,7 @@ impl HistoryCursor<'_> {
     #[must_use]
     pub fn describe(&self, choice: &CrashChoice) -> String {
         let changes = self.changes();
-        let mut text = format!(
-            "cut at {}, {} unflushed, {choice:?}\n",
-            self.at,
-            changes.len()
-        );
+        let mut text = format!("cut at {}, {} unflushed, {choice:?}\n", self.at, changes.len());
         for (n, fate) in choice.fates(self.at, &changes) {
             let (at, change) = (self.unflushed[n], changes[n]);
             let kind = match change.content {
@@ -217,11 +185,7 @@ pub struct CrashImage {
 
 impl CrashImage {
     pub(super) fn new(image: Image, base: Image, base_hash: u64) -> Self {
-        Self {
-            image: Mutex::new(image),
-            base,
-            base_hash,
-        }
+        Self { image: Mutex::new(image), base, base_hash }
     }
 
     /// The content now.
@@ -234,8 +198,7 @@ impl CrashImage {
     /// equal contents of disks of one history have equal hashes, at any cut point.
     #[must_use]
     pub fn content_hash(&self) -> u64 {
-        self.base_hash
-            .wrapping_add(lock(&self.image).hash_change(&self.base))
+        self.base_hash.wrapping_add(lock(&self.image).hash_change(&self.base))
     }
 
     /// A disk with this content that keeps its history, to cut recovery as well.
@@ -262,12 +225,7 @@ impl CrashImage {
 impl BlockDevice for CrashImage {
     fn geometry(&self) -> Geometry {
         let name = "crash image".to_owned();
-        Geometry {
-            bytes: self.base.bytes(),
-            writable: true,
-            discard: true,
-            name,
-        }
+        Geometry { bytes: self.base.bytes(), writable: true, discard: true, name }
     }
 
     fn submit(&self, op: Op) -> Ticket {

@@ -61,10 +61,7 @@ impl Change {
 
     fn block(&self, index: usize) -> Block {
         match &self.content {
-            Content::Data(data) => Block {
-                buffer: Arc::clone(data),
-                start: index * BLOCK_BYTES,
-            },
+            Content::Data(data) => Block { buffer: Arc::clone(data), start: index * BLOCK_BYTES },
             Content::Zeros(_) => Block::filled(0),
             Content::Discarded(_) => Block::filled(DISCARD_FILL),
         }
@@ -75,12 +72,8 @@ impl Block {
     /// A block of zeros or of [`DISCARD_FILL`], shared by all.
     fn filled(byte: u8) -> Self {
         static FILLED: [OnceLock<Arc<AlignedBuf>>; 2] = [OnceLock::new(), OnceLock::new()];
-        let buffer = FILLED[usize::from(byte != 0)]
-            .get_or_init(|| Arc::new(AlignedBuf::padded(&[byte; BLOCK_BYTES])));
-        Self {
-            buffer: Arc::clone(buffer),
-            start: 0,
-        }
+        let buffer = FILLED[usize::from(byte != 0)].get_or_init(|| Arc::new(AlignedBuf::padded(&[byte; BLOCK_BYTES])));
+        Self { buffer: Arc::clone(buffer), start: 0 }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -117,10 +110,7 @@ impl Image {
     pub fn zeroed(bytes: u64) -> Self {
         let blocks = bytes as usize / BLOCK_BYTES;
         let node = Arc::new(vec![Block::filled(0); NODE_BLOCKS]);
-        Self {
-            nodes: vec![node; blocks.div_ceil(NODE_BLOCKS)],
-            blocks,
-        }
+        Self { nodes: vec![node; blocks.div_ceil(NODE_BLOCKS)], blocks }
     }
 
     /// A copy of `bytes`, cut to whole blocks.
@@ -130,10 +120,7 @@ impl Image {
         let whole = image.bytes() as usize;
         for (start, piece) in (0..).step_by(1 << 16).zip(bytes[..whole].chunks(1 << 16)) {
             let content = Content::Data(Arc::new(AlignedBuf::padded(piece)));
-            image.apply(&Change {
-                offset: start,
-                content,
-            });
+            image.apply(&Change { offset: start, content });
         }
         image
     }
@@ -147,10 +134,7 @@ impl Image {
     /// All bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        (0..self.blocks)
-            .flat_map(|index| self.block(index).bytes())
-            .copied()
-            .collect()
+        (0..self.blocks).flat_map(|index| self.block(index).bytes()).copied().collect()
     }
 
     pub(super) fn read(&self, offset: u64, bytes: usize) -> AlignedBuf {
@@ -174,9 +158,7 @@ impl Image {
         let first = change.offset as usize / BLOCK_BYTES;
         for index in 0..change.bytes() as usize / BLOCK_BYTES {
             let start = index as u64 * BLOCK_SECTORS;
-            let mask = (0..BLOCK_SECTORS)
-                .filter(|s| kept(start + s))
-                .fold(0u8, |m, s| m | 1 << s);
+            let mask = (0..BLOCK_SECTORS).filter(|s| kept(start + s)).fold(0u8, |m, s| m | 1 << s);
             match mask {
                 0 => {}
                 0xff => self.set(first + index, change.block(index)),
@@ -188,21 +170,12 @@ impl Image {
     fn merge(&mut self, index: usize, new: &Block, mask: u8) {
         let mut merged = AlignedBuf::padded(self.block(index).bytes());
         let sectors = merged.chunks_exact_mut(SECTOR_BYTES);
-        for (n, (old, new)) in sectors
-            .zip(new.bytes().chunks_exact(SECTOR_BYTES))
-            .enumerate()
-        {
+        for (n, (old, new)) in sectors.zip(new.bytes().chunks_exact(SECTOR_BYTES)).enumerate() {
             if mask & (1 << n) != 0 {
                 old.copy_from_slice(new);
             }
         }
-        self.set(
-            index,
-            Block {
-                buffer: Arc::new(merged),
-                start: 0,
-            },
-        );
+        self.set(index, Block { buffer: Arc::new(merged), start: 0 });
     }
 
     fn block(&self, index: usize) -> &Block {
@@ -222,9 +195,7 @@ impl Image {
             let blocks = new.iter().zip(old.iter()).enumerate();
             for (b, (new, old)) in blocks.filter(|(_, (new, old))| !new.is_same(old)) {
                 let index = n * NODE_BLOCKS + b;
-                change = change
-                    .wrapping_add(new.hash(index))
-                    .wrapping_sub(old.hash(index));
+                change = change.wrapping_add(new.hash(index)).wrapping_sub(old.hash(index));
             }
         }
         change

@@ -74,19 +74,9 @@ impl Ring {
         if !needed.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let state = State {
-            slots: Vec::new(),
-            free: Vec::new(),
-            in_flight: 0,
-            reaping: false,
-        };
+        let state = State { slots: Vec::new(), free: Vec::new(), in_flight: 0, reaping: false };
         let state = Mutex::new(state);
-        Ok(Self {
-            uring,
-            state,
-            reaped: Condvar::new(),
-            host,
-        })
+        Ok(Self { uring, state, reaped: Condvar::new(), host })
     }
 
     /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way.
@@ -97,19 +87,12 @@ impl Ring {
         self.push(&[entry.0]);
         self.submit_all(&state);
         drop(state);
-        Ticket::new(Waiting {
-            ring: Arc::clone(self),
-            slot: Some(slot),
-        })
+        Ticket::new(Waiting { ring: Arc::clone(self), slot: Some(slot) })
     }
 
     /// Writes and flushes as a linked pair in one system call, which submits
     /// and waits with the lock held (invariant 1).
-    pub(super) fn write_flush(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let mut state = self.room(2);
         let (write, written) = self.prepare(&mut state, Kept::Write { offset, data });
         let (flush, flushed) = self.prepare(&mut state, Kept::Flush);
@@ -150,28 +133,18 @@ impl Ring {
             state.slots.push(None);
             state.slots.len() - 1
         });
-        let slot = state.slots[index].insert(Slot {
-            kept,
-            result: None,
-            orphan: false,
-        });
+        let slot = state.slots[index].insert(Slot { kept, result: None, orphan: false });
         state.in_flight += 1;
         let fd = types::Fd(self.host.fd());
         let entry = match &mut slot.kept {
             Kept::Read { offset, buffer } => {
                 let bytes = buffer.len() as u32;
-                opcode::Read::new(fd, buffer.as_mut_ptr(), bytes)
-                    .offset(*offset)
-                    .build()
+                opcode::Read::new(fd, buffer.as_mut_ptr(), bytes).offset(*offset).build()
             }
             Kept::Write { offset, data } => {
-                opcode::Write::new(fd, data.as_ptr(), data.len() as u32)
-                    .offset(*offset)
-                    .build()
+                opcode::Write::new(fd, data.as_ptr(), data.len() as u32).offset(*offset).build()
             }
-            Kept::Flush => opcode::Fsync::new(fd)
-                .flags(types::FsyncFlags::DATASYNC)
-                .build(),
+            Kept::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
         (entry.user_data(index as u64), index)
     }
@@ -219,9 +192,7 @@ impl Ring {
             // SAFETY: no argument structure is passed. Nothing is submitted here (invariant 1).
             let entered = unsafe {
                 let flags = io_uring::EnterFlags::GETEVENTS;
-                self.uring
-                    .submitter()
-                    .enter::<libc::sigset_t>(0, 1, flags.bits(), None)
+                self.uring.submitter().enter::<libc::sigset_t>(0, 1, flags.bits(), None)
             };
             if entered.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted) {
                 std::thread::sleep(RETRY_PAUSE);
@@ -264,10 +235,7 @@ impl Ring {
             Kept::Read { buffer, .. } if result as usize == buffer.len() => Ok(buffer),
             Kept::Write { data, .. } if result as usize == data.len() => Ok(AlignedBuf::zeroed(0)),
             Kept::Flush if result == 0 => Ok(AlignedBuf::zeroed(0)),
-            Kept::Read { offset, buffer } => self.host.perform(&Op::Read {
-                offset,
-                bytes: buffer.len(),
-            }),
+            Kept::Read { offset, buffer } => self.host.perform(&Op::Read { offset, bytes: buffer.len() }),
             Kept::Write { offset, data } => self.host.perform(&Op::Write { offset, data }),
             Kept::Flush => self.host.perform(&Op::Flush),
         }
@@ -276,20 +244,14 @@ impl Ring {
 
 impl State {
     fn is_done(&self, index: usize) -> bool {
-        self.slots[index]
-            .as_ref()
-            .is_none_or(|slot| slot.result.is_some())
+        self.slots[index].as_ref().is_none_or(|slot| slot.result.is_some())
     }
 
     /// Frees a slot whose request has completed.
     fn take(&mut self, index: usize) -> (Kept, i32) {
         self.free.push(index);
         match self.slots[index].take() {
-            Some(Slot {
-                kept,
-                result: Some(result),
-                ..
-            }) => (kept, result),
+            Some(Slot { kept, result: Some(result), .. }) => (kept, result),
             other => {
                 debug_assert!(false, "taken before completion");
                 mem::forget(other);
@@ -347,5 +309,32 @@ impl Drop for Waiting {
         } else if let Some(slot) = &mut state.slots[index] {
             slot.orphan = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenMode;
+
+    #[test]
+    fn what_the_kernel_left_undone_is_done() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let host = Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap());
+        let Ok(ring) = Ring::new(Arc::clone(&host)) else { return };
+        let results = [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN, 0, 512, 4096];
+        for (byte, result) in (1u8..).zip(results) {
+            let data = Arc::new(AlignedBuf::padded(&[byte; 8192]));
+            ring.finish(Kept::Write { offset: 4096, data }, result).unwrap();
+            let buffer = AlignedBuf::zeroed(8192);
+            let read = ring.finish(Kept::Read { offset: 4096, buffer }, result).unwrap();
+            assert!(read.iter().all(|b| *b == byte), "result {result}");
+        }
+        assert!(ring.finish(Kept::Flush, -libc::ECANCELED).is_ok());
+        let failed = ring.finish(Kept::Flush, -libc::EIO);
+        assert_eq!(failed.unwrap_err(), DeviceError::Os(libc::EIO));
+        let whole = Kept::Read { offset: 0, buffer: AlignedBuf::padded(&[9; 4096]) };
+        assert_eq!(ring.finish(whole, 4096).unwrap()[0], 9, "not read again");
     }
 }

@@ -1,0 +1,256 @@
+//! Attributes, extended attributes, and the uses of an inode.
+
+use super::{Fs, Inner};
+use crate::state::xattr_pieces;
+use crate::{At, Attr, Error, Result, SetAttr, SetTime, XattrMode};
+use nenrin_format::items::{INODE_CAPS, INODE_XATTR, XattrPiece};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::records::{Record, attr_mask};
+use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
+use std::ops::ControlFlow;
+
+impl Fs {
+    /// Changes attributes; a new size cuts or extends the content.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; for sizes those of writing.
+    pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let mut inner = if set.size.is_some() { self.room_for(1)? } else { self.lock_to_change()? };
+        let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
+        if let Some(size) = set.size {
+            inner = self.truncate(inner, ino, size)?;
+        }
+        let wall = self.clock.wall();
+        let resolve = |t: SetTime| match t {
+            SetTime::Now => wall,
+            SetTime::At(t) => t,
+        };
+        let mut mask = 0;
+        let mut mode = set.mode.unwrap_or(inode.mode) & 0o7777;
+        if set.kill_privileges && set.mode.is_none() {
+            mode &= !0o4000;
+            if mode & 0o010 != 0 {
+                mode &= !0o2000;
+            }
+        }
+        if mode != inode.mode & 0o7777 || set.mode.is_some() {
+            mask |= attr_mask::MODE;
+        }
+        let mut bit = |on: bool, b: u32| mask |= if on { b } else { 0 };
+        bit(set.uid.is_some(), attr_mask::UID);
+        bit(set.gid.is_some(), attr_mask::GID);
+        bit(set.atime.is_some(), attr_mask::ATIME);
+        bit(set.mtime.is_some(), attr_mask::MTIME);
+        let now = self.clock.monotonic_nanos();
+        if mask != 0 || set.ctime.is_some() {
+            mask |= attr_mask::CTIME;
+            let times = [
+                set.atime.map_or(Time(0), resolve),
+                set.mtime.map_or(Time(0), resolve),
+                set.ctime.map_or(wall, resolve),
+            ];
+            let record = Record::SetAttr {
+                ino,
+                mask,
+                mode,
+                uid: set.uid.unwrap_or(0),
+                gid: set.gid.unwrap_or(0),
+                atime: times[0],
+                mtime: times[1],
+                ctime: times[2],
+            };
+            inner.log(&record, now)?;
+            // Uncommitted content carries times too; the last one set wins.
+            if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+                c.ctime = times[2];
+                if set.mtime.is_some() {
+                    c.mtime = times[1];
+                }
+            }
+        }
+        if set.kill_privileges && inode.flags & INODE_CAPS != 0 {
+            let record = Record::RemoveXattr { ino, ctime: wall, name: b"security.capability" };
+            inner.log(&record, now)?;
+        }
+        inner.attr(At::Live, ino)
+    }
+
+    /// Value of an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let inner = self.lock();
+        let view = inner.state.view(at)?;
+        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        if inode.flags & INODE_XATTR == 0 {
+            return Err(Error::NoAttribute);
+        }
+        let group = inner.state.xattr_key(ino, name);
+        let last = Key { off: group.off | crate::state::SLOT_MASK, ..group };
+        let mut found = None;
+        view.scan(&group, &last, &mut |k, v| match XattrPiece::decode(v) {
+            Ok(p) if p.name == name => {
+                found = Some((*k, p.value_bytes as usize, p.bytes.to_vec()));
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        })?;
+        let (key, length, mut value) = found.ok_or(Error::NoAttribute)?;
+        for piece in 1..xattr_pieces(length) {
+            let key = Key { fork: piece, ..key };
+            let v =
+                view.get(&key)?.ok_or_else(|| Error::Corrupt(format!("an attribute of inode {ino} lacks a piece")))?;
+            let p = XattrPiece::decode(&v).map_err(|why| crate::state::bad_item(&key, why))?;
+            value.extend_from_slice(p.bytes);
+        }
+        if value.len() == length {
+            Ok(value)
+        } else {
+            Err(Error::Corrupt(format!("an attribute of inode {ino} is too short")))
+        }
+    }
+
+    /// Names of all extended attributes.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let inner = self.lock();
+        let view = inner.state.view(at)?;
+        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let mut names = Vec::new();
+        if inode.flags & INODE_XATTR == 0 {
+            return Ok(names);
+        }
+        let from = Key::new(ino, Kind::Xattr, 0, 0);
+        let to = Key::new(ino, Kind::Xattr, 0, u64::MAX);
+        view.scan(&from, &to, &mut |_, v| {
+            if let Ok(p) = XattrPiece::decode(v) {
+                names.push(p.name.to_vec());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(names)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoAttribute`] as `mode` demands; [`Error::TooLarge`].
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.setxattr_with_mode(ino, name, value, mode, None)
+    }
+
+    /// Sets an extended attribute together with the permission bits that an ACL implies.
+    ///
+    /// # Errors
+    /// As [`Fs::setxattr`].
+    pub fn setxattr_with_mode(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        permissions: Option<u32>,
+    ) -> Result<()> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::BadArgument("an attribute name of impossible length"));
+        }
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        let mut inner = self.room_for(1 + value.len() as u64 / 4096)?;
+        inner.state.inode(ino)?.ok_or(Error::NotFound)?;
+        let exists = inner.has_xattr(ino, name)?;
+        match (mode, exists) {
+            (XattrMode::Create, true) => return Err(Error::Exists),
+            (XattrMode::Replace, false) => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        let ctime = self.clock.wall();
+        let record = Record::SetXattr { ino, ctime, mode: permissions.map_or(u32::MAX, |m| m & 0o7777), name, value };
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        inner.set_content_ctime(ino, ctime);
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let mut inner = self.room_to_remove()?;
+        inner.state.inode(ino)?.ok_or(Error::NotFound)?;
+        if !inner.has_xattr(ino, name)? {
+            return Err(Error::NoAttribute);
+        }
+        let ctime = self.clock.wall();
+        inner.log(&Record::RemoveXattr { ino, ctime, name }, self.clock.monotonic_nanos())?;
+        inner.set_content_ctime(ino, ctime);
+        Ok(())
+    }
+
+    /// The inode is in use: unlinking its last name leaves it as an orphan.
+    pub fn retain(&self, ino: Ino) {
+        self.lock().files.entry(ino).or_default().uses += 1;
+    }
+
+    /// One use less; the last of an orphan lets it go.
+    pub fn release(&self, ino: Ino) {
+        let mut inner = self.lock();
+        let Some(f) = inner.files.get_mut(&ino) else { return };
+        f.uses = f.uses.saturating_sub(1);
+        if f.uses > 0 {
+            return;
+        }
+        let orphan = !self.options.read_only
+            && inner.check_alive().is_ok()
+            && matches!(inner.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0);
+        if orphan {
+            // A failure here is noted by `log` and ends all writing.
+            drop(inner.log(&Record::Release { ino }, self.clock.monotonic_nanos()));
+        }
+        let Some(f) = inner.files.get_mut(&ino) else { return };
+        if orphan {
+            if let Some(c) = inner.files.remove(&ino).and_then(|f| f.content) {
+                inner.pages -= c.pages.len() as u64;
+            }
+            inner.batch.files.remove(&ino);
+        } else if f.content.is_none() {
+            inner.files.remove(&ino);
+        }
+    }
+
+    /// A handle was closed: what was written starts its way to the device, and
+    /// a held-back truncation is held no longer.
+    ///
+    /// # Errors
+    /// An earlier failed write.
+    pub fn flush(&self, ino: Ino) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
+        c.held_since = None;
+        if c.pages.len() >= 32 {
+            inner.write_behind(self, ino)?;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn has_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
+        let group = self.state.xattr_key(ino, name);
+        Ok(self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?.is_some())
+    }
+
+    fn set_content_ctime(&mut self, ino: Ino, ctime: Time) {
+        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            c.ctime = ctime;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What happens with time: commits, checkpoints, index checkpoints, reaping,
+//! sweeping, the durable mark. Nothing here runs by itself; the owner calls
+//! [`Fs::tick`].
+
+use super::{Fs, Inner};
+use crate::Result;
+use nenrin_format::Ino;
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
+use nenrin_format::records::Record;
+
+/// A truncation is held back at most this long.
+const HOLD_NANOS_MAX: u64 = 30_000_000_000;
+/// Idle time after which a durable mark closes the window of P4.
+const MARK_NANOS: u64 = 500_000_000;
+/// Idle time after which the index is checkpointed, so that the next mount is quick.
+const IDLE_NANOS: u64 = 20_000_000_000;
+/// Items reaped by one record.
+const REAP_ITEMS: u32 = 512;
+/// Reap and sweep records in one tick.
+const STEPS_MAX: usize = 8;
+/// Dirty nodes that trigger an index checkpoint: bounds memory.
+const DIRTY_NODES_MAX: u64 = 3000;
+
+/// Where sweeping of history stands.
+pub(super) struct Sweeper {
+    trees: Vec<TreeId>,
+    from: Key,
+}
+
+/// The smallest key of a tree.
+pub(super) const fn first_key() -> Key {
+    Key::new(Ino(0), Kind::Inode, 0, 0)
+}
+
+impl Fs {
+    /// Does what is due. Call it about every 100 ms.
+    ///
+    /// # Errors
+    /// When a write or flush failed; the volume is read-only then.
+    pub fn tick(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let now = self.clock.monotonic_nanos();
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        inner.reap_writes();
+        if inner.commit_is_due(now, self.options.commit_nanos) {
+            drop(inner);
+            self.sync_received(false)?;
+            inner = self.lock();
+        }
+        let every = self.options.checkpoint_nanos;
+        let cut_due = every > 0 && inner.changed_since_cut && now.saturating_sub(inner.last_cut_at) >= every;
+        drop(inner);
+        if cut_due && self.has_room_to_cut() {
+            self.cut_unnamed()?;
+        }
+        self.reap_some()?;
+        self.sweep_some()?;
+        let inner = self.lock();
+        let idle = now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS && inner.window_bytes > 0;
+        let mark = !idle
+            && now.saturating_sub(inner.last_commit_at) >= MARK_NANOS
+            && inner.proven_seq < inner.chain.seq
+            && inner.durable_seq == inner.chain.seq
+            && inner.batch.records.is_empty();
+        let due = idle || self.checkpoint_is_due(&inner);
+        drop(inner);
+        if due {
+            self.index_checkpoint(false)?;
+        } else if mark {
+            self.mark()?;
+        }
+        Ok(())
+    }
+
+    fn has_room_to_cut(&self) -> bool {
+        let usage = self.usage();
+        usage.available_blocks > usage.total_blocks / 50
+    }
+
+    /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
+    pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
+        let volume = self.storage.segments * u64::from(self.storage.segment_blocks) * 4096;
+        let window_max = (volume / 16).clamp(u64::from(self.storage.segment_blocks) * 4096 / 2, WINDOW_BYTES_MAX);
+        inner.window_bytes >= window_max || inner.node_count_dirty() >= DIRTY_NODES_MAX
+    }
+
+    /// Writes an empty record, so that its header proves what was flushed before.
+    fn mark(&self) -> Result<()> {
+        let mut inner = self.lock();
+        if inner.committing {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        Record::Mark.encode_into(&mut bytes);
+        inner.batch.records.push(bytes);
+        self.lead(inner, None);
+        let mut inner = self.lock();
+        // The mark itself needs no mark.
+        inner.proven_seq = inner.chain.seq;
+        inner.check_alive()
+    }
+
+    fn reap_some(&self) -> Result<()> {
+        for _ in 0..STEPS_MAX {
+            let mut inner = self.lock();
+            inner.check_alive()?;
+            let work = inner.state.pending_reaps(Kind::Reap, 1)?;
+            let Some((key, _)) = work.first() else { return Ok(()) };
+            let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max: REAP_ITEMS };
+            inner.log(&record, self.clock.monotonic_nanos())?;
+        }
+        Ok(())
+    }
+
+    fn sweep_some(&self) -> Result<()> {
+        for _ in 0..STEPS_MAX {
+            let mut inner = self.lock();
+            inner.check_alive()?;
+            if inner.sweep.is_none() {
+                if !inner.sweep_wanted {
+                    return Ok(());
+                }
+                inner.sweep_wanted = false;
+                let trees = inner.state.history.iter().map(|t| t.tree.id()).collect();
+                inner.sweep = Some(Sweeper { trees, from: first_key() });
+            }
+            let Some(mut s) = inner.sweep.take() else { return Ok(()) };
+            let Some(tree) = s.trees.last().copied() else { return Ok(()) };
+            match self.sweep_step(&mut inner, tree, s.from, 1024)? {
+                Some(key) => s.from = key,
+                None => {
+                    s.trees.pop();
+                    s.from = first_key();
+                }
+            }
+            inner.sweep = Some(s);
+        }
+        Ok(())
+    }
+
+    /// Sweeps some items of a tree by a record; where to go on.
+    pub(super) fn sweep_step(&self, inner: &mut Inner, tree: TreeId, from: Key, max: u32) -> Result<Option<Key>> {
+        let go_on = inner.sweep_end(tree, &from, max)?;
+        inner.log(&Record::Sweep { tree, from, max }, self.clock.monotonic_nanos())?;
+        Ok(go_on)
+    }
+}
+
+/// Chain bytes that recovery reads at most before an index checkpoint is due.
+/// DESIGN section 6 allows 64 MiB; commits under way come on top.
+pub(super) const WINDOW_BYTES_MAX: u64 = 32 << 20;
+
+impl Inner {
+    fn commit_is_due(&mut self, now: u64, commit_nanos: u64) -> bool {
+        let mut due = self.batch.since.is_some_and(|s| now.saturating_sub(s) >= commit_nanos);
+        for f in self.files.values_mut() {
+            let Some(c) = &mut f.content else { continue };
+            match c.held_since {
+                Some(since) if now.saturating_sub(since) < HOLD_NANOS_MAX => {}
+                _ => {
+                    c.held_since = None;
+                    due |= now.saturating_sub(c.since) >= commit_nanos;
+                }
+            }
+        }
+        due
+    }
+
+    fn node_count_dirty(&self) -> u64 {
+        let history: usize = self.state.history.iter().map(|t| t.tree.dirty_nodes()).sum();
+        (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
+    }
+
+    /// The key at which a sweep of `max` items from `from` would stop.
+    fn sweep_end(&self, tree: TreeId, from: &Key, max: u32) -> Result<Option<Key>> {
+        let Some(t) = self.state.history.iter().find(|t| t.tree.id() == tree) else { return Ok(None) };
+        let last = Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX };
+        let mut seen = 0;
+        let mut end = None;
+        t.tree.scan(&self.state.cache, from, &last, &mut |k, _| {
+            if seen == max {
+                end = Some(*k);
+                return std::ops::ControlFlow::Break(());
+            }
+            seen += 1;
+            std::ops::ControlFlow::Continue(())
+        })?;
+        Ok(end)
+    }
+}

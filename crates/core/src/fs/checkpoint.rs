@@ -1,0 +1,434 @@
+//! Checkpoints that users see, and index checkpoints, from which recovery starts.
+
+use super::commit::Cut;
+use super::{Fs, Inner};
+use crate::index::Frozen;
+use crate::log::chain::Chain;
+use crate::log::index::IndexStamp;
+use crate::segments::KIND_INDEX;
+use crate::state::State;
+use crate::{Barrier, CheckpointInfo, Error, Result};
+use nenrin_device::Ticket;
+use nenrin_format::items::{CHECKPOINT_ASKED, CHECKPOINT_NAMED, Checkpoint};
+use nenrin_format::key::Key;
+use nenrin_format::node::{NodePtr, TreeId};
+use nenrin_format::records::Record;
+use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::{Addr, Cno, Generation, NODE_BLOCKS, SegmentNo};
+use std::sync::{Arc, mpsc};
+
+/// The state at the moment of an index checkpoint.
+struct Freeze {
+    generation: Generation,
+    chain: Chain,
+    root: Root,
+    /// Each tree with what only history trees have: deaths, sealed.
+    trees: Vec<(TreeId, Frozen, (Cno, Cno), bool)>,
+    stamp: IndexStamp,
+}
+
+fn info(cno: Cno, c: &Checkpoint) -> CheckpointInfo {
+    CheckpointInfo {
+        cno,
+        wall: c.wall,
+        name: c.is_named().then(|| c.name.clone()),
+        asked: c.flags & (CHECKPOINT_ASKED | CHECKPOINT_NAMED) != 0,
+    }
+}
+
+impl Fs {
+    /// Cuts a checkpoint of everything received, durably; with a name, a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when the name is taken or impossible.
+    pub fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo> {
+        if let Some(n) = name {
+            check_name(n)?;
+        }
+        let flags = CHECKPOINT_ASKED | if name.is_some() { CHECKPOINT_NAMED } else { 0 };
+        drop(self.room_for(1)?);
+        self.cut(flags, name.unwrap_or(b""))
+    }
+
+    /// Cuts an unnamed checkpoint because time has passed.
+    pub(super) fn cut_unnamed(&self) -> Result<()> {
+        self.cut(0, b"").map(drop)
+    }
+
+    fn cut(&self, flags: u32, name: &[u8]) -> Result<CheckpointInfo> {
+        let mut inner = self.lock_to_change()?;
+        while inner.committing {
+            inner = self.wait_idle(inner);
+            inner.check_alive()?;
+        }
+        if !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name) {
+            return Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(name))));
+        }
+        let (tx, rx) = mpsc::channel();
+        inner.join_all(false);
+        inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
+        inner.last_cut_at = self.clock.monotonic_nanos();
+        inner.changed_since_cut = false;
+        let cno = inner.state.open_cno;
+        self.lead(inner, Some(Cut { wall: self.clock.wall(), flags, name: name.to_vec() }));
+        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))?;
+        let inner = self.lock();
+        inner.state.kept.get(&cno).map(|c| info(cno, c)).ok_or(Error::Stale)
+    }
+
+    /// All kept checkpoints, oldest first.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        self.lock().state.kept.iter().map(|(cno, c)| info(*cno, c)).collect()
+    }
+
+    /// The snapshot of this name.
+    #[must_use]
+    pub fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
+        let inner = self.lock();
+        inner.state.kept.iter().find(|(_, c)| c.is_named() && c.name == name).map(|(cno, c)| info(*cno, c))
+    }
+
+    /// Names a checkpoint, which makes it a snapshot; `None` takes the name away.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when the checkpoint is unknown or the name taken.
+    pub fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()> {
+        if let Some(n) = name {
+            check_name(n)?;
+        }
+        let mut inner = self.room_to_remove()?;
+        if !inner.state.kept.contains_key(&cno) {
+            return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
+        }
+        if let Some(n) = name {
+            if inner.state.kept.iter().any(|(c, k)| *c != cno && k.is_named() && k.name == n) {
+                return Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(n))));
+            }
+        }
+        inner.log(&Record::NameCheckpoint { cno, name: name.unwrap_or(b"") }, self.clock.monotonic_nanos())?;
+        drop(inner);
+        self.sync_received(false)
+    }
+
+    /// Lets checkpoints go. What only they saw is freed in the background.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when one is unknown or named.
+    pub fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
+        let mut inner = self.room_to_remove()?;
+        for cno in cnos {
+            match inner.state.kept.get(cno) {
+                None => return Err(Error::Checkpoint(format!("there is no checkpoint {cno}"))),
+                Some(c) if c.is_named() => {
+                    let name = String::from_utf8_lossy(&c.name).into_owned();
+                    return Err(Error::Checkpoint(format!(
+                        "checkpoint {cno} is kept as snapshot {name}; delete that first"
+                    )));
+                }
+                Some(_) => {}
+            }
+        }
+        inner.log(&Record::DropCheckpoints { cnos: cnos.to_vec() }, self.clock.monotonic_nanos())?;
+        inner.sweep_wanted = true;
+        drop(inner);
+        self.sync_received(false)
+    }
+
+    /// Commits everything, writes the index and a clean superblock. Nothing
+    /// can be changed afterwards.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn close(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.sync_all()?;
+        let mut inner = self.lock();
+        let stamp = inner.data_stamp(self.clock.wall());
+        let closed = {
+            let inner = &mut *inner;
+            inner.data.finish(stamp, &mut inner.state.segments)
+        };
+        inner.start_summaries(self, closed)?;
+        drop(inner);
+        self.index_checkpoint(true)?;
+        self.lock().closed = true;
+        Ok(())
+    }
+
+    /// Writes dirty index nodes and a new root: recovery starts there from then on.
+    pub(crate) fn index_checkpoint(&self, clean: bool) -> Result<()> {
+        let mut inner = self.lock();
+        while inner.committing || inner.checkpointing {
+            inner = self.wait_idle(inner);
+        }
+        inner.check_alive()?;
+        inner.checkpointing = true;
+        inner.committing = true;
+        let sealed = inner.seal(self, None);
+        let freeze =
+            if sealed.is_ok() { inner.freeze(self) } else { Err(Error::Failed("the log could not be written".into())) };
+        // Summaries and data under way must be on the device before the root is.
+        let writes = inner.take_writes(|_| true);
+        drop(inner);
+        let committed = self.end_commit(sealed);
+        let result =
+            committed.and_then(|()| self.finish_writes(writes)).and_then(|()| self.write_freeze(&freeze?, clean));
+        let mut inner = self.lock();
+        if let Err(e) = &result {
+            inner.fail(&e.to_string());
+        }
+        inner.checkpointing = false;
+        drop(inner);
+        self.idle.notify_all();
+        result
+    }
+
+    /// Carries out a commit sealed by an index checkpoint, and leads those
+    /// that came meanwhile.
+    fn end_commit(&self, sealed: std::result::Result<super::commit::Commit, (Error, Vec<super::Done>)>) -> Result<()> {
+        let (result, waiters) = match sealed {
+            Ok(mut commit) => {
+                let waiters = commit.take_waiters();
+                (self.carry_out(commit), waiters)
+            }
+            Err((e, waiters)) => (Err(e), waiters),
+        };
+        for done in waiters {
+            done(result.clone());
+        }
+        let mut inner = self.lock();
+        if inner.batch.waiters.is_empty() {
+            inner.committing = false;
+            drop(inner);
+            self.idle.notify_all();
+        } else {
+            self.lead(inner, None);
+        }
+        result
+    }
+
+    fn write_freeze(&self, freeze: &Freeze, clean: bool) -> Result<()> {
+        let mut tickets: Vec<Ticket> = Vec::new();
+        let mut roots: Vec<TreeRoot> = Vec::new();
+        for (id, frozen, deaths, sealed) in &freeze.trees {
+            let mut root = frozen.write(freeze.generation.0, &mut |node, level, first| {
+                self.place_node(*id, node, level, first, freeze.stamp, &mut tickets)
+            })?;
+            root.deaths = *deaths;
+            root.sealed = *sealed;
+            roots.push(root);
+        }
+        let mut inner = self.lock();
+        for copy in 0..2 {
+            if let Some((addr, bytes)) = inner.index[copy].take(freeze.stamp) {
+                tickets.push(self.storage.submit_write(addr, Arc::new(bytes))?);
+            }
+        }
+        let empty: Vec<TreeId> = roots.iter().filter(|r| r.ptr.is_none() && r.sealed).map(|r| r.tree).collect();
+        inner.settle(freeze, &empty);
+        let mut root = freeze.root.clone();
+        root.trees = roots;
+        root.index_segments = inner.state.segments.index_segments(freeze.generation);
+        let bytes = root.encode();
+        let blocks = nenrin_format::partial::summary_blocks(bytes.len(), 0);
+        let mut places = [(SegmentNo(0), Addr::NONE, 0); 2];
+        for (copy, place) in places.iter_mut().enumerate() {
+            self.ensure_index_room(&mut inner, copy, blocks, freeze.stamp, &mut tickets)?;
+            let log = &mut inner.index[copy];
+            let (addr, data, crc) = log.root(&bytes, freeze.stamp).ok_or(Error::NoSpace)?;
+            *place = (addr.segment(), addr, crc);
+            tickets.push(self.storage.submit_write(addr, Arc::new(data))?);
+        }
+        let mut superblock = inner.superblock.clone();
+        drop(inner);
+        for t in tickets {
+            t.wait()?;
+        }
+        if self.options.barrier != Barrier::None {
+            self.flush_device()?;
+        }
+        superblock.generation = freeze.generation;
+        superblock.epoch = freeze.chain.epoch;
+        superblock.clean = clean;
+        superblock.written_at = freeze.stamp.now;
+        superblock.root = places.map(|(segment, addr, crc)| (self.storage.segment_ref(segment), addr, crc));
+        superblock.root_blocks = blocks;
+        superblock.chain = (freeze.chain.segment, freeze.chain.block);
+        superblock.chain_next = freeze.chain.next;
+        superblock.chain_seq = freeze.chain.seq;
+        superblock.chain_last = freeze.chain.last_addr;
+        superblock.chain_crc = freeze.chain.last_crc;
+        self.publish(superblock, freeze)
+    }
+
+    /// Writes the superblock, and frees what no usable root needs any more.
+    fn publish(&self, mut superblock: nenrin_format::superblock::Superblock, freeze: &Freeze) -> Result<()> {
+        let now = self.clock.monotonic_nanos();
+        let before = {
+            let mut inner = self.lock();
+            superblock.mounted_nanos = inner.superblock.mounted_nanos + now.saturating_sub(inner.mounted_at);
+            inner.mounted_at = now;
+            inner.generation()
+        };
+        self.storage.write_slots(&superblock)?;
+        if self.options.barrier != Barrier::None {
+            self.flush_device()?;
+        }
+        let mut inner = self.lock();
+        for (_, addr, _) in &superblock.root {
+            inner.segments().pin(addr.segment());
+        }
+        inner.root_pins.push_back(superblock.root.map(|(_, addr, _)| addr.segment()));
+        while inner.root_pins.len() > 2 {
+            for segment in inner.root_pins.pop_front().into_iter().flatten() {
+                inner.segments().unpin(segment);
+            }
+        }
+        inner.superblock = superblock;
+        if self.options.barrier != Barrier::None {
+            inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
+        }
+        inner.counters.index_checkpoints += 1;
+        let freed = inner.segments().promote(before);
+        drop(inner);
+        if self.options.discard {
+            for segment in freed {
+                // Advice only: a device that refuses it keeps working.
+                drop(self.storage.submit_discard(segment)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a node its two places; full partials are written on the way.
+    fn place_node(
+        &self,
+        tree: TreeId,
+        node: &[u8],
+        level: u8,
+        first: &Key,
+        stamp: IndexStamp,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<[Addr; 2]> {
+        let mut inner = self.lock();
+        inner.counters.nodes += 1;
+        let mut out = [Addr::NONE; 2];
+        for (copy, addr) in out.iter_mut().enumerate() {
+            if inner.index[copy].is_full() {
+                if let Some((at, bytes)) = inner.index[copy].take(stamp) {
+                    tickets.push(self.storage.submit_write(at, Arc::new(bytes))?);
+                }
+            }
+            self.ensure_index_room(&mut inner, copy, NODE_BLOCKS, stamp, tickets)?;
+            *addr = inner.index[copy].push(tree, level, first, node).ok_or(Error::NoSpace)?;
+            let segment = addr.segment();
+            inner.segments().add_node(segment);
+        }
+        Ok(out)
+    }
+
+    fn ensure_index_room(
+        &self,
+        inner: &mut Inner,
+        copy: usize,
+        blocks: u32,
+        stamp: IndexStamp,
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
+            return Ok(());
+        }
+        if let Some((at, bytes)) = inner.index[copy].take(stamp) {
+            tickets.push(self.storage.submit_write(at, Arc::new(bytes))?);
+        }
+        if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
+            return Ok(());
+        }
+        if blocks + 1 > self.storage.segment_blocks {
+            return Err(Error::TooLarge);
+        }
+        let fresh = inner.segments().allocate(KIND_INDEX, stamp.now).ok_or(Error::NoSpace)?;
+        if let Some(old) = inner.index[copy].segment {
+            inner.segments().seal(old);
+        }
+        inner.index[copy].start_segment(fresh);
+        Ok(())
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    let bad = name.is_empty()
+        || name.len() > 255
+        || name.contains(&b'/')
+        || name.contains(&0)
+        || name.iter().all(u8::is_ascii_digit);
+    if bad {
+        return Err(Error::Checkpoint("a snapshot's name has 1 to 255 bytes, no slash, and is not a number".into()));
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Freezes trees and counters. The batch was sealed just before, so the
+    /// state is exactly what the chain says up to its last partial.
+    fn freeze(&mut self, fs: &Fs) -> Result<Freeze> {
+        let generation = self.state.segments.next_generation;
+        let seq = self.chain.seq;
+        self.state.segments.chain_contained(seq);
+        self.state.store_segments()?;
+        self.state.segments.next_generation = generation.next();
+        self.window_bytes = 0;
+        let s = &mut self.state;
+        let root = Root {
+            next_ino: s.next_ino,
+            open_cno: s.open_cno,
+            last_cno: s.last_cno,
+            next_tree: s.next_tree,
+            inodes: s.inodes,
+            live_blocks: s.live_blocks,
+            history_blocks: s.history_blocks,
+            next_backref: s.next_backref,
+            trees: Vec::new(),
+            index_segments: Vec::new(),
+        };
+        let none = (Cno(0), Cno(0));
+        let mut trees =
+            vec![(TreeId::LIVE, s.live.freeze(), none, false), (TreeId::SPACE, s.space.freeze(), none, false)];
+        for t in &mut s.history {
+            trees.push((t.tree.id(), t.tree.freeze(), t.deaths, t.sealed));
+        }
+        let stamp = IndexStamp {
+            uuid: self.chain.uuid,
+            epoch: self.chain.epoch,
+            seq,
+            open_cno: self.state.open_cno,
+            now: fs.clock.wall(),
+        };
+        Ok(Freeze { generation, chain: self.chain.clone(), root, trees, stamp })
+    }
+
+    /// The frozen trees are written: memory follows, and node versions that
+    /// this root does not need stop counting.
+    fn settle(&mut self, freeze: &Freeze, empty: &[TreeId]) {
+        let State { live, space, history, cache, segments, .. } = &mut self.state;
+        let mut freed: Vec<NodePtr> = live.settle(cache);
+        freed.extend(space.settle(cache));
+        for t in history.iter_mut() {
+            if freeze.trees.iter().any(|(id, ..)| *id == t.tree.id()) {
+                freed.extend(t.tree.settle(cache));
+            }
+        }
+        history.retain(|t| !(empty.contains(&t.tree.id()) && t.tree.items() == 0));
+        // Emptied by this root, not by the next one.
+        let next = std::mem::replace(&mut segments.next_generation, freeze.generation);
+        for ptr in freed {
+            for addr in ptr.copies {
+                segments.sub_node(addr.segment());
+            }
+        }
+        segments.next_generation = next;
+    }
+}

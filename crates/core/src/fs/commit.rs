@@ -1,0 +1,571 @@
+//! Commits: what was received goes to the chain, and callers are told.
+
+use super::{DataWrite, Fs, Inner, flushes};
+use crate::content::{Content, Over, Page};
+use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
+use crate::log::data::DataSummary;
+use crate::{Barrier, Error, Order, Result};
+use nenrin_device::AlignedBuf;
+use nenrin_format::items::Extent;
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::records::Record;
+use nenrin_format::wire::Reader;
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, MutexGuard, mpsc};
+
+/// Told once a sync is durable, or has failed.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Most pages that travel in the chain; more go to data segments first.
+const CHAIN_PAGES_MAX: usize = 64;
+/// Bytes of one content record, so that several share a partial.
+const CONTENT_RECORD_BYTES_MAX: usize = 24 << 10;
+/// Unflushed data a commit may name before it flushes that first, so that
+/// recovery never reads much data.
+const UNFLUSHED_DATA_BLOCKS_MAX: u64 = 256;
+/// Blocks that a truncation to nothing cuts off at once; more become a dead
+/// fork for the reaper.
+const BLOCKS_CUT_AT_ONCE: u64 = 1024;
+/// Blocks under one checksum in large aligned extents, as a power of two.
+const COARSE_GRANULE_SHIFT: u8 = 2;
+
+/// A commit that was laid out and is to be written.
+pub(super) struct Commit {
+    partials: Vec<(Addr, Arc<AlignedBuf>)>,
+    writes: Vec<DataWrite>,
+    seq: Seq,
+    flush_data_first: bool,
+    waiters: Vec<Done>,
+    cut: Option<Cno>,
+}
+
+impl Commit {
+    /// Those who wait for it.
+    pub(super) fn take_waiters(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.waiters)
+    }
+}
+
+/// A checkpoint to cut at the end of a commit.
+pub(super) struct Cut {
+    /// Wall time.
+    pub wall: Time,
+    /// Flags of the item.
+    pub flags: u32,
+    /// Name of a snapshot, or nothing.
+    pub name: Vec<u8>,
+}
+
+impl Fs {
+    /// Makes a file's content, and every namespace operation before, durable.
+    /// `done` runs on this thread or on that of the commit's leader.
+    pub fn fsync(&self, ino: Ino, done: Done) {
+        if self.options.read_only {
+            return done(Ok(()));
+        }
+        let mut inner = self.lock();
+        if let Err(e) = inner.check_alive() {
+            drop(inner);
+            return done(Err(e));
+        }
+        match self.options.order {
+            Order::Relaxed => {
+                if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+                    c.held_since = None;
+                    inner.batch.files.insert(ino);
+                }
+            }
+            Order::Strict => inner.join_all(true),
+        }
+        if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            c.held_since = None;
+            inner.batch.files.insert(ino);
+        }
+        if !inner.batch.waiters.is_empty() || inner.committing {
+            inner.counters.shared_commits += 1;
+        }
+        inner.batch.waiters.push(done);
+        if !inner.committing {
+            self.lead(inner, None);
+        }
+    }
+
+    /// [`Fs::fsync`], waiting.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn fsync_wait(&self, ino: Ino) -> Result<()> {
+        let (tx, rx) = mpsc::channel();
+        self.fsync(ino, Box::new(move |r| drop(tx.send(r))));
+        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))
+    }
+
+    /// Commits everything received, of all files, and makes it durable.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync_received(true)
+    }
+
+    /// Commits what was received; files whose truncation is held back only with `held`.
+    pub(super) fn sync_received(&self, held: bool) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let (tx, rx) = mpsc::channel();
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        inner.join_all(held);
+        inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
+        if inner.committing {
+            drop(inner);
+        } else {
+            self.lead(inner, None);
+        }
+        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))
+    }
+
+    /// Leads commits until nobody waits. With `cut`, the first of them ends
+    /// with a checkpoint.
+    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>) {
+        inner.committing = true;
+        loop {
+            let commit = inner.seal(self, cut.take());
+            drop(inner);
+            let (result, waiters) = match commit {
+                Ok(mut commit) => {
+                    let waiters = commit.take_waiters();
+                    (self.carry_out(commit), waiters)
+                }
+                Err((e, waiters)) => (Err(e), waiters),
+            };
+            for done in waiters {
+                done(result.clone());
+            }
+            inner = self.lock();
+            if inner.batch.waiters.is_empty() {
+                break;
+            }
+        }
+        inner.committing = false;
+        let due = !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(&inner);
+        drop(inner);
+        self.idle.notify_all();
+        if due {
+            // A failure is noted there and told to everybody who comes later.
+            drop(self.index_checkpoint(false));
+        }
+    }
+
+    /// Writes a commit and flushes as the barrier mode says.
+    pub(super) fn carry_out(&self, commit: Commit) -> Result<()> {
+        let result = self.write_commit(&commit.partials, commit.writes, commit.flush_data_first);
+        let mut inner = self.lock();
+        for (addr, _) in &commit.partials {
+            inner.inflight.remove(addr);
+        }
+        match result {
+            Ok(flushed) => {
+                if flushed {
+                    inner.durable_seq = inner.durable_seq.max(commit.seq);
+                }
+                inner.last_commit_at = self.clock.monotonic_nanos();
+                if commit.cut.is_some() {
+                    inner.counters.checkpoints += 1;
+                }
+                inner.check_alive()
+            }
+            Err(e) => {
+                inner.fail(&e.to_string());
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether what was written before is flushed now.
+    fn write_commit(
+        &self,
+        partials: &[(Addr, Arc<AlignedBuf>)],
+        writes: Vec<DataWrite>,
+        flush_data_first: bool,
+    ) -> Result<bool> {
+        self.finish_writes(writes)?;
+        if flush_data_first {
+            self.flush_device()?;
+        }
+        let barrier = flushes(self.options.barrier);
+        let Some(((last_addr, last), before)) = partials.split_last() else {
+            return Ok(false);
+        };
+        let tickets = before
+            .iter()
+            .map(|(addr, bytes)| self.storage.submit_write(*addr, bytes.clone()))
+            .collect::<Result<Vec<_>>>()?;
+        for t in tickets {
+            t.wait()?;
+        }
+        if barrier {
+            self.lock().counters.flushes += 1;
+            self.storage.write_flush(*last_addr, last.clone())?;
+        } else {
+            self.storage.write(*last_addr, last.clone())?;
+        }
+        Ok(barrier)
+    }
+
+    /// Flushes and counts it.
+    pub(super) fn flush_device(&self) -> Result<()> {
+        self.lock().counters.flushes += 1;
+        self.storage.flush()
+    }
+
+    /// Waits for data writes, and lets go of their buffers.
+    pub(super) fn finish_writes(&self, writes: Vec<DataWrite>) -> Result<()> {
+        let mut result = Ok(());
+        let mut done = Vec::with_capacity(writes.len());
+        for w in writes {
+            if let Err(e) = w.ticket.wait() {
+                result = Err(Error::from(e));
+            }
+            done.push((w.addr, w.blocks));
+        }
+        if !done.is_empty() {
+            let mut inner = self.lock();
+            for (addr, _) in done {
+                inner.inflight.remove(&addr);
+            }
+            if let Err(e) = &result {
+                inner.fail(&e.to_string());
+            }
+        }
+        result
+    }
+}
+
+impl Inner {
+    /// All files with uncommitted content join the open batch; those held back only with `held`.
+    pub(super) fn join_all(&mut self, held: bool) {
+        for (ino, f) in &mut self.files {
+            if let Some(c) = &mut f.content {
+                if held || c.held_since.is_none() {
+                    c.held_since = None;
+                    self.batch.files.insert(*ino);
+                }
+            }
+        }
+    }
+
+    /// Lays out the open batch as one logical segment and applies what was not
+    /// applied yet. An error here leaves memory ahead of the log: it is final.
+    pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
+        let mut batch = std::mem::take(&mut self.batch);
+        let waiters = std::mem::take(&mut batch.waiters);
+        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch.records, &batch.files, cut));
+        match sealed {
+            Ok(mut commit) => {
+                commit.waiters = waiters;
+                Ok(commit)
+            }
+            Err(e) => {
+                self.fail(&e.to_string());
+                Err((e, waiters))
+            }
+        }
+    }
+
+    fn seal_batch(
+        &mut self,
+        fs: &Fs,
+        records: Vec<Vec<u8>>,
+        files: &BTreeSet<Ino>,
+        cut: Option<Cut>,
+    ) -> Result<Commit> {
+        let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
+        let mut data_blocks = 0;
+        let total: usize =
+            files.iter().filter_map(|ino| self.files.get(ino)?.content.as_ref()).map(|c| c.pages.len()).sum();
+        let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
+        for ino in files {
+            if total > chain_max {
+                self.write_behind(fs, *ino)?;
+            }
+            data_blocks += self.collect(*ino, chain_max, &mut queue)?;
+        }
+        let cut_cno = match cut {
+            Some(cut) => {
+                let cno = self.state.open_cno;
+                let mounted =
+                    self.superblock.mounted_nanos + fs.clock.monotonic_nanos().saturating_sub(self.mounted_at);
+                let mut bytes = Vec::new();
+                Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: mounted, flags: cut.flags, name: &cut.name }
+                    .encode_into(&mut bytes);
+                queue.push_back(Unit::Late(bytes));
+                Some(cno)
+            }
+            None => None,
+        };
+        let writes = self.take_writes(|ino| files.contains(&ino));
+        let flush_data_first = data_blocks > UNFLUSHED_DATA_BLOCKS_MAX && fs.options.barrier != Barrier::None;
+        let stamp = Stamp {
+            durable_seq: self.durable_seq,
+            open_cno: self.state.open_cno,
+            now: fs.clock.wall(),
+            data_flushed: flush_data_first || data_blocks == 0,
+        };
+        let partials = self.seal_queue(fs, queue, stamp)?;
+        if !partials.is_empty() {
+            self.counters.commits += 1;
+        }
+        let seq = self.chain.seq;
+        Ok(Commit { partials, writes, seq, flush_data_first, waiters: Vec::new(), cut: cut_cno })
+    }
+
+    fn seal_queue(&mut self, fs: &Fs, mut queue: VecDeque<Unit>, stamp: Stamp) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
+        let mut partials = Vec::new();
+        while !queue.is_empty() {
+            let first = partials.is_empty();
+            let sealed = self.chain.seal(&mut queue, first, stamp, &fs.storage, &mut self.state.segments)?;
+            self.proven_seq = self.proven_seq.max(stamp.durable_seq);
+            let Sealed { addr, bytes, base, late, .. } = sealed;
+            for record in &late {
+                let record = Record::decode(&mut Reader::new(record))
+                    .map_err(|why| Error::Corrupt(format!("a record just encoded does not decode: {why}")))?;
+                self.state.apply(&record, base)?;
+            }
+            self.counters.chain_partials += 1;
+            self.counters.chain_blocks += (bytes.len() / BLOCK_BYTES) as u64;
+            self.window_bytes += bytes.len() as u64;
+            let bytes = Arc::new(bytes);
+            self.inflight.insert(addr, bytes.clone());
+            partials.push((addr, bytes));
+        }
+        Ok(partials)
+    }
+
+    /// Data writes of the files for which `which` holds.
+    pub(super) fn take_writes(&mut self, which: impl Fn(Ino) -> bool) -> Vec<DataWrite> {
+        let (mine, others) = std::mem::take(&mut self.writes).into_iter().partition(|w| which(w.ino));
+        self.writes = others;
+        mine
+    }
+
+    /// Turns a file's uncommitted content into units. Returns how many blocks
+    /// they name outside the chain.
+    fn collect(&mut self, ino: Ino, chain_max: usize, queue: &mut VecDeque<Unit>) -> Result<u64> {
+        let Some(file) = self.files.get_mut(&ino) else { return Ok(0) };
+        let Some(mut content) = file.content.take() else { return Ok(0) };
+        let unused = file.uses == 0;
+        if unused {
+            self.files.remove(&ino);
+        }
+        self.pages -= content.pages.len() as u64;
+        let Some(inode) = self.state.inode(ino)? else { return Ok(0) };
+        let is_inline = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
+        let mut ops = Vec::new();
+        if let Some(bytes) = inline_content(&content, inode.blocks) {
+            if content.replaced && inode.blocks > BLOCKS_CUT_AT_ONCE {
+                ops.push(OwnedOp::NewFork);
+            }
+            if !bytes.is_empty() || is_inline {
+                ops.push(OwnedOp::Inline(bytes));
+            }
+            let (size, times, editor_uid) = (content.size, (content.mtime, content.ctime), content.editor_uid);
+            queue.push_back(Unit::Content { ino, size, times, editor_uid, ops, pages: Vec::new() });
+            return Ok(0);
+        }
+        if content.replaced {
+            let huge = inode.blocks > BLOCKS_CUT_AT_ONCE;
+            ops.push(if huge { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) });
+        }
+        let mut outside = 0;
+        for (from, to, over) in content.overlay.iter() {
+            match over {
+                Over::Hole if content.replaced => {}
+                Over::Hole => ops.push(OwnedOp::Hole(from, to - from)),
+                Over::Extent(e) => {
+                    outside += u64::from(e.stored_blocks());
+                    ops.push(OwnedOp::Extent(from, e.clone()));
+                }
+            }
+        }
+        let runs = content.take_runs();
+        content_units(ino, &content, ops, runs, chain_max, queue);
+        Ok(outside)
+    }
+}
+
+/// The whole content, if it is small enough to live in the index.
+fn inline_content(content: &Content, blocks: u64) -> Option<Vec<u8>> {
+    let fits = content.size <= INLINE_BYTES_MAX as u64
+        && (content.replaced || blocks == 0)
+        && !content.overlay.has_extents()
+        && content.pages.keys().all(|b| *b == 0);
+    match content.pages.get(&0) {
+        Some(page) if fits => Some(page[..content.size as usize].to_vec()),
+        None if fits && content.replaced => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+/// Cuts steps and pages into units that fit partials.
+fn content_units(
+    ino: Ino,
+    content: &Content,
+    ops: Vec<OwnedOp>,
+    runs: Vec<(u64, Vec<Page>)>,
+    chain_max: usize,
+    queue: &mut VecDeque<Unit>,
+) {
+    let mut unit_ops = Vec::new();
+    let mut unit_pages: Vec<Page> = Vec::new();
+    let mut bytes = 0;
+    let mut flush = |ops: &mut Vec<OwnedOp>, pages: &mut Vec<Page>| {
+        queue.push_back(Unit::Content {
+            ino,
+            size: content.size,
+            times: (content.mtime, content.ctime),
+            editor_uid: content.editor_uid,
+            ops: std::mem::take(ops),
+            pages: std::mem::take(pages),
+        });
+    };
+    for op in ops {
+        bytes += match &op {
+            OwnedOp::Extent(_, e) => 33 + 4 * e.crcs.len(),
+            _ => 17,
+        };
+        unit_ops.push(op);
+        if bytes > CONTENT_RECORD_BYTES_MAX {
+            flush(&mut unit_ops, &mut unit_pages);
+            bytes = 0;
+        }
+    }
+    for (start, run) in runs {
+        let mut block = start;
+        let mut run = run.into_iter().peekable();
+        while run.peek().is_some() {
+            if unit_pages.len() >= chain_max || bytes > CONTENT_RECORD_BYTES_MAX {
+                flush(&mut unit_ops, &mut unit_pages);
+                bytes = 0;
+            }
+            let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
+            let room = (chain_max - unit_pages.len()).min(window as usize);
+            let pages: Vec<Page> = run.by_ref().take(room).collect();
+            let crcs: Vec<u32> = pages.iter().map(|p| nenrin_format::crc(&p[..])).collect();
+            let blocks = pages.len() as u32;
+            bytes += 33 + 4 * crcs.len();
+            let addr = Addr::payload(unit_pages.len() as u32);
+            unit_ops.push(OwnedOp::Extent(block, new_extent(addr, blocks, 0, crcs)));
+            unit_pages.extend(pages);
+            block += u64::from(blocks);
+        }
+    }
+    // Even a commit without steps records size and times.
+    flush(&mut unit_ops, &mut unit_pages);
+}
+
+fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {
+    Extent { birth: Cno(0), addr, blocks, flags: 0, granule_shift, lead: 0, tail: 0, crcs }
+}
+
+impl Inner {
+    /// Starts writing all pages of a file to data segments; the overlay names
+    /// them from now on.
+    pub(super) fn write_behind(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
+        let fork = self.state.inode(ino)?.map_or(0, |i| i.fork);
+        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
+        let runs = content.take_runs();
+        let mut extents = Vec::new();
+        for (start, run) in &runs {
+            self.pages -= run.len() as u64;
+            let mut done = 0;
+            while done < run.len() {
+                let block = start + done as u64;
+                let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
+                let want = (run.len() - done).min(window as usize);
+                let (addr, count) = self.allocate_data(fs, (ino, fork, block), want as u32)?;
+                let pages = &run[done..done + count as usize];
+                extents.push((block, addr, pages));
+                done += count as usize;
+            }
+        }
+        let placed = merge_adjacent(extents);
+        for group in placed {
+            self.start_data_write(fs, ino, &group)?;
+        }
+        Ok(())
+    }
+
+    fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
+        let stamp = self.data_stamp(fs.clock.wall());
+        let mut closed = Vec::new();
+        let got = self.data.allocate(owner, want, 0, stamp, &fs.storage, &mut self.state.segments, &mut closed);
+        self.start_summaries(fs, closed)?;
+        got.ok_or(Error::NoSpace)
+    }
+
+    /// Starts writing summaries of data partials.
+    pub(super) fn start_summaries(&mut self, fs: &Fs, closed: impl IntoIterator<Item = DataSummary>) -> Result<()> {
+        for DataSummary { addr, bytes } in closed {
+            let ticket = fs.storage.submit_write(addr, Arc::new(bytes))?;
+            self.writes.push(DataWrite { ino: Ino(0), addr, blocks: 1, ticket });
+        }
+        Ok(())
+    }
+
+    /// One device write for runs that lie next to each other on the device.
+    fn start_data_write(&mut self, fs: &Fs, ino: Ino, group: &[(u64, Addr, &[Page])]) -> Result<()> {
+        let Some((_, first, _)) = group.first() else { return Ok(()) };
+        let blocks: usize = group.iter().map(|(_, _, p)| p.len()).sum();
+        let mut buf = AlignedBuf::zeroed(blocks * BLOCK_BYTES);
+        let mut at = 0;
+        for (block, addr, pages) in group {
+            let start = at;
+            for page in *pages {
+                buf[at..at + BLOCK_BYTES].copy_from_slice(&page[..]);
+                at += BLOCK_BYTES;
+            }
+            let granule = 1usize << COARSE_GRANULE_SHIFT;
+            let coarse = pages.len() >= 4 * granule && pages.len() % granule == 0 && block % granule as u64 == 0;
+            let shift = if coarse { COARSE_GRANULE_SHIFT } else { 0 };
+            let crcs = buf[start..at].chunks_exact(BLOCK_BYTES << shift).map(nenrin_format::crc).collect();
+            let extent = new_extent(*addr, pages.len() as u32, shift, crcs);
+            if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+                c.overlay.set(*block, block + pages.len() as u64, Over::Extent(extent));
+            }
+        }
+        self.counters.data_blocks += blocks as u64;
+        let buf = Arc::new(buf);
+        self.inflight.insert(*first, buf.clone());
+        let ticket = fs.storage.submit_write(*first, buf)?;
+        self.writes.push(DataWrite { ino, addr: *first, blocks: blocks as u32, ticket });
+        Ok(())
+    }
+}
+
+/// Groups placed runs that follow each other on the device, up to 4 MiB.
+fn merge_adjacent(extents: Vec<(u64, Addr, &[Page])>) -> Vec<Vec<(u64, Addr, &[Page])>> {
+    const GROUP_BLOCKS_MAX: usize = 1024;
+    let mut groups: Vec<Vec<(u64, Addr, &[Page])>> = Vec::new();
+    let mut blocks = 0;
+    for e in extents {
+        let follows = groups.last().and_then(|g| g.last()).is_some_and(|(_, addr, pages)| {
+            addr.add(pages.len() as u32) == e.1
+                && addr.segment() == e.1.segment()
+                && blocks + e.2.len() <= GROUP_BLOCKS_MAX
+        });
+        match groups.last_mut() {
+            Some(g) if follows => {
+                blocks += e.2.len();
+                g.push(e);
+            }
+            _ => {
+                blocks = e.2.len();
+                groups.push(vec![e]);
+            }
+        }
+    }
+    groups
+}

@@ -1,0 +1,341 @@
+//! An open volume: the calls of the library over state, log and content.
+//!
+//! One lock guards everything in memory; no device write and no read of
+//! content happens under it. Whoever finds no commit under way becomes its
+//! leader; callers that come meanwhile join the next one.
+//!
+//! Invariants
+//! 1. Every change of the state is made by applying a record that is appended
+//!    to the open batch, in the same order ([`Inner::log`], [`Inner::seal`]).
+//! 2. After a failed write or flush nothing more is acknowledged.
+//! 3. A batch is acknowledged after all it names is on the device and, unless
+//!    `barrier=` says otherwise, flushed.
+
+mod attrs;
+mod background;
+mod checkpoint;
+mod cleaning;
+mod commit;
+mod namespace;
+mod read;
+mod space;
+mod write;
+
+use crate::content::File;
+use crate::log::chain::Chain;
+use crate::log::data::DataStamp;
+use crate::log::{DataLog, IndexLog};
+use crate::recovery::RecoveryReport;
+use crate::segments::{SegmentState, Segments};
+use crate::state::State;
+use crate::storage::Storage;
+use crate::{Barrier, Clock, Error, MountOptions, Result};
+use nenrin_device::{AlignedBuf, Ticket};
+use nenrin_format::records::Record;
+use nenrin_format::superblock::Superblock;
+use nenrin_format::{Addr, Generation, Ino, SegmentNo, Seq};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+pub use commit::Done;
+pub(crate) use read::verify;
+
+/// Counts of what was done since the volume was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Logical segments written to the chain.
+    pub commits: u64,
+    /// Chain partials written.
+    pub chain_partials: u64,
+    /// Blocks of chain partials.
+    pub chain_blocks: u64,
+    /// Blocks of content written to data partials.
+    pub data_blocks: u64,
+    /// Index nodes written, each counted once although there are two copies.
+    pub nodes: u64,
+    /// Flushes asked for.
+    pub flushes: u64,
+    /// Index checkpoints.
+    pub index_checkpoints: u64,
+    /// Checkpoints cut.
+    pub checkpoints: u64,
+    /// Unnamed checkpoints let go to make room.
+    pub checkpoints_shed: u64,
+    /// Blocks moved by cleaning.
+    pub moved_blocks: u64,
+    /// Callers that shared a commit with another.
+    pub shared_commits: u64,
+}
+
+/// A data write that was started.
+struct DataWrite {
+    ino: Ino,
+    addr: Addr,
+    blocks: u32,
+    ticket: Ticket,
+}
+
+/// What waits for the next commit.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Vec<u8>>,
+    bytes: usize,
+    files: BTreeSet<Ino>,
+    waiters: Vec<Done>,
+    since: Option<u64>,
+}
+
+/// Everything in memory.
+struct Inner {
+    state: State,
+    files: HashMap<Ino, File>,
+    chain: Chain,
+    data: DataLog,
+    index: [IndexLog; 2],
+    batch: Batch,
+    /// Blocks on their way to the device, by address of the first.
+    inflight: BTreeMap<Addr, Arc<AlignedBuf>>,
+    writes: Vec<DataWrite>,
+    committing: bool,
+    checkpointing: bool,
+    durable_seq: Seq,
+    superblock: Superblock,
+    /// Segments of the usable roots' partials, older first.
+    root_pins: VecDeque<[SegmentNo; 2]>,
+    /// Pages in memory.
+    pages: u64,
+    /// Chain bytes since the last index checkpoint.
+    window_bytes: u64,
+    /// Highest `durable_seq` a written header states.
+    proven_seq: Seq,
+    last_commit_at: u64,
+    last_cut_at: u64,
+    changed_since_cut: bool,
+    mounted_at: u64,
+    sweep: Option<background::Sweeper>,
+    sweep_wanted: bool,
+    failed: Option<String>,
+    counters: Counters,
+    closed: bool,
+}
+
+/// An open volume.
+pub struct Fs {
+    inner: Mutex<Inner>,
+    idle: Condvar,
+    storage: Arc<Storage>,
+    clock: Arc<dyn Clock>,
+    options: MountOptions,
+    report: RecoveryReport,
+}
+
+/// Parts that recovery hands over.
+pub(crate) struct Opened {
+    pub storage: Arc<Storage>,
+    pub state: State,
+    pub chain: Chain,
+    pub superblock: Superblock,
+    pub report: RecoveryReport,
+    pub window_bytes: u64,
+    pub root_pins: VecDeque<[SegmentNo; 2]>,
+}
+
+impl Fs {
+    pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, options: MountOptions) -> Self {
+        let now = clock.monotonic_nanos();
+        let durable_seq = opened.chain.seq;
+        let inner = Inner {
+            state: opened.state,
+            files: HashMap::new(),
+            chain: opened.chain,
+            data: DataLog::default(),
+            index: [IndexLog::default(), IndexLog::default()],
+            batch: Batch::default(),
+            inflight: BTreeMap::new(),
+            writes: Vec::new(),
+            committing: false,
+            checkpointing: false,
+            durable_seq,
+            superblock: opened.superblock,
+            root_pins: opened.root_pins,
+            pages: 0,
+            window_bytes: opened.window_bytes,
+            proven_seq: durable_seq,
+            last_commit_at: now,
+            last_cut_at: now,
+            changed_since_cut: false,
+            mounted_at: now,
+            sweep: None,
+            sweep_wanted: false,
+            failed: None,
+            counters: Counters::default(),
+            closed: false,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            idle: Condvar::new(),
+            storage: opened.storage,
+            clock,
+            options,
+            report: opened.report,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic under the lock leaves state that must not be written; the
+        // failure below sees to it that nothing is.
+        self.inner.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
+            let mut guard = poisoned.into_inner();
+            guard.fail("a thread stopped in the middle of a change");
+            guard
+        })
+    }
+
+    /// The lock, if the volume may be changed.
+    fn lock_to_change(&self) -> Result<MutexGuard<'_, Inner>> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let inner = self.lock();
+        inner.check_alive()?;
+        Ok(inner)
+    }
+
+    fn wait_idle<'a>(&self, guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets inodes go that nobody uses: those that `which` finds.
+    pub(crate) fn log_releases(&self, which: impl FnOnce(&State) -> Result<Vec<Ino>>) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        for ino in which(&inner.state)? {
+            inner.log(&Record::Release { ino }, self.clock.monotonic_nanos())?;
+        }
+        Ok(())
+    }
+
+    /// What recovery found when the volume was opened.
+    #[must_use]
+    pub fn recovery_report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// Why the volume became read-only, if it did.
+    #[must_use]
+    pub fn failed(&self) -> Option<String> {
+        self.lock().failed.clone()
+    }
+
+    /// Counts of what was done since the volume was opened.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// The superblock as last written.
+    #[must_use]
+    pub fn superblock(&self) -> Superblock {
+        self.lock().superblock.clone()
+    }
+
+    /// How the volume was opened.
+    #[must_use]
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Every segment: number, state, live and history blocks, node copies, kind.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let inner = self.lock();
+        inner
+            .state
+            .segments
+            .iter()
+            .map(|(no, s)| SegmentInfo {
+                segment: no,
+                state: s.state,
+                live_blocks: s.item.live_blocks,
+                history_blocks: s.item.history_blocks,
+                nodes: s.nodes,
+                kind: s.item.kind,
+                chain_held: s.chain_held,
+            })
+            .collect()
+    }
+}
+
+/// One segment, for listings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its number.
+    pub segment: SegmentNo,
+    /// What it is at the moment.
+    pub state: SegmentState,
+    /// Blocks the live tree needs.
+    pub live_blocks: u32,
+    /// Blocks only history needs.
+    pub history_blocks: u32,
+    /// Index node copies in it.
+    pub nodes: u32,
+    /// 1 chain, 2 data, 3 index, 0 never used.
+    pub kind: u8,
+    /// The chain in it is still needed for roll-forward.
+    pub chain_held: bool,
+}
+
+impl Inner {
+    fn check_alive(&self) -> Result<()> {
+        match &self.failed {
+            Some(why) => Err(Error::Failed(why.clone())),
+            None if self.closed => Err(Error::ReadOnly),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a failure that ends all writing.
+    fn fail(&mut self, why: &str) {
+        if self.failed.is_none() {
+            self.failed = Some(why.to_owned());
+        }
+    }
+
+    /// Applies a record and appends it to the open batch. An error in the
+    /// middle of applying leaves trees and log apart, so it ends all writing.
+    fn log(&mut self, record: &Record<'_>, now: u64) -> Result<()> {
+        if let Err(e) = self.state.apply(record, Addr::NONE) {
+            self.fail(&format!("the index could not be changed: {e}"));
+            return Err(e);
+        }
+        let mut bytes = Vec::with_capacity(96);
+        record.encode_into(&mut bytes);
+        self.batch.bytes += bytes.len();
+        self.batch.records.push(bytes);
+        self.batch.since.get_or_insert(now);
+        self.changed_since_cut = true;
+        Ok(())
+    }
+
+    fn data_stamp(&self, now: nenrin_format::Time) -> DataStamp {
+        DataStamp {
+            uuid: self.chain.uuid,
+            epoch: self.chain.epoch,
+            seq: self.chain.seq,
+            open_cno: self.state.open_cno,
+            now,
+        }
+    }
+
+    fn segments(&mut self) -> &mut Segments {
+        &mut self.state.segments
+    }
+
+    fn generation(&self) -> Generation {
+        self.superblock.generation
+    }
+}
+
+/// Whether a sync must flush under this barrier mode.
+const fn flushes(barrier: Barrier) -> bool {
+    matches!(barrier, Barrier::Sync)
+}

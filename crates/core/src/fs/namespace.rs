@@ -1,0 +1,385 @@
+//! Names: looking up, making, removing, renaming.
+
+use super::{Fs, Inner};
+use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result};
+use nenrin_format::items::{self, Dirent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::records::{RENAME_EXCHANGE, Record};
+use nenrin_format::{BLOCK_BYTES, Ino, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+use std::ops::ControlFlow;
+
+/// Most links to one inode.
+const LINKS_MAX: u32 = 65_000;
+
+pub(super) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
+    Attr {
+        ino,
+        mode: inode.mode,
+        nlink: inode.nlink,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: inode.rdev,
+        size: match FileKind::from_mode(inode.mode) {
+            FileKind::Directory => inode.entries * 32,
+            _ => inode.size,
+        },
+        blocks_512: inode.blocks * (BLOCK_BYTES as u64 / 512),
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        btime: inode.btime,
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    match name {
+        b"" => Err(Error::NotFound),
+        b"." | b".." => Err(Error::Exists),
+        _ if name.contains(&b'/') || name.contains(&0) => Err(Error::BadArgument("a name with a slash or a zero byte")),
+        _ => Ok(()),
+    }
+}
+
+impl Inner {
+    /// The directory, which must be one and have a name.
+    fn directory(&self, ino: Ino) -> Result<Inode> {
+        let inode = self.state.inode(ino)?.ok_or(Error::NotFound)?;
+        if FileKind::from_mode(inode.mode) != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        if inode.nlink == 0 { Err(Error::NotFound) } else { Ok(inode) }
+    }
+
+    pub(super) fn attr(&self, at: At, ino: Ino) -> Result<Attr> {
+        let inode = self.current_inode(at, ino)?;
+        let mut attr = attr_of(ino, &inode);
+        if at == At::Live {
+            if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
+                attr.blocks_512 += c.pages.len() as u64 * (BLOCK_BYTES as u64 / 512);
+            }
+        }
+        Ok(attr)
+    }
+
+    /// Whether nobody uses the inode, so that its last name may take it along.
+    /// Content that was never committed goes with it.
+    fn is_unused(&self, ino: Ino) -> bool {
+        self.files.get(&ino).is_none_or(|f| f.uses == 0)
+    }
+
+    /// Forgets uncommitted content of an inode that is gone.
+    fn forget_content(&mut self, ino: Ino) {
+        if self.is_unused(ino) {
+            if let Some(c) = self.files.remove(&ino).and_then(|f| f.content) {
+                self.pages -= c.pages.len() as u64;
+            }
+            self.batch.files.remove(&ino);
+        }
+    }
+
+    /// Whether `ancestor` is `ino` or lies above it.
+    fn is_below(&self, mut ino: Ino, ancestor: Ino) -> Result<bool> {
+        loop {
+            if ino == ancestor {
+                return Ok(true);
+            }
+            if ino == Ino::ROOT {
+                return Ok(false);
+            }
+            ino = self.directory(ino)?.parent;
+        }
+    }
+}
+
+impl Fs {
+    /// The inode a name stands for; "." and ".." too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`].
+    pub fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let inner = self.lock();
+        let view = inner.state.view(at)?;
+        let dir = view.inode(parent)?.ok_or(Error::NotFound)?;
+        if FileKind::from_mode(dir.mode) != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        let ino = match name {
+            b"." => parent,
+            b".." => dir.parent,
+            _ => {
+                let group = inner.state.dirent_key(parent, name);
+                let last = Key { off: group.off | crate::state::SLOT_MASK, ..group };
+                let mut found = None;
+                view.scan(&group, &last, &mut |_, v| match Dirent::decode(v) {
+                    Ok(d) if d.name == name => {
+                        found = Some(d.ino);
+                        ControlFlow::Break(())
+                    }
+                    _ => ControlFlow::Continue(()),
+                })?;
+                found.ok_or(Error::NotFound)?
+            }
+        };
+        inner.attr(at, ino)
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn getattr(&self, at: At, ino: Ino) -> Result<Attr> {
+        self.lock().attr(at, ino)
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::BadArgument`] for anything else than a link.
+    pub fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
+        let inner = self.lock();
+        let view = inner.state.view(at)?;
+        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        if FileKind::from_mode(inode.mode) != FileKind::Symlink {
+            return Err(Error::BadArgument("not a symbolic link"));
+        }
+        let key = Key::new(ino, Kind::Symlink, 0, 0);
+        let value = view.get(&key)?.ok_or_else(|| Error::Corrupt(format!("link {ino} has no target")))?;
+        items::decode_bytes(&value).map(<[u8]>::to_vec).map_err(|why| crate::state::bad_item(&key, why))
+    }
+
+    /// Entries of a directory after `cookie` (0: from the start), "." and ".."
+    /// first, until `each` says false.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`].
+    pub fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        let inner = self.lock();
+        let view = inner.state.view(at)?;
+        let inode = view.inode(dir)?.ok_or(Error::NotFound)?;
+        if FileKind::from_mode(inode.mode) != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        let dots: [(u64, &[u8], Ino); 2] = [(1, b".", dir), (2, b"..", inode.parent)];
+        for (c, name, ino) in dots {
+            if cookie < c && !each(DirEntry { name: name.to_vec(), ino, kind: FileKind::Directory, cookie: c }) {
+                return Ok(());
+            }
+        }
+        let from = Key::new(dir, Kind::Dirent, 0, cookie.saturating_add(1).max(crate::state::SLOT_MASK + 1));
+        let to = Key::new(dir, Kind::Dirent, 0, u64::MAX);
+        let mut bad = None;
+        view.scan(&from, &to, &mut |k, v| match Dirent::decode(v) {
+            Ok(d) => {
+                let kind = FileKind::from_mode(u32::from(d.file_type) << 12);
+                if each(DirEntry { name: d.name.to_vec(), ino: d.ino, kind, cookie: k.off }) {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            }
+            Err(why) => {
+                bad = Some(crate::state::bad_item(k, why));
+                ControlFlow::Break(())
+            }
+        })?;
+        bad.map_or(Ok(()), Err)
+    }
+
+    /// Makes an inode of any type under a name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], and those of a bad name.
+    pub fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        check_name(name)?;
+        if new.target.len() > SYMLINK_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let mut inner = self.room_for(1)?;
+        inner.directory(parent)?;
+        if inner.state.dirent(parent, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        self.make(&mut inner, parent, name, new)
+    }
+
+    /// Makes an inode without a name, in use by the caller.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
+        let mut inner = self.room_for(1)?;
+        let attr = self.make(&mut inner, Ino(0), b"", new)?;
+        inner.files.entry(attr.ino).or_default().uses += 1;
+        Ok(attr)
+    }
+
+    fn make(&self, inner: &mut Inner, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        let ino = inner.state.next_ino;
+        let record = Record::Create {
+            parent,
+            ino,
+            mode: new.mode,
+            uid: new.uid,
+            gid: new.gid,
+            rdev: new.rdev,
+            time: self.clock.wall(),
+            name,
+            target: new.target,
+        };
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        inner.attr(At::Live, ino)
+    }
+
+    /// A further name for an inode.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::Permission`] for a directory; [`Error::TooManyLinks`].
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let mut inner = self.room_for(1)?;
+        inner.directory(parent)?;
+        let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
+        if FileKind::from_mode(inode.mode) == FileKind::Directory {
+            return Err(Error::Permission);
+        }
+        if inode.nlink >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        if inner.state.dirent(parent, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        inner.carry_content(ino);
+        let record = Record::Link { parent, ino, time: self.clock.wall(), name };
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        inner.attr(At::Live, ino)
+    }
+
+    /// Removes a name that is no directory's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`].
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove_name(parent, name, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`].
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::BadArgument("the directory itself")),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        self.remove_name(parent, name, true)
+    }
+
+    fn remove_name(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let mut inner = self.room_to_remove()?;
+        inner.directory(parent)?;
+        let (_, ino, _) = inner.state.dirent(parent, name)?.ok_or(Error::NotFound)?;
+        let inode = inner.state.need_inode(ino)?;
+        match (FileKind::from_mode(inode.mode) == FileKind::Directory, directory) {
+            (true, false) => return Err(Error::IsDirectory),
+            (false, true) => return Err(Error::NotDirectory),
+            (true, true) if inode.entries > 0 => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let drop = inner.is_unused(ino);
+        let last = directory || inode.nlink == 1;
+        let record = Record::Unlink { parent, drop, time: self.clock.wall(), name };
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        if last && drop {
+            inner.forget_content(ino);
+        }
+        Ok(())
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// As rename(2) says.
+    pub fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()> {
+        if old.len() > NAME_BYTES_MAX || new.len() > NAME_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let dot = |n: &[u8]| n == b"." || n == b"..";
+        if dot(old) || dot(new) {
+            return Err(Error::BadArgument("a name of dots cannot be renamed"));
+        }
+        check_name(new)?;
+        let mut inner = self.room_to_remove()?;
+        inner.directory(from)?;
+        inner.directory(to)?;
+        let (_, ino, _) = inner.state.dirent(from, old)?.ok_or(Error::NotFound)?;
+        let target = inner.state.dirent(to, new)?.map(|(_, ino, _)| ino);
+        let moved = inner.state.need_inode(ino)?;
+        let is_dir = |i: &Inode| FileKind::from_mode(i.mode) == FileKind::Directory;
+        if is_dir(&moved) && inner.is_below(to, ino)? {
+            return Err(Error::BadArgument("a directory cannot be moved into itself"));
+        }
+        let mut replaced = None;
+        match (target, mode) {
+            (None, RenameMode::Exchange) => return Err(Error::NotFound),
+            (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
+            (Some(other), RenameMode::Exchange) => {
+                let inode = inner.state.need_inode(other)?;
+                if is_dir(&inode) && inner.is_below(from, other)? {
+                    return Err(Error::BadArgument("a directory cannot be moved into itself"));
+                }
+                if other == ino {
+                    return Ok(());
+                }
+                inner.carry_content(other);
+            }
+            (Some(other), RenameMode::Replace) => {
+                if other == ino {
+                    return Ok(());
+                }
+                let inode = inner.state.need_inode(other)?;
+                match (is_dir(&moved), is_dir(&inode)) {
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    (true, true) if inode.entries > 0 => return Err(Error::NotEmpty),
+                    _ => {}
+                }
+                replaced = Some((other, is_dir(&inode) || inode.nlink == 1));
+            }
+            (None, _) => {}
+        }
+        if target.is_some() {
+            inner.carry_content(ino);
+        }
+        let drop = replaced.is_some_and(|(other, _)| inner.is_unused(other));
+        let flags = if mode == RenameMode::Exchange { RENAME_EXCHANGE } else { 0 };
+        let record = Record::Rename { from, to, flags, drop, time: self.clock.wall(), old, new };
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        if let Some((other, true)) = replaced {
+            if drop {
+                inner.forget_content(other);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// A name is about to appear that must never show older content: the
+    /// file's content is committed together with that namespace operation.
+    fn carry_content(&mut self, ino: Ino) {
+        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            c.held_since = None;
+            self.batch.files.insert(ino);
+        }
+    }
+}

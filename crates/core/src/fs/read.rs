@@ -1,0 +1,322 @@
+//! Reading content: pages, overlay, index, and verified blocks.
+
+use super::{Fs, Inner};
+use crate::content::Over;
+use crate::{At, Error, Result, Seek};
+use nenrin_device::Ticket;
+use nenrin_format::items::{self, Extent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{BLOCK_BYTES, Ino, Invalid, SegmentNo};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Where one run of file blocks comes from.
+pub(super) enum Source {
+    /// Zeros.
+    Zero,
+    /// These bytes, whole blocks.
+    Memory(Vec<u8>),
+    /// Blocks of the volume.
+    Disk(Extent),
+}
+
+/// Consecutive file blocks of one source.
+pub(super) struct Piece {
+    pub blocks: u64,
+    pub source: Source,
+}
+
+/// What one file block is, while pieces are put together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cell {
+    Zero,
+    Inline,
+    Page,
+    Extent(usize),
+}
+
+impl Inner {
+    /// The inode with the size and times of its uncommitted content.
+    pub(super) fn current_inode(&self, at: At, ino: Ino) -> Result<Inode> {
+        let view = self.state.view(at)?;
+        let mut inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        if at == At::Live {
+            if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
+                inode.size = c.size;
+                inode.mtime = c.mtime;
+                inode.ctime = c.ctime;
+            }
+        }
+        Ok(inode)
+    }
+
+    /// Where file blocks `[from, to)` come from. Segments of pieces on disk are pinned.
+    pub(super) fn pieces(&mut self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
+        let view = self.state.view(at)?;
+        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let content = match at {
+            At::Live => self.files.get(&ino).and_then(|f| f.content.as_ref()),
+            At::Past(_) => None,
+        };
+        let mut cells = vec![Cell::Zero; (to - from) as usize];
+        let mut fill = |start: u64, end: u64, cell: Cell| {
+            let (a, b) = (start.max(from), end.min(to));
+            if a < b {
+                cells[(a - from) as usize..(b - from) as usize].fill(cell);
+            }
+        };
+        let mut extents: Vec<(u64, Extent)> = Vec::new();
+        let mut inline = None;
+        if content.is_none_or(|c| !c.replaced) {
+            if inode.blocks > 0 {
+                extents = view.extents(ino, inode.fork, from, to)?;
+            }
+            for (i, (start, e)) in extents.iter().enumerate() {
+                let cell = if e.is_unwritten() { Cell::Zero } else { Cell::Extent(i) };
+                fill(*start, start + u64::from(e.blocks), cell);
+            }
+            if from == 0 && inode.blocks == 0 {
+                inline = view.get(&Key::new(ino, Kind::Inline, 0, 0))?;
+                if inline.is_some() {
+                    fill(0, 1, Cell::Inline);
+                }
+            }
+        }
+        if let Some(c) = content {
+            for (start, end, over) in c.overlay.overlapping(from, to) {
+                match over {
+                    Over::Extent(e) if !e.is_unwritten() => {
+                        fill(start, end, Cell::Extent(extents.len()));
+                        extents.push((start, e.clone()));
+                    }
+                    _ => fill(start, end, Cell::Zero),
+                }
+            }
+            for block in c.pages.range(from..to).map(|(b, _)| *b) {
+                fill(block, block + 1, Cell::Page);
+            }
+        }
+        let mut out = Vec::new();
+        let mut i = 0;
+        while i < cells.len() {
+            let cell = cells[i];
+            let run = cells[i..].iter().take_while(|c| **c == cell).count();
+            let first = from + i as u64;
+            let source = match cell {
+                Cell::Zero => Source::Zero,
+                Cell::Page => {
+                    let mut bytes = Vec::with_capacity(run * BLOCK_BYTES);
+                    if let Some(c) = content {
+                        for (_, page) in c.pages.range(first..first + run as u64) {
+                            bytes.extend_from_slice(&page[..]);
+                        }
+                    }
+                    Source::Memory(bytes)
+                }
+                Cell::Inline => {
+                    let value = inline.as_deref().unwrap_or(&[]);
+                    let mut bytes = items::decode_bytes(value).unwrap_or(&[]).to_vec();
+                    bytes.resize(BLOCK_BYTES, 0);
+                    Source::Memory(bytes)
+                }
+                Cell::Extent(e) => {
+                    let (start, extent) = &extents[e];
+                    Source::Disk(extent.slice((first - start) as u32, run as u32))
+                }
+            };
+            out.push(Piece { blocks: run as u64, source });
+            i += run;
+        }
+        for p in &mut out {
+            if let Source::Disk(e) = &p.source {
+                if let Some(bytes) = self.in_flight(e) {
+                    p.source = Source::Memory(bytes);
+                }
+            }
+        }
+        for p in &out {
+            if let Source::Disk(e) = &p.source {
+                self.state.segments.pin(e.addr.segment());
+            }
+        }
+        Ok(out)
+    }
+
+    /// The bytes of an extent that is still on its way to the device.
+    fn in_flight(&self, e: &Extent) -> Option<Vec<u8>> {
+        let (start, buf) = self.inflight.range(..=e.addr).next_back()?;
+        let first = (e.addr.0 - start.0) as usize * BLOCK_BYTES;
+        buf.get(first..first + e.blocks as usize * BLOCK_BYTES).map(<[u8]>::to_vec)
+    }
+}
+
+/// A read that was started: the extent, what covers it, and the ticket.
+struct Reading {
+    extent: Extent,
+    ticket: Ticket,
+}
+
+impl Fs {
+    /// Content of a file, short at its end.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] when a block is not what was written there.
+    pub fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        let mut inner = self.lock();
+        let inode = inner.current_inode(at, ino)?;
+        match crate::FileKind::from_mode(inode.mode) {
+            crate::FileKind::Directory => return Err(Error::IsDirectory),
+            crate::FileKind::Regular => {}
+            _ => return Err(Error::BadArgument("not a regular file")),
+        }
+        let end = inode.size.min(offset.saturating_add(bytes as u64));
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let (from, to) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let pieces = inner.pieces(at, ino, from, to)?;
+        drop(inner);
+        let mut out = self.fetch(&pieces)?;
+        out.truncate((end - from * BLOCK) as usize);
+        let skip = (offset - from * BLOCK) as usize;
+        if skip > 0 {
+            out.drain(..skip);
+        }
+        Ok(out)
+    }
+
+    /// The bytes of pieces, verified; unpins their segments.
+    pub(super) fn fetch(&self, pieces: &[Piece]) -> Result<Vec<u8>> {
+        let result = self.fetch_pinned(pieces);
+        let pinned: Vec<SegmentNo> = pieces
+            .iter()
+            .filter_map(|p| if let Source::Disk(e) = &p.source { Some(e.addr.segment()) } else { None })
+            .collect();
+        if !pinned.is_empty() {
+            let mut inner = self.lock();
+            for segment in pinned {
+                inner.segments().unpin(segment);
+            }
+        }
+        result
+    }
+
+    fn fetch_pinned(&self, pieces: &[Piece]) -> Result<Vec<u8>> {
+        let mut readings = Vec::new();
+        for p in pieces {
+            if let Source::Disk(e) = &p.source {
+                let first = nenrin_format::Addr(e.addr.0.checked_sub(u64::from(e.lead)).ok_or(bounds(e))?);
+                let ticket = self.storage.submit_read(first, e.lead + e.blocks + e.tail)?;
+                readings.push(Reading { extent: e.clone(), ticket });
+            }
+        }
+        let mut readings = readings.into_iter();
+        let blocks: u64 = pieces.iter().map(|p| p.blocks).sum();
+        let mut out = Vec::with_capacity(blocks as usize * BLOCK_BYTES);
+        for p in pieces {
+            match &p.source {
+                Source::Zero => out.resize(out.len() + p.blocks as usize * BLOCK_BYTES, 0),
+                Source::Memory(bytes) => out.extend_from_slice(bytes),
+                Source::Disk(_) => {
+                    let Some(Reading { extent, ticket }) = readings.next() else { continue };
+                    let buf = ticket.wait()?;
+                    verify(&extent, &buf)?;
+                    let start = extent.lead as usize * BLOCK_BYTES;
+                    out.extend_from_slice(&buf[start..start + extent.blocks as usize * BLOCK_BYTES]);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// The next content or hole from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOffset`] at or behind the end, or when no data follows.
+    pub fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let mut inner = self.lock();
+        let size = inner.current_inode(at, ino)?.size;
+        if offset >= size {
+            return Err(Error::NoSuchOffset);
+        }
+        // Windows keep the answer exact without looking at the whole file at once.
+        let mut block = offset / BLOCK;
+        let end = size.div_ceil(BLOCK);
+        while block < end {
+            let to = (block + 4096).min(end);
+            let pieces = inner.pieces(at, ino, block, to)?;
+            for p in &pieces {
+                if let Source::Disk(e) = &p.source {
+                    inner.segments().unpin(e.addr.segment());
+                }
+            }
+            let mut at_block = block;
+            for p in &pieces {
+                let is_hole = matches!(p.source, Source::Zero);
+                if is_hole == (what == Seek::Hole) {
+                    return Ok((at_block * BLOCK).max(offset));
+                }
+                at_block += p.blocks;
+            }
+            block = to;
+            if what == Seek::Data {
+                block = inner.next_data(at, ino, block)?.unwrap_or(end).max(block);
+            }
+        }
+        match what {
+            Seek::Hole => Ok(size),
+            Seek::Data => Err(Error::NoSuchOffset),
+        }
+    }
+}
+
+impl Inner {
+    /// First file block at or behind `block` that may hold content: skips large holes.
+    fn next_data(&self, at: At, ino: Ino, block: u64) -> Result<Option<u64>> {
+        let view = self.state.view(at)?;
+        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let mut found: Option<u64> = None;
+        if inode.blocks > 0 {
+            let first = Key::new(ino, Kind::Extent, inode.fork, block & !255);
+            let last = Key::new(ino, Kind::Extent, inode.fork, u64::MAX);
+            view.scan(&first, &last, &mut |k, v| {
+                match Extent::decode(v) {
+                    Ok(e) if k.off + u64::from(e.blocks) > block => found = Some(k.off.max(block)),
+                    Ok(_) => return std::ops::ControlFlow::Continue(()),
+                    Err(_) => found = Some(block),
+                }
+                std::ops::ControlFlow::Break(())
+            })?;
+        }
+        if at == At::Live {
+            if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
+                let page = c.pages.range(block..).next().map(|(b, _)| *b);
+                let over = c
+                    .overlay
+                    .overlapping(block, u64::MAX)
+                    .find(|(_, _, o)| matches!(o, Over::Extent(_)))
+                    .map(|(s, _, _)| s.max(block));
+                found = [found, page, over].into_iter().flatten().min();
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn bounds(e: &Extent) -> Error {
+    Error::Damaged(e.addr, Invalid::Bounds)
+}
+
+/// Checks blocks, with those around them that share checksums, against an extent.
+pub(crate) fn verify(e: &Extent, bytes: &[u8]) -> Result<()> {
+    let granule = BLOCK_BYTES << e.granule_shift;
+    let mut expected = e.crcs.iter();
+    for (i, chunk) in bytes.chunks(granule).enumerate() {
+        if expected.next() != Some(&nenrin_format::crc(chunk)) {
+            let block = (i << e.granule_shift) as u64;
+            let addr = nenrin_format::Addr((e.addr.0 + block).saturating_sub(u64::from(e.lead)));
+            return Err(Error::Damaged(addr, Invalid::Checksum));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! Room for what callers want to write, and how it is made when it is short.
+//!
+//! Invariants
+//! 1. Every page accepted has a place in a free segment beyond the reserve, so
+//!    what was accepted can always be written.
+//! 2. The reserve holds the chain and two index checkpoints; removing things
+//!    may use it.
+
+use super::{Fs, Inner};
+use crate::state::HistoryTree;
+use crate::{Error, Result, Usage};
+use nenrin_format::records::Record;
+use nenrin_format::{BLOCK_BYTES, Cno, NODE_BLOCKS};
+use std::sync::MutexGuard;
+
+/// Items of history swept by one record.
+const SWEEP_ITEMS: u32 = 4096;
+/// Rounds of making room before giving up.
+const ROUNDS_MAX: u32 = 12;
+
+impl Inner {
+    fn dirty_nodes(&self) -> u64 {
+        let history: usize = self.state.history.iter().map(|t: &HistoryTree| t.tree.dirty_nodes()).sum();
+        (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
+    }
+
+    /// Segments kept back: for the chain, and for two index checkpoints.
+    fn reserve_segments(&self, fs: &Fs) -> u64 {
+        let per_segment = u64::from(fs.storage.segment_blocks.saturating_sub(2) / NODE_BLOCKS).max(1);
+        let one = (self.dirty_nodes() + 4).div_ceil(per_segment) + 1;
+        4 + 4 * one
+    }
+
+    /// Blocks that can be accepted without making room.
+    fn free_blocks(&self, fs: &Fs, reserve: u64) -> u64 {
+        let per_segment = u64::from(fs.storage.segment_blocks - 1);
+        let segments = self.state.segments.free_count().saturating_sub(reserve);
+        // A page costs itself, its share of summaries, and its share of nodes.
+        let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
+        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records)
+    }
+
+    /// Space and counts.
+    pub(super) fn usage(&self, fs: &Fs) -> Usage {
+        let reserve = self.reserve_segments(fs);
+        let pending = self.state.segments.pending_count() * u64::from(fs.storage.segment_blocks - 1);
+        let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
+        let nodes = self.state.live.nodes() + self.state.space.nodes();
+        let available = self.free_blocks(fs, reserve) + pending + self.state.history_blocks;
+        Usage {
+            total_blocks: total,
+            live_blocks: self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS),
+            history_blocks: self.state.history_blocks,
+            available_blocks: available.min(total),
+            inodes: self.state.inodes,
+        }
+    }
+}
+
+impl Fs {
+    /// Space and counts of the volume.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.lock().usage(self)
+    }
+
+    /// The lock, with room for `blocks` more blocks of content.
+    pub(super) fn room_for(&self, blocks: u64) -> Result<MutexGuard<'_, Inner>> {
+        for round in 0..ROUNDS_MAX {
+            let inner = self.lock_to_change()?;
+            let reserve = inner.reserve_segments(self);
+            if inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2 {
+                return Ok(inner);
+            }
+            drop(inner);
+            if !self.make_room(round)? {
+                break;
+            }
+        }
+        let inner = self.lock_to_change()?;
+        let reserve = inner.reserve_segments(self);
+        if inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2 { Ok(inner) } else { Err(Error::NoSpace) }
+    }
+
+    /// The lock, to remove something: may use the reserve.
+    pub(super) fn room_to_remove(&self) -> Result<MutexGuard<'_, Inner>> {
+        for round in 0..ROUNDS_MAX {
+            let inner = self.lock_to_change()?;
+            let reserve = inner.reserve_segments(self);
+            if inner.state.segments.free_count() * 2 >= reserve
+                || inner.state.segments.pending_count() == 0 && round > 0
+            {
+                return Ok(inner);
+            }
+            drop(inner);
+            self.make_room(round)?;
+        }
+        self.lock_to_change()
+    }
+
+    /// One step of making room, milder ones first; whether another may help.
+    fn make_room(&self, round: u32) -> Result<bool> {
+        let inner = self.lock_to_change()?;
+        let pending = inner.state.segments.pending_count();
+        let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count();
+        let history = inner.state.history_blocks;
+        drop(inner);
+        if round % 2 == 0 {
+            // Write out what waits, so that what it replaced can go.
+            self.sync_received(false)?;
+            if pending > 0 || round == 0 {
+                self.index_checkpoint(false)?;
+                self.index_checkpoint(false)?;
+            }
+            return Ok(true);
+        }
+        if unnamed > 0 || history > 0 {
+            self.shed_history()?;
+        } else if !self.clean_for_room()? {
+            return Ok(self.lock_to_change()?.state.segments.pending_count() > 0);
+        }
+        Ok(true)
+    }
+
+    /// Lets the oldest unnamed checkpoints go, and frees what only they saw.
+    fn shed_history(&self) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        let unnamed: Vec<Cno> = inner.state.kept.iter().filter(|(_, c)| !c.is_named()).map(|(c, _)| *c).collect();
+        let count = unnamed.len().div_ceil(4);
+        if count > 0 {
+            let cnos = unnamed[..count].to_vec();
+            inner.counters.checkpoints_shed += cnos.len() as u64;
+            inner.log(&Record::DropCheckpoints { cnos }, self.clock.monotonic_nanos())?;
+        }
+        inner.sweep_wanted = false;
+        inner.sweep = None;
+        let trees: Vec<_> = inner.state.history.iter().map(|t| t.tree.id()).collect();
+        drop(inner);
+        for tree in trees {
+            let mut from = Some(super::background::first_key());
+            while let Some(key) = from {
+                let mut inner = self.lock_to_change()?;
+                from = self.sweep_step(&mut inner, tree, key, SWEEP_ITEMS)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps memory for content within its limit: the writer waits.
+    pub(super) fn hold_writer(&self, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
+        inner.reap_writes();
+        let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
+        let on_the_way: u64 = inner.writes.iter().map(|w| u64::from(w.blocks)).sum();
+        if inner.pages + on_the_way <= limit {
+            return Ok(());
+        }
+        if inner.pages > limit / 2 {
+            let files: Vec<_> = inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
+            for ino in files {
+                inner.write_behind(self, ino)?;
+            }
+        }
+        let writes = inner.take_writes(|_| true);
+        drop(inner);
+        self.finish_writes(writes)
+    }
+}
+
+impl Inner {
+    /// Lets go of data writes that have completed.
+    pub(super) fn reap_writes(&mut self) {
+        if self.writes.len() < 8 {
+            return;
+        }
+        let (done, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
+        self.writes = rest;
+        for w in done {
+            self.inflight.remove(&w.addr);
+            if let Err(e) = w.ticket.wait() {
+                self.fail(&e.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Writing content: into pages, and from there behind the caller's back.
+
+use super::{Fs, Inner};
+use crate::content::{Content, Over, Page, zero_page};
+use crate::{AllocateMode, At, Error, FileKind, Result};
+use nenrin_format::items::{EXTENT_UNWRITTEN, Extent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
+use std::sync::MutexGuard;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Largest file in bytes: offsets are signed to the kernel.
+pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Pages of one file at which they are written behind.
+const WRITE_BEHIND_PAGES: usize = 256;
+
+impl Inner {
+    /// The uncommitted content of a regular file, begun if there is none.
+    pub(super) fn content_mut(&mut self, fs: &Fs, ino: Ino) -> Result<&mut Content> {
+        if self.files.get(&ino).is_none_or(|f| f.content.is_none()) {
+            let inode = self.state.inode(ino)?.ok_or(Error::NotFound)?;
+            self.begin_content(fs, ino, &inode)?;
+        }
+        self.changed_since_cut = true;
+        self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).ok_or(Error::NotFound)
+    }
+
+    fn begin_content(&mut self, fs: &Fs, ino: Ino, inode: &Inode) -> Result<()> {
+        match FileKind::from_mode(inode.mode) {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::BadArgument("not a regular file")),
+        }
+        let now = fs.clock.monotonic_nanos();
+        let mut content = Content::new(inode.size, inode.mtime, inode.ctime, inode.editor_uid, now);
+        if inode.blocks == 0 {
+            if let Some(v) = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))? {
+                let mut page = zero_page();
+                let bytes = nenrin_format::items::decode_bytes(&v).unwrap_or(&[]);
+                let n = bytes.len().min(BLOCK_BYTES);
+                page[..n].copy_from_slice(&bytes[..n]);
+                content.pages.insert(0, page);
+                self.pages += 1;
+            }
+        }
+        self.files.entry(ino).or_default().content = Some(content);
+        Ok(())
+    }
+
+    /// Whether block `block` is a page, or is known to hold nothing.
+    fn has_page(&self, ino: Ino, block: u64) -> bool {
+        self.files.get(&ino).and_then(|f| f.content.as_ref()).is_some_and(|c| c.pages.contains_key(&block))
+    }
+}
+
+impl Fs {
+    /// Makes the given blocks pages, reading what is not in memory. The lock is
+    /// let go for the read; if the file changed meanwhile, it starts again.
+    fn load_pages<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        ino: Ino,
+        blocks: &[u64],
+    ) -> Result<MutexGuard<'a, Inner>> {
+        for &block in blocks {
+            while !inner.has_page(ino, block) {
+                let version = inner.content_mut(self, ino)?.version;
+                let pieces = inner.pieces(At::Live, ino, block, block + 1)?;
+                drop(inner);
+                let bytes = self.fetch(&pieces)?;
+                inner = self.lock_to_change()?;
+                let content = inner.content_mut(self, ino)?;
+                if content.version != version || content.pages.contains_key(&block) {
+                    continue;
+                }
+                let mut page: Page = zero_page();
+                page.copy_from_slice(&bytes);
+                content.pages.insert(block, page);
+                inner.pages += 1;
+            }
+        }
+        Ok(inner)
+    }
+
+    /// Writes content; returns once the bytes are in memory.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] before anything changed; [`Error::TooLarge`] behind the largest offset.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
+        let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
+        let mut inner = self.room_for(last - first + 1)?;
+        inner.content_mut(self, ino)?;
+        let mut partial = Vec::new();
+        if offset % BLOCK != 0 {
+            partial.push(first);
+        }
+        if end % BLOCK != 0 && (last != first || partial.is_empty()) {
+            partial.push(last);
+        }
+        inner = self.load_pages(inner, ino, &partial)?;
+        let wall = self.clock.wall();
+        let content = inner.content_mut(self, ino)?;
+        let before = content.pages.len();
+        copy_in(content, offset, data);
+        content.size = content.size.max(end);
+        content.mtime = wall;
+        content.ctime = wall;
+        content.editor_uid = uid;
+        content.version += 1;
+        let pages = content.pages.len();
+        inner.pages += (pages - before) as u64;
+        if pages >= WRITE_BEHIND_PAGES {
+            inner.write_behind(self, ino)?;
+        }
+        self.hold_writer(inner)?;
+        Ok(data.len())
+    }
+
+    /// Sets the size: cuts content off or grows a hole.
+    pub(super) fn truncate<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        ino: Ino,
+        size: u64,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        if size > FILE_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        let tail = size / BLOCK;
+        let current = inner.content_mut(self, ino)?.size;
+        if size < current && size % BLOCK != 0 {
+            inner = self.load_pages(inner, ino, &[tail])?;
+        }
+        let now = self.clock.monotonic_nanos();
+        let wall = self.clock.wall();
+        let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
+        let content = inner.content_mut(self, ino)?;
+        let before = content.pages.len();
+        if size == 0 {
+            content.pages.clear();
+            content.overlay.set(0, u64::MAX, Over::Hole);
+            content.replaced = true;
+            if committed > 0 {
+                content.held_since.get_or_insert(now);
+            }
+        } else if size < content.size {
+            let keep = size.div_ceil(BLOCK);
+            content.pages.split_off(&keep);
+            content.overlay.set(keep, u64::MAX, Over::Hole);
+            if let Some(page) = content.pages.get_mut(&tail).filter(|_| size % BLOCK != 0) {
+                page[(size % BLOCK) as usize..].fill(0);
+            }
+        }
+        let removed = before - content.pages.len();
+        content.size = size;
+        content.mtime = wall;
+        content.ctime = wall;
+        content.version += 1;
+        inner.pages -= removed as u64;
+        Ok(inner)
+    }
+
+    /// fallocate(2).
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the range cannot be reserved.
+    pub fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+        let end = offset.checked_add(bytes).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
+        if bytes == 0 {
+            return Err(Error::BadArgument("an empty range"));
+        }
+        match mode {
+            AllocateMode::Reserve => self.reserve(ino, offset, end, true),
+            AllocateMode::ReserveKeepSize => self.reserve(ino, offset, end, false),
+            AllocateMode::Punch => self.clear(ino, offset, end, false),
+            AllocateMode::Zero => self.clear(ino, offset, end, true),
+            AllocateMode::ZeroKeepSize => self.clear(ino, offset, end, false),
+        }
+    }
+
+    /// Makes `[offset, end)` read as zeros.
+    fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        let size = inner.content_mut(self, ino)?.size;
+        // Only blocks cut in part need their other bytes.
+        let stop = end.min(size);
+        let mut partial = Vec::new();
+        if offset < stop {
+            if offset % BLOCK != 0 {
+                partial.push(offset / BLOCK);
+            }
+            if stop % BLOCK != 0 && stop < size && partial.first() != Some(&(stop / BLOCK)) {
+                partial.push(stop / BLOCK);
+            }
+        }
+        inner = self.load_pages(inner, ino, &partial)?;
+        let wall = self.clock.wall();
+        let content = inner.content_mut(self, ino)?;
+        let before = content.pages.len();
+        for (block, page) in content.pages.range_mut(offset / BLOCK..end.div_ceil(BLOCK)) {
+            let start = block * BLOCK;
+            let a = offset.max(start) - start;
+            let b = end.min(start + BLOCK) - start;
+            page[a as usize..b as usize].fill(0);
+        }
+        let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
+        let whole = (offset.div_ceil(BLOCK), whole_end);
+        if whole.0 < whole.1 {
+            let mut rest = content.pages.split_off(&whole.0);
+            let mut behind = rest.split_off(&whole.1);
+            content.pages.append(&mut behind);
+            content.overlay.set(whole.0, whole.1, Over::Hole);
+        }
+        if grow {
+            content.size = content.size.max(end);
+        }
+        content.mtime = wall;
+        content.ctime = wall;
+        content.version += 1;
+        let after = content.pages.len();
+        inner.pages = inner.pages + after as u64 - before as u64;
+        Ok(())
+    }
+
+    /// Reserves space for the blocks of `[offset, end)` that hold nothing.
+    fn reserve(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let mut inner = self.room_for(last - first)?;
+        inner.content_mut(self, ino)?;
+        let mut block = first;
+        while block < last {
+            let to = (block + 65536).min(last);
+            let pieces = inner.pieces(At::Live, ino, block, to)?;
+            let mut at = block;
+            for p in pieces {
+                let from = at;
+                at += p.blocks;
+                match p.source {
+                    super::read::Source::Zero => inner.content_mut(self, ino)?.reserve_hole(from, at),
+                    super::read::Source::Disk(e) => inner.segments().unpin(e.addr.segment()),
+                    super::read::Source::Memory(_) => {}
+                }
+            }
+            block = to;
+        }
+        let wall = self.clock.wall();
+        let content = inner.content_mut(self, ino)?;
+        if grow && end > content.size {
+            content.size = end;
+            content.mtime = wall;
+        }
+        content.ctime = wall;
+        content.version += 1;
+        Ok(())
+    }
+}
+
+impl Content {
+    fn reserve_hole(&mut self, from: u64, to: u64) {
+        let mut at = from;
+        while at < to {
+            let window = u64::from(EXTENT_BLOCKS_MAX) - at % u64::from(EXTENT_BLOCKS_MAX);
+            let end = (at + window).min(to);
+            let extent = Extent {
+                birth: Cno(0),
+                addr: Addr::NONE,
+                blocks: (end - at) as u32,
+                flags: EXTENT_UNWRITTEN,
+                granule_shift: 0,
+                lead: 0,
+                tail: 0,
+                crcs: Vec::new(),
+            };
+            self.overlay.set(at, end, Over::Extent(extent));
+            at = end;
+        }
+    }
+}
+
+/// Copies bytes into pages; partly covered pages are there already.
+fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
+    let mut done = 0;
+    while done < data.len() {
+        let at = offset + done as u64;
+        let within = (at % BLOCK) as usize;
+        let n = (BLOCK_BYTES - within).min(data.len() - done);
+        let page = content.pages.entry(at / BLOCK).or_insert_with(zero_page);
+        page[within..within + n].copy_from_slice(&data[done..done + n]);
+        done += n;
+    }
+}

@@ -1,0 +1,374 @@
+//! The index: functional B+trees of 16 KiB nodes.
+//!
+//! A tree in memory is a root plus the nodes changed since they were last
+//! written; everything clean is a pointer and comes through the [`NodeCache`].
+//! Changes copy a node once after each freeze and then work in place, so a
+//! frozen state, or a clone of the tree, stays what it was while another thread
+//! reads or writes it.
+//!
+//! The cycle of a checkpoint: [`Tree::freeze`], [`Frozen::write`] (on any
+//! thread, while the tree changes further), [`Tree::settle`].
+//!
+//! Invariants (those of the parts are stated there)
+//! 1. After `freeze`, `write`, `settle`: the node versions ever placed, without
+//!    those ever returned by `settle`, are exactly those the written root reaches.
+//! 2. A look-up reads at most one node for each level, a change at most three.
+//! 3. Damaged nodes are errors: they never cause a panic, a loop or a wrong order.
+
+mod cache;
+mod change;
+mod node;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::ops::{ControlFlow, Deref};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use nenrin_format::key::Key;
+use nenrin_format::node::{NodePtr, TreeId, VALUE_BYTES_MAX};
+use nenrin_format::root::TreeRoot;
+
+pub use cache::{CacheCounters, NodeCache, NodeSource};
+pub use write::{Frozen, Place};
+
+use self::change::{Book, Change};
+use self::node::{Body, Child, Expect, LEVEL_MAX, Node, child_index};
+use crate::{Error, Result};
+
+/// Value of an item.
+pub type Value = Arc<[u8]>;
+
+/// A tree. A clone is cheap and an independent view of the state it was made
+/// from; only one of the two may go on to be changed and written, because
+/// what `settle` is to free stays with the original.
+///
+/// A view reads clean nodes from where they were: whoever uses the space of node
+/// versions again that `settle` returned must first see to the views made before.
+#[derive(Debug)]
+pub struct Tree {
+    id: TreeId,
+    /// `None` when the tree has no items.
+    root: Option<Child>,
+    /// Level of the root.
+    level: u8,
+    items: u64,
+    book: Book,
+    written: Arc<AtomicU64>,
+}
+
+impl Clone for Tree {
+    fn clone(&self) -> Self {
+        let Book { generation, nodes, dirty, .. } = self.book;
+        Self {
+            id: self.id,
+            root: self.root.clone(),
+            level: self.level,
+            items: self.items,
+            book: Book { generation, nodes, dirty, superseded: Vec::new() },
+            written: self.written.clone(),
+        }
+    }
+}
+
+/// A node being read: part of the tree, or shared with the cache.
+enum NodeRef<'a> {
+    Mem(&'a Node),
+    Clean(Arc<Node>),
+}
+
+impl Deref for NodeRef<'_> {
+    type Target = Node;
+    fn deref(&self) -> &Node {
+        match self {
+            Self::Mem(node) => node,
+            Self::Clean(node) => node,
+        }
+    }
+}
+
+impl Tree {
+    /// A tree without items.
+    #[must_use]
+    pub fn empty(id: TreeId) -> Self {
+        Self::new(id, None, 0, 0, 0)
+    }
+
+    /// The tree below a root on disk. Nothing is read yet.
+    #[must_use]
+    pub fn open(root: &TreeRoot) -> Self {
+        let level = if root.ptr.is_some() { root.level } else { 0 };
+        Self::new(root.tree, root.ptr.map(Child::Disk), level, root.items, root.nodes)
+    }
+
+    fn new(id: TreeId, root: Option<Child>, level: u8, items: u64, nodes: u64) -> Self {
+        let book = Book { generation: 1, nodes, dirty: 0, superseded: Vec::new() };
+        Self { id, root, level, items, book, written: Arc::new(AtomicU64::new(0)) }
+    }
+
+    /// Which tree this is.
+    #[must_use]
+    pub fn id(&self) -> TreeId {
+        self.id
+    }
+    /// Items in the tree.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+    /// Nodes in the tree.
+    #[must_use]
+    pub fn nodes(&self) -> u64 {
+        self.book.nodes
+    }
+    /// Levels of the tree: 0 when it is empty, 1 when it is one leaf.
+    #[must_use]
+    pub fn height(&self) -> u8 {
+        if self.root.is_some() { self.level.saturating_add(1) } else { 0 }
+    }
+    /// Nodes changed since the last freeze, thus what the next one has to write.
+    #[must_use]
+    pub fn dirty_nodes(&self) -> usize {
+        self.book.dirty
+    }
+
+    /// Refuses a height that only damage explains, which also bounds recursion.
+    fn check_level(&self) -> Result<()> {
+        match &self.root {
+            Some(Child::Disk(_)) if self.level > LEVEL_MAX => {
+                Err(Error::Corrupt(format!("index: tree {} claims a root at level {}", self.id.0, self.level)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn root_node(&self, cache: &NodeCache) -> Result<Option<(NodeRef<'_>, Expect)>> {
+        self.check_level()?;
+        let Some(root) = &self.root else { return Ok(None) };
+        let expect = Expect::root(self.level);
+        Ok(Some((self.node(cache, root, &expect)?, expect)))
+    }
+
+    fn node<'a>(&self, cache: &NodeCache, child: &'a Child, expect: &Expect) -> Result<NodeRef<'a>> {
+        match child {
+            Child::Mem(node) => Ok(NodeRef::Mem(node)),
+            Child::Disk(ptr) => cache.load(self.id, ptr, expect).map(NodeRef::Clean),
+        }
+    }
+
+    fn change<'a>(&'a mut self, cache: &'a NodeCache) -> (&'a mut Option<Child>, &'a mut u8, Change<'a>) {
+        let change = Change { cache, tree: self.id, book: &mut self.book };
+        (&mut self.root, &mut self.level, change)
+    }
+
+    /// The value of an item.
+    ///
+    /// # Errors
+    /// A node cannot be read or is damaged; so for all look-ups.
+    pub fn get(&self, cache: &NodeCache, key: &Key) -> Result<Option<Value>> {
+        match self.root_node(cache)? {
+            Some((node, expect)) => self.get_below(cache, &node, expect, key),
+            None => Ok(None),
+        }
+    }
+
+    fn get_below(&self, cache: &NodeCache, node: &Node, expect: Expect, key: &Key) -> Result<Option<Value>> {
+        match &node.body {
+            Body::Leaf(v) => {
+                let found = v.binary_search_by(|e| e.0.cmp(key)).ok();
+                Ok(found.and_then(|i| v.get(i)).map(|e| e.1.clone()))
+            }
+            Body::Inner(v) => {
+                let i = child_index(v, key);
+                let below = expect.child(v, i);
+                let Some((_, child)) = v.get(i).filter(|e| e.0 <= *key) else { return Ok(None) };
+                self.get_below(cache, &*self.node(cache, child, &below)?, below, key)
+            }
+        }
+    }
+
+    /// Inserts an item and returns the value it replaced.
+    ///
+    /// # Errors
+    /// As look-ups, and [`Error::TooLarge`] for a value no node could hold. The
+    /// items are unchanged then.
+    pub fn insert(&mut self, cache: &NodeCache, key: Key, value: Value) -> Result<Option<Value>> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        self.check_level()?;
+        let id = self.id;
+        let (root, level, mut change) = self.change(cache);
+        let replaced = match root {
+            Some(root) => change.insert_root(root, level, key, value)?,
+            None => {
+                let leaf = Node::new(id, 0, change.book.generation, Body::Leaf(vec![(key, value)]));
+                *root = Some(Child::Mem(Arc::new(leaf)));
+                change.book.nodes = 1;
+                change.book.dirty = 1;
+                None
+            }
+        };
+        // The counts come from disk; wrong ones must not stop the volume.
+        self.items = self.items.saturating_add(u64::from(replaced.is_none()));
+        Ok(replaced)
+    }
+
+    /// Removes an item and returns its value. Without such an item nothing
+    /// becomes dirty.
+    ///
+    /// # Errors
+    /// As look-ups. The items are unchanged then.
+    pub fn remove(&mut self, cache: &NodeCache, key: &Key) -> Result<Option<Value>> {
+        if self.get(cache, key)?.is_none() {
+            return Ok(None);
+        }
+        let (root, level, mut change) = self.change(cache);
+        let removed = change.remove_root(root, level, key)?;
+        self.items = self.items.saturating_sub(u64::from(removed.is_some()));
+        Ok(removed)
+    }
+
+    /// The item with the smallest key not below `from`.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn next(&self, cache: &NodeCache, from: &Key) -> Result<Option<(Key, Value)>> {
+        match self.root_node(cache)? {
+            Some((node, expect)) => self.next_below(cache, &node, expect, from),
+            None => Ok(None),
+        }
+    }
+
+    fn next_below(&self, cache: &NodeCache, node: &Node, expect: Expect, from: &Key) -> Result<Option<(Key, Value)>> {
+        match &node.body {
+            Body::Leaf(v) => Ok(v.get(v.partition_point(|e| e.0 < *from)).cloned()),
+            Body::Inner(v) => {
+                // The child after the one that may have `from` has a larger key for sure.
+                for (i, (_, child)) in v.iter().enumerate().skip(child_index(v, from)) {
+                    let below = expect.child(v, i);
+                    let found = self.next_below(cache, &*self.node(cache, child, &below)?, below, from)?;
+                    if found.is_some() {
+                        return Ok(found);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// The item with the largest key not above `upto`.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn prev(&self, cache: &NodeCache, upto: &Key) -> Result<Option<(Key, Value)>> {
+        match self.root_node(cache)? {
+            Some((node, expect)) => self.prev_below(cache, &node, expect, upto),
+            None => Ok(None),
+        }
+    }
+
+    fn prev_below(&self, cache: &NodeCache, node: &Node, expect: Expect, upto: &Key) -> Result<Option<(Key, Value)>> {
+        match &node.body {
+            Body::Leaf(v) => Ok(v.partition_point(|e| e.0 <= *upto).checked_sub(1).and_then(|i| v.get(i)).cloned()),
+            Body::Inner(v) => {
+                // The key of a child may be below all the child still has.
+                for i in (0..v.partition_point(|e| e.0 <= *upto)).rev() {
+                    let (below, child) = (expect.child(v, i), &v[i].1);
+                    let found = self.prev_below(cache, &*self.node(cache, child, &below)?, below, upto)?;
+                    if found.is_some() {
+                        return Ok(found);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Calls `each` for all items from `from` to `to`, both inclusive, in order,
+    /// until it breaks.
+    ///
+    /// # Errors
+    /// As [`Tree::get`]; items before the damage were delivered.
+    pub fn scan(
+        &self,
+        cache: &NodeCache,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if let Some((node, expect)) = self.root_node(cache)?.filter(|_| from <= to) {
+            let _ = self.scan_below(cache, &node, expect, (from, to), each)?;
+        }
+        Ok(())
+    }
+
+    fn scan_below(
+        &self,
+        cache: &NodeCache,
+        node: &Node,
+        expect: Expect,
+        range: (&Key, &Key),
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let (from, to) = range;
+        match &node.body {
+            Body::Leaf(v) => {
+                for (key, value) in v.iter().skip(v.partition_point(|e| e.0 < *from)) {
+                    if key > to || each(key, value).is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+            }
+            Body::Inner(v) => {
+                for (i, (low, child)) in v.iter().enumerate().skip(child_index(v, from)) {
+                    if low > to {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    let below = expect.child(v, i);
+                    if self.scan_below(cache, &*self.node(cache, child, &below)?, below, range, each)?.is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Makes the node that starts at `key` on `level`, and the path to it, dirty
+    /// if it still is the version at `ptr`; returns whether it was. So the next
+    /// checkpoint moves it elsewhere, for cleaning index segments.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn touch(&mut self, cache: &NodeCache, level: u8, key: &Key, ptr: &NodePtr) -> Result<bool> {
+        self.check_level()?;
+        if self.version_at(cache, level, key)? != Some(*ptr) {
+            return Ok(false);
+        }
+        let (root, root_level, mut change) = self.change(cache);
+        match root {
+            Some(root) => change.touch(root, *root_level, level, key),
+            None => Ok(false),
+        }
+    }
+
+    /// Where the node on `level` whose range has `key` is on disk.
+    fn version_at(&self, cache: &NodeCache, level: u8, key: &Key) -> Result<Option<NodePtr>> {
+        let Some(root) = self.root.as_ref().filter(|_| level <= self.level) else { return Ok(None) };
+        let (mut child, mut expect) = (root.clone(), Expect::root(self.level));
+        while expect.level > level {
+            let next = match &self.node(cache, &child, &expect)?.body {
+                Body::Leaf(_) => return Ok(None),
+                Body::Inner(v) => {
+                    let i = child_index(v, key);
+                    let Some((_, next)) = v.get(i) else { return Ok(None) };
+                    (next.clone(), expect.child(v, i))
+                }
+            };
+            (child, expect) = next;
+        }
+        Ok(child.ptr())
+    }
+}

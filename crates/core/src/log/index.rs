@@ -1,0 +1,127 @@
+//! Index partials: nodes, each in two segments, and the root partial.
+//!
+//! Invariants
+//! 1. The two copies of a node, and of a root, never share a segment.
+
+use nenrin_device::AlignedBuf;
+use nenrin_format::key::Key;
+use nenrin_format::layout::le::{U32, U64};
+use nenrin_format::node::TreeId;
+use nenrin_format::partial::{Header, MapEntry, PartialKind};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, NODE_BLOCKS, NODE_BYTES, SegmentNo, Seq, Time};
+
+/// Nodes in one index partial.
+const NODES_MAX: usize = 64;
+
+/// Where the next node of one copy goes.
+#[derive(Debug, Default)]
+pub struct IndexLog {
+    /// Segment being filled.
+    pub segment: Option<SegmentNo>,
+    /// Next block in it.
+    pub block: u32,
+    pending: Vec<u8>,
+    map: Vec<MapEntry>,
+    start: u32,
+}
+
+/// What index partials say besides their nodes.
+#[derive(Clone, Copy)]
+pub struct IndexStamp {
+    /// Identity of the volume.
+    pub uuid: [u8; 16],
+    /// Epoch of this mount.
+    pub epoch: Epoch,
+    /// Sequence of the chain's last partial in this checkpoint.
+    pub seq: Seq,
+    /// Checkpoint number that items are born in.
+    pub open_cno: Cno,
+    /// Now.
+    pub now: Time,
+}
+
+impl IndexLog {
+    /// Whether a partial of one more node, or of `blocks`, fits the segment.
+    pub fn has_room(&self, blocks: u32, segment_blocks: u32) -> bool {
+        let header = u32::from(self.map.is_empty());
+        self.segment.is_some() && self.block + header + blocks <= segment_blocks
+    }
+    /// Whether the current partial should be written before more is added.
+    pub fn is_full(&self) -> bool {
+        self.map.len() >= NODES_MAX
+    }
+    /// Goes on in a fresh segment; the current partial must have been taken.
+    pub fn start_segment(&mut self, segment: SegmentNo) {
+        debug_assert!(self.map.is_empty());
+        self.segment = Some(segment);
+        self.block = 0;
+    }
+    /// Adds a node; its address.
+    pub fn push(&mut self, tree: TreeId, level: u8, first: &Key, node: &[u8]) -> Option<Addr> {
+        let segment = self.segment?;
+        if self.map.is_empty() {
+            self.start = self.block;
+            self.block += 1;
+        }
+        let addr = Addr::new(segment, self.block);
+        self.block += NODE_BLOCKS;
+        self.pending.extend_from_slice(node);
+        self.map.push(MapEntry {
+            ino: U64::new(first.ino),
+            off: U64::new(first.off),
+            fork: U32::new(tree.0),
+            blocks: U32::new(NODE_BLOCKS),
+            crc: U32::new(nenrin_format::node::stored_crc(node).unwrap_or(0)),
+            level,
+            kind: first.kind as u8,
+            reserved: [0; 2],
+        });
+        Some(addr)
+    }
+    /// The current partial, to be written; `None` when nothing waits.
+    pub fn take(&mut self, stamp: IndexStamp) -> Option<(Addr, AlignedBuf)> {
+        let segment = self.segment?;
+        if self.map.is_empty() {
+            return None;
+        }
+        let map = std::mem::take(&mut self.map);
+        let nodes = std::mem::take(&mut self.pending);
+        let addr = Addr::new(segment, self.start);
+        let header = self.header(PartialKind::Index, addr, stamp, (nodes.len() / BLOCK_BYTES) as u32);
+        let (head, _) = header.encode(&[], &map);
+        let mut bytes = AlignedBuf::zeroed(head.len() + nodes.len());
+        bytes[..head.len()].copy_from_slice(&head);
+        bytes[head.len()..].copy_from_slice(&nodes);
+        debug_assert!(head.len() == BLOCK_BYTES && nodes.len() % NODE_BYTES == 0);
+        Some((addr, bytes))
+    }
+    /// Lays out a root partial; its address, bytes and summary CRC. The room was checked.
+    pub fn root(&mut self, root: &[u8], stamp: IndexStamp) -> Option<(Addr, AlignedBuf, u32)> {
+        let addr = Addr::new(self.segment?, self.block);
+        let header = self.header(PartialKind::Root, addr, stamp, 0);
+        let (bytes, crc) = header.encode(root, &[]);
+        self.block += (bytes.len() / BLOCK_BYTES) as u32;
+        Some((addr, AlignedBuf::padded(&bytes), crc))
+    }
+    fn header(&self, kind: PartialKind, addr: Addr, stamp: IndexStamp, payload_blocks: u32) -> Header {
+        Header {
+            kind,
+            flags: 0,
+            summary_blocks: 1,
+            uuid: stamp.uuid,
+            epoch: stamp.epoch,
+            seq: stamp.seq,
+            addr,
+            prev_addr: Addr::NONE,
+            prev_crc: 0,
+            payload_crc: 0,
+            durable_seq: Seq(0),
+            open_cno: stamp.open_cno,
+            written_at: stamp.now,
+            record_bytes: 0,
+            map_count: 0,
+            payload_blocks,
+            next: None,
+        }
+    }
+}

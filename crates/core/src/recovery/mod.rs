@@ -1,0 +1,361 @@
+//! Opening a volume: the newest usable root, then roll-forward over the chain.
+//!
+//! | what is found behind the last accepted partial | verdict |
+//! |---|---|
+//! | the next partial, linked and intact | accept |
+//! | a partial above the durable mark whose payload or data is not there | the log ends before its logical segment |
+//! | anything else, and no later header proves that more was durable | the log ends |
+//! | anything else, and a later header proves that more was durable | damage: read-only |
+//! | a logical segment without its end | it does not count |
+//!
+//! Invariants
+//! 1. Recovery writes nothing; the first write of a mount is an index
+//!    checkpoint with a new epoch.
+//! 2. It believes checksums, links and addresses only, never order on the device.
+
+mod walk;
+
+use crate::fs::Opened;
+use crate::index::{NodeCache, Tree};
+use crate::log::chain::Chain;
+use crate::segments::Segments;
+use crate::state::{HistoryTree, State, checkpoint_key, segment_key};
+use crate::storage::{Probe, Storage, probe};
+use crate::{Clock, Error, Fs, MountOptions, Result};
+use nenrin_device::BlockDevice;
+use nenrin_format::features::{Access, access};
+use nenrin_format::items::{Checkpoint, Segment};
+use nenrin_format::key::Kind;
+use nenrin_format::node::TreeId;
+use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::records::Record;
+use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::superblock::{Superblock, segments_on};
+use nenrin_format::wire::Reader;
+use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use walk::Walk;
+
+/// What opening a volume found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The volume was unmounted cleanly.
+    pub clean: bool,
+    /// Partial segments rolled forward.
+    pub partials: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Partial segments found intact that do not count, because what is before them is missing.
+    pub dropped: u64,
+    /// Bytes of the log read.
+    pub bytes_read: u64,
+    /// Requests they were read with.
+    pub requests: u64,
+    /// Highest sequence that is proven to have been durable.
+    pub durable_seq: Seq,
+    /// Damage in the log: the volume is read-only.
+    pub damage: Option<String>,
+    /// Things to tell the user, one line each: damaged slots, an older root.
+    pub notes: Vec<String>,
+}
+
+impl Fs {
+    /// Opens a volume: recovers, and unless read-only makes it ready for writing.
+    ///
+    /// # Errors
+    /// [`Error::Open`] with what is wrong, where, and what to do.
+    pub fn open(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        clock: Arc<dyn Clock>,
+        mut options: MountOptions,
+    ) -> Result<Arc<Self>> {
+        let opened = recover(&devices, &options)?;
+        options.read_only |= opened.report.damage.is_some() || options.no_recovery;
+        let read_only = options.read_only;
+        let fs = Arc::new(Self::assemble(opened, clock, options));
+        if !read_only {
+            fs.index_checkpoint(false)?;
+            fs.release_orphans()?;
+        }
+        Ok(fs)
+    }
+}
+
+/// Reads a volume's state without writing anything.
+pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Result<Opened> {
+    let [device] = devices else {
+        return Err(Error::Open("this version opens volumes of one device".into()));
+    };
+    let found = probe(device.as_ref())?;
+    let mut report = RecoveryReport::default();
+    let mut why = None;
+    found.newest()?;
+    note_slots(&found, &mut report);
+    for (rank, root) in found.roots.iter().take(2).enumerate() {
+        match recover_from(device, root, &found, options, report.clone()) {
+            Ok(mut opened) => {
+                if rank > 0 {
+                    opened.report.notes.push(format!(
+                        "the newest root (generation {}) cannot be read; went on from generation {}",
+                        found.roots[0].generation, root.generation
+                    ));
+                }
+                return Ok(opened);
+            }
+            Err(e @ Error::Open(_)) => return Err(e),
+            Err(e) => why = why.or(Some(e)),
+        }
+    }
+    let reason = why.map_or_else(|| "no root".into(), |e| e.to_string());
+    Err(Error::Open(format!("the index cannot be read from any root: {reason}; run nenrin check")))
+}
+
+fn note_slots(found: &Probe, report: &mut RecoveryReport) {
+    use crate::storage::SlotState;
+    let newest = found.roots.first().map_or(0, |r| r.generation.0);
+    for (block, state) in &found.slots {
+        match state {
+            SlotState::Invalid(why) => {
+                report.notes.push(format!("superblock slot at block {block} is damaged ({why}); its twin is used"))
+            }
+            SlotState::Empty if newest > 8 => report.notes.push(format!("superblock slot at block {block} is empty")),
+            _ => {}
+        }
+    }
+}
+
+fn recover_from(
+    device: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+    found: &Probe,
+    options: &MountOptions,
+    mut report: RecoveryReport,
+) -> Result<Opened> {
+    let count = superblock.devices[0].segments;
+    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    if segments_on(blocks, superblock.segment_blocks) < count {
+        let need = nenrin_format::superblock::device_blocks(count, superblock.segment_blocks) * BLOCK_BYTES as u64;
+        let have = device.geometry().bytes;
+        return Err(Error::Open(format!(
+            "{} is truncated: the volume needs {need} bytes, {have} are there; restore its length",
+            device.geometry().name
+        )));
+    }
+    if let Access::ReadOnly(bits) = access(superblock.features[1], superblock.features[2]) {
+        if !options.read_only {
+            return Err(Error::Open(format!(
+                "the volume uses features this program can only read (bits {bits:#x}); mount it with -o ro"
+            )));
+        }
+    }
+    let storage = Arc::new(Storage::new(device.clone(), superblock.segment_blocks, count));
+    let root = read_root(&storage, superblock)?;
+    let mut state = load_state(&storage, superblock, &root, options)?;
+    let mut chain = Chain {
+        uuid: superblock.uuid,
+        epoch: superblock.epoch,
+        segment: superblock.chain.0,
+        block: superblock.chain.1,
+        next: superblock.chain_next,
+        seq: superblock.chain_seq,
+        last_addr: superblock.chain_last,
+        last_crc: superblock.chain_crc,
+    };
+    let mut window_bytes = 0;
+    report.clean = superblock.clean;
+    report.durable_seq = superblock.chain_seq;
+    if !options.no_recovery {
+        let walk = Walk::new(&storage, &chain).run()?;
+        window_bytes = replay(&mut state, &mut chain, walk, &mut report)?;
+    }
+    let root_pins = pin_roots(&mut state.segments, found, superblock);
+    start_epoch(&mut state, &mut chain, &storage, found, options)?;
+    Ok(Opened {
+        storage,
+        state,
+        chain,
+        superblock: with_newest_generation(superblock, found),
+        report,
+        window_bytes,
+        root_pins,
+    })
+}
+
+/// The superblock to go on from: never a generation that a slot already has.
+fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock {
+    let mut sb = superblock.clone();
+    if let Some(newest) = found.roots.first() {
+        sb.generation = sb.generation.max(newest.generation);
+    }
+    sb
+}
+
+/// The root partial, from either copy.
+pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
+    let mut why = Error::Corrupt("no root partial".into());
+    for (_, addr, crc) in superblock.root {
+        let read = || -> Result<Root> {
+            let bytes = storage.read_summary(addr)?;
+            let damaged = |e| Error::Damaged(addr, e);
+            let summary = Header::decode(&bytes).map_err(damaged)?;
+            if summary.crc != crc || summary.header.kind != PartialKind::Root || summary.header.uuid != superblock.uuid
+            {
+                return Err(Error::Damaged(addr, nenrin_format::Invalid::Checksum));
+            }
+            Root::decode(summary.records).map_err(damaged)
+        };
+        match read() {
+            Ok(root) => return Ok(root),
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
+}
+
+fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, options: &MountOptions) -> Result<State> {
+    let cache = Arc::new(NodeCache::new(storage.clone(), options.cache_bytes));
+    let tree =
+        |id: TreeId| -> Tree { root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open) };
+    let history = |t: &TreeRoot| HistoryTree { tree: Tree::open(t), deaths: t.deaths, sealed: t.sealed };
+    let mut state = State {
+        live: tree(TreeId::LIVE),
+        space: tree(TreeId::SPACE),
+        history: root.trees.iter().filter(|t| crate::state::is_history(t.tree)).map(history).collect(),
+        segments: Segments::new(storage.segments, superblock.generation.next()),
+        kept: BTreeMap::new(),
+        hash_key: superblock.hash_key,
+        next_ino: root.next_ino,
+        open_cno: root.open_cno,
+        last_cno: root.last_cno,
+        next_tree: root.next_tree,
+        inodes: root.inodes,
+        live_blocks: root.live_blocks,
+        history_blocks: root.history_blocks,
+        next_backref: root.next_backref,
+        cache,
+    };
+    load_segments(&mut state)?;
+    for (segment, nodes) in &root.index_segments {
+        state.segments.load_nodes(*segment, *nodes, superblock.generation);
+    }
+    load_checkpoints(&mut state)?;
+    Ok(state)
+}
+
+fn load_segments(state: &mut State) -> Result<()> {
+    let mut items = Vec::new();
+    state.space.scan(&state.cache, &segment_key(0), &segment_key(u64::MAX), &mut |k, v| {
+        items.push((k.off, Segment::decode(v)));
+        ControlFlow::Continue(())
+    })?;
+    for (no, item) in items {
+        let item = item.map_err(|why| Error::Corrupt(format!("segment item {no}: {why}")))?;
+        state.segments.load(SegmentNo(no), item);
+    }
+    Ok(())
+}
+
+fn load_checkpoints(state: &mut State) -> Result<()> {
+    let mut kept = BTreeMap::new();
+    let mut bad = None;
+    let (from, to) = (checkpoint_key(Cno(0)), checkpoint_key(Cno(u64::MAX)));
+    state.space.scan(&state.cache, &from, &to, &mut |k, v| {
+        match Checkpoint::decode(v) {
+            Ok(c) => drop(kept.insert(Cno(k.off), c)),
+            Err(why) => bad = Some(Error::Corrupt(format!("checkpoint item {}: {why}", k.off))),
+        }
+        ControlFlow::Continue(())
+    })?;
+    state.kept = kept;
+    bad.map_or(Ok(()), Err)
+}
+
+/// Applies what the walk accepted. Returns the bytes of the chain since the root.
+fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mut RecoveryReport) -> Result<u64> {
+    report.bytes_read = walk.bytes_read;
+    report.requests = walk.requests;
+    report.durable_seq = report.durable_seq.max(walk.durable_seq);
+    report.dropped = walk.dropped;
+    report.damage = walk.damage;
+    let mut bytes = 0;
+    for found in walk.accepted {
+        let header = &found.header;
+        let mut r = Reader::new(&found.records);
+        while !r.is_empty() {
+            let record = Record::decode(&mut r)
+                .map_err(|why| Error::Corrupt(format!("a record of the partial at {}: {why}", header.addr)))?;
+            state.apply(&record, header.payload_addr())?;
+            report.records += 1;
+        }
+        report.partials += 1;
+        bytes += u64::from(header.total_blocks()) * BLOCK_BYTES as u64;
+        state.segments.chain_written(header.addr.segment(), header.seq);
+        if header.addr.segment() != chain.segment.segment {
+            chain.segment = found.segment;
+        }
+        chain.block = header.addr.block() + header.total_blocks();
+        chain.next = header.next;
+        chain.epoch = header.epoch;
+        chain.seq = header.seq;
+        chain.last_addr = header.addr;
+        chain.last_crc = found.crc;
+    }
+    Ok(bytes)
+}
+
+/// Root partials of the two newest roots stay where they are.
+fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDeque<[SegmentNo; 2]> {
+    let mut pins = VecDeque::new();
+    let generation = found.roots.first().map_or(used.generation, |r| r.generation);
+    for root in found.roots.iter().take(2) {
+        let both = root.root.map(|(_, addr, _)| addr.segment());
+        for segment in both {
+            segments.protect(segment, generation);
+            segments.pin(segment);
+        }
+        pins.push_front(both);
+    }
+    pins
+}
+
+/// The chain goes on in a fresh segment, with a new epoch.
+fn start_epoch(
+    state: &mut State,
+    chain: &mut Chain,
+    storage: &Storage,
+    found: &Probe,
+    options: &MountOptions,
+) -> Result<()> {
+    let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
+    let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
+    state.segments.next_generation = found
+        .roots
+        .first()
+        .map_or(state.segments.next_generation, |r| r.generation.next().max(state.segments.next_generation));
+    if options.read_only || options.no_recovery {
+        return Ok(());
+    }
+    chain.epoch = newest.next();
+    let now = nenrin_format::Time(0);
+    let next = match chain.next {
+        Some(next) if state.segments.is_free(next.segment) => next,
+        _ => storage.segment_ref(state.segments.allocate(crate::segments::KIND_CHAIN, now).ok_or(Error::NoSpace)?),
+    };
+    state.segments.reopen(next.segment, crate::segments::KIND_CHAIN);
+    chain.segment = next;
+    chain.block = 0;
+    chain.next = state.segments.allocate(crate::segments::KIND_CHAIN, now).map(|s| storage.segment_ref(s));
+    Ok(())
+}
+
+impl Fs {
+    /// Orphans of an earlier mount are in use by nobody any more.
+    fn release_orphans(&self) -> Result<()> {
+        self.log_releases(|inner| {
+            Ok(inner.pending_reaps(Kind::Orphan, usize::MAX)?.into_iter().map(|(k, _)| Ino(k.off)).collect())
+        })
+    }
+}

@@ -1,0 +1,224 @@
+//! Follows the chain on the device and decides where it ends.
+
+use crate::log::chain::Chain;
+use crate::storage::Storage;
+use crate::{Error, Result};
+use nenrin_device::AlignedBuf;
+use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind};
+use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::superblock::SegmentRef;
+use nenrin_format::wire::Reader;
+use nenrin_format::{Addr, BLOCK_BYTES, Seq};
+
+/// Blocks read at once.
+const READ_BLOCKS: u32 = 256;
+
+/// A chain partial that fits.
+pub(crate) struct Found {
+    pub header: Header,
+    pub crc: u32,
+    pub records: Vec<u8>,
+    pub segment: SegmentRef,
+    payload_intact: bool,
+}
+
+/// Where the chain ends, and what was on the way.
+pub(crate) struct Outcome {
+    pub accepted: Vec<Found>,
+    pub dropped: u64,
+    pub durable_seq: Seq,
+    pub damage: Option<String>,
+    pub bytes_read: u64,
+    pub requests: u64,
+}
+
+/// A walk from where a root says the chain goes on.
+pub(crate) struct Walk<'a> {
+    storage: &'a Storage,
+    at: Chain,
+    buffer: Option<(Addr, AlignedBuf)>,
+    bytes_read: u64,
+    requests: u64,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(storage: &'a Storage, chain: &Chain) -> Self {
+        Self { storage, at: chain.clone(), buffer: None, bytes_read: 0, requests: 0 }
+    }
+
+    /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
+    fn blocks(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+        if !self.storage.contains(addr, blocks) {
+            return Ok(None);
+        }
+        let held = self.buffer.as_ref().is_some_and(|(start, buf)| {
+            start.segment() == addr.segment()
+                && *start <= addr
+                && addr.0 + u64::from(blocks) <= start.0 + (buf.len() / BLOCK_BYTES) as u64
+        });
+        if !held {
+            let rest = self.storage.segment_blocks - addr.block();
+            let count = blocks.max(READ_BLOCKS).min(rest);
+            let buf = self.storage.read(addr, count)?;
+            self.bytes_read += buf.len() as u64;
+            self.requests += 1;
+            self.buffer = Some((addr, buf));
+        }
+        Ok(self.buffer.as_ref().map(|(start, buf)| {
+            let from = (addr.0 - start.0) as usize * BLOCK_BYTES;
+            &buf[from..from + blocks as usize * BLOCK_BYTES]
+        }))
+    }
+
+    /// The intact chain partial at `addr`, whatever it is linked to.
+    fn partial(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
+        let uuid = self.at.uuid;
+        let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
+        let Ok(head) = Header::peek(first) else { return Ok(None) };
+        if head.addr != addr || head.uuid != uuid || head.kind != PartialKind::Chain {
+            return Ok(None);
+        }
+        let Some(bytes) = self.blocks(addr, head.summary_blocks)? else { return Ok(None) };
+        match Header::decode(bytes) {
+            Ok(s) => Ok(Some((s.header, s.crc, s.records.to_vec()))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The partial at `addr` if it follows the last accepted one.
+    fn following(&mut self, addr: Addr, segment: SegmentRef, new_segment: bool) -> Result<Option<Found>> {
+        let Some((header, crc, records)) = self.partial(addr)? else { return Ok(None) };
+        let epoch_fits = header.epoch == self.at.epoch || new_segment && header.epoch > self.at.epoch;
+        let fits = epoch_fits
+            && header.seq == self.at.seq.next()
+            && header.prev_addr == self.at.last_addr
+            && header.prev_crc == self.at.last_crc;
+        if !fits {
+            return Ok(None);
+        }
+        let payload_intact = match self.blocks(header.payload_addr(), header.payload_blocks) {
+            _ if header.payload_blocks == 0 => true,
+            Ok(Some(payload)) => nenrin_format::crc(payload) == header.payload_crc,
+            Ok(None) => false,
+            Err(Error::Device(_)) => false,
+            Err(e) => return Err(e),
+        };
+        Ok(Some(Found { header, crc, records, segment, payload_intact }))
+    }
+
+    /// Walks to the end.
+    pub fn run(mut self) -> Result<Outcome> {
+        let mut found: Vec<Found> = Vec::new();
+        let mut durable_seq = self.at.seq;
+        loop {
+            let here = Addr::new(self.at.segment.segment, self.at.block);
+            let mut next = if self.at.block < self.storage.segment_blocks {
+                self.following(here, self.at.segment, self.at.block == 0)?
+            } else {
+                None
+            };
+            if next.is_none() {
+                if let Some(segment) = self.at.next {
+                    next = self.following(Addr::new(segment.segment, 0), segment, true)?;
+                }
+            }
+            let Some(f) = next else { break };
+            self.at.epoch = f.header.epoch;
+            self.at.segment = f.segment;
+            self.at.block = f.header.addr.block() + f.header.total_blocks();
+            self.at.next = f.header.next;
+            self.at.seq = f.header.seq;
+            self.at.last_addr = f.header.addr;
+            self.at.last_crc = f.crc;
+            durable_seq = durable_seq.max(f.header.durable_seq);
+            found.push(f);
+        }
+        let proof = self.proof_behind()?;
+        durable_seq = durable_seq.max(proof);
+        let damage = (proof > self.at.seq).then(|| {
+            format!(
+                "the log is damaged behind {}: partial {} was durable (a later one proves {proof}) and cannot be read",
+                self.at.last_addr,
+                self.at.seq.next()
+            )
+        });
+        let total = found.len();
+        let end = self.end(&found, durable_seq)?;
+        found.truncate(end);
+        Ok(Outcome {
+            dropped: (total - end) as u64,
+            accepted: found,
+            durable_seq,
+            damage,
+            bytes_read: self.bytes_read,
+            requests: self.requests,
+        })
+    }
+
+    /// The highest durable sequence that a header behind the end proves, when
+    /// it is higher than where the walk stopped.
+    fn proof_behind(&mut self) -> Result<Seq> {
+        let mut proof = Seq(0);
+        let mut places = vec![(self.at.segment, self.at.block)];
+        places.extend(self.at.next.map(|s| (s, 0)));
+        for (segment, first) in places {
+            let mut block = first;
+            while block < self.storage.segment_blocks {
+                let addr = Addr::new(segment.segment, block);
+                block += 1;
+                if let Some((h, ..)) = self.partial(addr)? {
+                    if h.epoch == self.at.epoch && h.seq > self.at.seq {
+                        proof = proof.max(h.durable_seq);
+                        block = addr.block() + h.total_blocks().max(1);
+                    }
+                }
+            }
+        }
+        Ok(proof)
+    }
+
+    /// How many of the found partials count.
+    fn end(&self, found: &[Found], durable_seq: Seq) -> Result<usize> {
+        let mut end = found.len();
+        for (i, f) in found.iter().enumerate() {
+            if f.header.seq > durable_seq && !(f.payload_intact && self.data_intact(f)?) {
+                end = i;
+                break;
+            }
+        }
+        // Only whole logical segments count.
+        while end > 0 && found[end - 1].header.flags & LOGICAL_END == 0 {
+            end -= 1;
+        }
+        debug_assert!(found.first().is_none_or(|f| f.header.flags & LOGICAL_BEGIN != 0));
+        Ok(end)
+    }
+
+    /// Whether the data that a partial names outside itself is there.
+    fn data_intact(&self, f: &Found) -> Result<bool> {
+        if f.header.flags & DATA_FLUSHED != 0 {
+            return Ok(true);
+        }
+        let mut r = Reader::new(&f.records);
+        while !r.is_empty() {
+            let Ok(record) = Record::decode(&mut r) else { return Ok(false) };
+            let extents: Vec<_> = match record {
+                Record::Content { ops, .. } => ops
+                    .into_iter()
+                    .filter_map(|op| if let ContentOp::Extent(_, e) = op { Some(e) } else { None })
+                    .collect(),
+                Record::Move { new, .. } => vec![new],
+                _ => continue,
+            };
+            for e in extents.iter().filter(|e| !e.is_unwritten() && !e.addr.is_payload()) {
+                let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
+                match self.storage.read(first, e.lead + e.blocks + e.tail) {
+                    Ok(bytes) if crate::fs::verify(e, &bytes).is_ok() => {}
+                    Ok(_) | Err(Error::Damaged(..) | Error::Device(_)) => return Ok(false),
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(true)
+    }
+}

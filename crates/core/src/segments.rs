@@ -1,0 +1,316 @@
+//! The use of every segment: what is needed, what is free, what is pending.
+//!
+//! Invariants
+//! 1. A segment is handed out only when nothing reachable from either usable
+//!    root, from the chain after it, or from a read under way needs it.
+//! 2. Counters change only by applying records and by index checkpoints, so
+//!    replay repeats them exactly.
+//! 3. A segment emptied while generation g was the next to be written becomes
+//!    free when the *older* usable root has a generation of at least g.
+
+use nenrin_format::items::Segment;
+use nenrin_format::{Addr, Generation, SegmentNo, Seq, Time};
+use std::collections::BTreeSet;
+
+/// What a segment is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    /// May be handed out.
+    Free,
+    /// Being appended to.
+    Open,
+    /// Holds something needed.
+    Sealed,
+    /// Empty, but a root that recovery may choose still needs it.
+    Pending,
+}
+
+/// One segment.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentUse {
+    /// What it is at the moment.
+    pub state: SegmentState,
+    /// What the space tree keeps of it.
+    pub item: Segment,
+    /// Index node copies in it that the newest root or the next needs.
+    pub nodes: u32,
+    /// The chain in it is still needed for roll-forward.
+    pub chain_held: bool,
+    /// Reads under way, and roots that lie in it.
+    pub pins: u32,
+}
+
+impl SegmentUse {
+    const fn is_empty(&self) -> bool {
+        self.item.live_blocks == 0 && self.item.history_blocks == 0 && self.nodes == 0 && !self.chain_held
+    }
+}
+
+/// All segments of a volume.
+pub struct Segments {
+    all: Vec<SegmentUse>,
+    free: BTreeSet<u64>,
+    pending: BTreeSet<u64>,
+    changed: BTreeSet<u64>,
+    /// Generation that the next index checkpoint will have.
+    pub next_generation: Generation,
+}
+
+/// Kind of a segment in its item, while it holds chain partials.
+pub const KIND_CHAIN: u8 = 1;
+/// Kind of a segment in its item, while it holds data partials.
+pub const KIND_DATA: u8 = 2;
+/// Kind of a segment in its item, while it holds index nodes.
+pub const KIND_INDEX: u8 = 3;
+
+impl Segments {
+    /// `count` free segments.
+    pub fn new(count: u64, next_generation: Generation) -> Self {
+        let unused =
+            SegmentUse { state: SegmentState::Free, item: Segment::default(), nodes: 0, chain_held: false, pins: 0 };
+        Self {
+            all: vec![unused; count as usize],
+            free: (0..count).collect(),
+            pending: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            next_generation,
+        }
+    }
+
+    /// Segments of the volume.
+    pub fn count(&self) -> u64 {
+        self.all.len() as u64
+    }
+    /// Segments that may be handed out now.
+    pub fn free_count(&self) -> u64 {
+        self.free.len() as u64
+    }
+    /// Segments that index checkpoints will make free.
+    pub fn pending_count(&self) -> u64 {
+        self.pending.len() as u64
+    }
+    /// Every segment in order.
+    pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
+        self.all.iter().enumerate().map(|(i, s)| (SegmentNo(i as u64), s))
+    }
+    fn with(&mut self, segment: SegmentNo, change: impl FnOnce(&mut SegmentUse)) {
+        let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
+        change(s);
+        self.changed.insert(segment.0);
+        self.classify(segment.0);
+    }
+
+    /// Puts a segment that is not open where its counters say it belongs.
+    fn classify(&mut self, i: u64) {
+        let s = &mut self.all[i as usize];
+        match (s.state, s.is_empty()) {
+            (SegmentState::Open, _)
+            | (SegmentState::Pending | SegmentState::Free, true)
+            | (SegmentState::Sealed, false) => {}
+            (SegmentState::Sealed, true) => {
+                s.state = SegmentState::Pending;
+                s.item.emptied_generation = self.next_generation.0;
+                self.pending.insert(i);
+            }
+            (SegmentState::Pending | SegmentState::Free, false) => {
+                s.state = SegmentState::Sealed;
+                s.item.emptied_generation = 0;
+                self.pending.remove(&i);
+                self.free.remove(&i);
+            }
+        }
+    }
+
+    /// Restores a segment from its item in the space tree.
+    pub fn load(&mut self, segment: SegmentNo, item: Segment) {
+        let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
+        s.item = item;
+        s.chain_held = item.chain_seq.0 > 0;
+        if !s.is_empty() {
+            s.state = SegmentState::Sealed;
+            self.free.remove(&segment.0);
+        } else if item.emptied_generation > 0 {
+            s.state = SegmentState::Pending;
+            self.free.remove(&segment.0);
+            self.pending.insert(segment.0);
+        }
+    }
+
+    /// Takes a free segment for `kind`.
+    pub fn allocate(&mut self, kind: u8, now: Time) -> Option<SegmentNo> {
+        let i = self.free.pop_first()?;
+        let s = &mut self.all[i as usize];
+        s.state = SegmentState::Open;
+        s.item = Segment { kind, written_at: now, ..Segment::default() };
+        self.changed.insert(i);
+        Some(SegmentNo(i))
+    }
+
+    /// Puts a given segment to use that recovery knows the chain goes on in.
+    pub fn reopen(&mut self, segment: SegmentNo, kind: u8) {
+        self.free.remove(&segment.0);
+        self.pending.remove(&segment.0);
+        if let Some(s) = self.all.get_mut(segment.0 as usize) {
+            s.state = SegmentState::Open;
+            s.item.kind = kind;
+        }
+    }
+
+    /// Nothing more is appended to the segment.
+    pub fn seal(&mut self, segment: SegmentNo) {
+        self.with(segment, |s| s.state = SegmentState::Sealed);
+    }
+
+    /// Notes a chain partial in the segment.
+    pub fn chain_written(&mut self, segment: SegmentNo, seq: Seq) {
+        self.with(segment, |s| {
+            s.chain_held = true;
+            s.item.chain_seq = seq;
+            s.item.kind = KIND_CHAIN;
+        });
+    }
+
+    /// An index checkpoint of the next generation contains the chain up to
+    /// `seq`: older chain segments are needed for content only.
+    pub fn chain_contained(&mut self, seq: Seq) {
+        for i in 0..self.all.len() {
+            let s = &self.all[i];
+            if s.chain_held && s.state != SegmentState::Open && s.item.chain_seq <= seq {
+                self.with(SegmentNo(i as u64), |s| {
+                    s.chain_held = false;
+                    s.item.chain_seq = Seq(0);
+                });
+            }
+        }
+    }
+
+    /// `blocks` at `addr` became part of the live tree.
+    pub fn add_live(&mut self, addr: Addr, blocks: u32) {
+        self.with(addr.segment(), |s| s.item.live_blocks += blocks);
+    }
+    /// `blocks` at `addr` left the live tree for good.
+    pub fn sub_live(&mut self, addr: Addr, blocks: u32) {
+        self.with(addr.segment(), |s| s.item.live_blocks = s.item.live_blocks.saturating_sub(blocks));
+    }
+    /// `blocks` at `addr` left the live tree for history.
+    pub fn live_to_history(&mut self, addr: Addr, blocks: u32) {
+        self.with(addr.segment(), |s| {
+            s.item.live_blocks = s.item.live_blocks.saturating_sub(blocks);
+            s.item.history_blocks += blocks;
+        });
+    }
+    /// `blocks` at `addr` became part of history (a move).
+    pub fn add_history(&mut self, addr: Addr, blocks: u32) {
+        self.with(addr.segment(), |s| s.item.history_blocks += blocks);
+    }
+    /// `blocks` at `addr` left history.
+    pub fn sub_history(&mut self, addr: Addr, blocks: u32) {
+        self.with(addr.segment(), |s| s.item.history_blocks = s.item.history_blocks.saturating_sub(blocks));
+    }
+    /// An index node copy was placed in the segment.
+    pub fn add_node(&mut self, segment: SegmentNo) {
+        self.with(segment, |s| s.nodes += 1);
+    }
+    /// An index node copy in the segment is needed by no root from the newest on.
+    pub fn sub_node(&mut self, segment: SegmentNo) {
+        self.with(segment, |s| s.nodes = s.nodes.saturating_sub(1));
+    }
+    /// Restores the number of node copies from a root.
+    pub fn load_nodes(&mut self, segment: SegmentNo, nodes: u32, generation: Generation) {
+        let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
+        s.nodes = nodes;
+        s.item.kind = KIND_INDEX;
+        self.free.remove(&segment.0);
+        if s.is_empty() {
+            s.state = SegmentState::Pending;
+            s.item.emptied_generation = generation.0;
+            self.pending.insert(segment.0);
+        } else {
+            s.state = SegmentState::Sealed;
+            self.pending.remove(&segment.0);
+        }
+    }
+    /// Index segments with their node copies; those emptied by the root of
+    /// `generation` with a zero, because the root before still needs them.
+    pub fn index_segments(&self, generation: Generation) -> Vec<(SegmentNo, u32)> {
+        self.iter()
+            .filter(|(_, s)| {
+                s.nodes > 0
+                    || s.item.kind == KIND_INDEX
+                        && (s.state == SegmentState::Pending && s.item.emptied_generation >= generation.0)
+            })
+            .map(|(no, s)| (no, s.nodes))
+            .collect()
+    }
+
+    /// Keeps a segment from being handed out.
+    pub fn pin(&mut self, segment: SegmentNo) {
+        if let Some(s) = self.all.get_mut(segment.0 as usize) {
+            s.pins += 1;
+        }
+    }
+    /// Ends a [`Segments::pin`].
+    pub fn unpin(&mut self, segment: SegmentNo) {
+        if let Some(s) = self.all.get_mut(segment.0 as usize) {
+            s.pins = s.pins.saturating_sub(1);
+        }
+    }
+
+    /// The older usable root has generation `older`: frees what no root needs.
+    /// Returns the segments that became free.
+    pub fn promote(&mut self, older: Generation) -> Vec<SegmentNo> {
+        let ready: Vec<u64> = self
+            .pending
+            .iter()
+            .copied()
+            .filter(|i| {
+                let s = &self.all[*i as usize];
+                s.pins == 0 && s.item.emptied_generation <= older.0
+            })
+            .collect();
+        for i in &ready {
+            self.pending.remove(i);
+            self.free.insert(*i);
+            let s = &mut self.all[*i as usize];
+            s.state = SegmentState::Free;
+            s.item = Segment::default();
+            self.changed.insert(*i);
+        }
+        ready.into_iter().map(SegmentNo).collect()
+    }
+
+    /// Segments whose items changed since the last call, with what the space
+    /// tree shall say; `None` for no item.
+    pub fn take_changed(&mut self) -> Vec<(SegmentNo, Option<Segment>)> {
+        std::mem::take(&mut self.changed)
+            .into_iter()
+            .map(|i| {
+                let s = &self.all[i as usize];
+                let keep = s.item.live_blocks > 0
+                    || s.item.history_blocks > 0
+                    || s.chain_held
+                    || s.state == SegmentState::Pending;
+                (SegmentNo(i), keep.then_some(s.item))
+            })
+            .collect()
+    }
+}
+
+impl Segments {
+    /// Whether a segment may be handed out now.
+    pub fn is_free(&self, segment: SegmentNo) -> bool {
+        self.free.contains(&segment.0)
+    }
+
+    /// A root that recovery may choose lies in the segment: if nothing else
+    /// does, it is pending as if emptied by `generation`.
+    pub fn protect(&mut self, segment: SegmentNo, generation: Generation) {
+        if self.free.remove(&segment.0) {
+            let s = &mut self.all[segment.0 as usize];
+            s.state = SegmentState::Pending;
+            s.item.kind = KIND_INDEX;
+            s.item.emptied_generation = generation.0;
+            self.pending.insert(segment.0);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Records of content streams: extents, inline content, moves.
+
+use super::{State, bad_item, reap_key};
+use crate::{Error, Result};
+use nenrin_format::items::{self, Extent, Inode, Reap};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
+use nenrin_format::records::ContentOp;
+use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino, Time};
+use std::ops::ControlFlow;
+
+/// First file block of the window of an extent that could cover `block`.
+pub const fn window_start(block: u64) -> u64 {
+    block & !(EXTENT_BLOCKS_MAX as u64 - 1)
+}
+
+impl State {
+    pub(super) fn content(
+        &mut self,
+        ino: Ino,
+        size: u64,
+        mtime: Time,
+        ctime: Time,
+        editor_uid: u32,
+        ops: &[ContentOp<'_>],
+        base: Addr,
+    ) -> Result<()> {
+        let mut inode = self.need_inode(ino)?;
+        for op in ops {
+            match op {
+                ContentOp::Hole(from, blocks) => self.hole(ino, &mut inode, *from, *blocks)?,
+                ContentOp::Extent(off, extent) => self.place(ino, &mut inode, *off, extent, base)?,
+                ContentOp::Inline(bytes) => {
+                    self.hole(ino, &mut inode, 0, u64::MAX)?;
+                    if !bytes.is_empty() {
+                        self.put(Key::new(ino, Kind::Inline, 0, 0), items::encode_bytes(self.open_cno, bytes))?;
+                    }
+                }
+                ContentOp::NewFork => {
+                    self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
+                    let reap = Reap { death: self.open_cno, fork: inode.fork, whole: false };
+                    self.space.insert(&self.cache, reap_key(ino, inode.fork), reap.encode().into())?;
+                    inode.fork += 1;
+                    inode.blocks = 0;
+                }
+            }
+        }
+        inode.size = size;
+        inode.mtime = mtime;
+        inode.ctime = ctime;
+        inode.editor_uid = editor_uid;
+        self.put_inode(ino, inode)
+    }
+
+    fn hole(&mut self, ino: Ino, inode: &mut Inode, from: u64, blocks: u64) -> Result<()> {
+        if from == 0 {
+            self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
+        }
+        self.cut_extents(ino, inode, from, from.saturating_add(blocks))
+    }
+
+    fn place(&mut self, ino: Ino, inode: &mut Inode, off: u64, extent: &Extent, base: Addr) -> Result<()> {
+        self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
+        self.cut_extents(ino, inode, off, off + u64::from(extent.blocks))?;
+        let mut extent = extent.clone();
+        extent.birth = self.open_cno;
+        if !extent.is_unwritten() {
+            extent.addr = extent.addr.resolve(base);
+        }
+        inode.blocks += u64::from(extent.blocks);
+        self.add_extent(Key::new(ino, Kind::Extent, inode.fork, off), &extent)
+    }
+
+    fn add_extent(&mut self, key: Key, extent: &Extent) -> Result<()> {
+        let blocks = extent.stored_blocks();
+        if blocks > 0 {
+            self.live_blocks += u64::from(blocks);
+            self.segments.add_live(extent.addr, blocks);
+        }
+        self.live.insert(&self.cache, key, extent.encode().into()).map(drop)
+    }
+
+    /// The live extents that overlap file blocks `[from, to)`, at most `max` of them.
+    pub fn extents(&self, ino: Ino, fork: u32, from: u64, to: u64, max: usize) -> Result<Vec<(Key, Extent)>> {
+        let mut out = Vec::new();
+        let mut bad = None;
+        let first = Key::new(ino, Kind::Extent, fork, window_start(from));
+        let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
+        self.live.scan(&self.cache, &first, &last, &mut |k, v| {
+            match Extent::decode(v) {
+                Ok(e) if k.off + u64::from(e.blocks) > from => out.push((*k, e)),
+                Ok(_) => {}
+                Err(why) => {
+                    bad = Some(bad_item(k, why));
+                    return ControlFlow::Break(());
+                }
+            }
+            if out.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        bad.map_or(Ok(out), Err)
+    }
+
+    /// File blocks `[from, to)` leave the live tree; what sticks out stays.
+    fn cut_extents(&mut self, ino: Ino, inode: &mut Inode, from: u64, to: u64) -> Result<()> {
+        if inode.blocks == 0 {
+            return Ok(());
+        }
+        const BATCH: usize = 256;
+        loop {
+            let batch = self.extents(ino, inode.fork, from, to, BATCH)?;
+            for (key, extent) in &batch {
+                self.cut_extent(inode, key, extent, from, to)?;
+            }
+            if batch.len() < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn cut_extent(&mut self, inode: &mut Inode, key: &Key, extent: &Extent, from: u64, to: u64) -> Result<()> {
+        let end = key.off + u64::from(extent.blocks);
+        let (cut_from, cut_to) = (from.max(key.off), to.min(end));
+        let (head, middle) = ((cut_from - key.off) as u32, (cut_to - cut_from) as u32);
+        let tail = extent.blocks - head - middle;
+        self.live.remove(&self.cache, key)?;
+        inode.blocks = inode.blocks.saturating_sub(u64::from(middle));
+        // The parts that stay keep their birth and their blocks, so only the
+        // middle changes any counter.
+        if head > 0 {
+            self.live.insert(&self.cache, *key, extent.slice(0, head).encode().into())?;
+        }
+        if tail > 0 {
+            let rest = extent.slice(head + middle, tail);
+            self.live.insert(&self.cache, Key { off: cut_to, ..*key }, rest.encode().into())?;
+        }
+        let gone = extent.slice(head, middle);
+        self.retire(&Key { off: cut_from, ..*key }, gone.encode().into(), self.open_cno)
+    }
+
+    /// Blocks were copied: the item at `key` now lies at `new`, if it still
+    /// holds exactly what was copied.
+    pub(super) fn relocate(&mut self, tree: TreeId, key: &Key, old: Addr, new: &Extent) -> Result<()> {
+        let history = super::is_history(tree);
+        let found = if history {
+            match self.history.iter().find(|t| t.tree.id() == tree) {
+                Some(t) => t.tree.get(&self.cache, key)?,
+                None => None,
+            }
+        } else {
+            self.get(key)?
+        };
+        let Some(value) = found else { return Ok(()) };
+        let current = Extent::decode(&value).map_err(|why| bad_item(key, why))?;
+        if current.addr != old || current.blocks != new.blocks || current.is_unwritten() {
+            return Ok(());
+        }
+        let moved = Extent { birth: current.birth, flags: current.flags, ..new.clone() };
+        let blocks = moved.blocks;
+        let value = moved.encode().into();
+        if history {
+            let Some(t) = self.history.iter_mut().find(|t| t.tree.id() == tree) else {
+                return Err(Error::Corrupt("a history tree vanished".into()));
+            };
+            t.tree.insert(&self.cache, *key, value)?;
+            self.segments.sub_history(old, blocks);
+            self.segments.add_history(moved.addr, blocks);
+        } else {
+            self.live.insert(&self.cache, *key, value)?;
+            self.segments.sub_live(old, blocks);
+            self.segments.add_live(moved.addr, blocks);
+        }
+        Ok(())
+    }
+}

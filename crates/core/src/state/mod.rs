@@ -1,0 +1,293 @@
+//! The state of the volume: trees, counters, use of segments. It changes only
+//! by applying records, so that replaying the same records on the same state
+//! gives the same state.
+//!
+//! Invariants
+//! 1. [`State::apply`] depends on the state and the record only: no clock, no
+//!    knowledge of what is open.
+//! 2. An item that leaves the live tree goes to history when a kept checkpoint
+//!    sees it, and is freed otherwise; segment counters follow both ways.
+//! 3. The births in the live tree are at most `open_cno`, the deaths in history
+//!    too.
+
+mod content;
+mod history;
+mod namespace;
+mod past;
+
+pub use history::HistoryTree;
+pub use namespace::xattr_pieces;
+
+use crate::index::{NodeCache, Tree, Value};
+use crate::segments::Segments;
+use crate::{Error, Result};
+use nenrin_format::items::{self, Checkpoint, Extent, Inode, Reap};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
+use nenrin_format::records::Record;
+use nenrin_format::{Addr, Cno, Ino, Invalid};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Everything that records change.
+pub struct State {
+    /// Decoded nodes, and the way to those on disk.
+    pub cache: Arc<NodeCache>,
+    /// What is current.
+    pub live: Tree,
+    /// What concerns the volume.
+    pub space: Tree,
+    /// What is past, oldest tree first; the last one takes new items.
+    pub history: Vec<HistoryTree>,
+    /// Use of segments.
+    pub segments: Segments,
+    /// Kept checkpoints.
+    pub kept: BTreeMap<Cno, Checkpoint>,
+    /// Key of the hash of names.
+    pub hash_key: [u8; 16],
+    /// Next inode number to give.
+    pub next_ino: Ino,
+    /// Checkpoint number that items are born in.
+    pub open_cno: Cno,
+    /// Newest checkpoint ever made.
+    pub last_cno: Cno,
+    /// Next number for a history tree.
+    pub next_tree: u32,
+    /// Inodes in the live tree.
+    pub inodes: u64,
+    /// Blocks of content in the live tree.
+    pub live_blocks: u64,
+    /// Blocks of content that only history needs.
+    pub history_blocks: u64,
+    /// Counts owners of shared extents.
+    pub next_backref: u64,
+}
+
+/// An error for an item whose bytes cannot be what they should.
+pub fn bad_item(key: &Key, why: Invalid) -> Error {
+    Error::Corrupt(format!("index item {:?} of inode {}: {why}", key.kind, key.ino))
+}
+
+impl State {
+    /// A record's effect. `base` is the address of the first payload block of
+    /// the partial segment that carries it.
+    ///
+    /// # Errors
+    /// Failing to read index nodes, or a record that contradicts the state:
+    /// both mean damage.
+    pub fn apply(&mut self, record: &Record<'_>, base: Addr) -> Result<()> {
+        match record {
+            Record::Create { parent, ino, mode, uid, gid, rdev, time, name, target } => {
+                self.create(*parent, *ino, [*mode, *uid, *gid, *rdev], *time, name, target)
+            }
+            Record::Link { parent, ino, time, name } => self.link(*parent, *ino, *time, name),
+            Record::Unlink { parent, drop, time, name } => self.unlink(*parent, name, *drop, *time),
+            Record::Rename { from, to, flags, drop, time, old, new } => {
+                self.rename((*from, old), (*to, new), *flags, *drop, *time)
+            }
+            Record::SetAttr { ino, mask, mode, uid, gid, atime, mtime, ctime } => {
+                self.set_attr(*ino, *mask, [*mode, *uid, *gid], [*atime, *mtime, *ctime])
+            }
+            Record::SetXattr { ino, ctime, mode, name, value } => {
+                self.set_xattr(*ino, name, Some(value), *mode, *ctime)
+            }
+            Record::RemoveXattr { ino, ctime, name } => self.set_xattr(*ino, name, None, u32::MAX, *ctime),
+            Record::Content { ino, size, mtime, ctime, editor_uid, ops } => {
+                self.content(*ino, *size, *mtime, *ctime, *editor_uid, ops, base)
+            }
+            Record::Release { ino } => self.release_orphan(*ino),
+            Record::ReapStep { ino, fork, max } => self.reap_step(*ino, *fork, *max),
+            Record::Checkpoint { cno, wall, mounted_nanos, flags, name } => self.cut(
+                *cno,
+                Checkpoint { wall: *wall, mounted_nanos: *mounted_nanos, flags: *flags, name: name.to_vec() },
+            ),
+            Record::NameCheckpoint { cno, name } => self.name_checkpoint(*cno, name),
+            Record::DropCheckpoints { cnos } => self.drop_checkpoints(cnos),
+            Record::Sweep { tree, from, max } => self.sweep(*tree, from, *max).map(drop),
+            Record::Move { tree, key, old, new } => self.relocate(*tree, key, *old, new),
+            Record::OpenSegment { .. } | Record::Mark | Record::Retention { .. } => Ok(()),
+            Record::Share { .. } => Err(Error::Corrupt("a shared range, which this version does not write".into())),
+        }
+    }
+
+    /// Brings the segment items of the space tree up to date.
+    pub fn store_segments(&mut self) -> Result<()> {
+        for (no, item) in self.segments.take_changed() {
+            let key = segment_key(no.0);
+            match item {
+                Some(item) => drop(self.space.insert(&self.cache, key, item.encode(no).into())?),
+                None => drop(self.space.remove(&self.cache, &key)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// The item at `key` of the live tree.
+    pub fn get(&self, key: &Key) -> Result<Option<Value>> {
+        self.live.get(&self.cache, key)
+    }
+
+    /// The inode as the live tree has it.
+    pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        match self.get(&key)? {
+            Some(v) => Inode::decode(&v).map(Some).map_err(|why| bad_item(&key, why)),
+            None => Ok(None),
+        }
+    }
+
+    /// The inode, which must be there.
+    pub fn need_inode(&self, ino: Ino) -> Result<Inode> {
+        self.inode(ino)?.ok_or_else(|| Error::Corrupt(format!("inode {ino} is missing")))
+    }
+
+    /// Replaces the inode item.
+    pub fn put_inode(&mut self, ino: Ino, mut inode: Inode) -> Result<()> {
+        inode.birth = self.open_cno;
+        self.put(Key::new(ino, Kind::Inode, 0, 0), inode.encode())
+    }
+
+    /// Inserts or replaces an item of the live tree that is no extent.
+    pub fn put(&mut self, key: Key, value: Vec<u8>) -> Result<()> {
+        let old = self.live.insert(&self.cache, key, value.into())?;
+        match old {
+            Some(old) => self.retire(&key, old, self.open_cno),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes an item of the live tree; whether it was there.
+    pub fn remove(&mut self, key: &Key) -> Result<bool> {
+        self.remove_as_of(key, self.open_cno)
+    }
+
+    /// Removes an item of the live tree that was gone from `death` on.
+    pub fn remove_as_of(&mut self, key: &Key, death: Cno) -> Result<bool> {
+        match self.live.remove(&self.cache, key)? {
+            Some(old) => self.retire(key, old, death).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// An item has left the live tree: history, or nothing.
+    pub fn retire(&mut self, key: &Key, old: Value, death: Cno) -> Result<()> {
+        let birth = items::birth(&old).map_err(|why| bad_item(key, why))?;
+        let visible = self.is_visible(birth, death);
+        if key.kind == Kind::Extent {
+            let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
+            let blocks = e.stored_blocks();
+            if blocks > 0 {
+                self.live_blocks = self.live_blocks.saturating_sub(u64::from(blocks));
+                if visible {
+                    self.history_blocks += u64::from(blocks);
+                    self.segments.live_to_history(e.addr, blocks);
+                } else {
+                    self.segments.sub_live(e.addr, blocks);
+                }
+            }
+        }
+        if visible { self.bury(key.died(death.0), old) } else { Ok(()) }
+    }
+
+    /// Whether a kept checkpoint sees an item that lived in `[birth, death)`.
+    pub fn is_visible(&self, birth: Cno, death: Cno) -> bool {
+        birth < death && self.kept.range(birth..death).next().is_some()
+    }
+
+    /// First item with `key.ino` and `key.kind` in the slots of a hash for which `matches` holds.
+    pub fn find_slot(&self, key: Key, matches: impl Fn(&[u8]) -> bool) -> Result<Option<(Key, Value)>> {
+        let last = Key { off: key.off | SLOT_MASK, ..key };
+        let mut found = None;
+        self.live.scan(&self.cache, &key, &last, &mut |k, v| {
+            if k.fork == key.fork && matches(v) {
+                found = Some((*k, v.clone()));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
+    /// First unused slot of a hash.
+    pub fn free_slot(&self, key: Key) -> Result<Key> {
+        let mut used = [false; SLOT_MASK as usize + 1];
+        let last = Key { off: key.off | SLOT_MASK, ..key };
+        self.live.scan(&self.cache, &key, &last, &mut |k, _| {
+            used[(k.off & SLOT_MASK) as usize] = true;
+            ControlFlow::Continue(())
+        })?;
+        match used.iter().position(|u| !u) {
+            Some(slot) => Ok(Key { off: key.off | slot as u64, ..key }),
+            None => Err(Error::NoSpace),
+        }
+    }
+
+    /// The hash of a name, with room for slots in the low bits; never one of
+    /// the first sixteen, which stand for "." and "..".
+    pub fn name_hash(&self, salt: u64, name: &[u8]) -> u64 {
+        use std::hash::Hasher;
+        let mut h = siphasher::sip::SipHasher13::new_with_key(&self.hash_key);
+        h.write_u64(salt);
+        h.write(name);
+        let v = h.finish() & 0x7fff_ffff_ffff_ffff & !SLOT_MASK;
+        v.max(SLOT_MASK + 1)
+    }
+
+    /// Key of the slot group of a directory entry.
+    pub fn dirent_key(&self, parent: Ino, name: &[u8]) -> Key {
+        Key::new(parent, Kind::Dirent, 0, self.name_hash(0, name))
+    }
+
+    /// Key of the slot group of a link item.
+    pub fn link_key(&self, ino: Ino, parent: Ino, name: &[u8]) -> Key {
+        Key::new(ino, Kind::Link, 0, self.name_hash(parent.0, name))
+    }
+
+    /// Orphans and reap work, in order.
+    pub fn pending_reaps(&self, kind: Kind, max: usize) -> Result<Vec<(Key, Reap)>> {
+        let mut out = Vec::new();
+        let mut bad = None;
+        let from = Key::space(kind, 0, 0);
+        let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
+        self.space.scan(&self.cache, &from, &to, &mut |k, v| {
+            match Reap::decode(v) {
+                Ok(r) => out.push((*k, r)),
+                Err(why) => {
+                    bad = Some(bad_item(k, why));
+                    return ControlFlow::Break(());
+                }
+            }
+            if out.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        bad.map_or(Ok(out), Err)
+    }
+}
+
+/// Slots of one hash.
+pub const SLOT_MASK: u64 = 15;
+
+/// Key of an orphan in the space tree.
+pub const fn orphan_key(ino: Ino) -> Key {
+    Key::space(Kind::Orphan, 0, ino.0)
+}
+
+/// Key of reap work in the space tree.
+pub const fn reap_key(ino: Ino, fork: u32) -> Key {
+    Key::space(Kind::Reap, fork, ino.0)
+}
+
+/// Key of a segment in the space tree.
+pub const fn segment_key(segment: u64) -> Key {
+    Key::space(Kind::Segment, 0, segment)
+}
+
+/// Key of a checkpoint in the space tree.
+pub const fn checkpoint_key(cno: Cno) -> Key {
+    Key::space(Kind::Checkpoint, 0, cno.0)
+}
+
+/// Which tree an id names.
+pub fn is_history(tree: TreeId) -> bool {
+    tree >= TreeId::HISTORY
+}

@@ -1,0 +1,159 @@
+//! Reading the state as it is, or as of a kept checkpoint: live items born
+//! early enough, else what history has.
+
+use super::{State, bad_item};
+use crate::index::Value;
+use crate::{At, Error, Result};
+use nenrin_format::items::{self, Extent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Cno, Ino};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// The state at one moment.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    state: &'a State,
+    cno: Option<Cno>,
+}
+
+impl State {
+    /// The state now, or as of a kept checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when that checkpoint is not kept.
+    pub fn view(&self, at: At) -> Result<View<'_>> {
+        match at {
+            At::Live => Ok(View { state: self, cno: None }),
+            At::Past(cno) if self.kept.contains_key(&cno) => Ok(View { state: self, cno: Some(cno) }),
+            At::Past(_) => Err(Error::Stale),
+        }
+    }
+}
+
+impl View<'_> {
+    /// The item at `key`.
+    pub fn get(&self, key: &Key) -> Result<Option<Value>> {
+        let s = self.state;
+        let live = s.live.get(&s.cache, key)?;
+        let Some(cno) = self.cno else { return Ok(live) };
+        if let Some(v) = live {
+            if items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
+                return Ok(Some(v));
+            }
+        }
+        for t in s.history.iter().filter(|t| t.deaths.1 > cno) {
+            // The version that died soonest after the moment is the one that lived then.
+            if let Some((k, v)) = t.tree.next(&s.cache, &key.died(cno.0 + 1))? {
+                if k.living() == *key && items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
+                    return Ok(Some(v));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Items with keys from `from` to `to`, in key order, until `each` breaks.
+    pub fn scan(&self, from: &Key, to: &Key, each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>) -> Result<()> {
+        let s = self.state;
+        let Some(cno) = self.cno else {
+            return s.live.scan(&s.cache, from, to, each);
+        };
+        let mut next = Some(*from);
+        while let Some(start) = next {
+            let (batch, go_on) = self.batch(cno, &start, to)?;
+            for (k, v) in &batch {
+                if each(k, v).is_break() {
+                    return Ok(());
+                }
+            }
+            next = go_on;
+        }
+        Ok(())
+    }
+
+    /// A bounded piece of [`View::scan`] of a past state: merges the trees over
+    /// a range of keys that each of them has been read completely for.
+    fn batch(&self, cno: Cno, from: &Key, to: &Key) -> Result<(BTreeMap<Key, Value>, Option<Key>)> {
+        const BATCH: usize = 1024;
+        let s = self.state;
+        let mut merged: BTreeMap<Key, Value> = BTreeMap::new();
+        let mut limit: Option<Key> = None;
+        let mut bad = None;
+        let mut read = |tree: &crate::index::Tree, past: bool| -> Result<()> {
+            let last = if past { to.died(u64::MAX) } else { *to };
+            let mut seen = 0;
+            tree.scan(&s.cache, from, &last, &mut |k, v| {
+                let key = k.living();
+                seen += 1;
+                if seen > BATCH {
+                    limit = Some(limit.map_or(key, |l: Key| l.min(key)));
+                    return ControlFlow::Break(());
+                }
+                match items::birth(v) {
+                    Ok(birth) if birth <= cno && (!past || cno.0 < k.death) => {
+                        merged.insert(key, v.clone());
+                    }
+                    Ok(_) => {}
+                    Err(why) => {
+                        bad = Some(bad_item(k, why));
+                        return ControlFlow::Break(());
+                    }
+                }
+                ControlFlow::Continue(())
+            })
+        };
+        read(&s.live, false)?;
+        for t in s.history.iter().filter(|t| t.deaths.1 > cno) {
+            read(&t.tree, true)?;
+        }
+        if let Some(e) = bad {
+            return Err(e);
+        }
+        match limit {
+            // More versions of the first key than a batch holds: take them one by one.
+            Some(l) if l <= *from => {
+                let mut one = BTreeMap::new();
+                if let Some(v) = self.get(from)? {
+                    one.insert(*from, v);
+                }
+                Ok((one, from.successor_living().filter(|k| k <= to)))
+            }
+            Some(l) => {
+                merged.retain(|k, _| *k < l);
+                Ok((merged, Some(l)))
+            }
+            None => Ok((merged, None)),
+        }
+    }
+
+    /// The inode.
+    pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        match self.get(&key)? {
+            Some(v) => Inode::decode(&v).map(Some).map_err(|why| bad_item(&key, why)),
+            None => Ok(None),
+        }
+    }
+
+    /// The extents that overlap file blocks `[from, to)`, in order.
+    pub fn extents(&self, ino: Ino, fork: u32, from: u64, to: u64) -> Result<Vec<(u64, Extent)>> {
+        let mut out = Vec::new();
+        let mut bad = None;
+        let first = Key::new(ino, Kind::Extent, fork, super::content::window_start(from));
+        let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
+        self.scan(&first, &last, &mut |k, v| match Extent::decode(v) {
+            Ok(e) => {
+                if k.off + u64::from(e.blocks) > from {
+                    out.push((k.off, e));
+                }
+                ControlFlow::Continue(())
+            }
+            Err(why) => {
+                bad = Some(bad_item(k, why));
+                ControlFlow::Break(())
+            }
+        })?;
+        bad.map_or(Ok(out), Err)
+    }
+}

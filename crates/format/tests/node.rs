@@ -1,0 +1,118 @@
+//! Index nodes: what is encoded decodes to the same, and nothing else decodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::{
+    self, Entries, INNER_ENTRY_BYTES, NodeHeader, NodePtr, TreeId, VALUE_BYTES_MAX, leaf_entry_bytes,
+};
+use nenrin_format::{Addr, Invalid, NODE_BYTES};
+use proptest::prelude::*;
+
+const KINDS: [Kind; 5] = [Kind::Inode, Kind::Extent, Kind::Segment, Kind::Orphan, Kind::Reap];
+
+/// Keys that share anything from no byte to almost all.
+fn key() -> impl Strategy<Value = Key> {
+    let number = || prop_oneof![0u64..4, any::<u64>(), Just(u64::MAX)];
+    (number(), 0usize..KINDS.len(), 0u32..3, number(), prop_oneof![Just(0), number()])
+        .prop_map(|(ino, kind, fork, off, death)| Key { ino, kind: KINDS[kind], fork, off, death })
+}
+
+fn entries() -> impl Strategy<Value = (u8, Entries)> {
+    let value = prop_oneof![3 => prop::collection::vec(any::<u8>(), 0..100), 1 => prop::collection::vec(any::<u8>(), 0..=VALUE_BYTES_MAX)];
+    let leaf = prop::collection::btree_map(key(), value, 0..80).prop_map(|map| {
+        let mut bytes = 0;
+        let fits = |(_, v): &(Key, Vec<u8>)| {
+            bytes += leaf_entry_bytes(v.len());
+            bytes <= NODE_BYTES - NodeHeader::BYTES
+        };
+        let v = map.into_iter().take_while(fits).map(|(k, v)| (k, Arc::from(v)));
+        (0, Entries::Leaf(v.collect()))
+    });
+    let ptr =
+        (any::<u64>(), any::<u64>(), any::<u32>()).prop_map(|(a, b, crc)| NodePtr { copies: [Addr(a), Addr(b)], crc });
+    let most = (NODE_BYTES - NodeHeader::BYTES) / INNER_ENTRY_BYTES;
+    let inner = (1u8.., prop::collection::btree_map(key(), ptr, 0..=most))
+        .prop_map(|(level, map): (u8, BTreeMap<_, _>)| (level, Entries::Inner(map.into_iter().collect())));
+    prop_oneof![leaf, inner]
+}
+
+proptest! {
+    #[test]
+    fn round_trip((level, entries) in entries(), tree in any::<u32>(), generation in any::<u64>()) {
+        let bytes = node::encode(TreeId(tree), level, generation, &entries);
+        prop_assert_eq!(bytes.len(), NODE_BYTES);
+        let (h, back) = node::decode(TreeId(tree), &bytes).unwrap();
+        prop_assert_eq!((h.level, h.generation.get(), h.tree.get()), (level, generation, tree));
+        prop_assert_eq!(Some(h.crc.get()), node::stored_crc(&bytes));
+        prop_assert_eq!(back, entries);
+        prop_assert!(node::decode(TreeId(tree ^ 1), &bytes).is_err());
+    }
+
+    /// A changed byte is seen by the checksum; with a checksum made to fit,
+    /// what decodes has keys in order, and nothing panics.
+    #[test]
+    fn changed_bytes((level, entries) in entries(), edits in prop::collection::vec((0usize..NODE_BYTES, any::<bool>(), 1u8..), 1..6)) {
+        let mut bytes = node::encode(TreeId::LIVE, level, 1, &entries);
+        let kept = bytes.clone();
+        for (at, near, x) in edits {
+            bytes[if near { at % 100 } else { at }] ^= x;
+        }
+        if bytes != kept {
+            prop_assert!(node::decode(TreeId::LIVE, &bytes).is_err());
+        }
+        bytes[4..8].fill(0);
+        let crc = nenrin_format::crc(&bytes);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        match node::decode(TreeId::LIVE, &bytes) {
+            Ok((_, Entries::Leaf(v))) => prop_assert!(v.is_sorted_by(|a, b| a.0 < b.0)),
+            Ok((_, Entries::Inner(v))) => prop_assert!(v.is_sorted_by(|a, b| a.0 < b.0)),
+            Err(_) => {}
+        }
+    }
+
+    /// Byte order is key order.
+    #[test]
+    fn keys((a, b) in (key(), key())) {
+        prop_assert_eq!(a.cmp(&b), a.encode().cmp(&b.encode()));
+        prop_assert_eq!(Key::decode(&a.encode()), Ok(a));
+        if let Some(next) = a.successor() {
+            prop_assert!(a < next && (b <= a || next <= b || (b.ino, b.kind, b.fork) > (a.ino, a.kind, a.fork)));
+        }
+    }
+}
+
+#[test]
+fn sizes_are_upper_bounds() {
+    // Without a common prefix they are exact.
+    let (low, high) = (Key::space(Kind::Inode, 0, 0), Key::space(Kind::Reap, u64::MAX, 0));
+    let leaf = Entries::Leaf(vec![(low, [1; 10].into()), (high, [2; 4600].into())]);
+    let (h, _) = node::decode(TreeId::SPACE, &node::encode(TreeId::SPACE, 0, 1, &leaf)).unwrap();
+    assert_eq!(h.used_bytes.get() as usize, NodeHeader::BYTES + leaf_entry_bytes(10) + leaf_entry_bytes(4600));
+    // Three of the longest values fit in any leaf.
+    assert!(NodeHeader::BYTES + 3 * leaf_entry_bytes(VALUE_BYTES_MAX) <= NODE_BYTES);
+}
+
+#[test]
+fn each_check_has_its_verdict() {
+    let good = node::encode(TreeId::LIVE, 0, 1, &Entries::Leaf(vec![(Key::space(Kind::Inode, 1, 1), [7; 3].into())]));
+    let verdict = |at: usize, to: u8, seal: bool| {
+        let mut b = good.clone();
+        b[at] = to;
+        if seal {
+            b[4..8].fill(0);
+            let crc = nenrin_format::crc(&b);
+            b[4..8].copy_from_slice(&crc.to_le_bytes());
+        }
+        node::decode(TreeId::LIVE, &b).map(|_| ())
+    };
+    assert_eq!(verdict(0, 0, true), Err(Invalid::Magic));
+    assert_eq!(verdict(16000, 1, false), Err(Invalid::Checksum));
+    assert_eq!(verdict(8, 9, true), Err(Invalid::Kind(9)));
+    assert_eq!(verdict(15, 30, true), Err(Invalid::Bounds), "prefix");
+    assert_eq!(verdict(17, 0xff, true), Err(Invalid::Bounds), "used");
+    assert_eq!(verdict(12, 0, true), Err(Invalid::Bounds), "count too small");
+    assert_eq!(verdict(12, 2, true), Err(Invalid::Order), "count too large: all of the key is prefix");
+    assert_eq!(node::decode(TreeId::LIVE, &good[1..]).map(|_| ()), Err(Invalid::Short));
+}
