@@ -23,7 +23,7 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
 Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2: bad arguments.
 ";
 
-type Core = nenrin_sim::toy::Toy<0>;
+type Core = std::sync::Arc<nenrin_core::Fs>;
 
 #[derive(Default)]
 struct Arguments {

@@ -44,11 +44,15 @@ pub struct FileState {
     pub op: u32,
     /// A cut behind this device operation may show the state; never, while held.
     pub visible: Option<usize>,
+    /// Number of the call from which on the state before is over: while a
+    /// truncation is held back, that of the call that ended the hold.
+    pub ends_before: Option<u32>,
 }
 
 impl FileState {
-    fn new(content: &Content, op: u32, visible: Option<usize>) -> Self {
-        Self { content: content.clone(), fingerprint: content.fingerprint(), op, visible }
+    fn new(content: &Content, op: u32, visible: Option<usize>, held: bool) -> Self {
+        let ends_before = (!held).then_some(op);
+        Self { content: content.clone(), fingerprint: content.fingerprint(), op, visible, ends_before }
     }
 }
 
@@ -102,11 +106,12 @@ impl FileLog {
             Some(_) => self.promised_state(),
         }
     }
-    fn end_hold(&mut self, start: usize) {
+    fn end_hold(&mut self, start: usize, op: u32) {
         if self.hold.take().is_some()
             && let Some(s) = self.states.last_mut()
         {
             s.visible.get_or_insert(start);
+            s.ends_before.get_or_insert(op);
         }
     }
     fn promise(&mut self, end: usize, state: u32) {
@@ -199,7 +204,7 @@ impl Model {
 
     fn open_log(&mut self, ino: u64, start: usize) {
         let Some(i) = self.tree.inodes.get(&ino) else { return };
-        let state = FileState::new(&i.content, self.op, Some(start));
+        let state = FileState::new(&i.content, self.op, Some(start), false);
         let times = FileTimes { start, mtime: i.attr.mtime, ctime: i.attr.ctime };
         self.files.insert(
             ino,
@@ -254,7 +259,7 @@ impl Model {
     pub fn carry(&mut self, ino: u64, start: usize) {
         let prefix = self.prefix();
         if let Some(log) = self.files.get_mut(&ino) {
-            log.end_hold(start);
+            log.end_hold(start, self.op);
             log.carried.push((prefix, log.current()));
         }
     }
@@ -278,7 +283,7 @@ impl Model {
         let value = f(&mut self.tree)?;
         if let (Some(i), Some(log)) = (self.tree.inodes.get(&ino), self.files.get_mut(&ino)) {
             let visible = if log.hold.is_some_and(|h| h.sure) { None } else { Some(start) };
-            log.states.push(FileState::new(&i.content, self.op, visible));
+            log.states.push(FileState::new(&i.content, self.op, visible, log.hold.is_some()));
         }
         self.log_times(ino, start);
         Ok(value)
@@ -286,20 +291,25 @@ impl Model {
 
     /// The next change of content empties the file as O_TRUNC does.
     pub fn hold(&mut self, ino: u64, now_nanos: u64) {
-        let size = self.tree.inodes.get(&ino).map_or(0, |i| i.content.size());
-        if let Some(log) = self.files.get_mut(&ino)
-            && log.hold.is_none()
-            && size > 0
-        {
-            let base = log.current();
-            log.hold = Some(Hold { since_nanos: now_nanos, base, sure: log.promised_state() == base });
+        let Some(log) = self.files.get_mut(&ino).filter(|l| l.hold.is_none()) else { return };
+        let (base, promised) = (log.current(), log.promised_state());
+        let since_promised = log.states.get(promised as usize..).unwrap_or_default();
+        if since_promised.iter().any(|s| s.content.size() > 0) {
+            log.hold = Some(Hold { since_nanos: now_nanos, base, sure: promised == base });
         }
     }
 
     /// close(2): a truncation is held back no longer.
     pub fn flush(&mut self, ino: u64, start: usize) {
         if let Some(log) = self.files.get_mut(&ino) {
-            log.end_hold(start);
+            log.end_hold(start, self.op);
+        }
+    }
+
+    /// Everything is about to be committed, held back or not.
+    pub fn end_holds(&mut self, start: usize) {
+        for log in self.files.values_mut() {
+            log.end_hold(start, self.op);
         }
     }
 
@@ -315,11 +325,6 @@ impl Model {
                 }
             }
         }
-    }
-
-    /// fsync of one file was asked for: its hold is over.
-    pub fn fsync_begins(&mut self, ino: u64, start: usize) {
-        self.flush(ino, start);
     }
 
     /// fsync of one file was acknowledged.
@@ -347,9 +352,7 @@ impl Model {
 
     /// The volume was closed: handles and holds are gone, everything is committed.
     pub fn closed(&mut self, start: usize, end: usize) {
-        for log in self.files.values_mut() {
-            log.end_hold(start);
-        }
+        self.end_holds(start);
         self.tree.release_all();
         self.synced(end);
     }

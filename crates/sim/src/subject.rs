@@ -3,15 +3,12 @@
 //! on purpose as well as on the real core.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, MountOptions, NewInode, RenameMode, Result, Seek, SetAttr,
-    XattrMode,
+    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
+    Result, Seek, SetAttr, XattrMode,
 };
 use nenrin_device::BlockDevice;
 use nenrin_format::{Cno, Ino};
 use std::sync::Arc;
-
-/// One callback of an fsync.
-pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A file system under test. The calls mean what `nenrin_core::Fs` says.
 #[allow(missing_docs)] // the calls of decision 0001, one to one
@@ -20,7 +17,7 @@ pub trait Subject: Sized {
     /// Name, for summaries.
     const NAME: &'static str;
     /// Formats a device.
-    fn mkfs(device: &dyn BlockDevice, clock: &dyn Clock, segment_blocks: u32) -> Result<()>;
+    fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
     /// Mounts it, recovering.
     fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
     /// Findings of the offline check, one line each.
@@ -59,4 +56,121 @@ pub trait Subject: Sized {
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
+}
+
+impl Subject for Arc<Fs> {
+    const NAME: &'static str = "nenrin";
+    fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
+        let options = MkfsOptions { segment_blocks, uuid: [7; 16], hash_key: [9; 16], ..MkfsOptions::default() };
+        nenrin_core::mkfs(device, clock, &options)
+    }
+    fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
+        Fs::open(vec![device], clock, options)
+    }
+    fn check(_device: Arc<dyn BlockDevice>, _data: bool) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
+        let _ = (from, to, bytes, uid);
+        Err(nenrin_core::Error::NotSupported)
+    }
+    fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
+        Fs::lookup(self, at, parent, name)
+    }
+    fn getattr(&self, at: At, ino: Ino) -> Result<Attr> {
+        Fs::getattr(self, at, ino)
+    }
+    fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
+        Fs::readlink(self, at, ino)
+    }
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        Fs::read(self, at, ino, offset, bytes)
+    }
+    fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        Fs::readdir(self, at, dir, cookie, each)
+    }
+    fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        Fs::getxattr(self, at, ino, name)
+    }
+    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Fs::listxattr(self, at, ino)
+    }
+    fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        Fs::seek(self, at, ino, offset, what)
+    }
+    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        Fs::create(self, parent, name, new)
+    }
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
+        Fs::tmpfile(self, new)
+    }
+    fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        Fs::link(self, ino, parent, name)
+    }
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        Fs::unlink(self, parent, name)
+    }
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        Fs::rmdir(self, parent, name)
+    }
+    fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()> {
+        Fs::rename(self, from, old, to, new, mode)
+    }
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        Fs::setattr(self, ino, set)
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        Fs::setxattr(self, ino, name, value, mode)
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        Fs::removexattr(self, ino, name)
+    }
+    fn retain(&self, ino: Ino) {
+        Fs::retain(self, ino);
+    }
+    fn release(&self, ino: Ino) {
+        Fs::release(self, ino);
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+        Fs::write(self, ino, offset, data, uid)
+    }
+    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+        Fs::allocate(self, ino, mode, offset, bytes)
+    }
+    fn flush(&self, ino: Ino) -> Result<()> {
+        Fs::flush(self, ino)
+    }
+    fn fsync(&self, ino: Ino, done: Done) {
+        Fs::fsync(self, ino, done);
+    }
+    fn fsync_wait(&self, ino: Ino) -> Result<()> {
+        Fs::fsync_wait(self, ino)
+    }
+    fn sync_all(&self) -> Result<()> {
+        Fs::sync_all(self)
+    }
+    fn close(&self) -> Result<()> {
+        Fs::close(self)
+    }
+    fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo> {
+        Fs::checkpoint_create(self, name)
+    }
+    fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        Fs::checkpoints(self)
+    }
+    fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()> {
+        Fs::checkpoint_name(self, cno, name)
+    }
+    fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
+        Fs::checkpoint_drop(self, cnos)
+    }
+    fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
+        Fs::checkpoint_find(self, name)
+    }
+    fn failed(&self) -> Option<String> {
+        Fs::failed(self)
+    }
+    fn tick(&self) -> Result<()> {
+        Fs::tick(self)
+    }
 }

@@ -8,10 +8,10 @@
 
 use crate::content::Content;
 use crate::hash;
-use crate::subject::{Done, Subject};
+use crate::subject::Subject;
 use crate::tree::{Fresh, Inode, Outcome, Tree};
 use nenrin_core::{
-    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Error, FileKind, MountOptions, NewInode, Order,
+    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Error, FileKind, MountOptions, NewInode, Order,
     RenameMode, Result, Seek, SetAttr, XattrMode,
 };
 use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice};
@@ -185,7 +185,7 @@ impl<const WRONG: u8> Toy<WRONG> {
     }
 
     fn commit_all(&self, s: &mut Inner) -> Result<()> {
-        let holds = WRONG != broken::NO_HOLD && self.options.order == Order::Relaxed;
+        let holds = WRONG != broken::NO_HOLD;
         let which = s.dirty.iter().filter(|i| !holds || !s.held.contains(i)).copied().collect();
         self.commit(s, &which)
     }
@@ -253,7 +253,7 @@ fn attr_of(i: &Inode) -> Attr {
 impl<const WRONG: u8> Subject for Toy<WRONG> {
     const NAME: &'static str = "toy";
 
-    fn mkfs(device: &dyn BlockDevice, clock: &dyn Clock, _segment_blocks: u32) -> Result<()> {
+    fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, _segment_blocks: u32) -> Result<()> {
         let mut state = State { next_ino: Ino::FIRST.0, ..State::default() };
         let root =
             Fresh { ino: Ino::ROOT.0, mode: 0o040_755, uid: 0, gid: 0, rdev: 0, target: Vec::new() };
@@ -262,7 +262,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
             i.attr.nlink = 2;
             state.tree.insert(i);
         }
-        write_slot(device, WRONG, 0, &state)?;
+        write_slot(device.as_ref(), WRONG, 0, &state)?;
         device.flush()?;
         Ok(())
     }
@@ -378,6 +378,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     }
     fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
         let ino = self.namespace(|s| s.make(None, new, self.clock.wall()))?;
+        self.retain(ino);
         self.attr(ino)
     }
     fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
@@ -451,10 +452,16 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     }
     fn fsync_wait(&self, ino: Ino) -> Result<()> {
         self.attr(ino)?;
-        self.commit_one(&mut self.lock(), ino.0)
+        let mut s = self.lock();
+        if self.options.order == Order::Strict {
+            s.held.clear();
+        }
+        self.commit_one(&mut s, ino.0)
     }
     fn sync_all(&self) -> Result<()> {
-        self.commit_all(&mut self.lock())
+        let mut s = self.lock();
+        s.held.clear();
+        self.commit_all(&mut s)
     }
     fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo> {
         if name.is_some_and(|n| self.checkpoint_find(n).is_some()) {
@@ -473,7 +480,8 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
             let mut found = s.checkpoints.iter_mut().filter(|c| c.0.cno == cno);
             found.next().ok_or(Error::Stale)?.0.name = name.map(<[u8]>::to_vec);
             Ok(())
-        })
+        })?;
+        self.commit_all(&mut self.lock())
     }
     fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
         self.namespace(|s| {
@@ -482,7 +490,8 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
             }
             s.checkpoints.retain(|c| !cnos.contains(&c.0.cno));
             Ok(())
-        })
+        })?;
+        self.commit_all(&mut self.lock())
     }
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
         self.checkpoints().into_iter().find(|c| c.name.as_deref() == Some(name))
