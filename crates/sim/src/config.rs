@@ -36,15 +36,20 @@ impl Config {
             2 => Barrier::None,
             _ => Barrier::Sync,
         };
-        let mebibytes = [4, 5, 6, 8][rng.index(4)];
+        let segment_blocks = [32, 64, 64, 128][rng.index(4)];
+        let segments = match segment_blocks {
+            32 => rng.range(40, 64),
+            64 => rng.range(24, 40),
+            _ => rng.range(18, 24),
+        };
         Self {
             seed,
             steps: rng.range(30, 110) as usize,
             order,
             barrier,
             profile: None,
-            device_bytes: mebibytes << 20,
-            segment_blocks: [64, 64, 64, 128][rng.index(4)],
+            device_bytes: nenrin_format::superblock::device_blocks(segments, segment_blocks) * 4096,
+            segment_blocks,
             remounts: rng.chance(40),
         }
     }

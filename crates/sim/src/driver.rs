@@ -171,14 +171,9 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
     let mut run = Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options())
         .map_err(fail)?;
     run.trace = keep_trace.then(Vec::new);
-    let mut workload = config.workload();
-    if let Some(e) = run.steps(&mut workload, config.steps).map_err(fail)? {
-        return Err(fail(format!("the volume failed without a fault: {e}")));
-    }
-    run.compare_all().map_err(fail)?;
-    if config.seed % 2 == 0 {
-        close_and_compare(&mut run).map_err(fail)?;
-    }
+    let done = whole_workload(&mut run, config);
+    let trace = run.trace.take().unwrap_or_default();
+    done.map_err(|e| failure(config, &[], e, trace.join("\n")))?;
     run.forget();
     let history = disk.history().ok_or_else(|| fail("no history was kept".into()))?;
     Ok(Recorded {
@@ -187,9 +182,17 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
         clock: Arc::clone(&run.clock),
         digest: run.digest,
         calls: std::mem::take(&mut run.calls),
-        trace: run.trace.take().unwrap_or_default(),
+        trace,
         eras: run.eras,
     })
+}
+
+fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<(), String> {
+    if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
+        return Err(format!("the volume failed without a fault: {e}"));
+    }
+    run.compare_all()?;
+    if config.seed % 2 == 0 { close_and_compare(run) } else { Ok(()) }
 }
 
 /// Closes the volume, looks for findings, and mounts it again.
@@ -405,7 +408,7 @@ impl Recorded {
     fn found_instead<S: Subject>(&self, model: &Model, image: CrashImage) -> String {
         let mut tree = Tree::default();
         match open::<S>(&self.config, &self.clock, Arc::new(image)) {
-            Ok(fs) if walk(&fs, At::Live, Some(&mut tree)).is_ok() => difference(model, &tree),
+            Ok(fs) if walk(&fs, At::Live, Some(&mut tree)).is_ok() => oracle::difference(model, &tree),
             _ => String::new(),
         }
     }
@@ -435,29 +438,4 @@ fn open<S: Subject>(config: &Config, clock: &VirtualClock, device: Arc<dyn Block
 fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {
     let found = walk(fs, At::Past(cno), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
     judge(&found)
-}
-
-/// How a recovered tree differs from the model's last state, and for files, from all states.
-fn difference(model: &Model, tree: &Tree) -> String {
-    let mut out = String::new();
-    for (ino, found) in &tree.inodes {
-        let path = tree.path(*ino);
-        match model.tree.inodes.get(ino) {
-            None => out += &format!("{path} (inode {ino}) is not in the last state\n"),
-            Some(i) if i.hash() != found.hash() => {
-                let text = |i: &crate::tree::Inode| format!("{:?} {:?} {:?}", i.attr, i.xattrs.keys(), i.entries);
-                out += &format!("{path} (inode {ino})\n  found {}\n  last  {}\n", text(found), text(i));
-            }
-            Some(_) => {}
-        }
-        if let Some(log) = model.files.get(ino)
-            && !log.states.iter().any(|s| s.fingerprint == found.content.fingerprint())
-        {
-            out += &format!("{path} (inode {ino}): {}\n", oracle::explain(log, &found.content));
-        }
-    }
-    for (ino, i) in model.tree.inodes.iter().filter(|(n, i)| i.attr.nlink > 0 && !tree.inodes.contains_key(n)) {
-        out += &format!("{} (inode {ino}) of the last state was not found: {:?}\n", model.tree.path(*ino), i.attr);
-    }
-    out
 }

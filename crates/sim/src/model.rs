@@ -296,6 +296,10 @@ impl Model {
         let since_promised = log.states.get(promised as usize..).unwrap_or_default();
         if since_promised.iter().any(|s| s.content.size() > 0) {
             log.hold = Some(Hold { since_nanos: now_nanos, base, sure: promised == base });
+            // What waited already now waits together with the truncation.
+            for s in log.states.iter_mut().skip(promised as usize + 1) {
+                s.ends_before = None;
+            }
         }
     }
 
@@ -367,11 +371,12 @@ impl Model {
     pub fn mark_reached(&mut self, mark: &Mark, end: usize) {
         self.namespace_promised.push((end, mark.prefix.max(self.promised_prefix())));
         for (ino, state) in &mark.files {
-            if let Some(log) = self.files.get_mut(ino)
-                && log.promised_state() < *state
-            {
+            let Some(log) = self.files.get_mut(ino) else { continue };
+            // What a truncation has replaced meanwhile waits together with it.
+            let state = (*state).min(log.covered());
+            if log.promised_state() < state {
                 let times = log.promised.last().map_or(0, |p| p.2);
-                log.promised.push((end, *state, times));
+                log.promised.push((end, state, times));
             }
         }
     }

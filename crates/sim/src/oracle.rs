@@ -14,7 +14,8 @@
 //!    those that are listed without having been acknowledged do so too.
 
 use crate::content::{self, Content, PAGE_BYTES};
-use crate::model::{CheckpointLog, FileLog, Model, promised_at};
+use crate::model::{CheckpointLog, FileLog, FileState, Model, promised_at};
+use crate::tree::{Inode, Tree};
 use crate::walk::{Found, FoundFile};
 use nenrin_core::{CheckpointInfo, Order};
 use nenrin_format::Cno;
@@ -59,7 +60,8 @@ pub fn judge(model: &Model, rules: Rules, k: usize, found: &Found) -> Result<Ver
 fn judge_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Result<u32, String> {
     let promised =
         if rules.durable { promised_at(&model.namespace_promised, k, |p| p.0).map_or(0, |p| p.1) } else { 0 };
-    let issued = model.namespace.partition_point(|s| s.start < k).max(1) as u32 - 1;
+    // What was acknowledged without a device operation cannot be told from the state before.
+    let issued = (model.namespace.partition_point(|s| s.start < k).max(1) as u32 - 1).max(promised);
     let is = |p: &u32| model.namespace.get(*p as usize).is_some_and(|s| s.sum == sum);
     if let Some(p) = (promised..=issued).find(is) {
         return Ok(p);
@@ -130,7 +132,7 @@ struct Moments(Vec<(u32, u32)>);
 impl Moments {
     fn of_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Self {
         let low = if rules.durable { promised_at(&model.order_promised, k, |p| p.0).map_or(0, |p| p.1) } else { 0 };
-        let high = model.op_starts.partition_point(|s| *s < k).max(1) as u32 - 1;
+        let high = (model.op_starts.partition_point(|s| *s < k).max(1) as u32 - 1).max(low);
         let states = model.namespace.iter().enumerate().filter(|(_, s)| s.sum == sum);
         let ranges = states.map(|(p, s)| (s.op, model.namespace.get(p + 1).map_or(u32::MAX, |n| n.op - 1)));
         Self(intersect(&ranges.collect::<Vec<_>>(), &[(low, high)]))
@@ -256,6 +258,37 @@ pub fn explain(log: &FileLog, bytes: &Content) -> String {
         }
         writes.truncate(12);
         out += &format!("\n  page {page}: same as states [{}], writes [{}]", same.join(" "), writes.join(" "));
+    }
+    out
+}
+
+/// How a recovered tree differs from the model's last state, and for files, from all states.
+#[must_use]
+pub fn difference(model: &Model, tree: &Tree) -> String {
+    let mut out = String::new();
+    for (ino, found) in &tree.inodes {
+        let path = tree.path(*ino);
+        match model.tree.inodes.get(ino) {
+            None => out += &format!("{path} (inode {ino}) is not in the last state\n"),
+            Some(i) if i.hash() != found.hash() => {
+                let text = |i: &Inode| format!("{:?} {:?} {:?}", i.attr, i.xattrs.keys(), i.entries);
+                out += &format!("{path} (inode {ino})\n  found {}\n  last  {}\n", text(found), text(i));
+            }
+            Some(_) => {}
+        }
+        if let Some(log) = model.files.get(ino) {
+            let same = |s: &&FileState| s.fingerprint == found.content.fingerprint();
+            let ops: Vec<u32> = log.states.iter().filter(same).map(|s| s.op).collect();
+            out += &format!("{path} (inode {ino}): content as after calls {ops:?}\n");
+        }
+        if let Some(log) = model.files.get(ino)
+            && !log.states.iter().any(|s| s.fingerprint == found.content.fingerprint())
+        {
+            out += &format!("{path} (inode {ino}): {}\n", explain(log, &found.content));
+        }
+    }
+    for (ino, i) in model.tree.inodes.iter().filter(|(n, i)| i.attr.nlink > 0 && !tree.inodes.contains_key(n)) {
+        out += &format!("{} (inode {ino}) of the last state was not found: {:?}\n", model.tree.path(*ino), i.attr);
     }
     out
 }

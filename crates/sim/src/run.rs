@@ -181,7 +181,7 @@ impl<S: Subject> Run<S> {
             if handles_lost {
                 workload.handles_lost();
             }
-            if let Op::Tmpfile { .. } = op
+            if let (Op::Tmpfile { .. }, Step::Done) = (&op, &step)
                 && let Some((ino, _)) = self.model()?.tree.inodes.last_key_value()
             {
                 workload.opened(*ino);
@@ -330,7 +330,8 @@ impl<S: Subject> Run<S> {
             (Err(Error::NoSpace), _) => Ok(Step::Refused),
             (Err(a), Err(b)) if discriminant(&a) == discriminant(&b) => Ok(Step::Done),
             (Err(Error::Stale | Error::NotFound), Err(Error::NotFound)) => Ok(Step::Done),
-            (Err(Error::BadArgument(_)), Err(Error::Loop)) => Ok(Step::Done),
+            // Which of two reasons is named first is left to the implementation.
+            (Err(Error::BadArgument(_)), Err(_)) => Ok(Step::Done),
             (Ok(_), Err(e)) => Err(format!("succeeded and should have failed: {e}")),
             (Err(e), Ok(_)) => Err(format!("failed and should not have: {e:?}")),
             (Err(a), Err(b)) => Err(format!("failed with {a:?} instead of {b:?}")),
@@ -687,8 +688,16 @@ impl<S: Subject> Run<S> {
             return Ok(Step::Done);
         }
         let found = walk(self.fs()?, At::Past(Cno(cno)), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
-        let log = self.model()?.checkpoints.get(&cno).ok_or("checkpoint without a log")?;
-        oracle::judge_past(cno, log, &found).map(|()| Step::Done)
+        let model = self.model()?;
+        let log = model.checkpoints.get(&cno).ok_or("checkpoint without a log")?;
+        match oracle::judge_past(cno, log, &found) {
+            Ok(()) => Ok(Step::Done),
+            Err(e) => {
+                let mut tree = Tree::default();
+                walk(self.fs()?, At::Past(Cno(cno)), Some(&mut tree))?;
+                Err(format!("{e}\n{}", oracle::difference(self.model()?, &tree)))
+            }
+        }
     }
 
     /// Compares the whole live state with the model's.

@@ -426,14 +426,18 @@ impl Tree {
             i.attr.size = size;
             i.attr.mtime = now;
         }
+        let before = i.attr;
+        let mut changed = set.size.is_some() || set.ctime.is_some();
         if set.kill_privileges {
             i.attr.mode &= !SUID;
             if i.attr.mode & GROUP_EXEC != 0 {
                 i.attr.mode &= !SGID;
             }
-            i.xattrs.remove(CAPABILITY);
+            changed |= i.xattrs.remove(CAPABILITY).is_some();
         }
         let a = &mut i.attr;
+        changed |= a.mode != before.mode || set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        changed |= set.atime.is_some() || set.mtime.is_some();
         if let Some(mode) = set.mode {
             a.mode = a.mode & !0o7777 | mode & 0o7777;
         }
@@ -441,7 +445,7 @@ impl Tree {
         a.gid = set.gid.unwrap_or(a.gid);
         a.atime = set.atime.map_or(a.atime, time);
         a.mtime = set.mtime.map_or(a.mtime, time);
-        a.ctime = set.ctime.map_or(now, time);
+        a.ctime = if changed { set.ctime.map_or(now, time) } else { a.ctime };
         self.touch(ino);
         Ok(())
     }
@@ -508,10 +512,16 @@ impl Tree {
         if matches!(mode, AllocateMode::Punch | AllocateMode::Zero | AllocateMode::ZeroKeepSize) {
             c.zero(offset, bytes);
         }
-        if matches!(mode, AllocateMode::Reserve | AllocateMode::Zero) {
-            c.resize(c.size().max(offset + bytes));
+        let grows = offset + bytes > c.size() && matches!(mode, AllocateMode::Reserve | AllocateMode::Zero);
+        if grows {
+            c.resize(offset + bytes);
         }
+        let reserved = matches!(mode, AllocateMode::Reserve | AllocateMode::ReserveKeepSize);
+        let mtime = self.inode(ino)?.attr.mtime;
         self.content_changed(ino, now);
+        if reserved && !grows {
+            self.get(ino)?.attr.mtime = mtime;
+        }
         Ok(())
     }
 
