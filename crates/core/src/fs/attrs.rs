@@ -74,6 +74,7 @@ impl Fs {
         if set.kill_privileges && inode.flags & INODE_CAPS != 0 {
             let record = Record::RemoveXattr { ino, ctime: wall, name: b"security.capability" };
             inner.log(&record, now)?;
+            inner.set_content_ctime(ino, wall);
         }
         inner.attr(At::Live, ino)
     }
@@ -292,7 +293,9 @@ impl Inner {
         Ok(self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?.is_some())
     }
 
-    fn set_content_ctime(&mut self, ino: Ino, ctime: Time) {
+    /// Uncommitted content carries the change time too; it must not turn back
+    /// what a namespace operation has set.
+    pub(super) fn set_content_ctime(&mut self, ino: Ino, ctime: Time) {
         if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.ctime = ctime;
         }

@@ -369,7 +369,8 @@ impl Inner {
             if content.replaced && inode.blocks > BLOCKS_CUT_AT_ONCE {
                 ops.push(OwnedOp::NewFork);
             }
-            if !bytes.is_empty() || is_inline {
+            // An empty one too: it cuts off the extents that were there.
+            if !bytes.is_empty() || is_inline || inode.blocks > 0 {
                 ops.push(OwnedOp::Inline(bytes));
             }
             let (size, times, editor_uid) = (content.size, (content.mtime, content.ctime), content.editor_uid);
