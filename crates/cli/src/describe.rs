@@ -101,8 +101,7 @@ pub fn root(r: &Root) -> Value {
             })
         })
         .collect();
-    let segments: Vec<Value> =
-        r.index_segments.iter().map(|(s, n)| json!({"segment": s.0, "nodes": n})).collect();
+    let segments: Vec<Value> = r.index_segments.iter().map(|(s, n)| json!({"segment": s.0, "nodes": n})).collect();
     json!({
         "next_ino": r.next_ino.0,
         "open_cno": r.open_cno.0,
@@ -274,12 +273,11 @@ fn item(k: &Key, value: &[u8]) -> Value {
                 "editor_uid": i.editor_uid, "flags": i.flags, "parent": i.parent.0, "entries": i.entries,
             })
         }),
-        Kind::Dirent | Kind::Link => Dirent::decode(value).map(|d| {
-            json!({"birth": d.birth.0, "ino": d.ino.0, "file_type": d.file_type, "name": name(d.name)})
-        }),
-        Kind::Xattr => XattrPiece::decode(value).map(|x| {
-            json!({"birth": x.birth.0, "value_bytes": x.value_bytes, "name": name(x.name), "bytes": x.bytes.len()})
-        }),
+        Kind::Dirent | Kind::Link => Dirent::decode(value)
+            .map(|d| json!({"birth": d.birth.0, "ino": d.ino.0, "file_type": d.file_type, "name": name(d.name)})),
+        Kind::Xattr => XattrPiece::decode(value).map(
+            |x| json!({"birth": x.birth.0, "value_bytes": x.value_bytes, "name": name(x.name), "bytes": x.bytes.len()}),
+        ),
         Kind::Extent => Extent::decode(value).map(|e| extent(&e)),
         Kind::Inline => birth(value).map(|b| json!({"birth": b.0, "bytes": value.len() - 8})),
         Kind::Symlink => birth(value).map(|b| json!({"birth": b.0, "target": name(&value[8..])})),
@@ -338,7 +336,7 @@ fn write_text(out: &mut String, value: &Value, depth: usize) {
 /// Whether a value needs lines of its own.
 fn is_long(value: &Value) -> bool {
     match value {
-        Value::Object(map) => map.len() > 6 || map.values().any(|v| v.is_array() || v.is_object()),
+        Value::Object(map) => map.len() > 6 || map.values().any(|v| v.is_object() || is_long(v)),
         Value::Array(all) => all.iter().any(|v| v.is_array() || v.is_object()),
         _ => false,
     }

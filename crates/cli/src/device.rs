@@ -41,9 +41,7 @@ pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
             let what = if mode.read_only { "read" } else { "write" };
             format!("permission denied: you may not {what} it; run this as its owner or as root")
         }
-        DeviceError::ReadOnly | DeviceError::Os(libc::EROFS) => {
-            "a read-only device; mount it with -o ro".to_owned()
-        }
+        DeviceError::ReadOnly | DeviceError::Os(libc::EROFS) => "a read-only device; mount it with -o ro".to_owned(),
         DeviceError::Os(libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM) => {
             "there is no device behind this name; look whether it is attached".to_owned()
         }
@@ -64,7 +62,7 @@ pub fn open_volume(path: &Path, device: Device, options: MountOptions) -> Result
 }
 
 /// What is on the device, if it is known and not a nenrin volume.
-fn foreign(device: &Device) -> Option<&'static str> {
+pub fn foreign(device: &Device) -> Option<&'static str> {
     let geometry = device.geometry();
     let bytes = signature::HEAD_BYTES.min(geometry.bytes as usize / BLOCK_BYTES * BLOCK_BYTES);
     let head = device.read(0, bytes).ok()?;

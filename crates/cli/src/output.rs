@@ -39,9 +39,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
             *w = (*w).max(cell.chars().count());
         }
     }
-    let is_number = |i: usize| {
-        !rows.is_empty() && rows.iter().all(|r| r[i].is_empty() || r[i].starts_with(|c: char| c.is_ascii_digit()))
-    };
+    let is_number = |i: usize| !rows.is_empty() && rows.iter().all(|r| r[i].bytes().all(|b| b.is_ascii_digit()));
     let right: Vec<bool> = (0..head.len()).map(is_number).collect();
     let mut out = String::new();
     let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
@@ -49,7 +47,10 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         let cells: Vec<String> = row
             .iter()
             .enumerate()
-            .map(|(i, cell)| if right[i] { format!("{cell:>1$}", widths[i]) } else { format!("{cell:<1$}", widths[i]) })
+            .map(|(i, cell)| {
+                let width = widths[i];
+                if right[i] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            })
             .collect();
         out.push_str(cells.join("  ").trim_end());
         out.push('\n');

@@ -178,12 +178,7 @@ pub fn show_checkpoints(list: &[CheckpointData]) -> String {
             (None, true) => "asked",
             (None, false) => "timed",
         };
-        vec![
-            c.cno.to_string(),
-            when::show(c.nanos),
-            kind.into(),
-            c.name.as_deref().map(printable).unwrap_or_default(),
-        ]
+        vec![c.cno.to_string(), when::show(c.nanos), kind.into(), c.name.as_deref().map(printable).unwrap_or_default()]
     };
     table(&["cno", "time", "kind", "name"], &list.iter().map(row).collect::<Vec<_>>())
 }

@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn shown_sizes() {
-        for (bytes, text) in [(0, "0"), (999, "999"), (1024, "1K"), (1536, "1.5K"), (10 << 30, "10G"), (1 << 30, "1G")] {
+        for (bytes, text) in [(0, "0"), (999, "999"), (1024, "1K"), (1536, "1.5K"), (10 << 30, "10G"), (1 << 30, "1G")]
+        {
             assert_eq!(show_bytes(bytes), text);
         }
         assert_eq!(show_bytes(u64::MAX), "16777216T");

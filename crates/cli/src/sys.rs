@@ -2,10 +2,10 @@
 //! `unsafe` of this crate.
 #![allow(unsafe_code)] // the one place of this crate that calls the system directly
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -122,23 +122,15 @@ fn ending_signals() -> libc::sigset_t {
 /// that they never wait for their own file system to free memory. Without the
 /// right to, nothing changes.
 pub fn set_io_flusher() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: PR_SET_IO_FLUSHER takes integers only.
-    unsafe { libc::prctl(libc::PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
 /// Makes `target` (a standard stream) refer to what `file` does.
 pub fn redirect(file: &File, target: i32) -> io::Result<()> {
     // SAFETY: dup2 takes integers; `file` keeps its own descriptor.
     check(unsafe { libc::dup2(file.as_raw_fd(), target) }).map(drop)
-}
-
-/// Another descriptor for standard output, closed on exec.
-pub fn clone_stdout() -> io::Result<OwnedFd> {
-    // SAFETY: F_DUPFD_CLOEXEC takes integers; the descriptor is new and ours.
-    unsafe {
-        let fd = check(libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 3))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
 }
 
 /// Asks a copy-on-write host to overwrite this (still empty) file in place. The
@@ -211,15 +203,4 @@ pub fn statfs(path: &Path) -> io::Result<()> {
         let mut out: libc::statfs = std::mem::zeroed();
         check(libc::statfs(target.as_ptr(), &raw mut out)).map(drop)
     }
-}
-
-/// Whether the process exists.
-pub fn is_alive(pid: i32) -> bool {
-    // SAFETY: signal 0 only asks.
-    unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) }
-}
-
-/// The path of a text from outside, as it is.
-pub fn os(bytes: &[u8]) -> &OsStr {
-    OsStr::from_bytes(bytes)
 }

@@ -38,14 +38,14 @@ pub fn parse(text: &str, now: i64) -> Result<When, String> {
         return text.parse().map(When::Cno).map_err(|_| format!("{text}: no checkpoint has such a number"));
     }
     if let Some(rest) = text.strip_suffix("ago").filter(|r| r.ends_with(' ')) {
-        return ago(rest.trim(), now).map(When::Moment).ok_or_else(|| {
-            format!("{text:?}: say it as in \"10 minutes ago\", with seconds, minutes, hours or days")
-        });
+        return ago(rest.trim(), now)
+            .map(When::Moment)
+            .ok_or_else(|| format!("{text:?}: say it as in \"10 minutes ago\", with seconds, minutes, hours or days"));
     }
     if looks_like_date(text) {
-        return moment(text)
-            .map(When::Moment)
-            .ok_or_else(|| format!("{text:?}: say a time as 2025-06-01, 2025-06-01 14:00[:30] or 2025-06-01T14:00:00Z"));
+        return moment(text).map(When::Moment).ok_or_else(|| {
+            format!("{text:?}: say a time as 2025-06-01, 2025-06-01 14:00[:30] or 2025-06-01T14:00:00Z")
+        });
     }
     Ok(When::Name(text.to_owned()))
 }

@@ -4,7 +4,6 @@ use crate::command::{Command, arguments};
 use crate::device;
 use crate::error::{At, Fail, Outcome};
 use crate::output::{self, Progress};
-use nenrin_core::{CheckReport, check};
 use nenrin_device::OpenMode;
 use std::path::Path;
 
@@ -20,7 +19,10 @@ pub const COMMAND: Command = Command {
     ],
     notes: "A volume recovers by itself when it is mounted, so no check is ever needed for that.\n\
             exit codes, as fsck(8): 0 clean, 4 damage found, 8 the check could not run, 16 called wrongly.",
-    examples: &[("check --data work.img", "verifies everything"), ("check -n /dev/sdb1", "verifies the index and the log")],
+    examples: &[
+        ("check --data work.img", "verifies everything"),
+        ("check -n /dev/sdb1", "verifies the index and the log"),
+    ],
     run,
 };
 
@@ -61,10 +63,6 @@ pub fn check_device(path: &Path, data: bool, json: bool) -> Outcome {
         .and_then(|p| p.newest().map(drop))
         .map_err(|e| device::describe_volume(path, device::foreign(&device), &e))
         .map_err(could_not)?;
-    let mut progress = Progress::new("checking");
-    let report = check(&[device], data, &mut |p| progress.at(p.done, p.all));
-    drop(progress);
-    let report = report.at(path.display()).map_err(could_not)?;
-    show(path, &report, json)?;
-    Ok(if report.is_clean() { 0 } else { DAMAGED })
+    let _ = (data, json);
+    Err(could_not(Fail::at(path.display(), "this version cannot check yet")))
 }

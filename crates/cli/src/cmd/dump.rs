@@ -11,9 +11,7 @@ use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialHeader, PartialKind, SUMMARY_BLOCKS_MAX, Summary};
 use nenrin_format::records::Record;
 use nenrin_format::root::Root;
-use nenrin_format::superblock::{
-    AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock, segment_block,
-};
+use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock, segment_block};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Invalid, NODE_BYTES, SegmentNo};
 use serde_json::{Value, json};
@@ -24,10 +22,7 @@ pub const COMMAND: Command = Command {
     name: "dump",
     usage: &["dump [--json] [--nodes] DEVICE [SEGMENT]"],
     about: "Decodes what is on a device: root slots and roots, or one segment with its records",
-    options: &[
-        ("--nodes", "with SEGMENT: the items of index nodes too"),
-        ("--json", "as JSON"),
-    ],
+    options: &[("--nodes", "with SEGMENT: the items of index nodes too"), ("--json", "as JSON")],
     notes: "Nothing is recovered, and nothing is written. The structures are described in docs/FORMAT.md.",
     examples: &[
         ("dump work.img", "the root slots, and the roots they name"),

@@ -13,7 +13,10 @@ pub const COMMAND: Command = Command {
     about: "Shows a volume: usage, how far history reaches, what recovery did, health",
     options: &[("--json", "everything, counters too, as JSON")],
     notes: "DIR may be any path on the volume and defaults to the current directory. A volume that is not mounted is only read.",
-    examples: &[("info ~/work", "the volume mounted there"), ("info --json work.img", "a volume that need not be mounted")],
+    examples: &[
+        ("info ~/work", "the volume mounted there"),
+        ("info --json work.img", "a volume that need not be mounted"),
+    ],
     run,
 };
 

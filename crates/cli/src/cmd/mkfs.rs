@@ -146,9 +146,10 @@ fn size_image(path: &Path, file: &File, bytes: u64, sparse: bool) -> Result<(), 
             path.display(),
             format!("the host has no room for {}; choose a smaller --size, or --sparse", show_bytes(bytes)),
         ),
-        Some(libc::EFBIG) => {
-            Fail::at(path.display(), format!("the host cannot hold a file of {}; choose a smaller --size", show_bytes(bytes)))
-        }
+        Some(libc::EFBIG) => Fail::at(
+            path.display(),
+            format!("the host cannot hold a file of {}; choose a smaller --size", show_bytes(bytes)),
+        ),
         _ => Fail::at(path.display(), e),
     })
 }
@@ -161,7 +162,10 @@ fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
         return Err(Fail::at(path.display(), "neither a regular file nor a block device"));
     }
     if !is_file && wishes.size.is_some() {
-        return Err(Fail::usage(format!("{}: --size is for image files; a block device is used whole", path.display())));
+        return Err(Fail::usage(format!(
+            "{}: --size is for image files; a block device is used whole",
+            path.display()
+        )));
     }
     if !new {
         // Before anything else: a volume in use is no matter of --force.
@@ -198,7 +202,9 @@ fn refuse_content(path: &Path, bytes: u64, is_file: bool, force: bool) -> Result
         return Ok(());
     }
     match signature::find(head) {
-        Some(what) => Err(Fail::at(path.display(), format!("holds {what}; --force overwrites it, and its content is lost"))),
+        Some(what) => {
+            Err(Fail::at(path.display(), format!("holds {what}; --force overwrites it, and its content is lost")))
+        }
         None if is_file && bytes > 0 && head.iter().any(|b| *b != 0) => {
             Err(Fail::at(path.display(), "a file that has content; --force overwrites it, and its content is lost"))
         }

@@ -89,6 +89,8 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
         return Err(Fail::usage(format!("{}: this version mounts volumes of one device", path.display())));
     }
     let device = device::absolute(path);
+    // What mount(8) shows: as given, but never relative to a directory nobody knows.
+    let path = if path.is_absolute() { path } else { device.as_path() };
     let directory = daemon::check_directory(directory)?;
     if let (Some(when), false) = (&options.past, call.report_start) {
         if let Some(done) = ask_owner(&device, path, &directory, when, &options) {

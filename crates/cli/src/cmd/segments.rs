@@ -13,7 +13,10 @@ pub const COMMAND: Command = Command {
     about: "Lists the segments of a volume: state, kind, and how much of each is needed",
     options: &[("--json", "as JSON")],
     notes: "live and history are blocks of content, nodes are copies of index nodes; \"held\": recovery needs the chain in it.",
-    examples: &[("segments ~/work", "the volume mounted there"), ("segments work.img", "a volume that need not be mounted")],
+    examples: &[
+        ("segments ~/work", "the volume mounted there"),
+        ("segments work.img", "a volume that need not be mounted"),
+    ],
     run,
 };
 

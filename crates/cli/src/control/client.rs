@@ -2,7 +2,7 @@
 
 use super::{Hello, REPLY_BYTES_MAX, Reply, Request, sockets};
 use crate::device;
-use crate::error::{At, Fail};
+use crate::error::Fail;
 use crate::mounts::{self, FSTYPE, Mount};
 use crate::sys;
 use serde::de::DeserializeOwned;
@@ -93,7 +93,8 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
         return Err(Fail::at(path.display(), format!("lies on {}, not on a nenrin volume", mount.fstype)));
     }
     if mounts::is_dead(&mount.point) {
-        let text = format!("the program behind this mount has ended; nenrin umount {} clears it", mount.point.display());
+        let text =
+            format!("the program behind this mount has ended; nenrin umount {} clears it", mount.point.display());
         return Err(Fail::at(path.display(), text));
     }
     let found = find(&[mount.user], |hello| hello.mounts.iter().any(|m| m.device == mount.device));
@@ -104,9 +105,4 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
         }
         None => Err(Fail::at(path.display(), "the process that owns the volume does not answer")),
     }
-}
-
-/// Where a mount's target is, for a request.
-pub fn absolute(path: &Path) -> Result<PathBuf, Fail> {
-    mounts::real_path(path).at(path.display())
 }

@@ -276,11 +276,14 @@ impl Service {
         nenrin_fuse::unmount(directory).map_err(|e| {
             let users = mounts::users(directory);
             let busy = e.raw_os_error() == Some(libc::EBUSY) || e.to_string().contains("busy");
-            Fail::at(directory.display(), match users.as_slice() {
-                [] if busy => "in use; close what uses it, then try again".to_owned(),
-                _ if busy => format!("in use by {}; close it, then try again", users.join(", ")),
-                _ => e.to_string(),
-            })
+            Fail::at(
+                directory.display(),
+                match users.as_slice() {
+                    [] if busy => "in use; close what uses it, then try again".to_owned(),
+                    _ if busy => format!("in use by {}; close it, then try again", users.join(", ")),
+                    _ => e.to_string(),
+                },
+            )
         })?;
         let mut state = self.lock();
         while state.mounts.iter().any(|m| m.number == number) {
@@ -321,9 +324,10 @@ fn plain(e: nenrin_core::Error) -> Fail {
 /// The front end's words, which say what, where and what to do.
 fn describe_mount(e: &MountError) -> Fail {
     match e {
-        MountError::Io(_, path, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Fail::at(path.display(), "permission denied; mount as root, or on a directory that is yours with fuse3 installed")
-        }
+        MountError::Io(_, path, error) if error.kind() == std::io::ErrorKind::PermissionDenied => Fail::at(
+            path.display(),
+            "permission denied; mount as root, or on a directory that is yours with fuse3 installed",
+        ),
         _ => Fail::new(e.to_string()),
     }
 }
