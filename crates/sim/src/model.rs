@@ -114,6 +114,15 @@ impl FileLog {
             s.ends_before.get_or_insert(op);
         }
     }
+    /// From here on the truncation may be committed or be held back further.
+    fn unsure_hold(&mut self, start: usize) {
+        if let Some(h) = &mut self.hold {
+            h.sure = false;
+            if let Some(s) = self.states.last_mut() {
+                s.visible.get_or_insert(start);
+            }
+        }
+    }
     fn promise(&mut self, end: usize, state: u32) {
         let (_, old_state, old_times) = self.promised.last().copied().unwrap_or_default();
         let times = if state == self.current() { self.times.len() as u32 - 1 } else { old_times };
@@ -255,12 +264,16 @@ impl Model {
         Ok(value)
     }
 
-    /// The content of `ino` travels with the namespace operation made last.
-    pub fn carry(&mut self, ino: u64, start: usize) {
+    /// The content of `ino` travels with the namespace operation made last,
+    /// for certain or as the file system likes.
+    pub fn carry(&mut self, ino: u64, start: usize, certain: bool) {
         let prefix = self.prefix();
-        if let Some(log) = self.files.get_mut(&ino) {
+        let Some(log) = self.files.get_mut(&ino) else { return };
+        if certain {
             log.end_hold(start, self.op);
             log.carried.push((prefix, log.current()));
+        } else {
+            log.unsure_hold(start);
         }
     }
 
@@ -320,13 +333,10 @@ impl Model {
     /// Time has passed: holds that are too old may be committed.
     pub fn expire_holds(&mut self, now_nanos: u64, start: usize) {
         for log in self.files.values_mut() {
-            if let Some(h) = &mut log.hold
+            if let Some(h) = log.hold
                 && now_nanos.saturating_sub(h.since_nanos) >= HOLD_NANOS
             {
-                h.sure = false;
-                if let Some(s) = log.states.last_mut() {
-                    s.visible.get_or_insert(start);
-                }
+                log.unsure_hold(start);
             }
         }
     }
@@ -371,7 +381,9 @@ impl Model {
     pub fn mark_reached(&mut self, mark: &Mark, end: usize) {
         self.namespace_promised.push((end, mark.prefix.max(self.promised_prefix())));
         for (ino, state) in &mark.files {
-            let Some(log) = self.files.get_mut(ino) else { continue };
+            // Nobody waits for the content of a file that was removed meanwhile.
+            let named = self.tree.inodes.get(ino).is_some_and(|i| i.attr.nlink > 0);
+            let Some(log) = self.files.get_mut(ino).filter(|_| named) else { continue };
             // What a truncation has replaced meanwhile waits together with it.
             let state = (*state).min(log.covered());
             if log.promised_state() < state {

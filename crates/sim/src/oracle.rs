@@ -98,7 +98,13 @@ fn judge_file(log: &FileLog, rules: Rules, k: usize, prefix: u32, file: &FoundFi
         Some(j) => format!("is state {j}, which was not yet made"),
         None => "is none it has had".to_owned(),
     };
-    Err(format!("the content of inode {} {what} (of {} states)", file.ino, log.states.len()))
+    let promised = promised_at(&log.promised, k, |p| p.0).map_or(0, |p| p.1);
+    let why = if !rules.durable || least > promised { "by a rename or link that is there" } else { "by a sync" };
+    Err(format!(
+        "the content of inode {} {what} ({why}; namespace prefix {prefix}, {} states)",
+        file.ino,
+        log.states.len()
+    ))
 }
 
 fn least_state(log: &FileLog, rules: Rules, k: usize, prefix: u32) -> u32 {

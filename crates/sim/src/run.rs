@@ -30,8 +30,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How a call ended.
 #[derive(Debug)]
 pub enum Step {
-    /// As the model says, be it with an error.
+    /// Well, as the model says.
     Done,
+    /// With the error that the model says.
+    Denied,
     /// No space.
     Refused,
     /// The volume has failed and says so.
@@ -223,8 +225,8 @@ impl<S: Subject> Run<S> {
                 let got = self.fs()?.link(Ino(*ino), Ino(*parent), name).map(drop);
                 let open = self.model()?.tree.inode(*ino).is_ok_and(|i| i.uses > 0);
                 let step = self.namespace(got, start, &[*ino, *parent], |t| t.link(*ino, *parent, name, now))?;
-                if open && matches!(step, Step::Done) {
-                    self.model()?.carry(*ino, start);
+                if matches!(step, Step::Done) {
+                    self.model()?.carry(*ino, start, open);
                 }
                 Ok(step)
             }
@@ -328,10 +330,10 @@ impl<S: Subject> Run<S> {
             (Ok(_), Ok(_)) => Ok(Step::Done),
             (Err(e @ (Error::Failed(_) | Error::Device(_))), _) => Ok(Step::Failed(e)),
             (Err(Error::NoSpace), _) => Ok(Step::Refused),
-            (Err(a), Err(b)) if discriminant(&a) == discriminant(&b) => Ok(Step::Done),
-            (Err(Error::Stale | Error::NotFound), Err(Error::NotFound)) => Ok(Step::Done),
+            (Err(a), Err(b)) if discriminant(&a) == discriminant(&b) => Ok(Step::Denied),
+            (Err(Error::Stale | Error::NotFound), Err(Error::NotFound)) => Ok(Step::Denied),
             // Which of two reasons is named first is left to the implementation.
-            (Err(Error::BadArgument(_)), Err(_)) => Ok(Step::Done),
+            (Err(Error::BadArgument(_)), Err(_)) => Ok(Step::Denied),
             (Ok(_), Err(e)) => Err(format!("succeeded and should have failed: {e}")),
             (Err(e), Ok(_)) => Err(format!("failed and should not have: {e:?}")),
             (Err(a), Err(b)) => Err(format!("failed with {a:?} instead of {b:?}")),
@@ -449,7 +451,7 @@ impl<S: Subject> Run<S> {
         let step = self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
         let replaced = mode == RenameMode::Replace && target != 0 && source != target;
         if replaced && matches!(step, Step::Done) {
-            self.model()?.carry(source, start);
+            self.model()?.carry(source, start, true);
         }
         Ok(step)
     }
@@ -487,7 +489,7 @@ impl<S: Subject> Run<S> {
             return self.answer(got, Ok(()));
         }
         if matches!(got, Err(Error::NotSupported)) {
-            return Ok(Step::Done);
+            return Ok(Step::Denied);
         }
         let data = match (&got, self.model()?.tree.copy_source(from, to, bytes)) {
             (Ok(n), Ok(data)) if *n as usize <= data.len() && (*n > 0 || data.is_empty()) => {
@@ -568,7 +570,7 @@ impl<S: Subject> Run<S> {
                 self.listed.push(info);
                 Ok(Step::Done)
             }
-            Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Done),
+            Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(info) => Err(format!("the name was taken, and {info:?} was made")),
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
@@ -586,7 +588,7 @@ impl<S: Subject> Run<S> {
                 }
                 Ok(Step::Done)
             }
-            Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Done),
+            Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(()) => Err("the name was taken, and given again".to_owned()),
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
@@ -606,7 +608,7 @@ impl<S: Subject> Run<S> {
                     other => Err(format!("a dropped checkpoint answers {other:?}")),
                 }
             }
-            Err(Error::Checkpoint(_)) if named => Ok(Step::Done),
+            Err(Error::Checkpoint(_)) if named => Ok(Step::Denied),
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }

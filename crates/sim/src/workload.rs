@@ -219,7 +219,10 @@ impl Workload {
     }
 
     fn resolve(&mut self, later: Later, model: &Model) -> Option<Op> {
-        let find = |parent: u64, name: &[u8]| model.tree.inodes.get(&parent)?.entries.get(name).copied();
+        let find = |parent: u64, name: &[u8]| {
+            let ino = model.tree.inodes.get(&parent)?.entries.get(name).copied()?;
+            (model.tree.inodes.get(&ino)?.attr.kind() == FileKind::Regular).then_some(ino)
+        };
         Some(match later {
             Later::Do(op) => op,
             Later::Open(parent, name) => {
