@@ -3,11 +3,13 @@
 
 mod common;
 
-use common::mount;
 use common::real::{Real, contents};
 use common::suite::{content, names, owners, space};
+use common::{mount, raw};
 use nenrin_core::{At, MkfsOptions};
 use nenrin_fuse::{Cache, MountOptions, SessionOptions};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,4 +63,32 @@ suite! {
         content::direct_io, content::times, content::unlinked_but_open, content::many_at_once,
         names::renames, names::links, names::directories, names::large_listing, names::xattrs,
         space::holes, space::reservations, space::copies;
+}
+
+/// What du(1), tar(1) and cp(1) go by.
+#[test]
+fn space_is_counted_before_it_is_committed() {
+    fn check(root: &Path) {
+        let blocks = |name: &str| fs::metadata(root.join(name)).unwrap().blocks();
+        fs::write(root.join("small"), b"in the inode").unwrap();
+        fs::write(root.join("large"), vec![1; 3_000_000]).unwrap();
+        let reserved = File::create(root.join("reserved")).unwrap();
+        raw::fallocate(&reserved, 0, 0, 1 << 20).unwrap();
+        File::create(root.join("hole")).unwrap().set_len(1 << 20).unwrap();
+        for _ in 0..2 {
+            assert!(blocks("small") > 0);
+            assert_eq!(blocks("large"), 3_000_000u64.div_ceil(4096) * 8);
+            assert_eq!(blocks("reserved"), 2048);
+            assert_eq!(blocks("hole"), 0);
+            for name in ["small", "large", "reserved", "hole"] {
+                File::open(root.join(name)).unwrap().sync_all().unwrap();
+            }
+        }
+        // Written over, it stays what it is.
+        fs::OpenOptions::new().write(true).open(root.join("large")).unwrap().write_all_at(&[2; 1_000_000], 0).unwrap();
+        assert_eq!(blocks("large"), 3_000_000u64.div_ceil(4096) * 8);
+        fs::write(root.join("large"), b"").unwrap();
+        assert_eq!(blocks("large"), 0);
+    }
+    run(check, allow_other);
 }

@@ -56,6 +56,9 @@ impl Mounted {
     pub fn root(&self) -> &Path {
         &self.root
     }
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
     pub fn join(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }

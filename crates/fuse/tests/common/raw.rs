@@ -101,6 +101,11 @@ pub fn link_fd(f: &File, new: &Path) -> io::Result<()> {
     check(r.into()).map(drop)
 }
 
+pub fn geteuid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 pub struct Statfs {
     pub blocks: u64,
     pub available: u64,
