@@ -263,8 +263,9 @@ impl Fs {
             return Err(Error::Exists);
         }
         inner.carry_content(ino);
-        let record = Record::Link { parent, ino, time: self.clock.wall(), name };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let time = self.clock.wall();
+        inner.log(&Record::Link { parent, ino, time, name }, self.clock.monotonic_nanos())?;
+        inner.set_content_ctime(ino, time);
         inner.attr(At::Live, ino)
     }
 
@@ -305,8 +306,9 @@ impl Fs {
         }
         let drop = inner.is_unused(ino);
         let last = directory || inode.nlink == 1;
-        let record = Record::Unlink { parent, drop, time: self.clock.wall(), name };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let time = self.clock.wall();
+        inner.log(&Record::Unlink { parent, drop, time, name }, self.clock.monotonic_nanos())?;
+        inner.set_content_ctime(ino, time);
         if last && drop {
             inner.forget_content(ino);
         }
@@ -370,8 +372,11 @@ impl Fs {
         }
         let drop = replaced.is_some_and(|(other, _)| inner.is_unused(other));
         let flags = if mode == RenameMode::Exchange { RENAME_EXCHANGE } else { 0 };
-        let record = Record::Rename { from, to, flags, drop, time: self.clock.wall(), old, new };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let time = self.clock.wall();
+        inner.log(&Record::Rename { from, to, flags, drop, time, old, new }, self.clock.monotonic_nanos())?;
+        for touched in [Some(ino), target].into_iter().flatten() {
+            inner.set_content_ctime(touched, time);
+        }
         if let Some((other, true)) = replaced {
             if drop {
                 inner.forget_content(other);
