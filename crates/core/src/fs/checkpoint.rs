@@ -292,13 +292,24 @@ impl Fs {
             inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
         }
         inner.counters.index_checkpoints += 1;
-        let freed = inner.segments().promote(before);
-        drop(inner);
         if self.options.discard {
-            for segment in freed {
-                // Advice only: a device that refuses it keeps working.
-                drop(self.storage.submit_discard(segment)?);
-            }
+            let empty = inner.segments().promotable(before);
+            drop(inner);
+            self.discard(&empty)?;
+            inner = self.lock();
+        }
+        inner.segments().promote(before);
+        Ok(())
+    }
+
+    /// Tells the device that these segments hold nothing, and waits: a discard
+    /// still under way could hit what is written there next.
+    fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
+        let tickets =
+            segments.iter().map(|segment| self.storage.submit_discard(*segment)).collect::<Result<Vec<_>>>()?;
+        for t in tickets {
+            // Advice only: a device that refuses it keeps working.
+            drop(t.wait());
         }
         Ok(())
     }
