@@ -220,6 +220,26 @@ impl Recorded {
         self.history.cut_points()
     }
 
+    /// The image of a cut, to look at.
+    #[must_use]
+    pub fn image_at(&self, at: usize, choice: u64) -> CrashImage {
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(at);
+        cursor.image(&CrashChoice::from_seed(choice))
+    }
+
+    /// What device operation `at` was, in one line.
+    #[must_use]
+    pub fn operation(&self, at: usize) -> String {
+        if self.history.is_flush(at) {
+            return format!("{at}: flush");
+        }
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(at + 1);
+        let all = cursor.describe(&CrashChoice::from_seed(CrashChoice::SEED_APPLIED));
+        all.lines().last().unwrap_or_default().trim().replace(": applied", "")
+    }
+
     fn era(&self, k: usize) -> Result<&Model, String> {
         let era = self.eras.iter().rev().find(|e| e.0 <= k).or(self.eras.first());
         era.map(|e| &e.1).ok_or_else(|| "no era".to_owned())
