@@ -6,7 +6,9 @@ mod common;
 use common::{World, dir, file};
 use nenrin_core::check::{Progress, Severity, Step, What};
 use nenrin_core::format::Ino;
-use nenrin_core::{AllocateMode, At, CheckOptions, CheckReport, Error, Fs, MkfsOptions, NewInode, RenameMode};
+use nenrin_core::{
+    AllocateMode, At, CheckOptions, CheckReport, Error, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
+};
 use nenrin_core::{SetAttr, XattrMode, check};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
 use std::collections::BTreeSet;
@@ -252,7 +254,7 @@ impl Workload {
             }
             20 => {
                 if let Some(f) = self.file() {
-                    fs.fsync_wait(f).unwrap();
+                    drop(fs.fsync_wait(f));
                 }
             }
             _ => match self.pick(4) {
@@ -264,7 +266,7 @@ impl Workload {
                     }
                 }
                 2 => drop(fs.checkpoint_create(None)),
-                _ => fs.tick().unwrap(),
+                _ => drop(fs.tick()),
             },
         }
     }
@@ -274,10 +276,22 @@ fn run_workload(seed: u64, bytes: usize, segment_blocks: u32, rounds: u32, steps
     let w = World::with(bytes, &MkfsOptions { segment_blocks, ..MkfsOptions::default() });
     let mut load = Workload::new(seed);
     for round in 0..rounds {
-        let fs = w.open();
+        // A full volume may refuse to be opened for writing; it must be sound all the same.
+        let device: Arc<dyn BlockDevice> = w.device.clone();
+        let Ok(fs) = Fs::open(vec![device], w.clock.clone(), MountOptions::default()) else {
+            assert_clean(&check_device(w.device.clone()), &format!("seed {seed}, round {round}, refused"));
+            break;
+        };
         load.used.clear();
         for _ in 0..steps {
             load.step(&fs, &w);
+        }
+        // A volume that had to stop is one that was left.
+        if let Some(why) = fs.failed() {
+            println!("seed {seed}, round {round}: stopped: {why}");
+            drop(fs);
+            assert_clean(&check_device(w.device.clone()), &format!("seed {seed}, round {round}, stopped"));
+            continue;
         }
         let when = format!("seed {seed}, round {round}");
         if round % 3 == 2 {
