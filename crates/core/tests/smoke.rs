@@ -1,4 +1,5 @@
 //! The calls of the library on a device in memory.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)] // tests say what went wrong by stopping
 
 mod common;
 
@@ -227,7 +228,7 @@ fn scattered_deletes_leave_room_that_is_found_again() {
         fs.unlink(Ino::ROOT, &name).unwrap();
     }
     let usage = fs.usage();
-    assert!(usage.available_blocks > usage.total_blocks / 5 * 4, "{usage:?}");
+    assert!(usage.available_blocks > usage.total_blocks / 4 * 3, "{usage:?}");
 }
 
 #[test]

@@ -1,1 +1,24 @@
-//! sim
+//! The crash simulator: one seed is one world. It runs random workloads on a
+//! file system and on a model at the same time, cuts the power after every
+//! device operation in several ways, recovers, and lets an oracle say whether
+//! what is found is allowed.
+//!
+//! The file system is anything behind [`subject::Subject`]: the real core, or
+//! the toy with which the harness itself is tried.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod config;
+pub mod content;
+pub mod driver;
+pub mod hash;
+pub mod model;
+pub mod ops;
+pub mod oracle;
+pub mod prng;
+pub mod run;
+pub mod subject;
+pub mod toy;
+pub mod tree;
+pub mod walk;
+pub mod workload;

@@ -131,6 +131,17 @@ impl Content {
         }
     }
 
+    /// Blocks of the file, `committed` of them in the live tree. What is written
+    /// over counts once where the file has no holes; where it has some, the
+    /// answer lies between what there was and what there can be.
+    pub fn blocks_over(&self, committed: u64) -> u64 {
+        let committed = if self.replaced { 0 } else { committed };
+        let extents = self.overlay.iter().filter(|(.., over)| matches!(over, Over::Extent(_)));
+        let here = self.pages.len() as u64 + extents.map(|(from, to, _)| to - from).sum::<u64>();
+        let whole = self.size.div_ceil(BLOCK_BYTES as u64);
+        (committed + here).min(whole.max(committed).max(here))
+    }
+
     /// Takes all pages out, in runs of consecutive blocks.
     pub fn take_runs(&mut self) -> Vec<(u64, Vec<Page>)> {
         let mut runs: Vec<(u64, Vec<Page>)> = Vec::new();

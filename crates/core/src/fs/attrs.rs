@@ -9,6 +9,9 @@ use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
+/// A day, in nanoseconds.
+const DAY_NANOS: i64 = 86_400_000_000_000;
+
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
     ///
@@ -71,6 +74,7 @@ impl Fs {
         if set.kill_privileges && inode.flags & INODE_CAPS != 0 {
             let record = Record::RemoveXattr { ino, ctime: wall, name: b"security.capability" };
             inner.log(&record, now)?;
+            inner.set_content_ctime(ino, wall);
         }
         inner.attr(At::Live, ino)
     }
@@ -191,6 +195,36 @@ impl Fs {
         Ok(())
     }
 
+    /// The content was read: moves the access time as relatime says, that is
+    /// when it is not newer than the last change, or a day old.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; an earlier failed write.
+    pub fn accessed(&self, ino: Ino) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        let inode = inner.current_inode(At::Live, ino)?;
+        let wall = self.clock.wall();
+        let day_old = wall.0.saturating_sub(inode.atime.0) >= DAY_NANOS;
+        if inode.atime > inode.mtime.max(inode.ctime) && !day_old {
+            return Ok(());
+        }
+        inner.check_alive()?;
+        let record = Record::SetAttr {
+            ino,
+            mask: attr_mask::ATIME,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            atime: wall,
+            mtime: Time(0),
+            ctime: Time(0),
+        };
+        inner.log(&record, self.clock.monotonic_nanos())
+    }
+
     /// The inode is in use: unlinking its last name leaves it as an orphan.
     pub fn retain(&self, ino: Ino) {
         self.lock().files.entry(ino).or_default().uses += 1;
@@ -203,6 +237,17 @@ impl Fs {
         f.uses = f.uses.saturating_sub(1);
         if f.uses > 0 {
             return;
+        }
+        if let Ok(Some(inode)) = inner.state.inode(ino) {
+            if inode.nlink == 0 && !self.options.read_only {
+                drop(inner);
+                // Without room, or after a failure, the next mount lets it go.
+                let Ok(roomy) = self.room_to_remove() else { return };
+                inner = roomy;
+                if inner.files.get(&ino).is_some_and(|f| f.uses > 0) {
+                    return;
+                }
+            }
         }
         let orphan = !self.options.read_only
             && inner.check_alive().is_ok()
@@ -248,7 +293,9 @@ impl Inner {
         Ok(self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?.is_some())
     }
 
-    fn set_content_ctime(&mut self, ino: Ino, ctime: Time) {
+    /// Uncommitted content carries the change time too; it must not turn back
+    /// what a namespace operation has set.
+    pub(super) fn set_content_ctime(&mut self, ino: Ino, ctime: Time) {
         if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.ctime = ctime;
         }

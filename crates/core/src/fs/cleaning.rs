@@ -63,16 +63,28 @@ impl Fs {
         drop(trees);
         let mut moved = 0;
         for m in &moves {
+            if !self.may_move()? {
+                break;
+            }
             moved += self.move_extent(m)?;
         }
         let mut touched = 0;
         for segment in index {
+            if !self.may_move()? {
+                break;
+            }
             touched += self.touch_nodes(segment)?;
         }
         self.sync_received(false)?;
         self.index_checkpoint(false)?;
         self.index_checkpoint(false)?;
         Ok(moved + touched > 0)
+    }
+
+    /// Whether the index checkpoint that ends a round still fits after one more step.
+    fn may_move(&self) -> Result<bool> {
+        let inner = self.lock_to_change()?;
+        Ok(inner.state.segments.free_count() > inner.checkpoint_segments(self))
     }
 
     /// Copies one extent's blocks and logs the move; how many blocks moved.
@@ -185,14 +197,14 @@ impl Inner {
         }
         data.sort_unstable();
         index.sort_unstable();
-        // Copies go to free segments: never more than half of them.
-        let room = self.state.segments.free_count() / 2 * u64::from(blocks);
+        let room =
+            self.state.segments.free_count().saturating_sub(self.checkpoint_segments(fs)).max(1) * u64::from(blocks);
         let mut total = 0;
         let mut take = |list: Vec<(u32, SegmentNo)>| -> Vec<SegmentNo> {
             list.into_iter()
                 .take(VICTIMS_MAX)
                 .take_while(|(used, _)| {
-                    total += u64::from(*used) * 2;
+                    total += u64::from(*used);
                     total <= room
                 })
                 .map(|(_, no)| no)

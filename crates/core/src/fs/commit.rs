@@ -3,7 +3,6 @@
 use super::{Batch, DataWrite, Fs, Inner, flushes};
 use crate::content::{Content, Over, Page};
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
-use crate::log::data::DataSummary;
 use crate::{Barrier, Error, Order, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
@@ -27,8 +26,6 @@ const UNFLUSHED_DATA_BLOCKS_MAX: u64 = 256;
 /// Blocks that a truncation to nothing cuts off at once; more become a dead
 /// fork for the reaper.
 const BLOCKS_CUT_AT_ONCE: u64 = 1024;
-/// Blocks under one checksum in large aligned extents, as a power of two.
-const COARSE_GRANULE_SHIFT: u8 = 2;
 
 /// A commit that was laid out and is to be written.
 pub(super) struct Commit {
@@ -372,7 +369,8 @@ impl Inner {
             if content.replaced && inode.blocks > 0 {
                 ops.push(cut_off(inode.blocks));
             }
-            if !bytes.is_empty() || is_inline {
+            // An empty one too: it cuts off the extents that were there.
+            if !bytes.is_empty() || is_inline || inode.blocks > 0 {
                 ops.push(OwnedOp::Inline(bytes));
             }
             let (size, times, editor_uid) = (content.size, (content.mtime, content.ctime), content.editor_uid);
@@ -474,110 +472,6 @@ fn content_units(
     flush(&mut unit_ops, &mut unit_pages);
 }
 
-fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {
+pub(super) fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {
     Extent { birth: Cno(0), addr, blocks, flags: 0, granule_shift, lead: 0, tail: 0, crcs }
-}
-
-impl Inner {
-    /// Starts writing all pages of a file to data segments; the overlay names
-    /// them from now on.
-    pub(super) fn write_behind(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
-        let fork = self.state.inode(ino)?.map_or(0, |i| i.fork);
-        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
-        let runs = content.take_runs();
-        let mut extents = Vec::new();
-        for (start, run) in &runs {
-            self.pages -= run.len() as u64;
-            let mut done = 0;
-            while done < run.len() {
-                let block = start + done as u64;
-                let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
-                let want = (run.len() - done).min(window as usize);
-                let (addr, count) = self.allocate_data(fs, (ino, fork, block), want as u32)?;
-                let pages = &run[done..done + count as usize];
-                extents.push((block, addr, pages));
-                done += count as usize;
-            }
-        }
-        let placed = merge_adjacent(extents);
-        for group in placed {
-            self.start_data_write(fs, ino, &group)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
-        let stamp = self.data_stamp(fs.clock.wall());
-        let mut closed = Vec::new();
-        let got = self.data.allocate(owner, want, 0, stamp, &fs.storage, &mut self.state.segments, &mut closed);
-        self.start_summaries(fs, closed)?;
-        got.ok_or(Error::NoSpace)
-    }
-
-    /// Starts writing summaries of data partials.
-    pub(super) fn start_summaries(&mut self, fs: &Fs, closed: impl IntoIterator<Item = DataSummary>) -> Result<()> {
-        for DataSummary { addr, bytes } in closed {
-            let ticket = fs.storage.submit_write(addr, Arc::new(bytes))?;
-            self.writes.push(DataWrite { ino: Ino(0), addr, blocks: 1, ticket });
-        }
-        Ok(())
-    }
-
-    /// One device write for runs that lie next to each other on the device.
-    fn start_data_write(&mut self, fs: &Fs, ino: Ino, group: &[(u64, Addr, &[Page])]) -> Result<()> {
-        let Some((_, first, _)) = group.first() else { return Ok(()) };
-        let blocks: usize = group.iter().map(|(_, _, p)| p.len()).sum();
-        let mut buf = AlignedBuf::zeroed(blocks * BLOCK_BYTES);
-        let mut at = 0;
-        for (block, addr, pages) in group {
-            let start = at;
-            for page in *pages {
-                buf[at..at + BLOCK_BYTES].copy_from_slice(&page[..]);
-                at += BLOCK_BYTES;
-            }
-            let granule = 1usize << COARSE_GRANULE_SHIFT;
-            let coarse = pages.len() >= 4 * granule && pages.len() % granule == 0 && block % granule as u64 == 0;
-            let shift = if coarse { COARSE_GRANULE_SHIFT } else { 0 };
-            let crcs = buf[start..at].chunks_exact(BLOCK_BYTES << shift).map(nenrin_format::crc).collect();
-            let extent = new_extent(*addr, pages.len() as u32, shift, crcs);
-            if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
-                c.overlay.set(*block, block + pages.len() as u64, Over::Extent(extent));
-            }
-        }
-        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
-            c.pins.push(first.segment());
-            self.state.segments.pin(first.segment());
-        }
-        self.counters.data_blocks += blocks as u64;
-        let buf = Arc::new(buf);
-        self.inflight.insert(*first, buf.clone());
-        let ticket = fs.storage.submit_write(*first, buf)?;
-        self.writes.push(DataWrite { ino, addr: *first, blocks: blocks as u32, ticket });
-        Ok(())
-    }
-}
-
-/// Groups placed runs that follow each other on the device, up to 4 MiB.
-fn merge_adjacent(extents: Vec<(u64, Addr, &[Page])>) -> Vec<Vec<(u64, Addr, &[Page])>> {
-    const GROUP_BLOCKS_MAX: usize = 1024;
-    let mut groups: Vec<Vec<(u64, Addr, &[Page])>> = Vec::new();
-    let mut blocks = 0;
-    for e in extents {
-        let follows = groups.last().and_then(|g| g.last()).is_some_and(|(_, addr, pages)| {
-            addr.add(pages.len() as u32) == e.1
-                && addr.segment() == e.1.segment()
-                && blocks + e.2.len() <= GROUP_BLOCKS_MAX
-        });
-        match groups.last_mut() {
-            Some(g) if follows => {
-                blocks += e.2.len();
-                g.push(e);
-            }
-            _ => {
-                blocks = e.2.len();
-                groups.push(vec![e]);
-            }
-        }
-    }
-    groups
 }

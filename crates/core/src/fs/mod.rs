@@ -13,6 +13,7 @@
 
 mod attrs;
 mod background;
+mod behind;
 mod checkpoint;
 mod cleaning;
 mod commit;

@@ -5,9 +5,11 @@ use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result};
 use nenrin_format::items::{self, Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, Record};
-use nenrin_format::{BLOCK_BYTES, Ino, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+use nenrin_format::{BLOCK_BYTES, INLINE_BYTES_MAX, Ino, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use std::ops::ControlFlow;
 
+/// Units of st_blocks in a block.
+const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
 /// Most links to one inode.
 const LINKS_MAX: u32 = 65_000;
 
@@ -23,7 +25,7 @@ pub(super) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
             FileKind::Directory => inode.entries * 32,
             _ => inode.size,
         },
-        blocks_512: inode.blocks * (BLOCK_BYTES as u64 / 512),
+        blocks_512: inode.blocks * SECTORS,
         atime: inode.atime,
         mtime: inode.mtime,
         ctime: inode.ctime,
@@ -58,8 +60,14 @@ impl Inner {
         let mut attr = attr_of(ino, &inode);
         if at == At::Live {
             if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
-                attr.blocks_512 += c.pages.len() as u64 * (BLOCK_BYTES as u64 / 512);
+                attr.blocks_512 = c.blocks_over(inode.blocks) * SECTORS;
             }
+        }
+        // A file that its inode holds has no blocks, and must not look like one
+        // that is all hole: tar(1) and others would not read it.
+        let held = attr.kind() == FileKind::Regular && (1..=INLINE_BYTES_MAX as u64).contains(&attr.size);
+        if held && attr.blocks_512 == 0 {
+            attr.blocks_512 = 1;
         }
         Ok(attr)
     }
@@ -255,8 +263,9 @@ impl Fs {
             return Err(Error::Exists);
         }
         inner.carry_content(ino);
-        let record = Record::Link { parent, ino, time: self.clock.wall(), name };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let time = self.clock.wall();
+        inner.log(&Record::Link { parent, ino, time, name }, self.clock.monotonic_nanos())?;
+        inner.set_content_ctime(ino, time);
         inner.attr(At::Live, ino)
     }
 
@@ -297,8 +306,9 @@ impl Fs {
         }
         let drop = inner.is_unused(ino);
         let last = directory || inode.nlink == 1;
-        let record = Record::Unlink { parent, drop, time: self.clock.wall(), name };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let time = self.clock.wall();
+        inner.log(&Record::Unlink { parent, drop, time, name }, self.clock.monotonic_nanos())?;
+        inner.set_content_ctime(ino, time);
         if last && drop {
             inner.forget_content(ino);
         }
@@ -362,8 +372,11 @@ impl Fs {
         }
         let drop = replaced.is_some_and(|(other, _)| inner.is_unused(other));
         let flags = if mode == RenameMode::Exchange { RENAME_EXCHANGE } else { 0 };
-        let record = Record::Rename { from, to, flags, drop, time: self.clock.wall(), old, new };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let time = self.clock.wall();
+        inner.log(&Record::Rename { from, to, flags, drop, time, old, new }, self.clock.monotonic_nanos())?;
+        for touched in [Some(ino), target].into_iter().flatten() {
+            inner.set_content_ctime(touched, time);
+        }
         if let Some((other, true)) = replaced {
             if drop {
                 inner.forget_content(other);

@@ -172,6 +172,9 @@ pub(crate) fn recover_from(
         window_bytes = replay(&mut state, &mut chain, walk, &mut report)?;
     }
     let root_pins = pin_roots(&mut state.segments, found, superblock);
+    // What both usable roots do without is free, as it was before the crash.
+    let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
+    state.segments.promote(older);
     start_epoch(&mut state, &mut chain, &storage, found, options)?;
     Ok(Opened {
         storage,

@@ -1,0 +1,123 @@
+//! What a seed means: the volume, the mount options, the workload.
+
+use crate::prng::Prng;
+use crate::workload::{Allow, Profile, Workload};
+use nenrin_core::{Barrier, MountOptions, Order};
+
+/// Everything that decides a run. Two runs of equal settings are equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The seed.
+    pub seed: u64,
+    /// Calls of the workload.
+    pub steps: usize,
+    /// `order=`.
+    pub order: Order,
+    /// `barrier=`.
+    pub barrier: Barrier,
+    /// Kind of program, when it is not left to the seed.
+    pub profile: Option<Profile>,
+    /// Bytes of the device.
+    pub device_bytes: u64,
+    /// Blocks in a segment.
+    pub segment_blocks: u32,
+    /// Unmounts and deaths of the process in between.
+    pub remounts: bool,
+}
+
+impl Config {
+    /// The settings of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut rng = Prng::stream(seed, 2);
+        let order = if rng.chance(25) { Order::Strict } else { Order::Relaxed };
+        let barrier = match rng.below(20) {
+            0..=1 => Barrier::Checkpoint,
+            2 => Barrier::None,
+            _ => Barrier::Sync,
+        };
+        let segment_blocks = [32, 64, 64, 128][rng.index(4)];
+        let segments = match segment_blocks {
+            32 => rng.range(40, 64),
+            64 => rng.range(24, 40),
+            _ => rng.range(18, 24),
+        };
+        Self {
+            seed,
+            steps: rng.range(30, 110) as usize,
+            order,
+            barrier,
+            profile: None,
+            device_bytes: nenrin_format::superblock::device_blocks(segments, segment_blocks) * 4096,
+            segment_blocks,
+            remounts: rng.chance(40),
+        }
+    }
+
+    /// How the volume is mounted: small limits, so that everything that limits trigger happens often.
+    #[must_use]
+    pub fn options(&self) -> MountOptions {
+        let mut rng = Prng::stream(self.seed, 3);
+        MountOptions {
+            order: self.order,
+            barrier: self.barrier,
+            commit_nanos: [1_000_000_000, 200_000_000][rng.index(2)],
+            checkpoint_nanos: [5_000_000_000, 1_000_000_000, 0][rng.index(3)],
+            cache_bytes: [64 << 10, 1 << 20][rng.index(2)],
+            dirty_bytes_max: [256 << 10, 4 << 20][rng.index(2)],
+            discard: rng.chance(30),
+            ..MountOptions::default()
+        }
+    }
+
+    /// The workload.
+    #[must_use]
+    pub fn workload(&self) -> Workload {
+        // Without flushes a mount cannot know what a later power cut takes away again.
+        let kill = self.remounts && self.barrier != Barrier::None;
+        Workload::new(self.seed, self.device_bytes, Allow { remount: self.remounts, kill }, self.profile)
+    }
+
+    /// The arguments that give these settings again.
+    #[must_use]
+    pub fn arguments(&self) -> String {
+        let base = Self { order: self.order, barrier: self.barrier, ..Self::of_seed(self.seed) };
+        let mut out =
+            format!("--seed {} --order {} --barrier {}", self.seed, order_name(self.order), barrier_name(self.barrier));
+        if self.steps != base.steps {
+            out += &format!(" --steps {}", self.steps);
+        }
+        if let Some(p) = self.profile {
+            out += &format!(" --profile {}", p.name());
+        }
+        if self.device_bytes != base.device_bytes {
+            out += &format!(" --device {}", self.device_bytes);
+        }
+        if self.segment_blocks != base.segment_blocks {
+            out += &format!(" --segment-blocks {}", self.segment_blocks);
+        }
+        if self.remounts != base.remounts {
+            out += &format!(" --remounts {}", self.remounts);
+        }
+        out
+    }
+}
+
+/// `relaxed` or `strict`.
+#[must_use]
+pub const fn order_name(order: Order) -> &'static str {
+    match order {
+        Order::Relaxed => "relaxed",
+        Order::Strict => "strict",
+    }
+}
+
+/// `sync`, `checkpoint` or `none`.
+#[must_use]
+pub const fn barrier_name(barrier: Barrier) -> &'static str {
+    match barrier {
+        Barrier::Sync => "sync",
+        Barrier::Checkpoint => "checkpoint",
+        Barrier::None => "none",
+    }
+}

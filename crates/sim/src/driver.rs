@@ -1,0 +1,461 @@
+//! Power cuts: runs a workload once, then recovers from every cut that the
+//! recorded history allows and judges what is found.
+//!
+//! Invariants
+//! 1. Everything depends on the [`Config`] and the [`Plan`] only.
+//! 2. An image that was recovered before is not recovered again: what was
+//!    found in it is judged again under the promises of the new cut.
+
+use crate::clock::VirtualClock;
+use crate::config::Config;
+use crate::hash;
+use crate::model::Model;
+use crate::oracle::{self, Rules};
+use crate::run::{Run, Step};
+use crate::subject::Subject;
+use crate::tree::Tree;
+use crate::walk::{Found, walk};
+use crate::workload::Workload;
+use nenrin_core::{At, Barrier, CheckpointInfo};
+use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, Image};
+use nenrin_format::Cno;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// How thoroughly a workload is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Choices of what survives, at each cut where there is a choice.
+    pub choices: u64,
+    /// Every how many distinct images the recovered volume is used further,
+    /// cut again during and after recovery, closed and checked; 0 for never.
+    pub deep_every: u64,
+    /// Cuts of such a second life.
+    pub second_cuts: u64,
+    /// Stop after this many distinct images of a workload; the cuts are spread over all of it.
+    pub images_max: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { choices: 6, deep_every: 40, second_cuts: 6, images_max: 1500 }
+    }
+}
+
+/// A cut: where, and the seed of what survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Device operations before it.
+    pub at: usize,
+    /// Seed of [`CrashChoice`].
+    pub choice: u64,
+}
+
+/// Something is wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The command that shows it again.
+    pub replay: String,
+    /// What is wrong, in one line.
+    pub what: String,
+    /// More for whoever looks into it.
+    pub detail: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "FAILED: {}", self.what)?;
+        write!(f, "{}", self.replay)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What was done, for summaries.
+#[derive(Clone, Debug, Default, serde::Serialize, PartialEq, Eq)]
+pub struct Tally {
+    /// Workloads run.
+    pub workloads: u64,
+    /// Calls made by them.
+    pub calls: u64,
+    /// Crash images judged.
+    pub images: u64,
+    /// Of these, different from all others of the same workload.
+    pub distinct: u64,
+    /// Mounts that recovered.
+    pub recoveries: u64,
+    /// Past states read back and compared.
+    pub past_states: u64,
+    /// Recovered volumes used further, closed and checked.
+    pub second_lives: u64,
+    /// Distinct images cut from those (counted in `distinct` too).
+    pub second_images: u64,
+    /// Images by kind of choice.
+    pub by_choice: BTreeMap<String, u64>,
+    /// Calls by kind.
+    pub by_call: BTreeMap<String, u64>,
+    /// Hash of everything that was seen.
+    pub digest: u64,
+}
+
+impl Tally {
+    /// Adds what another one counted.
+    pub fn add(&mut self, other: &Self) {
+        self.workloads += other.workloads;
+        self.calls += other.calls;
+        self.images += other.images;
+        self.distinct += other.distinct;
+        self.recoveries += other.recoveries;
+        self.past_states += other.past_states;
+        self.second_lives += other.second_lives;
+        self.second_images += other.second_images;
+        for (k, n) in &other.by_choice {
+            *self.by_choice.entry(k.clone()).or_default() += n;
+        }
+        for (k, n) in &other.by_call {
+            *self.by_call.entry(k.clone()).or_default() += n;
+        }
+        self.see(&[other.digest]);
+    }
+    fn see(&mut self, words: &[u64]) {
+        self.digest = hash::of_words(&[self.digest, hash::of_words(words)]);
+    }
+}
+
+/// A workload that was run once, with everything needed to cut it.
+pub struct Recorded {
+    /// How it was made.
+    pub config: Config,
+    history: History,
+    eras: Vec<(usize, Model)>,
+    clock: Arc<VirtualClock>,
+    digest: u64,
+    calls: BTreeMap<&'static str, (u64, u64)>,
+    /// The calls, when they were kept.
+    pub trace: Vec<String>,
+}
+
+/// What a recovery found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    found: Found,
+    listed: Vec<CheckpointInfo>,
+}
+
+fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<Failure> {
+    let mut replay = format!("cargo run --release -p nenrin-sim -- replay {}", config.arguments());
+    for (n, cut) in cuts.iter().enumerate() {
+        let second = if n == 0 { "" } else { "2" };
+        replay += &format!(" --cut{second} {} --choice{second} {}", cut.at, cut.choice);
+    }
+    Box::new(Failure { replay, what, detail })
+}
+
+/// The kind of a choice, for counting.
+const fn choice_name(choice: u64) -> &'static str {
+    match choice {
+        CrashChoice::SEED_DROPPED => "dropped",
+        CrashChoice::SEED_APPLIED => "applied",
+        CrashChoice::SEED_LAST_TORN => "last torn",
+        _ => "mixed, torn and reordered",
+    }
+}
+
+/// Runs the workload of `config` once.
+///
+/// # Errors
+/// When a call gives a wrong answer.
+pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
+    let fail = |what: String| failure(config, &[], what, String::new());
+    let disk = Arc::new(CrashDisk::new(config.device_bytes));
+    let mut run =
+        Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options()).map_err(fail)?;
+    run.trace = keep_trace.then(Vec::new);
+    let done = whole_workload(&mut run, config);
+    let trace = run.trace.take().unwrap_or_default();
+    done.map_err(|e| failure(config, &[], e, trace.join("\n")))?;
+    run.forget();
+    let history = disk.history().ok_or_else(|| fail("no history was kept".into()))?;
+    Ok(Recorded {
+        config: config.clone(),
+        history,
+        clock: Arc::clone(&run.clock),
+        digest: run.digest,
+        calls: std::mem::take(&mut run.calls),
+        trace,
+        eras: run.eras,
+    })
+}
+
+fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<(), String> {
+    if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
+        return Err(format!("the volume failed without a fault: {e}"));
+    }
+    run.compare_all()?;
+    if config.seed % 2 == 0 { close_and_compare(run) } else { Ok(()) }
+}
+
+/// Closes the volume, looks for findings, and mounts it again.
+fn close_and_compare<S: Subject>(run: &mut Run<S>) -> Result<(), String> {
+    if !matches!(run.close()?, Step::Done) {
+        return Err("the volume could not be closed".into());
+    }
+    run.forget();
+    let findings = S::check(run.disk.clone(), true).map_err(|e| format!("check: {e}"))?;
+    if !findings.is_empty() {
+        return Err(format!("check after close: {}", findings.join("; ")));
+    }
+    run.reopen()
+}
+
+impl Recorded {
+    /// Cuts are possible from here on: mkfs has been acknowledged.
+    #[must_use]
+    pub fn first_cut(&self) -> usize {
+        self.eras.first().map_or(0, |e| e.0)
+    }
+    /// The last cut, after everything.
+    #[must_use]
+    pub fn last_cut(&self) -> usize {
+        self.history.cut_points()
+    }
+
+    /// The image of a cut, to look at.
+    #[must_use]
+    pub fn image_at(&self, at: usize, choice: u64) -> CrashImage {
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(at);
+        cursor.image(&CrashChoice::from_seed(choice))
+    }
+
+    /// What device operation `at` was, in one line.
+    #[must_use]
+    pub fn operation(&self, at: usize) -> String {
+        if self.history.is_flush(at) {
+            return format!("{at}: flush");
+        }
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(at + 1);
+        let all = cursor.describe(&CrashChoice::from_seed(CrashChoice::SEED_APPLIED));
+        all.lines().last().unwrap_or_default().trim().replace(": applied", "")
+    }
+
+    fn era(&self, k: usize) -> Result<&Model, String> {
+        let era = self.eras.iter().rev().find(|e| e.0 <= k).or(self.eras.first());
+        era.map(|e| &e.1).ok_or_else(|| "no era".to_owned())
+    }
+
+    fn rules(&self, choice: u64) -> Rules {
+        rules(&self.config, choice)
+    }
+
+    /// Recovers the image and judges it. The image is written by that.
+    fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
+        let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
+        tally.recoveries += 1;
+        let model = self.era(cut.at)?;
+        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
+        oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
+        let known = oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed)?;
+        let all = tally.recoveries % 32 == 0;
+        let one = (tally.recoveries as usize).checked_rem(known.len()).unwrap_or(0);
+        for (n, (cno, log)) in known.into_iter().enumerate() {
+            if all || n == one {
+                past_equals(&fs, cno, |found| oracle::judge_past(cno.0, log, found))?;
+                tally.past_states += 1;
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Judges what was found in an equal image before, under the promises of another cut.
+    fn judge_again(&self, cut: Cut, seen: &Seen) -> Result<(), String> {
+        let model = self.era(cut.at)?;
+        oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
+        oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed).map(drop)
+    }
+
+    /// Cuts the run everywhere (or, with many operations, spread over all of it).
+    ///
+    /// # Errors
+    /// The first state that is not allowed.
+    pub fn cut_all<S: Subject>(&self, plan: &Plan, tally: &mut Tally) -> Result<(), Box<Failure>> {
+        tally.workloads += 1;
+        for (kind, (made, _)) in &self.calls {
+            tally.calls += made;
+            *tally.by_call.entry((*kind).to_owned()).or_default() += made;
+        }
+        tally.see(&[self.digest, self.last_cut() as u64]);
+        let mut seen: HashMap<u64, Seen> = HashMap::new();
+        let mut cursor = self.history.cursor();
+        let cuts = (self.last_cut() - self.first_cut()) as u64 + 1;
+        let stride = (cuts * plan.choices / 3 / plan.images_max.max(1)).max(1) as usize;
+        for at in (self.first_cut()..=self.last_cut()).step_by(stride) {
+            cursor.advance_to(at);
+            for choice in choices(&self.config, at as u64, plan.choices, cursor.unflushed()) {
+                let cut = Cut { at, choice };
+                let image = cursor.image(&CrashChoice::from_seed(choice));
+                let id = image.content_hash();
+                tally.images += 1;
+                *tally.by_choice.entry(choice_name(choice).to_owned()).or_default() += 1;
+                if let Some(known) = seen.get(&id) {
+                    self.judge_again(cut, known).map_err(|e| self.explain::<S>(cut, e))?;
+                    continue;
+                }
+                let content = image.content();
+                let now = self.recover::<S>(cut, image, tally).map_err(|e| self.explain::<S>(cut, e))?;
+                tally.distinct += 1;
+                tally.see(&[id, now.found.sum]);
+                if plan.deep_every > 0 && tally.distinct % plan.deep_every == 0 {
+                    self.second_life::<S>(cut, content, &now, plan, None, tally)?;
+                }
+                seen.insert(id, now);
+                if seen.len() as u64 >= plan.images_max {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One cut, as a failure's line names it.
+    ///
+    /// # Errors
+    /// When the state is not allowed.
+    pub fn replay<S: Subject>(&self, cut: Cut, second: Option<Cut>, plan: &Plan) -> Result<Tally, Box<Failure>> {
+        let mut tally = Tally::default();
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(cut.at);
+        let image = cursor.image(&CrashChoice::from_seed(cut.choice));
+        let content = image.content();
+        let seen = self.recover::<S>(cut, image, &mut tally).map_err(|e| self.explain::<S>(cut, e))?;
+        self.second_life::<S>(cut, content, &seen, plan, second, &mut tally)?;
+        Ok(tally)
+    }
+
+    /// The recovered volume is used further, closed, checked and mounted; and
+    /// everything it did, recovery included, is cut again.
+    fn second_life<S: Subject>(
+        &self,
+        cut: Cut,
+        content: Image,
+        first: &Seen,
+        plan: &Plan,
+        only: Option<Cut>,
+        tally: &mut Tally,
+    ) -> Result<(), Box<Failure>> {
+        tally.second_lives += 1;
+        let fail = |e: String| failure(&self.config, &[cut], format!("after recovery: {e}"), String::new());
+        let disk = Arc::new(CrashDisk::from_image(content));
+        let clock = Arc::new(self.clock.fork());
+        let mut run = Run::<S>::mount(disk.clone(), disk.clone(), clock, self.config.options(), None).map_err(fail)?;
+        run.trace = only.map(|_| Vec::new());
+        let seed = hash::of_words(&[self.config.seed, cut.at as u64, cut.choice]);
+        let allow = crate::workload::Allow { remount: false, kill: false };
+        let mut workload = Workload::new(seed, self.config.device_bytes, allow, None);
+        if let Some(e) = run.steps(&mut workload, 14).map_err(fail)? {
+            return Err(fail(format!("the volume failed: {e}")));
+        }
+        run.compare_all().map_err(fail)?;
+        close_and_compare(&mut run).map_err(fail)?;
+        run.forget();
+        let history = disk.history().ok_or_else(|| fail("no history was kept".into()))?;
+        let mut cursor = history.cursor();
+        let (settled, model) = run.eras.first().ok_or_else(|| fail("no era".into()))?;
+        let last = history.cut_points() as u64;
+        for n in 0..plan.second_cuts {
+            let at = (last * n + seed % (last + 1)) / plan.second_cuts;
+            let at = if n % 2 == 0 { at.min(last) } else { (seed >> n) % (*settled as u64 + 1) };
+            let drawn = choices(&self.config, seed ^ n, 4, 9);
+            let choice = drawn.get(n as usize % drawn.len().max(1)).copied().unwrap_or(CrashChoice::SEED_APPLIED);
+            let cut2 = only.unwrap_or(Cut { at: at as usize, choice });
+            cursor.advance_to(cut2.at);
+            let image = cursor.image(&CrashChoice::from_seed(cut2.choice));
+            tally.see(&[image.content_hash()]);
+            tally.images += 1;
+            tally.distinct += 1;
+            tally.second_images += 1;
+            let before = (cut2.at < *settled).then_some(first);
+            self.recover_second::<S>(cut2, model, before, image, tally).map_err(|e| {
+                let mut detail = run.trace.clone().unwrap_or_default().join("\n");
+                detail += &format!("\nmounted after {settled} device operations\n");
+                let choice = CrashChoice::from_seed(cut2.choice);
+                detail += &cursor.describe(&choice);
+                detail += &self.found_instead::<S>(model, cursor.image(&choice));
+                failure(&self.config, &[cut, cut2], format!("second cut: {e}"), detail)
+            })?;
+            if only.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn recover_second<S: Subject>(
+        &self,
+        cut: Cut,
+        model: &Model,
+        before: Option<&Seen>,
+        image: CrashImage,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
+        tally.recoveries += 1;
+        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
+        if let Some(first) = before {
+            if seen != *first {
+                return Err("recovery was interrupted, and another state was found afterwards".into());
+            }
+            return Ok(());
+        }
+        let rules = self.rules(cut.choice);
+        oracle::judge(model, rules, cut.at, &seen.found)?;
+        oracle::judge_checkpoints(model, rules, cut.at, &seen.listed).map(drop)
+    }
+
+    /// Recovers the image once more, keeping everything, and says where wrong bytes come from.
+    fn explain<S: Subject>(&self, cut: Cut, what: String) -> Box<Failure> {
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(cut.at);
+        let choice = CrashChoice::from_seed(cut.choice);
+        let mut detail = cursor.describe(&choice);
+        if let Ok(model) = self.era(cut.at) {
+            detail += &self.found_instead::<S>(model, cursor.image(&choice));
+        }
+        failure(&self.config, &[cut], what, detail)
+    }
+
+    fn found_instead<S: Subject>(&self, model: &Model, image: CrashImage) -> String {
+        let mut tree = Tree::default();
+        match open::<S>(&self.config, &self.clock, Arc::new(image)) {
+            Ok(fs) if walk(&fs, At::Live, Some(&mut tree)).is_ok() => oracle::difference(model, &tree),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Which acknowledgements bind: with fewer flushes, only cuts that leave the device's cache alone.
+fn rules(config: &Config, choice: u64) -> Rules {
+    Rules { order: config.order, durable: config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED }
+}
+
+/// The choices tried at a cut.
+fn choices(config: &Config, salt: u64, wanted: u64, unflushed: usize) -> Vec<u64> {
+    if config.barrier == Barrier::None || unflushed == 0 {
+        return vec![CrashChoice::SEED_APPLIED];
+    }
+    let fixed = [CrashChoice::SEED_APPLIED, CrashChoice::SEED_DROPPED, CrashChoice::SEED_LAST_TORN];
+    let random = |n: u64| 3 + hash::of_words(&[config.seed, salt, n]) % 1_000_000;
+    let fixed = fixed.into_iter().take(if unflushed == 0 { 1 } else { 3 });
+    fixed.chain((3..wanted).map(random)).collect()
+}
+
+fn open<S: Subject>(config: &Config, clock: &VirtualClock, device: Arc<dyn BlockDevice>) -> Result<S, String> {
+    let clock = Arc::new(clock.fork());
+    S::open(device, clock, config.options()).map_err(|e| format!("recovery: {e}"))
+}
+
+fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {
+    let found = walk(fs, At::Past(cno), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
+    judge(&found)
+}

@@ -1,0 +1,478 @@
+//! The model with versions: every state that each stream has been in, and
+//! which device operation made each promise about them.
+//!
+//! Moments are counted in device operations: `start` is how many had been
+//! issued when a call began, `end` when it returned. A call can have left a
+//! trace on the device at a cut `k` only when `start < k`, and its promise
+//! binds when `end <= k`.
+//!
+//! Invariants
+//! 1. Namespace states are numbered by prefix: state `p` is what the first `p`
+//!    namespace operations made. State 0 is what the mount found.
+//! 2. A state of a file that is held back (DESIGN 4, O_TRUNC) is not visible
+//!    before the call that ends the hold, and then only the last one.
+
+use crate::content::Content;
+use crate::tree::{Outcome, Tree};
+use crate::walk::Found;
+use nenrin_core::{CheckpointInfo, FileKind};
+use nenrin_format::Time;
+use std::collections::BTreeMap;
+
+/// A held-back truncation is committed after this long at the latest.
+pub const HOLD_NANOS: u64 = 30_000_000_000;
+
+/// The namespace after some operation.
+#[derive(Clone, Debug)]
+pub struct NamespaceState {
+    /// [`Tree::sum`].
+    pub sum: u64,
+    /// Device operations before the call.
+    pub start: usize,
+    /// Number of the call in the run.
+    pub op: u32,
+}
+
+/// A file's content after some operation.
+#[derive(Clone, Debug)]
+pub struct FileState {
+    /// The bytes.
+    pub content: Content,
+    /// [`Content::fingerprint`] of them.
+    pub fingerprint: u64,
+    /// Number of the call in the run.
+    pub op: u32,
+    /// A cut behind this device operation may show the state; never, while held.
+    pub visible: Option<usize>,
+    /// Number of the call from which on the state before is over: while a
+    /// truncation is held back, that of the call that ended the hold.
+    pub ends_before: Option<u32>,
+}
+
+impl FileState {
+    fn new(content: &Content, op: u32, visible: Option<usize>, held: bool) -> Self {
+        let ends_before = (!held).then_some(op);
+        Self { content: content.clone(), fingerprint: content.fingerprint(), op, visible, ends_before }
+    }
+}
+
+/// Times of a file after some operation.
+#[derive(Clone, Copy, Debug)]
+pub struct FileTimes {
+    /// Device operations before the call.
+    pub start: usize,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+}
+
+/// A truncation that waits for the file to be closed.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    since_nanos: u64,
+    /// The state before the truncation.
+    base: u32,
+    /// The stream was clean when it was truncated, so the rule applies for certain.
+    sure: bool,
+}
+
+/// Everything a file has been.
+#[derive(Clone, Debug)]
+pub struct FileLog {
+    /// All contents in order.
+    pub states: Vec<FileState>,
+    /// All times in order.
+    pub times: Vec<FileTimes>,
+    /// From this device operation on the content is at least this state, and the times at least those.
+    pub promised: Vec<(usize, u32, u32)>,
+    /// From this namespace prefix on the content is at least this state.
+    pub carried: Vec<(u32, u32)>,
+    hold: Option<Hold>,
+}
+
+impl FileLog {
+    fn current(&self) -> u32 {
+        self.states.len() as u32 - 1
+    }
+    fn promised_state(&self) -> u32 {
+        self.promised.last().map_or(0, |p| p.1)
+    }
+    /// What a commit of everything may at least be relied on to carry.
+    fn covered(&self) -> u32 {
+        match self.hold {
+            None => self.current(),
+            Some(h) if h.sure => h.base.max(self.promised_state()),
+            Some(_) => self.promised_state(),
+        }
+    }
+    fn end_hold(&mut self, start: usize, op: u32) {
+        if self.hold.take().is_some()
+            && let Some(s) = self.states.last_mut()
+        {
+            s.visible.get_or_insert(start);
+            s.ends_before.get_or_insert(op);
+        }
+    }
+    /// From here on the truncation may be committed or be held back further.
+    fn unsure_hold(&mut self, start: usize) {
+        if let Some(h) = &mut self.hold {
+            h.sure = false;
+            if let Some(s) = self.states.last_mut() {
+                s.visible.get_or_insert(start);
+            }
+        }
+    }
+    fn promise(&mut self, end: usize, state: u32) {
+        let (_, old_state, old_times) = self.promised.last().copied().unwrap_or_default();
+        let times = if state == self.current() { self.times.len() as u32 - 1 } else { old_times };
+        if (old_state, old_times) != (state, times) {
+            self.promised.push((end, state.max(old_state), times));
+        }
+    }
+}
+
+/// A name given to a checkpoint, or taken from it.
+#[derive(Clone, Debug)]
+pub struct NameLog {
+    /// Device operations before the call.
+    pub start: usize,
+    /// From here on an older name must not show.
+    pub promised: Option<usize>,
+    /// The name.
+    pub name: Option<Vec<u8>>,
+}
+
+/// A checkpoint, as the model saw it made.
+#[derive(Clone, Debug)]
+pub struct CheckpointLog {
+    /// Device operations before the call that made it.
+    pub start: usize,
+    /// From here on it must be there.
+    pub promised: usize,
+    /// Made on request.
+    pub asked: bool,
+    /// The namespace at that moment.
+    pub sum: u64,
+    /// Files with a name: inode, and the fingerprints it may show.
+    pub files: Vec<(u64, Vec<u64>)>,
+    /// Names it was given, in order.
+    pub names: Vec<NameLog>,
+    /// Device operations before the call after which it was not listed any more.
+    pub gone: Option<usize>,
+    /// From here on it must not be there.
+    pub gone_promised: Option<usize>,
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The live state.
+    pub tree: Tree,
+    /// Namespace states by prefix.
+    pub namespace: Vec<NamespaceState>,
+    /// From this device operation on the namespace is at least this prefix.
+    pub namespace_promised: Vec<(usize, u32)>,
+    /// Every regular file that was ever there.
+    pub files: BTreeMap<u64, FileLog>,
+    /// Checkpoints by number.
+    pub checkpoints: BTreeMap<u64, CheckpointLog>,
+    /// From this device operation on every state is at least that of this call (for `order=strict`).
+    pub order_promised: Vec<(usize, u32)>,
+    /// Device operations before each call; call 0 is the mount.
+    pub op_starts: Vec<usize>,
+    /// Calls so far.
+    pub op: u32,
+}
+
+impl Model {
+    /// A model that starts from what a mount found; all of that is durable
+    /// after `end` device operations.
+    #[must_use]
+    pub fn new(tree: Tree, end: usize) -> Self {
+        let mut this = Self {
+            namespace: vec![NamespaceState { sum: tree.sum(), start: 0, op: 0 }],
+            tree,
+            namespace_promised: vec![(end, 0)],
+            files: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            order_promised: vec![(end, 0)],
+            op_starts: vec![0],
+            op: 0,
+        };
+        let found: Vec<u64> = this.regular_files().collect();
+        for ino in found {
+            this.open_log(ino, 0);
+        }
+        this
+    }
+
+    fn regular_files(&self) -> impl Iterator<Item = u64> + '_ {
+        self.tree.inodes.iter().filter(|(_, i)| i.attr.kind() == FileKind::Regular).map(|(n, _)| *n)
+    }
+
+    fn open_log(&mut self, ino: u64, start: usize) {
+        let Some(i) = self.tree.inodes.get(&ino) else { return };
+        let state = FileState::new(&i.content, self.op, Some(start), false);
+        let times = FileTimes { start, mtime: i.attr.mtime, ctime: i.attr.ctime };
+        self.files.insert(
+            ino,
+            FileLog {
+                states: vec![state],
+                times: vec![times],
+                promised: vec![(start, 0, 0)],
+                carried: Vec::new(),
+                hold: None,
+            },
+        );
+    }
+
+    /// A call begins, after `start` device operations.
+    pub fn begin(&mut self, start: usize) {
+        self.op += 1;
+        self.op_starts.push(start);
+    }
+
+    fn log_times(&mut self, ino: u64, start: usize) {
+        if let (Some(i), Some(log)) = (self.tree.inodes.get(&ino), self.files.get_mut(&ino)) {
+            let now = FileTimes { start, mtime: i.attr.mtime, ctime: i.attr.ctime };
+            if log.times.last().is_none_or(|t| (t.mtime, t.ctime) != (now.mtime, now.ctime)) {
+                log.times.push(now);
+            }
+        }
+    }
+
+    /// A namespace operation that concerns `inodes`.
+    ///
+    /// # Errors
+    /// What the tree says; then nothing changed.
+    pub fn change_namespace<T>(
+        &mut self,
+        start: usize,
+        inodes: &[u64],
+        f: impl FnOnce(&mut Tree) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let value = f(&mut self.tree)?;
+        self.namespace.push(NamespaceState { sum: self.tree.sum(), start, op: self.op });
+        for ino in inodes {
+            let regular = self.tree.inodes.get(ino).is_some_and(|i| i.attr.kind() == FileKind::Regular);
+            if regular && !self.files.contains_key(ino) {
+                self.open_log(*ino, start);
+            }
+            self.log_times(*ino, start);
+        }
+        Ok(value)
+    }
+
+    /// The content of `ino` travels with the namespace operation made last,
+    /// for certain or as the file system likes.
+    pub fn carry(&mut self, ino: u64, start: usize, certain: bool) {
+        let prefix = self.prefix();
+        let Some(log) = self.files.get_mut(&ino) else { return };
+        if certain {
+            log.end_hold(start, self.op);
+            log.carried.push((prefix, log.current()));
+        } else {
+            log.unsure_hold(start);
+        }
+    }
+
+    /// Namespace operations so far.
+    #[must_use]
+    pub fn prefix(&self) -> u32 {
+        self.namespace.len() as u32 - 1
+    }
+
+    /// An operation on a file's content.
+    ///
+    /// # Errors
+    /// What the tree says; then nothing changed.
+    pub fn change_content<T>(&mut self, start: usize, ino: u64, f: impl FnOnce(&mut Tree) -> Outcome<T>) -> Outcome<T> {
+        let value = f(&mut self.tree)?;
+        if let (Some(i), Some(log)) = (self.tree.inodes.get(&ino), self.files.get_mut(&ino)) {
+            let visible = if log.hold.is_some_and(|h| h.sure) { None } else { Some(start) };
+            log.states.push(FileState::new(&i.content, self.op, visible, log.hold.is_some()));
+        }
+        self.log_times(ino, start);
+        Ok(value)
+    }
+
+    /// The next change of content empties the file as O_TRUNC does.
+    pub fn hold(&mut self, ino: u64, now_nanos: u64) {
+        let Some(log) = self.files.get_mut(&ino).filter(|l| l.hold.is_none()) else { return };
+        let (base, promised) = (log.current(), log.promised_state());
+        let since_promised = log.states.get(promised as usize..).unwrap_or_default();
+        if since_promised.iter().any(|s| s.content.size() > 0) {
+            log.hold = Some(Hold { since_nanos: now_nanos, base, sure: promised == base });
+            // What waited already now waits together with the truncation.
+            for s in log.states.iter_mut().skip(promised as usize + 1) {
+                s.ends_before = None;
+            }
+        }
+    }
+
+    /// close(2): a truncation is held back no longer.
+    pub fn flush(&mut self, ino: u64, start: usize) {
+        if let Some(log) = self.files.get_mut(&ino) {
+            log.end_hold(start, self.op);
+        }
+    }
+
+    /// Everything is about to be committed, held back or not.
+    pub fn end_holds(&mut self, start: usize) {
+        for log in self.files.values_mut() {
+            log.end_hold(start, self.op);
+        }
+    }
+
+    /// Time has passed: holds that are too old may be committed.
+    pub fn expire_holds(&mut self, now_nanos: u64, start: usize) {
+        for log in self.files.values_mut() {
+            if let Some(h) = log.hold
+                && now_nanos.saturating_sub(h.since_nanos) >= HOLD_NANOS
+            {
+                log.unsure_hold(start);
+            }
+        }
+    }
+
+    /// fsync of one file was acknowledged.
+    pub fn fsynced(&mut self, ino: u64, end: usize) {
+        let prefix = self.prefix();
+        self.namespace_promised.push((end, prefix));
+        self.order_promised.push((end, self.op));
+        self.promise_checkpoints(end);
+        if let Some(log) = self.files.get_mut(&ino) {
+            let current = log.current();
+            log.promise(end, current);
+        }
+    }
+
+    /// Everything received was committed and acknowledged, except what is held back.
+    pub fn synced(&mut self, end: usize) {
+        let prefix = self.prefix();
+        self.namespace_promised.push((end, prefix));
+        self.order_promised.push((end, self.op));
+        self.promise_checkpoints(end);
+        for log in self.files.values_mut() {
+            log.promise(end, log.covered());
+        }
+    }
+
+    /// The volume was closed: handles and holds are gone, everything is committed.
+    pub fn closed(&mut self, start: usize, end: usize) {
+        self.end_holds(start);
+        self.tree.release_all();
+        self.synced(end);
+    }
+
+    /// Everything received up to the call before this one.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { prefix: self.prefix(), files: self.files.iter().map(|(n, l)| (*n, l.covered())).collect() }
+    }
+
+    /// What was received up to `mark` is now promised.
+    pub fn mark_reached(&mut self, mark: &Mark, end: usize) {
+        self.namespace_promised.push((end, mark.prefix.max(self.promised_prefix())));
+        for (ino, state) in &mark.files {
+            // Nobody waits for the content of a file that was removed meanwhile.
+            let named = self.tree.inodes.get(ino).is_some_and(|i| i.attr.nlink > 0);
+            let Some(log) = self.files.get_mut(ino).filter(|_| named) else { continue };
+            // What a truncation has replaced meanwhile waits together with it.
+            let state = (*state).min(log.covered());
+            if log.promised_state() < state {
+                let times = log.promised.last().map_or(0, |p| p.2);
+                log.promised.push((end, state, times));
+            }
+        }
+    }
+
+    /// A checkpoint that a mount found, with the state it shows.
+    pub fn adopt_checkpoint(&mut self, info: &CheckpointInfo, found: &Found, end: usize) {
+        let log = CheckpointLog {
+            start: 0,
+            promised: end,
+            asked: info.asked,
+            sum: found.sum,
+            files: found.files.iter().map(|f| (f.ino, vec![f.fingerprint])).collect(),
+            names: vec![NameLog { start: 0, promised: Some(end), name: info.name.clone() }],
+            gone: None,
+            gone_promised: None,
+        };
+        self.checkpoints.insert(info.cno.0, log);
+    }
+
+    /// A checkpoint was named or unnamed; durable with the next sync.
+    pub fn name_checkpoint(&mut self, cno: u64, name: Option<Vec<u8>>, start: usize) {
+        if let Some(c) = self.checkpoints.get_mut(&cno) {
+            c.names.push(NameLog { start, promised: None, name });
+        }
+    }
+
+    /// A checkpoint is not listed any more since the call that began after `start` operations.
+    pub fn checkpoint_gone(&mut self, cno: u64, start: usize) {
+        if let Some(c) = self.checkpoints.get_mut(&cno) {
+            c.gone.get_or_insert(start);
+        }
+    }
+
+    fn promise_checkpoints(&mut self, end: usize) {
+        for c in self.checkpoints.values_mut() {
+            if c.gone.is_some() {
+                c.gone_promised.get_or_insert(end);
+            }
+            for n in &mut c.names {
+                n.promised.get_or_insert(end);
+            }
+        }
+    }
+
+    fn promised_prefix(&self) -> u32 {
+        self.namespace_promised.last().map_or(0, |p| p.1)
+    }
+
+    /// A checkpoint of this moment came to be.
+    pub fn checkpoint(&mut self, cno: u64, asked: bool, name: Option<Vec<u8>>, start: usize, end: usize) {
+        let tree = &self.tree;
+        let files = self
+            .files
+            .iter()
+            .filter(|(ino, _)| tree.inodes.get(ino).is_some_and(|i| i.attr.nlink > 0))
+            .map(|(ino, log)| {
+                let (first, last) = match log.hold {
+                    None => (log.current(), log.current()),
+                    Some(h) if h.sure => (log.promised_state().min(h.base), h.base),
+                    Some(_) => (log.promised_state(), log.current()),
+                };
+                let states = log.states.get(first as usize..=last as usize).unwrap_or_default();
+                (*ino, states.iter().map(|s| s.fingerprint).collect())
+            })
+            .collect();
+        let made = CheckpointLog {
+            start,
+            promised: end,
+            asked,
+            sum: self.tree.sum(),
+            files,
+            names: vec![NameLog { start, promised: Some(end), name }],
+            gone: None,
+            gone_promised: None,
+        };
+        self.checkpoints.insert(cno, made);
+    }
+}
+
+/// A point up to which everything was received.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    prefix: u32,
+    files: Vec<(u64, u32)>,
+}
+
+/// The last promise at or before cut `k`.
+#[must_use]
+pub fn promised_at<T: Copy>(list: &[T], k: usize, moment: impl Fn(&T) -> usize) -> Option<T> {
+    let n = list.partition_point(|p| moment(p) <= k);
+    n.checked_sub(1).and_then(|i| list.get(i).copied())
+}

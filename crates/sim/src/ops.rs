@@ -1,0 +1,174 @@
+//! One step of a workload, as data.
+
+use nenrin_core::{AllocateMode, RenameMode, SetAttr, XattrMode};
+
+/// What a workload does next. Inodes are the numbers the file system gave.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)] // the arguments of the calls of decision 0001
+pub enum Op {
+    Create {
+        parent: u64,
+        name: Vec<u8>,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        rdev: u32,
+        target: Vec<u8>,
+    },
+    /// The inode is also opened.
+    Tmpfile {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+    Link {
+        ino: u64,
+        parent: u64,
+        name: Vec<u8>,
+    },
+    Unlink {
+        parent: u64,
+        name: Vec<u8>,
+    },
+    Rmdir {
+        parent: u64,
+        name: Vec<u8>,
+    },
+    Rename {
+        from: u64,
+        old: Vec<u8>,
+        to: u64,
+        new: Vec<u8>,
+        mode: RenameMode,
+    },
+    SetAttr {
+        ino: u64,
+        set: SetAttr,
+    },
+    SetXattr {
+        ino: u64,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: u64,
+        name: Vec<u8>,
+    },
+    /// The bytes are [`crate::content::pattern`] of `id`.
+    Write {
+        ino: u64,
+        offset: u64,
+        bytes: usize,
+        id: u32,
+    },
+    Allocate {
+        ino: u64,
+        mode: AllocateMode,
+        offset: u64,
+        bytes: u64,
+    },
+    CopyRange {
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        bytes: u64,
+    },
+    Open {
+        ino: u64,
+    },
+    /// One handle is closed: flush, then release.
+    Close {
+        ino: u64,
+    },
+    /// A handle goes without close(2), as when its process dies.
+    Release {
+        ino: u64,
+    },
+    Flush {
+        ino: u64,
+    },
+    /// With `callback`, through the asynchronous call.
+    Fsync {
+        ino: u64,
+        callback: bool,
+    },
+    SyncAll,
+    CheckpointCreate {
+        name: Option<Vec<u8>>,
+    },
+    CheckpointName {
+        cno: u64,
+        name: Option<Vec<u8>>,
+    },
+    CheckpointDrop {
+        cno: u64,
+    },
+    Advance {
+        nanos: u64,
+    },
+    /// The wall clock is set.
+    Jump {
+        nanos: i64,
+    },
+    Tick,
+    Read {
+        ino: u64,
+        offset: u64,
+        bytes: usize,
+    },
+    Seek {
+        ino: u64,
+        offset: u64,
+    },
+    List {
+        dir: u64,
+    },
+    ReadPast {
+        cno: u64,
+    },
+    /// Clean unmount and mount.
+    Remount,
+    /// The process dies and the volume is mounted again on the same device, whose cache keeps its power.
+    Kill,
+}
+
+impl Op {
+    /// Short name, for counting.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Create { .. } => "create",
+            Self::Tmpfile { .. } => "tmpfile",
+            Self::Link { .. } => "link",
+            Self::Unlink { .. } => "unlink",
+            Self::Rmdir { .. } => "rmdir",
+            Self::Rename { .. } => "rename",
+            Self::SetAttr { .. } => "setattr",
+            Self::SetXattr { .. } => "setxattr",
+            Self::RemoveXattr { .. } => "removexattr",
+            Self::Write { .. } => "write",
+            Self::Allocate { .. } => "allocate",
+            Self::CopyRange { .. } => "copy_range",
+            Self::Open { .. } => "open",
+            Self::Close { .. } => "close",
+            Self::Release { .. } => "release",
+            Self::Flush { .. } => "flush",
+            Self::Fsync { .. } => "fsync",
+            Self::SyncAll => "sync_all",
+            Self::CheckpointCreate { .. } => "checkpoint_create",
+            Self::CheckpointName { .. } => "checkpoint_name",
+            Self::CheckpointDrop { .. } => "checkpoint_drop",
+            Self::Advance { .. } => "advance",
+            Self::Jump { .. } => "jump",
+            Self::Tick => "tick",
+            Self::Read { .. } => "read",
+            Self::Seek { .. } => "seek",
+            Self::List { .. } => "list",
+            Self::ReadPast { .. } => "read_past",
+            Self::Remount => "remount",
+            Self::Kill => "kill",
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What must, may and must not be there after a power cut (DESIGN 3 and 4).
+//!
+//! The run has noted what was promised when; a recovered state is judged
+//! against that, without knowing how the file system came to it:
+//!
+//! 1. The namespace is that of one prefix of the namespace operations, not
+//!    older than promised, not newer than issued.
+//! 2. Each file has exactly one of the contents it has had (size and bytes
+//!    together), not older than promised, not held back, not newer than issued.
+//! 3. A rename over a name, or a link of an open file, that is there has
+//!    brought the content of that moment along.
+//! 4. `order=strict`: namespace and all files are of one moment.
+//! 5. Checkpoints that were acknowledged are listed and equal their moment;
+//!    those that are listed without having been acknowledged do so too.
+
+use crate::content::{self, Content, PAGE_BYTES};
+use crate::model::{CheckpointLog, FileLog, FileState, Model, promised_at};
+use crate::tree::{Inode, Tree};
+use crate::walk::{Found, FoundFile};
+use nenrin_core::{CheckpointInfo, Order};
+use nenrin_format::Cno;
+
+/// Under which rules a cut is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// `order=`.
+    pub order: Order,
+    /// Acknowledgements bind: the barrier, or the kind of cut, makes them durable.
+    pub durable: bool,
+}
+
+/// What the oracle found out about an acceptable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The prefix that the namespace shows.
+    pub prefix: u32,
+}
+
+/// Judges a live state found after a cut at `k`.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn judge(model: &Model, rules: Rules, k: usize, found: &Found) -> Result<Verdict, String> {
+    let prefix = judge_namespace(model, rules, k, found.sum)?;
+    let mut moments = Moments::of_namespace(model, rules, k, found.sum);
+    for file in &found.files {
+        let log = model.files.get(&file.ino).ok_or_else(|| format!("inode {} was never made", file.ino))?;
+        let states = judge_file(log, rules, k, prefix, file)?;
+        judge_times(log, rules, k, file)?;
+        if rules.order == Order::Strict {
+            moments.restrict(log, &states);
+        }
+    }
+    if rules.order == Order::Strict && moments.0.is_empty() {
+        return Err(format!("order=strict: the files and namespace prefix {prefix} are not of one moment"));
+    }
+    Ok(Verdict { prefix })
+}
+
+fn judge_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Result<u32, String> {
+    let promised =
+        if rules.durable { promised_at(&model.namespace_promised, k, |p| p.0).map_or(0, |p| p.1) } else { 0 };
+    // What was acknowledged without a device operation cannot be told from the state before.
+    let issued = (model.namespace.partition_point(|s| s.start < k).max(1) as u32 - 1).max(promised);
+    let is = |p: &u32| model.namespace.get(*p as usize).is_some_and(|s| s.sum == sum);
+    if let Some(p) = (promised..=issued).find(is) {
+        return Ok(p);
+    }
+    let what = match (0..model.namespace.len() as u32).find(is) {
+        Some(p) if p < promised => format!("is prefix {p}: operations that were acknowledged are lost"),
+        Some(p) => format!("is prefix {p}: of operations not yet made"),
+        None => "is no prefix of the operations made".to_owned(),
+    };
+    Err(format!("the namespace {what} (at least {promised}, at most {issued})"))
+}
+
+/// The states of the file that match, newest first.
+fn judge_file(log: &FileLog, rules: Rules, k: usize, prefix: u32, file: &FoundFile) -> Result<Vec<u32>, String> {
+    let least = least_state(log, rules, k, prefix);
+    let mut matching = Vec::new();
+    for (j, s) in log.states.iter().enumerate().skip(least as usize) {
+        if s.fingerprint == file.fingerprint && s.visible.is_some_and(|v| v < k || j == 0) {
+            matching.push(j as u32);
+            if rules.order == Order::Relaxed {
+                break;
+            }
+        }
+    }
+    if !matching.is_empty() {
+        return Ok(matching);
+    }
+    let older = log.states.iter().position(|s| s.fingerprint == file.fingerprint);
+    let what = match older {
+        Some(j) if (j as u32) < least => format!("is state {j}, but state {least} was promised"),
+        Some(j) if log.states.get(j).is_some_and(|s| s.visible.is_none()) => {
+            format!("is state {j}, which was held back")
+        }
+        Some(j) => format!("is state {j}, which was not yet made"),
+        None => "is none it has had".to_owned(),
+    };
+    let promised = promised_at(&log.promised, k, |p| p.0).map_or(0, |p| p.1);
+    let why = if !rules.durable || least > promised { "by a rename or link that is there" } else { "by a sync" };
+    Err(format!(
+        "the content of inode {} {what} ({why}; namespace prefix {prefix}, {} states)",
+        file.ino,
+        log.states.len()
+    ))
+}
+
+fn least_state(log: &FileLog, rules: Rules, k: usize, prefix: u32) -> u32 {
+    let promised = promised_at(&log.promised, k, |p| p.0).map_or(0, |p| p.1);
+    let carried = promised_at(&log.carried, prefix as usize, |c| c.0 as usize).map_or(0, |c| c.1);
+    if rules.durable { promised.max(carried) } else { carried }
+}
+
+fn judge_times(log: &FileLog, rules: Rules, k: usize, file: &FoundFile) -> Result<(), String> {
+    let least = match promised_at(&log.promised, k, |p| p.0) {
+        Some(p) if rules.durable => p.2 as usize,
+        _ => 0,
+    };
+    let seen = log.times.iter().skip(least).take_while(|t| t.start < k || t.start == 0);
+    let (mut mtime, mut ctime) = (false, false);
+    for t in seen {
+        mtime |= t.mtime == file.mtime;
+        ctime |= t.ctime == file.ctime;
+    }
+    if mtime && ctime {
+        return Ok(());
+    }
+    let which = if mtime { "ctime" } else { "mtime" };
+    let allowed = log.times.get(least..).unwrap_or_default();
+    Err(format!("the {which} of inode {} is none it has had since its last fsync: {file:?}, {allowed:?}", file.ino))
+}
+
+/// Ranges of calls, each meaning "the state right after this call".
+struct Moments(Vec<(u32, u32)>);
+
+impl Moments {
+    fn of_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Self {
+        let low = if rules.durable { promised_at(&model.order_promised, k, |p| p.0).map_or(0, |p| p.1) } else { 0 };
+        let high = (model.op_starts.partition_point(|s| *s < k).max(1) as u32 - 1).max(low);
+        let states = model.namespace.iter().enumerate().filter(|(_, s)| s.sum == sum);
+        let ranges = states.map(|(p, s)| (s.op, model.namespace.get(p + 1).map_or(u32::MAX, |n| n.op - 1)));
+        Self(intersect(&ranges.collect::<Vec<_>>(), &[(low, high)]))
+    }
+    /// A state lasts until the next one that is not held back: while a
+    /// truncation is held back, commits may carry what was before.
+    fn restrict(&mut self, log: &FileLog, states: &[u32]) {
+        let range = |j: &u32| {
+            let later = log.states.get(*j as usize + 1..).unwrap_or_default();
+            let from = log.states.get(*j as usize).map_or(0, |s| if *j == 0 { 0 } else { s.op });
+            let until = later.iter().find_map(|s| s.ends_before);
+            (from, until.map_or(u32::MAX, |n| n - 1))
+        };
+        self.0 = intersect(&self.0, &states.iter().map(range).collect::<Vec<_>>());
+    }
+}
+
+fn intersect(a: &[(u32, u32)], b: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let mut out = Vec::new();
+    for (a_low, a_high) in a {
+        for (b_low, b_high) in b {
+            let (low, high) = ((*a_low).max(*b_low), (*a_high).min(*b_high));
+            if low <= high {
+                out.push((low, high));
+            }
+        }
+    }
+    out
+}
+
+/// Judges the list of checkpoints found after a cut at `k`. Returns those whose
+/// states can be compared.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn judge_checkpoints<'m>(
+    model: &'m Model,
+    rules: Rules,
+    k: usize,
+    listed: &[CheckpointInfo],
+) -> Result<Vec<(Cno, &'m CheckpointLog)>, String> {
+    let mut known = Vec::new();
+    for info in listed {
+        let cno = info.cno;
+        let Some(log) = model.checkpoints.get(&cno.0).filter(|c| c.start < k || c.start == 0) else {
+            return Err(format!("checkpoint {cno} is listed and was never made"));
+        };
+        if rules.durable && log.gone_promised.is_some_and(|g| g <= k) {
+            return Err(format!("checkpoint {cno} was dropped, acknowledged, and is back"));
+        }
+        let promised =
+            if rules.durable { log.names.iter().rposition(|n| n.promised.is_some_and(|p| p <= k)) } else { None };
+        let mut names = log.names.iter().skip(promised.unwrap_or(0)).filter(|n| n.start < k || n.start == 0);
+        if !names.any(|n| n.name == info.name) {
+            return Err(format!("checkpoint {cno} has a name it never had: {:?}", info.name.as_deref().map(text)));
+        }
+        if info.asked != log.asked && log.names.len() == 1 {
+            return Err(format!("checkpoint {cno} says asked={}", info.asked));
+        }
+        known.push((cno, log));
+    }
+    if rules.durable {
+        let must = |c: &CheckpointLog| c.promised <= k && c.gone.is_none_or(|g| g >= k);
+        for (cno, _) in model.checkpoints.iter().filter(|(_, c)| must(c)) {
+            if !listed.iter().any(|i| i.cno.0 == *cno) {
+                return Err(format!("checkpoint {cno} was acknowledged and is gone"));
+            }
+        }
+    }
+    Ok(known)
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Judges the state of a checkpoint against its moment.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn judge_past(cno: u64, log: &CheckpointLog, found: &Found) -> Result<(), String> {
+    if found.sum != log.sum {
+        return Err(format!("checkpoint {cno}: the namespace is not that of its moment"));
+    }
+    for file in &found.files {
+        let Some((_, allowed)) = log.files.iter().find(|(ino, _)| *ino == file.ino) else {
+            return Err(format!("checkpoint {cno}: inode {} was not there", file.ino));
+        };
+        if !allowed.contains(&file.fingerprint) {
+            return Err(format!("checkpoint {cno}: the content of inode {} is not that of its moment", file.ino));
+        }
+    }
+    Ok(())
+}
+
+/// Says where the bytes of a wrong content come from: for each page, which
+/// states had the same, and which writes it holds.
+#[must_use]
+pub fn explain(log: &FileLog, bytes: &Content) -> String {
+    let mut out = format!("found {} bytes; states have ", bytes.size());
+    let sizes: Vec<String> = log.states.iter().map(|s| s.content.size().to_string()).collect();
+    out += &sizes.join(" ");
+    let mut pages: Vec<u64> = bytes.pages().collect();
+    if let Some(last) = log.states.last() {
+        pages.extend(last.content.pages());
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    for page in pages.into_iter().take(40) {
+        let same = log.states.iter().enumerate().filter(|(_, s)| s.content.page(page) == bytes.page(page));
+        let same: Vec<String> = same.map(|(j, _)| j.to_string()).collect();
+        let cells = bytes.read(page * PAGE_BYTES as u64, PAGE_BYTES);
+        let mut writes: Vec<String> = Vec::new();
+        for cell in cells.chunks_exact(8) {
+            let id = match content::pattern_id(cell) {
+                Some(id) => id.to_string(),
+                None if cell == [0; 8] => "0".to_owned(),
+                None => "?".to_owned(),
+            };
+            if writes.last() != Some(&id) {
+                writes.push(id);
+            }
+        }
+        writes.truncate(12);
+        out += &format!("\n  page {page}: same as states [{}], writes [{}]", same.join(" "), writes.join(" "));
+    }
+    out
+}
+
+/// How a recovered tree differs from the model's last state, and for files, from all states.
+#[must_use]
+pub fn difference(model: &Model, tree: &Tree) -> String {
+    let mut out = String::new();
+    for (ino, found) in &tree.inodes {
+        let path = tree.path(*ino);
+        match model.tree.inodes.get(ino) {
+            None => out += &format!("{path} (inode {ino}) is not in the last state\n"),
+            Some(i) if i.hash() != found.hash() => {
+                let text = |i: &Inode| format!("{:?} {:?} {:?}", i.attr, i.xattrs.keys(), i.entries);
+                out += &format!("{path} (inode {ino})\n  found {}\n  last  {}\n", text(found), text(i));
+            }
+            Some(_) => {}
+        }
+        if let Some(log) = model.files.get(ino) {
+            let same = |s: &&FileState| s.fingerprint == found.content.fingerprint();
+            let ops: Vec<u32> = log.states.iter().filter(same).map(|s| s.op).collect();
+            out += &format!("{path} (inode {ino}): content as after calls {ops:?}\n");
+        }
+        if let Some(log) = model.files.get(ino)
+            && !log.states.iter().any(|s| s.fingerprint == found.content.fingerprint())
+        {
+            out += &format!("{path} (inode {ino}): {}\n", explain(log, &found.content));
+        }
+    }
+    for (ino, i) in model.tree.inodes.iter().filter(|(n, i)| i.attr.nlink > 0 && !tree.inodes.contains_key(n)) {
+        out += &format!("{} (inode {ino}) of the last state was not found: {:?}\n", model.tree.path(*ino), i.attr);
+    }
+    out
+}

@@ -1,0 +1,176 @@
+//! What the simulator needs of a file system: the library's calls (decision
+//! 0001), as a trait, so that the harness can be tried on a toy that is broken
+//! on purpose as well as on the real core.
+
+use nenrin_core::{
+    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
+    Result, Seek, SetAttr, XattrMode,
+};
+use nenrin_device::BlockDevice;
+use nenrin_format::{Cno, Ino};
+use std::sync::Arc;
+
+/// A file system under test. The calls mean what `nenrin_core::Fs` says.
+#[allow(missing_docs)] // the calls of decision 0001, one to one
+#[allow(clippy::missing_errors_doc)]
+pub trait Subject: Sized {
+    /// Name, for summaries.
+    const NAME: &'static str;
+    /// Formats a device.
+    fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
+    /// Mounts it, recovering.
+    fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
+    /// Findings of the offline check, one line each.
+    fn check(device: Arc<dyn BlockDevice>, data: bool) -> Result<Vec<String>>;
+    fn close(&self) -> Result<()>;
+    fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
+    fn getattr(&self, at: At, ino: Ino) -> Result<Attr>;
+    fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>>;
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>>;
+    fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
+    fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
+    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr>;
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr>;
+    fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()>;
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+    fn retain(&self, ino: Ino);
+    fn release(&self, ino: Ino);
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
+    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64>;
+    fn flush(&self, ino: Ino) -> Result<()>;
+    fn fsync(&self, ino: Ino, done: Done);
+    fn fsync_wait(&self, ino: Ino) -> Result<()>;
+    fn sync_all(&self) -> Result<()>;
+    fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo>;
+    fn checkpoints(&self) -> Vec<CheckpointInfo>;
+    fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()>;
+    fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()>;
+    fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
+    fn failed(&self) -> Option<String>;
+    fn tick(&self) -> Result<()>;
+}
+
+impl Subject for Arc<Fs> {
+    const NAME: &'static str = "nenrin";
+    fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
+        let options = MkfsOptions { segment_blocks, uuid: [7; 16], hash_key: [9; 16], ..MkfsOptions::default() };
+        nenrin_core::mkfs(device, clock, &options)
+    }
+    fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
+        Fs::open(vec![device], clock, options)
+    }
+    fn check(_device: Arc<dyn BlockDevice>, _data: bool) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
+        let _ = (from, to, bytes, uid);
+        Err(nenrin_core::Error::NotSupported)
+    }
+    fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
+        Fs::lookup(self, at, parent, name)
+    }
+    fn getattr(&self, at: At, ino: Ino) -> Result<Attr> {
+        Fs::getattr(self, at, ino)
+    }
+    fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
+        Fs::readlink(self, at, ino)
+    }
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        Fs::read(self, at, ino, offset, bytes)
+    }
+    fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        Fs::readdir(self, at, dir, cookie, each)
+    }
+    fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        Fs::getxattr(self, at, ino, name)
+    }
+    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Fs::listxattr(self, at, ino)
+    }
+    fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        Fs::seek(self, at, ino, offset, what)
+    }
+    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        Fs::create(self, parent, name, new)
+    }
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
+        Fs::tmpfile(self, new)
+    }
+    fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        Fs::link(self, ino, parent, name)
+    }
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        Fs::unlink(self, parent, name)
+    }
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        Fs::rmdir(self, parent, name)
+    }
+    fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()> {
+        Fs::rename(self, from, old, to, new, mode)
+    }
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        Fs::setattr(self, ino, set)
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        Fs::setxattr(self, ino, name, value, mode)
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        Fs::removexattr(self, ino, name)
+    }
+    fn retain(&self, ino: Ino) {
+        Fs::retain(self, ino);
+    }
+    fn release(&self, ino: Ino) {
+        Fs::release(self, ino);
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+        Fs::write(self, ino, offset, data, uid)
+    }
+    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+        Fs::allocate(self, ino, mode, offset, bytes)
+    }
+    fn flush(&self, ino: Ino) -> Result<()> {
+        Fs::flush(self, ino)
+    }
+    fn fsync(&self, ino: Ino, done: Done) {
+        Fs::fsync(self, ino, done);
+    }
+    fn fsync_wait(&self, ino: Ino) -> Result<()> {
+        Fs::fsync_wait(self, ino)
+    }
+    fn sync_all(&self) -> Result<()> {
+        Fs::sync_all(self)
+    }
+    fn close(&self) -> Result<()> {
+        Fs::close(self)
+    }
+    fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo> {
+        Fs::checkpoint_create(self, name)
+    }
+    fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        Fs::checkpoints(self)
+    }
+    fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()> {
+        Fs::checkpoint_name(self, cno, name)
+    }
+    fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
+        Fs::checkpoint_drop(self, cnos)
+    }
+    fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo> {
+        Fs::checkpoint_find(self, name)
+    }
+    fn failed(&self) -> Option<String> {
+        Fs::failed(self)
+    }
+    fn tick(&self) -> Result<()> {
+        Fs::tick(self)
+    }
+}

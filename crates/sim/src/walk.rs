@@ -1,0 +1,207 @@
+//! Reads a whole state back through the public calls and reduces it to what
+//! the oracle compares: one namespace hash, and per file a fingerprint.
+//!
+//! Along the way it checks what no model is needed for: every entry's inode
+//! exists and has the kind the entry says, `.` and `..` are right, sizes and
+//! holes fit the bytes.
+
+use crate::content::{self, Content, PAGE_BYTES};
+use crate::subject::Subject;
+use crate::tree::{Inode, Tree, attr_hash, entry_hash, target_hash, xattr_hash};
+use nenrin_core::{At, Attr, DirEntry, Error, FileKind, Seek};
+use nenrin_format::{Ino, Time};
+use std::collections::BTreeSet;
+
+/// Files up to this size are read whole; of longer ones, only what is not a hole.
+const READ_WHOLE_BYTES: u64 = 512 * 1024;
+/// Largest single read.
+const READ_BYTES: usize = 256 * 1024;
+
+/// A regular file as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundFile {
+    /// Inode.
+    pub ino: u64,
+    /// [`Content::fingerprint`] of what was read.
+    pub fingerprint: u64,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+}
+
+/// A state as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Sum of the namespace's hashes, comparable with [`Tree::sum`].
+    pub sum: u64,
+    /// Regular files, each once.
+    pub files: Vec<FoundFile>,
+}
+
+/// Reads the state `at`. With `keep`, everything is also kept in a tree.
+///
+/// # Errors
+/// A sentence about the first thing that is wrong.
+pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<Found, String> {
+    let mut found = Found::default();
+    let mut seen = BTreeSet::new();
+    let root = fs.getattr(at, Ino::ROOT).map_err(|e| format!("the root directory: {e}"))?;
+    found.sum = attr_hash(&root);
+    let mut root_inode = Inode::new(root);
+    common(fs, at, &root, &mut found, keep.is_some().then_some(&mut root_inode))?;
+    if let Some(tree) = &mut keep {
+        tree.insert(root_inode);
+    }
+    let mut open = vec![(Ino::ROOT, Ino::ROOT)];
+    let mut entries: Vec<DirEntry> = Vec::new();
+    while let Some((dir, parent)) = open.pop() {
+        list(fs, at, dir, parent, &mut entries)?;
+        let mut names = keep.is_some().then(Vec::new);
+        for e in entries.drain(..) {
+            found.sum = found.sum.wrapping_add(entry_hash(dir.0, &e.name, e.ino.0));
+            let text = || format!("{} in directory {dir}", String::from_utf8_lossy(&e.name));
+            let attr = fs.getattr(at, e.ino).map_err(|err| format!("inode {} of {}: {err}", e.ino, text()))?;
+            if attr.ino != e.ino || attr.kind() != e.kind {
+                return Err(format!("{} is listed as {:?} {} and found as {attr:?}", text(), e.kind, e.ino));
+            }
+            if let Some(n) = &mut names {
+                n.push((e.name.clone(), e.ino.0));
+            }
+            if (attr.nlink != 1 || attr.kind() == FileKind::Directory) && !seen.insert(e.ino.0) {
+                if attr.kind() == FileKind::Directory {
+                    return Err(format!("directory {} has two names, one is {}", e.ino, text()));
+                }
+                continue;
+            }
+            let mut inode = Inode::new(attr);
+            inode.parent = dir.0;
+            found.sum = found.sum.wrapping_add(attr_hash(&attr));
+            common(fs, at, &attr, &mut found, keep.is_some().then_some(&mut inode))?;
+            if attr.kind() == FileKind::Directory {
+                open.push((e.ino, dir));
+            }
+            if let Some(tree) = &mut keep {
+                tree.insert(inode);
+            }
+        }
+        if let (Some(tree), Some(names)) = (&mut keep, names)
+            && let Some(mut d) = tree.inodes.get(&dir.0).cloned()
+        {
+            d.entries.extend(names);
+            tree.insert(d);
+        }
+    }
+    found.files.sort_unstable_by_key(|f| f.ino);
+    Ok(found)
+}
+
+fn list<S: Subject>(fs: &S, at: At, dir: Ino, parent: Ino, out: &mut Vec<DirEntry>) -> Result<(), String> {
+    out.clear();
+    fs.readdir(at, dir, 0, &mut |e| {
+        out.push(e);
+        true
+    })
+    .map_err(|e| format!("listing directory {dir}: {e}"))?;
+    let dots = [(&b"."[..], dir), (b"..", parent)];
+    if out.len() < 2 || !dots.iter().zip(out.iter()).all(|((name, ino), e)| e.name == *name && e.ino == *ino) {
+        return Err(format!(
+            "directory {dir} does not begin with . and ..{:?}",
+            out.iter().take(2).collect::<Vec<_>>()
+        ));
+    }
+    out.drain(..2);
+    Ok(())
+}
+
+/// Attributes, link target and bytes of one inode.
+fn common<S: Subject>(
+    fs: &S,
+    at: At,
+    attr: &Attr,
+    found: &mut Found,
+    mut keep: Option<&mut Inode>,
+) -> Result<(), String> {
+    let ino = attr.ino;
+    let names = fs.listxattr(at, ino).map_err(|e| format!("attributes of inode {ino}: {e}"))?;
+    for name in names {
+        let value = fs
+            .getxattr(at, ino, &name)
+            .map_err(|e| format!("attribute {} of inode {ino}: {e}", String::from_utf8_lossy(&name)))?;
+        found.sum = found.sum.wrapping_add(xattr_hash(ino.0, &name, &value));
+        if let Some(i) = &mut keep {
+            i.xattrs.insert(name, value);
+        }
+    }
+    match attr.kind() {
+        FileKind::Symlink => {
+            let target = fs.readlink(at, ino).map_err(|e| format!("target of inode {ino}: {e}"))?;
+            found.sum = found.sum.wrapping_add(target_hash(ino.0, &target));
+            if let Some(i) = keep {
+                i.target = target;
+            }
+        }
+        FileKind::Regular => {
+            let kept = keep.map(|i| &mut i.content);
+            let fingerprint = read_file(fs, at, ino, attr.size, kept)?;
+            found.files.push(FoundFile { ino: ino.0, fingerprint, mtime: attr.mtime, ctime: attr.ctime });
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Fingerprint of a file's bytes; the bytes too when asked for.
+///
+/// # Errors
+/// Where reading failed.
+pub fn read_file<S: Subject>(
+    fs: &S,
+    at: At,
+    ino: Ino,
+    size: u64,
+    mut keep: Option<&mut Content>,
+) -> Result<u64, String> {
+    let mut sum = 0u64;
+    let mut offset = 0;
+    while offset < size {
+        let mut end = size;
+        if size > READ_WHOLE_BYTES {
+            let seek = |from, what| fs.seek(at, ino, from, what);
+            let data = match seek(offset, Seek::Data) {
+                Ok(o) if o >= offset => o,
+                Err(e) if is_past_end(&e) => break,
+                other => return Err(format!("next data of inode {ino} from {offset}: {other:?}")),
+            };
+            offset = data / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+            end = match seek(data, Seek::Hole) {
+                Ok(o) if o > data => o.next_multiple_of(PAGE_BYTES as u64).min(size),
+                other => return Err(format!("next hole of inode {ino} from {data}: {other:?}")),
+            };
+        }
+        while offset < end {
+            let bytes = ((end - offset) as usize).min(READ_BYTES);
+            let data = fs.read(at, ino, offset, bytes).map_err(|e| format!("reading inode {ino} at {offset}: {e}"))?;
+            if data.len() != bytes {
+                return Err(format!("reading inode {ino} at {offset} of {size}: {} of {bytes} bytes", data.len()));
+            }
+            for (i, page) in data.chunks(PAGE_BYTES).enumerate() {
+                sum = sum.wrapping_add(content::page_hash(offset / PAGE_BYTES as u64 + i as u64, page));
+            }
+            if let Some(c) = &mut keep {
+                c.write(offset, &data);
+            }
+            offset += bytes as u64;
+        }
+    }
+    if let Some(c) = keep {
+        c.resize(size);
+    }
+    Ok(content::fingerprint(size, sum))
+}
+
+/// Whether a seek found nothing more.
+#[must_use]
+pub fn is_past_end(e: &Error) -> bool {
+    matches!(e, Error::NoSuchOffset)
+}

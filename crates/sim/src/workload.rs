@@ -1,0 +1,671 @@
+//! Random workloads: from a seed and the state of the model, the next call.
+//!
+//! A seed chooses a profile (what kind of program is at work) and from then on
+//! every step. The choice depends on nothing but the seed and what the file
+//! system has answered so far.
+
+use crate::model::Model;
+use crate::ops::Op;
+use crate::prng::Prng;
+use crate::tree::CAPABILITY;
+use nenrin_core::{AllocateMode, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
+use nenrin_format::{Ino, Time};
+use std::collections::VecDeque;
+
+const DIRS_MAX: usize = 10;
+const FILES_MAX: usize = 28;
+const OPEN_MAX: usize = 6;
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+
+/// What kind of program is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything.
+    General,
+    /// Names come and go; little content.
+    Names,
+    /// Content of a few files, with many fsyncs.
+    Content,
+    /// Programs that save: write beside and rename over, truncate and write again.
+    Savers,
+    /// Checkpoints made, named, dropped and read.
+    Past,
+    /// Large files, until the volume is full and beyond.
+    Fill,
+    /// First test of the file-level journaling paper: 4 KiB blocks appended, fsync after each.
+    AppendFsync,
+    /// Second test of that paper: mkdir, create, write, truncate at random, with fsync.
+    TreeFsync,
+}
+
+impl Profile {
+    /// All of them, with how often a random seed chooses each (in 100).
+    pub const ALL: [(Self, u64); 8] = [
+        (Self::General, 36),
+        (Self::Names, 14),
+        (Self::Content, 14),
+        (Self::Savers, 14),
+        (Self::Past, 10),
+        (Self::Fill, 6),
+        (Self::AppendFsync, 3),
+        (Self::TreeFsync, 3),
+    ];
+    /// Name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::General => "general",
+            Self::Names => "names",
+            Self::Content => "content",
+            Self::Savers => "savers",
+            Self::Past => "past",
+            Self::Fill => "fill",
+            Self::AppendFsync => "append-fsync",
+            Self::TreeFsync => "tree-fsync",
+        }
+    }
+    /// The profile with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().map(|(p, _)| *p).find(|p| p.name() == name)
+    }
+    fn of_seed(rng: &mut Prng) -> Self {
+        let mut at = rng.below(100);
+        for (p, weight) in Self::ALL {
+            if at < weight {
+                return p;
+            }
+            at -= weight;
+        }
+        Self::General
+    }
+
+    /// Weights of the kinds of step, in the order of [`Step`].
+    const fn weights(self) -> [u64; STEPS] {
+        //                     crea link unli renm attr xatr writ trun allo copy open clos sync past time read save
+        match self {
+            Self::General => [10, 4, 6, 7, 5, 5, 20, 4, 4, 3, 3, 4, 9, 4, 8, 4, 4],
+            Self::Names => [26, 8, 14, 18, 6, 6, 3, 1, 0, 0, 3, 3, 6, 1, 6, 4, 1],
+            Self::Content => [3, 0, 1, 1, 1, 0, 42, 7, 8, 5, 1, 3, 18, 1, 6, 5, 1],
+            Self::Savers => [6, 3, 3, 4, 2, 2, 12, 4, 1, 1, 3, 6, 10, 2, 9, 2, 30],
+            Self::Past => [8, 3, 6, 6, 3, 3, 18, 4, 3, 3, 1, 3, 5, 22, 9, 3, 3],
+            Self::Fill => [12, 1, 8, 2, 1, 1, 46, 4, 3, 2, 1, 2, 6, 3, 6, 2, 1],
+            Self::AppendFsync => [1, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 6, 1, 0],
+            Self::TreeFsync => [30, 0, 0, 0, 0, 0, 30, 15, 0, 0, 0, 0, 20, 0, 4, 1, 0],
+        }
+    }
+}
+
+const STEPS: usize = 17;
+
+#[derive(Clone, Copy)]
+enum Step {
+    Create,
+    Link,
+    Unlink,
+    Rename,
+    Attr,
+    Xattr,
+    Write,
+    Truncate,
+    Allocate,
+    Copy,
+    Open,
+    Close,
+    Sync,
+    Past,
+    Time,
+    Read,
+    Save,
+}
+
+const ORDER: [Step; STEPS] = [
+    Step::Create,
+    Step::Link,
+    Step::Unlink,
+    Step::Rename,
+    Step::Attr,
+    Step::Xattr,
+    Step::Write,
+    Step::Truncate,
+    Step::Allocate,
+    Step::Copy,
+    Step::Open,
+    Step::Close,
+    Step::Sync,
+    Step::Past,
+    Step::Time,
+    Step::Read,
+    Step::Save,
+];
+
+/// A step that waits for what the step before it has made.
+#[derive(Clone, Debug)]
+enum Later {
+    Do(Op),
+    /// On the file that has this name by then.
+    Open(u64, Vec<u8>),
+    Write(u64, Vec<u8>, usize),
+    Fsync(u64, Vec<u8>),
+    Close(u64, Vec<u8>),
+}
+
+/// What a run may contain beyond the calls themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Allow {
+    /// Clean unmounts in between.
+    pub remount: bool,
+    /// Deaths of the process in between.
+    pub kill: bool,
+}
+
+/// A workload under way.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    rng: Prng,
+    /// The kind of program.
+    pub profile: Profile,
+    allow: Allow,
+    open: Vec<u64>,
+    later: VecDeque<Later>,
+    write_id: u32,
+    live_bytes_max: u64,
+}
+
+impl Workload {
+    /// The workload of `seed` on a volume of `volume_bytes`.
+    #[must_use]
+    pub fn new(seed: u64, volume_bytes: u64, allow: Allow, profile: Option<Profile>) -> Self {
+        let mut rng = Prng::stream(seed, 1);
+        let chosen = Profile::of_seed(&mut rng);
+        let profile = profile.unwrap_or(chosen);
+        let share = if profile == Profile::Fill { 2 } else { 8 };
+        Self {
+            rng,
+            profile,
+            allow,
+            open: Vec::new(),
+            later: VecDeque::new(),
+            write_id: 0,
+            live_bytes_max: volume_bytes / share,
+        }
+    }
+
+    /// All handles are gone: the volume was unmounted, or its process died.
+    pub fn handles_lost(&mut self) {
+        self.open.clear();
+        self.later.clear();
+    }
+
+    /// A temporary file was made and is open.
+    pub fn opened(&mut self, ino: u64) {
+        self.open.push(ino);
+    }
+
+    /// The next step.
+    pub fn next(&mut self, model: &Model) -> Op {
+        while let Some(l) = self.later.pop_front() {
+            if let Some(op) = self.resolve(l, model) {
+                return op;
+            }
+        }
+        for _ in 0..50 {
+            if let Some(op) = self.fresh(model) {
+                return op;
+            }
+        }
+        Op::Tick
+    }
+
+    fn resolve(&mut self, later: Later, model: &Model) -> Option<Op> {
+        let find = |parent: u64, name: &[u8]| {
+            let ino = model.tree.inodes.get(&parent)?.entries.get(name).copied()?;
+            (model.tree.inodes.get(&ino)?.attr.kind() == FileKind::Regular).then_some(ino)
+        };
+        Some(match later {
+            Later::Do(op) => op,
+            Later::Open(parent, name) => {
+                let ino = find(parent, &name)?;
+                self.open.push(ino);
+                Op::Open { ino }
+            }
+            Later::Write(parent, name, bytes) => {
+                let ino = find(parent, &name)?;
+                let offset = model.tree.inodes.get(&ino)?.content.size();
+                self.write(ino, offset, bytes)
+            }
+            Later::Fsync(parent, name) => Op::Fsync { ino: find(parent, &name)?, callback: self.rng.chance(50) },
+            Later::Close(parent, name) => self.close(find(parent, &name)?)?,
+        })
+    }
+
+    fn fresh(&mut self, model: &Model) -> Option<Op> {
+        if self.profile == Profile::AppendFsync {
+            return self.append_fsync(model);
+        }
+        if self.allow.remount && self.rng.below(400) == 0 {
+            return Some(Op::Remount);
+        }
+        if self.allow.kill && self.rng.below(400) == 0 {
+            return Some(Op::Kill);
+        }
+        let weights = self.profile.weights();
+        let mut at = self.rng.below(weights.iter().sum());
+        let mut step = Step::Time;
+        for (s, w) in ORDER.into_iter().zip(weights) {
+            if at < w {
+                step = s;
+                break;
+            }
+            at -= w;
+        }
+        match step {
+            Step::Create => self.create(model),
+            Step::Link => self.link(model),
+            Step::Unlink => self.unlink(model),
+            Step::Rename => self.rename(model),
+            Step::Attr => self.attr(model),
+            Step::Xattr => self.xattr(model),
+            Step::Write => self.some_write(model),
+            Step::Truncate => self.truncate(model),
+            Step::Allocate => self.allocate(model),
+            Step::Copy => self.copy(model),
+            Step::Open => self.open(model),
+            Step::Close => {
+                let ino = *self.rng.pick(&self.open)?;
+                self.close(ino)
+            }
+            Step::Sync => self.sync(model),
+            Step::Past => self.past(model),
+            Step::Time => Some(self.time()),
+            Step::Read => self.read(model),
+            Step::Save => self.save(model),
+        }
+    }
+
+    // -- choosing objects
+
+    fn dirs(model: &Model) -> Vec<u64> {
+        let is = |i: &crate::tree::Inode| i.attr.kind() == FileKind::Directory && i.attr.nlink > 0;
+        model.tree.inodes.iter().filter(|(_, i)| is(i)).map(|(n, _)| *n).collect()
+    }
+    fn dir(&mut self, model: &Model) -> u64 {
+        self.rng.pick(&Self::dirs(model)).copied().unwrap_or(Ino::ROOT.0)
+    }
+    fn files(model: &Model) -> Vec<u64> {
+        model.tree.inodes.iter().filter(|(_, i)| i.attr.kind() == FileKind::Regular).map(|(n, _)| *n).collect()
+    }
+    fn file(&mut self, model: &Model) -> Option<u64> {
+        if self.rng.chance(25)
+            && let Some(ino) = self.rng.pick(&self.open)
+        {
+            return Some(*ino);
+        }
+        self.rng.pick(&Self::files(model)).copied()
+    }
+    fn name(&mut self) -> Vec<u8> {
+        match self.rng.below(40) {
+            0 => vec![b'n'; 255],
+            1 => "年輪".as_bytes().to_vec(),
+            2 => vec![0xff, 0x80, b'x'],
+            _ => vec![b'a' + self.rng.below(18) as u8],
+        }
+    }
+    fn entry(&mut self, model: &Model) -> Option<(u64, Vec<u8>, u64)> {
+        let mut all: Vec<(u64, &Vec<u8>, u64)> = Vec::new();
+        for (dir, d) in &model.tree.inodes {
+            all.extend(d.entries.iter().map(|(name, ino)| (*dir, name, *ino)));
+        }
+        self.rng.pick(&all).map(|(d, n, i)| (*d, (*n).clone(), *i))
+    }
+    fn live_bytes(model: &Model) -> u64 {
+        model.tree.inodes.values().map(|i| i.content.pages().count() as u64 * 4096).sum()
+    }
+
+    // -- steps
+
+    fn create(&mut self, model: &Model) -> Option<Op> {
+        let (uid, gid) = (self.rng.below(3) as u32 * 1000, self.rng.below(2) as u32 * 100);
+        if self.rng.chance(5) && self.open.len() < OPEN_MAX {
+            return Some(Op::Tmpfile { mode: REGULAR | 0o600, uid, gid });
+        }
+        let parent = self.dir(model);
+        let name = self.name();
+        let dirs = Self::dirs(model).len();
+        let many = model.tree.inodes.len() >= FILES_MAX + DIRS_MAX;
+        let kind = self.rng.below(100);
+        let (mode, rdev, target) = match kind {
+            0..=21 if dirs < DIRS_MAX => (DIRECTORY | 0o755, 0, Vec::new()),
+            22..=29 => {
+                let long = if self.rng.chance(20) { 3000 } else { 20 };
+                (0o120_777, 0, crate::content::pattern(7, 0, 1 + self.rng.index(long)))
+            }
+            30..=33 => (0o020_644, 0x0103, Vec::new()),
+            34..=36 => (0o010_644, 0, Vec::new()),
+            _ if many => return None,
+            _ => (REGULAR | [0o644, 0o600, 0o4755, 0o664][self.rng.index(4)], 0, Vec::new()),
+        };
+        if mode & 0o170_000 == REGULAR && self.rng.chance(40) && self.open.len() < OPEN_MAX {
+            self.later.push_back(Later::Open(parent, name.clone()));
+            if self.rng.chance(60) {
+                let bytes = self.size();
+                self.later.push_back(Later::Write(parent, name.clone(), bytes));
+            }
+        }
+        Some(Op::Create { parent, name, mode, uid, gid, rdev, target })
+    }
+
+    fn link(&mut self, model: &Model) -> Option<Op> {
+        let ino = if self.rng.chance(80) { self.file(model)? } else { self.entry(model)?.2 };
+        Some(Op::Link { ino, parent: self.dir(model), name: self.name() })
+    }
+
+    fn unlink(&mut self, model: &Model) -> Option<Op> {
+        let (parent, name, ino) = self.entry(model)?;
+        if model.tree.inodes.get(&ino)?.attr.kind() == FileKind::Directory {
+            return Some(Op::Rmdir { parent, name });
+        }
+        Some(Op::Unlink { parent, name })
+    }
+
+    fn rename(&mut self, model: &Model) -> Option<Op> {
+        let (from, old, _) = self.entry(model)?;
+        let mode = match self.rng.below(10) {
+            0 => RenameMode::NoReplace,
+            1..=2 => RenameMode::Exchange,
+            _ => RenameMode::Replace,
+        };
+        let (to, new) = match self.entry(model) {
+            Some((dir, name, _)) if self.rng.chance(50) => (dir, name),
+            _ => (self.dir(model), self.name()),
+        };
+        Some(Op::Rename { from, old, to, new, mode })
+    }
+
+    fn attr(&mut self, model: &Model) -> Option<Op> {
+        let ino = if self.rng.chance(70) { self.file(model)? } else { self.entry(model)?.2 };
+        let mut set = SetAttr::default();
+        match self.rng.below(5) {
+            0 => set.mode = Some([0o644, 0o400, 0o4755, 0o2755, 0o777][self.rng.index(5)]),
+            1 => set.uid = Some(self.rng.below(5) as u32),
+            2 => {
+                set.uid = Some(self.rng.below(5) as u32);
+                set.gid = Some(self.rng.below(5) as u32);
+                set.mode = Some(0o640);
+            }
+            3 => {
+                set.atime = Some(SetTime::At(Time(self.rng.below(1 << 60) as i64)));
+                set.mtime = Some(SetTime::At(Time(-(self.rng.below(1 << 60) as i64))));
+            }
+            _ => set.kill_privileges = true,
+        }
+        Some(Op::SetAttr { ino, set })
+    }
+
+    fn xattr(&mut self, model: &Model) -> Option<Op> {
+        let dirs = self.rng.chance(30);
+        let ino = if dirs { self.dir(model) } else { self.file(model)? };
+        let names: [&[u8]; 4] = [b"user.a", b"user.long.name.of.an.attribute", CAPABILITY, b"trusted.t"];
+        let name = names[self.rng.index(4)].to_vec();
+        if self.rng.chance(25) {
+            return Some(Op::RemoveXattr { ino, name });
+        }
+        let bytes = match self.rng.below(20) {
+            0 => 0,
+            1 => 5000 + self.rng.index(9000),
+            2 => 1500 + self.rng.index(1000),
+            _ => self.rng.index(60),
+        };
+        let mode = [XattrMode::Any, XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace];
+        let id = self.next_id();
+        Some(Op::SetXattr { ino, name, value: crate::content::pattern(id, 0, bytes), mode: mode[self.rng.index(5)] })
+    }
+
+    fn next_id(&mut self) -> u32 {
+        self.write_id += 1;
+        self.write_id
+    }
+
+    fn size(&mut self) -> usize {
+        let large = if self.profile == Profile::Fill { 25 } else { 4 };
+        if self.rng.chance(large) {
+            let most = if self.rng.chance(20) { 1 << 20 } else { 128 * 1024 };
+            return 1 + self.rng.index(most);
+        }
+        match self.rng.below(10) {
+            0..=2 => 1 + self.rng.index(300),
+            3 => 2000 + self.rng.index(100),
+            4..=5 => 4096,
+            6 => 4096 * (1 + self.rng.index(8)),
+            7 => 1 + self.rng.index(9000),
+            _ => 1 + self.rng.index(24_000),
+        }
+    }
+
+    fn write(&mut self, ino: u64, offset: u64, bytes: usize) -> Op {
+        Op::Write { ino, offset, bytes, id: self.next_id() }
+    }
+
+    fn offset(&mut self, size: u64) -> u64 {
+        match self.rng.below(100) {
+            0..=39 => size,
+            40..=59 => self.rng.below(size + 1),
+            60..=79 => self.rng.below(size + 1) / 4096 * 4096,
+            80..=86 => 0,
+            87..=94 => size + self.rng.below(20_000),
+            95 => self.rng.below(1 << 30),
+            96 if self.rng.chance(20) => (1 << 40) + self.rng.below(1 << 20),
+            _ => size.saturating_sub(self.rng.below(5000)),
+        }
+    }
+
+    fn some_write(&mut self, model: &Model) -> Option<Op> {
+        if Self::live_bytes(model) > self.live_bytes_max && self.rng.chance(80) {
+            return if self.rng.chance(50) { self.unlink(model) } else { self.truncate(model) };
+        }
+        let ino = self.file(model)?;
+        let size = model.tree.inodes.get(&ino)?.content.size();
+        let (offset, bytes) = (self.offset(size), self.size());
+        let op = self.write(ino, offset, bytes);
+        if self.rng.chance(15) {
+            self.later.push_back(Later::Do(Op::Fsync { ino, callback: self.rng.chance(30) }));
+        }
+        Some(op)
+    }
+
+    fn truncate(&mut self, model: &Model) -> Option<Op> {
+        let ino = self.file(model)?;
+        let size = model.tree.inodes.get(&ino)?.content.size();
+        let to = match self.rng.below(10) {
+            0..=3 => 0,
+            4 => size + self.rng.below(10_000),
+            5 => size / 4096 * 4096,
+            _ => self.rng.below(size + 1),
+        };
+        Some(Op::SetAttr { ino, set: SetAttr { size: Some(to), ..SetAttr::default() } })
+    }
+
+    fn allocate(&mut self, model: &Model) -> Option<Op> {
+        let ino = self.file(model)?;
+        let size = model.tree.inodes.get(&ino)?.content.size();
+        let mode = match self.rng.below(10) {
+            0 => AllocateMode::Reserve,
+            1 => AllocateMode::ReserveKeepSize,
+            2..=5 => AllocateMode::Punch,
+            6..=7 => AllocateMode::Zero,
+            _ => AllocateMode::ZeroKeepSize,
+        };
+        let mut offset = self.rng.below(size.min(200_000) + 1);
+        let mut bytes = 1 + self.rng.below(20_000);
+        if self.rng.chance(40) {
+            offset = offset / 4096 * 4096;
+            bytes = bytes.next_multiple_of(4096);
+        }
+        Some(Op::Allocate { ino, mode, offset, bytes })
+    }
+
+    fn copy(&mut self, model: &Model) -> Option<Op> {
+        let (from, to) = (self.file(model)?, self.file(model)?);
+        let size = |ino: u64| model.tree.inodes.get(&ino).map(|i| i.content.size());
+        let mut from_offset = self.rng.below(size(from)?.min(300_000) + 1);
+        let mut to_offset = self.offset(size(to)?.min(300_000));
+        let mut bytes = 1 + self.rng.below(40_000);
+        if self.rng.chance(60) {
+            from_offset = from_offset / 4096 * 4096;
+            to_offset = to_offset / 4096 * 4096;
+            bytes = bytes.next_multiple_of(4096);
+        }
+        Some(Op::CopyRange { from, from_offset, to, to_offset, bytes })
+    }
+
+    fn open(&mut self, model: &Model) -> Option<Op> {
+        if self.open.len() >= OPEN_MAX {
+            return None;
+        }
+        let ino = self.file(model)?;
+        self.open.push(ino);
+        Some(Op::Open { ino })
+    }
+
+    fn close(&mut self, ino: u64) -> Option<Op> {
+        let at = self.open.iter().position(|o| *o == ino)?;
+        self.open.swap_remove(at);
+        Some(if self.rng.chance(90) { Op::Close { ino } } else { Op::Release { ino } })
+    }
+
+    fn sync(&mut self, model: &Model) -> Option<Op> {
+        Some(match self.rng.below(10) {
+            0 => Op::SyncAll,
+            1 => Op::Fsync { ino: self.dir(model), callback: self.rng.chance(50) },
+            _ => Op::Fsync { ino: self.file(model)?, callback: self.rng.chance(50) },
+        })
+    }
+
+    fn past(&mut self, model: &Model) -> Option<Op> {
+        let here: Vec<(u64, bool)> = model
+            .checkpoints
+            .iter()
+            .filter(|(_, c)| c.gone.is_none())
+            .map(|(n, c)| (*n, c.names.last().is_some_and(|n| n.name.is_some())))
+            .collect();
+        let name = |rng: &mut Prng| format!("snap{}", rng.below(30)).into_bytes();
+        match self.rng.below(10) {
+            0..=3 => {
+                let named = self.rng.chance(40).then(|| name(&mut self.rng));
+                Some(Op::CheckpointCreate { name: named })
+            }
+            4..=5 => {
+                let (cno, _) = *self.rng.pick(&here)?;
+                let named = self.rng.chance(60).then(|| name(&mut self.rng));
+                Some(Op::CheckpointName { cno, name: named })
+            }
+            6 => self.rng.pick(&here).map(|(cno, _)| Op::CheckpointDrop { cno: *cno }),
+            _ => self.rng.pick(&here).map(|(cno, _)| Op::ReadPast { cno: *cno }),
+        }
+    }
+
+    fn time(&mut self) -> Op {
+        let nanos = match self.rng.below(100) {
+            0..=59 => 1_000_000 + self.rng.below(300_000_000),
+            60..=84 => 100_000_000 + self.rng.below(2_000_000_000),
+            85..=95 => 5_000_000_000 + self.rng.below(3_000_000_000),
+            96..=97 => 31_000_000_000,
+            98 => 4_000_000_000_000,
+            _ => {
+                self.later.push_back(Later::Do(Op::Tick));
+                return Op::Jump { nanos: self.rng.below(1 << 56) as i64 - (1 << 55) };
+            }
+        };
+        self.later.push_back(Later::Do(Op::Tick));
+        Op::Advance { nanos }
+    }
+
+    fn read(&mut self, model: &Model) -> Option<Op> {
+        if self.rng.chance(20) {
+            return Some(Op::List { dir: self.dir(model) });
+        }
+        let ino = self.file(model)?;
+        let size = model.tree.inodes.get(&ino)?.content.size();
+        if self.rng.chance(20) {
+            return Some(Op::Seek { ino, offset: self.rng.below(size + 2) });
+        }
+        Some(Op::Read { ino, offset: self.rng.below(size + 2), bytes: self.size() })
+    }
+
+    /// How programs replace a file.
+    fn save(&mut self, model: &Model) -> Option<Op> {
+        let (parent, name, ino) = self.entry(model)?;
+        if model.tree.inodes.get(&ino)?.attr.kind() != FileKind::Regular || self.open.len() >= OPEN_MAX {
+            return None;
+        }
+        let synced = self.rng.chance(40);
+        let bytes = self.size();
+        if self.rng.chance(50) {
+            self.open.push(ino);
+            self.later.push_back(Later::Do(Op::SetAttr { ino, set: SetAttr { size: Some(0), ..SetAttr::default() } }));
+            self.noise(model);
+            self.later.push_back(Later::Write(parent, name.clone(), bytes));
+            self.noise(model);
+            if synced {
+                self.later.push_back(Later::Fsync(parent, name.clone()));
+            }
+            self.later.push_back(Later::Close(parent, name));
+            return Some(Op::Open { ino });
+        }
+        let beside = b"~tmp".to_vec();
+        self.later.push_back(Later::Open(parent, beside.clone()));
+        self.later.push_back(Later::Write(parent, beside.clone(), bytes));
+        if synced {
+            self.later.push_back(Later::Fsync(parent, beside.clone()));
+        }
+        let closed_first = self.rng.chance(60);
+        if closed_first {
+            self.later.push_back(Later::Close(parent, beside.clone()));
+        }
+        self.noise(model);
+        let mode = RenameMode::Replace;
+        let rename = Op::Rename { from: parent, old: beside.clone(), to: parent, new: name.clone(), mode };
+        self.later.push_back(Later::Do(rename));
+        if !closed_first {
+            self.later.push_back(Later::Close(parent, name));
+        }
+        Some(Op::Create { parent, name: beside, mode: REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new() })
+    }
+
+    /// Something else happens in between.
+    fn noise(&mut self, model: &Model) {
+        let other = match self.rng.below(6) {
+            0 => self.file(model).map(|ino| Op::Fsync { ino, callback: false }),
+            1 => Some(Op::SyncAll),
+            2 => Some(Op::CheckpointCreate { name: None }),
+            3 => {
+                self.later.push_back(Later::Do(Op::Advance { nanos: 1_200_000_000 }));
+                Some(Op::Tick)
+            }
+            _ => None,
+        };
+        self.later.extend(other.map(Later::Do));
+    }
+
+    fn append_fsync(&mut self, model: &Model) -> Option<Op> {
+        let files = Self::files(model);
+        if files.is_empty() || (files.len() < 3 && self.rng.chance(5)) {
+            let name = self.name();
+            let parent = Ino::ROOT.0;
+            return Some(Op::Create {
+                parent,
+                name,
+                mode: REGULAR | 0o644,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                target: Vec::new(),
+            });
+        }
+        let ino = *self.rng.pick(&files)?;
+        let size = model.tree.inodes.get(&ino)?.content.size();
+        self.later.push_back(Later::Do(Op::Fsync { ino, callback: self.rng.chance(50) }));
+        Some(self.write(ino, size, 4096))
+    }
+}
