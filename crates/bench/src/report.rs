@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::schema::{Entry, Results, Row};
 use crate::stats::Summary;
 
-const HEAD: [&str; 15] = [
+const HEAD: [&str; 16] = [
     "contender",
     "median",
     "p10",
@@ -18,6 +18,7 @@ const HEAD: [&str; 15] = [
     "p50 us",
     "p99 us",
     "writes/op",
+    "with data",
     "KiB/op",
     "flushes/op",
     "daemon us/op",
@@ -61,6 +62,7 @@ fn cells(row: &Row, entry: &Entry) -> Vec<String> {
         optional(latency.map(|l| l.p50_us)),
         optional(latency.map(|l| l.p99_us)),
         optional(cost.map(|c| c.writes)),
+        optional(cost.and_then(|c| c.data_writes)),
         optional(cost.map(|c| (c.write_bytes + c.read_bytes) / 1024.0)),
         optional(cost.map(|c| c.flushes)),
         optional(cost.and_then(|c| c.daemon_us)),

@@ -146,8 +146,12 @@ pub struct PerOperation {
     pub reads: f64,
     /// Bytes read from the device.
     pub read_bytes: f64,
-    /// Device writes.
+    /// Write requests as the kernel counts them: an empty flush that comes from fdatasync on the device is one too.
     pub writes: f64,
+    /// Write requests that carry data, for contenders that flush by fdatasync on the device, one at a time: the raw device
+    /// with one job, and nenrin. Flushes that the kernel joins make it too large.
+    #[serde(default)]
+    pub data_writes: Option<f64>,
     /// Bytes written to the device.
     pub write_bytes: f64,
     /// Flushes.
