@@ -175,12 +175,17 @@ fn measure(mut config: Config) -> Result<()> {
     if !missing.is_empty() {
         return Err(Error::Refused(format!("{} missing: install util-linux and mount", missing.join(", "))));
     }
+    if let Some(path) = config.tools.nenrin.as_ref().filter(|path| !path.is_file()) {
+        return Err(Error::Refused(format!("--nenrin {}: there is no such program", path.display())));
+    }
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("nenrin")));
     let nenrin = config.tools.nenrin.clone().or(beside).filter(|path| path.is_file());
     config.tools.nenrin = nenrin.and_then(|path| path.canonicalize().ok());
     sys::catch_signals();
     let directory = WorkDirectory::open(&config.work, config.keep_images)?;
     fs::create_dir_all(&config.out).doing(|| format!("making {}", config.out.display()))?;
+    // The harness steps into mounts and out of them again, to `/`.
+    config.out = config.out.canonicalize().doing(|| format!("looking at {}", config.out.display()))?;
 
     let mut notes = BTreeSet::new();
     let mut todo = Vec::new();
