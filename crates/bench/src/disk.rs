@@ -137,7 +137,7 @@ pub struct Disk {
     device: PathBuf,
     name: String,
     bytes: u64,
-    discard_before: Option<String>,
+    discard_before: Option<u64>,
 }
 
 impl Disk {
@@ -158,9 +158,16 @@ impl Disk {
             )));
         }
         let limit = disk.discard_limit();
-        disk.discard_before = fs::read_to_string(&limit).ok();
+        disk.discard_before = disk.discard_now(&limit);
         fs::write(&limit, "0").doing(|| format!("switching discard off in {}", limit.display()))?;
         Ok(disk)
+    }
+
+    /// The limit in force, in whole granules: the kernel does not take back every number that it shows.
+    fn discard_now(&self, limit: &Path) -> Option<u64> {
+        let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let granule = number(&limit.with_file_name("discard_granularity")).unwrap_or(0).max(4096);
+        Some(number(limit)? / granule * granule)
     }
 
     fn discard_limit(&self) -> PathBuf {
@@ -256,8 +263,8 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if !self.name.is_empty() {
-            if let Some(limit) = &self.discard_before {
-                command::best_effort("restoring the discard limit", fs::write(self.discard_limit(), limit.trim()));
+            if let Some(limit) = self.discard_before {
+                command::best_effort("restoring the discard limit", fs::write(self.discard_limit(), limit.to_string()));
             }
             detach(&self.device);
         }

@@ -239,6 +239,7 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
                 summary: summarize(counted(&samples, |_| true).into_iter().map(|(_, value)| value)),
                 to_ext4: (kind != Kind::Ext4).then(|| ratio(&samples, &ext4)).flatten(),
                 to_ext4_quiet: (kind != Kind::Ext4).then(|| quiet_ratio(&samples, &ext4)).flatten(),
+                to_ext4_by_p50: (kind != Kind::Ext4).then(|| p50_ratio(&samples, &ext4)).flatten(),
                 to_raw: (kind != Kind::Raw).then(|| ratio(&samples, &raw)).flatten(),
                 latency: latency(&latencies),
                 per_operation: per_operation(&samples, kind),
@@ -266,6 +267,15 @@ fn counted(samples: &[Sample], also: impl Fn(&Sample) -> bool) -> Vec<(u32, f64)
 
 fn ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
     summarize(round_ratios(&counted(own, |_| true), &counted(reference, |_| true)))
+}
+
+fn p50_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+    let p50 = |samples: &[Sample]| -> Vec<(u32, f64)> {
+        let slices = samples.iter().filter(|s| s.round > 0);
+        slices.filter_map(|s| Some((s.round, s.latency.as_ref()?.p50_us))).collect()
+    };
+    // The slower one has the longer latency, so reference and own change places.
+    summarize(round_ratios(&p50(reference), &p50(own)))
 }
 
 fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
@@ -332,6 +342,16 @@ mod tests {
         assert_eq!(quiet_ratio(&own, &reference).unwrap().n, 3);
         assert!(quiet_ratio(&own[..4], &reference).is_some());
         assert!(quiet_ratio(&own[..3], &reference).is_none());
+    }
+
+    #[test]
+    fn half_the_latency_is_twice_the_speed() {
+        let with = |us: f64| {
+            let latency = crate::stats::Latency { n: 1, p50_us: us, p99_us: us, max_us: us };
+            vec![Sample { latency: Some(latency), ..sample(1, 1.0, 0.0) }]
+        };
+        assert_eq!(p50_ratio(&with(50.0), &with(100.0)).unwrap().median, 2.0);
+        assert!(p50_ratio(&[sample(1, 1.0, 0.0)], &with(1.0)).is_none());
     }
 
     #[test]
