@@ -256,27 +256,26 @@ impl Segments {
         }
     }
 
+    /// Pending segments that no root needs when the older usable one has
+    /// generation `older`.
+    pub fn promotable(&self, older: Generation) -> Vec<SegmentNo> {
+        let ready = |i: &&u64| {
+            let s = &self.all[**i as usize];
+            s.pins == 0 && s.item.emptied_generation <= older.0
+        };
+        self.pending.iter().filter(ready).map(|i| SegmentNo(*i)).collect()
+    }
+
     /// The older usable root has generation `older`: frees what no root needs.
-    /// Returns the segments that became free.
-    pub fn promote(&mut self, older: Generation) -> Vec<SegmentNo> {
-        let ready: Vec<u64> = self
-            .pending
-            .iter()
-            .copied()
-            .filter(|i| {
-                let s = &self.all[*i as usize];
-                s.pins == 0 && s.item.emptied_generation <= older.0
-            })
-            .collect();
-        for i in &ready {
-            self.pending.remove(i);
-            self.free.insert(*i);
-            let s = &mut self.all[*i as usize];
+    pub fn promote(&mut self, older: Generation) {
+        for SegmentNo(i) in self.promotable(older) {
+            self.pending.remove(&i);
+            self.free.insert(i);
+            let s = &mut self.all[i as usize];
             s.state = SegmentState::Free;
             s.item = Segment::default();
-            self.changed.insert(*i);
+            self.changed.insert(i);
         }
-        ready.into_iter().map(SegmentNo).collect()
     }
 
     /// Segments whose items changed since the last call, with what the space

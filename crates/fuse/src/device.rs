@@ -9,7 +9,7 @@
 
 use crate::proto::abi::WRITE_PREFIX_BYTES;
 use crate::sys;
-use crate::transport::{Receiver, Sink, Transport};
+use crate::transport::{Received, Receiver, Sink, Transport};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -160,7 +160,7 @@ impl DeviceReceiver {
 }
 
 impl Receiver for DeviceReceiver {
-    fn receive(&mut self) -> io::Result<Option<(&[u8], &Arc<dyn Sink>)>> {
+    fn receive(&mut self) -> io::Result<Option<Received<'_>>> {
         let bytes = loop {
             match self.read() {
                 Ok(0) => return Ok(None),
@@ -173,7 +173,7 @@ impl Receiver for DeviceReceiver {
                 },
             }
         };
-        Ok(Some((&self.buffer.bytes()[..bytes], &self.sink)))
+        Ok(Some(Received { bytes: &self.buffer.bytes()[..bytes], sink: &self.sink }))
     }
 }
 

@@ -24,6 +24,7 @@ mod nodes;
 mod notify;
 mod perm;
 mod proto;
+mod requests;
 mod session;
 #[expect(unsafe_code, reason = "system calls without a safe form in the standard library")]
 mod sys;
@@ -31,5 +32,6 @@ mod transport;
 mod volume;
 
 pub use mount::{MountError, MountOptions, unmount};
+pub use requests::Requests;
 pub use session::{Cache, Permissions, Session, SessionOptions, Stopper};
 pub use volume::Volume;

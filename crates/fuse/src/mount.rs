@@ -289,11 +289,11 @@ fn mount_directly(options: &MountOptions, directory: &Path, default_permissions:
     let text =
         |s: &OsStr| CString::new(s.as_bytes()).map_err(|_| MountError::BadOption(s.to_string_lossy().into_owned()));
     sys::mount(
-        &*text(OsStr::new(&options.source))?,
-        &*text(directory.as_os_str())?,
-        &*text(OsStr::new(FSTYPE))?,
+        &text(OsStr::new(&options.source))?,
+        &text(directory.as_os_str())?,
+        &text(OsStr::new(FSTYPE))?,
         flags,
-        &*text(OsStr::new(&data))?,
+        &text(OsStr::new(&data))?,
     )
     .map_err(|e| match e.raw_os_error() {
         Some(libc::ENODEV) => MountError::NoDevice,

@@ -18,7 +18,7 @@ pub(crate) struct MountPoint {
 /// The topmost mount at `path`, which must be absolute and without links.
 pub(crate) fn find(path: &Path) -> io::Result<Option<MountPoint>> {
     let text = fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|&b| b == b'\n').filter_map(parse).filter(|m| m.path == path).next_back())
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).rfind(|m| m.path == path))
 }
 
 /// `ID PARENT MAJ:MIN ROOT PATH OPTIONS [TAG...] - FSTYPE SOURCE SUPER-OPTIONS`

@@ -13,7 +13,8 @@ use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
 use crate::mount::{self, Mount, MountError, MountOptions};
 use crate::notify::Notifier;
 use crate::proto::request::{self, Op};
-use crate::transport::{Receiver, Reply, Transport};
+use crate::requests::Requests;
+use crate::transport::{Received, Receiver, Reply, Transport};
 use crate::volume::Volume;
 use crate::{mountinfo, sys};
 use nenrin_core::At;
@@ -163,6 +164,12 @@ impl Session {
         Stopper { directory: self.mount.directory().to_owned() }
     }
 
+    /// What requests came; to be looked at while the session runs.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        self.server.requests().clone()
+    }
+
     /// Serves until the volume is unmounted.
     ///
     /// # Errors
@@ -211,7 +218,7 @@ fn spawn<'scope, T: Send + 'scope>(
 
 fn serve(server: &Arc<Server>, mut receiver: Box<dyn Receiver>) -> io::Result<()> {
     sys::set_io_flusher();
-    while let Some((bytes, sink)) = receiver.receive()? {
+    while let Some(Received { bytes, sink }) = receiver.receive()? {
         // The panic hook has said what happened; the reply that was dropped on
         // the way out has answered.
         let _ = catch_unwind(AssertUnwindSafe(|| server.handle(bytes, sink)));
@@ -267,7 +274,7 @@ fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<
     let mut receiver = device.first_receiver();
     loop {
         let received = receiver.receive().map_err(HandshakeError::Io)?;
-        let Some((bytes, sink)) = received else {
+        let Some(Received { bytes, sink }) = received else {
             return Err(HandshakeError::Io(io::ErrorKind::NotConnected.into()));
         };
         let Some(head) = request::header(bytes) else {

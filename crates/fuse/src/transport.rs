@@ -25,7 +25,13 @@ pub(crate) trait Transport: Send + Sync {
 /// The receiving end of a queue, for one thread.
 pub(crate) trait Receiver: Send {
     /// Waits for the next request; `None` when the file system was unmounted.
-    fn receive(&mut self) -> io::Result<Option<(&[u8], &Arc<dyn Sink>)>>;
+    fn receive(&mut self) -> io::Result<Option<Received<'_>>>;
+}
+
+/// A request as it came, and where its reply goes.
+pub(crate) struct Received<'a> {
+    pub bytes: &'a [u8],
+    pub sink: &'a Arc<dyn Sink>,
 }
 
 /// The sending end of a queue, for any thread.

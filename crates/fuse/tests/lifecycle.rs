@@ -1,5 +1,6 @@
 //! Mounting, unmounting, and everything that can be in the way; past states;
 //! what is in use; a volume that misbehaves.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
 

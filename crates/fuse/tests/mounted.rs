@@ -1,6 +1,7 @@
 //! The suite over a real mount, on the toy and on a volume in memory, each in
 //! the modes that matter to it. Skipped, with the reason printed, where nothing
 //! can be mounted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The suite over a real mount of a real volume on a device in memory. After
 //! each check the volume is closed, opened again, and must show the same.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
 

@@ -168,8 +168,8 @@ const fn choice_name(choice: u64) -> &'static str {
 pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
-    let mut run = Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options())
-        .map_err(fail)?;
+    let mut run =
+        Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options()).map_err(fail)?;
     run.trace = keep_trace.then(Vec::new);
     let done = whole_workload(&mut run, config);
     let trace = run.trace.take().unwrap_or_default();
@@ -218,6 +218,26 @@ impl Recorded {
     #[must_use]
     pub fn last_cut(&self) -> usize {
         self.history.cut_points()
+    }
+
+    /// The image of a cut, to look at.
+    #[must_use]
+    pub fn image_at(&self, at: usize, choice: u64) -> CrashImage {
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(at);
+        cursor.image(&CrashChoice::from_seed(choice))
+    }
+
+    /// What device operation `at` was, in one line.
+    #[must_use]
+    pub fn operation(&self, at: usize) -> String {
+        if self.history.is_flush(at) {
+            return format!("{at}: flush");
+        }
+        let mut cursor = self.history.cursor();
+        cursor.advance_to(at + 1);
+        let all = cursor.describe(&CrashChoice::from_seed(CrashChoice::SEED_APPLIED));
+        all.lines().last().unwrap_or_default().trim().replace(": applied", "")
     }
 
     fn era(&self, k: usize) -> Result<&Model, String> {

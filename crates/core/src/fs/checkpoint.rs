@@ -292,13 +292,23 @@ impl Fs {
             inner.durable_seq = inner.durable_seq.max(freeze.chain.seq);
         }
         inner.counters.index_checkpoints += 1;
-        let freed = inner.segments().promote(before);
-        drop(inner);
         if self.options.discard {
-            for segment in freed {
-                // Advice only: a device that refuses it keeps working.
-                drop(self.storage.submit_discard(segment)?);
-            }
+            let ready = inner.segments().promotable(before);
+            drop(inner);
+            self.discard(&ready)?;
+            inner = self.lock();
+        }
+        inner.segments().promote(before);
+        Ok(())
+    }
+
+    /// Tells the device that segments hold nothing of value, and waits: a
+    /// discard under way must never meet a write to the same segment.
+    fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
+        let tickets = segments.iter().map(|s| self.storage.submit_discard(*s)).collect::<Result<Vec<_>>>()?;
+        for t in tickets {
+            // Advice only: a device that refuses it keeps working.
+            drop(t.wait());
         }
         Ok(())
     }

@@ -366,8 +366,8 @@ impl Inner {
         let is_inline = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
         let mut ops = Vec::new();
         if let Some(bytes) = inline_content(&content, inode.blocks) {
-            if content.replaced && inode.blocks > BLOCKS_CUT_AT_ONCE {
-                ops.push(OwnedOp::NewFork);
+            if content.replaced && inode.blocks > 0 {
+                ops.push(cut_off(inode.blocks));
             }
             // An empty one too: it cuts off the extents that were there.
             if !bytes.is_empty() || is_inline || inode.blocks > 0 {
@@ -378,8 +378,7 @@ impl Inner {
             return Ok(0);
         }
         if content.replaced {
-            let huge = inode.blocks > BLOCKS_CUT_AT_ONCE;
-            ops.push(if huge { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) });
+            ops.push(cut_off(inode.blocks));
         }
         let mut outside = 0;
         for (from, to, over) in content.overlay.iter() {
@@ -396,6 +395,11 @@ impl Inner {
         content_units(ino, &content, ops, runs, chain_max, queue);
         Ok(outside)
     }
+}
+
+/// Cuts off all content of a file with this many blocks.
+fn cut_off(blocks: u64) -> OwnedOp {
+    if blocks > BLOCKS_CUT_AT_ONCE { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) }
 }
 
 /// The whole content, if it is small enough to live in the index.

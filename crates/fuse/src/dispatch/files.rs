@@ -1,4 +1,4 @@
-//! Content: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, SYNCFS, FALLOCATE, LSEEK,
+//! Content: OPEN, READ, WRITE, RELEASE, FSYNC, SYNCFS, FALLOCATE, LSEEK,
 //! COPY_FILE_RANGE.
 //!
 //! A file handle is no number of anything: it carries two bits that say what
@@ -71,8 +71,7 @@ impl Server {
             self.volume.retain(Ino(ino));
         }
         // Nobody else changes the volume, so what the kernel has cached is right.
-        // Without writeback close(2) has nothing to say that RELEASE does not.
-        let open_flags = fopen::KEEP_CACHE | if self.agreed.writeback() && writes { 0 } else { fopen::NOFLUSH };
+        let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
         OpenOut { fh: if writes { HANDLE_WRITES } else { 0 }, open_flags, backing_id: 0 }
     }
 
@@ -98,19 +97,14 @@ impl Server {
         Ok(WriteOut { size: written as u32, padding: 0 })
     }
 
-    pub(super) fn flush(&self, ino: u64, fh: u64) -> Result<()> {
-        if fh & HANDLE_WRITES == 0 {
-            return Ok(());
-        }
-        Ok(self.volume.flush(Ino(ino))?)
-    }
-
+    /// The last copy of a handle was closed. Only then what was written counts as
+    /// complete, and not at the first close(2) of one that was inherited.
     pub(super) fn release(&self, ino: u64, fh: u64) -> Result<()> {
-        let flushed = self.flush(ino, fh);
+        let flushed = if fh & HANDLE_WRITES == 0 { Ok(()) } else { self.volume.flush(Ino(ino)) };
         if self.open_files.close(ino) {
             self.let_go_of(ino);
         }
-        flushed
+        Ok(flushed?)
     }
 
     pub(super) fn fsync(&self, ino: u64, reply: Reply) {

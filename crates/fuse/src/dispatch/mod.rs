@@ -30,6 +30,7 @@ use crate::proto::abi::{EntryOut, InHeader};
 use crate::proto::flags::ROOT_NODE;
 use crate::proto::reply;
 use crate::proto::request::{self, Op, Request};
+use crate::requests::Requests;
 use crate::transport::{Reply, Sink};
 use crate::volume::Volume;
 use create::PlainDirectories;
@@ -63,6 +64,7 @@ pub(crate) struct Server {
     agreed: Agreed,
     notifier: Notifier,
     helper: Helper,
+    requests: Requests,
     nodes: Nodes,
     open_files: OpenFiles,
     plain_directories: PlainDirectories,
@@ -86,6 +88,7 @@ impl Server {
             agreed,
             notifier,
             helper: Helper::new(),
+            requests: Requests::new(),
             nodes: Nodes::new(),
             open_files: OpenFiles::new(),
             plain_directories: PlainDirectories::new(),
@@ -93,11 +96,17 @@ impl Server {
         }
     }
 
+    /// What came so far.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
     /// Answers one request, now or later.
     pub fn handle(self: &Arc<Self>, bytes: &[u8], sink: &Arc<dyn Sink>) {
         let Some(head) = request::header(bytes) else {
             return;
         };
+        self.requests.count(head.opcode);
         let reply = Reply::new(sink.clone(), head.unique);
         match request::decode(bytes, self.agreed.setxattr_ext()) {
             Ok(request) => self.dispatch(request, reply),
@@ -141,7 +150,6 @@ impl Server {
             Op::Tmpfile { new } => self.tmpfile(&head, &new, reply),
             Op::Read { offset, bytes } => reply.result_bytes(self.read(node, offset, bytes)),
             Op::Write { args, data } => reply.result(self.write(&head, &args, data)),
-            Op::Flush { fh } => reply.done(self.flush(node, fh)),
             Op::Release { fh } => reply.done(self.release(node, fh)),
             Op::Fsync | Op::Fsyncdir => self.fsync(node, reply),
             Op::Syncfs => self.syncfs(reply),
@@ -163,9 +171,11 @@ impl Server {
             Op::Listxattr { bytes } => self.listxattr(&head, bytes, reply),
             Op::Removexattr { name } => reply.done(self.removexattr(&head, name)),
             Op::Ioctl => reply.error(Errno(libc::ENOTTY)),
-            // ENOSYS tells the kernel to do without from now on. That is what we
-            // want of INTERRUPT too, since nothing here waits for long.
-            Op::Opendir | Op::Interrupt | Op::Other => reply.error(Errno(libc::ENOSYS)),
+            // ENOSYS tells the kernel to do without from now on: without asking
+            // whether a directory may be listed; without FLUSH, since it writes
+            // its pages out before RELEASE and that does the rest; and without
+            // INTERRUPT, since nothing here waits for long.
+            Op::Flush | Op::Opendir | Op::Interrupt | Op::Other => reply.error(Errno(libc::ENOSYS)),
             Op::Init(_) => reply.error(Errno(libc::EIO)),
         }
     }

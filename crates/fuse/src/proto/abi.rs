@@ -83,7 +83,6 @@ wire! {
     /// The reply to CREATE and TMPFILE.
     struct CreateOut [144] { entry: EntryOut, open: OpenOut }
     struct ReleaseIn [24] { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
-    struct FlushIn [24] { fh: u64, unused: u32, padding: u32, lock_owner: u64 }
 
     struct ReadIn [40] {
         fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32,

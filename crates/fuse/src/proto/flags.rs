@@ -108,6 +108,10 @@ macro_rules! opcodes {
             pub const fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
+            /// The name that messages use.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
         }
     };
 }

@@ -90,9 +90,7 @@ pub enum Op<'a> {
         args: abi::WriteIn,
         data: &'a [u8],
     },
-    Flush {
-        fh: u64,
-    },
+    Flush,
     Release {
         fh: u64,
     },
@@ -296,7 +294,7 @@ fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<
             let args: abi::WriteIn = b.take()?;
             Op::Write { data: b.data(args.size)?, args }
         }
-        Opcode::Flush => Op::Flush { fh: b.take::<abi::FlushIn>()?.fh },
+        Opcode::Flush => Op::Flush,
         Opcode::Release => Op::Release { fh: b.take::<abi::ReleaseIn>()?.fh },
         Opcode::Fsync => Op::Fsync,
         Opcode::Fsyncdir => Op::Fsyncdir,

@@ -1,5 +1,6 @@
 //! A volume mounted in a directory of its own, for as long as a test lasts.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 pub mod raw;
 pub mod real;
@@ -7,7 +8,8 @@ pub mod suite;
 pub mod toy;
 
 use nenrin_core::At;
-use nenrin_fuse::{MountOptions, Session, SessionOptions, Stopper, Volume};
+use nenrin_fuse::{MountOptions, Requests, Session, SessionOptions, Stopper, Volume};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,6 +31,7 @@ pub struct Mounted {
     _dir: tempfile::TempDir,
     root: PathBuf,
     stopper: Stopper,
+    requests: Requests,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -47,14 +50,34 @@ pub fn mount(
     let mut options = SessionOptions::default();
     change(&mut mount, &mut options);
     let session = Session::start(volume, at, &mount, &options).unwrap_or_else(|e| panic!("{e}"));
-    let stopper = session.stopper();
+    let (stopper, requests) = (session.stopper(), session.requests());
     let thread = std::thread::spawn(move || session.run());
-    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, thread: Some(thread) })
+    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, requests, thread: Some(thread) })
 }
 
 impl Mounted {
     pub fn root(&self) -> &Path {
         &self.root
+    }
+    /// What `action` costs: the requests it causes, all but FORGETs, which nobody
+    /// waits for and which come in batches of any size.
+    pub fn cost(&self, action: impl FnOnce()) -> Vec<(&'static str, u64)> {
+        let settle = || {
+            // RELEASE and FORGET come after the call that caused them.
+            let mut last = self.requests.counts();
+            loop {
+                std::thread::sleep(Duration::from_millis(30));
+                let now = self.requests.counts();
+                if now == last {
+                    return now;
+                }
+                last = now;
+            }
+        };
+        let before: HashMap<_, _> = settle().into_iter().collect();
+        action();
+        let more = |(name, count): (&'static str, u64)| (name, count - before.get(name).copied().unwrap_or(0));
+        settle().into_iter().map(more).filter(|(name, count)| *count > 0 && !name.ends_with("orget")).collect()
     }
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
