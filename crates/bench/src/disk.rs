@@ -163,11 +163,13 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The limit in force, in whole granules: the kernel does not take back every number that it shows.
+    /// The limit in force, in whole granules: the kernel does not take back every number that it shows. It outlives the
+    /// image, so a zero is what a killed run left behind, and the device's own limit is what was there before.
     fn discard_now(&self, limit: &Path) -> Option<u64> {
-        let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-        let granule = number(&limit.with_file_name("discard_granularity")).unwrap_or(0).max(4096);
-        Some(number(limit)? / granule * granule)
+        let number = |name: &str| fs::read_to_string(limit.with_file_name(name)).ok()?.trim().parse::<u64>().ok();
+        let granule = number("discard_granularity").unwrap_or(0).max(4096);
+        let now = number("discard_max_bytes").filter(|bytes| *bytes > 0);
+        Some(now.or_else(|| number("discard_max_hw_bytes"))? / granule * granule)
     }
 
     fn discard_limit(&self) -> PathBuf {
