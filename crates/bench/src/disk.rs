@@ -3,7 +3,8 @@
 //! Invariants
 //! 1. Every block of the image is written: no hole and no unwritten extent, before each mkfs and after it.
 //! 2. The loop device reads and writes past the page cache of the image (direct I/O), or it is not used.
-//! 3. The loop device takes no discard, so nothing punches holes while a contender is mounted with its default options.
+//! 3. Nothing discards: mkfs is told so, and so is the one contender that would do it by default (btrfs). The loop device's
+//!    own limit is left alone: once it is zero, Linux takes nothing else until the device is removed.
 //! 4. What was attached is detached when the value is dropped. The image stays, for the next group of rows.
 
 use std::fs::{self, File, OpenOptions};
@@ -137,7 +138,6 @@ pub struct Disk {
     device: PathBuf,
     name: String,
     bytes: u64,
-    discard_before: Option<u64>,
 }
 
 impl Disk {
@@ -157,23 +157,7 @@ impl Disk {
                  benchmark, choose another --dir"
             )));
         }
-        let limit = disk.discard_limit();
-        disk.discard_before = disk.discard_now(&limit);
-        fs::write(&limit, "0").doing(|| format!("switching discard off in {}", limit.display()))?;
         Ok(disk)
-    }
-
-    /// The limit in force, in whole granules: the kernel does not take back every number that it shows. It outlives the
-    /// image, so a zero is what a killed run left behind, and the device's own limit is what was there before.
-    fn discard_now(&self, limit: &Path) -> Option<u64> {
-        let number = |name: &str| fs::read_to_string(limit.with_file_name(name)).ok()?.trim().parse::<u64>().ok();
-        let granule = number("discard_granularity").unwrap_or(0).max(4096);
-        let now = number("discard_max_bytes").filter(|bytes| *bytes > 0);
-        Some(now.or_else(|| number("discard_max_hw_bytes"))? / granule * granule)
-    }
-
-    fn discard_limit(&self) -> PathBuf {
-        PathBuf::from(format!("/sys/block/{}/queue/discard_max_bytes", self.name))
     }
 
     /// Path of the loop device.
@@ -265,9 +249,6 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if !self.name.is_empty() {
-            if let Some(limit) = self.discard_before {
-                command::best_effort("restoring the discard limit", fs::write(self.discard_limit(), limit.to_string()));
-            }
             detach(&self.device);
         }
     }
