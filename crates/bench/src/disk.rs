@@ -143,8 +143,7 @@ pub struct Disk {
 impl Disk {
     /// Writes (or takes over) the image and attaches it.
     pub fn make(image: &Path, bytes: u64) -> Result<Self> {
-        let mut disk =
-            Self { image: image.to_owned(), device: PathBuf::new(), name: String::new(), bytes, discard_before: None };
+        let mut disk = Self { image: image.to_owned(), device: PathBuf::new(), name: String::new(), bytes };
         write_whole(image, bytes)?;
         let image_text = image.display().to_string();
         let device = run(&["losetup", "--find", "--show", "--direct-io=on", &image_text])?;
