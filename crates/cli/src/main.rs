@@ -1,2 +1,131 @@
-//! nenrin
-fn main() {}
+//! `nenrin`: makes, mounts and looks after volumes.
+//!
+//! Exit codes: 0 done, 1 failed, 2 called wrongly; `check` and the helpers by
+//! name use those of fsck(8) and mount(8). Errors are one line on standard
+//! error: what, where, what to do.
+
+mod clock;
+mod cmd;
+mod command;
+mod control;
+mod daemon;
+mod describe;
+mod device;
+mod error;
+mod mounts;
+mod options;
+mod output;
+mod past;
+mod personality;
+mod report;
+mod signature;
+mod size;
+mod sys;
+mod target;
+mod when;
+
+use error::{Fail, Outcome};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let called = arguments.next().unwrap_or_default();
+    let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("nenrin").to_owned();
+    let arguments: Vec<OsString> = arguments.collect();
+    let (name, outcome) = match personality::run(&name, arguments.clone()) {
+        Some(outcome) => (name, outcome),
+        None => ("nenrin".to_owned(), run(arguments)),
+    };
+    match outcome {
+        Ok(code) => code.into(),
+        Err(fail) => {
+            if fail.code != 0 {
+                eprintln!("{name}: {fail}");
+            }
+            fail.code.into()
+        }
+    }
+}
+
+fn run(arguments: Vec<OsString>) -> Outcome {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let word = match parser.next()? {
+        None => {
+            output::print(&overview());
+            return Ok(error::USAGE);
+        }
+        Some(lexopt::Arg::Value(v)) => v,
+        Some(lexopt::Arg::Short('h') | lexopt::Arg::Long("help")) => "help".into(),
+        Some(lexopt::Arg::Short('V') | lexopt::Arg::Long("version")) => "version".into(),
+        Some(other) => return Err(other.unexpected().into()),
+    };
+    match word.to_str() {
+        Some("help") => help(&mut parser),
+        Some("version") => {
+            output::line(format!("nenrin {}", env!("CARGO_PKG_VERSION")));
+            Ok(0)
+        }
+        Some(name) => (find(name)?.run)(&mut parser),
+        None => Err(Fail::usage(format!("unknown command {word:?}; nenrin help lists them"))),
+    }
+}
+
+fn find(name: &str) -> Result<&'static command::Command, Fail> {
+    let found = cmd::ALL.iter().find(|c| c.name == name);
+    found.copied().ok_or_else(|| Fail::usage(format!("unknown command {name:?}; nenrin help lists them")))
+}
+
+fn help(parser: &mut lexopt::Parser) -> Outcome {
+    match parser.next()? {
+        None => output::print(&overview()),
+        Some(lexopt::Arg::Value(v)) => output::print(&find(&v.to_string_lossy())?.help()),
+        Some(other) => return Err(other.unexpected().into()),
+    }
+    Ok(0)
+}
+
+fn overview() -> String {
+    let mut out = String::from("usage: nenrin COMMAND ...\n\ncommands:\n");
+    let rows = cmd::ALL.iter().map(|c| (c.name, c.about));
+    for (name, about) in rows.chain([
+        ("help", "Lists the commands, or explains one: nenrin help COMMAND"),
+        ("version", "Prints the version"),
+    ]) {
+        out.push_str(&format!("  {name:<12} {about}\n"));
+    }
+    out.push_str("\nexit codes: 0 done, 1 failed, 2 called wrongly; check has those of fsck(8).\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_explains_itself() {
+        for c in cmd::ALL {
+            let help = c.help();
+            assert!(help.contains("usage: nenrin"), "{}", c.name);
+            assert!(!c.examples.is_empty(), "{} has no example", c.name);
+            for (call, _) in c.examples {
+                assert!(call.starts_with(c.name), "{call:?} is an example of another command");
+            }
+            assert!(help.lines().all(|l| l.chars().count() <= 130), "{}: a line is too long", c.name);
+            assert!(overview().contains(c.name));
+        }
+    }
+
+    #[test]
+    fn readme_lists_every_command() {
+        let readme = include_str!("../../../README.md");
+        for c in cmd::ALL {
+            assert!(
+                readme.contains(&format!("nenrin {}", c.name)) || readme.contains(&format!("`{}`", c.name)),
+                "{}",
+                c.name
+            );
+        }
+    }
+}

@@ -256,13 +256,14 @@ impl Segments {
         }
     }
 
-    /// What [`Segments::promote`] would free now.
+    /// Pending segments that no root needs when the older usable one has
+    /// generation `older`.
     pub fn promotable(&self, older: Generation) -> Vec<SegmentNo> {
-        let ready = |i: &u64| {
-            let s = &self.all[*i as usize];
+        let ready = |i: &&u64| {
+            let s = &self.all[**i as usize];
             s.pins == 0 && s.item.emptied_generation <= older.0
         };
-        self.pending.iter().copied().filter(ready).map(SegmentNo).collect()
+        self.pending.iter().filter(ready).map(|i| SegmentNo(*i)).collect()
     }
 
     /// The older usable root has generation `older`: frees what no root needs.

@@ -1,4 +1,5 @@
 //! The calls of the library on a device in memory.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)] // tests say what went wrong by stopping
 
 mod common;
 
@@ -164,4 +165,85 @@ fn renames_and_links_keep_counts() {
     fs.rename(Ino::ROOT, b"a", Ino::ROOT, b"b", RenameMode::Exchange).unwrap();
     assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"a").unwrap().ino, b.ino);
     fs.close().unwrap();
+}
+
+#[test]
+fn scattered_deletes_leave_room_that_is_found_again() {
+    let w = World::new(32 << 20);
+    let fs = w.open();
+    let write = |name: &str, byte: u8| -> Result<(), Error> {
+        let f = match fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)) {
+            Err(Error::Exists) => fs.lookup(At::Live, Ino::ROOT, name.as_bytes())?,
+            other => other?,
+        };
+        fs.write(f.ino, 0, &vec![byte; 40_000], 0)?;
+        Ok(())
+    };
+    // Fill, delete every other file, fill again: several times over.
+    let mut full = 0;
+    for round in 0..6u8 {
+        for i in 0..900 {
+            match write(&format!("r{round}-{i}"), round) {
+                Ok(()) => {}
+                Err(Error::NoSpace) => {
+                    full += 1;
+                    drop(fs.unlink(Ino::ROOT, format!("r{round}-{i}").as_bytes()));
+                    break;
+                }
+                Err(e) => panic!("round {round} file {i}: {e}"),
+            }
+        }
+        w.pass(2_000_000_000);
+        fs.tick().unwrap();
+        for old in 0..=round {
+            for i in (old as usize % 2..900).step_by(2) {
+                match fs.unlink(Ino::ROOT, format!("r{old}-{i}").as_bytes()) {
+                    Ok(()) | Err(Error::NotFound) => {}
+                    Err(e) => panic!("unlink in round {round}: {e}"),
+                }
+            }
+        }
+        w.pass(2_000_000_000);
+        fs.tick().unwrap();
+    }
+    assert!(full > 0, "the volume was never full");
+    assert!(fs.counters().moved_blocks > 0, "nothing was moved: {:?}", fs.counters());
+    for round in 0..6u8 {
+        for i in 0..900 {
+            if let Ok(f) = fs.lookup(At::Live, Ino::ROOT, format!("r{round}-{i}").as_bytes()) {
+                assert_eq!(fs.read(At::Live, f.ino, 0, 50_000).unwrap(), vec![round; 40_000], "r{round}-{i}");
+            }
+        }
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open();
+    let mut names = Vec::new();
+    fs.readdir(At::Live, Ino::ROOT, 2, &mut |e| {
+        names.push(e.name);
+        true
+    })
+    .unwrap();
+    for name in names {
+        fs.unlink(Ino::ROOT, &name).unwrap();
+    }
+    let usage = fs.usage();
+    assert!(usage.available_blocks > usage.total_blocks / 4 * 3, "{usage:?}");
+}
+
+#[test]
+fn what_a_truncation_cut_off_never_comes_back() {
+    let w = World::new(32 << 20);
+    let fs = w.open();
+    for (name, bytes) in [(b"a", 20_000), (b"b", 3000), (b"c", 6 << 20)] {
+        let f = fs.create(Ino::ROOT, name, &file(0o600)).unwrap();
+        fs.write(f.ino, 0, &vec![7; bytes], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        for size in [0, bytes as u64] {
+            fs.setattr(f.ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+            fs.fsync_wait(f.ino).unwrap();
+            assert_eq!(fs.getattr(At::Live, f.ino).unwrap().blocks_512, 0);
+        }
+        assert_eq!(fs.read(At::Live, f.ino, 0, bytes).unwrap(), vec![0; bytes]);
+    }
 }

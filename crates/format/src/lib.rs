@@ -26,6 +26,32 @@ pub mod wire;
 
 pub use units::*;
 
+/// Every disk struct, in the order of `docs/FORMAT.md`.
+#[must_use]
+pub const fn layouts() -> &'static [layout::Layout] {
+    &[
+        superblock::SlotDisk::LAYOUT,
+        superblock::DeviceDisk::LAYOUT,
+        superblock::SegmentRefDisk::LAYOUT,
+        superblock::MemberDisk::LAYOUT,
+        partial::PartialHeader::LAYOUT,
+        partial::MapEntry::LAYOUT,
+        node::NodeHeader::LAYOUT,
+        node::NodePtrDisk::LAYOUT,
+        items::InodeDisk::LAYOUT,
+        items::DirentDisk::LAYOUT,
+        items::XattrDisk::LAYOUT,
+        items::ExtentDisk::LAYOUT,
+        items::SegmentDisk::LAYOUT,
+        items::CheckpointDisk::LAYOUT,
+        items::ReapDisk::LAYOUT,
+        items::BackrefDisk::LAYOUT,
+        root::RootDisk::LAYOUT,
+        root::TreeDisk::LAYOUT,
+        root::IndexSegmentDisk::LAYOUT,
+    ]
+}
+
 /// CRC32C (Castagnoli) of `bytes`: the checksum of everything on disk.
 #[must_use]
 pub fn crc(bytes: &[u8]) -> u32 {

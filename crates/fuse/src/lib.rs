@@ -1,1 +1,37 @@
-//! fuse
+//! The front end: a volume as a mounted file system, over the kernel's FUSE
+//! protocol, spoken by this crate itself.
+//!
+//! [`Session::start`] mounts, [`Session::run`] serves until the unmount. What is
+//! served is anything that implements [`Volume`], the library's calls.
+//!
+//! Deliberately absent: FUSE over io_uring (the transport is behind a trait, so
+//! that it can come), splice, locks of our own (the kernel keeps them, since the
+//! volume has one mount), ioctl, and access times.
+//!
+//! Invariants
+//! 1. The kernel protocol stays in this crate, and unsafe code in `sys`.
+//! 2. No request is trusted for its lengths, and each is answered exactly once.
+
+mod acl;
+mod device;
+mod dispatch;
+mod errno;
+mod helper;
+mod init;
+mod mount;
+mod mountinfo;
+mod nodes;
+mod notify;
+mod perm;
+mod proto;
+mod requests;
+mod session;
+#[expect(unsafe_code, reason = "system calls without a safe form in the standard library")]
+mod sys;
+mod transport;
+mod volume;
+
+pub use mount::{MountError, MountOptions, unmount};
+pub use requests::Requests;
+pub use session::{Cache, Permissions, Session, SessionOptions, Stopper};
+pub use volume::Volume;

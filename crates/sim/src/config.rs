@@ -82,12 +82,8 @@ impl Config {
     #[must_use]
     pub fn arguments(&self) -> String {
         let base = Self { order: self.order, barrier: self.barrier, ..Self::of_seed(self.seed) };
-        let mut out = format!(
-            "--seed {} --order {} --barrier {}",
-            self.seed,
-            order_name(self.order),
-            barrier_name(self.barrier)
-        );
+        let mut out =
+            format!("--seed {} --order {} --barrier {}", self.seed, order_name(self.order), barrier_name(self.barrier));
         if self.steps != base.steps {
             out += &format!(" --steps {}", self.steps);
         }

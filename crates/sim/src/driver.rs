@@ -168,8 +168,8 @@ const fn choice_name(choice: u64) -> &'static str {
 pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
-    let mut run = Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options())
-        .map_err(fail)?;
+    let mut run =
+        Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options()).map_err(fail)?;
     run.trace = keep_trace.then(Vec::new);
     let done = whole_workload(&mut run, config);
     let trace = run.trace.take().unwrap_or_default();

@@ -287,12 +287,7 @@ impl Model {
     ///
     /// # Errors
     /// What the tree says; then nothing changed.
-    pub fn change_content<T>(
-        &mut self,
-        start: usize,
-        ino: u64,
-        f: impl FnOnce(&mut Tree) -> Outcome<T>,
-    ) -> Outcome<T> {
+    pub fn change_content<T>(&mut self, start: usize, ino: u64, f: impl FnOnce(&mut Tree) -> Outcome<T>) -> Outcome<T> {
         let value = f(&mut self.tree)?;
         if let (Some(i), Some(log)) = (self.tree.inodes.get(&ino), self.files.get_mut(&ino)) {
             let visible = if log.hold.is_some_and(|h| h.sure) { None } else { Some(start) };

@@ -6,40 +6,128 @@ use nenrin_core::{AllocateMode, RenameMode, SetAttr, XattrMode};
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // the arguments of the calls of decision 0001
 pub enum Op {
-    Create { parent: u64, name: Vec<u8>, mode: u32, uid: u32, gid: u32, rdev: u32, target: Vec<u8> },
+    Create {
+        parent: u64,
+        name: Vec<u8>,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        rdev: u32,
+        target: Vec<u8>,
+    },
     /// The inode is also opened.
-    Tmpfile { mode: u32, uid: u32, gid: u32 },
-    Link { ino: u64, parent: u64, name: Vec<u8> },
-    Unlink { parent: u64, name: Vec<u8> },
-    Rmdir { parent: u64, name: Vec<u8> },
-    Rename { from: u64, old: Vec<u8>, to: u64, new: Vec<u8>, mode: RenameMode },
-    SetAttr { ino: u64, set: SetAttr },
-    SetXattr { ino: u64, name: Vec<u8>, value: Vec<u8>, mode: XattrMode },
-    RemoveXattr { ino: u64, name: Vec<u8> },
+    Tmpfile {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+    Link {
+        ino: u64,
+        parent: u64,
+        name: Vec<u8>,
+    },
+    Unlink {
+        parent: u64,
+        name: Vec<u8>,
+    },
+    Rmdir {
+        parent: u64,
+        name: Vec<u8>,
+    },
+    Rename {
+        from: u64,
+        old: Vec<u8>,
+        to: u64,
+        new: Vec<u8>,
+        mode: RenameMode,
+    },
+    SetAttr {
+        ino: u64,
+        set: SetAttr,
+    },
+    SetXattr {
+        ino: u64,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: u64,
+        name: Vec<u8>,
+    },
     /// The bytes are [`crate::content::pattern`] of `id`.
-    Write { ino: u64, offset: u64, bytes: usize, id: u32 },
-    Allocate { ino: u64, mode: AllocateMode, offset: u64, bytes: u64 },
-    CopyRange { from: u64, from_offset: u64, to: u64, to_offset: u64, bytes: u64 },
-    Open { ino: u64 },
+    Write {
+        ino: u64,
+        offset: u64,
+        bytes: usize,
+        id: u32,
+    },
+    Allocate {
+        ino: u64,
+        mode: AllocateMode,
+        offset: u64,
+        bytes: u64,
+    },
+    CopyRange {
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        bytes: u64,
+    },
+    Open {
+        ino: u64,
+    },
     /// One handle is closed: flush, then release.
-    Close { ino: u64 },
+    Close {
+        ino: u64,
+    },
     /// A handle goes without close(2), as when its process dies.
-    Release { ino: u64 },
-    Flush { ino: u64 },
+    Release {
+        ino: u64,
+    },
+    Flush {
+        ino: u64,
+    },
     /// With `callback`, through the asynchronous call.
-    Fsync { ino: u64, callback: bool },
+    Fsync {
+        ino: u64,
+        callback: bool,
+    },
     SyncAll,
-    CheckpointCreate { name: Option<Vec<u8>> },
-    CheckpointName { cno: u64, name: Option<Vec<u8>> },
-    CheckpointDrop { cno: u64 },
-    Advance { nanos: u64 },
+    CheckpointCreate {
+        name: Option<Vec<u8>>,
+    },
+    CheckpointName {
+        cno: u64,
+        name: Option<Vec<u8>>,
+    },
+    CheckpointDrop {
+        cno: u64,
+    },
+    Advance {
+        nanos: u64,
+    },
     /// The wall clock is set.
-    Jump { nanos: i64 },
+    Jump {
+        nanos: i64,
+    },
     Tick,
-    Read { ino: u64, offset: u64, bytes: usize },
-    Seek { ino: u64, offset: u64 },
-    List { dir: u64 },
-    ReadPast { cno: u64 },
+    Read {
+        ino: u64,
+        offset: u64,
+        bytes: usize,
+    },
+    Seek {
+        ino: u64,
+        offset: u64,
+    },
+    List {
+        dir: u64,
+    },
+    ReadPast {
+        cno: u64,
+    },
     /// Clean unmount and mount.
     Remount,
     /// The process dies and the volume is mounted again on the same device, whose cache keeps its power.

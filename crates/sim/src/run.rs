@@ -254,7 +254,9 @@ impl<S: Subject> Run<S> {
                 self.compare_xattr(*ino, name)?;
                 Ok(step)
             }
-            Op::Write { ino, offset, bytes, id } => self.write(*ino, *offset, &pattern(*id, *offset, *bytes), start, now),
+            Op::Write { ino, offset, bytes, id } => {
+                self.write(*ino, *offset, &pattern(*id, *offset, *bytes), start, now)
+            }
             Op::Allocate { ino, mode, offset, bytes } => {
                 let got = self.fs()?.allocate(Ino(*ino), *mode, *offset, *bytes);
                 self.content(got, *ino, start, |t| t.allocate(*ino, *mode, *offset, *bytes, now))
@@ -448,7 +450,8 @@ impl<S: Subject> Run<S> {
         let source = self.entry(from.0, from.1)?.unwrap_or(0);
         let target = self.entry(to.0, to.1)?.unwrap_or(0);
         let touched = [source, target, from.0, to.0];
-        let step = self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
+        let step =
+            self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
         let replaced = mode == RenameMode::Replace && target != 0 && source != target;
         if replaced && matches!(step, Step::Done) {
             self.model()?.carry(source, start, true);

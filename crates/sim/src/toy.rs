@@ -255,8 +255,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
 
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, _segment_blocks: u32) -> Result<()> {
         let mut state = State { next_ino: Ino::FIRST.0, ..State::default() };
-        let root =
-            Fresh { ino: Ino::ROOT.0, mode: 0o040_755, uid: 0, gid: 0, rdev: 0, target: Vec::new() };
+        let root = Fresh { ino: Ino::ROOT.0, mode: 0o040_755, uid: 0, gid: 0, rdev: 0, target: Vec::new() };
         state.tree.create(None, &root, clock.wall())?;
         if let Some(mut i) = state.tree.inodes.get(&Ino::ROOT.0).cloned() {
             i.attr.nlink = 2;

@@ -105,7 +105,10 @@ fn list<S: Subject>(fs: &S, at: At, dir: Ino, parent: Ino, out: &mut Vec<DirEntr
     .map_err(|e| format!("listing directory {dir}: {e}"))?;
     let dots = [(&b"."[..], dir), (b"..", parent)];
     if out.len() < 2 || !dots.iter().zip(out.iter()).all(|((name, ino), e)| e.name == *name && e.ino == *ino) {
-        return Err(format!("directory {dir} does not begin with . and ..{:?}", out.iter().take(2).collect::<Vec<_>>()));
+        return Err(format!(
+            "directory {dir} does not begin with . and ..{:?}",
+            out.iter().take(2).collect::<Vec<_>>()
+        ));
     }
     out.drain(..2);
     Ok(())
@@ -178,8 +181,7 @@ pub fn read_file<S: Subject>(
         }
         while offset < end {
             let bytes = ((end - offset) as usize).min(READ_BYTES);
-            let data =
-                fs.read(at, ino, offset, bytes).map_err(|e| format!("reading inode {ino} at {offset}: {e}"))?;
+            let data = fs.read(at, ino, offset, bytes).map_err(|e| format!("reading inode {ino} at {offset}: {e}"))?;
             if data.len() != bytes {
                 return Err(format!("reading inode {ino} at {offset} of {size}: {} of {bytes} bytes", data.len()));
             }

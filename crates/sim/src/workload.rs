@@ -653,7 +653,15 @@ impl Workload {
         if files.is_empty() || (files.len() < 3 && self.rng.chance(5)) {
             let name = self.name();
             let parent = Ino::ROOT.0;
-            return Some(Op::Create { parent, name, mode: REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new() });
+            return Some(Op::Create {
+                parent,
+                name,
+                mode: REGULAR | 0o644,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                target: Vec::new(),
+            });
         }
         let ino = *self.rng.pick(&files)?;
         let size = model.tree.inodes.get(&ino)?.content.size();

@@ -10,7 +10,7 @@
 //!    soon as its content is touched.
 
 use nenrin_format::items::Extent;
-use nenrin_format::{BLOCK_BYTES, Time};
+use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
 
 /// One block of content in memory.
@@ -109,6 +109,8 @@ pub struct Content {
     pub since: u64,
     /// Counts changes.
     pub version: u64,
+    /// Segments that hold blocks of it which no record names yet, once for each write.
+    pub pins: Vec<SegmentNo>,
 }
 
 impl Content {
@@ -125,7 +127,19 @@ impl Content {
             held_since: None,
             since: now,
             version: 0,
+            pins: Vec::new(),
         }
+    }
+
+    /// Blocks of the file, `committed` of them in the live tree. What is written
+    /// over counts once where the file has no holes; where it has some, the
+    /// answer lies between what there was and what there can be.
+    pub fn blocks_over(&self, committed: u64) -> u64 {
+        let committed = if self.replaced { 0 } else { committed };
+        let extents = self.overlay.iter().filter(|(.., over)| matches!(over, Over::Extent(_)));
+        let here = self.pages.len() as u64 + extents.map(|(from, to, _)| to - from).sum::<u64>();
+        let whole = self.size.div_ceil(BLOCK_BYTES as u64);
+        (committed + here).min(whole.max(committed).max(here))
     }
 
     /// Takes all pages out, in runs of consecutive blocks.

@@ -9,6 +9,9 @@ use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
+/// A day, in nanoseconds.
+const DAY_NANOS: i64 = 86_400_000_000_000;
+
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
     ///
@@ -192,6 +195,36 @@ impl Fs {
         Ok(())
     }
 
+    /// The content was read: moves the access time as relatime says, that is
+    /// when it is not newer than the last change, or a day old.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; an earlier failed write.
+    pub fn accessed(&self, ino: Ino) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        let inode = inner.current_inode(At::Live, ino)?;
+        let wall = self.clock.wall();
+        let day_old = wall.0.saturating_sub(inode.atime.0) >= DAY_NANOS;
+        if inode.atime > inode.mtime.max(inode.ctime) && !day_old {
+            return Ok(());
+        }
+        inner.check_alive()?;
+        let record = Record::SetAttr {
+            ino,
+            mask: attr_mask::ATIME,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            atime: wall,
+            mtime: Time(0),
+            ctime: Time(0),
+        };
+        inner.log(&record, self.clock.monotonic_nanos())
+    }
+
     /// The inode is in use: unlinking its last name leaves it as an orphan.
     pub fn retain(&self, ino: Ino) {
         self.lock().files.entry(ino).or_default().uses += 1;
@@ -205,6 +238,17 @@ impl Fs {
         if f.uses > 0 {
             return;
         }
+        if let Ok(Some(inode)) = inner.state.inode(ino) {
+            if inode.nlink == 0 && !self.options.read_only {
+                drop(inner);
+                // Without room, or after a failure, the next mount lets it go.
+                let Ok(roomy) = self.room_to_remove() else { return };
+                inner = roomy;
+                if inner.files.get(&ino).is_some_and(|f| f.uses > 0) {
+                    return;
+                }
+            }
+        }
         let orphan = !self.options.read_only
             && inner.check_alive().is_ok()
             && matches!(inner.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0);
@@ -214,8 +258,8 @@ impl Fs {
         }
         let Some(f) = inner.files.get_mut(&ino) else { return };
         if orphan {
-            if let Some(c) = inner.files.remove(&ino).and_then(|f| f.content) {
-                inner.pages -= c.pages.len() as u64;
+            if let Some(mut c) = inner.files.remove(&ino).and_then(|f| f.content) {
+                inner.let_go(&mut c);
             }
             inner.batch.files.remove(&ino);
         } else if f.content.is_none() {

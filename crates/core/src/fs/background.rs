@@ -85,7 +85,9 @@ impl Fs {
     pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
         let volume = self.storage.segments * u64::from(self.storage.segment_blocks) * 4096;
         let window_max = (volume / 16).clamp(u64::from(self.storage.segment_blocks) * 4096 / 2, WINDOW_BYTES_MAX);
-        inner.window_bytes >= window_max || inner.node_count_dirty() >= DIRTY_NODES_MAX
+        let segments = &inner.state.segments;
+        let short = segments.free_count() <= inner.checkpoint_segments(self) + 1 && segments.pending_count() > 0;
+        inner.window_bytes >= window_max || inner.dirty_nodes() >= DIRTY_NODES_MAX || short
     }
 
     /// Writes an empty record, so that its header proves what was flushed before.
@@ -106,8 +108,7 @@ impl Fs {
 
     fn reap_some(&self) -> Result<()> {
         for _ in 0..STEPS_MAX {
-            let mut inner = self.lock();
-            inner.check_alive()?;
+            let mut inner = self.room_to_remove()?;
             let work = inner.state.pending_reaps(Kind::Reap, 1)?;
             let Some((key, _)) = work.first() else { return Ok(()) };
             let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max: REAP_ITEMS };
@@ -118,8 +119,7 @@ impl Fs {
 
     fn sweep_some(&self) -> Result<()> {
         for _ in 0..STEPS_MAX {
-            let mut inner = self.lock();
-            inner.check_alive()?;
+            let mut inner = self.room_to_remove()?;
             if inner.sweep.is_none() {
                 if !inner.sweep_wanted {
                     return Ok(());
@@ -168,11 +168,6 @@ impl Inner {
             }
         }
         due
-    }
-
-    fn node_count_dirty(&self) -> u64 {
-        let history: usize = self.state.history.iter().map(|t| t.tree.dirty_nodes()).sum();
-        (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
     }
 
     /// The key at which a sweep of `max` items from `from` would stop.

@@ -293,20 +293,19 @@ impl Fs {
         }
         inner.counters.index_checkpoints += 1;
         if self.options.discard {
-            let empty = inner.segments().promotable(before);
+            let ready = inner.segments().promotable(before);
             drop(inner);
-            self.discard(&empty)?;
+            self.discard(&ready)?;
             inner = self.lock();
         }
         inner.segments().promote(before);
         Ok(())
     }
 
-    /// Tells the device that these segments hold nothing, and waits: a discard
-    /// still under way could hit what is written there next.
+    /// Tells the device that segments hold nothing of value, and waits: a
+    /// discard under way must never meet a write to the same segment.
     fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
-        let tickets =
-            segments.iter().map(|segment| self.storage.submit_discard(*segment)).collect::<Result<Vec<_>>>()?;
+        let tickets = segments.iter().map(|s| self.storage.submit_discard(*s)).collect::<Result<Vec<_>>>()?;
         for t in tickets {
             // Advice only: a device that refuses it keeps working.
             drop(t.wait());

@@ -1,9 +1,8 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
-use super::{DataWrite, Fs, Inner, flushes};
+use super::{Batch, DataWrite, Fs, Inner, flushes};
 use crate::content::{Content, Over, Page};
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
-use crate::log::data::DataSummary;
 use crate::{Barrier, Error, Order, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
@@ -11,7 +10,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, mpsc};
 
 /// Told once a sync is durable, or has failed.
@@ -27,8 +26,6 @@ const UNFLUSHED_DATA_BLOCKS_MAX: u64 = 256;
 /// Blocks that a truncation to nothing cuts off at once; more become a dead
 /// fork for the reaper.
 const BLOCKS_CUT_AT_ONCE: u64 = 1024;
-/// Blocks under one checksum in large aligned extents, as a power of two.
-const COARSE_GRANULE_SHIFT: u8 = 2;
 
 /// A commit that was laid out and is to be written.
 pub(super) struct Commit {
@@ -262,7 +259,7 @@ impl Inner {
     pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
         let mut batch = std::mem::take(&mut self.batch);
         let waiters = std::mem::take(&mut batch.waiters);
-        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch.records, &batch.files, cut));
+        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch, cut));
         match sealed {
             Ok(mut commit) => {
                 commit.waiters = waiters;
@@ -275,19 +272,14 @@ impl Inner {
         }
     }
 
-    fn seal_batch(
-        &mut self,
-        fs: &Fs,
-        records: Vec<Vec<u8>>,
-        files: &BTreeSet<Ino>,
-        cut: Option<Cut>,
-    ) -> Result<Commit> {
+    fn seal_batch(&mut self, fs: &Fs, batch: Batch, cut: Option<Cut>) -> Result<Commit> {
+        let Batch { records, files, moved_blocks, .. } = batch;
         let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
-        let mut data_blocks = 0;
+        let mut data_blocks = moved_blocks;
         let total: usize =
             files.iter().filter_map(|ino| self.files.get(ino)?.content.as_ref()).map(|c| c.pages.len()).sum();
         let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
-        for ino in files {
+        for ino in &files {
             if total > chain_max {
                 self.write_behind(fs, *ino)?;
             }
@@ -351,6 +343,15 @@ impl Inner {
         mine
     }
 
+    /// Uncommitted content leaves memory, to be named by records or for good:
+    /// its pages count no more, and segments it was written to are held no longer.
+    pub(super) fn let_go(&mut self, content: &mut Content) {
+        self.pages -= content.pages.len() as u64;
+        for segment in content.pins.drain(..) {
+            self.state.segments.unpin(segment);
+        }
+    }
+
     /// Turns a file's uncommitted content into units. Returns how many blocks
     /// they name outside the chain.
     fn collect(&mut self, ino: Ino, chain_max: usize, queue: &mut VecDeque<Unit>) -> Result<u64> {
@@ -360,13 +361,13 @@ impl Inner {
         if unused {
             self.files.remove(&ino);
         }
-        self.pages -= content.pages.len() as u64;
+        self.let_go(&mut content);
         let Some(inode) = self.state.inode(ino)? else { return Ok(0) };
         let is_inline = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
         let mut ops = Vec::new();
         if let Some(bytes) = inline_content(&content, inode.blocks) {
-            if content.replaced && inode.blocks > BLOCKS_CUT_AT_ONCE {
-                ops.push(OwnedOp::NewFork);
+            if content.replaced && inode.blocks > 0 {
+                ops.push(cut_off(inode.blocks));
             }
             // An empty one too: it cuts off the extents that were there.
             if !bytes.is_empty() || is_inline || inode.blocks > 0 {
@@ -377,8 +378,7 @@ impl Inner {
             return Ok(0);
         }
         if content.replaced {
-            let huge = inode.blocks > BLOCKS_CUT_AT_ONCE;
-            ops.push(if huge { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) });
+            ops.push(cut_off(inode.blocks));
         }
         let mut outside = 0;
         for (from, to, over) in content.overlay.iter() {
@@ -395,6 +395,11 @@ impl Inner {
         content_units(ino, &content, ops, runs, chain_max, queue);
         Ok(outside)
     }
+}
+
+/// Cuts off all content of a file with this many blocks.
+fn cut_off(blocks: u64) -> OwnedOp {
+    if blocks > BLOCKS_CUT_AT_ONCE { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) }
 }
 
 /// The whole content, if it is small enough to live in the index.
@@ -467,106 +472,6 @@ fn content_units(
     flush(&mut unit_ops, &mut unit_pages);
 }
 
-fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {
+pub(super) fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {
     Extent { birth: Cno(0), addr, blocks, flags: 0, granule_shift, lead: 0, tail: 0, crcs }
-}
-
-impl Inner {
-    /// Starts writing all pages of a file to data segments; the overlay names
-    /// them from now on.
-    pub(super) fn write_behind(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
-        let fork = self.state.inode(ino)?.map_or(0, |i| i.fork);
-        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
-        let runs = content.take_runs();
-        let mut extents = Vec::new();
-        for (start, run) in &runs {
-            self.pages -= run.len() as u64;
-            let mut done = 0;
-            while done < run.len() {
-                let block = start + done as u64;
-                let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
-                let want = (run.len() - done).min(window as usize);
-                let (addr, count) = self.allocate_data(fs, (ino, fork, block), want as u32)?;
-                let pages = &run[done..done + count as usize];
-                extents.push((block, addr, pages));
-                done += count as usize;
-            }
-        }
-        let placed = merge_adjacent(extents);
-        for group in placed {
-            self.start_data_write(fs, ino, &group)?;
-        }
-        Ok(())
-    }
-
-    fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
-        let stamp = self.data_stamp(fs.clock.wall());
-        let mut closed = Vec::new();
-        let got = self.data.allocate(owner, want, 0, stamp, &fs.storage, &mut self.state.segments, &mut closed);
-        self.start_summaries(fs, closed)?;
-        got.ok_or(Error::NoSpace)
-    }
-
-    /// Starts writing summaries of data partials.
-    pub(super) fn start_summaries(&mut self, fs: &Fs, closed: impl IntoIterator<Item = DataSummary>) -> Result<()> {
-        for DataSummary { addr, bytes } in closed {
-            let ticket = fs.storage.submit_write(addr, Arc::new(bytes))?;
-            self.writes.push(DataWrite { ino: Ino(0), addr, blocks: 1, ticket });
-        }
-        Ok(())
-    }
-
-    /// One device write for runs that lie next to each other on the device.
-    fn start_data_write(&mut self, fs: &Fs, ino: Ino, group: &[(u64, Addr, &[Page])]) -> Result<()> {
-        let Some((_, first, _)) = group.first() else { return Ok(()) };
-        let blocks: usize = group.iter().map(|(_, _, p)| p.len()).sum();
-        let mut buf = AlignedBuf::zeroed(blocks * BLOCK_BYTES);
-        let mut at = 0;
-        for (block, addr, pages) in group {
-            let start = at;
-            for page in *pages {
-                buf[at..at + BLOCK_BYTES].copy_from_slice(&page[..]);
-                at += BLOCK_BYTES;
-            }
-            let granule = 1usize << COARSE_GRANULE_SHIFT;
-            let coarse = pages.len() >= 4 * granule && pages.len() % granule == 0 && block % granule as u64 == 0;
-            let shift = if coarse { COARSE_GRANULE_SHIFT } else { 0 };
-            let crcs = buf[start..at].chunks_exact(BLOCK_BYTES << shift).map(nenrin_format::crc).collect();
-            let extent = new_extent(*addr, pages.len() as u32, shift, crcs);
-            if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
-                c.overlay.set(*block, block + pages.len() as u64, Over::Extent(extent));
-            }
-        }
-        self.counters.data_blocks += blocks as u64;
-        let buf = Arc::new(buf);
-        self.inflight.insert(*first, buf.clone());
-        let ticket = fs.storage.submit_write(*first, buf)?;
-        self.writes.push(DataWrite { ino, addr: *first, blocks: blocks as u32, ticket });
-        Ok(())
-    }
-}
-
-/// Groups placed runs that follow each other on the device, up to 4 MiB.
-fn merge_adjacent(extents: Vec<(u64, Addr, &[Page])>) -> Vec<Vec<(u64, Addr, &[Page])>> {
-    const GROUP_BLOCKS_MAX: usize = 1024;
-    let mut groups: Vec<Vec<(u64, Addr, &[Page])>> = Vec::new();
-    let mut blocks = 0;
-    for e in extents {
-        let follows = groups.last().and_then(|g| g.last()).is_some_and(|(_, addr, pages)| {
-            addr.add(pages.len() as u32) == e.1
-                && addr.segment() == e.1.segment()
-                && blocks + e.2.len() <= GROUP_BLOCKS_MAX
-        });
-        match groups.last_mut() {
-            Some(g) if follows => {
-                blocks += e.2.len();
-                g.push(e);
-            }
-            _ => {
-                blocks = e.2.len();
-                groups.push(vec![e]);
-            }
-        }
-    }
-    groups
 }

@@ -13,6 +13,7 @@
 
 mod attrs;
 mod background;
+mod behind;
 mod checkpoint;
 mod cleaning;
 mod commit;
@@ -82,6 +83,8 @@ struct Batch {
     bytes: usize,
     files: BTreeSet<Ino>,
     waiters: Vec<Done>,
+    /// Blocks that MOVE records in it name.
+    moved_blocks: u64,
     since: Option<u64>,
 }
 

@@ -5,9 +5,11 @@ use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result};
 use nenrin_format::items::{self, Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, Record};
-use nenrin_format::{BLOCK_BYTES, Ino, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+use nenrin_format::{BLOCK_BYTES, INLINE_BYTES_MAX, Ino, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use std::ops::ControlFlow;
 
+/// Units of st_blocks in a block.
+const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
 /// Most links to one inode.
 const LINKS_MAX: u32 = 65_000;
 
@@ -23,7 +25,7 @@ pub(super) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
             FileKind::Directory => inode.entries * 32,
             _ => inode.size,
         },
-        blocks_512: inode.blocks * (BLOCK_BYTES as u64 / 512),
+        blocks_512: inode.blocks * SECTORS,
         atime: inode.atime,
         mtime: inode.mtime,
         ctime: inode.ctime,
@@ -58,8 +60,14 @@ impl Inner {
         let mut attr = attr_of(ino, &inode);
         if at == At::Live {
             if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
-                attr.blocks_512 += c.pages.len() as u64 * (BLOCK_BYTES as u64 / 512);
+                attr.blocks_512 = c.blocks_over(inode.blocks) * SECTORS;
             }
+        }
+        // A file that its inode holds has no blocks, and must not look like one
+        // that is all hole: tar(1) and others would not read it.
+        let held = attr.kind() == FileKind::Regular && (1..=INLINE_BYTES_MAX as u64).contains(&attr.size);
+        if held && attr.blocks_512 == 0 {
+            attr.blocks_512 = 1;
         }
         Ok(attr)
     }
@@ -73,8 +81,8 @@ impl Inner {
     /// Forgets uncommitted content of an inode that is gone.
     fn forget_content(&mut self, ino: Ino) {
         if self.is_unused(ino) {
-            if let Some(c) = self.files.remove(&ino).and_then(|f| f.content) {
-                self.pages -= c.pages.len() as u64;
+            if let Some(mut c) = self.files.remove(&ino).and_then(|f| f.content) {
+                self.let_go(&mut c);
             }
             self.batch.files.remove(&ino);
         }

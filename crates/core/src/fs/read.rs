@@ -145,6 +145,9 @@ impl Inner {
     /// The bytes of an extent that is still on its way to the device.
     fn in_flight(&self, e: &Extent) -> Option<Vec<u8>> {
         let (start, buf) = self.inflight.range(..=e.addr).next_back()?;
+        if start.segment() != e.addr.segment() {
+            return None;
+        }
         let first = (e.addr.0 - start.0) as usize * BLOCK_BYTES;
         buf.get(first..first + e.blocks as usize * BLOCK_BYTES).map(<[u8]>::to_vec)
     }

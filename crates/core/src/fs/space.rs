@@ -19,16 +19,21 @@ const SWEEP_ITEMS: u32 = 4096;
 const ROUNDS_MAX: u32 = 12;
 
 impl Inner {
-    fn dirty_nodes(&self) -> u64 {
+    pub(super) fn dirty_nodes(&self) -> u64 {
         let history: usize = self.state.history.iter().map(|t: &HistoryTree| t.tree.dirty_nodes()).sum();
         (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
     }
 
-    /// Segments kept back: for the chain, and for two index checkpoints.
-    fn reserve_segments(&self, fs: &Fs) -> u64 {
+    /// Segments that an index checkpoint may take now, with the chain around it.
+    pub(super) fn checkpoint_segments(&self, fs: &Fs) -> u64 {
         let per_segment = u64::from(fs.storage.segment_blocks.saturating_sub(2) / NODE_BLOCKS).max(1);
-        let one = (self.dirty_nodes() + 4).div_ceil(per_segment) + 1;
-        4 + 4 * one
+        2 * ((self.dirty_nodes() + 6).div_ceil(per_segment) + 1) + 2
+    }
+
+    /// Segments kept back from content: for two index checkpoints, and for
+    /// what cleaning copies.
+    fn reserve_segments(&self, fs: &Fs) -> u64 {
+        2 * self.checkpoint_segments(fs) + 2
     }
 
     /// Blocks that can be accepted without making room.
@@ -37,19 +42,26 @@ impl Inner {
         let segments = self.state.segments.free_count().saturating_sub(reserve);
         // A page costs itself, its share of summaries, and its share of nodes.
         let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
-        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records)
+        // Each page or record may dirty a node that is clean now.
+        let nodes = (self.pages + self.batch.records.len() as u64).min(self.state.live.nodes());
+        let nodes = nodes * 2 * u64::from(NODE_BLOCKS);
+        (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
     }
 
     /// Space and counts.
     pub(super) fn usage(&self, fs: &Fs) -> Usage {
         let reserve = self.reserve_segments(fs);
-        let pending = self.state.segments.pending_count() * u64::from(fs.storage.segment_blocks - 1);
         let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
         let nodes = self.state.live.nodes() + self.state.space.nodes();
-        let available = self.free_blocks(fs, reserve) + pending + self.state.history_blocks;
+        let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
+        // What cleaning can bring together, less what it leaves in segments
+        // that are not worth it. History may be shed, so it counts as room.
+        let segments = self.state.segments.count().saturating_sub(reserve);
+        let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
+        let available = usable.saturating_sub(live + self.pages / 16);
         Usage {
             total_blocks: total,
-            live_blocks: self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS),
+            live_blocks: live,
             history_blocks: self.state.history_blocks,
             available_blocks: available.min(total),
             inodes: self.state.inodes,
@@ -86,10 +98,7 @@ impl Fs {
     pub(super) fn room_to_remove(&self) -> Result<MutexGuard<'_, Inner>> {
         for round in 0..ROUNDS_MAX {
             let inner = self.lock_to_change()?;
-            let reserve = inner.reserve_segments(self);
-            if inner.state.segments.free_count() * 2 >= reserve
-                || inner.state.segments.pending_count() == 0 && round > 0
-            {
+            if inner.state.segments.free_count() > inner.checkpoint_segments(self) + 1 {
                 return Ok(inner);
             }
             drop(inner);

@@ -11,6 +11,8 @@ use std::sync::MutexGuard;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Largest file in bytes: offsets are signed to the kernel.
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Whole blocks in one call from which they skip being pages.
+const DIRECT_BLOCKS_MIN: u64 = 32;
 /// Pages of one file at which they are written behind.
 const WRITE_BEHIND_PAGES: usize = 256;
 
@@ -105,14 +107,31 @@ impl Fs {
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();
-        copy_in(content, offset, data);
+        // Large whole blocks go straight to where the device takes them from.
+        let whole = (offset.div_ceil(BLOCK), end / BLOCK);
+        let direct = whole.1.saturating_sub(whole.0) >= DIRECT_BLOCKS_MIN;
+        if direct {
+            let from = (whole.0 * BLOCK - offset) as usize;
+            let to = (whole.1 * BLOCK - offset) as usize;
+            copy_in(content, offset, &data[..from]);
+            copy_in(content, whole.1 * BLOCK, &data[to..]);
+            let mut rest = content.pages.split_off(&whole.0);
+            let mut behind = rest.split_off(&whole.1);
+            content.pages.append(&mut behind);
+        } else {
+            copy_in(content, offset, data);
+        }
         content.size = content.size.max(end);
         content.mtime = wall;
         content.ctime = wall;
         content.editor_uid = uid;
         content.version += 1;
         let pages = content.pages.len();
-        inner.pages += (pages - before) as u64;
+        inner.pages = inner.pages + pages as u64 - before as u64;
+        if direct {
+            let (from, to) = (whole.0 * BLOCK - offset, whole.1 * BLOCK - offset);
+            inner.write_ahead(self, ino, whole.0, &data[from as usize..to as usize])?;
+        }
         if pages >= WRITE_BEHIND_PAGES {
             inner.write_behind(self, ino)?;
         }

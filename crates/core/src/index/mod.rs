@@ -15,6 +15,7 @@
 //! 2. A look-up reads at most one node for each level, a change at most three.
 //! 3. Damaged nodes are errors: they never cause a panic, a loop or a wrong order.
 
+mod audit;
 mod cache;
 mod change;
 mod node;
@@ -26,10 +27,12 @@ use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use nenrin_format::Addr;
 use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId, VALUE_BYTES_MAX};
 use nenrin_format::root::TreeRoot;
 
+pub use audit::{Unverified, Verified};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
 pub use write::{Frozen, Place};
 
@@ -337,14 +340,14 @@ impl Tree {
     }
 
     /// Makes the node that starts at `key` on `level`, and the path to it, dirty
-    /// if it still is the version at `ptr`; returns whether it was. So the next
+    /// if it still is the version with a copy at `copy`; returns whether it was. So the next
     /// checkpoint moves it elsewhere, for cleaning index segments.
     ///
     /// # Errors
     /// As [`Tree::get`].
-    pub fn touch(&mut self, cache: &NodeCache, level: u8, key: &Key, ptr: &NodePtr) -> Result<bool> {
+    pub fn touch(&mut self, cache: &NodeCache, level: u8, key: &Key, copy: Addr) -> Result<bool> {
         self.check_level()?;
-        if self.version_at(cache, level, key)? != Some(*ptr) {
+        if !self.version_at(cache, level, key)?.is_some_and(|ptr| ptr.copies.contains(&copy)) {
             return Ok(false);
         }
         let (root, root_level, mut change) = self.change(cache);

@@ -336,9 +336,9 @@ fn apply(v: &mut Volume, views: &mut Vec<(Tree, Model)>, op: &Op, step: u64) {
             let all = v.versions();
             if let Some((level, first, ptr)) = all.get(n % all.len().max(1)) {
                 let dirty = v.tree.dirty_nodes();
-                let did = v.tree.touch(&v.cache, *level, first, ptr).unwrap();
+                let did = v.tree.touch(&v.cache, *level, first, ptr.copies[1]).unwrap();
                 assert!(did == (v.tree.dirty_nodes() > dirty));
-                assert!(!v.tree.touch(&v.cache, *level, first, ptr).unwrap());
+                assert!(!v.tree.touch(&v.cache, *level, first, ptr.copies[1]).unwrap());
             }
         }
         Op::View => views.push((v.tree.clone(), v.model.clone())),

@@ -1,5 +1,5 @@
 //! A volume in memory with a clock that the test moves.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
 
 use nenrin_core::format::Time;
 use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};

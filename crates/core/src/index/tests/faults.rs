@@ -33,7 +33,7 @@ fn use_all(disk: &Arc<Disk>, root: &TreeRoot, items: u64) -> bool {
     };
     good &= tree.scan(&cache, &key(0), &last_key(), &mut each).is_ok();
     for i in (0..items).step_by(11) {
-        good &= tree.touch(&cache, (i % 4) as u8, &key(i), &root.ptr.unwrap()).is_ok();
+        good &= tree.touch(&cache, (i % 4) as u8, &key(i), root.ptr.unwrap().copies[0]).is_ok();
         good &= tree.insert(&cache, key(i), value((i * 7 % 4600) as usize, i)).is_ok();
         good &= tree.insert(&cache, key(i).died(i), value(9, i)).is_ok();
         good &= tree.remove(&cache, &key(i + 1)).is_ok();

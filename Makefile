@@ -1,0 +1,56 @@
+# Each target is sufficient by itself on a fresh Debian 12 or Ubuntu 24.04 with Rust 1.85 or newer.
+
+IMAGE ?= nenrin.img
+SIZE  ?= 1G
+MNT   ?= mnt
+
+.PHONY: help build mount umount test lint bench soak install uninstall clean
+
+help:
+	@echo 'make mount    build, make a volume in $(IMAGE) if there is none, mount it at ./$(MNT)'
+	@echo 'make umount   undo that (the volume stays)'
+	@echo 'make test     every test, under 25 minutes on two cores'
+	@echo 'make build    the release build: target/release/nenrin'
+	@echo 'make lint     formatting and lints'
+	@echo 'make bench    benchmarks against other file systems (needs root)'
+	@echo 'make soak     the long tests, bounded and resumable'
+	@echo 'make install  nenrin and its mount, mkfs and fsck helpers under PREFIX (/usr/local)'
+
+build:
+	@scripts/setup.sh build
+	@scripts/build.sh
+
+mount:
+	@scripts/setup.sh mount
+	@scripts/build.sh
+	@scripts/mount.sh '$(IMAGE)' '$(SIZE)' '$(MNT)'
+
+umount:
+	@scripts/umount.sh '$(MNT)'
+
+test:
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+lint:
+	@scripts/setup.sh lint
+	@scripts/lint.sh
+
+bench:
+	@scripts/setup.sh bench
+	@scripts/bench.sh $(ARGS)
+
+soak:
+	@scripts/setup.sh soak
+	@scripts/soak.sh $(ARGS)
+
+install:
+	@scripts/setup.sh build
+	@scripts/build.sh
+	@scripts/install.sh
+
+uninstall:
+	@scripts/install.sh --remove
+
+clean:
+	@. scripts/lib.sh && find_cargo && "$$CARGO" clean

@@ -1,0 +1,220 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::contender::{Contender, Tools};
+use crate::error::{Error, Result};
+use crate::gate;
+use crate::workload::{GROUPS, Plan};
+
+/// What --help prints.
+pub const HELP: &str = "\
+nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
+
+  --only ROW,...          rows to measure, by name or by its beginning (see --list)
+  --contenders NAME,...   raw, ext4, xfs, btrfs, nenrin; mount options after `+`, as in nenrin+cache=writeback
+  --nenrin PATH           the nenrin program (default: the one beside this program)
+  --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated
+  --nenrin-mount OPTIONS  mount options for every nenrin contender; may be repeated
+  --slices N              slices per contender and row (default 15)
+  --slice-ms N            length of a slice that is bounded by time (default 400)
+  --quick                 5 slices
+  --full                  1,000,000 files in the row about memory instead of 100,000
+  --walk-files N          files in the row about memory
+  --size SIZE             size of each device, as 4G (default) or 2048M
+  --dir DIR               image files and mount points, on a real disk (default ./bench-results/work)
+  --out DIR               results.json and results.md (default ./bench-results)
+  --keep-images           leaves the fully written image files for the next run
+  --gate-cores X          busy cores up to which the machine counts as idle (default 0.2)
+  --gate-wait MS          longest wait for an idle machine before one slice (default 2000)
+  --gate-budget S         longest wait in the whole run (default 600)
+  --render FILE           prints the tables of a results.json and ends
+  --list                  lists the rows and ends
+";
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Task {
+    /// Print this.
+    Print(String),
+    /// Print the tables of an earlier run.
+    Render(PathBuf),
+    /// Measure.
+    Measure(Box<Config>),
+}
+
+/// A run.
+#[derive(Debug)]
+pub struct Config {
+    /// Names or beginnings of rows; empty for all.
+    pub only: Vec<String>,
+    /// Contenders; empty for those of each row.
+    pub contenders: Vec<Contender>,
+    /// Programs and their words.
+    pub tools: Tools,
+    /// Sizes.
+    pub plan: Plan,
+    /// Length of a slice.
+    pub budget: Duration,
+    /// Images and mount points.
+    pub work: PathBuf,
+    /// Results.
+    pub out: PathBuf,
+    /// Leave the images.
+    pub keep_images: bool,
+    /// The idle gate.
+    pub gate: gate::Settings,
+    /// The words, for the record.
+    pub arguments: Vec<String>,
+}
+
+fn bad(text: impl Into<String>) -> Error {
+    Error::Refused(text.into())
+}
+
+/// Bytes from `4G`, `512M` or a number of bytes.
+fn size(text: &str) -> Result<u64> {
+    let wrong = || bad(format!("`{text}` is not a size such as 4G or 512M"));
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+/// Reads the words after the program's name.
+pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Task> {
+    let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+    let arguments = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut config = Config {
+        only: Vec::new(),
+        contenders: Vec::new(),
+        tools: Tools { nenrin: None, nenrin_mkfs: Vec::new(), nenrin_mount: Vec::new() },
+        plan: Plan { slices: 15, device_bytes: 4 << 30, walk_files: 100_000 },
+        budget: Duration::from_millis(400),
+        work: PathBuf::from("bench-results/work"),
+        out: PathBuf::from("bench-results"),
+        keep_images: false,
+        gate: gate::Settings { busy_cores: 0.2, window_ms: 100, max_wait_ms: 2_000, budget_ms: 600_000 },
+        arguments,
+    };
+    let mut parser = lexopt::Parser::from_args(words);
+    while let Some(argument) = parser.next().map_err(|e| bad(e.to_string()))? {
+        let lexopt::Arg::Long(name) = argument else {
+            return Err(bad("only options that begin with -- are known; see --help"));
+        };
+        let name = name.to_owned();
+        match name.as_str() {
+            "help" => return Ok(Task::Print(HELP.to_owned())),
+            "list" => return Ok(Task::Print(list())),
+            "quick" => config.plan.slices = 5,
+            "full" => config.plan.walk_files = 1_000_000,
+            "keep-images" => config.keep_images = true,
+            _ => {
+                let value = parser.value().map_err(|e| bad(e.to_string()))?.to_string_lossy().into_owned();
+                if name == "render" {
+                    return Ok(Task::Render(value.into()));
+                }
+                set(&mut config, &name, &value)?;
+            }
+        }
+    }
+    for name in &config.only {
+        if !GROUPS.iter().flat_map(|group| group.rows).any(|row| row.name.starts_with(name.as_str())) {
+            return Err(bad(format!("no row is called `{name}`; see --list")));
+        }
+    }
+    Ok(Task::Measure(Box::new(config)))
+}
+
+fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
+    let number = || value.parse::<u64>().map_err(|_| bad(format!("--{name}: `{value}` is not a number")));
+    match name {
+        "only" => config.only = names(value).map(str::to_owned).collect(),
+        "contenders" => config.contenders = names(value).map(Contender::parse).collect::<Result<_>>()?,
+        "nenrin" => config.tools.nenrin = Some(value.into()),
+        "nenrin-mkfs" => config.tools.nenrin_mkfs.push(value.to_owned()),
+        "nenrin-mount" => config.tools.nenrin_mount.push(value.to_owned()),
+        "slices" => {
+            let slices = u32::try_from(number()?).ok().filter(|n| (1..=1000).contains(n));
+            config.plan.slices = slices.ok_or_else(|| bad("--slices takes 1 to 1000"))?;
+        }
+        "slice-ms" => config.budget = Duration::from_millis(number()?.clamp(10, 10_000)),
+        "walk-files" => config.plan.walk_files = number()?.max(1),
+        "size" => {
+            config.plan.device_bytes = size(value)? & !((1 << 20) - 1);
+            if config.plan.device_bytes < 512 << 20 {
+                return Err(bad("--size: at least 512M (xfs wants 300M, the rows about large files more)"));
+            }
+        }
+        "dir" => config.work = value.into(),
+        "out" => config.out = value.into(),
+        "gate-cores" => {
+            let cores = value.parse().map_err(|_| bad(format!("--gate-cores: `{value}` is not a number")))?;
+            config.gate.busy_cores = cores;
+        }
+        "gate-wait" => config.gate.max_wait_ms = number()?,
+        "gate-budget" => config.gate.budget_ms = number()?.saturating_mul(1000),
+        _ => return Err(bad(format!("unknown option --{name}; see --help"))),
+    }
+    Ok(())
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for group in GROUPS {
+        for row in group.rows {
+            text += &format!("{:<22} {} ({})\n", row.name, row.title, group.contenders.join(", "));
+        }
+    }
+    text
+}
+
+impl Config {
+    /// Whether a row was asked for.
+    pub fn wants(&self, row: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| row.starts_with(name.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(words: &[&str]) -> Config {
+        match parse(words.iter().copied()).unwrap() {
+            Task::Measure(config) => *config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_and_short_forms() {
+        let c = config(&[]);
+        assert_eq!((c.plan.slices, c.plan.device_bytes, c.plan.walk_files), (15, 4 << 30, 100_000));
+        let c = config(&["--quick", "--full", "--size=2048M"]);
+        assert_eq!((c.plan.slices, c.plan.device_bytes, c.plan.walk_files), (5, 2 << 30, 1_000_000));
+    }
+
+    #[test]
+    fn rows_by_beginning() {
+        let c = config(&["--only", "append,stat"]);
+        assert!(c.wants("append-fsync-4") && c.wants("stat") && !c.wants("create"));
+        assert!(parse(["--only", "no-such-row"]).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for words in [&["--slices", "0"][..], &["--size", "1M"], &["--frob", "1"], &["row"], &["--contenders", "zfs"]] {
+            assert!(matches!(parse(words.iter().copied()), Err(Error::Refused(_))), "{words:?}");
+        }
+    }
+}

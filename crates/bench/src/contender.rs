@@ -1,0 +1,193 @@
+//! What is compared: how each contender is named, made and mounted.
+//!
+//! A name is a kind, and for nenrin also mount options: `ext4`, `raw`, `nenrin`, `nenrin+cache=writeback+own_check`.
+
+use std::path::{Path, PathBuf};
+
+use crate::command;
+use crate::error::{Error, Result};
+use crate::machine;
+
+/// Sorts of contenders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The loop device itself: the control.
+    Raw,
+    /// ext4, the reference of all ratios.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// Btrfs.
+    Btrfs,
+    /// This project.
+    Nenrin,
+}
+
+/// One contender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contender {
+    /// Its name, as given.
+    pub name: String,
+    /// Its sort.
+    pub kind: Kind,
+    /// Mount options beyond the defaults.
+    pub options: Vec<String>,
+}
+
+impl Contender {
+    /// Reads a name.
+    pub fn parse(name: &str) -> Result<Self> {
+        let mut words = name.split('+');
+        let kind = match words.next().unwrap_or_default() {
+            "raw" => Kind::Raw,
+            "ext4" => Kind::Ext4,
+            "xfs" => Kind::Xfs,
+            "btrfs" => Kind::Btrfs,
+            "nenrin" => Kind::Nenrin,
+            other => {
+                return Err(Error::Refused(format!(
+                    "unknown contender `{other}`: there are raw, ext4, xfs, btrfs and nenrin, with mount options after \
+                     `+` as in nenrin+cache=writeback"
+                )));
+            }
+        };
+        let options: Vec<String> = words.map(str::to_owned).collect();
+        if kind == Kind::Raw && !options.is_empty() {
+            return Err(Error::Refused("the raw device has no mount options".to_owned()));
+        }
+        Ok(Self { name: name.to_owned(), kind, options })
+    }
+
+    /// The cache mode this contender runs in.
+    pub fn cache_mode(&self) -> &str {
+        let given = self.options.iter().find_map(|o| o.strip_prefix("cache="));
+        match self.kind {
+            Kind::Raw => "direct I/O",
+            Kind::Nenrin => given.unwrap_or("default (writethrough)"),
+            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => "page cache, write-back",
+        }
+    }
+}
+
+/// The programs that make and mount contenders.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// The `nenrin` program, if there is one.
+    pub nenrin: Option<PathBuf>,
+    /// More words for `nenrin mkfs`.
+    pub nenrin_mkfs: Vec<String>,
+    /// More mount options for every nenrin contender.
+    pub nenrin_mount: Vec<String>,
+}
+
+impl Tools {
+    /// Why this contender cannot run here; None when it can.
+    pub fn missing(&self, contender: &Contender) -> Option<String> {
+        let needed = match contender.kind {
+            Kind::Raw => return None,
+            Kind::Nenrin if self.nenrin.is_some() => return None,
+            Kind::Nenrin => return Some("no nenrin program: build it (make build) or give --nenrin PATH".to_owned()),
+            Kind::Ext4 => ("mkfs.ext4", "e2fsprogs"),
+            Kind::Xfs => ("mkfs.xfs", "xfsprogs"),
+            Kind::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
+        };
+        (!command::find(needed.0)).then(|| format!("{} is missing: apt-get install {}", needed.0, needed.1))
+    }
+
+    /// Version line of the program that makes this contender.
+    pub fn version(&self, contender: &Contender) -> Option<(String, String)> {
+        let (program, flag) = match contender.kind {
+            Kind::Raw => return None,
+            Kind::Ext4 => ("mkfs.ext4".to_owned(), "-V"),
+            Kind::Xfs => ("mkfs.xfs".to_owned(), "-V"),
+            Kind::Btrfs => ("mkfs.btrfs".to_owned(), "-V"),
+            Kind::Nenrin => (self.nenrin.as_ref()?.display().to_string(), "--version"),
+        };
+        let version = machine::version(&program, &[flag])?;
+        Some((if contender.kind == Kind::Nenrin { "nenrin".to_owned() } else { program }, version))
+    }
+
+    /// All mount options given for this contender.
+    pub fn mount_options(&self, contender: &Contender) -> Vec<String> {
+        let common: &[String] = if contender.kind == Kind::Nenrin { &self.nenrin_mount } else { &[] };
+        common.iter().chain(&contender.options).cloned().collect()
+    }
+
+    /// The mkfs command; None for the raw device. Nothing discards, and nothing is left for later.
+    pub fn mkfs_command(&self, contender: &Contender, device: &Path) -> Option<Vec<String>> {
+        let nenrin = self.nenrin.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
+        let mut line: Vec<String> = match contender.kind {
+            Kind::Raw => return None,
+            Kind::Ext4 => words("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
+            Kind::Xfs => words("mkfs.xfs -q -f -K"),
+            Kind::Btrfs => words("mkfs.btrfs -q -f -K"),
+            Kind::Nenrin => {
+                let mut line = vec![nenrin, "mkfs".to_owned(), "--force".to_owned()];
+                line.extend(self.nenrin_mkfs.iter().cloned());
+                line
+            }
+        };
+        line.push(device.display().to_string());
+        Some(line)
+    }
+
+    /// The mount command; None for the raw device. The one of nenrin stays in the foreground, as the daemon.
+    pub fn mount_command(&self, contender: &Contender, device: &Path, point: &Path) -> Option<Vec<String>> {
+        let options = self.mount_options(contender).join(",");
+        let mut line = match contender.kind {
+            Kind::Raw => return None,
+            Kind::Ext4 => words("mount -t ext4"),
+            Kind::Xfs => words("mount -t xfs"),
+            Kind::Btrfs => words("mount -t btrfs"),
+            Kind::Nenrin => {
+                vec![self.nenrin.as_ref()?.display().to_string(), "mount".to_owned(), "-f".to_owned()]
+            }
+        };
+        if !options.is_empty() {
+            line.extend(["-o".to_owned(), options]);
+        }
+        line.extend([device.display().to_string(), point.display().to_string()]);
+        Some(line)
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> Tools {
+        Tools { nenrin: Some("/n".into()), nenrin_mkfs: vec![], nenrin_mount: vec!["checkpoint=5".into()] }
+    }
+
+    #[test]
+    fn names() {
+        let c = Contender::parse("nenrin+cache=writeback+own_check").unwrap();
+        assert_eq!((c.kind, c.options.len(), c.cache_mode()), (Kind::Nenrin, 2, "writeback"));
+        assert_eq!(Contender::parse("ext4").unwrap().kind, Kind::Ext4);
+        assert!(Contender::parse("zfs").is_err());
+        assert!(Contender::parse("raw+x").is_err());
+    }
+
+    #[test]
+    fn nothing_discards_at_mkfs() {
+        let line = |name| tools().mkfs_command(&Contender::parse(name).unwrap(), Path::new("/d")).unwrap().join(" ");
+        assert!(line("ext4").contains("nodiscard"));
+        assert!(line("xfs").contains(" -K "));
+        assert!(line("btrfs").contains(" -K "));
+        assert_eq!(line("nenrin"), "/n mkfs --force /d");
+    }
+
+    #[test]
+    fn options_of_all_and_of_one() {
+        let c = Contender::parse("nenrin+own_check").unwrap();
+        let line = tools().mount_command(&c, Path::new("/d"), Path::new("/m")).unwrap().join(" ");
+        assert_eq!(line, "/n mount -f -o checkpoint=5,own_check /d /m");
+        let c = Contender::parse("ext4").unwrap();
+        let line = tools().mount_command(&c, Path::new("/d"), Path::new("/m")).unwrap().join(" ");
+        assert_eq!(line, "mount -t ext4 /d /m");
+    }
+}

@@ -1,0 +1,259 @@
+//! `nenrin-bench`: one harness and one result schema for every benchmark of the project.
+//!
+//! Contenders live on loop devices over fully written files of one disk and take turns slice by slice, so that what else
+//! happens on the machine hits all of them; every slice waits for an idle machine first. See `workload` for the rows,
+//! `schema` for what is written down, `slice` for the taking of turns.
+
+mod args;
+mod command;
+mod contender;
+mod disk;
+mod error;
+mod gate;
+mod machine;
+mod report;
+mod schema;
+mod site;
+mod slice;
+mod stats;
+mod sys;
+mod watchdog;
+mod workload;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::args::{Config, Task};
+use crate::contender::Contender;
+use crate::error::{Doing, Error, Result};
+use crate::schema::Results;
+use crate::workload::{GROUPS, Group};
+
+const EXIT_INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let outcome = args::parse(std::env::args_os().skip(1)).and_then(|task| match task {
+        Task::Print(text) => {
+            print!("{text}");
+            Ok(())
+        }
+        Task::Render(path) => render(&path),
+        Task::Measure(config) => measure(*config),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Interrupted) => {
+            eprintln!("nenrin-bench: interrupted; everything was unmounted and detached");
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("nenrin-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn render(path: &Path) -> Result<()> {
+    let text = fs::read_to_string(path).doing(|| format!("reading {}", path.display()))?;
+    let results: Results =
+        serde_json::from_str(&text).map_err(|e| Error::Refused(format!("{}: {e}", path.display())))?;
+    if results.schema_version != schema::VERSION {
+        return Err(Error::Refused(format!("schema version {} is not known here", results.schema_version)));
+    }
+    for row in &results.rows {
+        print!("{}", report::table(row));
+    }
+    Ok(())
+}
+
+/// The work directory: locked, and emptied of what this run made when dropped.
+struct WorkDirectory {
+    path: PathBuf,
+    keep_images: bool,
+    _lock: File,
+}
+
+impl WorkDirectory {
+    fn open(path: &Path, keep_images: bool) -> Result<Self> {
+        fs::create_dir_all(path).doing(|| format!("making {}", path.display()))?;
+        let path = path.canonicalize().doing(|| format!("looking at {}", path.display()))?;
+        let lock = File::create(path.join("lock")).doing(|| "making the lock".to_owned())?;
+        sys::try_lock(&lock).map_err(|_| {
+            Error::Refused(format!("another benchmark works in {}; wait for it or give --dir", path.display()))
+        })?;
+        let directory = Self { path, keep_images, _lock: lock };
+        directory.clear_leftovers();
+        Ok(directory)
+    }
+
+    /// Unmounts and detaches what an earlier run left here when it was killed. Whoever holds the lock owns all of it.
+    fn clear_leftovers(&self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for point in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+            if Path::new(point).parent() == Some(&self.path) {
+                eprintln!("nenrin-bench: unmounting {point}, left by an earlier run");
+                command::best_effort("unmounting", command::run(&["umount", "-l", point]));
+            }
+        }
+        let Ok(blocks) = fs::read_dir("/sys/block") else { return };
+        for entry in blocks.flatten() {
+            let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+            if Path::new(backing.trim()).parent() == Some(&self.path) {
+                let device = Path::new("/dev").join(entry.file_name());
+                eprintln!("nenrin-bench: detaching {}, left by an earlier run", device.display());
+                disk::detach(&device);
+            }
+        }
+    }
+}
+
+impl Drop for WorkDirectory {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let image = name.starts_with("image-") && !self.keep_images;
+            if image || name.starts_with("log-") || name == "lock" {
+                command::best_effort("removing a file of this run", fs::remove_file(entry.path()));
+            }
+        }
+        if !self.keep_images {
+            // Fails when somebody else put something there, which then stays.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Contenders of a group that can run here; the others are noted.
+fn able(group: &Group, config: &Config, notes: &mut BTreeSet<String>) -> Result<Vec<Contender>> {
+    let named: Result<Vec<Contender>> = group.contenders.iter().map(|name| Contender::parse(name)).collect();
+    let wanted = if config.contenders.is_empty() { named? } else { config.contenders.clone() };
+    let mut able = Vec::new();
+    for contender in wanted.into_iter().filter(|c| group.kinds.contains(&c.kind)) {
+        match config.tools.missing(&contender) {
+            Some(reason) => {
+                if notes.insert(format!("{} left out: {reason}", contender.name)) {
+                    eprintln!("nenrin-bench: {} is left out: {reason}", contender.name);
+                }
+            }
+            None => able.push(contender),
+        }
+    }
+    Ok(able)
+}
+
+fn check_space(work: &Path, config: &Config, most: usize) -> Result<()> {
+    let space = sys::space(work).doing(|| format!("asking for the space of {}", work.display()))?;
+    let there: u64 =
+        (0..most).filter_map(|slot| fs::metadata(work.join(format!("image-{slot}.img"))).ok()).map(|m| m.len()).sum();
+    let needed = (most as u64 * config.plan.device_bytes).saturating_sub(there) + (1 << 30);
+    if needed > space.available {
+        return Err(Error::Refused(format!(
+            "{} needs {} MiB and has {} MiB: give a smaller --size, fewer --contenders or another --dir",
+            work.display(),
+            needed >> 20,
+            space.available >> 20
+        )));
+    }
+    Ok(())
+}
+
+fn measure(mut config: Config) -> Result<()> {
+    if !sys::is_root() {
+        return Err(Error::Refused("loop devices and mounts need root: run it with sudo".to_owned()));
+    }
+    let missing: Vec<&str> = ["losetup", "mount", "umount"].into_iter().filter(|p| !command::find(p)).collect();
+    if !missing.is_empty() {
+        return Err(Error::Refused(format!("{} missing: install util-linux and mount", missing.join(", "))));
+    }
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("nenrin")));
+    let nenrin = config.tools.nenrin.clone().or(beside).filter(|path| path.is_file());
+    config.tools.nenrin = nenrin.and_then(|path| path.canonicalize().ok());
+    sys::catch_signals();
+    let directory = WorkDirectory::open(&config.work, config.keep_images)?;
+    fs::create_dir_all(&config.out).doing(|| format!("making {}", config.out.display()))?;
+
+    let mut notes = BTreeSet::new();
+    let mut todo = Vec::new();
+    for group in GROUPS.iter().filter(|group| group.rows.iter().any(|row| config.wants(row.name))) {
+        let contenders = able(group, &config, &mut notes)?;
+        if !contenders.is_empty() {
+            todo.push((group, contenders));
+        }
+    }
+    check_space(&directory.path, &config, todo.iter().map(|(_, c)| c.len()).max().unwrap_or(0))?;
+
+    let mut results = Results {
+        schema: schema::NAME.to_owned(),
+        schema_version: schema::VERSION,
+        started: machine::now(),
+        finished: String::new(),
+        complete: false,
+        settings: schema::Settings {
+            arguments: config.arguments.clone(),
+            slices: config.plan.slices,
+            slice_ms: u64::try_from(config.budget.as_millis()).unwrap_or(u64::MAX),
+            device_bytes: config.plan.device_bytes,
+            walk_files: config.plan.walk_files,
+            gate: config.gate.clone(),
+        },
+        machine: machine::collect(&directory.path),
+        rows: Vec::new(),
+        notes: notes.into_iter().collect(),
+    };
+    let contenders = todo.iter().flat_map(|(_, contenders)| contenders);
+    results.machine.versions = contenders.filter_map(|c| config.tools.version(c)).collect();
+    run_all(&config, &directory, &todo, &mut results)
+}
+
+fn run_all(
+    config: &Config,
+    directory: &WorkDirectory,
+    todo: &[(&Group, Vec<Contender>)],
+    results: &mut Results,
+) -> Result<()> {
+    let mut bench = slice::Bench {
+        plan: config.plan,
+        budget: config.budget,
+        tools: config.tools.clone(),
+        work: directory.path.clone(),
+        gate: gate::Gate::new(config.gate.clone(), machine::Processors),
+        watchdog: watchdog::Watchdog::default(),
+    };
+    for (group, contenders) in todo {
+        let rows = bench.run(group, contenders, |row| config.wants(row))?;
+        for row in rows {
+            print!("{}", report::table(&row));
+            results.rows.push(row);
+        }
+        save(config, results)?;
+    }
+    results.complete = true;
+    save(config, results)?;
+    let files = ["results.json", "results.md"].map(|name| config.out.join(name).display().to_string());
+    println!("\nwritten: {}", files.join(", "));
+    let failed: BTreeSet<&str> = results
+        .rows
+        .iter()
+        .flat_map(|row| &row.contenders)
+        .filter(|entry| entry.error.is_some())
+        .map(|entry| entry.name.as_str())
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Wrong(format!("without a complete result: {}", failed.into_iter().collect::<Vec<_>>().join(", "))))
+}
+
+fn save(config: &Config, results: &mut Results) -> Result<()> {
+    results.finished = machine::now();
+    results.machine.load_end = machine::load_average();
+    let json = serde_json::to_string_pretty(results).map_err(|e| Error::Refused(e.to_string()))?;
+    for (name, text) in [("results.json", json), ("results.md", report::markdown(results))] {
+        let path = config.out.join(name);
+        fs::write(&path, text).doing(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}

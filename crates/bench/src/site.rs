@@ -1,0 +1,220 @@
+//! A contender on its disk: made, mounted, looked after and unmounted.
+//!
+//! Invariants
+//! 1. Whatever this mounted or started is unmounted and ended when the value is dropped, however the run ends.
+//! 2. A daemon runs in its own process group, so that Ctrl-C reaches the harness alone, which then unmounts in order.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::command::{self, run, run_with};
+use crate::contender::{Contender, Kind, Tools};
+use crate::disk::Disk;
+use crate::error::{Doing, Error, Result};
+use crate::{machine, sys};
+
+const MOUNT_LIMIT: Duration = Duration::from_secs(60);
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A contender with its disk and, while mounted, its mount.
+pub struct Site {
+    /// Who this is.
+    pub contender: Contender,
+    /// Where it lives.
+    pub disk: Disk,
+    tools: Tools,
+    point: PathBuf,
+    log: PathBuf,
+    mounted: bool,
+    daemon: Option<Child>,
+}
+
+impl Site {
+    /// A site that is neither made nor mounted.
+    pub fn new(contender: Contender, disk: Disk, tools: Tools, work: &Path) -> Result<Self> {
+        let point = work.join(format!("mnt-{}", contender.name));
+        fs::create_dir_all(&point).doing(|| format!("making {}", point.display()))?;
+        let log = work.join(format!("log-{}.txt", contender.name));
+        Ok(Self { contender, disk, tools, point, log, mounted: false, daemon: None })
+    }
+
+    /// The mount point.
+    pub fn root(&self) -> &Path {
+        &self.point
+    }
+
+    /// A path on the contender.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// Makes an empty file system on a fully written device.
+    pub fn make(&mut self) -> Result<()> {
+        let Some(line) = self.tools.mkfs_command(&self.contender, self.disk.device()) else { return Ok(()) };
+        self.disk.wipe()?;
+        // mke2fs would zero by ZERO_RANGE, which leaves unwritten extents below the loop device.
+        run_with(&line, &[("UNIX_IO_NOZEROOUT", "1")])?;
+        self.disk.fill_holes()?;
+        Ok(())
+    }
+
+    /// Mounts and waits until the root can be looked at; how long that took from the start of the command.
+    pub fn mount(&mut self) -> Result<Duration> {
+        let Some(line) = self.tools.mount_command(&self.contender, self.disk.device(), &self.point) else {
+            return Ok(Duration::ZERO);
+        };
+        let begin = Instant::now();
+        if self.contender.kind == Kind::Nenrin {
+            self.start_daemon(&line)?;
+        } else {
+            run(&line)?;
+        }
+        self.mounted = true;
+        Ok(begin.elapsed())
+    }
+
+    fn start_daemon(&mut self, line: &[String]) -> Result<()> {
+        let Some((program, arguments)) = line.split_first() else { return Ok(()) };
+        let log = File::create(&self.log).doing(|| format!("making {}", self.log.display()))?;
+        let copy = log.try_clone().doing(|| format!("sharing {}", self.log.display()))?;
+        let outside = fs::metadata(&self.point).doing(|| format!("looking at {}", self.point.display()))?.dev();
+        let begin = Instant::now();
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(copy)
+            .process_group(0)
+            .spawn()
+            .doing(|| format!("starting `{}`", line.join(" ")))?;
+        let daemon = self.daemon.insert(child);
+        loop {
+            if fs::metadata(&self.point).is_ok_and(|m| m.dev() != outside) {
+                return Ok(());
+            }
+            let ended = daemon.try_wait().doing(|| "waiting for the daemon".to_owned())?;
+            let status = match ended {
+                Some(status) => status.to_string(),
+                None if begin.elapsed() > MOUNT_LIMIT => "not mounted after a minute".to_owned(),
+                None if sys::interrupted() => return Err(Error::Interrupted),
+                None => {
+                    std::thread::sleep(Duration::from_micros(200));
+                    continue;
+                }
+            };
+            let text = fs::read_to_string(&self.log).unwrap_or_default();
+            let outcome = format!("{status}: {}", command::tail(text.trim(), 600));
+            return Err(Error::Command { line: line.join(" "), outcome });
+        }
+    }
+
+    /// Unmounts and waits for the daemon's end.
+    pub fn unmount(&mut self) -> Result<()> {
+        if !self.mounted && self.daemon.is_none() {
+            return Ok(());
+        }
+        // A slice that failed may have left the harness inside.
+        std::env::set_current_dir("/").doing(|| "leaving the mount".to_owned())?;
+        let point = self.point.display().to_string();
+        let mut result = Ok(String::new());
+        if self.mounted {
+            for attempt in 0..20 {
+                result = if attempt < 19 { run(&["umount", &point]) } else { run(&["umount", "-l", &point]) };
+                if result.is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        self.mounted = false;
+        let ended = self.end_daemon();
+        result.map(drop).and(ended)
+    }
+
+    fn end_daemon(&mut self) -> Result<()> {
+        let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
+        let begin = Instant::now();
+        while begin.elapsed() < UNMOUNT_LIMIT {
+            match daemon.try_wait().doing(|| "waiting for the daemon".to_owned())? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(Error::Wrong(format!("the daemon ended with {status}"))),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+        command::best_effort("killing a daemon that did not end", daemon.kill());
+        command::best_effort("waiting for it", daemon.wait());
+        Err(Error::Wrong("the daemon did not end within a minute of umount and was killed".to_owned()))
+    }
+
+    /// Unmounts and mounts again; how long mounting took.
+    pub fn remount(&mut self) -> Result<Duration> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    /// Kills the daemon as a crash would, and clears the dead mount.
+    pub fn crash(&mut self) -> Result<()> {
+        let Some(mut daemon) = self.daemon.take() else {
+            return Err(Error::Wrong(format!("{} has no daemon to kill", self.contender.name)));
+        };
+        daemon.kill().doing(|| "killing the daemon".to_owned())?;
+        daemon.wait().doing(|| "waiting for the killed daemon".to_owned())?;
+        run(&["umount", "-l", &self.point.display().to_string()])?;
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// Process id of the daemon.
+    pub fn daemon(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+
+    /// How the daemon ended and the end of what it printed, when it ended by itself.
+    pub fn daemon_end(&mut self) -> Option<String> {
+        let status = self.daemon.as_mut()?.try_wait().ok()??;
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        Some(format!("the daemon ended with {status}: {}", command::tail(text.trim(), 600)))
+    }
+
+    /// Processor time the daemon has used.
+    pub fn daemon_time(&self) -> Option<Duration> {
+        machine::process_time(self.daemon()?)
+    }
+
+    /// Writes everything out and waits for a quiet device, so that the next contender does not pay for it. Whether
+    /// the device became quiet.
+    pub fn settle(&self) -> Result<bool> {
+        if self.mounted {
+            let doing = || format!("syncing {}", self.point.display());
+            let root = File::open(&self.point).doing(doing)?;
+            sys::sync_file_system(&root).doing(doing)?;
+            root.sync_all().doing(doing)?;
+        }
+        Ok(self.disk.quiet(Duration::from_millis(500)))
+    }
+
+    /// Source, type and options as /proc/self/mounts shows them.
+    pub fn mount_facts(&self) -> String {
+        let point = self.point.display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let line = mounts.lines().rev().find(|line| line.split(' ').nth(1) == Some(&point)).unwrap_or_default();
+        line.split(' ').skip(2).take(2).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Part of the file system that is in use.
+    pub fn fill_level(&self) -> Option<f64> {
+        let space = self.mounted.then(|| sys::space(&self.point).ok())??;
+        (space.total > 0).then(|| 1.0 - space.free as f64 / space.total as f64)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        command::best_effort(&format!("unmounting {}", self.point.display()), self.unmount());
+        command::best_effort("removing a mount point", fs::remove_dir(&self.point));
+    }
+}

@@ -1,0 +1,327 @@
+//! Measures a group of rows: contenders take turns slice by slice.
+//!
+//! Invariants
+//! 1. Every contender of a row takes one slice in each round; the order rotates, and is reversed in every other round, so
+//!    that nobody always follows the same neighbour.
+//! 2. Before a slice the machine was idle or the sample says that it was not; after a slice the contender wrote out what
+//!    it owed.
+//! 3. A contender that fails is left out from then on, with its error in the result; the others go on.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::contender::{Contender, Kind, Tools};
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::gate::Gate;
+use crate::machine::{self, Processors};
+use crate::schema::{Entry, PerOperation, Row, Sample};
+use crate::site::Site;
+use crate::stats::{latency, round_ratios, summarize};
+use crate::sys;
+use crate::watchdog::Watchdog;
+use crate::workload::{Group, Plan, RowSpec, Turn, Workload, target_of};
+
+const SLICE_LIMIT: Duration = Duration::from_secs(120);
+const PREPARE_LIMIT: Duration = Duration::from_secs(1800);
+/// Cores used by foreign programs above which a slice does not count as quiet.
+const QUIET_CORES: f64 = 0.25;
+const QUIET_ROUNDS: usize = 3;
+
+/// What all groups share.
+pub struct Bench {
+    /// Sizes.
+    pub plan: Plan,
+    /// Length of a slice.
+    pub budget: Duration,
+    /// Programs.
+    pub tools: Tools,
+    /// Directory of images and mount points.
+    pub work: PathBuf,
+    /// The idle gate.
+    pub gate: Gate<Processors>,
+    /// Against hanging daemons.
+    pub watchdog: Watchdog,
+}
+
+/// A contender in a group. The workload comes first: its open files are closed before the site is unmounted.
+struct Lane {
+    workload: Option<Box<dyn Workload>>,
+    site: Site,
+    error: Option<String>,
+    entry: Entry,
+    samples: Vec<Sample>,
+    latencies: Vec<u32>,
+}
+
+/// Order of `count` contenders in a round, as their numbers.
+fn order(round: u32, count: usize) -> Vec<usize> {
+    let first = (round as usize / 2) % count.max(1);
+    let mut order: Vec<usize> = (0..count).map(|n| (n + first) % count).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+impl Bench {
+    /// Measures the wanted rows of a group with these contenders.
+    pub fn run(&mut self, group: &Group, contenders: &[Contender], wanted: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
+        let mut lanes = Vec::new();
+        for (slot, contender) in contenders.iter().enumerate() {
+            eprintln!("  preparing {}", contender.name);
+            lanes.push(self.prepare(group, slot, contender)?);
+        }
+        let last = group.rows.iter().rposition(|row| wanted(row.name)).unwrap_or(0);
+        let mut rows = Vec::new();
+        for (number, spec) in group.rows.iter().enumerate().take(last + 1) {
+            if wanted(spec.name) || spec.needed {
+                self.measure(group, number, spec, &mut lanes)?;
+                rows.push(finish(spec, &mut lanes));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn prepare(&mut self, group: &Group, slot: usize, contender: &Contender) -> Result<Lane> {
+        let disk = Disk::make(&self.work.join(format!("image-{slot}.img")), self.plan.device_bytes)?;
+        let line = self.tools.mkfs_command(contender, disk.device()).unwrap_or_default();
+        let options = self.tools.mount_options(contender);
+        let retention: Vec<&str> =
+            options.iter().map(String::as_str).filter(|o| o.starts_with("checkpoint=")).collect();
+        let kept = if retention.is_empty() { "default".to_owned() } else { retention.join(",") };
+        let entry = Entry {
+            name: contender.name.clone(),
+            mkfs: line.join(" "),
+            cache: contender.cache_mode().to_owned(),
+            retention: (contender.kind == Kind::Nenrin).then_some(kept),
+            options,
+            ..Entry::default()
+        };
+        let site = Site::new(contender.clone(), disk, self.tools.clone(), &self.work)?;
+        let mut workload = (group.make)(contender, self.plan);
+        let mut lane = Lane { workload: None, site, error: None, entry, samples: Vec::new(), latencies: Vec::new() };
+        let made = lane.site.make().and_then(|()| lane.site.mount().map(drop));
+        let prepared = made.and_then(|()| {
+            let daemon = lane.site.daemon();
+            self.watchdog.during(daemon, PREPARE_LIMIT, || {
+                workload.prepare(&mut lane.site)?;
+                lane.site.settle().map(drop)
+            })
+        });
+        lane.workload = Some(workload);
+        lane.entry.mount = lane.site.mount_facts();
+        lane.entry.fill_level = lane.site.fill_level();
+        lane.accept(prepared)?;
+        Ok(lane)
+    }
+
+    fn measure(&mut self, group: &Group, number: usize, spec: &RowSpec, lanes: &mut [Lane]) -> Result<()> {
+        for lane in lanes.iter_mut() {
+            if let (None, Some(workload)) = (&lane.error, &mut lane.workload) {
+                let entered = workload.enter(number, &mut lane.site);
+                lane.accept(entered)?;
+            }
+        }
+        let rounds = self.plan.slices.min(group.slices_max);
+        let first = u32::from(rounds <= 1);
+        for round in first..=rounds {
+            eprint!("\r  {} {round}/{rounds} ", spec.name);
+            let budget = if round == 0 { self.budget / 4 } else { self.budget };
+            let turn = Turn { row: number, round, budget };
+            for (place, index) in order(round, lanes.len()).into_iter().enumerate() {
+                let Some(lane) = lanes.get_mut(index).filter(|lane| lane.error.is_none()) else { continue };
+                let taken = self.turn(spec, turn, place, lane);
+                lane.accept(taken)?;
+            }
+        }
+        eprintln!();
+        Ok(())
+    }
+
+    fn turn(&mut self, spec: &RowSpec, turn: Turn, place: usize, lane: &mut Lane) -> Result<()> {
+        if sys::interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let Lane { workload: Some(workload), site, samples, latencies, .. } = lane else { return Ok(()) };
+        let daemon = site.daemon();
+        self.watchdog.during(daemon, SLICE_LIMIT, || workload.before(turn, site))?;
+        let gate = self.gate.wait();
+        let load = machine::load_average();
+        let device = site.disk.counters();
+        let daemon_before = site.daemon_time();
+        let foreign_before = machine::foreign_ticks();
+        let daemon = site.daemon();
+        let work = self.watchdog.during(daemon, SLICE_LIMIT, || workload.slice(turn, site))?;
+        let foreign = machine::foreign_cores(&foreign_before, &machine::foreign_ticks(), work.elapsed);
+        let daemon = site.daemon();
+        let settled = self.watchdog.during(daemon, SLICE_LIMIT, || site.settle())?;
+        let spent = |after: Duration| after.saturating_sub(daemon_before.unwrap_or_default());
+        samples.push(Sample {
+            round: turn.round,
+            place: u32::try_from(place).unwrap_or(u32::MAX),
+            value: spec.unit.value(&work),
+            operations: work.operations,
+            bytes: work.bytes,
+            nanos: u64::try_from(work.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            latency: latency(&work.latencies),
+            device: site.disk.counters().since(device),
+            settled,
+            daemon_us: site.daemon_time().map(|t| u64::try_from(spent(t).as_micros()).unwrap_or(u64::MAX)),
+            foreign_cores: foreign,
+            gate: Some(gate),
+            load,
+            extra: work.extra,
+        });
+        if turn.round > 0 {
+            latencies.extend_from_slice(&work.latencies);
+        }
+        self.watchdog.during(daemon, SLICE_LIMIT, || workload.after(turn, site))
+    }
+}
+
+impl Lane {
+    /// Notes an error of this contender and takes it out; only an interruption goes further.
+    fn accept(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(_) if sys::interrupted() => Err(Error::Interrupted),
+            Err(error) => {
+                eprintln!("\n  {}: {error}", self.site.contender.name);
+                let ended = self.site.daemon_end();
+                self.error = Some(match ended {
+                    Some(end) => format!("{error} ({end})"),
+                    None => error.to_string(),
+                });
+                self.workload = None;
+                let unmounted = self.site.unmount();
+                crate::command::best_effort("unmounting", unmounted);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Turns the samples of a row into its result and empties the lanes for the next row.
+fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
+    let reference = |kind: Kind, lanes: &[Lane]| -> Vec<Sample> {
+        let lane = lanes.iter().find(|lane| lane.site.contender.kind == kind);
+        lane.map(|lane| lane.samples.clone()).unwrap_or_default()
+    };
+    let ext4 = reference(Kind::Ext4, lanes);
+    let raw = reference(Kind::Raw, lanes);
+    let contenders = lanes
+        .iter_mut()
+        .map(|lane| {
+            let kind = lane.site.contender.kind;
+            let samples = std::mem::take(&mut lane.samples);
+            let latencies = std::mem::take(&mut lane.latencies);
+            Entry {
+                error: lane.error.clone(),
+                hole_bytes: lane.site.disk.hole_bytes(),
+                summary: summarize(counted(&samples, |_| true).into_iter().map(|(_, value)| value)),
+                to_ext4: (kind != Kind::Ext4).then(|| ratio(&samples, &ext4)).flatten(),
+                to_ext4_quiet: (kind != Kind::Ext4).then(|| quiet_ratio(&samples, &ext4)).flatten(),
+                to_raw: (kind != Kind::Raw).then(|| ratio(&samples, &raw)).flatten(),
+                latency: latency(&latencies),
+                per_operation: per_operation(&samples),
+                target: target_of(spec, &lane.site.contender),
+                gate_gave_up: samples.iter().filter(|s| s.gate.as_ref().is_some_and(|g| g.gave_up)).count(),
+                samples,
+                ..lane.entry.clone()
+            }
+        })
+        .collect();
+    Row {
+        name: spec.name.to_owned(),
+        title: spec.title.to_owned(),
+        unit: spec.unit.name().to_owned(),
+        better: spec.unit.better(),
+        jobs: spec.jobs,
+        contenders,
+    }
+}
+
+/// Round and value of the samples that count.
+fn counted(samples: &[Sample], also: impl Fn(&Sample) -> bool) -> Vec<(u32, f64)> {
+    samples.iter().filter(|s| s.round > 0 && also(s)).map(|s| (s.round, s.value)).collect()
+}
+
+fn ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+    summarize(round_ratios(&counted(own, |_| true), &counted(reference, |_| true)))
+}
+
+fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+    let quiet = |s: &Sample| s.foreign_cores <= QUIET_CORES;
+    let ratios = round_ratios(&counted(own, quiet), &counted(reference, quiet));
+    if ratios.len() < QUIET_ROUNDS { None } else { summarize(ratios) }
+}
+
+fn per_operation(samples: &[Sample]) -> Option<PerOperation> {
+    let mut device = crate::disk::Counters::default();
+    let (mut operations, mut daemon_us) = (0, None);
+    for sample in samples.iter().filter(|s| s.round > 0) {
+        device.add(sample.device);
+        operations += sample.operations;
+        daemon_us = sample.daemon_us.map(|us| us + daemon_us.unwrap_or(0)).or(daemon_us);
+    }
+    let each = |count: u64| count as f64 / operations as f64;
+    (operations > 0).then(|| PerOperation {
+        reads: each(device.reads),
+        read_bytes: each(device.read_bytes),
+        writes: each(device.writes),
+        write_bytes: each(device.write_bytes),
+        flushes: each(device.flushes),
+        daemon_us: daemon_us.map(each),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn everybody_has_every_place_equally_often() {
+        for count in 1..=7 {
+            let mut places = BTreeMap::new();
+            for round in 0..2 * count as u32 {
+                for (place, who) in order(round, count).into_iter().enumerate() {
+                    *places.entry((who, place)).or_insert(0) += 1;
+                }
+            }
+            assert_eq!(places.len(), count * count);
+            assert!(places.values().all(|times| *times == 2), "{count}: {places:?}");
+        }
+    }
+
+    fn sample(round: u32, value: f64, foreign_cores: f64) -> Sample {
+        Sample { round, value, foreign_cores, operations: 10, ..Sample::default() }
+    }
+
+    #[test]
+    fn the_warm_up_does_not_count() {
+        let samples = [sample(0, 1000.0, 0.0), sample(1, 10.0, 0.0)];
+        assert_eq!(counted(&samples, |_| true), [(1, 10.0)]);
+        assert_eq!(ratio(&samples, &samples).unwrap().n, 1);
+    }
+
+    #[test]
+    fn quiet_rounds_are_quiet_for_both() {
+        let own: Vec<_> = (1..=5).map(|r| sample(r, 20.0, if r == 1 { 1.0 } else { 0.0 })).collect();
+        let reference: Vec<_> = (1..=5).map(|r| sample(r, 10.0, if r == 5 { 1.0 } else { 0.0 })).collect();
+        assert_eq!(quiet_ratio(&own, &reference).unwrap().n, 3);
+        assert!(quiet_ratio(&own[..4], &reference).is_some());
+        assert!(quiet_ratio(&own[..3], &reference).is_none());
+    }
+
+    #[test]
+    fn cost_of_an_operation() {
+        let mut one = sample(1, 1.0, 0.0);
+        one.device.writes = 20;
+        one.daemon_us = Some(100);
+        let cost = per_operation(&[sample(0, 9.0, 0.0), one, sample(2, 1.0, 0.0)]).unwrap();
+        assert_eq!((cost.writes, cost.daemon_us), (1.0, Some(5.0)));
+        assert!(per_operation(&[]).is_none());
+    }
+}

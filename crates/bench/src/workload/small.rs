@@ -1,0 +1,161 @@
+//! Small durable writes: 4 KiB, then fsync or fdatasync, by one or four threads, each with a file of its own.
+//!
+//! The control on the raw device writes 8 KiB past the page cache and then calls fdatasync: what a log record costs.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use super::{Plan, Turn, Work, Workload};
+use crate::contender::{Contender, Kind};
+use crate::disk::{Aligned, Random};
+use crate::error::{Doing, Error, Result};
+use crate::site::Site;
+use crate::sys;
+
+/// Where the writes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// To the end of the file, then fsync.
+    Append,
+    /// To random places of a file that was written before, then fdatasync.
+    Overwrite,
+}
+
+const BLOCK: usize = 4096;
+const RAW_BLOCK: usize = 8192;
+const FILE_BYTES: u64 = 64 << 20;
+const JOBS: usize = 4;
+
+/// The work of one contender.
+pub fn make(contender: &Contender, plan: Plan, mode: Mode) -> Box<dyn Workload> {
+    if contender.kind == Kind::Raw {
+        let region = (plan.device_bytes / 8).min(1 << 30) & !((1 << 20) - 1);
+        return Box::new(Raw { lanes: Vec::new(), region });
+    }
+    Box::new(Files { mode, lanes: Vec::new() })
+}
+
+struct Lane {
+    file: File,
+    at: u64,
+    random: Random,
+    data: Aligned,
+}
+
+fn jobs(row: usize) -> usize {
+    if row == 0 { 1 } else { JOBS }
+}
+
+struct Files {
+    mode: Mode,
+    lanes: Vec<Lane>,
+}
+
+impl Workload for Files {
+    fn prepare(&mut self, site: &mut Site) -> Result<()> {
+        for job in 0..JOBS {
+            let path = site.path(&format!("job-{job}"));
+            let doing = || format!("preparing {}", path.display());
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).doing(doing)?;
+            if self.mode == Mode::Overwrite {
+                let data = Aligned::noise(1 << 20, job as u64);
+                for at in (0..FILE_BYTES).step_by(1 << 20) {
+                    file.write_all_at(data.get(), at).doing(doing)?;
+                }
+            }
+            file.sync_all().doing(doing)?;
+            let seed = 100 + job as u64;
+            self.lanes.push(Lane { file, at: 0, random: Random::new(seed), data: Aligned::noise(BLOCK, seed) });
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, turn: Turn, _: &mut Site) -> Result<Work> {
+        let mode = self.mode;
+        let lanes = &mut self.lanes[..jobs(turn.row)];
+        together(lanes, turn.budget, BLOCK, |lane| match mode {
+            Mode::Append => {
+                lane.file.write_all_at(lane.data.get(), lane.at)?;
+                lane.at += BLOCK as u64;
+                lane.file.sync_all()
+            }
+            Mode::Overwrite => {
+                let place = lane.random.below(FILE_BYTES / BLOCK as u64) * BLOCK as u64;
+                lane.file.write_all_at(lane.data.get(), place)?;
+                lane.file.sync_data()
+            }
+        })
+    }
+}
+
+struct Raw {
+    lanes: Vec<Lane>,
+    region: u64,
+}
+
+impl Workload for Raw {
+    fn prepare(&mut self, site: &mut Site) -> Result<()> {
+        for job in 0..JOBS as u64 {
+            let file = site.disk.open_direct()?;
+            let data = Aligned::noise(RAW_BLOCK, job);
+            self.lanes.push(Lane { file, at: job * self.region, random: Random::new(job), data });
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, turn: Turn, _: &mut Site) -> Result<Work> {
+        let region = self.region;
+        together(&mut self.lanes[..jobs(turn.row)], turn.budget, RAW_BLOCK, |lane| {
+            lane.file.write_all_at(lane.data.get(), lane.at)?;
+            lane.at += RAW_BLOCK as u64;
+            if lane.at % region == 0 {
+                lane.at -= region;
+            }
+            lane.file.sync_data()
+        })
+    }
+}
+
+/// Repeats an operation in one thread per lane until the time is over; the time is that of the slowest thread.
+fn together(
+    lanes: &mut [Lane],
+    budget: Duration,
+    bytes: usize,
+    operation: impl Fn(&mut Lane) -> io::Result<()> + Sync,
+) -> Result<Work> {
+    let start = Barrier::new(lanes.len());
+    let one = |lane: &mut Lane| -> io::Result<(Duration, Vec<u32>)> {
+        let mut latencies = Vec::with_capacity(32_768);
+        start.wait();
+        let begin = Instant::now();
+        let mut last = begin;
+        while last - begin < budget && !sys::interrupted() {
+            operation(lane)?;
+            let now = Instant::now();
+            latencies.push(u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX));
+            last = now;
+        }
+        Ok((last - begin, latencies))
+    };
+    let outcomes: Vec<io::Result<(Duration, Vec<u32>)>> = if let [lane] = lanes {
+        vec![one(lane)]
+    } else {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(|| one(lane))).collect();
+            let died = |_| Err(io::Error::other("a writing thread died"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+        })
+    };
+    let mut work = Work::default();
+    for outcome in outcomes {
+        let (elapsed, latencies) = outcome.doing(|| "a small durable write".to_owned())?;
+        work.elapsed = work.elapsed.max(elapsed);
+        work.latencies.extend(latencies);
+    }
+    work.operations = work.latencies.len() as u64;
+    work.bytes = work.operations * bytes as u64;
+    if sys::interrupted() { Err(Error::Interrupted) } else { Ok(work) }
+}

@@ -1,0 +1,306 @@
+//! `nenrin mkfs`: makes a volume, in a new image file or on a block device.
+
+use crate::command::{Command, arguments, text_value};
+use crate::device::{self, Device};
+use crate::error::{At, Fail, Outcome};
+use crate::output::{self, Progress};
+use crate::size::{parse_bytes, show_bytes};
+use crate::{clock, report, signature, sys};
+use nenrin_core::{MkfsOptions, bytes_min, mkfs, probe};
+use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
+use nenrin_format::superblock::LABEL_BYTES_MAX;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "mkfs",
+    usage: &["mkfs [--size SIZE] [--label LABEL] [--sparse] [--force] DEVICE"],
+    about: "Makes an empty volume on a block device or in an image file",
+    options: &[
+        ("--size SIZE", "size of the image file, which is made or made longer; K, M, G, T are powers of 1024"),
+        ("--label LABEL", "a name for the volume, at most 64 bytes"),
+        ("--profile single", "layout over devices; single is the only one so far"),
+        ("--sparse", "do not allocate the image file; syncs are slower then and the host may become full"),
+        ("--force", "overwrite another file system, or a file that has content"),
+        ("--json", "print what was made as JSON"),
+    ],
+    notes: "An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
+            host that copies on write the file is marked NOCOW. The root directory belongs to who runs this (under sudo,\n\
+            to root).",
+    examples: &[
+        ("mkfs --size 10G work.img", "a volume of 10 GiB in a new file"),
+        ("mkfs --label backup /dev/sdb1", "a volume on a partition"),
+    ],
+    run,
+};
+
+/// Bytes cleared at both ends, so that no old signature is left for others to find.
+const WIPE_BYTES: u64 = 1 << 20;
+/// Zeros written between two looks at the progress.
+const STEP_BYTES: u64 = 16 << 20;
+
+#[derive(Default)]
+struct Wishes {
+    size: Option<u64>,
+    label: String,
+    sparse: bool,
+    force: bool,
+    json: bool,
+}
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let mut wishes = Wishes::default();
+    let given = arguments(&COMMAND, parser, usize::MAX, |flag, parser| {
+        match flag.shown().as_str() {
+            "--size" | "-s" => wishes.size = Some(size(&text_value(parser)?)?),
+            "--label" | "-L" => wishes.label = text_value(parser)?,
+            "--profile" => profile(&text_value(parser)?)?,
+            "--sparse" => wishes.sparse = true,
+            "--force" | "-f" => wishes.force = true,
+            "--json" => wishes.json = true,
+            // mkfs(8) passes these on.
+            "-t" => drop(text_value(parser)?),
+            "-V" | "-v" => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    if wishes.label.len() > LABEL_BYTES_MAX {
+        return Err(Fail::usage(format!("the label has {} bytes; {LABEL_BYTES_MAX} fit", wishes.label.len())));
+    }
+    match given.as_slice() {
+        [] => Err(COMMAND.misuse("no device given")),
+        [path] => make(Path::new(path), &wishes),
+        _ => Err(Fail::usage("several devices given; this version makes volumes of one device")),
+    }
+}
+
+fn size(text: &str) -> Result<u64, Fail> {
+    parse_bytes(text).ok_or_else(|| Fail::usage(format!("--size {text}: a size such as 512M or 10G is needed")))
+}
+
+fn profile(text: &str) -> Result<(), Fail> {
+    match text {
+        "single" => Ok(()),
+        "stripe" | "mirror" | "parity" => {
+            Err(Fail::usage(format!("--profile {text}: this version makes volumes of one device; use single")))
+        }
+        _ => Err(Fail::usage(format!("--profile {text}: there is single (and later stripe, mirror, parity)"))),
+    }
+}
+
+fn make(path: &Path, wishes: &Wishes) -> Outcome {
+    let made = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Some(new_image(path, wishes)?),
+        Err(e) => return Err(Fail::at(path.display(), e)),
+        Ok(_) => None,
+    };
+    let result = prepare(path, wishes, made.is_some()).and_then(|device| write(path, &device, wishes));
+    if let (Err(_), Some(path)) = (&result, made) {
+        // Half a volume in a file that was not there before helps nobody.
+        let _ = fs::remove_file(path);
+    }
+    result
+}
+
+/// Creates an empty file of the wanted size.
+fn new_image(path: &Path, wishes: &Wishes) -> Result<PathBuf, Fail> {
+    if path.starts_with("/dev") {
+        return Err(Fail::at(path.display(), "no such device"));
+    }
+    let Some(bytes) = wishes.size else {
+        return Err(Fail::at(path.display(), "no such file or device; --size SIZE makes an image file of that size"));
+    };
+    enough(path, bytes)?;
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).at(path.display())?;
+    let sized = size_image(path, &file, bytes, wishes.sparse);
+    if sized.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    sized.map(|()| path.to_owned())
+}
+
+fn enough(path: &Path, bytes: u64) -> Result<(), Fail> {
+    if bytes < bytes_min() {
+        let text = format!("{bytes} bytes are too small for a volume; the smallest is {} bytes ({})", bytes_min(), {
+            show_bytes(bytes_min())
+        });
+        return Err(Fail::at(path.display(), text));
+    }
+    Ok(())
+}
+
+/// Makes an image file `bytes` long, and has the host reserve the space.
+fn size_image(path: &Path, file: &File, bytes: u64, sparse: bool) -> Result<(), Fail> {
+    if file.metadata().at(path.display())?.len() == 0 {
+        // Best effort: most hosts neither need nor know it.
+        sys::set_nocow(file);
+    }
+    let bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    let sized = if sparse { file.set_len(bytes) } else { sys::reserve(file, bytes) };
+    sized.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Fail::at(
+            path.display(),
+            format!("the host has no room for {}; choose a smaller --size, or --sparse", show_bytes(bytes)),
+        ),
+        Some(libc::EFBIG) => Fail::at(
+            path.display(),
+            format!("the host cannot hold a file of {}; choose a smaller --size", show_bytes(bytes)),
+        ),
+        _ => Fail::at(path.display(), e),
+    })
+}
+
+/// Opens the device for this process alone, after a look at what is there.
+fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
+    let meta = fs::metadata(path).at(path.display())?;
+    let is_file = meta.is_file();
+    if !is_file && !meta.file_type().is_block_device() {
+        return Err(Fail::at(path.display(), "neither a regular file nor a block device"));
+    }
+    if !is_file && wishes.size.is_some() {
+        return Err(Fail::usage(format!(
+            "{}: --size is for image files; a block device is used whole",
+            path.display()
+        )));
+    }
+    if !new {
+        // Before anything else: a volume in use is no matter of --force.
+        drop(device::open(path, OpenMode::OWNER)?);
+        refuse_content(path, meta.len(), is_file, wishes.force)?;
+    }
+    if let (false, Some(bytes)) = (new, wishes.size) {
+        enough(path, bytes)?;
+        let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
+        if bytes < meta.len() {
+            file.set_len(bytes).at(path.display())?;
+        }
+        size_image(path, &file, bytes, wishes.sparse)?;
+    }
+    let device = device::open(path, OpenMode::OWNER)?;
+    let bytes = device.geometry().bytes;
+    enough(path, bytes)?;
+    if is_file && !wishes.sparse {
+        fill(path, &device, bytes)?;
+    } else {
+        for offset in [0, bytes - WIPE_BYTES] {
+            zero(path, &device, offset, WIPE_BYTES)?;
+        }
+    }
+    Ok(device)
+}
+
+/// Refuses a device that holds something, unless that was meant.
+fn refuse_content(path: &Path, bytes: u64, is_file: bool, force: bool) -> Result<(), Fail> {
+    let mut head = vec![0; signature::HEAD_BYTES];
+    let read = read_head(path, &mut head).at(path.display())?;
+    let head = &head[..read];
+    if force {
+        return Ok(());
+    }
+    match signature::find(head) {
+        Some(what) => {
+            Err(Fail::at(path.display(), format!("holds {what}; --force overwrites it, and its content is lost")))
+        }
+        None if is_file && bytes > 0 && head.iter().any(|b| *b != 0) => {
+            Err(Fail::at(path.display(), "a file that has content; --force overwrites it, and its content is lost"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn read_head(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut file = File::open(path)?;
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read(&mut buffer[read..])? {
+            0 => break,
+            n => read += n,
+        }
+    }
+    Ok(read)
+}
+
+/// Writes zeros over the whole image, so that its blocks are the host's for good.
+fn fill(path: &Path, device: &Device, bytes: u64) -> Result<(), Fail> {
+    let mut progress = Progress::new();
+    let mut offset = 0;
+    while offset < bytes {
+        let now = STEP_BYTES.min(bytes - offset);
+        zero(path, device, offset, now)?;
+        offset += now;
+        progress.at("allocating", offset, bytes);
+    }
+    device.flush().map_err(|e| full(path, &e))
+}
+
+fn zero(path: &Path, device: &Device, offset: u64, bytes: u64) -> Result<(), Fail> {
+    device.submit(Op::Zero { offset, bytes }).wait().map(drop).map_err(|e| full(path, &e))
+}
+
+fn full(path: &Path, e: &nenrin_device::DeviceError) -> Fail {
+    match e {
+        nenrin_device::DeviceError::Os(libc::ENOSPC) => {
+            Fail::at(path.display(), "the host is full; choose a smaller --size, or --sparse")
+        }
+        _ => device::describe(path, OpenMode::OWNER, e),
+    }
+}
+
+fn write(path: &Path, device: &Device, wishes: &Wishes) -> Outcome {
+    let (uid, gid) = owner(path);
+    let options = MkfsOptions {
+        label: wishes.label.clone().into_bytes(),
+        uuid: random_uuid().at("/dev/urandom")?,
+        hash_key: random().at("/dev/urandom")?,
+        uid,
+        gid,
+        ..MkfsOptions::default()
+    };
+    mkfs(device, &clock::HostClock::shared(), &options).at(path.display())?;
+    let superblock = probe(&**device).at(path.display())?.newest().at(path.display())?.clone();
+    let segments: u64 = superblock.devices.iter().map(|d| d.segments).sum();
+    let segment_bytes = u64::from(superblock.segment_blocks) * BLOCK_BYTES as u64;
+    let uuid = report::show_uuid(&superblock.uuid);
+    if wishes.json {
+        output::json(&serde_json::json!({
+            "device": path.display().to_string(),
+            "uuid": uuid,
+            "label": wishes.label,
+            "bytes": segments * segment_bytes,
+            "segments": segments,
+            "segment_bytes": segment_bytes,
+        }))?;
+    } else {
+        output::line(format!(
+            "{}: volume {uuid}, {} in {segments} segments of {}",
+            path.display(),
+            show_bytes(segments * segment_bytes),
+            show_bytes(segment_bytes)
+        ));
+    }
+    Ok(0)
+}
+
+/// Whose the root directory shall be: who runs this.
+fn owner(path: &Path) -> (u32, u32) {
+    // /proc/self shows this process's effective user and group.
+    fs::metadata("/proc/self").or_else(|_| fs::metadata(path)).map_or((0, 0), |m| (m.uid(), m.gid()))
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A random UUID says so in its version and variant.
+fn random_uuid() -> io::Result<[u8; 16]> {
+    let mut bytes = random()?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(bytes)
+}

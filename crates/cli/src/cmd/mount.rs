@@ -1,0 +1,187 @@
+//! `nenrin mount`: starts the daemon that serves a volume, or asks the one that
+//! owns it to show a state of the past as well.
+
+use crate::command::{Command, arguments, text_value};
+use crate::control::{self, CheckpointData, PastMount, Request};
+use crate::daemon::{self, Plan, Started};
+use crate::error::{At, FAILURE, Fail, Outcome};
+use crate::options::{self, Options};
+use crate::{device, mounts, output, sys, when};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "mount",
+    usage: &["mount [-o OPTIONS] [-f] [--log FILE] DEVICE DIR"],
+    about: "Mounts a volume, or a past state of it beside the live mount",
+    options: &[
+        ("-o OPTIONS", "comma separated; several -o add up"),
+        ("-f", "stay in the foreground"),
+        ("--log FILE", "append what happens to the volume to this file"),
+    ],
+    notes: "mount options:\n\
+\x20 ro                   nothing is written, the log is replayed in memory\n\
+\x20 cp=N, at=WHEN        a state of the past, read-only: a checkpoint number, a snapshot's name, RFC 3339,\n\
+\x20                      YYYY-MM-DD[ HH:MM[:SS]], or \"N seconds|minutes|hours|days ago\"\n\
+\x20 order=relaxed|strict               what a sync carries besides its file\n\
+\x20 barrier=sync|checkpoint|none       when the device is flushed\n\
+\x20 cache=writethrough|writeback       where written content is kept first\n\
+\x20 commit=SECONDS       everything is committed within this time (1)\n\
+\x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
+\x20 cache-size=SIZE      memory for the index (96M)\n\
+\x20 noatime, relatime, discard, norecovery, allow_other, default_permissions, nonempty\n\
+\x20 dev, suid, exec and their opposites, as in mount(8); dev and suid need root\n\
+\n\
+Returns when the mount is up. A mount whose program was killed is cleared; an owner that is only finishing is\n\
+waited for, up to 10 seconds.",
+    examples: &[
+        ("mount work.img ~/work", "mounts a volume"),
+        ("mount -o at='10 minutes ago' work.img ~/before", "shows it as it was, beside the live mount"),
+        ("mount -o ro,allow_other /dev/sdb1 /mnt", "read-only, and for all users"),
+    ],
+    run,
+};
+
+/// Tells the daemon that somebody reads how its start went. Not for users.
+const REPORT_START: &str = "--report-start";
+
+/// A mount as asked for.
+#[derive(Default)]
+pub struct Call {
+    /// -o, as given.
+    pub options: Vec<String>,
+    /// In the foreground.
+    pub foreground: bool,
+    /// Where to log.
+    pub log: Option<PathBuf>,
+    report_start: bool,
+}
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let mut call = Call::default();
+    let given = arguments(&COMMAND, parser, 2, |flag, parser| {
+        match flag.shown().as_str() {
+            "-o" => call.options.push(text_value(parser)?),
+            "-f" => call.foreground = true,
+            "--log" => call.log = Some(parser.value()?.into()),
+            REPORT_START => call.report_start = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    match given.as_slice() {
+        [device, directory] => mount(&call, device, Path::new(directory)),
+        _ => Err(COMMAND.misuse("a device and a directory are needed")),
+    }
+}
+
+/// Mounts, or changes a mount, or asks an owner to.
+pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
+    let options = options::parse(&call.options)?;
+    if options.remount {
+        return remount(directory, &options);
+    }
+    let path = Path::new(device);
+    if !path.exists() && device.to_string_lossy().contains(',') {
+        return Err(Fail::usage(format!("{}: this version mounts volumes of one device", path.display())));
+    }
+    let device = device::absolute(path);
+    // What mount(8) shows: as given, but never relative to a directory nobody knows.
+    let path = if path.is_absolute() { path } else { device.as_path() };
+    let directory = daemon::check_directory(directory)?;
+    if let (Some(when), false) = (&options.past, call.report_start) {
+        if let Some(done) = ask_owner(&device, path, &directory, when, &options) {
+            return done;
+        }
+    }
+    let log = call.log.as_deref().map(std::path::absolute).transpose().at("log file")?;
+    if call.foreground {
+        let source = path.to_owned();
+        return daemon::run(&Plan { device, source, directory, options, log, report_start: call.report_start });
+    }
+    start(call, path, &directory, log.as_deref())
+}
+
+/// Has the owner of a mounted volume show a past state too; `None` when there is no owner.
+fn ask_owner(device: &Path, source: &Path, directory: &Path, when: &str, o: &Options) -> Option<Outcome> {
+    let mut owner = control::owner_of_device(device)?;
+    if owner.hello.closing {
+        return None;
+    }
+    let request = Request::MountPast(PastMount {
+        when: when.to_owned(),
+        source: source.to_owned(),
+        directory: directory.to_owned(),
+        allow_other: o.allow_other,
+        nonempty: o.nonempty,
+        dev: o.dev,
+        suid: o.suid,
+        noexec: o.noexec,
+    });
+    Some(owner.call(&request).map_err(|f| Fail::at(source.display(), f)).map(|c: CheckpointData| {
+        say_state(&c);
+        0
+    }))
+}
+
+fn say_state(c: &CheckpointData) {
+    let name = c.name.as_deref().map(|n| format!(", snapshot {}", output::printable(n))).unwrap_or_default();
+    output::line(format!("checkpoint {} of {}{name}", c.cno, when::show(c.nanos)));
+}
+
+/// Starts the daemon and waits until the mount is up, or has failed.
+fn start(call: &Call, source: &Path, directory: &Path, log: Option<&Path>) -> Outcome {
+    let program = std::env::current_exe().at("this program")?;
+    let mut command = std::process::Command::new(program);
+    command.args(["mount", "-f", REPORT_START]);
+    for o in &call.options {
+        command.arg("-o").arg(o);
+    }
+    if let Some(log) = log {
+        command.arg("--log").arg(log);
+    }
+    command.arg("--").arg(source).arg(directory).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().at("the daemon cannot be started")?;
+    let started = read_start(&mut child);
+    let Some(started) = started else {
+        let ended = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+        return Err(Fail::at(source.display(), format!("the daemon ended before the mount was up ({ended})")));
+    };
+    started.notes.iter().for_each(output::notice);
+    match started.error {
+        None => Ok(0),
+        Some((code, message)) => {
+            let _ = child.wait();
+            Err(Fail { code: code.max(FAILURE), message })
+        }
+    }
+}
+
+fn read_start(child: &mut Child) -> Option<Started> {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// Changes the flags of a mount that is there. The daemon goes on.
+fn remount(directory: &Path, o: &Options) -> Outcome {
+    let real = mounts::real_path(directory).at(directory.display())?;
+    let mount = mounts::of_point(&real).filter(|m| m.fstype == mounts::FSTYPE);
+    if mount.is_none() {
+        return Err(Fail::at(directory.display(), "no nenrin volume is mounted here, so nothing can be remounted"));
+    }
+    let flag = |set: bool, flag: libc::c_ulong| if set { flag } else { 0 };
+    let flags = flag(o.core.read_only, libc::MS_RDONLY)
+        | flag(o.noexec, libc::MS_NOEXEC)
+        | flag(!o.suid, libc::MS_NOSUID)
+        | flag(!o.dev, libc::MS_NODEV)
+        | flag(o.noatime, libc::MS_NOATIME);
+    sys::remount(&real, flags).map_err(|e| match e.kind() {
+        std::io::ErrorKind::PermissionDenied => Fail::at(directory.display(), "only root can remount"),
+        _ => Fail::at(directory.display(), e),
+    })?;
+    Ok(0)
+}

@@ -1,0 +1,67 @@
+//! `nenrin umount`: unlike umount(2), it returns when everything is on the device.
+
+use crate::command::{Command, arguments};
+use crate::control::{self, Released, Request};
+use crate::error::{At, Fail, Outcome};
+use crate::mounts::{self, FSTYPE};
+use crate::{output, sys};
+use std::path::Path;
+use std::process::Stdio;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "umount",
+    usage: &["umount DIR"],
+    about: "Unmounts a volume, and returns when everything is on its device and the device is free",
+    options: &[],
+    notes: "A plain umount(8) works too, but returns before the last commit; the next mount waits for it. Where states of the\n\
+            past are mounted as well, the volume is released with the last of its mounts.",
+    examples: &[("umount ~/work", "unmounts, commits, releases")],
+    run,
+};
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let given = arguments(&COMMAND, parser, 1, |_, _| Ok(false))?;
+    let [directory] = given.as_slice() else { return Err(COMMAND.misuse("a directory is needed")) };
+    umount(Path::new(directory))
+}
+
+fn umount(directory: &Path) -> Outcome {
+    let real = mounts::real_path(directory).at(directory.display())?;
+    let Some(mount) = mounts::of_point(&real) else {
+        return Err(Fail::at(directory.display(), "nothing is mounted here"));
+    };
+    if mount.fstype != FSTYPE {
+        let text = format!("{} is mounted here, not a nenrin volume; umount(8) unmounts it", mount.fstype);
+        return Err(Fail::at(directory.display(), text));
+    }
+    if mounts::is_dead(&real) {
+        clear(&real).at(directory.display())?;
+        output::notice(format!(
+            "{}: the program behind this mount had ended; the mount is cleared, and the next mount of the volume recovers it",
+            directory.display()
+        ));
+        return Ok(0);
+    }
+    let (mut owner, ..) = control::owner_of_directory(&real)?;
+    let released: Released = owner.call(&Request::Umount { directory: real })?;
+    if released.released {
+        owner.wait_for_end();
+    } else {
+        let places: Vec<String> = released.mounts.iter().map(|m| output::printable(&m.directory)).collect();
+        output::notice(format!("the volume stays in use: also mounted at {}", places.join(" and ")));
+    }
+    Ok(0)
+}
+
+/// Takes a dead mount away, by fusermount3 where the system does not let us.
+fn clear(directory: &Path) -> std::io::Result<()> {
+    match sys::unmount_lazily(directory) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            let mut helper = std::process::Command::new("fusermount3");
+            let status = helper.args(["-u", "-z", "--"]).arg(directory).stdin(Stdio::null()).status()?;
+            if status.success() { Ok(()) } else { Err(e) }
+        }
+        other => other,
+    }
+}

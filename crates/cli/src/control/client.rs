@@ -1,0 +1,108 @@
+//! The side that asks.
+
+use super::{Hello, REPLY_BYTES_MAX, Reply, Request, sockets};
+use crate::device;
+use crate::error::Fail;
+use crate::mounts::{self, FSTYPE, Mount};
+use crate::sys;
+use serde::de::DeserializeOwned;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a daemon may take to say who it is.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+
+/// A connection to the owner of a volume.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    /// What the owner said of itself.
+    pub hello: Hello,
+}
+
+impl Client {
+    /// Connects, and asks who is there. `None` where nobody answers, or somebody
+    /// who is neither `uid` nor root.
+    fn connect(socket: &Path, uid: u32) -> Option<Self> {
+        let stream = UnixStream::connect(socket).ok()?;
+        let peer = sys::peer_uid(&stream).ok()?;
+        if peer != uid && peer != 0 {
+            return None;
+        }
+        stream.set_read_timeout(Some(HELLO_TIME)).ok()?;
+        let mut stream = BufReader::new(stream);
+        let hello = call(&mut stream, &Request::Hello).ok()?;
+        // What is asked later may take its time.
+        stream.get_ref().set_read_timeout(None).ok()?;
+        Some(Self { stream, hello })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the owner answered; or that it went away.
+    pub fn call<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, Fail> {
+        call(&mut self.stream, request)
+    }
+
+    /// Waits until the owner's process has closed the connection.
+    pub fn wait_for_end(mut self) {
+        let _ = self.stream.get_ref().set_read_timeout(Some(Duration::from_secs(30)));
+        let mut rest = [0; 64];
+        while matches!(self.stream.read(&mut rest), Ok(n) if n > 0) {}
+    }
+}
+
+fn call<T: DeserializeOwned>(stream: &mut BufReader<UnixStream>, request: &Request) -> Result<T, Fail> {
+    let gone = |e: std::io::Error| Fail::new(format!("the process that owns the volume went away: {e}"));
+    let strange = |e: serde_json::Error| Fail::new(format!("the owner's answer makes no sense: {e}"));
+    let mut line = serde_json::to_string(request).map_err(strange)?;
+    line.push('\n');
+    stream.get_mut().write_all(line.as_bytes()).map_err(gone)?;
+    let mut answer = String::new();
+    let bytes = stream.by_ref().take(REPLY_BYTES_MAX).read_line(&mut answer).map_err(gone)?;
+    if bytes == 0 {
+        return Err(gone(std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    match serde_json::from_str(&answer).map_err(strange)? {
+        Reply::Ok(value) => serde_json::from_value(value).map_err(strange),
+        Reply::Error { code, message } => Err(Fail { code, message }),
+    }
+}
+
+/// Asks the daemons of this user, and as another user also root's, for the one that fits.
+fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
+    let all = uids.iter().flat_map(|uid| sockets(*uid).into_iter().map(move |s| (s, *uid)));
+    all.filter_map(|(socket, uid)| Client::connect(&socket, uid)).find(|c| fits(&c.hello))
+}
+
+/// The owner of the volume on this device, if it is one that answers us.
+pub fn owner_of_device(path: &Path) -> Option<Client> {
+    let identity = device::identity(path).ok()?;
+    find(&[sys::euid(), 0], |hello| hello.identity == identity)
+}
+
+/// The owner of the volume that `path` lies on, its mount, and the path without links.
+///
+/// # Errors
+/// The path does not lie on a volume; the owner is gone, or somebody else's.
+pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail> {
+    let (mount, real) = mounts::of(path)?;
+    if mount.fstype != FSTYPE {
+        return Err(Fail::at(path.display(), format!("lies on {}, not on a nenrin volume", mount.fstype)));
+    }
+    if mounts::is_dead(&mount.point) {
+        let text =
+            format!("the program behind this mount has ended; nenrin umount {} clears it", mount.point.display());
+        return Err(Fail::at(path.display(), text));
+    }
+    let found = find(&[mount.user], |hello| hello.mounts.iter().any(|m| m.device == mount.device));
+    match found {
+        Some(client) => Ok((client, mount, real)),
+        None if mount.user != sys::euid() && sys::euid() != 0 => {
+            Err(Fail::at(path.display(), "the volume was mounted by another user; ask as that user or as root"))
+        }
+        None => Err(Fail::at(path.display(), "the process that owns the volume does not answer")),
+    }
+}

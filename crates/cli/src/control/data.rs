@@ -1,0 +1,242 @@
+//! What is said over a control socket. The same structures are what --json prints.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a command asks the owner of a volume.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// Who are you?
+    Hello,
+    /// Everything about the volume.
+    Info,
+    /// All checkpoints.
+    Checkpoints,
+    /// Cut a checkpoint; with a name, a snapshot.
+    CheckpointCreate {
+        /// The snapshot's name.
+        name: Option<String>,
+    },
+    /// Keep an existing checkpoint by name.
+    SnapshotName {
+        /// The checkpoint.
+        cno: u64,
+        /// The name.
+        name: String,
+    },
+    /// Let a snapshot go.
+    SnapshotDelete {
+        /// Its name.
+        name: String,
+    },
+    /// The use of every segment.
+    Segments,
+    /// Mount a state of the past beside what is mounted.
+    MountPast(PastMount),
+    /// Unmount, and release the volume if that was its last mount.
+    Umount {
+        /// Where it is mounted, absolute and without links.
+        #[serde(with = "path_bytes")]
+        directory: PathBuf,
+    },
+}
+
+/// The answer: a value, or one line that says why not.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// It was done.
+    Ok(serde_json::Value),
+    /// It was not.
+    Error {
+        /// Exit code.
+        code: u8,
+        /// One line.
+        message: String,
+    },
+}
+
+/// Who owns a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hello {
+    /// What tells its device from others.
+    pub identity: String,
+    /// Process id.
+    pub pid: u32,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// It is being released.
+    pub closing: bool,
+    /// Its mounts.
+    pub mounts: Vec<MountData>,
+}
+
+/// One mount of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MountData {
+    /// Where, for reading.
+    pub directory: String,
+    /// `major:minor` in mountinfo.
+    pub device: String,
+    /// The checkpoint that is shown; none for the live state.
+    pub checkpoint: Option<u64>,
+}
+
+/// A state of the past to mount.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PastMount {
+    /// Which state, as WHEN.
+    pub when: String,
+    /// What mount(8) shows as source.
+    #[serde(with = "path_bytes")]
+    pub source: PathBuf,
+    /// Where, absolute.
+    #[serde(with = "path_bytes")]
+    pub directory: PathBuf,
+    /// Other users may enter.
+    pub allow_other: bool,
+    /// The directory may have entries.
+    pub nonempty: bool,
+    /// Device files work.
+    pub dev: bool,
+    /// Set-id programs work.
+    pub suid: bool,
+    /// Programs do not run.
+    pub noexec: bool,
+}
+
+/// What umount came to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Released {
+    /// The volume is free; otherwise it is still mounted elsewhere.
+    pub released: bool,
+    /// Where it is still mounted.
+    pub mounts: Vec<MountData>,
+}
+
+/// A checkpoint, for listings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CheckpointData {
+    /// Its number.
+    pub cno: u64,
+    /// When it was cut, RFC 3339.
+    pub time: String,
+    /// The same in nanoseconds since 1970.
+    pub nanos: i64,
+    /// A snapshot's name.
+    pub name: Option<String>,
+    /// Made on request rather than by time.
+    pub asked: bool,
+}
+
+/// One segment, for listings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SegmentData {
+    /// Its number.
+    pub segment: u64,
+    /// free, open, sealed or pending.
+    pub state: String,
+    /// chain, data, index or unused.
+    pub kind: String,
+    /// Blocks the live state needs.
+    pub live_blocks: u32,
+    /// Blocks only history needs.
+    pub history_blocks: u32,
+    /// Copies of index nodes in it that are needed.
+    pub nodes: u32,
+    /// Recovery still needs the chain in it.
+    pub chain: bool,
+}
+
+/// What recovery did when the volume was opened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RecoveryData {
+    /// It had been unmounted cleanly.
+    pub clean: bool,
+    /// Partial segments rolled forward.
+    pub partials: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Intact partial segments behind the end of the chain, which do not count.
+    pub dropped: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Requests they were read with.
+    pub requests: u64,
+}
+
+/// Everything about a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// Its label.
+    pub label: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Path of its device.
+    pub device: String,
+    /// Format version of this program.
+    pub format: u16,
+    /// Layout over devices.
+    pub profile: String,
+    /// When it was made, RFC 3339.
+    pub made_at: String,
+    /// Process that owns it; none when it is not mounted.
+    pub pid: Option<u32>,
+    /// Its mounts.
+    pub mounts: Vec<MountData>,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// What is wrong, one line each; empty when all is well.
+    pub problems: Vec<String>,
+    /// What recovery and opening had to say.
+    pub notes: Vec<String>,
+    /// Bytes in a segment.
+    pub segment_bytes: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes that segments hold.
+    pub total_bytes: u64,
+    /// Bytes of the live state.
+    pub live_bytes: u64,
+    /// Bytes that only past states need.
+    pub history_bytes: u64,
+    /// Bytes that can still be written, history that may be shed included.
+    pub available_bytes: u64,
+    /// Files, directories and so on.
+    pub inodes: u64,
+    /// Checkpoints that can be gone back to.
+    pub checkpoints: u64,
+    /// How many of them have a name.
+    pub snapshots: u64,
+    /// The oldest of them.
+    pub oldest: Option<CheckpointData>,
+    /// The newest.
+    pub newest: Option<CheckpointData>,
+    /// Generation of the newest root.
+    pub generation: u64,
+    /// Counts read-write mounts.
+    pub epoch: u64,
+    /// order, barrier, commit and so on, when mounted.
+    pub options: BTreeMap<String, String>,
+    /// What recovery did.
+    pub recovery: RecoveryData,
+    /// Counts since the volume was opened.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Paths as bytes: their encoding is nobody's business.
+mod path_bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(to)
+    }
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(OsString::from_vec(Vec::deserialize(from)?).into())
+    }
+}

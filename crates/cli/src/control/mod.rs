@@ -1,0 +1,75 @@
+//! Talking to the process that owns a mounted volume: one line of JSON each way
+//! over a Unix socket.
+//!
+//! Invariants
+//! 1. Only root and the user who runs the daemon are answered; the kernel says
+//!    who is at the other end.
+//! 2. A socket is believed only in a directory that belongs to that user alone.
+//! 3. What comes over the socket is bounded in length and is no more trusted
+//!    than the command line.
+
+mod client;
+mod data;
+mod server;
+
+pub use client::{Client, owner_of_device, owner_of_directory};
+pub use data::{
+    CheckpointData, Hello, MountData, PastMount, RecoveryData, Released, Reply, Request, SegmentData, VolumeInfo,
+};
+pub use server::Server;
+
+use crate::sys;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Longest line of a request.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+/// Longest line of an answer: a listing of very many checkpoints.
+const REPLY_BYTES_MAX: u64 = 256 << 20;
+
+/// Directories in which a user's daemons may have their sockets, best first.
+fn directories(uid: u32) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    if uid == 0 {
+        all.push("/run/nenrin".into());
+    } else {
+        let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
+        all.extend(given.filter(|_| uid == sys::euid()).map(|p| p.join("nenrin")));
+        all.push(PathBuf::from(format!("/run/user/{uid}/nenrin")));
+    }
+    all.push(std::env::temp_dir().join(format!("nenrin-{uid}")));
+    all.push(PathBuf::from(format!("/tmp/nenrin-{uid}")));
+    all.dedup();
+    all
+}
+
+/// Whether the directory is `uid`'s and closed to others (invariant 2).
+fn is_safe(directory: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0)
+}
+
+/// The directory for this process's own socket; it is made if need be.
+fn own_directory() -> io::Result<PathBuf> {
+    let uid = sys::euid();
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for directory in directories(uid) {
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => last = e,
+            _ if is_safe(&directory, uid) => return Ok(directory),
+            _ => {
+                let text = format!("{} belongs to somebody else or is open to others", directory.display());
+                last = io::Error::new(io::ErrorKind::PermissionDenied, text);
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Every socket of `uid`'s daemons.
+fn sockets(uid: u32) -> Vec<PathBuf> {
+    let safe = directories(uid).into_iter().filter(|d| is_safe(d, uid));
+    let entries = safe.flat_map(|d| fs::read_dir(d).into_iter().flatten().flatten());
+    entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "sock")).collect()
+}

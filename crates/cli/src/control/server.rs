@@ -1,0 +1,128 @@
+//! The side that answers.
+
+use super::{REQUEST_BYTES_MAX, Reply, Request, own_directory};
+use crate::error::Fail;
+use crate::sys;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Answers one request.
+pub type Handler = dyn Fn(Request) -> Result<serde_json::Value, Fail> + Send + Sync;
+
+/// Volumes with one identity that may be served at a time: copies of an image.
+const COPIES_MAX: u32 = 64;
+
+/// A bound socket; its name goes when this does.
+pub struct Server {
+    path: PathBuf,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Binds a socket for the volume `uuid` and answers on threads of its own.
+    ///
+    /// # Errors
+    /// No directory for it, or no threads.
+    pub fn start(uuid: &str, handler: Arc<Handler>) -> io::Result<Self> {
+        let (listener, path) = bind(uuid)?;
+        let busy = Arc::new(AtomicUsize::new(0));
+        let this = Self { path, busy: busy.clone() };
+        thread::Builder::new().name("nenrin-control".into()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (handler, busy) = (handler.clone(), busy.clone());
+                let spawned =
+                    thread::Builder::new().name("nenrin-request".into()).spawn(move || serve(stream, &*handler, &busy));
+                if spawned.is_err() {
+                    // The connection was dropped, which the other side sees.
+                    thread::sleep(Duration::from_millis(100));
+                }
+            }
+        })?;
+        Ok(this)
+    }
+
+    /// Takes the name away, so that nobody new asks.
+    pub fn retire(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Waits until every request was answered, but not for ever.
+    pub fn finish(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while self.busy.load(Ordering::Acquire) > 0 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+/// The first free name: one that nobody answers at is left over from a process
+/// that was killed.
+fn bind(uuid: &str) -> io::Result<(UnixListener, PathBuf)> {
+    let directory = own_directory()?;
+    for copy in 0..COPIES_MAX {
+        let name = if copy == 0 { format!("{uuid}.sock") } else { format!("{uuid}-{copy}.sock") };
+        let path = directory.join(name);
+        if UnixStream::connect(&path).is_ok() {
+            continue;
+        }
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        return Ok((listener, path));
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{COPIES_MAX} volumes with the identity {uuid} are mounted")))
+}
+
+fn serve(stream: UnixStream, handler: &Handler, busy: &AtomicUsize) {
+    let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == sys::euid());
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        match stream.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line) {
+            Ok(n) if n > 0 => {}
+            _ => return,
+        }
+        busy.fetch_add(1, Ordering::AcqRel);
+        let reply = answer(&line, allowed, handler);
+        let mut text = serde_json::to_string(&reply).unwrap_or_default();
+        text.push('\n');
+        let sent = stream.get_mut().write_all(text.as_bytes());
+        busy.fetch_sub(1, Ordering::AcqRel);
+        if sent.is_err() || !allowed {
+            return;
+        }
+    }
+}
+
+fn answer(line: &str, allowed: bool, handler: &Handler) -> Reply {
+    let result = if !allowed {
+        Err(Fail::new("permission denied: only root and the user who mounted the volume are answered"))
+    } else {
+        match serde_json::from_str(line) {
+            Ok(request) => handler(request),
+            Err(_) => {
+                Err(Fail::new("the owner of the volume does not understand this request; mount it with this nenrin"))
+            }
+        }
+    };
+    match result {
+        Ok(value) => Reply::Ok(value),
+        Err(Fail { code, message }) => Reply::Error { code, message },
+    }
+}

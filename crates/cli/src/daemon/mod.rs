@@ -1,0 +1,284 @@
+//! The process that owns a volume: opens it, serves its mounts, answers
+//! commands, and lets it go when the last mount has ended.
+//!
+//! Invariants
+//! 1. The volume is opened by this process alone (an exclusive lock on its
+//!    device) and closed by it: everything committed, a clean root written.
+//! 2. Whoever waits for the start hears of success only when the mount is up.
+//! 3. Once the last mount has ended no new one is made; `closing` says so.
+//! 4. A request is answered "released" only after the device was closed.
+
+mod log;
+mod service;
+mod watch;
+
+use crate::control::Server;
+use crate::device::{self, Device};
+use crate::error::{At as _, Fail, Outcome};
+use crate::options::Options;
+use crate::{control, mounts, output, past, report, sys};
+use log::Log;
+use nenrin_core::{At, Fs};
+use nenrin_device::{DeviceError, OpenMode};
+use nenrin_fuse::{MountOptions, SessionOptions};
+use serde::{Deserialize, Serialize};
+use service::{Event, Service};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+use watch::Watch;
+
+/// How long a mount waits for an owner that is still finishing.
+const OWNER_TIME: Duration = Duration::from_secs(10);
+/// How often the library does what is due.
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two looks at the image.
+const TICKS_PER_WATCH: u32 = 10;
+/// How long programs may hold on to a mount after a signal.
+const STOP_TIME: Duration = Duration::from_secs(5);
+
+/// What to serve.
+pub struct Plan {
+    /// The volume's device, absolute.
+    pub device: PathBuf,
+    /// What mount(8) shows as source: the device as given.
+    pub source: PathBuf,
+    /// Where to mount it, absolute.
+    pub directory: PathBuf,
+    /// How.
+    pub options: Options,
+    /// Where to log.
+    pub log: Option<PathBuf>,
+    /// Somebody reads [`Started`] from standard output.
+    pub report_start: bool,
+}
+
+/// What the process says on standard output once it is clear how the start went.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Started {
+    /// Why it failed: exit code and line.
+    pub error: Option<(u8, String)>,
+    /// What the user should know, one line each.
+    pub notes: Vec<String>,
+}
+
+/// Serves until the last mount has ended. The exit code is for who waits in the
+/// foreground.
+///
+/// # Errors
+/// The volume could not be mounted, or not be closed.
+pub fn run(plan: &Plan) -> Outcome {
+    if plan.report_start {
+        sys::new_session();
+    }
+    match start(plan) {
+        Ok(running) => running.serve(),
+        Err(fail) if plan.report_start => {
+            tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new() });
+            Ok(fail.code)
+        }
+        Err(fail) => Err(fail),
+    }
+}
+
+fn tell(started: &Started) {
+    output::line(serde_json::to_string(started).unwrap_or_default());
+}
+
+struct Running {
+    service: Arc<Service>,
+    events: Receiver<Event>,
+    server: Server,
+    ticker: thread::JoinHandle<()>,
+    stop_ticking: mpsc::Sender<()>,
+}
+
+fn start(plan: &Plan) -> Result<Running, Fail> {
+    let log = Arc::new(Log::open(plan.log.as_deref(), !plan.report_start).at("log file")?);
+    // Before any thread, so that all of them leave signals to the one that waits.
+    sys::block_ending_signals().at("signals")?;
+    sys::set_io_flusher();
+    spare_from_memory_shortage();
+
+    let read_only = plan.options.core.read_only || plan.options.past.is_some();
+    let device = open_device(&plan.device, OpenMode { read_only, exclusive: true })?;
+    let watch = Watch::new(&plan.device, device.geometry().bytes);
+    let core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
+    let fs = device::open_volume(&plan.device, device, core)?;
+    let notes = notes(&fs, plan);
+    let (sender, events) = mpsc::channel();
+    let service = Arc::new(Service::new(fs, plan.device.clone(), log.clone(), sender));
+
+    let started = mount(&service, plan).and_then(|()| {
+        let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
+        let handler = service.clone();
+        Server::start(&uuid, Arc::new(move |request| handler.answer(request))).at("control socket")
+    });
+    let server = match started {
+        Ok(server) => server,
+        Err(fail) => {
+            service.stop_all();
+            return Err(service.close().err().unwrap_or(fail));
+        }
+    };
+    let (stop_ticking, stopped) = mpsc::channel();
+    let ticking = service.clone();
+    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &watch, &stopped));
+    let ticker = ticker.at("a thread")?;
+    let signals = service.clone();
+    let waiter = move || loop {
+        signals.send(Event::Signal(sys::wait_for_ending_signal()));
+    };
+    thread::Builder::new().name("nenrin-signal".into()).spawn(waiter).at("a thread")?;
+
+    log.line(&format!("{} mounted at {}", plan.device.display(), plan.directory.display()));
+    notes.iter().for_each(|n| log.line(n));
+    if plan.report_start {
+        tell(&Started { error: None, notes });
+        let _ = detach(plan.log.as_deref());
+    }
+    Ok(Running { service, events, server, ticker, stop_ticking })
+}
+
+/// Lets go of the caller's terminal and directory.
+fn detach(log: Option<&Path>) -> std::io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    sys::redirect(&null, 0)?;
+    sys::redirect(&null, 1)?;
+    match log.and_then(|p| File::options().append(true).open(p).ok()) {
+        // What a panic prints must be somewhere.
+        Some(file) => sys::redirect(&file, 2)?,
+        None => sys::redirect(&null, 2)?,
+    }
+    std::env::set_current_dir("/")
+}
+
+/// A daemon that is killed is a power cut for its volume: rather something else.
+fn spare_from_memory_shortage() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-500");
+}
+
+/// Opens the device; an owner that is only finishing is waited for.
+fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
+    let end = Instant::now() + OWNER_TIME;
+    loop {
+        let error = match device::try_open(path, mode) {
+            Ok(device) => return Ok(device),
+            Err(e) => e,
+        };
+        let DeviceError::Busy { command, .. } = &error else {
+            return Err(device::describe(path, mode, &error));
+        };
+        let owner = control::owner_of_device(path);
+        if let Some(owner) = owner.filter(|o| !o.hello.closing && !o.hello.mounts.is_empty()) {
+            let places: Vec<&str> = owner.hello.mounts.iter().map(|m| m.directory.as_str()).collect();
+            let text = format!(
+                "{error}, mounted at {}; nenrin umount {} releases it",
+                places.join(" and "),
+                places.first().unwrap_or(&"DIR")
+            );
+            return Err(Fail::at(path.display(), text));
+        }
+        let ours = command.as_ref().is_none_or(|c| c.contains("nenrin"));
+        if !ours || Instant::now() >= end {
+            return Err(device::describe(path, mode, &error));
+        }
+        thread::sleep(TICK);
+    }
+}
+
+/// What the user should know about the volume that was opened.
+fn notes(fs: &Fs, plan: &Plan) -> Vec<String> {
+    let report = fs.recovery_report();
+    let place = plan.device.display();
+    let mut notes: Vec<String> = report.notes.iter().map(|n| format!("{place}: {n}")).collect();
+    if let Some(damage) = &report.damage {
+        notes.push(format!("{place}: damaged, so mounted read-only: {damage}; copy what you need, then nenrin check"));
+    }
+    notes
+}
+
+/// Mounts what the plan says.
+fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
+    let fs = service.fs()?;
+    let at = match &plan.options.past {
+        Some(when) => At::Past(past::find(&fs, when).map_err(|f| Fail::at(plan.device.display(), f))?.cno),
+        None => At::Live,
+    };
+    let o = &plan.options;
+    let mut how = MountOptions::new(plan.source.display().to_string(), &plan.directory);
+    how.read_only = fs.options().read_only;
+    how.allow_other = o.allow_other;
+    how.nonempty = o.nonempty;
+    how.dev = o.dev;
+    how.suid = o.suid;
+    how.exec = !o.noexec;
+    how.noatime = o.noatime;
+    service.add(at, &how, &session_options(o))
+}
+
+/// The library is ticked by [`tick`], also while only the past is mounted.
+fn session_options(o: &Options) -> SessionOptions {
+    SessionOptions { cache: o.cache, tick: Duration::ZERO, ..SessionOptions::default() }
+}
+
+fn tick(service: &Service, watch: &Watch, stopped: &Receiver<()>) {
+    sys::set_io_flusher();
+    let mut count = 0;
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+        service.tick();
+        count += 1;
+        if count % TICKS_PER_WATCH == 0 {
+            service.note_problem(watch.problem());
+        }
+    }
+}
+
+impl Running {
+    fn serve(self) -> Outcome {
+        let mut stop_at: Option<Instant> = None;
+        while !self.service.close_if_unused() {
+            let wait = stop_at.map_or(Duration::from_secs(3600), |t| t.saturating_duration_since(Instant::now()));
+            match self.events.recv_timeout(wait) {
+                Ok(Event::Ended) => {}
+                Ok(Event::Signal(_)) => {
+                    // A second signal waits no longer than the first.
+                    self.service.stop_all();
+                    stop_at.get_or_insert(Instant::now() + STOP_TIME);
+                }
+                Err(_) if stop_at.is_some() => {
+                    self.service.log.line("programs still use the volume; leaving all the same");
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+        self.server.retire();
+        let _ = self.stop_ticking.send(());
+        let _ = self.ticker.join();
+        let closed = self.service.close();
+        // Those who asked for the unmount are answered before this process ends.
+        self.server.finish(Duration::from_secs(2));
+        closed.map(|()| 0)
+    }
+}
+
+/// Why a directory cannot be mounted on, as far as that is clear before the
+/// volume was opened.
+pub fn check_directory(path: &Path) -> Result<PathBuf, Fail> {
+    let real = match mounts::real_path(path) {
+        Ok(real) => real,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Fail::at(path.display(), "no such directory; create it first"));
+        }
+        Err(e) => return Err(Fail::at(path.display(), e)),
+    };
+    match std::fs::metadata(&real) {
+        Ok(m) if !m.is_dir() => Err(Fail::at(path.display(), "not a directory")),
+        // A dead mount is cleared when it comes to mounting.
+        _ => Ok(real),
+    }
+}

@@ -1,0 +1,333 @@
+//! What the threads of a daemon share: the volume, its mounts, and the answers
+//! to commands.
+
+use super::log::Log;
+use crate::control::{Hello, MountData, PastMount, Released, Request, VolumeInfo};
+use crate::error::{At as _, Fail};
+use crate::{device, mounts, past, report};
+use nenrin_core::{At, Fs};
+use nenrin_format::Cno;
+use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// What wakes the daemon's main thread.
+pub enum Event {
+    /// A mount has ended.
+    Ended,
+    /// A signal came that asks for the end.
+    Signal(#[expect(dead_code, reason = "every ending signal means the same")] i32),
+}
+
+/// One mount that is served.
+pub struct Mounted {
+    number: u64,
+    at: At,
+    stopper: Stopper,
+    device: String,
+}
+
+struct State {
+    /// Gone once the volume was closed.
+    fs: Option<Arc<Fs>>,
+    mounts: Vec<Mounted>,
+    next_number: u64,
+    closing: bool,
+    /// How closing went, once it did.
+    closed: Option<Result<(), Fail>>,
+    /// What is wrong besides what the library knows.
+    problem: Option<String>,
+    /// Failure of the library that was logged.
+    logged: Option<String>,
+}
+
+/// See the module.
+pub struct Service {
+    state: Mutex<State>,
+    changed: Condvar,
+    path: PathBuf,
+    identity: String,
+    events: Mutex<Sender<Event>>,
+    pub(super) log: Arc<Log>,
+}
+
+impl Service {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, log: Arc<Log>, events: Sender<Event>) -> Self {
+        let state = State {
+            fs: Some(fs),
+            mounts: Vec::new(),
+            next_number: 0,
+            closing: false,
+            closed: None,
+            problem: None,
+            logged: None,
+        };
+        let identity = device::identity(&path).unwrap_or_default();
+        Self { state: Mutex::new(state), changed: Condvar::new(), path, identity, events: Mutex::new(events), log }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Everything under this lock is replaced whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The volume, while it is open.
+    pub fn fs(&self) -> Result<Arc<Fs>, Fail> {
+        self.lock().fs.clone().ok_or_else(|| Fail::at(self.path.display(), "the volume is being released"))
+    }
+
+    /// Wakes the main thread.
+    pub fn send(&self, event: Event) {
+        let _ = self.events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
+    }
+
+    /// Mounts the state `at`, and serves it on threads of its own.
+    pub fn add(self: &Arc<Self>, at: At, how: &MountOptions, options: &SessionOptions) -> Result<(), Fail> {
+        let fs = self.fs()?;
+        let session = Session::start(fs, at, how, options).map_err(|e| describe_mount(&e))?;
+        let stopper = session.stopper();
+        let mount = mounts::of_point(stopper.directory());
+        let mut state = self.lock();
+        if state.closing {
+            return Err(Fail::at(self.path.display(), "the volume is being released"));
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        let device = mount.map(|m| m.device).unwrap_or_default();
+        state.mounts.push(Mounted { number, at, stopper, device });
+        drop(state);
+        let this = self.clone();
+        let body = move || {
+            let ended = session.run();
+            if let Err(e) = ended {
+                this.log.line(&format!("serving ended with an error: {e}"));
+            }
+            this.lock().mounts.retain(|m| m.number != number);
+            this.changed.notify_all();
+            this.send(Event::Ended);
+        };
+        let spawned = thread::Builder::new().name("nenrin-session".into()).spawn(body);
+        if let Err(e) = spawned {
+            self.lock().mounts.retain(|m| m.number != number);
+            return Err(Fail::at("a thread", e));
+        }
+        Ok(())
+    }
+
+    /// Takes all mounts away; programs that still use them are served on.
+    pub fn stop_all(&self) {
+        let stoppers: Vec<Stopper> = self.lock().mounts.iter().map(|m| m.stopper.clone()).collect();
+        for stopper in stoppers {
+            if let Err(e) = stopper.stop() {
+                self.log.line(&format!("{}: cannot be unmounted: {e}", stopper.directory().display()));
+            }
+        }
+    }
+
+    /// Whether no mount is left; from then on there will be none.
+    pub fn close_if_unused(&self) -> bool {
+        let mut state = self.lock();
+        state.closing |= state.mounts.is_empty();
+        state.closing
+    }
+
+    /// Commits everything, writes a clean root, closes the device.
+    pub fn close(&self) -> Result<(), Fail> {
+        let mut state = self.lock();
+        state.closing = true;
+        let fs = state.fs.take();
+        drop(state);
+        let result = match fs {
+            Some(fs) => {
+                let closed = fs.close().map_err(|e| Fail::at(self.path.display(), e));
+                drop(fs);
+                closed
+            }
+            None => Ok(()),
+        };
+        match &result {
+            Ok(()) => self.log.line(&format!("{} released", self.path.display())),
+            Err(fail) => self.log.line(&fail.to_string()),
+        }
+        self.lock().closed = Some(result.clone());
+        self.changed.notify_all();
+        result
+    }
+
+    /// Has the library do what is due, and logs a failure once.
+    pub fn tick(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let failed = match fs.tick() {
+            Ok(()) => fs.failed(),
+            Err(e) => Some(fs.failed().unwrap_or_else(|| e.to_string())),
+        };
+        let mut state = self.lock();
+        if failed.is_some() && failed != state.logged {
+            state.logged.clone_from(&failed);
+            drop(state);
+            self.log.line(&format!("{}: {}", self.path.display(), failed.unwrap_or_default()));
+        }
+    }
+
+    /// Notes what is wrong with the image; a new problem is logged.
+    pub fn note_problem(&self, problem: Option<String>) {
+        let mut state = self.lock();
+        if problem != state.problem {
+            state.problem.clone_from(&problem);
+            drop(state);
+            if let Some(text) = problem {
+                self.log.line(&text);
+            }
+        }
+    }
+
+    fn mounts(&self) -> Vec<MountData> {
+        self.lock().mounts.iter().map(data).collect()
+    }
+
+    /// Answers a command.
+    pub fn answer(self: &Arc<Self>, request: Request) -> Result<Value, Fail> {
+        match request {
+            Request::Hello => value(&self.hello()),
+            Request::Info => value(&self.info()?),
+            Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
+            Request::CheckpointCreate { name } => {
+                let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
+                value(&report::checkpoint(&info))
+            }
+            Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
+            Request::SnapshotDelete { name } => self.delete(&name),
+            Request::Segments => value(&report::segments(&*self.fs()?)),
+            Request::MountPast(how) => self.mount_past(&how),
+            Request::Umount { directory } => self.umount(&directory),
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        let state = self.lock();
+        Hello {
+            identity: self.identity.clone(),
+            pid: std::process::id(),
+            read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
+            closing: state.closing,
+            mounts: state.mounts.iter().map(data).collect(),
+        }
+    }
+
+    fn info(&self) -> Result<VolumeInfo, Fail> {
+        let mut info = report::volume(&*self.fs()?, &self.path);
+        info.pid = Some(std::process::id());
+        info.mounts = self.mounts();
+        info.problems.extend(self.lock().problem.clone());
+        Ok(info)
+    }
+
+    fn name(&self, cno: Cno, name: &str) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
+        let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
+        value(&report::checkpoint(&info))
+    }
+
+    /// A snapshot that is mounted stays.
+    fn delete(&self, name: &str) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| {
+            Fail::new(format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"))
+        })?;
+        let mounted = self.mounts().into_iter().find(|m| m.checkpoint == Some(info.cno.0));
+        if let Some(m) = mounted {
+            return Err(Fail::new(format!("snapshot {name:?} is mounted at {}; unmount it first", m.directory)));
+        }
+        fs.checkpoint_name(info.cno, None).map_err(plain)?;
+        // By now only the retention rule might keep it, which a user who deletes does not mean.
+        fs.checkpoint_drop(&[info.cno]).map_err(plain)?;
+        value(&report::checkpoint(&info))
+    }
+
+    fn mount_past(self: &Arc<Self>, how: &PastMount) -> Result<Value, Fail> {
+        let info = past::find(&*self.fs()?, &how.when)?;
+        let mut options = MountOptions::new(how.source.display().to_string(), &how.directory);
+        options.read_only = true;
+        options.allow_other = how.allow_other;
+        options.nonempty = how.nonempty;
+        options.dev = how.dev;
+        options.suid = how.suid;
+        options.exec = !how.noexec;
+        self.add(At::Past(info.cno), &options, &super::session_options(&crate::options::Options::default()))?;
+        self.log.line(&format!("checkpoint {} mounted at {}", info.cno, how.directory.display()));
+        value(&report::checkpoint(&info))
+    }
+
+    /// Commits, unmounts, and where it was the last mount waits for the release.
+    fn umount(&self, directory: &Path) -> Result<Value, Fail> {
+        let wanted = |m: &Mounted| m.stopper.directory() == directory;
+        let Some(number) = self.lock().mounts.iter().find(|m| wanted(m)).map(|m| m.number) else {
+            return Err(Fail::at(directory.display(), "not mounted here any more"));
+        };
+        // What cannot be committed is reported, and keeps nobody from leaving.
+        let fs = self.fs()?;
+        let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
+        let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
+        drop(fs);
+        nenrin_fuse::unmount(directory).map_err(|e| {
+            let users = mounts::users(directory);
+            let busy = e.raw_os_error() == Some(libc::EBUSY) || e.to_string().contains("busy");
+            Fail::at(
+                directory.display(),
+                match users.as_slice() {
+                    [] if busy => "in use; close what uses it, then try again".to_owned(),
+                    _ if busy => format!("in use by {}; close it, then try again", users.join(", ")),
+                    _ => e.to_string(),
+                },
+            )
+        })?;
+        let mut state = self.lock();
+        while state.mounts.iter().any(|m| m.number == number) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.mounts.is_empty() {
+            while state.closed.is_none() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        let released = Released { released: state.closed.is_some(), mounts: state.mounts.iter().map(data).collect() };
+        let closed = state.closed.clone().unwrap_or(Ok(()));
+        drop(state);
+        synced.and(closed)?;
+        value(&released)
+    }
+}
+
+fn data(m: &Mounted) -> MountData {
+    MountData {
+        directory: m.stopper.directory().display().to_string(),
+        device: m.device.clone(),
+        checkpoint: match m.at {
+            At::Live => None,
+            At::Past(cno) => Some(cno.0),
+        },
+    }
+}
+
+fn value(of: &impl serde::Serialize) -> Result<Value, Fail> {
+    serde_json::to_value(of).at("answer")
+}
+
+fn plain(e: nenrin_core::Error) -> Fail {
+    Fail::new(e.to_string())
+}
+
+/// The front end's words, which say what, where and what to do.
+fn describe_mount(e: &MountError) -> Fail {
+    match e {
+        MountError::Io(_, path, error) if error.kind() == std::io::ErrorKind::PermissionDenied => Fail::at(
+            path.display(),
+            "permission denied; mount as root, or on a directory that is yours with fuse3 installed",
+        ),
+        _ => Fail::new(e.to_string()),
+    }
+}

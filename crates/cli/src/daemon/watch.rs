@@ -1,0 +1,71 @@
+//! Looks now and then whether the image under a mounted volume is still the
+//! one that was opened. What is open cannot be taken away, but what was deleted
+//! is gone when the volume is released, and what was cut off is gone now.
+
+use crate::device;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// An image file, as it was when it was opened.
+pub struct Watch {
+    path: PathBuf,
+    identity: String,
+    bytes: u64,
+    block_device: bool,
+}
+
+impl Watch {
+    /// Of the device at `path`, which is `bytes` long.
+    pub fn new(path: &Path, bytes: u64) -> Self {
+        Self {
+            path: path.to_owned(),
+            identity: device::identity(path).unwrap_or_default(),
+            bytes,
+            block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
+        }
+    }
+    /// What is wrong with it now.
+    pub fn problem(&self) -> Option<String> {
+        let path = self.path.display();
+        match device::identity(&self.path) {
+            Ok(now) if now == self.identity => {}
+            // The directory may be unreadable for us; that is no news about the image.
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return None,
+            _ => {
+                return Some(format!(
+                    "{path} was deleted or replaced while mounted: copy what you need now, unmounting loses it"
+                ));
+            }
+        }
+        let bytes = fs::metadata(&self.path).ok()?.len();
+        if !self.block_device && bytes < self.bytes {
+            return Some(format!(
+                "{path} was cut to {bytes} of {} bytes while mounted: what lay behind is lost; unmount and check it",
+                self.bytes
+            ));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_changes_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        fs::write(&path, [0; 8192]).unwrap();
+        let watch = Watch::new(&path, 8192);
+        assert_eq!(watch.problem(), None);
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert!(watch.problem().unwrap().contains("cut to 4096 of 8192"));
+        fs::remove_file(&path).unwrap();
+        assert!(watch.problem().unwrap().contains("deleted or replaced"));
+        fs::write(dir.path().join("other"), [0; 8192]).unwrap();
+        fs::rename(dir.path().join("other"), &path).unwrap();
+        assert!(watch.problem().is_some());
+    }
+}

@@ -1,0 +1,104 @@
+//! Opening devices and volumes, and saying in one line why one cannot be.
+
+use crate::error::Fail;
+use crate::{clock, signature, sys};
+use nenrin_core::{Error, Fs, MountOptions};
+use nenrin_device::{BLOCK_BYTES, BlockDevice, DeviceError, OpenMode, open_best};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An open device.
+pub type Device = Arc<dyn BlockDevice>;
+
+/// Opens a device, or says why it cannot be.
+pub fn open(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
+    try_open(path, mode).map_err(|e| describe(path, mode, &e))
+}
+
+/// Opens a device. On failure the device's own words, for who wants to decide.
+pub fn try_open(path: &Path, mode: OpenMode) -> Result<Device, DeviceError> {
+    if !mode.read_only && is_read_only(path) {
+        return Err(DeviceError::ReadOnly);
+    }
+    open_best(path, mode).map(Arc::from)
+}
+
+/// Whether a block device refuses writes, which open(2) does not tell.
+fn is_read_only(path: &Path) -> bool {
+    let is_block = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    is_block && fs::File::open(path).is_ok_and(|f| sys::block_device_is_read_only(&f))
+}
+
+/// One line: what, where, what to do.
+pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
+    let text = match error {
+        DeviceError::Os(libc::ENOENT) => {
+            "no such file or device; nenrin mkfs --size SIZE makes a volume in a new file".to_owned()
+        }
+        DeviceError::Os(libc::EACCES | libc::EPERM) => {
+            let what = if mode.read_only { "read" } else { "write" };
+            format!("permission denied: you may not {what} it; run this as its owner or as root")
+        }
+        DeviceError::ReadOnly | DeviceError::Os(libc::EROFS) => "a read-only device; mount it with -o ro".to_owned(),
+        DeviceError::Os(libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM) => {
+            "there is no device behind this name; look whether it is attached".to_owned()
+        }
+        DeviceError::Busy { .. } => {
+            format!("{error}; if it is mounted, nenrin umount DIR releases it")
+        }
+        DeviceError::Mounted { at } => format!("mounted at {at}; unmount it first"),
+        DeviceError::NotADevice => "neither a regular file nor a block device".to_owned(),
+        other => other.to_string(),
+    };
+    Fail::at(path.display(), text)
+}
+
+/// Opens the volume on `device`, or says why it cannot be.
+pub fn open_volume(path: &Path, device: Device, options: MountOptions) -> Result<Arc<Fs>, Fail> {
+    let foreign = foreign(&device);
+    Fs::open(vec![device], clock::HostClock::shared(), options).map_err(|e| describe_volume(path, foreign, &e))
+}
+
+/// What is on the device, if it is known and not a nenrin volume.
+pub fn foreign(device: &Device) -> Option<&'static str> {
+    let geometry = device.geometry();
+    let bytes = signature::HEAD_BYTES.min(geometry.bytes as usize / BLOCK_BYTES * BLOCK_BYTES);
+    let head = device.read(0, bytes).ok()?;
+    signature::find(&head).filter(|name| !name.contains("nenrin"))
+}
+
+/// One line for a volume that cannot be opened.
+pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error) -> Fail {
+    let text = error.to_string();
+    if text.contains(&absolute(path).display().to_string()) {
+        // It says itself where.
+        return Fail::new(text);
+    }
+    if text.contains("not a nenrin volume") {
+        return Fail::at(
+            path.display(),
+            match foreign {
+                Some(name) => format!("not a nenrin volume; it holds {name}"),
+                None => "not a nenrin volume; nenrin mkfs makes one, and what is there now is lost".to_owned(),
+            },
+        );
+    }
+    Fail::at(path.display(), text)
+}
+
+/// What tells one device from another, whatever path leads to it.
+pub fn identity(path: &Path) -> std::io::Result<String> {
+    let meta = fs::metadata(path)?;
+    Ok(if meta.file_type().is_block_device() {
+        format!("block {}", meta.rdev())
+    } else {
+        format!("file {} {}", meta.dev(), meta.ino())
+    })
+}
+
+/// A path that stays right when the working directory changes.
+pub fn absolute(path: &Path) -> PathBuf {
+    fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}

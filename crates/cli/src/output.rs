@@ -1,0 +1,104 @@
+//! What goes to standard output and to the terminal.
+
+use crate::error::Fail;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Prints text. A reader that has gone away is no failure.
+pub fn print(text: &str) {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Prints a line.
+pub fn line(text: impl std::fmt::Display) {
+    print(&format!("{text}\n"));
+}
+
+/// A line for the person at the terminal, on standard error.
+pub fn notice(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "nenrin: {text}");
+}
+
+/// Prints a value as JSON, for --json.
+pub fn json(value: &impl serde::Serialize) -> Result<(), Fail> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Fail::new(e.to_string()))?;
+    line(text);
+    Ok(())
+}
+
+/// A name from a volume, without what would steer a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A table: columns as wide as their widest cell, numbers to the right.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = head.iter().map(|h| h.chars().count()).collect();
+    for row in rows {
+        for (w, cell) in widths.iter_mut().zip(row) {
+            *w = (*w).max(cell.chars().count());
+        }
+    }
+    let is_number = |i: usize| !rows.is_empty() && rows.iter().all(|r| r[i].bytes().all(|b| b.is_ascii_digit()));
+    let right: Vec<bool> = (0..head.len()).map(is_number).collect();
+    let mut out = String::new();
+    let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells: Vec<String> = row
+            .iter()
+            .enumerate()
+            .map(|(i, cell)| {
+                let width = widths[i];
+                if right[i] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            })
+            .collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// A line on the terminal that shows how far a long job is.
+pub struct Progress {
+    shown: bool,
+    next: Instant,
+}
+
+impl Progress {
+    /// Without a terminal nothing is shown.
+    pub fn new() -> Self {
+        Self { shown: io::stderr().is_terminal(), next: Instant::now() + Duration::from_millis(500) }
+    }
+    /// Of the part `what`, `done` of `all` is done.
+    pub fn at(&mut self, what: &str, done: u64, all: u64) {
+        if self.shown && Instant::now() >= self.next {
+            self.next = Instant::now() + Duration::from_millis(200);
+            let percent = done.saturating_mul(100).checked_div(all).unwrap_or(100);
+            let _ = write!(io::stderr().lock(), "\r{what}: {percent:3} %\u{1b}[K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr().lock(), "\r\u{1b}[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up() {
+        let rows = vec![vec!["1".into(), "年輪".into()], vec!["200".into(), "b".into()]];
+        assert_eq!(table(&["cno", "name"], &rows), "cno  name\n  1  年輪\n200  b\n");
+    }
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+    }
+}

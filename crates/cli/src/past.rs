@@ -1,0 +1,85 @@
+//! From WHEN to the checkpoint it means.
+
+use crate::clock;
+use crate::error::Fail;
+use crate::when::{self, When};
+use nenrin_core::{CheckpointInfo, Fs};
+use nenrin_format::Time;
+
+/// The checkpoint of `fs` that `text` means: of a moment, the newest not later.
+///
+/// # Errors
+/// There is none; what there is instead.
+pub fn find(fs: &Fs, text: &str) -> Result<CheckpointInfo, Fail> {
+    choose(&fs.checkpoints(), text, clock::now()).map_err(Fail::new)
+}
+
+fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInfo, String> {
+    let wanted = when::parse(text, now)?;
+    let found = match &wanted {
+        When::Cno(n) => list.iter().find(|c| c.cno.0 == *n),
+        When::Name(name) => list.iter().find(|c| c.name.as_deref() == Some(name.as_bytes())),
+        // Clocks go back at times: by number, which is the order in which states came to be.
+        When::Moment(nanos) => list.iter().rev().find(|c| c.wall <= Time(*nanos)),
+    };
+    found.cloned().ok_or_else(|| match wanted {
+        When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", reach(list)),
+        When::Name(name) => format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"),
+        When::Moment(nanos) => format!("there is no state as old as {}; {}", when::show(nanos), reach(list)),
+    })
+}
+
+fn reach(list: &[CheckpointInfo]) -> String {
+    match (list.first(), list.last()) {
+        (Some(first), Some(last)) => {
+            format!("they reach from {} of {} to {}", first.cno, when::show(first.wall.0), last.cno)
+        }
+        _ => "the volume has no checkpoints yet".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_format::Cno;
+
+    fn list() -> Vec<CheckpointInfo> {
+        let one = |cno, secs: i64, name: Option<&str>| CheckpointInfo {
+            cno: Cno(cno),
+            wall: Time(secs * 1_000_000_000),
+            name: name.map(|n| n.as_bytes().to_vec()),
+            asked: name.is_some(),
+        };
+        vec![one(3, 100, None), one(5, 200, Some("monday")), one(8, 300, None)]
+    }
+
+    #[test]
+    fn each_form_finds_its_state() {
+        let now = 310 * 1_000_000_000;
+        for (text, cno) in [
+            ("5", 5),
+            ("monday", 5),
+            ("10 seconds ago", 8),
+            ("11 seconds ago", 5),
+            ("200 seconds ago", 3),
+            ("1970-01-01T00:03:20Z", 5),
+            ("1970-01-01T00:03:19.5Z", 3),
+        ] {
+            assert_eq!(choose(&list(), text, now).unwrap().cno, Cno(cno), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_there_is_not_is_said() {
+        for (text, part) in [
+            ("4", "no checkpoint 4 (any more); they reach from 3"),
+            ("tuesday", "no snapshot \"tuesday\""),
+            ("1 hour ago", "no state as old as"),
+            ("2 weeks ago", "say it as in"),
+        ] {
+            let why = choose(&list(), text, 310 * 1_000_000_000).unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+        assert!(choose(&[], "1", 0).unwrap_err().contains("no checkpoints yet"));
+    }
+}

@@ -1,0 +1,91 @@
+//! The names by which other programs call this one: mount(8), mkfs(8) and
+//! fsck(8) look for a helper with the type in its name.
+//!
+//! | name | called by | arguments |
+//! |---|---|---|
+//! | mount.nenrin, mount.fuse.nenrin | mount(8), fstab | DEVICE DIR [-sfnv] [-N ns] [-o OPTIONS] [-t TYPE] |
+//! | mkfs.nenrin | mkfs(8) | as `nenrin mkfs` |
+//! | fsck.nenrin | fsck(8), at boot | [-apyn] DEVICE |
+
+use crate::cmd::{check, mkfs, mount};
+use crate::command::text_value;
+use crate::error::{Fail, Outcome};
+use crate::{device, output};
+use nenrin_device::OpenMode;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// mount(8): wrong call, and failure.
+const MOUNT_MISUSE: u8 = 1;
+const MOUNT_FAILED: u8 = 32;
+
+/// Runs as the helper called `name`; `None` when it is no such name.
+pub fn run(name: &str, arguments: Vec<OsString>) -> Option<Outcome> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    Some(match name {
+        "mount.nenrin" | "mount.fuse.nenrin" => mount_helper(&mut parser).map_err(|f| {
+            let code = if f.code == crate::error::USAGE { MOUNT_MISUSE } else { MOUNT_FAILED };
+            if f.code == 0 { f } else { f.with_code(code) }
+        }),
+        "mkfs.nenrin" => (mkfs::COMMAND.run)(&mut parser),
+        "fsck.nenrin" => fsck(&mut parser).map_err(check::misuse),
+        _ => return None,
+    })
+}
+
+fn mount_helper(parser: &mut lexopt::Parser) -> Outcome {
+    let mut call = mount::Call::default();
+    let mut positional: Vec<OsString> = Vec::new();
+    let mut fake = false;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            lexopt::Arg::Value(v) if positional.len() < 2 => positional.push(v),
+            lexopt::Arg::Short('o') => call.options.push(text_value(parser)?),
+            lexopt::Arg::Short('f') => fake = true,
+            // Sloppy: unknown options are ignored by who supports it. We rather say what is wrong.
+            lexopt::Arg::Short('s' | 'n' | 'v' | 'r' | 'w') => {}
+            lexopt::Arg::Short('t' | 'N') => drop(parser.value()?),
+            other => return Err(Fail::from(other.unexpected())),
+        }
+    }
+    let [device, directory] = positional.as_slice() else {
+        return Err(Fail::usage("a device and a directory are needed: mount.nenrin DEVICE DIR [-o OPTIONS]"));
+    };
+    if fake {
+        return crate::options::parse(&call.options).map(|_| 0);
+    }
+    mount::mount(&call, device, Path::new(directory))
+}
+
+/// At boot (-a, -p) there is nothing to repair: mounting recovers. A person who
+/// asks gets the whole check.
+fn fsck(parser: &mut lexopt::Parser) -> Outcome {
+    let (mut automatic, mut device) = (false, None);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            lexopt::Arg::Short('a' | 'p') => automatic = true,
+            lexopt::Arg::Short('y' | 'n' | 'f' | 'r' | 'v' | 'V' | 'M' | 'T' | 'R' | 'P') => {}
+            // Where to show progress, for who wants that; its number may be attached.
+            lexopt::Arg::Short('C') => drop(parser.optional_value()),
+            lexopt::Arg::Value(v) if device.is_none() => device = Some(PathBuf::from(v)),
+            other => return Err(Fail::from(other.unexpected())),
+        }
+    }
+    let path = device.ok_or_else(|| Fail::usage("a device is needed: fsck.nenrin [-apyn] DEVICE"))?;
+    if automatic { quick(&path) } else { check::check_device(&path, false, false) }
+}
+
+/// Only whether there is a root to mount from.
+fn quick(path: &Path) -> Outcome {
+    let mode = OpenMode { read_only: true, exclusive: false };
+    let could_not = |f: Fail| f.with_code(check::COULD_NOT);
+    let device = device::open(path, mode).map_err(could_not)?;
+    match nenrin_core::probe(&*device).and_then(|p| p.newest().map(|sb| sb.clean)) {
+        Ok(clean) => {
+            let state = if clean { "clean" } else { "recovers when it is mounted" };
+            output::line(format!("{}: {state}", path.display()));
+            Ok(0)
+        }
+        Err(e) => Err(could_not(device::describe_volume(path, device::foreign(&device), &e))),
+    }
+}

@@ -1,0 +1,201 @@
+//! What the library tells of a volume, as the data that is printed and sent.
+
+use crate::control::{CheckpointData, RecoveryData, SegmentData, VolumeInfo};
+use crate::output::{printable, table};
+use crate::size::show_bytes;
+use crate::when;
+use nenrin_core::{CheckpointInfo, Counters, Fs, MountOptions, SegmentInfo, SegmentState};
+use nenrin_format::BLOCK_BYTES;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Hexadecimal, with the dashes of a UUID.
+pub fn show_uuid(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// A checkpoint as data.
+pub fn checkpoint(info: &CheckpointInfo) -> CheckpointData {
+    CheckpointData {
+        cno: info.cno.0,
+        time: when::show_rfc3339(info.wall.0),
+        nanos: info.wall.0,
+        name: info.name.as_ref().map(|n| String::from_utf8_lossy(n).into_owned()),
+        asked: info.asked,
+    }
+}
+
+/// All checkpoints, oldest first.
+pub fn checkpoints(fs: &Fs) -> Vec<CheckpointData> {
+    fs.checkpoints().iter().map(checkpoint).collect()
+}
+
+/// All segments.
+pub fn segments(fs: &Fs) -> Vec<SegmentData> {
+    fs.segments().iter().map(segment).collect()
+}
+
+fn segment(s: &SegmentInfo) -> SegmentData {
+    let state = match s.state {
+        SegmentState::Free => "free",
+        SegmentState::Open => "open",
+        SegmentState::Sealed => "sealed",
+        SegmentState::Pending => "pending",
+    };
+    let kind = match s.kind {
+        1 => "chain",
+        2 => "data",
+        3 => "index",
+        _ => "unused",
+    };
+    SegmentData {
+        segment: s.segment.0,
+        state: state.into(),
+        kind: kind.into(),
+        live_blocks: s.live_blocks,
+        history_blocks: s.history_blocks,
+        nodes: s.nodes,
+        chain: s.chain_held,
+    }
+}
+
+/// Everything about a volume that is not mounted here; the owner adds its own.
+pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
+    let sb = fs.superblock();
+    let usage = fs.usage();
+    let report = fs.recovery_report();
+    let list = checkpoints(fs);
+    let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+    VolumeInfo {
+        label: String::from_utf8_lossy(&sb.label).into_owned(),
+        uuid: show_uuid(&sb.uuid),
+        device: device.display().to_string(),
+        format: nenrin_format::features::VERSION,
+        profile: sb.profile.name().into(),
+        made_at: when::show_rfc3339(sb.made_at.0),
+        pid: None,
+        mounts: Vec::new(),
+        read_only: fs.options().read_only,
+        problems: fs.failed().into_iter().chain(report.damage.clone()).collect(),
+        notes: report.notes.clone(),
+        segment_bytes: bytes(u64::from(sb.segment_blocks)),
+        segments: sb.devices.iter().map(|d| d.segments).sum(),
+        total_bytes: bytes(usage.total_blocks),
+        live_bytes: bytes(usage.live_blocks),
+        history_bytes: bytes(usage.history_blocks),
+        available_bytes: bytes(usage.available_blocks),
+        inodes: usage.inodes,
+        checkpoints: list.len() as u64,
+        snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
+        oldest: list.first().cloned(),
+        newest: list.last().cloned(),
+        generation: sb.generation.0,
+        epoch: sb.epoch.0,
+        options: options(fs.options()),
+        recovery: RecoveryData {
+            clean: report.clean,
+            partials: report.partials,
+            records: report.records,
+            dropped: report.dropped,
+            bytes_read: report.bytes_read,
+            requests: report.requests,
+        },
+        counters: counters(&fs.counters()),
+    }
+}
+
+fn options(o: &MountOptions) -> BTreeMap<String, String> {
+    let seconds = |nanos: u64| format!("{}", nanos as f64 / 1e9);
+    BTreeMap::from([
+        ("order".into(), format!("{:?}", o.order).to_lowercase()),
+        ("barrier".into(), format!("{:?}", o.barrier).to_lowercase()),
+        ("commit".into(), seconds(o.commit_nanos)),
+        ("checkpoint".into(), seconds(o.checkpoint_nanos)),
+        ("cache-size".into(), show_bytes(o.cache_bytes as u64)),
+        ("discard".into(), o.discard.to_string()),
+    ])
+}
+
+fn counters(c: &Counters) -> BTreeMap<String, u64> {
+    let all = [
+        ("commits", c.commits),
+        ("chain_partials", c.chain_partials),
+        ("chain_blocks", c.chain_blocks),
+        ("data_blocks", c.data_blocks),
+        ("nodes", c.nodes),
+        ("flushes", c.flushes),
+        ("index_checkpoints", c.index_checkpoints),
+        ("checkpoints", c.checkpoints),
+        ("checkpoints_shed", c.checkpoints_shed),
+        ("moved_blocks", c.moved_blocks),
+        ("shared_commits", c.shared_commits),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// A volume for people.
+pub fn show_volume(v: &VolumeInfo) -> String {
+    let mut out = String::new();
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "{name:<12} {value}");
+    };
+    let label = if v.label.is_empty() { String::new() } else { format!(" \"{}\"", printable(&v.label)) };
+    row("volume", format!("{}{label}", v.uuid));
+    row("device", format!("{}, {} in {} segments", printable(&v.device), show_bytes(v.total_bytes), v.segments));
+    let owner = v.pid.map_or_else(|| "not mounted".to_owned(), |pid| format!("owned by process {pid}"));
+    row("state", if v.read_only { format!("{owner}, read-only") } else { owner });
+    for m in &v.mounts {
+        let what = m.checkpoint.map_or_else(|| "live".to_owned(), |c| format!("checkpoint {c}"));
+        row("mounted at", format!("{} ({what})", printable(&m.directory)));
+    }
+    let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
+    row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
+    row("history", format!("{} ({} %)", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
+    let reach = v.oldest.as_ref().map(|c| format!(", back to {}", when::show(c.nanos))).unwrap_or_default();
+    row("checkpoints", format!("{}, {} of them snapshots{reach}", v.checkpoints, v.snapshots));
+    let r = &v.recovery;
+    let opened = if r.clean { "after a clean unmount".into() } else { format!("recovered {} records", r.records) };
+    let dropped = if r.dropped == 0 { String::new() } else { format!(", {} unfinished writes dropped", r.dropped) };
+    row("opened", format!("{opened}{dropped}, {} read in {} requests", show_bytes(r.bytes_read), r.requests));
+    for note in &v.notes {
+        row("note", printable(note));
+    }
+    row("health", if v.problems.is_empty() { "good".into() } else { "NOT GOOD".into() });
+    for problem in &v.problems {
+        row("problem", printable(problem));
+    }
+    out
+}
+
+/// Checkpoints for people.
+pub fn show_checkpoints(list: &[CheckpointData]) -> String {
+    let row = |c: &CheckpointData| {
+        let kind = match (&c.name, c.asked) {
+            (Some(_), _) => "snapshot",
+            (None, true) => "asked",
+            (None, false) => "timed",
+        };
+        vec![c.cno.to_string(), when::show(c.nanos), kind.into(), c.name.as_deref().map(printable).unwrap_or_default()]
+    };
+    table(&["cno", "time", "kind", "name"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Segments for people.
+pub fn show_segments(list: &[SegmentData]) -> String {
+    let row = |s: &SegmentData| {
+        vec![
+            s.segment.to_string(),
+            s.state.clone(),
+            s.kind.clone(),
+            s.live_blocks.to_string(),
+            s.history_blocks.to_string(),
+            s.nodes.to_string(),
+            if s.chain { "held".into() } else { String::new() },
+        ]
+    };
+    let rows: Vec<_> = list.iter().map(row).collect();
+    table(&["segment", "state", "kind", "live", "history", "nodes", "chain"], &rows)
+}

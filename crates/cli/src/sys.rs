@@ -1,0 +1,206 @@
+//! System calls that the standard library has no safe call for, and the only
+//! `unsafe` of this crate.
+#![allow(unsafe_code)] // the one place of this crate that calls the system directly
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// The effective user of this process.
+pub fn euid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Leaves the caller's session, so that its terminal's end is not ours.
+pub fn new_session() {
+    // SAFETY: takes nothing. It fails for a group leader, which needs no new session then.
+    unsafe { libc::setsid() };
+}
+
+/// The user at the other end of a Unix socket.
+pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a live ucred and its size.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut bytes,
+        )
+    })?;
+    Ok(cred.uid)
+}
+
+/// Broken-down local time of a moment, and the offset from UTC in seconds.
+pub struct Local {
+    /// Year, month from 1, day from 1.
+    pub date: (i64, u32, u32),
+    /// Hour, minute, second.
+    pub time: (u32, u32, u32),
+    /// Seconds east of UTC.
+    pub offset: i64,
+}
+
+/// What clocks here show at `secs` since 1970.
+pub fn local_time(secs: i64) -> Local {
+    // SAFETY: tm is plain data for which zero is valid.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    let time = secs as libc::time_t;
+    // SAFETY: both pointers are to live values; the result is not used.
+    unsafe { libc::localtime_r(&raw const time, &raw mut tm) };
+    Local {
+        date: (i64::from(tm.tm_year) + 1900, tm.tm_mon as u32 + 1, tm.tm_mday as u32),
+        time: (tm.tm_hour as u32, tm.tm_min as u32, tm.tm_sec as u32),
+        offset: tm.tm_gmtoff as i64,
+    }
+}
+
+/// Seconds since 1970 at which clocks here show this; `None` when they never do.
+pub fn from_local(date: (i64, u32, u32), time: (u32, u32, u32)) -> Option<i64> {
+    // SAFETY: tm is plain data for which zero is valid.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    tm.tm_year = i32::try_from(date.0 - 1900).ok()?;
+    tm.tm_mon = i32::try_from(date.1).ok()? - 1;
+    tm.tm_mday = i32::try_from(date.2).ok()?;
+    tm.tm_hour = i32::try_from(time.0).ok()?;
+    tm.tm_min = i32::try_from(time.1).ok()?;
+    tm.tm_sec = i32::try_from(time.2).ok()?;
+    tm.tm_isdst = -1;
+    // SAFETY: the pointer is to a live tm.
+    let secs = unsafe { libc::mktime(&raw mut tm) };
+    (secs != -1).then_some(secs as i64)
+}
+
+/// Blocks the signals that end a daemon, for this thread and those it starts.
+/// Call it before any other thread exists.
+pub fn block_ending_signals() -> io::Result<()> {
+    let set = ending_signals();
+    // SAFETY: the pointer is to a live set; the old one is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(e)),
+    }
+}
+
+/// Waits for one of the blocked signals.
+pub fn wait_for_ending_signal() -> i32 {
+    let set = ending_signals();
+    let mut signal = 0;
+    // SAFETY: both pointers are to live values.
+    while unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {}
+    signal
+}
+
+fn ending_signals() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data; sigemptyset makes it valid, sigaddset keeps it so.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
+    }
+}
+
+/// Tells the kernel that this thread, and those it starts, serve writeback, so
+/// that they never wait for their own file system to free memory. Without the
+/// right to, nothing changes.
+pub fn set_io_flusher() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: PR_SET_IO_FLUSHER takes integers only.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// Makes `target` (a standard stream) refer to what `file` does.
+pub fn redirect(file: &File, target: i32) -> io::Result<()> {
+    // SAFETY: dup2 takes integers; `file` keeps its own descriptor.
+    check(unsafe { libc::dup2(file.as_raw_fd(), target) }).map(drop)
+}
+
+/// Asks a copy-on-write host to overwrite this (still empty) file in place. The
+/// answer says whether it will.
+pub fn set_nocow(file: &File) -> bool {
+    const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601;
+    const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
+    const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
+    let mut flags: libc::c_long = 0;
+    // SAFETY: both requests take a pointer to a long, which is live.
+    unsafe {
+        if libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags) != 0 {
+            return false;
+        }
+        flags |= FS_NOCOW_FL;
+        libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags) == 0
+    }
+}
+
+/// Reserves `bytes` of the host's space for a file, and makes it that long.
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let bytes = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    loop {
+        // SAFETY: fallocate takes integers only.
+        match check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) }) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return file.set_len(bytes as u64),
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Whether a block device refuses writes.
+pub fn block_device_is_read_only(device: &File) -> bool {
+    const BLKROGET: libc::Ioctl = 0x125e;
+    let mut answer: libc::c_int = 0;
+    // SAFETY: the request writes one int to the pointer, which is live.
+    unsafe { libc::ioctl(device.as_raw_fd(), BLKROGET, &raw mut answer) == 0 && answer != 0 }
+}
+
+/// Changes flags of a mount and nothing else: mount(2) with MS_REMOUNT.
+pub fn remount(directory: &Path, flags: libc::c_ulong) -> io::Result<()> {
+    let target = c_path(directory)?;
+    let nothing: &CStr = c"";
+    // SAFETY: all pointers are to strings that end in zero and outlive the call.
+    check(unsafe {
+        libc::mount(
+            nothing.as_ptr(),
+            target.as_ptr(),
+            nothing.as_ptr(),
+            flags | libc::MS_REMOUNT,
+            nothing.as_ptr().cast(),
+        )
+    })
+    .map(drop)
+}
+
+/// Takes a mount out of the name space at once.
+pub fn unmount_lazily(directory: &Path) -> io::Result<()> {
+    let target = c_path(directory)?;
+    // SAFETY: the pointer is to a string that ends in zero and outlives the call.
+    check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)
+}
+
+/// Whether a file system answers at `path`; a dead mount says ENOTCONN.
+pub fn statfs(path: &Path) -> io::Result<()> {
+    let target = c_path(path)?;
+    // SAFETY: statfs is plain data for which zero is valid; both pointers are live.
+    unsafe {
+        let mut out: libc::statfs = std::mem::zeroed();
+        check(libc::statfs(target.as_ptr(), &raw mut out)).map(drop)
+    }
+}

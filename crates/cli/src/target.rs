@@ -1,0 +1,79 @@
+//! What a command is about: a mounted volume, by any path on it, or a device.
+
+use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
+use crate::error::{At, Fail};
+use crate::{device, report};
+use nenrin_core::{Fs, MountOptions};
+use nenrin_device::{DeviceError, OpenMode};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A volume to ask.
+pub enum Target {
+    /// It is mounted, and this is its owner.
+    Owner(Client),
+    /// It is not, and was opened for reading.
+    Device(Arc<Fs>, PathBuf),
+}
+
+impl Target {
+    /// The volume that a directory lies on, or that is on a device.
+    ///
+    /// # Errors
+    /// There is none; somebody else has it.
+    pub fn find(path: &Path) -> Result<Self, Fail> {
+        if fs::metadata(path).at(path.display())?.is_dir() {
+            return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
+        }
+        let absolute = device::absolute(path);
+        if let Some(owner) = control::owner_of_device(&absolute) {
+            return Ok(Self::Owner(owner));
+        }
+        let device = match device::try_open(&absolute, OpenMode::READER) {
+            Ok(device) => device,
+            // A file on a volume stands for the volume, if it is not one itself.
+            Err(DeviceError::NotADevice) => {
+                return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
+            }
+            Err(e) => return Err(device::describe(path, OpenMode::READER, &e)),
+        };
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        match device::open_volume(path, device, options) {
+            Ok(fs) => Ok(Self::Device(fs, absolute)),
+            Err(fail) => control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner)).map_err(|_| fail),
+        }
+    }
+
+    /// Everything about the volume.
+    pub fn info(&mut self) -> Result<VolumeInfo, Fail> {
+        match self {
+            Self::Owner(owner) => owner.call(&Request::Info),
+            Self::Device(fs, path) => Ok(report::volume(fs, path)),
+        }
+    }
+    /// Its checkpoints, oldest first.
+    pub fn checkpoints(&mut self) -> Result<Vec<CheckpointData>, Fail> {
+        match self {
+            Self::Owner(owner) => owner.call(&Request::Checkpoints),
+            Self::Device(fs, _) => Ok(report::checkpoints(fs)),
+        }
+    }
+    /// Its segments.
+    pub fn segments(&mut self) -> Result<Vec<SegmentData>, Fail> {
+        match self {
+            Self::Owner(owner) => owner.call(&Request::Segments),
+            Self::Device(fs, _) => Ok(report::segments(fs)),
+        }
+    }
+    /// The owner, for what changes the volume.
+    ///
+    /// # Errors
+    /// The volume is not mounted.
+    pub fn owner(&mut self) -> Result<&mut Client, Fail> {
+        match self {
+            Self::Owner(owner) => Ok(owner),
+            Self::Device(_, path) => Err(Fail::at(path.display(), "the volume is not mounted; mount it first")),
+        }
+    }
+}

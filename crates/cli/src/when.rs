@@ -1,0 +1,277 @@
+//! WHEN: how a moment or a state of the past is said on the command line.
+//!
+//! | form | means |
+//! |---|---|
+//! | `41` | checkpoint 41 |
+//! | `2025-06-01T14:00:00+02:00`, `...Z` | RFC 3339 |
+//! | `2025-06-01`, `2025-06-01 14:00`, `2025-06-01 14:00:30` | local time |
+//! | `10 minutes ago` | seconds, minutes, hours, days |
+//! | anything else | the snapshot of that name |
+//!
+//! A moment stands for the newest state that is not later.
+
+use crate::sys;
+
+/// A state of the past, as asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The checkpoint with this number.
+    Cno(u64),
+    /// The snapshot with this name.
+    Name(String),
+    /// The newest state not later than this many nanoseconds since 1970.
+    Moment(i64),
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+/// Understands `text`, said at `now` (nanoseconds since 1970).
+///
+/// # Errors
+/// Text that begins like a time but is none; what is wrong with it.
+pub fn parse(text: &str, now: i64) -> Result<When, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err("no time, number or name given".into());
+    }
+    if text.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse().map(When::Cno).map_err(|_| format!("{text}: no checkpoint has such a number"));
+    }
+    if let Some(rest) = text.strip_suffix("ago").filter(|r| r.ends_with(' ')) {
+        return ago(rest.trim(), now)
+            .map(When::Moment)
+            .ok_or_else(|| format!("{text:?}: say it as in \"10 minutes ago\", with seconds, minutes, hours or days"));
+    }
+    if looks_like_date(text) {
+        return moment(text).map(When::Moment).ok_or_else(|| {
+            format!("{text:?}: say a time as 2025-06-01, 2025-06-01 14:00[:30] or 2025-06-01T14:00:00Z")
+        });
+    }
+    Ok(When::Name(text.to_owned()))
+}
+
+/// Whether a snapshot may bear this name: another form of WHEN may not.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<(), String> {
+    if name.len() > 255 {
+        return Err("a snapshot's name has at most 255 bytes".into());
+    }
+    if name.is_empty() || name.trim() != name || name.contains(|c: char| c.is_control() || c == '/' || c == ',') {
+        return Err(format!("{name:?}: a snapshot's name is not empty and has no slash, comma or blank at its ends"));
+    }
+    match parse(name, 0) {
+        Ok(When::Name(_)) => Ok(()),
+        _ => Err(format!("{name:?}: a snapshot's name must not look like a number or a time")),
+    }
+}
+
+fn ago(text: &str, now: i64) -> Option<i64> {
+    let (number, unit) = text.split_once(' ')?;
+    let number = digits(number, 1, 12)?;
+    let unit = match unit.trim() {
+        "second" | "seconds" => 1,
+        "minute" | "minutes" => 60,
+        "hour" | "hours" => 3600,
+        "day" | "days" => 86_400,
+        _ => return None,
+    };
+    now.checked_sub(number.checked_mul(unit)?.checked_mul(SECOND)?)
+}
+
+fn looks_like_date(text: &str) -> bool {
+    let b = text.as_bytes();
+    b.len() >= 5 && b[..4].iter().all(u8::is_ascii_digit) && b[4] == b'-' && b.get(5).is_some_and(u8::is_ascii_digit)
+}
+
+/// `min` to `max` digits and nothing else.
+fn digits(text: &str, min: usize, max: usize) -> Option<i64> {
+    let fits = (min..=max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    fits.then(|| text.parse().ok())?
+}
+
+fn two(text: &str, low: i64, high: i64) -> Option<u32> {
+    digits(text, 2, 2).filter(|n| (low..=high).contains(n)).map(|n| n as u32)
+}
+
+type Date = (i64, u32, u32);
+type Time = (u32, u32, u32);
+
+fn date(text: &str) -> Option<Date> {
+    let mut parts = text.splitn(3, '-');
+    let year = digits(parts.next()?, 4, 4)?;
+    let month = two(parts.next()?, 1, 12)?;
+    let day = two(parts.next()?, 1, 31)?;
+    (day <= days_in(year, month)).then_some((year, month, day))
+}
+
+fn days_in(year: i64, month: u32) -> u32 {
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        2 => 28 + u32::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+fn time(text: &str) -> Option<Time> {
+    let mut parts = text.splitn(3, ':');
+    let hour = two(parts.next()?, 0, 23)?;
+    let minute = two(parts.next()?, 0, 59)?;
+    let second = parts.next().map_or(Some(0), |s| two(s, 0, 60))?;
+    Some((hour, minute, second))
+}
+
+fn moment(text: &str) -> Option<i64> {
+    let day = date(text.get(..10)?)?;
+    let rest = &text[10..];
+    if rest.is_empty() {
+        return sys::from_local(day, (0, 0, 0))?.checked_mul(SECOND);
+    }
+    let clock = &rest[1..];
+    match rest.as_bytes()[0] {
+        b' ' => sys::from_local(day, time(clock)?)?.checked_mul(SECOND),
+        b'T' | b't' => rfc3339(day, clock),
+        _ => None,
+    }
+}
+
+/// `14:00:00[.123]` and `Z` or `+02:00`.
+fn rfc3339(day: Date, clock: &str) -> Option<i64> {
+    let clock = clock.to_ascii_uppercase();
+    let (clock, offset) = match clock.strip_suffix('Z') {
+        Some(clock) => (clock.to_owned(), 0),
+        None => {
+            let at = clock.rfind(['+', '-'])?;
+            let (h, m) = clock[at + 1..].split_once(':')?;
+            let offset = i64::from(two(h, 0, 23)?) * 3600 + i64::from(two(m, 0, 59)?) * 60;
+            (clock[..at].to_owned(), if clock[at..].starts_with('-') { -offset } else { offset })
+        }
+    };
+    let (clock, nanos) = match clock.split_once('.') {
+        Some((clock, part)) => {
+            let value = digits(part, 1, 9)?;
+            (clock.to_owned(), value * 10i64.pow(9 - part.len() as u32))
+        }
+        None => (clock, 0),
+    };
+    if clock.len() != 8 {
+        return None;
+    }
+    let (h, m, s) = time(&clock)?;
+    let secs = days_since_1970(day) * 86_400 + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s) - offset;
+    secs.checked_mul(SECOND)?.checked_add(nanos)
+}
+
+/// Days from 1970-01-01 to a date of the Gregorian calendar.
+fn days_since_1970((year, month, day): Date) -> i64 {
+    // Years begin in March here, so that the leap day is the last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let in_year = (153 * i64::from(month) + 2) / 5 + i64::from(day) - 1;
+    365 * year + leap_days + in_year - 719_468
+}
+
+/// Local time for tables: `2025-06-01 14:00:30`.
+pub fn show(nanos: i64) -> String {
+    let l = sys::local_time(nanos.div_euclid(SECOND));
+    let ((y, mo, d), (h, m, s)) = (l.date, l.time);
+    format!("{y:04}-{mo:02}-{d:02} {h:02}:{m:02}:{s:02}")
+}
+
+/// RFC 3339 with the local offset, for --json and logs.
+pub fn show_rfc3339(nanos: i64) -> String {
+    let l = sys::local_time(nanos.div_euclid(SECOND));
+    let ((y, mo, d), (h, m, s)) = (l.date, l.time);
+    let part = nanos.rem_euclid(SECOND);
+    let (sign, offset) = if l.offset < 0 { ('-', -l.offset) } else { ('+', l.offset) };
+    let (oh, om) = (offset / 3600, offset / 60 % 60);
+    format!("{y:04}-{mo:02}-{d:02}T{h:02}:{m:02}:{s:02}.{part:09}{sign}{oh:02}:{om:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_750_000_000 * SECOND;
+
+    #[test]
+    fn numbers_and_names() {
+        assert_eq!(parse("41", NOW), Ok(When::Cno(41)));
+        assert_eq!(parse(" 0 ", NOW), Ok(When::Cno(0)));
+        assert_eq!(parse("monday", NOW), Ok(When::Name("monday".into())));
+        assert_eq!(parse("before ago-go", NOW), Ok(When::Name("before ago-go".into())));
+        assert_eq!(parse("年輪", NOW), Ok(When::Name("年輪".into())));
+        assert!(parse("", NOW).is_err());
+        assert!(parse("99999999999999999999999", NOW).is_err());
+    }
+
+    #[test]
+    fn relative_times() {
+        for (text, secs) in [
+            ("10 seconds ago", 10),
+            ("1 second ago", 1),
+            ("10 minutes ago", 600),
+            ("1 minute ago", 60),
+            ("2 hours ago", 7200),
+            ("3 days ago", 259_200),
+            ("1 day ago", 86_400),
+        ] {
+            assert_eq!(parse(text, NOW), Ok(When::Moment(NOW - secs * SECOND)), "{text}");
+        }
+        for text in ["ten minutes ago", "10 weeks ago", "-1 days ago", "10 ago", "999999999999 days ago"] {
+            assert!(parse(text, NOW).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rfc_3339() {
+        for (text, secs, nanos) in [
+            ("1970-01-01T00:00:00Z", 0, 0),
+            ("2000-03-01T00:00:00Z", 951_868_800, 0),
+            ("2024-02-29T12:00:00+02:00", 1_709_200_800, 0),
+            ("2025-06-15T15:06:40.25Z", 1_750_000_000, 250_000_000),
+            ("2025-06-15t10:36:40-04:30", 1_750_000_000, 0),
+            ("1969-12-31T23:59:59Z", -1, 0),
+        ] {
+            assert_eq!(parse(text, NOW), Ok(When::Moment(secs * SECOND + nanos)), "{text}");
+        }
+        for text in [
+            "2025-06-15T15:06:40",
+            "2025-06-15T15:06Z",
+            "2025-13-01T00:00:00Z",
+            "2025-02-29T00:00:00Z",
+            "2025-06-15T25:00:00Z",
+            "2025-06-15T15:06:40+2:00",
+            "2025-06-15T15:06:40.Z",
+            "2025-6-1",
+            "2025-06-15x",
+            "2025-06-15 15",
+            "2025-06-15 15:06:40Z",
+        ] {
+            assert!(parse(text, NOW).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn local_times_come_back() {
+        for text in ["2025-06-01 14:00:30", "1999-12-31 23:59:59", "2040-01-01 00:00:00"] {
+            let Ok(When::Moment(nanos)) = parse(text, NOW) else { panic!("{text}") };
+            assert_eq!(show(nanos), text);
+            assert_eq!(parse(&show_rfc3339(nanos + 5), NOW), Ok(When::Moment(nanos + 5)), "{text}");
+        }
+        let day = parse("2025-06-01", NOW).unwrap();
+        assert_eq!(day, parse("2025-06-01 00:00", NOW).unwrap());
+    }
+
+    #[test]
+    fn names_of_snapshots() {
+        for name in ["monday", "before upgrade", "v1.2", "2025", "年輪"] {
+            assert_eq!(check_name(name).is_ok(), name != "2025", "{name}");
+        }
+        for name in ["", " x", "a/b", "a,b", "a\nb", "2025-06-01", "3 days ago", &"x".repeat(256)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

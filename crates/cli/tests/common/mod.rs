@@ -1,0 +1,207 @@
+//! Runs the program, and cleans up what it leaves.
+#![allow(dead_code)] // each test file uses its share
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Size of the images that tests make.
+pub const SIZE: &str = "32M";
+
+/// What a call came to.
+#[derive(Debug)]
+pub struct Out {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Out {
+    fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+    /// It did what it should, and its standard output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "stdout: {}stderr: {}", self.stdout, self.stderr);
+        self.stdout
+    }
+    /// It failed with this code and one line that contains all of `parts`.
+    #[track_caller]
+    pub fn fails(self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, code, "stdout: {}stderr: {}", self.stdout, self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "not one line: {}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "{:?} does not contain {part:?}", self.stderr);
+        }
+    }
+    pub fn json(self) -> serde_json::Value {
+        serde_json::from_str(&self.ok()).unwrap()
+    }
+}
+
+/// The program with these arguments.
+pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nenrin"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs the program.
+pub fn nenrin<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Out {
+    Out::new(command(args).output().unwrap())
+}
+
+/// Runs any program.
+pub fn run(program: &str, args: &[&str]) -> Out {
+    Out::new(Command::new(program).args(args).stdin(Stdio::null()).output().unwrap())
+}
+
+/// Runs a shell script, with $NENRIN set.
+pub fn shell(script: &str, dir: &Path) -> Out {
+    let mut command = Command::new("sh");
+    command.arg("-ec").arg(script).current_dir(dir).stdin(Stdio::null()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
+    Out::new(command.output().unwrap())
+}
+
+/// Whether mounts are possible here; says so when not.
+pub fn can_mount() -> bool {
+    let can = Path::new("/dev/fuse").exists() && is_root();
+    if !can {
+        eprintln!("skipped: this test needs /dev/fuse and root");
+    }
+    can
+}
+
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+}
+
+/// Whether a program is there; says so when not.
+pub fn has(program: &str) -> bool {
+    let found = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].iter().any(|d| Path::new(d).join(program).exists());
+    if !found {
+        eprintln!("skipped: this test needs {program}");
+    }
+    found
+}
+
+/// A directory with an image in it, and directories to mount on. What is
+/// mounted when it goes is unmounted.
+pub struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    /// Without an image.
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+    /// With a fresh volume in `image`.
+    pub fn with_volume() -> Self {
+        let this = Self::new();
+        nenrin(["mkfs", "--size", SIZE, "--label", "test", &this.text("image")]).ok();
+        this
+    }
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+    /// The same as text.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+    pub fn image(&self) -> String {
+        self.text("image")
+    }
+    /// A directory, made if need be.
+    pub fn sub(&self, name: &str) -> String {
+        fs::create_dir_all(self.path(name)).unwrap();
+        self.text(name)
+    }
+    /// Mounts the image at `mnt` with these options.
+    pub fn mount(&self, options: &str) -> Out {
+        let mnt = self.sub("mnt");
+        let mut args = vec!["mount".to_owned()];
+        if !options.is_empty() {
+            args.extend(["-o".to_owned(), options.to_owned()]);
+        }
+        args.extend([self.image(), mnt]);
+        nenrin(args)
+    }
+    pub fn umount(&self) -> Out {
+        nenrin(["umount", &self.text("mnt")])
+    }
+    pub fn info(&self) -> serde_json::Value {
+        nenrin(["info", "--json", &self.text("mnt")]).json()
+    }
+    /// The process that serves `mnt`.
+    pub fn pid(&self) -> i32 {
+        self.info()["pid"].as_i64().unwrap() as i32
+    }
+    /// Kills it as a power cut would.
+    pub fn kill(&self) {
+        let pid = self.pid();
+        run("kill", &["-9", &pid.to_string()]).ok();
+        wait_until("the process has ended", || !Path::new(&format!("/proc/{pid}")).exists());
+    }
+    /// Overwrites bytes of the image.
+    pub fn patch(&self, offset: u64, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt;
+        let file = fs::OpenOptions::new().write(true).open(self.path("image")).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    }
+    /// Changes every root slot that holds something, and makes its checksum right again.
+    pub fn patch_slots(&self, change: impl Fn(&mut [u8])) {
+        let image = fs::read(self.path("image")).unwrap();
+        for offset in self.slots() {
+            let mut slot = image[offset as usize..offset as usize + 2048].to_vec();
+            if slot.iter().all(|b| *b == 0) {
+                continue;
+            }
+            change(&mut slot);
+            slot[8..12].fill(0);
+            let crc = nenrin_format::crc(&slot);
+            slot[8..12].copy_from_slice(&crc.to_le_bytes());
+            self.patch(offset, &slot);
+        }
+    }
+    /// Offsets of all root slots.
+    pub fn slots(&self) -> Vec<u64> {
+        let bytes = fs::metadata(self.path("image")).unwrap().len();
+        [0, bytes / 4096 - 16].iter().flat_map(|area| (4..8).map(move |slot| (area + slot) * 4096)).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let real = fs::canonicalize(self.dir.path()).unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let ours = mounts.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| Path::new(m).starts_with(&real));
+        for mount in ours.collect::<Vec<_>>().into_iter().rev() {
+            // First as a user would, so that the process ends too.
+            if nenrin(["umount", mount]).code != 0 {
+                let _ = Command::new("umount").args(["-l", mount]).status();
+            }
+        }
+    }
+}
+
+/// Waits up to ten seconds for something that happens by itself.
+#[track_caller]
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,181 @@
+//! Damage is reported, repaired from the second copy where there is one, and
+//! never returned as data.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+mod common;
+
+use common::{TestClock, World, file};
+use nenrin_core::format::Ino;
+use nenrin_core::format::superblock::Superblock;
+use nenrin_core::{At, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
+use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
+use std::sync::Arc;
+
+const BLOCK: usize = 4096;
+
+fn open(bytes: Vec<u8>, read_only: bool) -> nenrin_core::Result<Arc<Fs>> {
+    let options = MountOptions { read_only, ..MountOptions::default() };
+    Fs::open(vec![Arc::new(MemDevice::from_bytes(bytes))], Arc::new(TestClock::default()), options)
+}
+
+/// A volume with fsynced content in the chain and not cleanly unmounted.
+fn crashed() -> (World, Vec<u8>) {
+    let w = World::with(32 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    for i in 0..40u64 {
+        fs.write(f.ino, i * 4096, &[i as u8 + 1; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+    }
+    // The durable mark that closes the window of P4.
+    w.pass(1_000_000_000);
+    fs.tick().unwrap();
+    let bytes = w.device.inner().snapshot();
+    (w, bytes)
+}
+
+fn chain_blocks(bytes: &[u8]) -> std::ops::Range<usize> {
+    let device = MemDevice::from_bytes(bytes.to_vec());
+    let sb: Superblock = probe(&device).unwrap().newest().unwrap().clone();
+    let first = 16 + sb.chain.0.segment.0 as usize * sb.segment_blocks as usize + sb.chain.1 as usize;
+    first..first + 82
+}
+
+/// P4: below a proven durable mark every flip is damage, not the end of the log.
+#[test]
+fn a_flipped_bit_in_any_block_of_the_window_is_noticed() {
+    let (_, bytes) = crashed();
+    let whole = open(bytes.clone(), true).unwrap();
+    assert_eq!(whole.recovery_report().damage, None);
+    let f = whole.lookup(At::Live, Ino::ROOT, b"f").unwrap();
+    let content = whole.read(At::Live, f.ino, 0, 1 << 20).unwrap();
+    assert_eq!(content.len(), 40 * 4096);
+    let mut noticed = 0;
+    for block in chain_blocks(&bytes) {
+        let mut flipped = bytes.clone();
+        flipped[block * BLOCK + 2000] ^= 4;
+        let fs = open(flipped, true).unwrap();
+        let damaged = fs.recovery_report().damage.is_some();
+        let read = fs.lookup(At::Live, Ino::ROOT, b"f").and_then(|f| fs.read(At::Live, f.ino, 0, 1 << 20));
+        match read {
+            Ok(bytes) if bytes == content => {}
+            Ok(_) => assert!(damaged, "block {block}: shorter content without a word"),
+            Err(Error::Damaged(..)) => noticed += 1,
+            Err(Error::NotFound) => assert!(damaged, "block {block}"),
+            Err(e) => panic!("block {block}: {e}"),
+        }
+        noticed += u32::from(damaged);
+    }
+    assert!(noticed >= 80, "{noticed} of 82 flips were noticed");
+}
+
+#[test]
+fn damage_in_the_log_makes_the_volume_read_only() {
+    let (_, mut bytes) = crashed();
+    let block = chain_blocks(&bytes).start + 20;
+    bytes[block * BLOCK + 100] ^= 1;
+    let fs = open(bytes, false).unwrap();
+    assert!(fs.recovery_report().damage.is_some());
+    assert!(matches!(fs.create(Ino::ROOT, b"x", &file(0o600)), Err(Error::ReadOnly)));
+}
+
+#[test]
+fn one_copy_of_every_index_node_may_rot() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    for i in 0..2000 {
+        fs.create(Ino::ROOT, format!("n{i}").as_bytes(), &file(0o600)).unwrap();
+    }
+    fs.close().unwrap();
+    let index: Vec<usize> = fs
+        .segments()
+        .iter()
+        .filter(|s| s.nodes > 0 && s.state != SegmentState::Free)
+        .map(|s| s.segment.0 as usize)
+        .collect();
+    let blocks = fs.superblock().segment_blocks as usize;
+    assert!(index.len() >= 2, "{index:?}");
+    for segment in index {
+        let mut bytes = w.device.inner().snapshot();
+        let start = (16 + segment * blocks) * BLOCK;
+        bytes[start..start + blocks * BLOCK].fill(0x55);
+        let fs = open(bytes, true).unwrap();
+        for i in 0..2000 {
+            fs.lookup(At::Live, Ino::ROOT, format!("n{i}").as_bytes()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn one_damaged_slot_is_told_and_its_twin_used() {
+    let (_, bytes) = crashed();
+    let device = MemDevice::from_bytes(bytes.clone());
+    let newest = probe(&device).unwrap().newest().unwrap().generation;
+    let slot = 4 + (newest.0 % 4) as usize;
+    let mut damaged = bytes;
+    damaged[slot * BLOCK + 77] ^= 1;
+    let fs = open(damaged.clone(), true).unwrap();
+    assert_eq!(fs.superblock().generation, newest);
+    assert!(fs.recovery_report().notes.iter().any(|n| n.contains("slot")), "{:?}", fs.recovery_report().notes);
+    // All of them: a clear refusal.
+    let len = damaged.len() / BLOCK;
+    for area in [0, len - 16] {
+        for s in 4..8 {
+            damaged[(area + s) * BLOCK + 9] ^= 1;
+        }
+    }
+    let Err(Error::Open(text)) = open(damaged, true) else { panic!("opened without a root") };
+    assert!(text.contains("all superblock slots are damaged"), "{text}");
+}
+
+/// P5: after a failed write or flush nothing is acknowledged, and what was
+/// acknowledged before is there.
+#[test]
+fn a_failed_write_or_flush_ends_all_acknowledging() {
+    for kind in [OpKind::Write, OpKind::Flush] {
+        let w = World::new(32 << 20);
+        let device = Arc::new(Faulty::new(w.device.clone()));
+        let fs = Fs::open(vec![device.clone()], w.clock.clone(), MountOptions::default()).unwrap();
+        let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+        fs.write(f.ino, 0, &[1; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        device.faults().inject(Fault::Fail { kind, from: 1, times: 1 });
+        fs.write(f.ino, 0, &[2; 4096], 0).unwrap();
+        assert!(fs.fsync_wait(f.ino).is_err());
+        assert!(fs.failed().is_some());
+        assert!(fs.fsync_wait(f.ino).is_err(), "a retried fsync must not succeed");
+        assert!(fs.sync_all().is_err());
+        assert!(fs.create(Ino::ROOT, b"g", &file(0o600)).is_err());
+        assert!(fs.checkpoint_create(None).is_err());
+        assert!(fs.tick().is_err());
+        drop(fs);
+        let fs = w.open();
+        let content = fs.read(At::Live, f.ino, 0, 9000).unwrap();
+        assert!(content == vec![1; 4096] || content == vec![2; 4096]);
+    }
+}
+
+#[test]
+fn damaged_content_is_an_error_for_its_reader_only() {
+    let w = World::new(32 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap();
+    let marker = [0xabu8; 4096];
+    fs.write(f.ino, 0, &marker, 0).unwrap();
+    fs.write(g.ino, 0, &[0xcd; 4096], 0).unwrap();
+    fs.sync_all().unwrap();
+    drop(fs);
+    let mut bytes = w.device.inner().snapshot();
+    let at = bytes.chunks_exact(BLOCK).position(|b| b == marker).unwrap();
+    bytes[at * BLOCK + 5] = 0;
+    // Beyond the durable mark this would be the log's end; so unmount cleanly first.
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let fs = Fs::open(vec![device], w.clock.clone(), MountOptions::default()).unwrap();
+    fs.close().unwrap();
+    let mut bytes = w.device.inner().snapshot();
+    bytes[at * BLOCK + 5] = 0;
+    let fs = open(bytes, true).unwrap();
+    assert!(matches!(fs.read(At::Live, f.ino, 0, 4096), Err(Error::Damaged(..))));
+    assert_eq!(fs.read(At::Live, g.ino, 0, 4096).unwrap(), vec![0xcd; 4096]);
+}

@@ -1,0 +1,193 @@
+//! The classic transport: read(2) and writev(2) on /dev/fuse, one queue of the
+//! connection for each serving thread.
+//!
+//! Invariants
+//! 1. A receiver's buffer begins where the data of a WRITE falls on a page
+//!    boundary, so that it can go on to a device without being moved.
+//! 2. A receiver that spins holds the one right to do so: with few CPUs, two
+//!    spinning threads would take them from the programs they wait for.
+
+use crate::proto::abi::WRITE_PREFIX_BYTES;
+use crate::sys;
+use crate::transport::{Received, Receiver, Sink, Transport};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where the kernel's side is.
+pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
+const PAGE_BYTES: usize = 4096;
+
+/// One open /dev/fuse: a queue of the connection.
+struct Queue(File);
+
+impl Sink for Queue {
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        // The kernel takes a message whole or not at all.
+        (&self.0).write_vectored(parts).map(drop)
+    }
+}
+
+/// A connection over /dev/fuse.
+pub(crate) struct FuseDevice {
+    first: Arc<Queue>,
+    write_bytes_max: usize,
+    spin: Duration,
+    spinner: Arc<AtomicBool>,
+}
+
+impl FuseDevice {
+    /// Over a mounted descriptor, for WRITEs up to `write_bytes_max`. A thread
+    /// that has just served a request looks for the next for `spin` before it sleeps.
+    pub fn new(mounted: OwnedFd, write_bytes_max: usize, spin: Duration) -> Self {
+        Self { first: Arc::new(Queue(File::from(mounted))), write_bytes_max, spin, spinner: Arc::default() }
+    }
+    /// A queue on the mounted descriptor itself, which never spins: for the handshake.
+    pub fn first_receiver(&self) -> Box<dyn Receiver> {
+        Box::new(self.receiver_on(self.first.clone(), Duration::ZERO))
+    }
+
+    fn receiver_on(&self, queue: Arc<Queue>, spin: Duration) -> DeviceReceiver {
+        DeviceReceiver {
+            sink: queue.clone(),
+            queue,
+            buffer: PageBuffer::new(self.write_bytes_max),
+            spin,
+            spinner: self.spinner.clone(),
+            busy: false,
+        }
+    }
+}
+
+impl Transport for FuseDevice {
+    fn receiver(&self) -> io::Result<Box<dyn Receiver>> {
+        let fresh = OpenOptions::new().read(true).write(true).open(DEVICE_PATH);
+        let queue = match fresh {
+            Ok(fresh) => {
+                sys::clone_device(fresh.as_fd(), self.first.0.as_fd())?;
+                Arc::new(Queue(fresh))
+            }
+            // Who may mount through fusermount3 need not be able to open the
+            // device; the threads then share the queue that it opened.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.first.clone(),
+            Err(e) => return Err(e),
+        };
+        if !self.spin.is_zero() {
+            sys::set_nonblocking(queue.0.as_fd(), true)?;
+        }
+        Ok(Box::new(self.receiver_on(queue, self.spin)))
+    }
+    fn notifications(&self) -> Arc<dyn Sink> {
+        self.first.clone()
+    }
+}
+
+/// Memory for one request, its start placed for invariant 1.
+struct PageBuffer {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl PageBuffer {
+    fn new(write_bytes_max: usize) -> Self {
+        let bytes = write_bytes_max + WRITE_PREFIX_BYTES;
+        // Not zeroed pages but written ones, so that no request pays for a fault.
+        let memory = vec![1; bytes + 2 * PAGE_BYTES];
+        let address = memory.as_ptr() as usize + WRITE_PREFIX_BYTES;
+        let start = address.next_multiple_of(PAGE_BYTES) - address;
+        Self { memory, start }
+    }
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..]
+    }
+}
+
+struct DeviceReceiver {
+    queue: Arc<Queue>,
+    sink: Arc<dyn Sink>,
+    buffer: PageBuffer,
+    spin: Duration,
+    spinner: Arc<AtomicBool>,
+    /// The last wait ended early, so that another short one is worth its cost.
+    busy: bool,
+}
+
+impl DeviceReceiver {
+    /// Reads one request, spinning and sleeping as told.
+    fn read(&mut self) -> io::Result<usize> {
+        if self.spin.is_zero() {
+            return (&self.queue.0).read(self.buffer.bytes());
+        }
+        match self.read_spinning()? {
+            Some(bytes) => Ok(bytes),
+            None => {
+                let slept = Instant::now();
+                sys::wait_readable(self.queue.0.as_fd())?;
+                self.busy = slept.elapsed() < self.spin * 2;
+                (&self.queue.0).read(self.buffer.bytes())
+            }
+        }
+    }
+
+    /// `None` when nothing came in time.
+    fn read_spinning(&mut self) -> io::Result<Option<usize>> {
+        let mine = self.busy && !self.spinner.swap(true, Ordering::Acquire);
+        let start = Instant::now();
+        let result = loop {
+            match (&self.queue.0).read(self.buffer.bytes()) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if !mine || start.elapsed() >= self.spin {
+                        self.busy = false;
+                        break Ok(None);
+                    }
+                    std::hint::spin_loop();
+                }
+                Err(e) => break Err(e),
+                Ok(bytes) => {
+                    self.busy = true;
+                    break Ok(Some(bytes));
+                }
+            }
+        };
+        if mine {
+            self.spinner.store(false, Ordering::Release);
+        }
+        result
+    }
+}
+
+impl Receiver for DeviceReceiver {
+    fn receive(&mut self) -> io::Result<Option<Received<'_>>> {
+        let bytes = loop {
+            match self.read() {
+                Ok(0) => return Ok(None),
+                Ok(bytes) => break bytes,
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::ENODEV) => return Ok(None),
+                    // The request was taken back, or another thread was faster.
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    _ => return Err(e),
+                },
+            }
+        };
+        Ok(Some(Received { bytes: &self.buffer.bytes()[..bytes], sink: &self.sink }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_of_a_write_falls_on_a_page() {
+        for _ in 0..10 {
+            let mut buffer = PageBuffer::new(1 << 20);
+            let bytes = buffer.bytes();
+            assert!(bytes.len() >= (1 << 20) + WRITE_PREFIX_BYTES);
+            assert_eq!((bytes.as_ptr() as usize + WRITE_PREFIX_BYTES) % PAGE_BYTES, 0);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Attributes: GETATTR, STATX, SETATTR, ACCESS, and the privileges that a
+//! change of content takes away.
+
+use super::{Result, Server, caller};
+use crate::acl;
+use crate::perm;
+use crate::proto::abi::{AttrOut, InHeader, StatxOut};
+use crate::proto::reply;
+use crate::proto::request::Setattr;
+use nenrin_core::{At, SetAttr};
+use nenrin_format::Ino;
+use std::sync::atomic::Ordering;
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// Whether a mode carries privileges that a write takes away. A set-group-id
+/// bit without group execution does not: it once stood for mandatory locking.
+fn is_privileged(mode: u32) -> bool {
+    const SET_GID_EXECUTE: u32 = SET_GID | GROUP_EXECUTE;
+    mode & SET_UID != 0 || mode & SET_GID_EXECUTE == SET_GID_EXECUTE
+}
+
+impl Server {
+    pub(super) fn getattr(&self, ino: u64) -> Result<AttrOut> {
+        Ok(reply::attr_out(&self.attr_of(ino)?, self.behaviour.valid))
+    }
+
+    pub(super) fn statx(&self, ino: u64) -> Result<StatxOut> {
+        Ok(reply::statx(&self.attr_of(ino)?, self.behaviour.valid))
+    }
+
+    pub(super) fn access(&self, head: &InHeader, mask: u32) -> Result<()> {
+        if mask & perm::WRITE != 0 {
+            self.changeable()?;
+        }
+        self.check(head, head.nodeid, mask & 7)
+    }
+
+    pub(super) fn setattr(&self, head: &InHeader, change: &Setattr) -> Result<AttrOut> {
+        self.changeable()?;
+        let ino = head.nodeid;
+        let mut set = change.set;
+        if self.behaviour.own_check {
+            let attr = self.attr_of(ino)?;
+            let needed = perm::may_set(&caller(head), &attr, change)?;
+            if needed.write {
+                self.check_attr(&caller(head), &attr, perm::WRITE)?;
+            }
+            if needed.clear_setgid {
+                set.mode = set.mode.map(|mode| mode & !SET_GID);
+            }
+        }
+        if set.mode.is_some() || set.gid.is_some() {
+            self.plain_directories.remove(ino);
+        }
+        if let Some(mode) = set.mode {
+            self.chmod_acl(ino, mode)?;
+        }
+        let attr = self.volume.setattr(Ino(ino), &set)?;
+        if set.mode.is_some_and(|mode| mode & (SET_UID | SET_GID) != 0) {
+            self.privileges_may_have_grown();
+        }
+        Ok(reply::attr_out(&attr, self.behaviour.valid))
+    }
+
+    /// Brings the access list of an inode, if it has one, in line with a new
+    /// mode, and sets that in the same step.
+    fn chmod_acl(&self, ino: u64, mode: u32) -> Result<()> {
+        if let Some(old) = self.acl_of(At::Live, ino, acl::ACCESS)? {
+            self.set_acl(ino, acl::ACCESS, &old.with_mode(mode), Some(mode))?;
+        }
+        Ok(())
+    }
+
+    /// To be called after every change by which a file may get set-id bits.
+    pub(super) fn privileges_may_have_grown(&self) {
+        self.privilege_epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes set-id bits from a file whose content is about to change, so that
+    /// they are gone in every state in which the new content is there.
+    ///
+    /// A file that was looked at once is not looked at again before some mode
+    /// changes: otherwise every write would pay for it.
+    pub(super) fn shed_privileges(&self, ino: u64) -> Result<()> {
+        if !self.agreed.kills_privileges() {
+            return Ok(());
+        }
+        let epoch = self.privilege_epoch.load(Ordering::Acquire);
+        if self.open_files.is_unprivileged(ino, epoch) {
+            return Ok(());
+        }
+        if is_privileged(self.attr_of(ino)?.mode) {
+            let kill = SetAttr { kill_privileges: true, ..Default::default() };
+            self.volume.setattr(Ino(ino), &kill)?;
+            // The kernel thinks it knows the mode, and would run the file with it.
+            let _ = self.notifier.drop_attributes(ino);
+        }
+        self.open_files.set_unprivileged(ino, epoch);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_as_privileged() {
+        assert!(is_privileged(0o104_644));
+        assert!(is_privileged(0o102_755));
+        assert!(!is_privileged(0o102_745));
+        assert!(!is_privileged(0o101_777));
+    }
+}

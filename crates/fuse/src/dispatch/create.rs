@@ -1,0 +1,210 @@
+//! What a new inode gets from its directory: group, set-group-id bit, ACLs; and
+//! the requests that make inodes: MKNOD, MKDIR, SYMLINK, CREATE, TMPFILE.
+
+use super::{Result, Server, caller, checked_name};
+use crate::acl::{self, Acl};
+use crate::errno::Errno;
+use crate::perm;
+use crate::proto::abi::{CreateIn, CreateOut, InHeader};
+use crate::transport::Reply;
+use nenrin_core::{At, Attr, FileKind, NewInode};
+use nenrin_format::Ino;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SET_GID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// Directories from which nothing is inherited: no set-group-id bit, no default
+/// ACL. A small cache, so that creating a file need not look for both. What is
+/// not in it is looked at; what changes is taken out before the change.
+pub(super) struct PlainDirectories([AtomicU64; Self::SLOTS]);
+
+impl PlainDirectories {
+    const SLOTS: usize = 1024;
+
+    pub fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+    fn slot(&self, ino: u64) -> &AtomicU64 {
+        &self.0[ino as usize % Self::SLOTS]
+    }
+    fn contains(&self, ino: u64) -> bool {
+        self.slot(ino).load(Ordering::Acquire) == ino
+    }
+    fn insert(&self, ino: u64) {
+        self.slot(ino).store(ino, Ordering::Release);
+    }
+    pub fn remove(&self, ino: u64) {
+        let _ = self.slot(ino).compare_exchange(ino, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// What a new inode starts with.
+struct Birth {
+    mode: u32,
+    gid: u32,
+    access: Option<Acl>,
+    default: Option<Acl>,
+}
+
+impl Server {
+    /// What an inode of this mode inherits in `parent`.
+    fn birth(&self, head: &InHeader, parent: u64, mode: u32, umask: u32) -> Result<Birth> {
+        let is_link = FileKind::from_mode(mode) == FileKind::Symlink;
+        let masked = if is_link { mode } else { mode & !(umask & 0o777) };
+        let plain = Birth { mode: masked, gid: head.gid, access: None, default: None };
+        if self.plain_directories.contains(parent) {
+            return Ok(plain);
+        }
+        let dir = self.attr_of(parent)?;
+        let default = if self.agreed.acl() { self.acl_of(At::Live, parent, acl::DEFAULT)? } else { None };
+        if default.is_none() && dir.mode & SET_GID == 0 {
+            self.plain_directories.insert(parent);
+            return Ok(plain);
+        }
+        let mut birth = plain;
+        if let Some(default) = default.filter(|_| !is_link) {
+            let inherited = default.inherit(mode);
+            birth.mode = inherited.mode;
+            birth.access = inherited.access;
+            birth.default = Some(default);
+        }
+        if dir.mode & SET_GID != 0 {
+            birth.gid = dir.gid;
+            if FileKind::from_mode(mode) == FileKind::Directory {
+                birth.mode |= SET_GID;
+            } else if birth.mode & (SET_GID | GROUP_EXECUTE) == SET_GID | GROUP_EXECUTE {
+                let caller = caller(head);
+                if !caller.is_root() && !caller.is_member(dir.gid) {
+                    birth.mode &= !SET_GID;
+                }
+            }
+        }
+        Ok(birth)
+    }
+
+    /// Gives a new inode the ACLs it inherits. Until then its group may do no
+    /// more than in the end, so that a crash in between opens nothing.
+    fn inherit(&self, attr: Attr, birth: &Birth) -> Result<Attr> {
+        let ino = attr.ino.0;
+        if let Some(default) = birth.default.as_ref().filter(|_| attr.kind() == FileKind::Directory) {
+            self.set_acl(ino, acl::DEFAULT, default, None)?;
+        }
+        let Some(access) = &birth.access else { return Ok(attr) };
+        self.set_acl(ino, acl::ACCESS, access, Some(birth.mode & 0o7777))?;
+        self.attr_of(ino)
+    }
+
+    /// The mode that an inode is created with, before its ACLs are set.
+    fn first_mode(birth: &Birth) -> u32 {
+        match &birth.access {
+            Some(access) => birth.mode & !0o070 | access.owning_group_bits() << 3,
+            None => birth.mode,
+        }
+    }
+
+    fn make(&self, head: &InHeader, name: &[u8], mode: u32, umask: u32, rdev: u32, target: &[u8]) -> Result<Attr> {
+        self.changeable()?;
+        let name = checked_name(name)?;
+        let parent = head.nodeid;
+        self.check(head, parent, perm::WRITE | perm::EXECUTE)?;
+        let birth = self.birth(head, parent, mode, umask)?;
+        let new = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev, target };
+        let attr = self.volume.create(Ino(parent), name, &new)?;
+        self.inherit(attr, &birth).inspect_err(|_| {
+            // Half an inode is worse than none. If even that fails, the name
+            // stays, with fewer permissions than it should have.
+            let _ = match attr.kind() {
+                FileKind::Directory => self.volume.rmdir(Ino(parent), name),
+                _ => self.volume.unlink(Ino(parent), name),
+            };
+        })
+    }
+
+    pub(super) fn mknod(&self, head: &InHeader, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Attr> {
+        self.make(head, name, mode, umask, rdev, &[])
+    }
+
+    pub(super) fn symlink(&self, head: &InHeader, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.make(head, name, libc::S_IFLNK | 0o777, 0, 0, target)
+    }
+
+    pub(super) fn create(&self, head: &InHeader, name: &[u8], new: &CreateIn, reply: Reply) {
+        let mode = libc::S_IFREG | new.mode & 0o7777;
+        let flags = new.flags as i32;
+        let made = match self.make(head, name, mode, new.umask, 0, &[]) {
+            // The kernel asks for names that it thinks are free; when one is
+            // taken after all, it is opened.
+            Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => self.open_existing(head, name, new),
+            made => made,
+        };
+        self.answer_created(head, made, flags, reply);
+    }
+
+    fn open_existing(&self, head: &InHeader, name: &[u8], new: &CreateIn) -> Result<Attr> {
+        let attr = self.volume.lookup(At::Live, Ino(head.nodeid), name)?;
+        match attr.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno(libc::EISDIR)),
+            _ => return Err(Errno(libc::EEXIST)),
+        }
+        self.prepare_open(head, attr.ino.0, new.flags as i32, new.open_flags)?;
+        self.attr_of(attr.ino.0)
+    }
+
+    pub(super) fn tmpfile(&self, head: &InHeader, new: &CreateIn, reply: Reply) {
+        let flags = new.flags as i32;
+        let made = self.make_tmpfile(head, new);
+        let ino = made.as_ref().ok().map(|attr| attr.ino);
+        self.answer_created(head, made, flags, reply);
+        if let Some(ino) = ino {
+            // From here on the kernel's uses count.
+            self.volume.release(ino);
+        }
+    }
+
+    fn make_tmpfile(&self, head: &InHeader, new: &CreateIn) -> Result<Attr> {
+        self.changeable()?;
+        self.check(head, head.nodeid, perm::WRITE | perm::EXECUTE)?;
+        let mode = libc::S_IFREG | new.mode & 0o7777;
+        let birth = self.birth(head, head.nodeid, mode, new.umask)?;
+        let inode = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev: 0, target: &[] };
+        let attr = self.volume.tmpfile(&inode)?;
+        // The library counts the maker as a use of an inode without a name.
+        self.inherit(attr, &birth).inspect_err(|_| self.volume.release(attr.ino))
+    }
+
+    /// Answers with a new inode and a handle on it.
+    fn answer_created(&self, head: &InHeader, made: Result<Attr>, flags: i32, reply: Reply) {
+        let attr = match made {
+            Ok(attr) => attr,
+            Err(e) => return reply.error(e),
+        };
+        let ino = attr.ino.0;
+        self.remember(ino);
+        let open = self.new_handle(head, ino, flags);
+        if !reply.value(&CreateOut { entry: self.entry(&attr), open }).0 {
+            let _ = self.release(ino, open.fh);
+            self.forget(ino, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_directory_is_forgotten_when_it_changes() {
+        let plain = PlainDirectories::new();
+        assert!(!plain.contains(5));
+        plain.insert(5);
+        assert!(plain.contains(5));
+        plain.remove(5 + 1024);
+        assert!(plain.contains(5), "another one of the same slot");
+        plain.insert(5 + 1024);
+        assert!(!plain.contains(5));
+        plain.remove(5 + 1024);
+        assert!(!plain.contains(5 + 1024));
+    }
+}

@@ -1,0 +1,215 @@
+//! Content: OPEN, READ, WRITE, RELEASE, FSYNC, SYNCFS, FALLOCATE, LSEEK,
+//! COPY_FILE_RANGE.
+//!
+//! A file handle is no number of anything: it carries two bits that say what
+//! its RELEASE has to do, and the tables are kept by inode.
+
+use super::{Result, Server};
+use crate::errno::Errno;
+use crate::init::TRANSFER_BYTES_MAX;
+use crate::perm;
+use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
+use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
+use crate::transport::Reply;
+use nenrin_core::{AllocateMode, At, Seek, SetAttr};
+use nenrin_format::Ino;
+use std::sync::Arc;
+
+/// The handle may write.
+const HANDLE_WRITES: u64 = 1;
+
+/// What an open(2) asks for. O_ACCMODE 3 is for device control only.
+fn wanted(flags: i32) -> u32 {
+    let access = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => perm::READ,
+        libc::O_WRONLY => perm::WRITE,
+        _ => perm::READ | perm::WRITE,
+    };
+    // The kernel's FMODE_EXEC: the file is opened in order to be run.
+    const EXECUTES: i32 = 0x20;
+    match (flags & EXECUTES != 0, flags & libc::O_TRUNC != 0) {
+        (true, _) => perm::EXECUTE,
+        (false, true) => access | perm::WRITE,
+        (false, false) => access,
+    }
+}
+
+fn end_of(offset: u64, bytes: u64) -> Result<u64> {
+    offset.checked_add(bytes).filter(|&end| end <= i64::MAX as u64).ok_or(Errno(libc::EFBIG))
+}
+
+impl Server {
+    pub(super) fn open(&self, head: &InHeader, flags: u32, open_flags: u32, reply: Reply) {
+        let ino = head.nodeid;
+        if let Err(e) = self.prepare_open(head, ino, flags as i32, open_flags) {
+            return reply.error(e);
+        }
+        let open = self.new_handle(head, ino, flags as i32);
+        if !reply.value(&open).0 {
+            let _ = self.release(ino, open.fh);
+        }
+    }
+
+    /// Everything that may fail in opening, truncation included.
+    pub(super) fn prepare_open(&self, head: &InHeader, ino: u64, flags: i32, open_flags: u32) -> Result<()> {
+        let want = wanted(flags);
+        if want & perm::WRITE != 0 {
+            self.changeable()?;
+        }
+        self.check(head, ino, want)?;
+        if flags & libc::O_TRUNC != 0 {
+            let kill_privileges = open_flags & OPEN_KILL_SUIDGID != 0;
+            let set = SetAttr { size: Some(0), kill_privileges, ..Default::default() };
+            self.volume.setattr(Ino(ino), &set)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn new_handle(&self, head: &InHeader, ino: u64, flags: i32) -> OpenOut {
+        let writes = wanted(flags) & perm::WRITE != 0;
+        if self.open_files.open(ino, writes.then_some(head.uid)) && self.behaviour.at == At::Live {
+            self.volume.retain(Ino(ino));
+        }
+        // Nobody else changes the volume, so what the kernel has cached is right.
+        let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
+        OpenOut { fh: if writes { HANDLE_WRITES } else { 0 }, open_flags, backing_id: 0 }
+    }
+
+    pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32) -> Result<Vec<u8>> {
+        let bytes = (bytes as usize).min(TRANSFER_BYTES_MAX);
+        Ok(self.volume.read(self.behaviour.at, Ino(ino), offset, bytes)?)
+    }
+
+    pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: &[u8]) -> Result<WriteOut> {
+        self.changeable()?;
+        let ino = head.nodeid;
+        end_of(args.offset, data.len() as u64)?;
+        if args.write_flags & WRITE_KILL_SUIDGID != 0 {
+            self.shed_privileges(ino)?;
+        }
+        // What comes out of the page cache comes from a thread of the kernel.
+        let uid = if args.write_flags & WRITE_CACHE != 0 {
+            self.open_files.writer(ino).unwrap_or(head.uid)
+        } else {
+            head.uid
+        };
+        let written = self.volume.write(Ino(ino), args.offset, data, uid)?;
+        Ok(WriteOut { size: written as u32, padding: 0 })
+    }
+
+    /// The last copy of a handle was closed. Only then what was written counts as
+    /// complete, and not at the first close(2) of one that was inherited.
+    pub(super) fn release(&self, ino: u64, fh: u64) -> Result<()> {
+        let flushed = if fh & HANDLE_WRITES == 0 { Ok(()) } else { self.volume.flush(Ino(ino)) };
+        if self.open_files.close(ino) {
+            self.let_go_of(ino);
+        }
+        Ok(flushed?)
+    }
+
+    pub(super) fn fsync(&self, ino: u64, reply: Reply) {
+        if self.changeable().is_err() {
+            return reply.ok();
+        }
+        self.volume.fsync(Ino(ino), Box::new(move |result| reply.done(result)));
+    }
+
+    pub(super) fn syncfs(self: &Arc<Self>, reply: Reply) {
+        if self.changeable().is_err() {
+            return reply.ok();
+        }
+        let server = self.clone();
+        self.helper.run(move || reply.done(server.volume.sync_all()));
+    }
+
+    pub(super) fn fallocate(&self, head: &InHeader, offset: u64, bytes: u64, mode: u32) -> Result<()> {
+        self.changeable()?;
+        let mode = allocate_mode(mode as i32)?;
+        if bytes == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        end_of(offset, bytes)?;
+        if head.uid != 0 {
+            self.shed_privileges(head.nodeid)?;
+        }
+        Ok(self.volume.allocate(Ino(head.nodeid), mode, offset, bytes)?)
+    }
+
+    pub(super) fn lseek(&self, ino: u64, offset: u64, whence: u32) -> Result<LseekOut> {
+        let what = match whence as i32 {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        Ok(LseekOut { offset: self.volume.seek(self.behaviour.at, Ino(ino), offset, what)? })
+    }
+
+    pub(super) fn copy_file_range(&self, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
+        match self.copy(head, args, wide) {
+            Err(e) => reply.error(e),
+            Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
+            // `copy` took no more than this form can say.
+            Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
+        }
+    }
+
+    fn copy(&self, head: &InHeader, args: &CopyFileRangeIn, wide: bool) -> Result<u64> {
+        self.changeable()?;
+        if args.flags != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let most = if wide { u64::MAX } else { u64::from(u32::MAX) & !0xfff };
+        let bytes = args.len.min(most);
+        end_of(args.offset_in, bytes)?;
+        end_of(args.offset_out, bytes)?;
+        if head.uid != 0 {
+            self.shed_privileges(args.nodeid_out)?;
+        }
+        let (from, to) = (Ino(head.nodeid), Ino(args.nodeid_out));
+        Ok(self.volume.copy_range(from, args.offset_in, to, args.offset_out, bytes, head.uid)?)
+    }
+}
+
+fn allocate_mode(mode: i32) -> Result<AllocateMode> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match mode {
+        0 => Ok(AllocateMode::Reserve),
+        KEEP => Ok(AllocateMode::ReserveKeepSize),
+        PUNCH => Ok(AllocateMode::Punch),
+        ZERO => Ok(AllocateMode::Zero),
+        ZERO_KEEP => Ok(AllocateMode::ZeroKeepSize),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_opening_asks_for() {
+        assert_eq!(wanted(libc::O_RDONLY), perm::READ);
+        assert_eq!(wanted(libc::O_WRONLY | libc::O_APPEND), perm::WRITE);
+        assert_eq!(wanted(libc::O_RDWR), perm::READ | perm::WRITE);
+        assert_eq!(wanted(libc::O_RDONLY | libc::O_TRUNC), perm::READ | perm::WRITE);
+        assert_eq!(wanted(0x20), perm::EXECUTE);
+    }
+
+    #[test]
+    fn ranges_end_where_offsets_do() {
+        assert_eq!(end_of(i64::MAX as u64 - 1, 1), Ok(i64::MAX as u64));
+        assert!(end_of(i64::MAX as u64, 1).is_err());
+        assert!(end_of(u64::MAX, 1).is_err());
+    }
+
+    #[test]
+    fn only_known_ways_to_allocate() {
+        assert_eq!(allocate_mode(3), Ok(AllocateMode::Punch));
+        assert_eq!(allocate_mode(0x10), Ok(AllocateMode::Zero));
+        assert!(allocate_mode(libc::FALLOC_FL_PUNCH_HOLE).is_err());
+        assert!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE).is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! From requests to calls of the library, and back. One file for each area.
+//!
+//! Invariants
+//! 1. A serving thread waits for nothing but the library: what may take the
+//!    kernel to finish (dropping pages) or long by itself (whole-volume syncs)
+//!    goes to the helper thread, and fsync answers when its commit is done.
+//! 2. Every reply that gives the kernel a reference to an inode was counted
+//!    before it was sent, and is counted back if the kernel did not take it.
+//! 3. A session over a past state, or a read-only one, reaches no call of the
+//!    library that changes anything.
+//! 4. The kernel serializes changes of one inode (it holds the inode's lock over
+//!    each request that makes one), which is what makes reading a mode or an
+//!    ACL here and writing it back sound.
+
+mod attrs;
+mod create;
+mod dirs;
+mod files;
+mod names;
+mod xattrs;
+
+use crate::acl::{self, Acl};
+use crate::errno::Errno;
+use crate::helper::Helper;
+use crate::init::Agreed;
+use crate::nodes::{Nodes, OpenFiles};
+use crate::notify::Notifier;
+use crate::perm::{self, Caller};
+use crate::proto::abi::{EntryOut, InHeader};
+use crate::proto::flags::ROOT_NODE;
+use crate::proto::reply;
+use crate::proto::request::{self, Op, Request};
+use crate::requests::Requests;
+use crate::transport::{Reply, Sink};
+use crate::volume::Volume;
+use create::PlainDirectories;
+use nenrin_core::{At, Attr, Error, XattrMode};
+use nenrin_format::{Ino, NAME_BYTES_MAX};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Inode numbers are node ids, and the root's is given by the protocol.
+const _: () = assert!(Ino::ROOT.0 == ROOT_NODE);
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// How a session answers.
+pub(crate) struct Behaviour {
+    /// Which state of the volume it shows.
+    pub at: At,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Permissions are checked here and not by the kernel.
+    pub own_check: bool,
+    /// How long the kernel may believe what it was told.
+    pub valid: Duration,
+}
+
+/// The serving side of a session, shared by its threads.
+pub(crate) struct Server {
+    volume: Arc<dyn Volume>,
+    behaviour: Behaviour,
+    agreed: Agreed,
+    notifier: Notifier,
+    helper: Helper,
+    requests: Requests,
+    nodes: Nodes,
+    open_files: OpenFiles,
+    plain_directories: PlainDirectories,
+    /// Raised whenever some file may have got set-id bits.
+    privilege_epoch: AtomicU64,
+}
+
+fn caller(head: &InHeader) -> Caller {
+    Caller { uid: head.uid, gid: head.gid, pid: head.pid }
+}
+
+fn checked_name(name: &[u8]) -> Result<&[u8]> {
+    if name.len() > NAME_BYTES_MAX { Err(Errno(libc::ENAMETOOLONG)) } else { Ok(name) }
+}
+
+impl Server {
+    pub fn new(volume: Arc<dyn Volume>, behaviour: Behaviour, agreed: Agreed, notifier: Notifier) -> Self {
+        Self {
+            volume,
+            behaviour,
+            agreed,
+            notifier,
+            helper: Helper::new(),
+            requests: Requests::new(),
+            nodes: Nodes::new(),
+            open_files: OpenFiles::new(),
+            plain_directories: PlainDirectories::new(),
+            privilege_epoch: AtomicU64::new(0),
+        }
+    }
+
+    /// What came so far.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    /// Answers one request, now or later.
+    pub fn handle(self: &Arc<Self>, bytes: &[u8], sink: &Arc<dyn Sink>) {
+        let Some(head) = request::header(bytes) else {
+            return;
+        };
+        self.requests.count(head.opcode);
+        let reply = Reply::new(sink.clone(), head.unique);
+        match request::decode(bytes, self.agreed.setxattr_ext()) {
+            Ok(request) => self.dispatch(request, reply),
+            Err(request::Malformed) => reply.error(Errno(libc::EINVAL)),
+        }
+    }
+
+    fn dispatch(self: &Arc<Self>, Request { head, op }: Request<'_>, reply: Reply) {
+        let node = head.nodeid;
+        match op {
+            Op::Lookup { name } => self.answer_lookup(reply, self.lookup(&head, name)),
+            Op::Forget { nlookup } => {
+                self.forget(node, nlookup);
+                reply.none();
+            }
+            Op::BatchForget(forgets) => {
+                forgets.for_each(|one| self.forget(one.nodeid, one.nlookup));
+                reply.none();
+            }
+            Op::Getattr => reply.result(self.getattr(node)),
+            Op::Statx => reply.result(self.statx(node)),
+            Op::Setattr(change) => reply.result(self.setattr(&head, &change)),
+            Op::Access { mask } => reply.done(self.access(&head, mask)),
+            Op::Readlink => reply.result_bytes(self.readlink(node)),
+            Op::Symlink { name, target } => {
+                self.answer_entry(reply, self.symlink(&head, name, target));
+            }
+            Op::Mknod { name, mode, umask, rdev } => {
+                self.answer_entry(reply, self.mknod(&head, name, mode, umask, rdev));
+            }
+            Op::Mkdir { name, mode, umask } => {
+                let mode = libc::S_IFDIR | mode & 0o7777;
+                self.answer_entry(reply, self.mknod(&head, name, mode, umask, 0));
+            }
+            Op::Link { ino, name } => self.link(&head, ino, name, reply),
+            Op::Unlink { name } => reply.done(self.unlink(&head, name)),
+            Op::Rmdir { name } => reply.done(self.rmdir(&head, name)),
+            Op::Rename { old, to, new, flags } => self.rename(&head, old, to, new, flags, reply),
+            Op::Open { flags, open_flags } => self.open(&head, flags, open_flags, reply),
+            Op::Create { name, new } => self.create(&head, name, &new, reply),
+            Op::Tmpfile { new } => self.tmpfile(&head, &new, reply),
+            Op::Read { offset, bytes } => reply.result_bytes(self.read(node, offset, bytes)),
+            Op::Write { args, data } => reply.result(self.write(&head, &args, data)),
+            Op::Release { fh } => reply.done(self.release(node, fh)),
+            Op::Fsync | Op::Fsyncdir => self.fsync(node, reply),
+            Op::Syncfs => self.syncfs(reply),
+            Op::Fallocate { offset, bytes, mode } => {
+                reply.done(self.fallocate(&head, offset, bytes, mode));
+            }
+            Op::Lseek { offset, whence } => reply.result(self.lseek(node, offset, whence)),
+            Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply),
+            Op::Readdir { cookie, bytes } => {
+                reply.result_bytes(self.readdir(&head, cookie, bytes));
+            }
+            Op::Readdirplus { cookie, bytes } => self.readdirplus(&head, cookie, bytes, reply),
+            Op::Releasedir | Op::Destroy => reply.ok(),
+            Op::Statfs => reply.value(&reply::statfs(&self.volume.usage())).whatever(),
+            Op::Setxattr { name, value, flags, ext_flags } => {
+                reply.done(self.setxattr(&head, name, value, flags, ext_flags));
+            }
+            Op::Getxattr { name, bytes } => self.getxattr(&head, name, bytes, reply),
+            Op::Listxattr { bytes } => self.listxattr(&head, bytes, reply),
+            Op::Removexattr { name } => reply.done(self.removexattr(&head, name)),
+            Op::Ioctl => reply.error(Errno(libc::ENOTTY)),
+            // ENOSYS tells the kernel to do without from now on: without asking
+            // whether a directory may be listed; without FLUSH, since it writes
+            // its pages out before RELEASE and that does the rest; and without
+            // INTERRUPT, since nothing here waits for long.
+            Op::Flush | Op::Opendir | Op::Interrupt | Op::Other => reply.error(Errno(libc::ENOSYS)),
+            Op::Init(_) => reply.error(Errno(libc::EIO)),
+        }
+    }
+
+    /// Ends what is still under way and gives back what the kernel still held,
+    /// when it is gone.
+    pub fn let_go(&self) {
+        self.helper.finish();
+        let held = [self.open_files.drain(), self.nodes.drain()];
+        for ino in held.into_iter().flatten() {
+            self.let_go_of(ino);
+        }
+    }
+
+    fn let_go_of(&self, ino: u64) {
+        if self.behaviour.at == At::Live {
+            self.volume.release(Ino(ino));
+        }
+    }
+
+    /// Counts a reply that tells the kernel of an inode.
+    fn remember(&self, ino: u64) {
+        if self.nodes.remember(ino) && self.behaviour.at == At::Live {
+            self.volume.retain(Ino(ino));
+        }
+    }
+
+    fn forget(&self, ino: u64, lookups: u64) {
+        if self.nodes.forget(ino, lookups) {
+            self.let_go_of(ino);
+        }
+    }
+
+    /// Answers with an inode, under invariant 2.
+    fn answer_entry(&self, reply: Reply, made: Result<Attr>) {
+        match made {
+            Ok(attr) => {
+                self.remember(attr.ino.0);
+                if !reply.value(&self.entry(&attr)).0 {
+                    self.forget(attr.ino.0, 1);
+                }
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// The same for a lookup, where an absent name is an answer.
+    fn answer_lookup(&self, reply: Reply, found: Result<Attr>) {
+        match found {
+            Err(Errno(libc::ENOENT)) => {
+                reply.value(&reply::no_entry(self.behaviour.valid)).whatever();
+            }
+            found => self.answer_entry(reply, found),
+        }
+    }
+
+    fn entry(&self, attr: &Attr) -> EntryOut {
+        reply::entry(attr, self.behaviour.valid)
+    }
+
+    fn attr_of(&self, ino: u64) -> Result<Attr> {
+        Ok(self.volume.getattr(self.behaviour.at, Ino(ino))?)
+    }
+
+    /// Invariant 3.
+    fn changeable(&self) -> Result<()> {
+        if self.behaviour.read_only || self.behaviour.at != At::Live { Err(Errno(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// An access list, if the inode has one.
+    fn acl_of(&self, at: At, ino: u64, name: &[u8]) -> Result<Option<Acl>> {
+        match self.volume.getxattr(at, Ino(ino), name) {
+            Ok(bytes) => Acl::parse(&bytes),
+            Err(Error::NoAttribute | Error::NotSupported) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Keeps an access list, and in the same step the mode that it means.
+    fn set_acl(&self, ino: u64, name: &[u8], acl: &Acl, mode: Option<u32>) -> Result<()> {
+        Ok(self.volume.setxattr_with_mode(Ino(ino), name, &acl.to_bytes(), XattrMode::Any, mode)?)
+    }
+
+    /// Our own check that the caller has these permissions on an inode.
+    fn check(&self, head: &InHeader, ino: u64, want: u32) -> Result<()> {
+        if !self.behaviour.own_check {
+            return Ok(());
+        }
+        self.check_attr(&caller(head), &self.attr_of(ino)?, want)
+    }
+
+    fn check_attr(&self, caller: &Caller, attr: &Attr, want: u32) -> Result<()> {
+        let acl = if caller.owns(attr) { None } else { self.acl_of(self.behaviour.at, attr.ino.0, acl::ACCESS)? };
+        perm::may(caller, attr, acl.as_ref(), want)
+    }
+}

@@ -1,0 +1,152 @@
+//! Names: LOOKUP, READLINK, LINK, UNLINK, RMDIR, RENAME.
+
+use super::{Result, Server, caller, checked_name};
+use crate::errno::Errno;
+use crate::perm;
+use crate::proto::abi::InHeader;
+use crate::transport::Reply;
+use nenrin_core::{At, Attr, FileKind, RenameMode};
+use nenrin_format::Ino;
+use std::sync::Arc;
+
+const CHANGE: u32 = perm::WRITE | perm::EXECUTE;
+
+impl Server {
+    pub(super) fn lookup(&self, head: &InHeader, name: &[u8]) -> Result<Attr> {
+        // A file handle of NFS asks for "." of any inode, not only of directories.
+        if name == b"." {
+            return self.attr_of(head.nodeid);
+        }
+        let name = checked_name(name)?;
+        self.check(head, head.nodeid, perm::EXECUTE)?;
+        Ok(self.volume.lookup(self.behaviour.at, Ino(head.nodeid), name)?)
+    }
+
+    pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        Ok(self.volume.readlink(self.behaviour.at, Ino(ino))?)
+    }
+
+    pub(super) fn unlink(&self, head: &InHeader, name: &[u8]) -> Result<()> {
+        self.changeable()?;
+        let name = checked_name(name)?;
+        self.check_removal(head, head.nodeid, name)?;
+        Ok(self.volume.unlink(Ino(head.nodeid), name)?)
+    }
+
+    pub(super) fn rmdir(&self, head: &InHeader, name: &[u8]) -> Result<()> {
+        self.changeable()?;
+        let name = checked_name(name)?;
+        self.check_removal(head, head.nodeid, name)?;
+        Ok(self.volume.rmdir(Ino(head.nodeid), name)?)
+    }
+
+    pub(super) fn link(self: &Arc<Self>, head: &InHeader, ino: u64, name: &[u8], reply: Reply) {
+        let ready = self.changeable().and_then(|()| {
+            let name = checked_name(name)?.to_vec();
+            self.check(head, head.nodeid, CHANGE)?;
+            Ok((name, self.agreed.writeback() && self.is_file(ino)?))
+        });
+        let (name, needs_pages) = match ready {
+            Ok(ready) => ready,
+            Err(e) => return reply.error(e),
+        };
+        let (server, parent) = (self.clone(), head.nodeid);
+        self.with_pages(needs_pages.then_some(ino), move || {
+            let made = server.volume.link(Ino(ino), Ino(parent), &name);
+            server.answer_entry(reply, made.map_err(Errno::from));
+        });
+    }
+
+    pub(super) fn rename(self: &Arc<Self>, head: &InHeader, old: &[u8], to: u64, new: &[u8], flags: u32, reply: Reply) {
+        let from = head.nodeid;
+        let ready = rename_mode(flags).and_then(|mode| {
+            self.changeable()?;
+            let (old, new) = (checked_name(old)?.to_vec(), checked_name(new)?.to_vec());
+            self.check_rename(head, &old, to, &new, mode)?;
+            let source = if self.agreed.writeback() { self.replacing(from, &old, to, &new)? } else { None };
+            Ok((mode, old, new, source))
+        });
+        let (mode, old, new, source) = match ready {
+            Ok(ready) => ready,
+            Err(e) => return reply.error(e),
+        };
+        let server = self.clone();
+        self.with_pages(source, move || {
+            reply.done(server.volume.rename(Ino(from), &old, Ino(to), &new, mode));
+        });
+    }
+
+    /// Runs `change`, after the pages of a file that the kernel still keeps have
+    /// come in. Under writeback a file may get the name of another before its
+    /// content was sent; the name would then show an old or empty file.
+    fn with_pages(self: &Arc<Self>, ino: Option<u64>, change: impl FnOnce() + Send + 'static) {
+        let Some(ino) = ino else { return change() };
+        let server = self.clone();
+        self.helper.run(move || {
+            // The kernel refuses only for inodes that it does not know.
+            let _ = server.notifier.drop_pages(ino);
+            change();
+        });
+    }
+
+    fn is_file(&self, ino: u64) -> Result<bool> {
+        Ok(self.attr_of(ino)?.kind() == FileKind::Regular)
+    }
+
+    /// The file that a rename puts in the place of another.
+    fn replacing(&self, from: u64, old: &[u8], to: u64, new: &[u8]) -> Result<Option<u64>> {
+        let source = self.volume.lookup(At::Live, Ino(from), old)?;
+        if source.kind() != FileKind::Regular {
+            return Ok(None);
+        }
+        match self.volume.lookup(At::Live, Ino(to), new) {
+            Ok(_) => Ok(Some(source.ino.0)),
+            Err(nenrin_core::Error::NotFound) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Our own check that a name may be taken out of a directory.
+    fn check_removal(&self, head: &InHeader, dir: u64, name: &[u8]) -> Result<()> {
+        if !self.behaviour.own_check {
+            return Ok(());
+        }
+        let dir_attr = self.attr_of(dir)?;
+        self.check_attr(&caller(head), &dir_attr, CHANGE)?;
+        let inode = self.volume.lookup(At::Live, Ino(dir), name)?;
+        perm::may_remove(&caller(head), &dir_attr, &inode)
+    }
+
+    fn check_rename(&self, head: &InHeader, old: &[u8], to: u64, new: &[u8], mode: RenameMode) -> Result<()> {
+        if !self.behaviour.own_check {
+            return Ok(());
+        }
+        self.check_removal(head, head.nodeid, old)?;
+        match self.check_removal(head, to, new) {
+            Err(Errno(libc::ENOENT)) if mode != RenameMode::Exchange => {}
+            other => other?,
+        }
+        if head.nodeid == to {
+            return Ok(());
+        }
+        // A directory that moves gets another "..", which is a change of itself.
+        let mut moved = vec![self.volume.lookup(At::Live, Ino(head.nodeid), old)?];
+        if mode == RenameMode::Exchange {
+            moved.push(self.volume.lookup(At::Live, Ino(to), new)?);
+        }
+        let directories = moved.iter().filter(|attr| attr.kind() == FileKind::Directory);
+        for attr in directories {
+            self.check_attr(&caller(head), attr, perm::WRITE)?;
+        }
+        Ok(())
+    }
+}
+
+fn rename_mode(flags: u32) -> Result<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}

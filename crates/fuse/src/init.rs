@@ -1,0 +1,167 @@
+//! What is agreed on with the kernel before the first request.
+//!
+//! Invariants
+//! 1. Nothing is asked for that the kernel did not offer, so that one program
+//!    serves every kernel from protocol 7.31 (Linux 5.4) on.
+//! 2. ACLs are only agreed on together with the umask being ours, since a
+//!    default ACL takes its place.
+
+use crate::proto::abi::{InitIn, InitOut};
+use crate::proto::flags::{MAJOR, MINOR, MINOR_MIN, init};
+
+/// Longest READ and WRITE; also the kernel's own limit by default.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+/// Requests that nobody waits for, such as read-ahead, that may be under way.
+const BACKGROUND_MAX: u16 = 64;
+/// From how many of them on the device counts as congested.
+const CONGESTION_THRESHOLD: u16 = BACKGROUND_MAX / 4 * 3;
+
+/// What this front end asks for beyond what it always does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wishes {
+    pub writeback: bool,
+    pub acl: bool,
+}
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed(u64);
+
+impl Agreed {
+    /// The kernel keeps written pages.
+    pub fn writeback(self) -> bool {
+        self.has(init::WRITEBACK_CACHE)
+    }
+    /// The kernel checks ACLs that we store.
+    pub fn acl(self) -> bool {
+        self.has(init::POSIX_ACL)
+    }
+    /// We clear set-id bits.
+    pub fn kills_privileges(self) -> bool {
+        self.has(init::HANDLE_KILLPRIV_V2)
+    }
+    /// SETXATTR has its longer form.
+    pub fn setxattr_ext(self) -> bool {
+        self.has(init::SETXATTR_EXT)
+    }
+    fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// How to go on after an INIT.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Send this, and serve.
+    Serve(InitOut, Agreed),
+    /// The kernel's major version is newer: send this, and expect another INIT.
+    Again(InitOut),
+    /// The kernel is too old.
+    Refuse,
+}
+
+/// Answers an INIT.
+pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
+    let version = InitOut { major: MAJOR, minor: MINOR, ..Default::default() };
+    if offer.major > MAJOR {
+        return Answer::Again(version);
+    }
+    if offer.major < MAJOR || offer.minor < MINOR_MIN {
+        return Answer::Refuse;
+    }
+    let offered = if u64::from(offer.flags) & init::INIT_EXT != 0 {
+        u64::from(offer.flags) | u64::from(offer.flags2) << 32
+    } else {
+        u64::from(offer.flags)
+    };
+    let mut wanted = init::ASYNC_READ
+        | init::ATOMIC_O_TRUNC
+        | init::EXPORT_SUPPORT
+        | init::BIG_WRITES
+        | init::DO_READDIRPLUS
+        | init::READDIRPLUS_AUTO
+        | init::ASYNC_DIO
+        | init::PARALLEL_DIROPS
+        | init::MAX_PAGES
+        | init::CACHE_SYMLINKS
+        | init::NO_OPENDIR_SUPPORT
+        | init::HANDLE_KILLPRIV_V2
+        | init::SETXATTR_EXT
+        | init::INIT_EXT
+        | init::DIRECT_IO_ALLOW_MMAP;
+    if wishes.writeback {
+        wanted |= init::WRITEBACK_CACHE;
+    }
+    const ACL: u64 = init::POSIX_ACL | init::DONT_MASK;
+    if wishes.acl && offered & ACL == ACL {
+        wanted |= ACL;
+    }
+    let agreed = wanted & offered;
+    let out = InitOut {
+        max_readahead: offer.max_readahead,
+        flags: agreed as u32,
+        flags2: (agreed >> 32) as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: CONGESTION_THRESHOLD,
+        max_write: TRANSFER_BYTES_MAX as u32,
+        time_gran: 1,
+        max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
+        ..version
+    };
+    Answer::Serve(out, Agreed(agreed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Wishes = Wishes { writeback: true, acl: true };
+
+    fn serve(offer: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
+        match negotiate(offer, wishes) {
+            Answer::Serve(out, agreed) => (out, agreed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_that_was_not_offered() {
+        for bit in 0..64 {
+            let offered = 1u64 << bit | init::INIT_EXT;
+            let offer = InitIn {
+                major: 7,
+                minor: 45,
+                flags: offered as u32,
+                flags2: (offered >> 32) as u32,
+                ..Default::default()
+            };
+            let (out, _) = serve(&offer, ALL);
+            let asked = u64::from(out.flags) | u64::from(out.flags2) << 32;
+            assert_eq!(asked & !offered, 0, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn options_are_asked_for_only_when_wanted() {
+        let offer = InitIn { major: 7, minor: 36, flags: u32::MAX, flags2: u32::MAX, ..Default::default() };
+        let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false });
+        assert!(!agreed.writeback() && !agreed.acl());
+        assert_eq!(u64::from(out.flags) & init::DONT_MASK, 0);
+        assert_eq!(u64::from(out.flags2), init::DIRECT_IO_ALLOW_MMAP >> 32);
+        let (out, agreed) = serve(&offer, ALL);
+        assert!(agreed.writeback() && agreed.acl() && agreed.setxattr_ext());
+        assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
+    }
+
+    #[test]
+    fn an_old_kernel_gets_what_it_knows() {
+        let offer = InitIn { major: 7, minor: 31, flags: 0x03ff_ffff, flags2: u32::MAX, ..Default::default() };
+        let (out, agreed) = serve(&offer, ALL);
+        assert_eq!(out.flags2, 0);
+        assert!(!agreed.kills_privileges() && !agreed.setxattr_ext());
+        assert!(matches!(negotiate(&InitIn { major: 7, minor: 30, ..offer }, ALL), Answer::Refuse));
+        assert!(matches!(negotiate(&InitIn { major: 6, minor: 99, ..offer }, ALL), Answer::Refuse));
+        assert!(matches!(negotiate(&InitIn { major: 8, minor: 0, ..offer }, ALL), Answer::Again(_)));
+    }
+}

@@ -1,0 +1,313 @@
+//! A mounted volume: from mount to unmount.
+//!
+//! Invariants
+//! 1. When [`Session::run`] returns, no request is under way in a serving
+//!    thread, nothing more will arrive, and everything the kernel held of the
+//!    volume was given back. Only then may the volume be closed.
+//! 2. A request that makes the library panic is answered with EIO, and the
+//!    others are served on.
+
+use crate::device::FuseDevice;
+use crate::dispatch::{Behaviour, Server};
+use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
+use crate::mount::{self, Mount, MountError, MountOptions};
+use crate::notify::Notifier;
+use crate::proto::request::{self, Op};
+use crate::requests::Requests;
+use crate::transport::{Received, Receiver, Reply, Transport};
+use crate::volume::Volume;
+use crate::{mountinfo, sys};
+use nenrin_core::At;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use std::{fs, io, thread};
+
+/// Where written content is kept first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// The volume has every byte when write(2) returns.
+    #[default]
+    WriteThrough,
+    /// The kernel keeps written pages and sends them later.
+    WriteBack,
+}
+
+/// Who checks permissions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel.
+    #[default]
+    Kernel,
+    /// The front end, which saves the kernel asking for attributes. Only where
+    /// one user alone can enter, and without ACLs that can be changed.
+    Own,
+}
+
+/// How a session serves.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Serving threads.
+    pub threads: usize,
+    /// How long an idle thread looks for the next request before it sleeps.
+    pub spin: Duration,
+    /// See [`Cache`].
+    pub cache: Cache,
+    /// See [`Permissions`].
+    pub permissions: Permissions,
+    /// POSIX access control lists are obeyed and can be set.
+    pub acl: bool,
+    /// How long the kernel may believe names and attributes, which nobody else changes.
+    pub valid: Duration,
+    /// How often [`Volume::tick`] is called; zero when somebody else does.
+    pub tick: Duration,
+    /// How far the kernel reads ahead, in KiB. Only root can set it.
+    pub read_ahead_kib: u32,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            threads: 4,
+            spin: Duration::ZERO,
+            cache: Cache::default(),
+            permissions: Permissions::default(),
+            acl: true,
+            valid: Duration::from_secs(3600),
+            tick: Duration::from_millis(100),
+            read_ahead_kib: 1024,
+        }
+    }
+}
+
+/// A mounted volume that waits to be served.
+pub struct Session {
+    server: Arc<Server>,
+    receivers: Vec<Box<dyn Receiver>>,
+    mount: Mount,
+    ticker: Option<(Arc<dyn Volume>, Duration)>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("mount", &self.mount).finish_non_exhaustive()
+    }
+}
+
+/// Ends a session from another thread.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    directory: PathBuf,
+}
+
+impl Stopper {
+    /// Takes the mount away at once. Programs that still use something on it go
+    /// on being served, and [`Session::run`] returns when the last has let go.
+    ///
+    /// # Errors
+    /// What umount2(2) or fusermount3 say.
+    pub fn stop(&self) -> io::Result<()> {
+        mount::unmount_lazily(&self.directory)
+    }
+    /// Where the volume is mounted, absolute and without links.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Session {
+    /// Mounts the state `at` of `volume`. A past state is mounted read-only.
+    /// Until [`Session::run`] is called, whoever enters the directory waits.
+    ///
+    /// # Errors
+    /// Why it could not be mounted.
+    pub fn start(
+        volume: Arc<dyn Volume>,
+        at: At,
+        mount_options: &MountOptions,
+        options: &SessionOptions,
+    ) -> Result<Self, MountError> {
+        let mut mount_options = mount_options.clone();
+        mount_options.read_only |= at != At::Live;
+        let own_check = options.permissions == Permissions::Own;
+        if own_check && mount_options.allow_other {
+            return Err(MountError::Conflict(
+                "own_check and allow_other exclude each other: with several users only the kernel \
+                 can check permissions",
+            ));
+        }
+        let wishes = Wishes {
+            writeback: options.cache == Cache::WriteBack && !mount_options.read_only,
+            acl: options.acl && !own_check,
+        };
+        let (mount, fd) = Mount::new(&mount_options, !own_check)?;
+        let (device, agreed) = shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
+        raise_read_ahead(mount.directory(), options.read_ahead_kib);
+        let receivers = (0..options.threads.max(1))
+            .map(|_| device.receiver())
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|e| HandshakeError::Io(e).in_directory(mount.directory()))?;
+        let behaviour = Behaviour { at, read_only: mount_options.read_only, own_check, valid: options.valid };
+        let ticks = at == At::Live && !options.tick.is_zero();
+        let ticker = ticks.then(|| (volume.clone(), options.tick));
+        let notifier = Notifier::new(device.notifications());
+        let server = Arc::new(Server::new(volume, behaviour, agreed, notifier));
+        Ok(Self { server, receivers, mount, ticker })
+    }
+
+    /// What ends this session from elsewhere, for instance when a signal comes.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper { directory: self.mount.directory().to_owned() }
+    }
+
+    /// What requests came; to be looked at while the session runs.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        self.server.requests().clone()
+    }
+
+    /// Serves until the volume is unmounted.
+    ///
+    /// # Errors
+    /// The first error with which a serving thread ended early. The volume is
+    /// unmounted then, too.
+    pub fn run(mut self) -> io::Result<()> {
+        let receivers = std::mem::take(&mut self.receivers);
+        let server = &self.server;
+        let stop = StopFlag::default();
+        let result = thread::scope(|scope| {
+            let ticker = self.ticker.as_ref().map(|(volume, every)| {
+                let stop = &stop;
+                spawn(scope, "nenrin-tick", move || tick(&**volume, *every, stop))
+            });
+            let threads: Vec<_> = receivers
+                .into_iter()
+                .map(|receiver| spawn(scope, "nenrin-fuse", move || serve(server, receiver)))
+                .collect();
+            let mut result = Ok(());
+            for thread in threads {
+                let ended = thread.and_then(|t| t.join().unwrap_or(Ok(())));
+                if ended.is_err() && result.is_ok() {
+                    // The others would wait for requests that nobody can rely on.
+                    let _ = mount::unmount_lazily(self.mount.directory());
+                    result = ended;
+                }
+            }
+            stop.set();
+            if let Some(Ok(ticker)) = ticker {
+                let _ = ticker.join();
+            }
+            result
+        });
+        self.server.let_go();
+        result
+    }
+}
+
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<thread::ScopedJoinHandle<'scope, T>> {
+    thread::Builder::new().name(name.into()).spawn_scoped(scope, body)
+}
+
+fn serve(server: &Arc<Server>, mut receiver: Box<dyn Receiver>) -> io::Result<()> {
+    sys::set_io_flusher();
+    while let Some(Received { bytes, sink }) = receiver.receive()? {
+        // The panic hook has said what happened; the reply that was dropped on
+        // the way out has answered.
+        let _ = catch_unwind(AssertUnwindSafe(|| server.handle(bytes, sink)));
+    }
+    Ok(())
+}
+
+/// Tells the ticking thread to end.
+#[derive(Default)]
+struct StopFlag {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StopFlag {
+    fn set(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+    /// Waits for `time`, or for the end. True at the end.
+    fn wait(&self, time: Duration) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(stopped, time, |stopped| !*stopped);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+fn tick(volume: &dyn Volume, every: Duration, stop: &StopFlag) {
+    sys::set_io_flusher();
+    while !stop.wait(every) {
+        // A volume that failed says so to everybody who writes, and by `failed`.
+        let _ = catch_unwind(AssertUnwindSafe(|| volume.tick()));
+    }
+}
+
+enum HandshakeError {
+    Io(io::Error),
+    Protocol(u32, u32),
+}
+
+impl HandshakeError {
+    fn in_directory(self, directory: &Path) -> MountError {
+        match self {
+            Self::Io(e) => MountError::Io("the kernel does not talk to us", directory.to_owned(), e),
+            Self::Protocol(major, minor) => MountError::Protocol(major, minor),
+        }
+    }
+}
+
+/// Answers INIT, which is the first request on every connection.
+fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<(FuseDevice, Agreed), HandshakeError> {
+    let device = FuseDevice::new(fd, TRANSFER_BYTES_MAX, options.spin);
+    let mut receiver = device.first_receiver();
+    loop {
+        let received = receiver.receive().map_err(HandshakeError::Io)?;
+        let Some(Received { bytes, sink }) = received else {
+            return Err(HandshakeError::Io(io::ErrorKind::NotConnected.into()));
+        };
+        let Some(head) = request::header(bytes) else {
+            continue;
+        };
+        let reply = Reply::new(sink.clone(), head.unique);
+        let Ok(request::Request { op: Op::Init(offer), .. }) = request::decode(bytes, false) else {
+            // Nothing may come before INIT; the reply that is dropped says so.
+            continue;
+        };
+        match init::negotiate(&offer, wishes) {
+            Answer::Again(out) => reply.value(&out).whatever(),
+            Answer::Refuse => return Err(HandshakeError::Protocol(offer.major, offer.minor)),
+            Answer::Serve(out, agreed) => {
+                if !reply.value(&out).0 {
+                    return Err(HandshakeError::Io(io::ErrorKind::NotConnected.into()));
+                }
+                drop(receiver);
+                return Ok((device, agreed));
+            }
+        }
+    }
+}
+
+/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it.
+fn raise_read_ahead(directory: &Path, kib: u32) {
+    let Ok(Some(mount)) = mountinfo::find(directory) else {
+        return;
+    };
+    let path = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
+    let now = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if now.is_some_and(|now| now < kib) {
+        // Without the right to, reading is slower and nothing else.
+        let _ = fs::write(&path, kib.to_string());
+    }
+}

@@ -1,0 +1,150 @@
+//! What the front end needs of a volume: the library's calls, as a trait, so
+//! that tests can put something small behind a real mount.
+
+use nenrin_core::{
+    AllocateMode, At, Attr, DirEntry, Done, Error, Fs, NewInode, RenameMode, Result, Seek, SetAttr, Usage, XattrMode,
+};
+use nenrin_format::Ino;
+
+/// The calls of `nenrin_core::Fs` that requests of the kernel turn into. Their
+/// meaning, shapes and errors are the library's (docs/decisions/0001-core-api.md).
+#[expect(missing_docs, reason = "described once, in the library")]
+#[expect(clippy::missing_errors_doc, reason = "described once, in the library")]
+pub trait Volume: Send + Sync {
+    fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
+    fn getattr(&self, at: At, ino: Ino) -> Result<Attr>;
+    fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>>;
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>>;
+    fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
+    fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
+
+    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr>;
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr>;
+    fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()>;
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// As `setxattr`, with permission bits to set in the same step.
+    fn setxattr_with_mode(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        permissions: Option<u32>,
+    ) -> Result<()>;
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+
+    fn retain(&self, ino: Ino);
+    fn release(&self, ino: Ino);
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
+    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
+    fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
+    fn flush(&self, ino: Ino) -> Result<()>;
+
+    fn fsync(&self, ino: Ino, done: Done);
+    fn sync_all(&self) -> Result<()>;
+
+    fn usage(&self) -> Usage;
+    fn tick(&self) -> Result<()>;
+}
+
+impl Volume for Fs {
+    fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
+        Self::lookup(self, at, parent, name)
+    }
+    fn getattr(&self, at: At, ino: Ino) -> Result<Attr> {
+        Self::getattr(self, at, ino)
+    }
+    fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
+        Self::readlink(self, at, ino)
+    }
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        Self::read(self, at, ino, offset, bytes)
+    }
+    fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        Self::readdir(self, at, dir, cookie, each)
+    }
+    fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        Self::getxattr(self, at, ino, name)
+    }
+    fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Self::listxattr(self, at, ino)
+    }
+    fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        Self::seek(self, at, ino, offset, what)
+    }
+    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        Self::create(self, parent, name, new)
+    }
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
+        Self::tmpfile(self, new)
+    }
+    fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        Self::link(self, ino, parent, name)
+    }
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        Self::unlink(self, parent, name)
+    }
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        Self::rmdir(self, parent, name)
+    }
+    fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()> {
+        Self::rename(self, from, old, to, new, mode)
+    }
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        Self::setattr(self, ino, set)
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        Self::setxattr(self, ino, name, value, mode)
+    }
+    fn setxattr_with_mode(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        permissions: Option<u32>,
+    ) -> Result<()> {
+        Self::setxattr_with_mode(self, ino, name, value, mode, permissions)
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        Self::removexattr(self, ino, name)
+    }
+    fn retain(&self, ino: Ino) {
+        Self::retain(self, ino);
+    }
+    fn release(&self, ino: Ino) {
+        Self::release(self, ino);
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+        Self::write(self, ino, offset, data, uid)
+    }
+    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+        Self::allocate(self, ino, mode, offset, bytes)
+    }
+    fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64> {
+        // The library has no such call yet; the kernel then copies by itself.
+        let _ = (from, from_offset, to, to_offset, bytes, uid);
+        Err(Error::NotSupported)
+    }
+    fn flush(&self, ino: Ino) -> Result<()> {
+        Self::flush(self, ino)
+    }
+    fn fsync(&self, ino: Ino, done: Done) {
+        Self::fsync(self, ino, done);
+    }
+    fn sync_all(&self) -> Result<()> {
+        Self::sync_all(self)
+    }
+    fn usage(&self) -> Usage {
+        Self::usage(self)
+    }
+    fn tick(&self) -> Result<()> {
+        Self::tick(self)
+    }
+}

@@ -1,0 +1,395 @@
+//! Mounting, unmounting, and everything that can be in the way; past states;
+//! what is in use; a volume that misbehaves.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use common::real::Real;
+use common::toy::Toy;
+use common::{errno, missing, mount, raw};
+use nenrin_core::{At, MkfsOptions};
+use nenrin_format::Cno;
+use nenrin_fuse::{MountError, MountOptions, Permissions, Session, SessionOptions, Volume};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+fn nothing(_: &mut MountOptions, _: &mut SessionOptions) {}
+
+fn start(directory: &Path) -> Result<Session, MountError> {
+    let options = MountOptions::new("toy", directory);
+    Session::start(Arc::new(Toy::new()), At::Live, &options, &SessionOptions::default())
+}
+
+#[test]
+fn what_cannot_be_mounted_on() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let none = dir.path().join("none");
+    assert!(matches!(start(&none), Err(MountError::Missing(p)) if p == none));
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    assert!(matches!(start(&file), Err(MountError::NotDirectory(_))));
+    let error = start(dir.path()).unwrap_err();
+    assert!(matches!(error, MountError::NotEmpty(_)));
+    assert!(error.to_string().contains("nonempty"), "{error}");
+
+    let m = mount(Arc::new(Toy::new()), At::Live, nothing).unwrap();
+    assert!(matches!(start(m.root()), Err(MountError::Mounted(p)) if p == m.root()));
+
+    let mut options = MountOptions::new("toy", dir.path());
+    options.allow_other = true;
+    options.nonempty = true;
+    let own = SessionOptions { permissions: Permissions::Own, ..Default::default() };
+    let refused = Session::start(Arc::new(Toy::new()), At::Live, &options, &own);
+    assert!(matches!(refused, Err(MountError::Conflict(_))));
+    assert!(fs::read_dir(dir.path()).unwrap().count() == 1, "nothing was mounted");
+}
+
+#[test]
+fn a_session_that_never_runs_leaves_no_mount() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    drop(start(dir.path()).unwrap());
+    assert!(!is_mounted(dir.path()));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+fn is_mounted(directory: &Path) -> bool {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    text.lines().any(|line| line.split(' ').nth(4) == directory.to_str())
+}
+
+#[test]
+fn unmounting_from_outside_ends_the_session() {
+    let Some(m) = mount(Arc::new(Toy::new()), At::Live, nothing) else { return };
+    let root = m.root().to_owned();
+    let file = File::create(root.join("f")).unwrap();
+    assert_eq!(errno(nenrin_fuse::unmount(&root)), libc::EBUSY);
+    drop(file);
+    // RELEASE comes later than close(2) returns, but nobody waits for it.
+    nenrin_fuse::unmount(&root).unwrap();
+    m.end();
+    assert!(!is_mounted(&root));
+}
+
+#[test]
+fn a_stopped_session_serves_what_is_open() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, nothing) else { return };
+    let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(m.join("f")).unwrap();
+    let root = m.root().to_owned();
+    let stopper = m.stopper();
+    stopper.stop().unwrap();
+    assert!(!is_mounted(&root));
+    file.write_all(b"still").unwrap();
+    file.sync_all().unwrap();
+    let mut got = [0; 5];
+    file.read_exact_at(&mut got, 0).unwrap();
+    assert_eq!(&got, b"still");
+    drop(file);
+    m.end();
+    assert_eq!(toy.inodes_and_uses(), (2, 0));
+}
+
+#[test]
+fn every_fsync_is_answered() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, nothing) else { return };
+    std::thread::scope(|scope| {
+        for t in 0..16 {
+            let path = m.join(&format!("{t}"));
+            scope.spawn(move || {
+                let mut file = File::create(path).unwrap();
+                for _ in 0..50 {
+                    file.write_all(b"x").unwrap();
+                    file.sync_data().unwrap();
+                }
+            });
+        }
+    });
+    File::open(m.root()).unwrap().sync_all().unwrap();
+    assert_eq!(toy.syncs.load(Ordering::Relaxed), 16 * 50 + 1);
+}
+
+#[test]
+fn a_past_state_is_read_only_and_does_not_move() {
+    let world = Real::new(128 << 20, &MkfsOptions::default());
+    let volume = world.open();
+    let Some(live) = mount(volume.clone(), At::Live, nothing) else { return };
+    fs::create_dir(live.join("dir")).unwrap();
+    fs::write(live.join("dir/file"), b"then").unwrap();
+    raw::setxattr(&live.join("dir/file"), "user.x", b"1", 0).unwrap();
+    let cno = volume.checkpoint_create(None).unwrap().cno;
+    fs::write(live.join("dir/file"), b"now, and longer").unwrap();
+    fs::write(live.join("later"), b"").unwrap();
+    fs::rename(live.join("dir"), live.join("moved")).unwrap();
+
+    let past = mount(volume.clone(), At::Past(cno), nothing).unwrap();
+    let file = past.join("dir/file");
+    assert_eq!(fs::read(&file).unwrap(), b"then");
+    assert_eq!(raw::getxattr(&file, "user.x").unwrap(), b"1");
+    assert_eq!(fs::read_dir(past.root()).unwrap().count(), 1);
+    for error in [
+        errno(fs::write(&file, b"")),
+        errno(fs::write(past.join("new"), b"")),
+        errno(fs::remove_file(&file)),
+        errno(fs::create_dir(past.join("new"))),
+        errno(fs::rename(&file, past.join("x"))),
+        errno(fs::hard_link(&file, past.join("x"))),
+        errno(std::os::unix::fs::symlink("a", past.join("x"))),
+        errno(raw::setxattr(&file, "user.x", b"2", 0)),
+        errno(raw::removexattr(&file, "user.x")),
+        errno(fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o777))),
+        errno(OpenOptions::new().append(true).open(&file)),
+        errno(raw::open(past.root(), libc::O_TMPFILE | libc::O_RDWR, 0o600)),
+    ] {
+        assert_eq!(error, libc::EROFS);
+    }
+    File::open(&file).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read(live.join("moved/file")).unwrap(), b"now, and longer");
+    let options = MountOptions::new("toy", live.root());
+    assert!(matches!(
+        Session::start(volume.clone(), At::Live, &options, &SessionOptions::default()),
+        Err(MountError::Mounted(_))
+    ));
+    past.end();
+    live.end();
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_state_that_was_let_go_is_stale() {
+    let Some(m) = mount(Arc::new(Toy::new()), At::Past(Cno(7)), nothing) else { return };
+    assert_eq!(errno(fs::read_dir(m.root()).map(drop)), libc::ESTALE);
+}
+
+#[test]
+fn nothing_stays_in_use() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, nothing) else { return };
+    for i in 0..500 {
+        fs::write(m.join(&format!("f{i}")), b"x").unwrap();
+    }
+    let held = File::open(m.join("f0")).unwrap();
+    for i in 0..500 {
+        fs::metadata(m.join(&format!("f{i}"))).unwrap();
+        fs::remove_file(m.join(&format!("f{i}"))).unwrap();
+    }
+    // FORGETs come later than unlink(2) returns.
+    let wait = |want: usize| {
+        let start = std::time::Instant::now();
+        while toy.inodes_and_uses().0 != want {
+            assert!(start.elapsed().as_secs() < 10, "{:?} for {want}", toy.inodes_and_uses());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    wait(2);
+    assert_eq!(held.metadata().unwrap().nlink(), 0);
+    let mut byte = [0];
+    (&held).read_exact(&mut byte).unwrap();
+    drop(held);
+    wait(1);
+}
+
+/// A volume whose reads panic.
+struct Panics(Toy);
+
+macro_rules! pass_on {
+    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        $(fn $name(&self, $($arg: $ty),*) $(-> $ret)? { self.0.$name($($arg),*) })*
+    };
+}
+
+mod panics {
+    use super::{Panics, Volume};
+    use nenrin_core::*;
+    use nenrin_format::Ino;
+
+    impl Volume for Panics {
+        fn read(&self, _: At, _: Ino, _: u64, _: usize) -> Result<Vec<u8>> {
+            panic!("this panic is part of the test")
+        }
+        fn fsync(&self, _: Ino, done: Done) {
+            // An answer that gets lost on the way.
+            drop(done);
+        }
+        pass_on! {
+            lookup(at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
+            getattr(at: At, ino: Ino) -> Result<Attr>;
+            readlink(at: At, ino: Ino) -> Result<Vec<u8>>;
+            readdir(at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
+            getxattr(at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+            listxattr(at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
+            seek(at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
+            create(parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr>;
+            tmpfile(new: &NewInode<'_>) -> Result<Attr>;
+            link(ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
+            unlink(parent: Ino, name: &[u8]) -> Result<()>;
+            rmdir(parent: Ino, name: &[u8]) -> Result<()>;
+            rename(from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()>;
+            setattr(ino: Ino, set: &SetAttr) -> Result<Attr>;
+            setxattr(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+            setxattr_with_mode(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode, permissions: Option<u32>) -> Result<()>;
+            removexattr(ino: Ino, name: &[u8]) -> Result<()>;
+            retain(ino: Ino);
+            release(ino: Ino);
+            write(ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
+            allocate(ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
+            copy_range(from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
+            flush(ino: Ino) -> Result<()>;
+            sync_all() -> Result<()>;
+            usage() -> Usage;
+            tick() -> Result<()>;
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_panics_is_answered_for() {
+    let volume = Arc::new(Panics(Toy::new()));
+    let Some(m) = mount(volume, At::Live, nothing) else { return };
+    fs::write(m.join("f"), b"x").unwrap();
+    let file = raw::open(&m.join("f"), libc::O_RDWR | libc::O_DIRECT, 0).unwrap();
+    for _ in 0..20 {
+        assert_eq!(errno(file.read_at(&mut [0; 4096], 0)), libc::EIO);
+    }
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    assert_eq!(fs::metadata(m.join("f")).unwrap().len(), 1);
+}
+
+/// Tests that need another process run this one again, with this variable.
+const CHILD: &str = "NENRIN_TEST_CHILD";
+
+/// Serves a toy in the directory given until killed or unmounted; not a test by itself.
+#[test]
+fn child() {
+    let Ok(directory) = std::env::var(CHILD) else { return };
+    let toy = Toy::new();
+    toy.give_root_to(65534, 65534);
+    let options = MountOptions::new("to\\y,", &directory);
+    let own = std::env::var("NENRIN_TEST_OWN").is_ok();
+    let permissions = if own { Permissions::Own } else { Permissions::Kernel };
+    let session = SessionOptions { permissions, ..Default::default() };
+    match Session::start(Arc::new(toy), At::Live, &options, &session) {
+        Ok(session) => {
+            println!("ready");
+            session.run().unwrap();
+            println!("ended");
+        }
+        Err(e) => println!("refused: {e}"),
+    }
+}
+
+fn run_child(
+    directory: &Path,
+    change: impl FnOnce(&mut Command),
+) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(CHILD, directory).stdout(Stdio::piped());
+    change(&mut command);
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    // The test harness prints, too.
+    let mut line = String::new();
+    while !line.contains("ready") && !line.contains("refused") {
+        line.clear();
+        assert_ne!(out.read_line(&mut line).unwrap(), 0, "the child ended");
+    }
+    assert!(line.contains("ready"), "{line}");
+    (child, out)
+}
+
+#[test]
+fn a_dead_mount_is_cleared() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, _out) = run_child(dir.path(), |_| {});
+    fs::write(dir.path().join("f"), b"x").unwrap();
+    assert!(matches!(start(dir.path()), Err(MountError::Mounted(_))));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(errno(fs::read(dir.path().join("f"))), libc::ENOTCONN);
+    let session = start(dir.path()).unwrap();
+    let stopper = session.stopper();
+    let thread = std::thread::spawn(move || session.run());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    stopper.stop().unwrap();
+    thread.join().unwrap().unwrap();
+    assert!(!is_mounted(&dir.path().canonicalize().unwrap()));
+}
+
+/// As nobody, through fusermount3, with the kernel's check and with ours.
+#[test]
+fn without_root() {
+    if missing().is_some() || !Path::new("/usr/bin/fusermount3").exists() || raw::geteuid() != 0 {
+        return eprintln!("skipped: needs root, /dev/fuse and fusermount3");
+    }
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+        return eprintln!("skipped: users cannot open /dev/fuse");
+    }
+    for own in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+        let (mut child, mut out) = run_child(dir.path(), |command| {
+            command.uid(65534).gid(65534);
+            if own {
+                command.env("NENRIN_TEST_OWN", "1");
+            }
+        });
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mounts.lines().find(|l| l.contains(dir.path().to_str().unwrap())).unwrap();
+        assert!(line.contains("fuse.nenrin to\\134y, "), "{line}");
+        assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
+        raw::as_user(65534, 65534, &[], || {
+            let file = dir.path().join("file");
+            fs::write(&file, b"mine").unwrap();
+            assert_eq!(fs::metadata(&file).unwrap().uid(), 65534);
+            fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o400)).unwrap();
+            assert_eq!(errno(fs::write(&file, b"")), libc::EACCES);
+            assert_eq!(errno(std::os::unix::fs::chown(&file, Some(0), None)), libc::EPERM);
+            fs::create_dir(dir.path().join("sub")).unwrap();
+            fs::set_permissions(dir.path().join("sub"), std::os::unix::fs::PermissionsExt::from_mode(0o500)).unwrap();
+            assert_eq!(errno(fs::write(dir.path().join("sub/x"), b"")), libc::EACCES);
+            fs::remove_dir(dir.path().join("sub")).unwrap();
+            assert_eq!(fs::read(&file).unwrap(), b"mine");
+        });
+        // Nobody else gets in, not even root.
+        assert_eq!(errno(fs::read_dir(dir.path()).map(drop)), libc::EACCES);
+        let status = Command::new("fusermount3").arg("-u").arg(dir.path()).uid(65534).gid(65534).status().unwrap();
+        assert!(status.success());
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("ended"), "{rest}");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn read_ahead_is_raised() {
+    let Some(m) = mount(Arc::new(Toy::new()), At::Live, nothing) else { return };
+    if raw::geteuid() != 0 {
+        return eprintln!("skipped: needs root");
+    }
+    let dev = fs::metadata(m.root()).unwrap().dev();
+    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(dev), libc::minor(dev));
+    assert_eq!(fs::read_to_string(path).unwrap().trim(), "1024");
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let Some(m) = mount(Arc::new(Toy::new()), At::Live, |mount, _| mount.read_only = true) else { return };
+    assert_eq!(errno(fs::write(m.join("f"), b"")), libc::EROFS);
+    assert_eq!(fs::read_dir(m.root()).unwrap().count(), 0);
+}

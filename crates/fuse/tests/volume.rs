@@ -1,0 +1,95 @@
+//! The suite over a real mount of a real volume on a device in memory. After
+//! each check the volume is closed, opened again, and must show the same.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use common::real::{Real, contents};
+use common::suite::{content, names, owners, space};
+use common::{mount, raw};
+use nenrin_core::{At, MkfsOptions};
+use nenrin_fuse::{Cache, MountOptions, SessionOptions};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+const VOLUME_BYTES: usize = 256 << 20;
+
+fn run(check: fn(&Path), change: impl FnOnce(&mut MountOptions, &mut SessionOptions)) {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, change) else { return };
+    check(mounted.root());
+    mounted.end();
+    let before = contents(&fs, At::Live);
+    assert_eq!(fs.failed(), None);
+    fs.close().unwrap();
+    assert_eq!(Arc::strong_count(&fs), 1, "the session has let go of the volume");
+    drop(fs);
+    let fs = world.open();
+    assert!(fs.recovery_report().clean);
+    assert_eq!(contents(&fs, At::Live), before);
+    fs.close().unwrap();
+}
+
+fn allow_other(mount: &mut MountOptions, _: &mut SessionOptions) {
+    mount.allow_other = true;
+    mount.suid = true;
+    mount.dev = true;
+}
+fn writeback(_: &mut MountOptions, options: &mut SessionOptions) {
+    options.cache = Cache::WriteBack;
+}
+
+macro_rules! suite {
+    ($($mode:ident: $($area:ident::$check:ident),*;)*) => {$(
+        mod $mode {
+            use super::*;
+            $(#[test] fn $check() { run($area::$check, super::$mode) })*
+        }
+    )*};
+}
+suite! {
+    allow_other:
+        content::write_and_read, content::append_and_truncate, content::shared_mapping,
+        content::direct_io, content::times, content::unlinked_but_open, content::many_at_once,
+        names::renames, names::links, names::directories, names::odd_names, names::special_files,
+        names::large_listing, names::xattrs,
+        space::holes, space::reservations, space::copies, space::usage,
+        owners::users, owners::set_group_id_directories, owners::privileges_go_with_a_write,
+        owners::access_lists, owners::default_lists;
+    writeback:
+        content::write_and_read, content::append_and_truncate, content::shared_mapping,
+        content::direct_io, content::times, content::unlinked_but_open, content::many_at_once,
+        names::renames, names::links, names::directories, names::large_listing, names::xattrs,
+        space::holes, space::reservations, space::copies;
+}
+
+/// What du(1), tar(1) and cp(1) go by.
+#[test]
+fn space_is_counted_before_it_is_committed() {
+    fn check(root: &Path) {
+        let blocks = |name: &str| fs::metadata(root.join(name)).unwrap().blocks();
+        fs::write(root.join("small"), b"in the inode").unwrap();
+        fs::write(root.join("large"), vec![1; 3_000_000]).unwrap();
+        let reserved = File::create(root.join("reserved")).unwrap();
+        raw::fallocate(&reserved, 0, 0, 1 << 20).unwrap();
+        File::create(root.join("hole")).unwrap().set_len(1 << 20).unwrap();
+        for _ in 0..2 {
+            assert!(blocks("small") > 0);
+            assert_eq!(blocks("large"), 3_000_000u64.div_ceil(4096) * 8);
+            assert_eq!(blocks("reserved"), 2048);
+            assert_eq!(blocks("hole"), 0);
+            for name in ["small", "large", "reserved", "hole"] {
+                File::open(root.join(name)).unwrap().sync_all().unwrap();
+            }
+        }
+        // Written over, it stays what it is.
+        fs::OpenOptions::new().write(true).open(root.join("large")).unwrap().write_all_at(&[2; 1_000_000], 0).unwrap();
+        assert_eq!(blocks("large"), 3_000_000u64.div_ceil(4096) * 8);
+        fs::write(root.join("large"), b"").unwrap();
+        assert_eq!(blocks("large"), 0);
+    }
+    run(check, allow_other);
+}

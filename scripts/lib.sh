@@ -1,0 +1,57 @@
+# Shared by the scripts: where cargo is, and how they speak. Sourced, not run.
+# shellcheck shell=sh
+
+RUST_MIN=85   # minor version of Rust 1.x, as rust-version in Cargo.toml
+
+say() { printf '%s\n' "$*"; }
+fail() { printf '%s\n' "$*" >&2; exit 1; }
+
+# Two jobs at most: the machines this is measured on have two cores.
+export CARGO_BUILD_JOBS="${CARGO_BUILD_JOBS:-2}"
+
+# The minor version of the given cargo; nothing when it does not run.
+cargo_minor() {
+    "$1" --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p'
+}
+
+# Sets CARGO to one that is new enough. A distribution's may be too old while
+# rustup's, which is not always in PATH, is not.
+find_cargo() {
+    found=
+    for candidate in "${CARGO:-}" "$(command -v cargo || true)" "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" "$(sudo_user_cargo)"; do
+        [ -n "$candidate" ] && [ -x "$candidate" ] || continue
+        minor=$(with_rustup "$candidate" cargo_minor "$candidate")
+        [ -n "$minor" ] || continue
+        if [ "$minor" -ge "$RUST_MIN" ]; then
+            CARGO=$candidate
+            set_rustup "$candidate"
+            PATH="$(dirname "$candidate"):$PATH"
+            export CARGO PATH
+            return 0
+        fi
+        found="1.$minor"
+    done
+    if [ -n "$found" ]; then
+        say "Rust $found is too old, 1.$RUST_MIN is needed. One line to get it:" >&2
+    else
+        say "Rust 1.$RUST_MIN or newer is needed. One line to get it:" >&2
+    fi
+    fail "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
+}
+
+# Under sudo, the cargo of who called it.
+sudo_user_cargo() {
+    [ -n "${SUDO_USER:-}" ] || return 0
+    say "$(getent passwd "$SUDO_USER" | cut -d: -f6)/.cargo/bin/cargo"
+}
+
+# rustup's cargo looks for its toolchains in the home of who runs it.
+set_rustup() {
+    [ "$1" = "$(sudo_user_cargo)" ] && [ -z "${RUSTUP_HOME:-}" ] || return 0
+    RUSTUP_HOME="$(dirname "$(dirname "$(dirname "$1")")")/.rustup"
+    export RUSTUP_HOME
+}
+
+with_rustup() {
+    ( set_rustup "$1"; shift; "$@" )
+}

@@ -1,0 +1,56 @@
+#!/bin/sh
+# Installs what one target of the Makefile needs: as root with apt, otherwise it
+# prints the one line to run and goes on with what is there.
+#   setup.sh build|mount|lint|test|bench|soak
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+# program:package, one for each thing the target runs.
+build='cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev'
+mount="$build fusermount3:fuse3"
+test="$mount rsync:rsync git:git sqlite3:sqlite3 setfacl:acl setfattr:attr mkfs.ext4:e2fsprogs mountpoint:util-linux"
+case "${1:-}" in
+build | lint) needs=$build ;;
+mount) needs=$mount ;;
+test) needs=$test ;;
+bench) needs="$mount fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount" ;;
+soak) needs="$test fio:fio xz:xz-utils" ;;
+*) fail "setup.sh: build, mount, lint, test, bench or soak, not '${1:-}'" ;;
+esac
+
+missing=
+for need in $needs; do
+    program=${need%%:*}
+    PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1 || [ -e "$program" ] ||
+        missing="$missing ${need##*:}"
+done
+
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null 2>&1; then
+        say "Missing here, and there is no apt to install them with:$missing" >&2
+    elif [ "$(id -u)" = 0 ]; then
+        say "Installing$missing"
+        export DEBIAN_FRONTEND=noninteractive
+        # The lists of a fresh machine are old or empty.
+        # shellcheck disable=SC2086
+        { apt-get install -qq -y --no-install-recommends $missing ||
+            { apt-get update -qq && apt-get install -qq -y --no-install-recommends $missing; }; } </dev/null >/dev/null 2>&1 ||
+            say "apt could not install$missing; going on with what is there" >&2
+    else
+        say "Some programs are missing. One line to get them (going on without):" >&2
+        say "    sudo apt-get update && sudo apt-get install -y --no-install-recommends$missing" >&2
+    fi
+fi
+
+find_cargo
+case "$1" in
+lint | test)
+    for part in fmt clippy; do
+        "$CARGO" "$part" --version >/dev/null 2>&1 && continue
+        component=$(printf %s "$part" | sed 's/^fmt$/rustfmt/')
+        rustup component add "$component" >/dev/null 2>&1 ||
+            say "cargo $part is missing: rustup component add $component (going on without)" >&2
+    done
+    ;;
+esac
