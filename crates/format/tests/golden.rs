@@ -161,7 +161,7 @@ fn map() -> Vec<MapEntry> {
     vec![m]
 }
 
-fn items() -> Vec<(Key, Box<[u8]>)> {
+fn items() -> Vec<(Key, std::sync::Arc<[u8]>)> {
     let inode = Inode {
         birth: Cno(2),
         mode: 0o100_644,
@@ -192,7 +192,7 @@ fn items() -> Vec<(Key, Box<[u8]>)> {
     ]
 }
 
-fn space_items() -> Vec<(Key, Box<[u8]>)> {
+fn space_items() -> Vec<(Key, std::sync::Arc<[u8]>)> {
     let segment = Segment {
         live_blocks: 10,
         history_blocks: 11,
