@@ -7,7 +7,7 @@ use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::state::{State, orphan_key, reap_key};
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
-use nenrin_device::{BlockDevice, MemDevice};
+use nenrin_device::{BlockDevice, MemDevice, Prng};
 use nenrin_format::items::{Dirent, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
@@ -82,7 +82,7 @@ fn volume() -> Arc<dyn BlockDevice> {
 }
 
 fn found(device: &Arc<dyn BlockDevice>, data: bool) -> BTreeSet<u16> {
-    let report = check(&[device.clone()], &CheckOptions { data }, &mut |_| {}).unwrap();
+    let report = check(std::slice::from_ref(device), &CheckOptions { data }, &mut |_| {}).unwrap();
     for f in &report.findings {
         println!("  {f}");
     }
@@ -93,7 +93,7 @@ fn found(device: &Arc<dyn BlockDevice>, data: bool) -> BTreeSet<u16> {
 fn edited_and_settled(checkpoints: usize, edit: impl FnOnce(&mut State)) -> BTreeSet<u16> {
     let device = volume();
     let options = MountOptions::default();
-    let mut opened: Opened = recover(&[device.clone()], &options).unwrap();
+    let mut opened: Opened = recover(std::slice::from_ref(&device), &options).unwrap();
     edit(&mut opened.state);
     let fs = Fs::assemble(opened, Arc::new(TestClock::default()), options);
     for _ in 0..checkpoints {
@@ -408,7 +408,7 @@ fn a_past_that_cannot_have_been() {
 fn findings_tell_where() {
     let device = volume();
     let options = MountOptions::default();
-    let mut opened = recover(&[device.clone()], &options).unwrap();
+    let mut opened = recover(std::slice::from_ref(&device), &options).unwrap();
     opened.state.edit_inode(SMALL, |i| i.nlink += 1);
     Fs::assemble(opened, Arc::new(TestClock::default()), options).index_checkpoint(true).unwrap();
     let report = check(&[device], &CheckOptions::default(), &mut |_| {}).unwrap();
@@ -416,4 +416,43 @@ fn findings_tell_where() {
     assert_eq!((f.what, f.ino, f.path.as_deref()), (What::LinkCountWrong, Some(SMALL), Some(&b"/dir/sub/small"[..])));
     assert!(!report.clean() && report.errors == 1 && report.total() == 1);
     assert_eq!(f.to_string(), "309 link-count-wrong: 2 stated, 1 names; path /dir/sub/small; inode 19");
+}
+
+#[test]
+fn any_item_with_any_bytes_ends_in_a_report() {
+    let mut random = Prng::new(11);
+    let mut seen = BTreeSet::new();
+    for _ in 0..250 {
+        let numbers = edited_and_settled(1, |s| {
+            for _ in 0..1 + random.below(3) {
+                let mut all = Vec::new();
+                let trees = [&s.live, &s.space, &s.history[0].tree];
+                let which = random.below(3) as usize;
+                trees[which]
+                    .walk(&s.cache, &mut |k, v| {
+                        all.push((*k, v.to_vec()));
+                        Ok(())
+                    })
+                    .unwrap();
+                let (mut key, mut value) = all.swap_remove(random.below(all.len() as u64) as usize);
+                let i = random.below(value.len() as u64) as usize;
+                match random.below(6) {
+                    0 => value[i] = random.below(256) as u8,
+                    1 => value[i] ^= 1 << random.below(8),
+                    2 => value[i / 8 * 8..].iter_mut().take(8).for_each(|b| *b = 0xff),
+                    3 => value.truncate(i),
+                    4 => key.off = key.off.wrapping_add([1, 1 << 40, u64::MAX][random.below(3) as usize]),
+                    _ => key.ino = [0, 1, 16, 18, u64::MAX][random.below(5) as usize],
+                }
+                match which {
+                    0 => s.live.insert(&s.cache, key, value.into()),
+                    1 => s.space.insert(&s.cache, key, value.into()),
+                    _ => s.history[0].tree.insert(&s.cache, key, value.into()),
+                }
+                .unwrap();
+            }
+        });
+        seen.extend(numbers);
+    }
+    assert!(seen.len() > 20, "{seen:?}");
 }
