@@ -2,6 +2,7 @@
 //! so that no change of the format goes unnoticed. A wanted change (until the
 //! first release) is taken over with `NENRIN_GOLDEN=write cargo test -p
 //! nenrin-format --test golden`, and its diff is read.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece};
 use nenrin_format::key::{Key, Kind};
@@ -14,6 +15,7 @@ use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 fn addr(segment: u64, block: u32) -> Addr {
     Addr::new(SegmentNo(segment), block)
@@ -161,7 +163,7 @@ fn map() -> Vec<MapEntry> {
     vec![m]
 }
 
-fn items() -> Vec<(Key, Box<[u8]>)> {
+fn items() -> Vec<(Key, Arc<[u8]>)> {
     let inode = Inode {
         birth: Cno(2),
         mode: 0o100_644,
@@ -192,7 +194,7 @@ fn items() -> Vec<(Key, Box<[u8]>)> {
     ]
 }
 
-fn space_items() -> Vec<(Key, Box<[u8]>)> {
+fn space_items() -> Vec<(Key, Arc<[u8]>)> {
     let segment = Segment {
         live_blocks: 10,
         history_blocks: 11,
