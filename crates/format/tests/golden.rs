@@ -154,6 +154,7 @@ fn header() -> Header {
 
 fn map() -> Vec<MapEntry> {
     let mut m = MapEntry::zeroed();
+    m.kind = 0;
     m.ino.set(16);
     m.off.set(9);
     m.fork.set(1);
@@ -206,9 +207,9 @@ fn space_items() -> Vec<(Key, Arc<[u8]>)> {
     let checkpoint = Checkpoint { wall: Time(1), mounted_nanos: 2, flags: 3, name: b"snap".to_vec() };
     let reap = Reap { death: Cno(4), fork: 5, whole: true };
     vec![
-        (Key::space(Kind::Segment, 3, 0), segment.encode(SegmentNo(3)).into()),
-        (Key::space(Kind::Checkpoint, 4, 0), checkpoint.encode().into()),
-        (Key::space(Kind::Reap, 16, 5), reap.encode().into()),
+        (Key::space(Kind::Segment, 0, 3), segment.encode(SegmentNo(3)).into()),
+        (Key::space(Kind::Checkpoint, 0, 4), checkpoint.encode().into()),
+        (Key::space(Kind::Reap, 5, 16), reap.encode().into()),
     ]
 }
 
