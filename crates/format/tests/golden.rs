@@ -154,13 +154,13 @@ fn header() -> Header {
 
 fn map() -> Vec<MapEntry> {
     let mut m = MapEntry::zeroed();
-    m.kind = 0;
+    m.kind = 5;
     m.ino.set(16);
     m.off.set(9);
     m.fork.set(1);
     m.blocks.set(2);
     m.crc.set(0x2468_ace0);
-    m.level = 0;
+    m.level = 1;
     vec![m]
 }
 
