@@ -117,8 +117,11 @@ fn numbers_and_names_are_unique_and_stable() {
 fn an_empty_volume_is_clean() {
     for (bytes, segment_blocks) in [(16 << 20, 0), (64 << 20, 512), (8 << 20, 32)] {
         let w = World::with(bytes, &MkfsOptions { segment_blocks, ..MkfsOptions::default() });
+        let before = w.device.inner().snapshot();
+        let writes = w.device.counters().writes;
         let report = check_device(w.device.clone());
         assert_eq!(report.total(), 0, "{:?}", report.findings);
+        assert!(w.device.counters().writes == writes && w.device.inner().snapshot() == before, "it wrote");
         assert_eq!((report.counts.inodes, report.counts.directories), (1, 1));
         assert!(report.recovery.unwrap().clean);
     }
