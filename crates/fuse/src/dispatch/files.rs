@@ -59,6 +59,9 @@ impl Server {
         self.check(head, ino, want)?;
         if flags & libc::O_TRUNC != 0 {
             let kill_privileges = open_flags & OPEN_KILL_SUIDGID != 0;
+            if kill_privileges {
+                self.shed_privileges(ino)?;
+            }
             let set = SetAttr { size: Some(0), kill_privileges, ..Default::default() };
             self.volume.setattr(Ino(ino), &set)?;
         }
