@@ -94,6 +94,10 @@ pub struct Tally {
     pub by_choice: BTreeMap<String, u64>,
     /// Calls by kind.
     pub by_call: BTreeMap<String, u64>,
+    /// Calls refused for want of space.
+    pub refused: u64,
+    /// What the file system did inside.
+    pub activity: BTreeMap<String, u64>,
     /// Hash of everything that was seen.
     pub digest: u64,
 }
@@ -109,11 +113,16 @@ impl Tally {
         self.past_states += other.past_states;
         self.second_lives += other.second_lives;
         self.second_images += other.second_images;
-        for (k, n) in &other.by_choice {
-            *self.by_choice.entry(k.clone()).or_default() += n;
-        }
-        for (k, n) in &other.by_call {
-            *self.by_call.entry(k.clone()).or_default() += n;
+        self.refused += other.refused;
+        let maps = [
+            (&mut self.by_choice, &other.by_choice),
+            (&mut self.by_call, &other.by_call),
+            (&mut self.activity, &other.activity),
+        ];
+        for (mine, others) in maps {
+            for (k, n) in others {
+                *mine.entry(k.clone()).or_default() += n;
+            }
         }
         self.see(&[other.digest]);
     }
@@ -131,6 +140,7 @@ pub struct Recorded {
     clock: Arc<VirtualClock>,
     digest: u64,
     calls: BTreeMap<&'static str, (u64, u64)>,
+    activity: BTreeMap<&'static str, u64>,
     /// The calls, when they were kept.
     pub trace: Vec<String>,
 }
@@ -182,6 +192,7 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
         clock: Arc::clone(&run.clock),
         digest: run.digest,
         calls: std::mem::take(&mut run.calls),
+        activity: std::mem::take(&mut run.activity),
         trace,
         eras: run.eras,
     })
@@ -281,8 +292,12 @@ impl Recorded {
     /// The first state that is not allowed.
     pub fn cut_all<S: Subject>(&self, plan: &Plan, tally: &mut Tally) -> Result<(), Box<Failure>> {
         tally.workloads += 1;
-        for (kind, (made, _)) in &self.calls {
+        for (what, n) in &self.activity {
+            *tally.activity.entry((*what).to_owned()).or_default() += n;
+        }
+        for (kind, (made, refused)) in &self.calls {
             tally.calls += made;
+            tally.refused += refused;
             *tally.by_call.entry((*kind).to_owned()).or_default() += made;
         }
         tally.see(&[self.digest, self.last_cut() as u64]);

@@ -13,6 +13,7 @@ const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
+                 [--keep-going]
       Runs the workloads of these seeds and recovers from every cut, until the
       seeds, the minutes or the distinct images are used up.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--verbose]
@@ -33,6 +34,7 @@ struct Arguments {
     images: Option<u64>,
     json: bool,
     verbose: bool,
+    keep_going: bool,
     plan: Plan,
     cut: [(Option<usize>, Option<u64>); 2],
     order: Option<Order>,
@@ -64,6 +66,7 @@ impl Arguments {
                 Long("choices") => a.plan.choices = parser.value()?.parse()?,
                 Long("deep") => a.plan.deep_every = parser.value()?.parse()?,
                 Long("json") => a.json = true,
+                Long("keep-going") => a.keep_going = true,
                 Long("verbose") => a.verbose = true,
                 Long("cut") => a.cut[0].0 = Some(parser.value()?.parse()?),
                 Long("choice") => a.cut[0].1 = Some(parser.value()?.parse()?),
@@ -116,6 +119,7 @@ impl Arguments {
 fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     let begin = Instant::now();
     let mut total = Tally::default();
+    let mut last_failure = None;
     let bounded = a.last.is_some() || a.minutes.is_some() || a.images.is_some();
     let last = a.last.unwrap_or(if bounded { u64::MAX } else { a.first + 100 });
     for seed in a.first..last {
@@ -124,10 +128,17 @@ fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
             break;
         }
         let mut tally = Tally::default();
-        record::<S>(&a.config(seed), false)?.cut_all::<S>(&a.plan, &mut tally)?;
+        let done = record::<S>(&a.config(seed), false).and_then(|r| r.cut_all::<S>(&a.plan, &mut tally));
         total.add(&tally);
+        match done {
+            Err(failure) if a.keep_going => {
+                eprintln!("{failure}");
+                last_failure = Some(failure);
+            }
+            other => other?,
+        }
     }
-    Ok(total)
+    last_failure.map_or(Ok(total), Err)
 }
 
 fn report(tally: &Tally, seconds: f64, json: bool) {
@@ -137,7 +148,10 @@ fn report(tally: &Tally, seconds: f64, json: bool) {
         println!("{value}");
         return;
     }
-    println!("workloads          {:>10}   calls {}", tally.workloads, tally.calls);
+    println!("workloads          {:>10}   calls {}, refused for want of space {}", tally.workloads, tally.calls, tally.refused);
+    for (what, n) in &tally.activity {
+        println!("  {what:<26} {n:>8}");
+    }
     println!("crash images       {:>10}   distinct {}", tally.images, tally.distinct);
     for (kind, n) in &tally.by_choice {
         println!("  {kind:<26} {n:>8}");

@@ -58,6 +58,8 @@ pub struct Run<S> {
     pub digest: u64,
     /// Calls by kind: made, and refused.
     pub calls: BTreeMap<&'static str, (u64, u64)>,
+    /// What the file system has done inside, over all mounts.
+    pub activity: BTreeMap<&'static str, u64>,
     /// The last calls, for a failure.
     pub trace: Option<Vec<String>>,
 }
@@ -106,6 +108,7 @@ impl<S: Subject> Run<S> {
             listed: Vec::new(),
             digest: 0,
             calls: BTreeMap::new(),
+            activity: BTreeMap::new(),
             trace: None,
         };
         run.open()?;
@@ -164,7 +167,11 @@ impl<S: Subject> Run<S> {
 
     /// Lets go of the file system without a word, as a killed process does.
     pub fn forget(&mut self) {
-        self.fs = None;
+        if let Some(fs) = self.fs.take() {
+            for (what, n) in fs.activity() {
+                *self.activity.entry(what).or_default() += n;
+            }
+        }
     }
 
     /// Runs `steps` steps of `workload`. Stops early when the volume fails.
@@ -745,7 +752,7 @@ impl<S: Subject> Run<S> {
         if !matches!(step, Step::Done) {
             return Ok(step);
         }
-        self.fs = None;
+        self.forget();
         self.compare_after_close(start)?;
         Ok(Step::Done)
     }
@@ -761,7 +768,7 @@ impl<S: Subject> Run<S> {
         if self.options.barrier == Barrier::None {
             return Ok(Step::Done);
         }
-        self.fs = None;
+        self.forget();
         let k = self.disk.cut_points();
         self.open()?;
         let found = walk(self.fs()?, At::Live, None)?;
