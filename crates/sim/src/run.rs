@@ -54,6 +54,8 @@ pub struct Run<S> {
     pub eras: Vec<(usize, Model)>,
     marks: VecDeque<(u64, Mark)>,
     listed: Vec<CheckpointInfo>,
+    /// Checkpoints cut in this mount that the model knows of.
+    cuts_known: u64,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
@@ -106,6 +108,7 @@ impl<S: Subject> Run<S> {
             eras: Vec::new(),
             marks: VecDeque::new(),
             listed: Vec::new(),
+            cuts_known: 0,
             digest: 0,
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
@@ -120,6 +123,7 @@ impl<S: Subject> Run<S> {
     fn open(&mut self) -> Result<(), String> {
         let fs = S::open(Arc::clone(&self.device), self.clock.clone(), self.options.clone());
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
+        self.cuts_known = 0;
         Ok(())
     }
 
@@ -459,9 +463,11 @@ impl<S: Subject> Run<S> {
         let touched = [source, target, from.0, to.0];
         let step =
             self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
-        let replaced = mode == RenameMode::Replace && target != 0 && source != target;
-        if replaced && matches!(step, Step::Done) {
+        if matches!(step, Step::Done) && target != 0 && source != target {
             self.model()?.carry(source, start, true);
+            if mode == RenameMode::Exchange {
+                self.model()?.carry(target, start, true);
+            }
         }
         Ok(step)
     }
@@ -577,6 +583,7 @@ impl<S: Subject> Run<S> {
                 let model = self.model()?;
                 model.checkpoint(info.cno.0, true, info.name.clone(), start, end);
                 model.synced(end);
+                self.cuts_known += 1;
                 self.listed.push(info);
                 Ok(Step::Done)
             }
@@ -626,7 +633,8 @@ impl<S: Subject> Run<S> {
     /// The list is what it was, but for unnamed ones that time has brought or space has taken.
     fn compare_checkpoints(&mut self, op: &Op, start: usize) -> Result<(), String> {
         let now = self.fs()?.checkpoints();
-        if now == self.listed {
+        let cut = self.fs()?.checkpoints_cut();
+        if now == self.listed && cut == self.cuts_known {
             return Ok(());
         }
         let end = self.disk.cut_points();
@@ -635,7 +643,16 @@ impl<S: Subject> Run<S> {
             if info.asked || info.name.is_some() || !matches!(op, Op::Tick | Op::Remount) {
                 return Err(format!("{info:?} came from nowhere"));
             }
+            self.cuts_known += 1;
             self.model()?.checkpoint(info.cno.0, false, None, start, end);
+        }
+        while self.cuts_known < cut {
+            // Cut and let go again within the call; a power cut in between can show it.
+            self.cuts_known += 1;
+            let model = self.model()?;
+            let cno = model.checkpoints.last_key_value().map_or(1, |(cno, _)| cno + 1);
+            model.checkpoint(cno, false, None, start, end);
+            model.checkpoint_gone(cno, start);
         }
         for old in before {
             match now.iter().find(|i| i.cno == old.cno) {
@@ -769,6 +786,7 @@ impl<S: Subject> Run<S> {
             return Ok(Step::Done);
         }
         self.forget();
+        self.disk.complete_all();
         let k = self.disk.cut_points();
         self.open()?;
         let found = walk(self.fs()?, At::Live, None)?;

@@ -23,6 +23,8 @@ pub trait Subject: Sized {
     fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
     /// Findings of the offline check, one line each.
     fn check(device: Arc<dyn BlockDevice>, data: bool) -> Result<Vec<String>>;
+    /// Checkpoints cut since it was mounted.
+    fn checkpoints_cut(&self) -> u64;
     /// What the file system has done inside, by name.
     fn activity(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -79,6 +81,9 @@ impl Subject for Arc<Fs> {
         let wrong = |w: check::What| w.severity() == check::Severity::Error && !torn_slots(w);
         let errors = report.findings.iter().filter(|f| wrong(f.what));
         Ok(errors.map(ToString::to_string).collect())
+    }
+    fn checkpoints_cut(&self) -> u64 {
+        self.counters().checkpoints
     }
     fn activity(&self) -> Vec<(&'static str, u64)> {
         let c = self.counters();
