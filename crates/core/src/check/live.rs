@@ -11,7 +11,7 @@ use super::roots::Entered;
 use super::usage::Usage;
 use crate::state::{State, orphan_key, reap_key};
 use crate::storage::Storage;
-use crate::{FileKind, Result};
+use crate::{Error, FileKind, Result};
 use nenrin_format::items::{self, Dirent, INODE_XATTR, Inode, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{INLINE_BYTES_MAX, Ino, Invalid};
@@ -75,6 +75,15 @@ pub fn check(entered: &Entered, usage: &mut Usage, log: &mut Log<'_>) -> Result<
     Ok(())
 }
 
+/// A look-up that met an item without meaning: that is, or will be, noted with
+/// the item itself.
+fn noted(result: Result<()>) -> Result<()> {
+    match result {
+        Err(Error::Corrupt(_)) => Ok(()),
+        other => other,
+    }
+}
+
 impl Live<'_, '_> {
     /// A finding about the inode at hand.
     pub fn bad(&mut self, what: What, text: impl Into<String>) {
@@ -101,7 +110,7 @@ impl Live<'_, '_> {
             Ok(_) => {}
             Err(why) => return self.invalid(key, why),
         }
-        match key.kind {
+        noted(match key.kind {
             Kind::Inode => self.inode(key, value),
             Kind::Inline => self.bytes(key, value, false),
             Kind::Symlink => self.bytes(key, value, true),
@@ -109,7 +118,7 @@ impl Live<'_, '_> {
             Kind::Dirent => self.entry(key, value),
             Kind::Link => self.link(key, value),
             _ => content::check_extent(self, key, value),
-        }
+        })
     }
 
     /// A value that means nothing.

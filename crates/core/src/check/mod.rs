@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. Nothing is written.
 //! 2. No image makes it panic, loop or recurse beyond the levels of a tree.
-//! 3. Memory is bounded: see [`usage`], [`names`], [`data`] and [`report`] for
+//! 3. Memory is bounded: see `usage`, `names`, `data` and `report` for
 //!    the parts that grow, and how far.
 
 mod content;

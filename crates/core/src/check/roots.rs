@@ -50,8 +50,7 @@ pub fn enter(device: &Arc<dyn BlockDevice>, log: &mut Log<'_>) -> Result<Option<
             }
             root.map(|root| {
                 check_root(&storage, superblock, &root, log);
-                let audit = nodes::audit(&storage, &root, log);
-                audit
+                nodes::audit(&storage, &root, log)
             })
         } else {
             None

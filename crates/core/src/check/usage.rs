@@ -146,13 +146,14 @@ impl Usage {
         for (no, s) in state.segments.iter() {
             let at = |counts: &[u32]| counts.get(no.0 as usize).copied().unwrap_or(0);
             let (live, history, nodes) = (at(&self.live), at(&self.history), at(&entered.audit.copies));
+            let content = u64::from(live) + u64::from(history);
             let mut bad = |what: What, text: String| {
                 log.add(Finding::new(what, format!("segment {no}: {text}")).at(Addr::new(no, 0)));
             };
-            if nodes > 0 && live + history > 0 {
-                bad(What::SegmentMixed, format!("{nodes} node copies, {} blocks of content", live + history));
+            if nodes > 0 && content > 0 {
+                bad(What::SegmentMixed, format!("{nodes} node copies, {content} blocks of content"));
             }
-            if s.state == SegmentState::Free && (nodes > 0 || live + history > 0) {
+            if s.state == SegmentState::Free && (nodes > 0 || content > 0) {
                 bad(What::FreeInUse, format!("{live} live blocks, {history} of history, {nodes} node copies"));
                 continue;
             }

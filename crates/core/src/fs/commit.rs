@@ -20,9 +20,11 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 const CHAIN_PAGES_MAX: usize = 64;
 /// Bytes of one content record, so that several share a partial.
 const CONTENT_RECORD_BYTES_MAX: usize = 24 << 10;
-/// Unflushed data a commit may name before it flushes that first, so that
-/// recovery never reads much data.
-const UNFLUSHED_DATA_BLOCKS_MAX: u64 = 256;
+/// Blocks outside the chain that one commit may name before it flushes them
+/// first, so that recovery never reads much data.
+const NAMED_BLOCKS_MAX: u64 = 256;
+/// The same over all commits since the last flush: 16 MiB.
+pub(super) const UNFLUSHED_BLOCKS_MAX: u64 = 4096;
 /// Blocks that a truncation to nothing cuts off at once; more become a dead
 /// fork for the reaper.
 const BLOCKS_CUT_AT_ONCE: u64 = 1024;
@@ -166,6 +168,7 @@ impl Fs {
         match result {
             Ok(flushed) => {
                 if flushed {
+                    inner.unflushed_blocks = 0;
                     inner.durable_seq = inner.durable_seq.max(commit.seq);
                 }
                 inner.last_commit_at = self.clock.monotonic_nanos();
@@ -299,7 +302,12 @@ impl Inner {
             None => None,
         };
         let writes = self.take_writes(|ino| files.contains(&ino));
-        let flush_data_first = data_blocks > UNFLUSHED_DATA_BLOCKS_MAX && fs.options.barrier != Barrier::None;
+        self.unflushed_blocks += data_blocks;
+        let much = data_blocks > NAMED_BLOCKS_MAX || self.unflushed_blocks > UNFLUSHED_BLOCKS_MAX;
+        let flush_data_first = much && fs.options.barrier != Barrier::None;
+        if flush_data_first {
+            self.unflushed_blocks = 0;
+        }
         let stamp = Stamp {
             durable_seq: self.durable_seq,
             open_cno: self.state.open_cno,
