@@ -649,10 +649,7 @@ impl<S: Subject> Run<S> {
         while self.cuts_known < cut {
             // Cut and let go again within the call; a power cut in between can show it.
             self.cuts_known += 1;
-            let model = self.model()?;
-            let cno = model.checkpoints.last_key_value().map_or(1, |(cno, _)| cno + 1);
-            model.checkpoint(cno, false, None, start, end);
-            model.checkpoint_gone(cno, start);
+            self.model()?.passing_checkpoint(start, end);
         }
         for old in before {
             match now.iter().find(|i| i.cno == old.cno) {
