@@ -94,6 +94,8 @@ pub struct Tally {
     pub by_choice: BTreeMap<String, u64>,
     /// Calls by kind.
     pub by_call: BTreeMap<String, u64>,
+    /// Runs in which a request of the device failed, by what came of it.
+    pub faults: BTreeMap<String, u64>,
     /// Calls refused for want of space.
     pub refused: u64,
     /// What the file system did inside.
@@ -118,6 +120,7 @@ impl Tally {
             (&mut self.by_choice, &other.by_choice),
             (&mut self.by_call, &other.by_call),
             (&mut self.activity, &other.activity),
+            (&mut self.faults, &other.faults),
         ];
         for (mine, others) in maps {
             for (k, n) in others {
@@ -256,8 +259,15 @@ impl Recorded {
         era.map(|e| &e.1).ok_or_else(|| "no era".to_owned())
     }
 
+    /// Whether acknowledgements bind: with fewer flushes, only in cuts that
+    /// leave the device's cache alone.
+    #[must_use]
+    pub fn binds(config: &Config, choice: u64) -> bool {
+        config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED
+    }
+
     fn rules(&self, choice: u64) -> Rules {
-        rules(&self.config, choice)
+        Rules { order: self.config.order, durable: Self::binds(&self.config, choice) }
     }
 
     /// Recovers the image and judges it. The image is written by that.
@@ -451,11 +461,6 @@ impl Recorded {
             _ => String::new(),
         }
     }
-}
-
-/// Which acknowledgements bind: with fewer flushes, only cuts that leave the device's cache alone.
-fn rules(config: &Config, choice: u64) -> Rules {
-    Rules { order: config.order, durable: config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED }
 }
 
 /// The choices tried at a cut.

@@ -4,6 +4,7 @@ use lexopt::prelude::*;
 use nenrin_core::{Barrier, Order};
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Cut, Failure, Plan, Tally, record};
+use nenrin_sim::fault::{self, FaultPlan};
 use nenrin_sim::subject::Subject;
 use nenrin_sim::workload::Profile;
 use std::process::ExitCode;
@@ -13,10 +14,10 @@ const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--keep-going]
+                 [--faults N] [--keep-going]
       Runs the workloads of these seeds and recovers from every cut, until the
       seeds, the minutes or the distinct images are used up.
-  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--verbose]
+  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
@@ -35,6 +36,8 @@ struct Arguments {
     json: bool,
     verbose: bool,
     keep_going: bool,
+    faults: u64,
+    fault: Option<FaultPlan>,
     plan: Plan,
     cut: [(Option<usize>, Option<u64>); 2],
     order: Option<Order>,
@@ -48,7 +51,7 @@ struct Arguments {
 
 impl Arguments {
     fn parse(mut parser: lexopt::Parser) -> Result<Self, lexopt::Error> {
-        let mut a = Self::default();
+        let mut a = Self { faults: 4, ..Self::default() };
         while let Some(arg) = parser.next()? {
             match arg {
                 Long("seeds") => {
@@ -66,6 +69,11 @@ impl Arguments {
                 Long("choices") => a.plan.choices = parser.value()?.parse()?,
                 Long("deep") => a.plan.deep_every = parser.value()?.parse()?,
                 Long("json") => a.json = true,
+                Long("faults") => a.faults = parser.value()?.parse()?,
+                Long("fault") => {
+                    let text = parser.value()?.string()?;
+                    a.fault = Some(FaultPlan::parse(&text).ok_or("--fault takes read|write|flush:N or :N+")?);
+                }
                 Long("keep-going") => a.keep_going = true,
                 Long("verbose") => a.verbose = true,
                 Long("cut") => a.cut[0].0 = Some(parser.value()?.parse()?),
@@ -128,7 +136,7 @@ fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
             break;
         }
         let mut tally = Tally::default();
-        let done = record::<S>(&a.config(seed), false).and_then(|r| r.cut_all::<S>(&a.plan, &mut tally));
+        let done = one_seed::<S>(a, seed, &mut tally);
         total.add(&tally);
         match done {
             Err(failure) if a.keep_going => {
@@ -139,6 +147,16 @@ fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         }
     }
     last_failure.map_or(Ok(total), Err)
+}
+
+fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    let config = a.config(seed);
+    let recorded = record::<S>(&config, false)?;
+    recorded.cut_all::<S>(&a.plan, tally)?;
+    for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
+        fault::run_with_fault::<S>(&config, plan, tally)?;
+    }
+    Ok(())
 }
 
 fn report(tally: &Tally, seconds: f64, json: bool) {
@@ -158,11 +176,19 @@ fn report(tally: &Tally, seconds: f64, json: bool) {
     }
     println!("recoveries         {:>10}   past states compared {}", tally.recoveries, tally.past_states);
     println!("second lives       {:>10}   images cut from them {}", tally.second_lives, tally.second_images);
+    for (what, n) in &tally.faults {
+        println!("  {what:<26} {n:>8}");
+    }
     println!("seconds            {seconds:>10.1}   distinct images per second {rate:.0}");
     println!("digest       {:016x}", tally.digest);
 }
 
 fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
+    if let Some(plan) = a.fault {
+        let mut tally = Tally::default();
+        println!("{:?}", fault::run_with_fault::<S>(&a.config(a.first), plan, &mut tally)?);
+        return Ok(tally);
+    }
     let recorded = record::<S>(&a.config(a.first), a.verbose)?;
     for line in &recorded.trace {
         println!("{line}");

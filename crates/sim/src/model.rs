@@ -441,9 +441,10 @@ impl Model {
         self.checkpoints.insert(cno, made);
     }
 
-    /// A checkpoint of this moment was cut and let go within one call.
-    pub fn passing_checkpoint(&mut self, start: usize, end: usize) {
-        let made = self.checkpoint_now(false, None, start, end);
+    /// A checkpoint of this moment was cut and let go within one call, or the
+    /// call that was to make it failed.
+    pub fn passing_checkpoint(&mut self, asked: bool, name: Option<Vec<u8>>, start: usize, end: usize) {
+        let made = self.checkpoint_now(asked, name, start, end);
         self.passing.push(CheckpointLog { gone: Some(start), ..made });
     }
 

@@ -215,7 +215,14 @@ impl<S: Subject> Run<S> {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
         let step = self.dispatch(op, start)?;
-        if !matches!(step, Step::Failed(_)) {
+        if matches!(step, Step::Failed(_)) {
+            let now = self.fs()?.checkpoints();
+            for old in std::mem::take(&mut self.listed) {
+                if !now.iter().any(|c| c.cno == old.cno) {
+                    self.model()?.checkpoint_gone(old.cno.0, start);
+                }
+            }
+        } else {
             self.compare_checkpoints(op, start)?;
         }
         let count = self.calls.entry(op.kind()).or_default();
@@ -341,7 +348,7 @@ impl<S: Subject> Run<S> {
     fn answer<A, B>(&self, got: Result<A, Error>, want: Outcome<B>) -> Check {
         match (got, want) {
             (Ok(_), Ok(_)) => Ok(Step::Done),
-            (Err(e @ (Error::Failed(_) | Error::Device(_))), _) => Ok(Step::Failed(e)),
+            (Err(e), _) if is_failure(&e) => Ok(Step::Failed(e)),
             (Err(Error::NoSpace), _) => Ok(Step::Refused),
             (Err(a), Err(b)) if discriminant(&a) == discriminant(&b) => Ok(Step::Denied),
             (Err(Error::Stale | Error::NotFound), Err(Error::NotFound)) => Ok(Step::Denied),
@@ -557,10 +564,11 @@ impl<S: Subject> Run<S> {
         self.model()?.expire_holds(now, start);
         let got = self.fs()?.tick();
         let step = self.answer(got, Ok(()))?;
+        let end = self.disk.cut_points();
         if !matches!(step, Step::Done) {
+            self.model()?.passing_checkpoint(false, None, start, end);
             return Ok(step);
         }
-        let end = self.disk.cut_points();
         let due = now.saturating_sub(self.options.commit_nanos);
         while let Some((at, _)) = self.marks.front()
             && *at <= due
@@ -589,6 +597,11 @@ impl<S: Subject> Run<S> {
             }
             Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(info) => Err(format!("the name was taken, and {info:?} was made")),
+            Err(e) if is_failure(&e) => {
+                let end = self.disk.cut_points();
+                self.model()?.passing_checkpoint(true, name.map(<[u8]>::to_vec), start, end);
+                Ok(Step::Failed(e))
+            }
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }
@@ -607,6 +620,10 @@ impl<S: Subject> Run<S> {
             }
             Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(()) => Err("the name was taken, and given again".to_owned()),
+            Err(e) if is_failure(&e) => {
+                self.model()?.name_checkpoint(cno, name.map(<[u8]>::to_vec), start);
+                Ok(Step::Failed(e))
+            }
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }
@@ -626,6 +643,10 @@ impl<S: Subject> Run<S> {
                 }
             }
             Err(Error::Checkpoint(_)) if named => Ok(Step::Denied),
+            Err(e) if is_failure(&e) => {
+                self.model()?.checkpoint_gone(cno, start);
+                Ok(Step::Failed(e))
+            }
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }
@@ -649,7 +670,7 @@ impl<S: Subject> Run<S> {
         while self.cuts_known < cut {
             // Cut and let go again within the call; a power cut in between can show it.
             self.cuts_known += 1;
-            self.model()?.passing_checkpoint(start, end);
+            self.model()?.passing_checkpoint(false, None, start, end);
         }
         for old in before {
             match now.iter().find(|i| i.cno == old.cno) {
@@ -795,4 +816,9 @@ impl<S: Subject> Run<S> {
         self.adopt(durable)?;
         Ok(Step::Done)
     }
+}
+
+/// Whether the device, or an earlier failure of it, is the reason.
+const fn is_failure(e: &Error) -> bool {
+    matches!(e, Error::Failed(_) | Error::Device(_))
 }
