@@ -7,7 +7,7 @@ kill.py verify-sql FILE ACKS    all of it is there
 kill.py verify-git REPO ACKS
 kill.py verify-files DIR ACKS
 """
-import hashlib, os, random, sqlite3, subprocess, sys
+import hashlib, os, random, shutil, sqlite3, subprocess, sys
 
 what, path, acks = sys.argv[1:4]
 # Ends by itself as soon as the volume is gone: what it was told until then counts.
@@ -85,7 +85,9 @@ def git_run(*words, check=True):
 
 
 def git():
-    if not os.path.exists(path + "/.git"):
+    if not acked():
+        # Killed within git init.
+        shutil.rmtree(path, ignore_errors=True)
         subprocess.run(("git", "init", "-q", "-b", "main", path), check=True)
     for root, _, names in os.walk(path + "/.git"):
         for name in names:
@@ -93,6 +95,12 @@ def git():
                 os.unlink(os.path.join(root, name))
     for k, v in [("core.fsync", "all"), ("core.fsyncMethod", "fsync"), ("gc.auto", "0")]:
         git_run("config", k, v)
+    # git init and git config sync nothing.
+    for root, _, names in os.walk(path + "/.git"):
+        for name in names:
+            fd = os.open(os.path.join(root, name), os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
     # The index may be older than the last commit.
     git_run("reset", "-q", "--hard", check=False)
     n = len(acked())

@@ -141,9 +141,10 @@ listing() {
 }
 
 # same A B: byte for byte and attribute for attribute.
+# rsync compares whole seconds unless it is told -1.
 same() {
-    local flags=-aHAXSnic
-    is_root || flags=-aHXSnic
+    local flags="-aHAXSnic --modify-window=-1"
+    is_root || flags="-aHXSnic --modify-window=-1"
     listing "$1" >"$W/listing.a"
     listing "$2" >"$W/listing.b"
     cmp -s "$W/listing.a" "$W/listing.b" || { diff "$W/listing.a" "$W/listing.b" | head -n 20 >&2; wrong "listings differ: $1 $2"; }

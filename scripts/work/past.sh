@@ -9,8 +9,8 @@ need python3 rsync getfattr getfacl
 begin past
 rm -rf --one-file-system "$W"/copy.* "$W"/was
 mkdir -p "$W/was"
-flags=-aHAXS
-is_root || flags=-aHXS
+flags="-aHAXS --modify-window=-1"
+is_root || flags="-aHXS --modify-window=-1"
 
 volume "${PAST_SIZE:-2G}"
 up
@@ -35,10 +35,10 @@ rsync $flags "$MNT/" "$W/copy.last/"
 rm -rf "$MNT/special" "$MNT"/work/*[0-7]
 
 look() {
-    "$NENRIN" mount -o "$(mount_options "$1")" "$IMG" "$W/was"
+    "$NENRIN" mount -o "$(mount_options "$1")" "$IMG" "$W/was" >/dev/null
     same "$2" "$W/was"
     ! touch "$W/was/x" 2>/dev/null || wrong "the past can be written to"
-    "$NENRIN" umount "$W/was"
+    "$NENRIN" umount "$W/was" 2>/dev/null
 }
 every() {
     local s

@@ -33,8 +33,8 @@ if [ ! -e "$W/source.done" ]; then
 fi
 figure "files, MiB in the source" "$(find "$W/source" -type f | wc -l), $(du -sm --apparent-size "$W/source" | command cut -f1)"
 
-flags=-aHAXS
-is_root || flags=-aHXS
+flags="-aHAXS --modify-window=-1"
+is_root || flags="-aHXS --modify-window=-1"
 for options in ${TREE_OPTIONS:-cache=writethrough cache=writeback}; do
     volume "$([ "$size" = full ] && echo 6G || echo 1G)"
     up "$options"
