@@ -109,8 +109,13 @@ impl Tools {
 
     /// All mount options given for this contender.
     pub fn mount_options(&self, contender: &Contender) -> Vec<String> {
-        let common: &[String] = if contender.kind == Kind::Nenrin { &self.nenrin_mount } else { &[] };
-        common.iter().chain(&contender.options).cloned().collect()
+        let common = match contender.kind {
+            Kind::Nenrin => self.nenrin_mount.clone(),
+            // The default since Linux 6.2 is discard=async, which would punch holes into the image.
+            Kind::Btrfs => vec!["nodiscard".to_owned()],
+            Kind::Raw | Kind::Ext4 | Kind::Xfs => Vec::new(),
+        };
+        common.into_iter().chain(contender.options.iter().cloned()).collect()
     }
 
     /// The mkfs command; None for the raw device. Nothing discards, and nothing is left for later.

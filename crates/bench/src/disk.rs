@@ -3,7 +3,8 @@
 //! Invariants
 //! 1. Every block of the image is written: no hole and no unwritten extent, before each mkfs and after it.
 //! 2. The loop device reads and writes past the page cache of the image (direct I/O), or it is not used.
-//! 3. The loop device takes no discard, so nothing punches holes while a contender is mounted with its default options.
+//! 3. Nothing discards: mkfs is told so, and so is the one contender that would do it by default (btrfs). The loop device's
+//!    own limit is left alone: once it is zero, Linux takes nothing else until the device is removed.
 //! 4. What was attached is detached when the value is dropped. The image stays, for the next group of rows.
 
 use std::fs::{self, File, OpenOptions};
@@ -137,14 +138,12 @@ pub struct Disk {
     device: PathBuf,
     name: String,
     bytes: u64,
-    discard_before: Option<String>,
 }
 
 impl Disk {
     /// Writes (or takes over) the image and attaches it.
     pub fn make(image: &Path, bytes: u64) -> Result<Self> {
-        let mut disk =
-            Self { image: image.to_owned(), device: PathBuf::new(), name: String::new(), bytes, discard_before: None };
+        let mut disk = Self { image: image.to_owned(), device: PathBuf::new(), name: String::new(), bytes };
         write_whole(image, bytes)?;
         let image_text = image.display().to_string();
         let device = run(&["losetup", "--find", "--show", "--direct-io=on", &image_text])?;
@@ -157,14 +156,7 @@ impl Disk {
                  benchmark, choose another --dir"
             )));
         }
-        let limit = disk.discard_limit();
-        disk.discard_before = fs::read_to_string(&limit).ok();
-        fs::write(&limit, "0").doing(|| format!("switching discard off in {}", limit.display()))?;
         Ok(disk)
-    }
-
-    fn discard_limit(&self) -> PathBuf {
-        PathBuf::from(format!("/sys/block/{}/queue/discard_max_bytes", self.name))
     }
 
     /// Path of the loop device.
@@ -256,9 +248,6 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if !self.name.is_empty() {
-            if let Some(limit) = &self.discard_before {
-                command::best_effort("restoring the discard limit", fs::write(self.discard_limit(), limit.trim()));
-            }
             detach(&self.device);
         }
     }

@@ -22,6 +22,7 @@ mod workload;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     let outcome = args::parse(std::env::args_os().skip(1)).and_then(|task| match task {
         Task::Print(text) => {
-            print!("{text}");
+            say(&text);
             Ok(())
         }
         Task::Render(path) => render(&path),
@@ -55,6 +56,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints; a reader that went away (as `head` does) is no reason to leave mounts behind.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 fn render(path: &Path) -> Result<()> {
     let text = fs::read_to_string(path).doing(|| format!("reading {}", path.display()))?;
     let results: Results =
@@ -63,7 +70,7 @@ fn render(path: &Path) -> Result<()> {
         return Err(Error::Refused(format!("schema version {} is not known here", results.schema_version)));
     }
     for row in &results.rows {
-        print!("{}", report::table(row));
+        say(&report::table(row));
     }
     Ok(())
 }
@@ -168,12 +175,17 @@ fn measure(mut config: Config) -> Result<()> {
     if !missing.is_empty() {
         return Err(Error::Refused(format!("{} missing: install util-linux and mount", missing.join(", "))));
     }
+    if let Some(path) = config.tools.nenrin.as_ref().filter(|path| !path.is_file()) {
+        return Err(Error::Refused(format!("--nenrin {}: there is no such program", path.display())));
+    }
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("nenrin")));
     let nenrin = config.tools.nenrin.clone().or(beside).filter(|path| path.is_file());
     config.tools.nenrin = nenrin.and_then(|path| path.canonicalize().ok());
     sys::catch_signals();
     let directory = WorkDirectory::open(&config.work, config.keep_images)?;
     fs::create_dir_all(&config.out).doing(|| format!("making {}", config.out.display()))?;
+    // The harness steps into mounts and out of them again, to `/`.
+    config.out = config.out.canonicalize().doing(|| format!("looking at {}", config.out.display()))?;
 
     let mut notes = BTreeSet::new();
     let mut todo = Vec::new();
@@ -225,7 +237,7 @@ fn run_all(
     for (group, contenders) in todo {
         let rows = bench.run(group, contenders, |row| config.wants(row))?;
         for row in rows {
-            print!("{}", report::table(&row));
+            say(&report::table(&row));
             results.rows.push(row);
         }
         save(config, results)?;
@@ -233,7 +245,7 @@ fn run_all(
     results.complete = true;
     save(config, results)?;
     let files = ["results.json", "results.md"].map(|name| config.out.join(name).display().to_string());
-    println!("\nwritten: {}", files.join(", "));
+    say(&format!("\nwritten: {}\n", files.join(", ")));
     let failed: BTreeSet<&str> = results
         .rows
         .iter()

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::schema::{Entry, Results, Row};
 use crate::stats::Summary;
 
-const HEAD: [&str; 15] = [
+const HEAD: [&str; 17] = [
     "contender",
     "median",
     "p10",
@@ -15,9 +15,11 @@ const HEAD: [&str; 15] = [
     "n",
     "x ext4",
     "x raw",
+    "by p50",
     "p50 us",
     "p99 us",
     "writes/op",
+    "with data",
     "KiB/op",
     "flushes/op",
     "daemon us/op",
@@ -58,9 +60,11 @@ fn cells(row: &Row, entry: &Entry) -> Vec<String> {
         s.n.to_string(),
         ratio(entry.to_ext4.as_ref()),
         ratio(entry.to_raw.as_ref()),
+        entry.to_ext4_by_p50.as_ref().map(|s| format!("{:.2}", s.median)).unwrap_or_default(),
         optional(latency.map(|l| l.p50_us)),
         optional(latency.map(|l| l.p99_us)),
         optional(cost.map(|c| c.writes)),
+        optional(cost.and_then(|c| c.data_writes)),
         optional(cost.map(|c| (c.write_bytes + c.read_bytes) / 1024.0)),
         optional(cost.map(|c| c.flushes)),
         optional(cost.and_then(|c| c.daemon_us)),
@@ -182,7 +186,8 @@ pub fn markdown(results: &Results) -> String {
     for note in &results.notes {
         fact("note", note);
     }
-    text += "\nA ratio is the median of the ratios of the single rounds, with the 10th and 90th percentile.\n";
+    text += "\nA ratio is the median of the ratios of the single rounds, with the 10th and 90th percentile. By p50: the\n\
+             same from the median latencies, which a neighbour that takes the processor does not move.\n";
     for row in &results.rows {
         text += &markdown_row(row);
     }

@@ -116,6 +116,11 @@ pub struct Entry {
     /// The same over the rounds in which no other program disturbed either, when there are at least three.
     #[serde(default)]
     pub to_ext4_quiet: Option<Summary>,
+    /// Speed against ext4 by the median latency of each round's slices (ext4's p50 / own p50), for synchronous work. A
+    /// neighbour that takes the processor makes a few operations very slow and leaves the middle one alone, so on a busy
+    /// machine this says more than the rate does.
+    #[serde(default)]
+    pub to_ext4_by_p50: Option<Summary>,
     /// Against the raw device, round by round.
     pub to_raw: Option<Summary>,
     /// Latency of the single operations of all counted slices.
@@ -146,8 +151,12 @@ pub struct PerOperation {
     pub reads: f64,
     /// Bytes read from the device.
     pub read_bytes: f64,
-    /// Device writes.
+    /// Write requests as the kernel counts them: an empty flush that comes from fdatasync on the device is one too.
     pub writes: f64,
+    /// Write requests that carry data, for contenders that flush by fdatasync on the device, one at a time: the raw device
+    /// with one job, and nenrin. Flushes that the kernel joins make it too large.
+    #[serde(default)]
+    pub data_writes: Option<f64>,
     /// Bytes written to the device.
     pub write_bytes: f64,
     /// Flushes.

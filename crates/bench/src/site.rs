@@ -107,6 +107,9 @@ impl Site {
                 }
             };
             let text = fs::read_to_string(&self.log).unwrap_or_default();
+            if ended.is_some() {
+                self.daemon = None;
+            }
             let outcome = format!("{status}: {}", command::tail(text.trim(), 600));
             return Err(Error::Command { line: line.join(" "), outcome });
         }

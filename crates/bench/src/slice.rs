@@ -7,6 +7,7 @@
 //!    it owed.
 //! 3. A contender that fails is left out from then on, with its error in the result; the others go on.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -117,7 +118,7 @@ impl Bench {
     }
 
     fn measure(&mut self, group: &Group, number: usize, spec: &RowSpec, lanes: &mut [Lane]) -> Result<()> {
-        for lane in lanes.iter_mut() {
+        for lane in lanes.iter_mut().filter(|lane| lane.does(spec)) {
             if let (None, Some(workload)) = (&lane.error, &mut lane.workload) {
                 let entered = workload.enter(number, &mut lane.site);
                 lane.accept(entered)?;
@@ -125,17 +126,27 @@ impl Bench {
         }
         let rounds = self.plan.slices.min(group.slices_max);
         let first = u32::from(rounds <= 1);
+        let terminal = std::io::stderr().is_terminal();
+        if !terminal {
+            eprintln!("  measuring {}", spec.name);
+        }
         for round in first..=rounds {
-            eprint!("\r  {} {round}/{rounds} ", spec.name);
+            if terminal {
+                eprint!("\r  {} {round}/{rounds} ", spec.name);
+            }
             let budget = if round == 0 { self.budget / 4 } else { self.budget };
             let turn = Turn { row: number, round, budget };
             for (place, index) in order(round, lanes.len()).into_iter().enumerate() {
-                let Some(lane) = lanes.get_mut(index).filter(|lane| lane.error.is_none()) else { continue };
+                let Some(lane) = lanes.get_mut(index).filter(|lane| lane.error.is_none() && lane.does(spec)) else {
+                    continue;
+                };
                 let taken = self.turn(spec, turn, place, lane);
                 lane.accept(taken)?;
             }
         }
-        eprintln!();
+        if terminal {
+            eprintln!();
+        }
         Ok(())
     }
 
@@ -181,6 +192,11 @@ impl Bench {
 }
 
 impl Lane {
+    /// Whether a row is for this contender.
+    fn does(&self, spec: &RowSpec) -> bool {
+        !spec.cached || self.site.contender.kind != Kind::Raw
+    }
+
     /// Notes an error of this contender and takes it out; only an interruption goes further.
     fn accept(&mut self, result: Result<()>) -> Result<()> {
         match result {
@@ -212,6 +228,7 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
     let raw = reference(Kind::Raw, lanes);
     let contenders = lanes
         .iter_mut()
+        .filter(|lane| lane.does(spec))
         .map(|lane| {
             let kind = lane.site.contender.kind;
             let samples = std::mem::take(&mut lane.samples);
@@ -222,9 +239,10 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
                 summary: summarize(counted(&samples, |_| true).into_iter().map(|(_, value)| value)),
                 to_ext4: (kind != Kind::Ext4).then(|| ratio(&samples, &ext4)).flatten(),
                 to_ext4_quiet: (kind != Kind::Ext4).then(|| quiet_ratio(&samples, &ext4)).flatten(),
+                to_ext4_by_p50: (kind != Kind::Ext4).then(|| p50_ratio(&samples, &ext4)).flatten(),
                 to_raw: (kind != Kind::Raw).then(|| ratio(&samples, &raw)).flatten(),
                 latency: latency(&latencies),
-                per_operation: per_operation(&samples),
+                per_operation: per_operation(&samples, kind),
                 target: target_of(spec, &lane.site.contender),
                 gate_gave_up: samples.iter().filter(|s| s.gate.as_ref().is_some_and(|g| g.gave_up)).count(),
                 samples,
@@ -251,13 +269,22 @@ fn ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> 
     summarize(round_ratios(&counted(own, |_| true), &counted(reference, |_| true)))
 }
 
+fn p50_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+    let p50 = |samples: &[Sample]| -> Vec<(u32, f64)> {
+        let slices = samples.iter().filter(|s| s.round > 0);
+        slices.filter_map(|s| Some((s.round, s.latency.as_ref()?.p50_us))).collect()
+    };
+    // The slower one has the longer latency, so reference and own change places.
+    summarize(round_ratios(&p50(reference), &p50(own)))
+}
+
 fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
     let quiet = |s: &Sample| s.foreign_cores <= QUIET_CORES;
     let ratios = round_ratios(&counted(own, quiet), &counted(reference, quiet));
     if ratios.len() < QUIET_ROUNDS { None } else { summarize(ratios) }
 }
 
-fn per_operation(samples: &[Sample]) -> Option<PerOperation> {
+fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
     let mut device = crate::disk::Counters::default();
     let (mut operations, mut daemon_us) = (0, None);
     for sample in samples.iter().filter(|s| s.round > 0) {
@@ -266,10 +293,12 @@ fn per_operation(samples: &[Sample]) -> Option<PerOperation> {
         daemon_us = sample.daemon_us.map(|us| us + daemon_us.unwrap_or(0)).or(daemon_us);
     }
     let each = |count: u64| count as f64 / operations as f64;
+    let by_block_device = matches!(kind, Kind::Raw | Kind::Nenrin);
     (operations > 0).then(|| PerOperation {
         reads: each(device.reads),
         read_bytes: each(device.read_bytes),
         writes: each(device.writes),
+        data_writes: by_block_device.then(|| each(device.writes.saturating_sub(device.flushes))),
         write_bytes: each(device.write_bytes),
         flushes: each(device.flushes),
         daemon_us: daemon_us.map(each),
@@ -316,12 +345,23 @@ mod tests {
     }
 
     #[test]
+    fn half_the_latency_is_twice_the_speed() {
+        let with = |us: f64| {
+            let latency = crate::stats::Latency { n: 1, p50_us: us, p99_us: us, max_us: us };
+            vec![Sample { latency: Some(latency), ..sample(1, 1.0, 0.0) }]
+        };
+        assert_eq!(p50_ratio(&with(50.0), &with(100.0)).unwrap().median, 2.0);
+        assert!(p50_ratio(&[sample(1, 1.0, 0.0)], &with(1.0)).is_none());
+    }
+
+    #[test]
     fn cost_of_an_operation() {
         let mut one = sample(1, 1.0, 0.0);
         one.device.writes = 20;
+        one.device.flushes = 10;
         one.daemon_us = Some(100);
-        let cost = per_operation(&[sample(0, 9.0, 0.0), one, sample(2, 1.0, 0.0)]).unwrap();
-        assert_eq!((cost.writes, cost.daemon_us), (1.0, Some(5.0)));
-        assert!(per_operation(&[]).is_none());
+        let cost = per_operation(&[sample(0, 9.0, 0.0), one, sample(2, 1.0, 0.0)], Kind::Nenrin).unwrap();
+        assert_eq!((cost.writes, cost.data_writes, cost.daemon_us), (1.0, Some(0.5), Some(5.0)));
+        assert!(per_operation(&[], Kind::Ext4).is_none());
     }
 }

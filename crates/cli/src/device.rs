@@ -72,7 +72,10 @@ pub fn foreign(device: &Device) -> Option<&'static str> {
 /// One line for a volume that cannot be opened.
 pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error) -> Fail {
     let text = error.to_string();
-    let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text).to_owned();
+    if text.contains(&absolute(path).display().to_string()) {
+        // It says itself where.
+        return Fail::new(text);
+    }
     if text.contains("not a nenrin volume") {
         return Fail::at(
             path.display(),

@@ -196,7 +196,23 @@ const FOR_MOUNT8: &[&str] = &[
     "nomand",
     "noiversion",
 ];
-const FOR_MOUNT8_PREFIXES: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper=", "user=", "fsname=", "subtype="];
+const FOR_MOUNT8_PREFIXES: &[&str] = &[
+    "x-",
+    "X-",
+    "comment=",
+    "uhelper=",
+    "helper=",
+    "user=",
+    "fsname=",
+    "subtype=",
+    // What the kernel shows of a FUSE mount, and mount(8) gives back on a remount.
+    "user_id=",
+    "group_id=",
+    "rootmode=",
+    "fd=",
+    "max_read=",
+    "blksize=",
+];
 
 fn past(o: &mut Options, value: &str) -> Result<(), String> {
     o.past = Some(value.to_owned());

@@ -60,22 +60,21 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 
 /// A line on the terminal that shows how far a long job is.
 pub struct Progress {
-    what: &'static str,
     shown: bool,
     next: Instant,
 }
 
 impl Progress {
-    /// For a job with this name. Without a terminal nothing is shown.
-    pub fn new(what: &'static str) -> Self {
-        Self { what, shown: io::stderr().is_terminal(), next: Instant::now() + Duration::from_millis(500) }
+    /// Without a terminal nothing is shown.
+    pub fn new() -> Self {
+        Self { shown: io::stderr().is_terminal(), next: Instant::now() + Duration::from_millis(500) }
     }
-    /// `done` of `all` is done.
-    pub fn at(&mut self, done: u64, all: u64) {
+    /// Of the part `what`, `done` of `all` is done.
+    pub fn at(&mut self, what: &str, done: u64, all: u64) {
         if self.shown && Instant::now() >= self.next {
             self.next = Instant::now() + Duration::from_millis(200);
             let percent = done.saturating_mul(100).checked_div(all).unwrap_or(100);
-            let _ = write!(io::stderr().lock(), "\r{}: {percent:3} %\u{1b}[K", self.what);
+            let _ = write!(io::stderr().lock(), "\r{what}: {percent:3} %\u{1b}[K");
         }
     }
 }

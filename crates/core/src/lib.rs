@@ -2,6 +2,7 @@
 //! It sees no FUSE, no io_uring, no wall clock and no stdout.
 #![forbid(unsafe_code)]
 
+pub mod check;
 mod content;
 mod error;
 mod fs;
@@ -14,6 +15,7 @@ mod state;
 mod storage;
 mod types;
 
+pub use check::{CheckOptions, CheckReport, check};
 pub use error::{Error, Result};
 pub use fs::{Counters, Done, Fs, SegmentInfo};
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};

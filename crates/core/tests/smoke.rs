@@ -230,3 +230,20 @@ fn scattered_deletes_leave_room_that_is_found_again() {
     let usage = fs.usage();
     assert!(usage.available_blocks > usage.total_blocks / 4 * 3, "{usage:?}");
 }
+
+#[test]
+fn what_a_truncation_cut_off_never_comes_back() {
+    let w = World::new(32 << 20);
+    let fs = w.open();
+    for (name, bytes) in [(b"a", 20_000), (b"b", 3000), (b"c", 6 << 20)] {
+        let f = fs.create(Ino::ROOT, name, &file(0o600)).unwrap();
+        fs.write(f.ino, 0, &vec![7; bytes], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        for size in [0, bytes as u64] {
+            fs.setattr(f.ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+            fs.fsync_wait(f.ino).unwrap();
+            assert_eq!(fs.getattr(At::Live, f.ino).unwrap().blocks_512, 0);
+        }
+        assert_eq!(fs.read(At::Live, f.ino, 0, bytes).unwrap(), vec![0; bytes]);
+    }
+}

@@ -1,11 +1,14 @@
 //! What the kernel holds of a volume: the inodes it knows, by how many replies
-//! told it of each, and the files it has open.
+//! told it of each, and the files it has open for writing.
 //!
 //! Invariants
-//! 1. The library counts an inode as in use exactly while it has an entry in
-//!    one of these tables, once for each table.
+//! 1. The library counts an inode as in use, once, from before its first name
+//!    is taken away until the kernel knows it no more. An inode whose names all
+//!    stay needs no such use, which spares the library a count for each of the
+//!    millions that a walk makes known.
 //! 2. Counts only come from replies that are about to be sent, so a FORGET can
-//!    never arrive before its LOOKUP was counted.
+//!    never arrive before its LOOKUP was counted. The kernel never forgets what
+//!    is open, so open files need no count of their own.
 //! 3. A known inode costs 16 bytes and its share of the table's slack.
 
 use std::collections::HashMap;
@@ -49,99 +52,112 @@ impl<T> Sharded<T> {
         // No code that could panic runs under these locks.
         self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
-    fn drain(&self) -> Vec<u64> {
-        let drain = |shard: &Mutex<Map<T>>| {
-            let map = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
-            map.into_keys().collect::<Vec<_>>()
-        };
-        self.shards.iter().flat_map(drain).collect()
-    }
 }
 
+/// How the kernel knows an inode: [`HELD`], and a count.
+type Known = u32;
+
+/// The library counts it as in use.
+const HELD: Known = 1 << 31;
+/// A count that could not be held any more stays: the inode is then known, and
+/// if need be in use, until the unmount.
+const COUNT_MAX: Known = HELD - 1;
+
 /// The inodes that the kernel knows.
-pub(crate) struct Nodes(Sharded<u32>);
+pub(crate) struct Nodes(Sharded<Known>);
 
 impl Nodes {
     pub fn new() -> Self {
         Self(Sharded::new())
     }
-    /// One more reply tells the kernel of it. True when it was unknown.
-    pub fn remember(&self, ino: u64) -> bool {
+    /// One more reply tells the kernel of it.
+    pub fn remember(&self, ino: u64) {
         let mut shard = self.0.shard(ino);
-        let count = shard.entry(ino).or_insert(0);
-        // A count that could not be held any more stays: the inode is then let
-        // go at unmount.
-        *count = count.saturating_add(1);
-        *count == 1
+        let known = shard.entry(ino).or_insert(0);
+        if *known & COUNT_MAX < COUNT_MAX {
+            *known += 1;
+        }
     }
-    /// The kernel gives back `lookups` of them. True when it was the last.
+    /// The kernel gives back `lookups` of them. True when it was the last of an
+    /// inode that is held.
+    #[must_use]
     pub fn forget(&self, ino: u64, lookups: u64) -> bool {
         let mut shard = self.0.shard(ino);
         let Entry::Occupied(mut entry) = shard.entry(ino) else {
             return false;
         };
-        let count = *entry.get();
-        if count == u32::MAX {
+        let count = *entry.get() & COUNT_MAX;
+        if count == COUNT_MAX {
             return false;
         }
         if lookups < u64::from(count) {
-            *entry.get_mut() = count - lookups as u32;
+            *entry.get_mut() -= lookups as Known;
             return false;
         }
-        entry.remove();
+        let held = entry.remove() & HELD != 0;
         // A table that was once large gives its memory back.
         if shard.capacity() > 1024 && shard.len() * 8 < shard.capacity() {
             shard.shrink_to_fit();
         }
-        true
+        held
     }
-    /// Empties the table and says what was in it.
+    /// Has the library count an inode from now on, if the kernel knows it. True
+    /// when it did not so far, and the caller has to see to it.
+    #[must_use]
+    pub fn hold(&self, ino: u64) -> bool {
+        match self.0.shard(ino).get_mut(&ino) {
+            Some(known) if *known & HELD == 0 => {
+                *known |= HELD;
+                true
+            }
+            _ => false,
+        }
+    }
+    /// Empties the table and says which inodes were held.
     pub fn drain(&self) -> Vec<u64> {
-        self.0.drain()
+        let drain = |shard: &Mutex<Map<Known>>| {
+            let map = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
+            map.into_iter().filter(|(_, known)| known & HELD != 0).map(|(ino, _)| ino).collect::<Vec<_>>()
+        };
+        self.0.shards.iter().flat_map(drain).collect()
     }
 }
 
 #[derive(Default)]
 struct OpenFile {
     handles: u32,
-    /// Who last opened it for writing.
-    writer: Option<u32>,
+    /// Who opened it last.
+    writer: u32,
     /// The epoch in which the file was seen to carry no privileges, plus one.
     unprivileged_in: u64,
 }
 
-/// The files that are open, with what is known of their privileges.
+/// The files that are open for writing, with what is known of their privileges.
 pub(crate) struct OpenFiles(Sharded<OpenFile>);
 
 impl OpenFiles {
     pub fn new() -> Self {
         Self(Sharded::new())
     }
-    /// One more handle, for this user to write through if there is one. True
-    /// when it is the first.
-    pub fn open(&self, ino: u64, writer: Option<u32>) -> bool {
+    /// One more handle, for this user.
+    pub fn open(&self, ino: u64, writer: u32) {
         let mut shard = self.0.shard(ino);
         let file = shard.entry(ino).or_default();
-        file.writer = writer.or(file.writer);
+        file.writer = writer;
         file.handles = file.handles.saturating_add(1);
-        file.handles == 1
     }
-    /// One handle less. True when it was the last.
-    pub fn close(&self, ino: u64) -> bool {
+    /// One handle less.
+    pub fn close(&self, ino: u64) {
         let mut shard = self.0.shard(ino);
-        let Entry::Occupied(mut entry) = shard.entry(ino) else {
-            return false;
-        };
+        let Entry::Occupied(mut entry) = shard.entry(ino) else { return };
         entry.get_mut().handles -= 1;
-        let last = entry.get().handles == 0;
-        if last {
+        if entry.get().handles == 0 {
             entry.remove();
         }
-        last
     }
-    /// Who last opened it for writing.
+    /// Who opened it last.
     pub fn writer(&self, ino: u64) -> Option<u32> {
-        self.0.shard(ino).get(&ino)?.writer
+        self.0.shard(ino).get(&ino).map(|file| file.writer)
     }
     /// Whether the file was seen without privileges in this epoch.
     pub fn is_unprivileged(&self, ino: u64, epoch: u64) -> bool {
@@ -153,10 +169,6 @@ impl OpenFiles {
             file.unprivileged_in = epoch + 1;
         }
     }
-    /// Empties the table and says what was in it.
-    pub fn drain(&self) -> Vec<u64> {
-        self.0.drain()
-    }
 }
 
 #[cfg(test)]
@@ -164,33 +176,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_and_the_last_matter_to_the_library() {
+    fn what_is_held_is_given_back_once() {
         let nodes = Nodes::new();
-        assert!(nodes.remember(5));
-        assert!(!nodes.remember(5));
+        assert!(!nodes.hold(5), "unknown to the kernel");
+        nodes.remember(5);
+        nodes.remember(5);
+        assert!(nodes.hold(5));
+        assert!(!nodes.hold(5), "held already");
         assert!(!nodes.forget(5, 1));
         assert!(nodes.forget(5, 1));
         assert!(!nodes.forget(5, 1), "unknown by now");
-        assert!(nodes.remember(5));
-        assert!(nodes.forget(5, u64::MAX));
-        assert!(nodes.remember(69));
+        nodes.remember(5);
+        assert!(!nodes.forget(5, u64::MAX), "was not held this time");
+        nodes.remember(5);
+        nodes.remember(69);
+        assert!(nodes.hold(69));
         assert_eq!(nodes.drain(), [69]);
-        assert!(nodes.remember(69));
+        assert!(!nodes.forget(5, 1));
+    }
+
+    #[test]
+    fn counts_end_where_they_must() {
+        let nodes = Nodes::new();
+        nodes.remember(5);
+        *nodes.0.shard(5).get_mut(&5).unwrap() = COUNT_MAX - 1;
+        assert!(nodes.hold(5));
+        nodes.remember(5);
+        nodes.remember(5);
+        assert!(!nodes.forget(5, u64::from(COUNT_MAX)), "nobody knows how many there were");
+        assert_eq!(nodes.drain(), [5]);
     }
 
     #[test]
     fn privileges_are_looked_at_once_in_an_epoch() {
         let files = OpenFiles::new();
-        assert!(files.open(7, None));
+        files.open(7, 1000);
+        assert_eq!(files.writer(7), Some(1000));
         assert!(!files.is_unprivileged(7, 0));
         files.set_unprivileged(7, 0);
         assert!(files.is_unprivileged(7, 0));
         assert!(!files.is_unprivileged(7, 1));
-        assert!(!files.open(7, None));
-        assert!(!files.close(7));
-        assert!(files.close(7));
-        assert!(!files.close(7));
+        files.open(7, 1001);
+        files.close(7);
+        assert!(files.is_unprivileged(7, 0));
+        files.close(7);
+        files.close(7);
         files.set_unprivileged(7, 0);
         assert!(!files.is_unprivileged(7, 0));
+        assert_eq!(files.writer(7), None);
     }
 }

@@ -9,7 +9,7 @@ use common::toy::Toy;
 use common::{errno, missing, mount, raw};
 use nenrin_core::{At, MkfsOptions};
 use nenrin_format::Cno;
-use nenrin_fuse::{MountError, MountOptions, Permissions, Session, SessionOptions, Volume};
+use nenrin_fuse::{Cache, MountError, MountOptions, Permissions, Session, SessionOptions, Volume};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -392,4 +392,32 @@ fn a_read_only_mount_changes_nothing() {
     let Some(m) = mount(Arc::new(Toy::new()), At::Live, |mount, _| mount.read_only = true) else { return };
     assert_eq!(errno(fs::write(m.join("f"), b"")), libc::EROFS);
     assert_eq!(fs::read_dir(m.root()).unwrap().count(), 0);
+}
+
+/// Under writeback the kernel renames a file before it sends what was written
+/// to it. The name must not show anything else than that for a moment.
+#[test]
+fn a_name_never_shows_less_than_was_written() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, |_, options| options.cache = Cache::WriteBack) else { return };
+    for i in 0..20 {
+        let content = vec![i; 100_000];
+        fs::write(m.join("config"), b"old").unwrap();
+        let mut file = File::create(m.join("new")).unwrap();
+        file.write_all(&content).unwrap();
+        // Not closed, so nothing was sent.
+        assert_ne!(toy.content("new").len(), content.len());
+        if i % 2 == 0 {
+            fs::rename(m.join("new"), m.join("config")).unwrap();
+        } else {
+            fs::remove_file(m.join("config")).unwrap();
+            fs::hard_link(m.join("new"), m.join("config")).unwrap();
+        }
+        assert!(toy.content("config") == content);
+        drop(file);
+        let _ = fs::remove_file(m.join("new"));
+    }
+    fs::create_dir(m.join("d1")).unwrap();
+    fs::create_dir(m.join("d2")).unwrap();
+    fs::rename(m.join("d1"), m.join("d2")).unwrap();
 }

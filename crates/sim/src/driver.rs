@@ -347,6 +347,10 @@ impl Recorded {
         tally.second_lives += 1;
         let fail = |e: String| failure(&self.config, &[cut], format!("after recovery: {e}"), String::new());
         let disk = Arc::new(CrashDisk::from_image(content));
+        let findings = S::check(disk.clone(), true).map_err(|e| fail(format!("check: {e}")))?;
+        if !findings.is_empty() {
+            return Err(self.explain::<S>(cut, format!("check before recovery: {}", findings.join("; "))));
+        }
         let clock = Arc::new(self.clock.fork());
         let mut run = Run::<S>::mount(disk.clone(), disk.clone(), clock, self.config.options(), None).map_err(fail)?;
         run.trace = only.map(|_| Vec::new());

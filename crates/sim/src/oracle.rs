@@ -48,11 +48,16 @@ pub fn judge(model: &Model, rules: Rules, k: usize, found: &Found) -> Result<Ver
         let states = judge_file(log, rules, k, prefix, file)?;
         judge_times(log, rules, k, file)?;
         if rules.order == Order::Strict {
+            let before = moments.0.clone();
             moments.restrict(log, &states);
+            if moments.0.is_empty() {
+                return Err(format!(
+                    "order=strict: inode {} is in states {states:?}, the namespace (prefix {prefix}) and the files \
+                     before it are as after calls {before:?}",
+                    file.ino
+                ));
+            }
         }
-    }
-    if rules.order == Order::Strict && moments.0.is_empty() {
-        return Err(format!("order=strict: the files and namespace prefix {prefix} are not of one moment"));
     }
     Ok(Verdict { prefix })
 }

@@ -730,6 +730,7 @@ impl<S: Subject> Run<S> {
     /// When that fails in another way than by the device.
     pub fn close(&mut self) -> Check {
         let start = self.disk.cut_points();
+        self.model()?.begin(start);
         let got = self.fs()?.close();
         let step = self.answer(got, Ok(()))?;
         if matches!(step, Step::Done) {

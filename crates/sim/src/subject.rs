@@ -2,6 +2,7 @@
 //! 0001), as a trait, so that the harness can be tried on a toy that is broken
 //! on purpose as well as on the real core.
 
+use nenrin_core::check;
 use nenrin_core::{
     AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
     Result, Seek, SetAttr, XattrMode,
@@ -67,8 +68,13 @@ impl Subject for Arc<Fs> {
     fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
         Fs::open(vec![device], clock, options)
     }
-    fn check(_device: Arc<dyn BlockDevice>, _data: bool) -> Result<Vec<String>> {
-        Ok(Vec::new())
+    fn check(device: Arc<dyn BlockDevice>, data: bool) -> Result<Vec<String>> {
+        let report = check::check(&[device], &check::CheckOptions { data }, &mut |_| {})?;
+        // A cut between the two writes of a slot, or in one, leaves them different.
+        let torn_slots = |w: check::What| matches!(w, check::What::SlotDamaged | check::What::SlotStale);
+        let wrong = |w: check::What| w.severity() == check::Severity::Error && !torn_slots(w);
+        let errors = report.findings.iter().filter(|f| wrong(f.what));
+        Ok(errors.map(ToString::to_string).collect())
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
         let _ = (from, to, bytes, uid);

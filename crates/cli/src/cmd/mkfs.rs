@@ -226,13 +226,13 @@ fn read_head(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// Writes zeros over the whole image, so that its blocks are the host's for good.
 fn fill(path: &Path, device: &Device, bytes: u64) -> Result<(), Fail> {
-    let mut progress = Progress::new("allocating");
+    let mut progress = Progress::new();
     let mut offset = 0;
     while offset < bytes {
         let now = STEP_BYTES.min(bytes - offset);
         zero(path, device, offset, now)?;
         offset += now;
-        progress.at(offset, bytes);
+        progress.at("allocating", offset, bytes);
     }
     device.flush().map_err(|e| full(path, &e))
 }

@@ -87,7 +87,8 @@ impl Fs {
         let window_max = (volume / 16).clamp(u64::from(self.storage.segment_blocks) * 4096 / 2, WINDOW_BYTES_MAX);
         let segments = &inner.state.segments;
         let short = segments.free_count() <= inner.checkpoint_segments(self) + 1 && segments.pending_count() > 0;
-        inner.window_bytes >= window_max || inner.dirty_nodes() >= DIRTY_NODES_MAX || short
+        let unflushed = inner.unflushed_blocks > super::commit::UNFLUSHED_BLOCKS_MAX;
+        unflushed || inner.window_bytes >= window_max || inner.dirty_nodes() >= DIRTY_NODES_MAX || short
     }
 
     /// Writes an empty record, so that its header proves what was flushed before.

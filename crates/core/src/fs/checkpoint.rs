@@ -391,6 +391,7 @@ impl Inner {
         self.state.store_segments()?;
         self.state.segments.next_generation = generation.next();
         self.window_bytes = 0;
+        self.unflushed_blocks = 0;
         let s = &mut self.state;
         let root = Root {
             next_ino: s.next_ino,

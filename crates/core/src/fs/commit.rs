@@ -20,9 +20,11 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 const CHAIN_PAGES_MAX: usize = 64;
 /// Bytes of one content record, so that several share a partial.
 const CONTENT_RECORD_BYTES_MAX: usize = 24 << 10;
-/// Unflushed data a commit may name before it flushes that first, so that
-/// recovery never reads much data.
-const UNFLUSHED_DATA_BLOCKS_MAX: u64 = 256;
+/// Blocks outside the chain that one commit may name before it flushes them
+/// first, so that recovery never reads much data.
+const NAMED_BLOCKS_MAX: u64 = 256;
+/// The same over all commits since the last flush: 16 MiB.
+pub(super) const UNFLUSHED_BLOCKS_MAX: u64 = 4096;
 /// Blocks that a truncation to nothing cuts off at once; more become a dead
 /// fork for the reaper.
 const BLOCKS_CUT_AT_ONCE: u64 = 1024;
@@ -166,6 +168,7 @@ impl Fs {
         match result {
             Ok(flushed) => {
                 if flushed {
+                    inner.unflushed_blocks = 0;
                     inner.durable_seq = inner.durable_seq.max(commit.seq);
                 }
                 inner.last_commit_at = self.clock.monotonic_nanos();
@@ -299,7 +302,12 @@ impl Inner {
             None => None,
         };
         let writes = self.take_writes(|ino| files.contains(&ino));
-        let flush_data_first = data_blocks > UNFLUSHED_DATA_BLOCKS_MAX && fs.options.barrier != Barrier::None;
+        self.unflushed_blocks += data_blocks;
+        let much = data_blocks > NAMED_BLOCKS_MAX || self.unflushed_blocks > UNFLUSHED_BLOCKS_MAX;
+        let flush_data_first = much && fs.options.barrier != Barrier::None;
+        if flush_data_first {
+            self.unflushed_blocks = 0;
+        }
         let stamp = Stamp {
             durable_seq: self.durable_seq,
             open_cno: self.state.open_cno,
@@ -366,8 +374,8 @@ impl Inner {
         let is_inline = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
         let mut ops = Vec::new();
         if let Some(bytes) = inline_content(&content, inode.blocks) {
-            if content.replaced && inode.blocks > BLOCKS_CUT_AT_ONCE {
-                ops.push(OwnedOp::NewFork);
+            if content.replaced && inode.blocks > 0 {
+                ops.push(cut_off(inode.blocks));
             }
             // An empty one too: it cuts off the extents that were there.
             if !bytes.is_empty() || is_inline || inode.blocks > 0 {
@@ -378,8 +386,7 @@ impl Inner {
             return Ok(0);
         }
         if content.replaced {
-            let huge = inode.blocks > BLOCKS_CUT_AT_ONCE;
-            ops.push(if huge { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) });
+            ops.push(cut_off(inode.blocks));
         }
         let mut outside = 0;
         for (from, to, over) in content.overlay.iter() {
@@ -396,6 +403,11 @@ impl Inner {
         content_units(ino, &content, ops, runs, chain_max, queue);
         Ok(outside)
     }
+}
+
+/// Cuts off all content of a file with this many blocks.
+fn cut_off(blocks: u64) -> OwnedOp {
+    if blocks > BLOCKS_CUT_AT_ONCE { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) }
 }
 
 /// The whole content, if it is small enough to live in the index.

@@ -105,6 +105,10 @@ struct Inner {
     superblock: Superblock,
     /// Segments of the usable roots' partials, older first.
     root_pins: VecDeque<[SegmentNo; 2]>,
+    /// Contents begun since the volume was opened.
+    contents: u64,
+    /// Blocks outside the chain that commits named since the last flush.
+    unflushed_blocks: u64,
     /// Pages in memory.
     pages: u64,
     /// Chain bytes since the last index checkpoint.
@@ -161,6 +165,8 @@ impl Fs {
             durable_seq,
             superblock: opened.superblock,
             root_pins: opened.root_pins,
+            contents: 0,
+            unflushed_blocks: 0,
             pages: 0,
             window_bytes: opened.window_bytes,
             proven_seq: durable_seq,

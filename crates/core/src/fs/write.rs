@@ -45,6 +45,10 @@ impl Inner {
                 self.pages += 1;
             }
         }
+        // Versions never repeat, so that a reader who let go of the lock
+        // notices when content was committed and begun anew meanwhile.
+        self.contents += 1;
+        content.version = self.contents << 32;
         self.files.entry(ino).or_default().content = Some(content);
         Ok(())
     }

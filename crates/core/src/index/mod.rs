@@ -15,6 +15,7 @@
 //! 2. A look-up reads at most one node for each level, a change at most three.
 //! 3. Damaged nodes are errors: they never cause a panic, a loop or a wrong order.
 
+mod audit;
 mod cache;
 mod change;
 mod node;
@@ -31,6 +32,7 @@ use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId, VALUE_BYTES_MAX};
 use nenrin_format::root::TreeRoot;
 
+pub use audit::{Unverified, Verified};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
 pub use write::{Frozen, Place};
 

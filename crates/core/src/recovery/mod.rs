@@ -127,7 +127,7 @@ fn note_slots(found: &Probe, report: &mut RecoveryReport) {
     }
 }
 
-fn recover_from(
+pub(crate) fn recover_from(
     device: &Arc<dyn BlockDevice>,
     superblock: &Superblock,
     found: &Probe,
@@ -197,25 +197,27 @@ fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock 
 }
 
 /// The root partial, from either copy.
-pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
+fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
     let mut why = Error::Corrupt("no root partial".into());
-    for (_, addr, crc) in superblock.root {
-        let read = || -> Result<Root> {
-            let bytes = storage.read_summary(addr)?;
-            let damaged = |e| Error::Damaged(addr, e);
-            let summary = Header::decode(&bytes).map_err(damaged)?;
-            if summary.crc != crc || summary.header.kind != PartialKind::Root || summary.header.uuid != superblock.uuid
-            {
-                return Err(Error::Damaged(addr, nenrin_format::Invalid::Checksum));
-            }
-            Root::decode(summary.records).map_err(damaged)
-        };
-        match read() {
+    for copy in 0..superblock.root.len() {
+        match read_root_copy(storage, superblock, copy) {
             Ok(root) => return Ok(root),
             Err(e) => why = e,
         }
     }
     Err(why)
+}
+
+/// One copy of the root partial.
+pub(crate) fn read_root_copy(storage: &Storage, superblock: &Superblock, copy: usize) -> Result<Root> {
+    let (_, addr, crc) = superblock.root[copy];
+    let bytes = storage.read_summary(addr)?;
+    let damaged = |e| Error::Damaged(addr, e);
+    let summary = Header::decode(&bytes).map_err(damaged)?;
+    if summary.crc != crc || summary.header.kind != PartialKind::Root || summary.header.uuid != superblock.uuid {
+        return Err(Error::Damaged(addr, nenrin_format::Invalid::Checksum));
+    }
+    Root::decode(summary.records).map_err(damaged)
 }
 
 fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, options: &MountOptions) -> Result<State> {

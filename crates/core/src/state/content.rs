@@ -61,7 +61,7 @@ impl State {
 
     fn place(&mut self, ino: Ino, inode: &mut Inode, off: u64, extent: &Extent, base: Addr) -> Result<()> {
         self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
-        self.cut_extents(ino, inode, off, off + u64::from(extent.blocks))?;
+        self.cut_extents(ino, inode, off, off.saturating_add(u64::from(extent.blocks)))?;
         let mut extent = extent.clone();
         extent.birth = self.open_cno;
         if !extent.is_unwritten() {
@@ -88,7 +88,7 @@ impl State {
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
         self.live.scan(&self.cache, &first, &last, &mut |k, v| {
             match Extent::decode(v) {
-                Ok(e) if k.off + u64::from(e.blocks) > from => out.push((*k, e)),
+                Ok(e) if k.off.saturating_add(u64::from(e.blocks)) > from => out.push((*k, e)),
                 Ok(_) => {}
                 Err(why) => {
                     bad = Some(bad_item(k, why));
@@ -118,7 +118,7 @@ impl State {
     }
 
     fn cut_extent(&mut self, inode: &mut Inode, key: &Key, extent: &Extent, from: u64, to: u64) -> Result<()> {
-        let end = key.off + u64::from(extent.blocks);
+        let end = key.off.saturating_add(u64::from(extent.blocks));
         let (cut_from, cut_to) = (from.max(key.off), to.min(end));
         let (head, middle) = ((cut_from - key.off) as u32, (cut_to - cut_from) as u32);
         let tail = extent.blocks - head - middle;

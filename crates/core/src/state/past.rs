@@ -144,7 +144,7 @@ impl View<'_> {
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
         self.scan(&first, &last, &mut |k, v| match Extent::decode(v) {
             Ok(e) => {
-                if k.off + u64::from(e.blocks) > from {
+                if k.off.saturating_add(u64::from(e.blocks)) > from {
                     out.push((k.off, e));
                 }
                 ControlFlow::Continue(())

@@ -155,11 +155,16 @@ impl Server {
     pub(super) fn tmpfile(&self, head: &InHeader, new: &CreateIn, reply: Reply) {
         let flags = new.flags as i32;
         let made = self.make_tmpfile(head, new);
-        let ino = made.as_ref().ok().map(|attr| attr.ino);
+        if let Ok(attr) = &made {
+            // The library counts its maker as a use, which is the one that
+            // `hold` would have asked for.
+            self.remember(attr.ino.0);
+            let _ = self.nodes.hold(attr.ino.0);
+        }
+        let ino = made.as_ref().ok().map(|attr| attr.ino.0);
         self.answer_created(head, made, flags, reply);
         if let Some(ino) = ino {
-            // From here on the kernel's uses count.
-            self.volume.release(ino);
+            self.forget(ino, 1);
         }
     }
 

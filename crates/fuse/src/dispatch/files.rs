@@ -11,7 +11,7 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{AllocateMode, At, Seek, SetAttr};
+use nenrin_core::{AllocateMode, Seek, SetAttr};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ impl Server {
 
     pub(super) fn new_handle(&self, head: &InHeader, ino: u64, flags: i32) -> OpenOut {
         let writes = wanted(flags) & perm::WRITE != 0;
-        if self.open_files.open(ino, writes.then_some(head.uid)) && self.behaviour.at == At::Live {
-            self.volume.retain(Ino(ino));
+        if writes {
+            self.open_files.open(ino, head.uid);
         }
         // Nobody else changes the volume, so what the kernel has cached is right.
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
@@ -100,11 +100,11 @@ impl Server {
     /// The last copy of a handle was closed. Only then what was written counts as
     /// complete, and not at the first close(2) of one that was inherited.
     pub(super) fn release(&self, ino: u64, fh: u64) -> Result<()> {
-        let flushed = if fh & HANDLE_WRITES == 0 { Ok(()) } else { self.volume.flush(Ino(ino)) };
-        if self.open_files.close(ino) {
-            self.let_go_of(ino);
+        if fh & HANDLE_WRITES == 0 {
+            return Ok(());
         }
-        Ok(flushed?)
+        self.open_files.close(ino);
+        Ok(self.volume.flush(Ino(ino))?)
     }
 
     pub(super) fn fsync(&self, ino: u64, reply: Reply) {

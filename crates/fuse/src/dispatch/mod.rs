@@ -184,28 +184,28 @@ impl Server {
     /// when it is gone.
     pub fn let_go(&self) {
         self.helper.finish();
-        let held = [self.open_files.drain(), self.nodes.drain()];
-        for ino in held.into_iter().flatten() {
-            self.let_go_of(ino);
-        }
+        self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
     }
 
-    fn let_go_of(&self, ino: u64) {
-        if self.behaviour.at == At::Live {
-            self.volume.release(Ino(ino));
-        }
-    }
-
-    /// Counts a reply that tells the kernel of an inode.
+    /// Counts a reply that tells the kernel of an inode. A past state keeps its
+    /// inodes by itself.
     fn remember(&self, ino: u64) {
-        if self.nodes.remember(ino) && self.behaviour.at == At::Live {
-            self.volume.retain(Ino(ino));
+        if self.behaviour.at == At::Live {
+            self.nodes.remember(ino);
         }
     }
 
     fn forget(&self, ino: u64, lookups: u64) {
         if self.nodes.forget(ino, lookups) {
-            self.let_go_of(ino);
+            self.volume.release(Ino(ino));
+        }
+    }
+
+    /// Has the library keep an inode that is about to lose a name, for as long
+    /// as the kernel may use it without one.
+    fn hold(&self, ino: Ino) {
+        if self.nodes.hold(ino.0) {
+            self.volume.retain(ino);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::errno::Errno;
 use crate::perm;
 use crate::proto::abi::InHeader;
 use crate::transport::Reply;
-use nenrin_core::{At, Attr, FileKind, RenameMode};
+use nenrin_core::{At, Attr, Error, FileKind, RenameMode};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -27,17 +27,21 @@ impl Server {
     }
 
     pub(super) fn unlink(&self, head: &InHeader, name: &[u8]) -> Result<()> {
-        self.changeable()?;
-        let name = checked_name(name)?;
-        self.check_removal(head, head.nodeid, name)?;
+        let name = self.ready_to_remove(head, name)?;
         Ok(self.volume.unlink(Ino(head.nodeid), name)?)
     }
 
     pub(super) fn rmdir(&self, head: &InHeader, name: &[u8]) -> Result<()> {
+        let name = self.ready_to_remove(head, name)?;
+        Ok(self.volume.rmdir(Ino(head.nodeid), name)?)
+    }
+
+    fn ready_to_remove<'a>(&self, head: &InHeader, name: &'a [u8]) -> Result<&'a [u8]> {
         self.changeable()?;
         let name = checked_name(name)?;
         self.check_removal(head, head.nodeid, name)?;
-        Ok(self.volume.rmdir(Ino(head.nodeid), name)?)
+        self.hold(self.volume.lookup(At::Live, Ino(head.nodeid), name)?.ino);
+        Ok(name)
     }
 
     pub(super) fn link(self: &Arc<Self>, head: &InHeader, ino: u64, name: &[u8], reply: Reply) {
@@ -63,7 +67,7 @@ impl Server {
             self.changeable()?;
             let (old, new) = (checked_name(old)?.to_vec(), checked_name(new)?.to_vec());
             self.check_rename(head, &old, to, &new, mode)?;
-            let source = if self.agreed.writeback() { self.replacing(from, &old, to, &new)? } else { None };
+            let source = self.replacing(from, &old, to, &new)?.filter(|_| self.agreed.writeback());
             Ok((mode, old, new, source))
         });
         let (mode, old, new, source) = match ready {
@@ -93,17 +97,16 @@ impl Server {
         Ok(self.attr_of(ino)?.kind() == FileKind::Regular)
     }
 
-    /// The file that a rename puts in the place of another.
+    /// Gets ready for the target of a rename to lose its name, if there is one,
+    /// and says which file takes its place.
     fn replacing(&self, from: u64, old: &[u8], to: u64, new: &[u8]) -> Result<Option<u64>> {
-        let source = self.volume.lookup(At::Live, Ino(from), old)?;
-        if source.kind() != FileKind::Regular {
-            return Ok(None);
-        }
         match self.volume.lookup(At::Live, Ino(to), new) {
-            Ok(_) => Ok(Some(source.ino.0)),
-            Err(nenrin_core::Error::NotFound) => Ok(None),
-            Err(e) => Err(e.into()),
+            Ok(target) => self.hold(target.ino),
+            Err(Error::NotFound) => return Ok(None),
+            Err(e) => return Err(e.into()),
         }
+        let source = self.volume.lookup(At::Live, Ino(from), old)?;
+        Ok((source.kind() == FileKind::Regular).then_some(source.ino.0))
     }
 
     /// Our own check that a name may be taken out of a directory.

@@ -3,6 +3,7 @@
 use crate::common::{errno, noise, raw};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -154,6 +155,31 @@ pub fn unlinked_but_open(root: &Path) {
     assert_ne!(fs::metadata(&path).unwrap().ino(), file.metadata().unwrap().ino());
     file.sync_all().unwrap();
     drop(file);
+
+    // Replaced by another, with two names gone one after the other, or only
+    // referred to: in use all the same.
+    let [a, b, c] = ["a", "b", "c"].map(|n| root.join(n));
+    fs::write(&a, b"old").unwrap();
+    fs::hard_link(&a, &b).unwrap();
+    fs::write(&c, b"new").unwrap();
+    let old = File::open(&a).unwrap();
+    let reference = raw::open(&c, libc::O_PATH, 0).unwrap();
+    fs::rename(&c, &a).unwrap();
+    assert_eq!(old.metadata().unwrap().nlink(), 1);
+    fs::remove_file(&b).unwrap();
+    fs::remove_file(&a).unwrap();
+    assert_eq!(old.metadata().unwrap().nlink(), 0);
+    assert_eq!(std::io::read_to_string(&old).unwrap(), "old");
+    assert_eq!(reference.metadata().unwrap().nlink(), 0);
+    assert_eq!(fs::read(format!("/proc/self/fd/{}", reference.as_raw_fd())).unwrap(), b"new");
+    let dir = root.join("dir");
+    fs::create_dir(&dir).unwrap();
+    let handle = File::open(&dir).unwrap();
+    fs::remove_dir(&dir).unwrap();
+    assert_eq!(handle.metadata().unwrap().nlink(), 0);
+    let inside = format!("/proc/self/fd/{}/x", handle.as_raw_fd());
+    assert_eq!(errno(File::create(&inside)), libc::ENOENT);
+    drop((old, reference, handle));
 
     // And a file that never had a name gets one.
     let mut file = raw::open(root, libc::O_TMPFILE | libc::O_RDWR, 0o600).unwrap();

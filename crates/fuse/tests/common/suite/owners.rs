@@ -5,7 +5,9 @@ use crate::common::{errno, raw};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Barrier;
 
 const ACCESS: &str = "system.posix_acl_access";
@@ -180,6 +182,13 @@ pub fn access_lists(root: &Path) {
     raw::setxattr(&f, ACCESS, &list, 0).unwrap();
     raw::removexattr(&f, ACCESS).unwrap();
     assert_eq!(errno(raw::getxattr(&f, ACCESS)), libc::ENODATA);
+    // Who is not in the file's group cannot keep its set-group-id bit.
+    chown(&f, Some(1000), Some(500)).unwrap();
+    chmod(&f, 0o2770);
+    raw::as_user(1000, 100, &[500], || raw::setxattr(&f, ACCESS, &list, 0).unwrap());
+    assert_eq!(mode(&f), 0o2660);
+    raw::as_user(1000, 100, &[], || raw::setxattr(&f, ACCESS, &list, 0).unwrap());
+    assert_eq!(mode(&f), 0o660);
 }
 
 pub fn default_lists(root: &Path) {
@@ -213,4 +222,21 @@ pub fn default_lists(root: &Path) {
     raw::removexattr(&dir, DEFAULT).unwrap();
     raw::open(&dir.join("masked"), libc::O_CREAT | libc::O_WRONLY, 0o666).unwrap();
     assert_ne!(mode(&dir.join("masked")), 0o666, "the umask is back");
+}
+
+/// A program that somebody changed runs without the privileges it had, even if
+/// nobody asked for its mode in between.
+pub fn changed_programs_run_without_privileges(root: &Path) {
+    let prog = root.join("id");
+    fs::copy("/usr/bin/id", &prog).unwrap();
+    chmod(&prog, 0o4777);
+    let effective = || {
+        let out = Command::new(&prog).arg("-u").uid(1001).gid(101).output().unwrap();
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(effective(), "0");
+    raw::as_user(1001, 101, &[], || {
+        OpenOptions::new().append(true).open(&prog).unwrap().write_all(b"x").unwrap();
+    });
+    assert_eq!(effective(), "1001");
 }

@@ -1,0 +1,166 @@
+//! All content, read and verified.
+//!
+//! Invariants
+//! 1. Extents are taken in file order, a batch at a time, and each batch is
+//!    read in the order of the device.
+//! 2. Memory: one batch of extents, at most [`BATCH`], and [`READS`] reads of
+//!    at most [`RUN_BLOCKS`] blocks and what one extent needs.
+
+use super::findings::What;
+use super::report::{Finding, Log, Step};
+use super::roots::Entered;
+use super::usage::died;
+use crate::index::Tree;
+use crate::state::State;
+use crate::storage::Storage;
+use crate::{Error, Result};
+use nenrin_device::Ticket;
+use nenrin_format::items::{Extent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino};
+
+/// Extents sorted at once.
+const BATCH: usize = 8192;
+/// Blocks of one read of several extents.
+const RUN_BLOCKS: u64 = 256;
+/// Blocks between two extents that are read rather than left out.
+const GAP_BLOCKS: u64 = 8;
+/// Reads under way.
+const READS: usize = 8;
+
+/// An extent to verify.
+struct Piece {
+    key: Key,
+    extent: Extent,
+    /// Bytes of its last block from here on are behind the end of the file.
+    end: Option<(u32, usize)>,
+}
+
+impl Piece {
+    /// First block that its checksums cover, and how many they cover.
+    fn span(&self) -> (u64, u64) {
+        let e = &self.extent;
+        (e.addr.0.saturating_sub(u64::from(e.lead)), u64::from(e.lead + e.blocks + e.tail))
+    }
+}
+
+/// Reads and verifies the content of all trees.
+pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
+    let state = &entered.opened.state;
+    log.step(Step::Data, state.live_blocks.saturating_add(state.history_blocks));
+    check_tree(entered, &state.live, log)?;
+    for t in &state.history {
+        check_tree(entered, &t.tree, log)?;
+    }
+    Ok(())
+}
+
+fn check_tree(entered: &Entered, tree: &Tree, log: &mut Log<'_>) -> Result<()> {
+    let (state, storage) = (&entered.opened.state, &entered.opened.storage);
+    let mut batch: Vec<Piece> = Vec::new();
+    let mut inode: Option<(u64, Inode)> = None;
+    tree.walk(&state.cache, &mut |key, value| {
+        if key.kind == Kind::Inode && key.death == 0 {
+            inode = Inode::decode(value).ok().map(|i| (key.ino, i));
+        }
+        if key.kind != Kind::Extent {
+            return Ok(());
+        }
+        let Ok(extent) = Extent::decode(value) else { return Ok(()) };
+        let mut piece = Piece { key: *key, extent, end: None };
+        let (first, blocks) = piece.span();
+        // What lies outside was noted already.
+        if piece.extent.is_unwritten() || !storage.contains(Addr(first), blocks as u32) {
+            return Ok(());
+        }
+        if let Some((_, i)) = inode.filter(|(ino, i)| *ino == key.ino && i.fork == key.fork && key.death == 0) {
+            let (last, rest) = (i.size / BLOCK_BYTES as u64, (i.size % BLOCK_BYTES as u64) as usize);
+            let index = last.checked_sub(key.off).filter(|n| *n < u64::from(piece.extent.blocks) && rest > 0);
+            piece.end = index.map(|n| (n as u32, rest));
+        }
+        batch.push(piece);
+        if batch.len() == BATCH {
+            verify(state, storage, &mut batch, log);
+        }
+        Ok(())
+    })?;
+    verify(state, storage, &mut batch, log);
+    Ok(())
+}
+
+/// Reads a batch in the order of the device; leaves it empty.
+fn verify(state: &State, storage: &Storage, batch: &mut Vec<Piece>, log: &mut Log<'_>) {
+    batch.sort_by_key(Piece::span);
+    let mut rest: &[Piece] = batch;
+    while !rest.is_empty() {
+        let mut reads: Vec<(&[Piece], u64, Result<Ticket>)> = Vec::with_capacity(READS);
+        while reads.len() < READS && !rest.is_empty() {
+            let (run, first, blocks) = next_run(&mut rest);
+            reads.push((run, first, storage.submit_read(Addr(first), blocks as u32)));
+        }
+        for (run, first, ticket) in reads {
+            match ticket.and_then(|t| t.wait().map_err(Error::from)) {
+                Ok(bytes) => run.iter().for_each(|p| one(state, p, &bytes, first, log)),
+                // Find out which of them cannot be read.
+                Err(_) => run.iter().for_each(|p| alone(state, storage, p, log)),
+            }
+        }
+    }
+    batch.clear();
+}
+
+/// Takes pieces from the front that one read serves: them, its first block and its blocks.
+fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
+    let Some(head) = rest.first() else { return (&[], 0, 0) };
+    let (first, blocks) = head.span();
+    let mut end = first + blocks;
+    let mut count = 1;
+    for p in &rest[1..] {
+        let (start, blocks) = p.span();
+        let to = end.max(start + blocks);
+        if Addr(start).segment() != Addr(first).segment() || start > end + GAP_BLOCKS || to - first > RUN_BLOCKS {
+            break;
+        }
+        end = to;
+        count += 1;
+    }
+    let (run, after) = rest.split_at(count);
+    *rest = after;
+    (run, first, end - first)
+}
+
+fn alone(state: &State, storage: &Storage, p: &Piece, log: &mut Log<'_>) {
+    let (first, blocks) = p.span();
+    match storage.read(Addr(first), blocks as u32) {
+        Ok(bytes) => one(state, p, &bytes, first, log),
+        Err(e) => bad(state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log),
+    }
+}
+
+/// Verifies one extent in what was read from block `from` on.
+fn one(state: &State, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
+    log.advance(u64::from(p.extent.blocks));
+    log.report.counts.blocks_verified += u64::from(p.extent.blocks);
+    let (first, blocks) = p.span();
+    let start = (first.saturating_sub(from)) as usize * BLOCK_BYTES;
+    let Some(covered) = bytes.get(start..start + blocks as usize * BLOCK_BYTES) else {
+        return bad(state, p, What::ContentUnreadable, p.extent.addr, "the device read too little", log);
+    };
+    if let Err(e) = crate::fs::verify(&p.extent, covered) {
+        let addr = if let Error::Damaged(addr, _) = e { addr } else { p.extent.addr };
+        return bad(state, p, What::ContentDamaged, addr, "checksum mismatch", log);
+    }
+    if let Some((block, rest)) = p.end {
+        let start = (p.extent.lead + block) as usize * BLOCK_BYTES;
+        let behind = covered.get(start + rest..start + BLOCK_BYTES).unwrap_or(&[]);
+        if behind.iter().any(|b| *b != 0) {
+            bad(state, p, What::TailNotZero, p.extent.addr.add(block), "bytes behind the end", log);
+        }
+    }
+}
+
+fn bad(state: &State, p: &Piece, what: What, addr: Addr, why: &str, log: &mut Log<'_>) {
+    let offset = i128::from(addr.0) - i128::from(p.extent.addr.0) + i128::from(p.key.off);
+    let text = format!("file block {offset}{}: {why}", died(&p.key));
+    log.add_in(state, Finding::new(what, text).of(Ino(p.key.ino)).at(addr));
+}

@@ -1,0 +1,86 @@
+//! Verifying a volume without changing it: everything that promises are built
+//! on, and with `data` every block of content.
+//!
+//! The volume is recovered in memory as a mount would, and nothing is written.
+//! What a root reaches is verified as it lies on the device; what relates items
+//! to each other is verified in the state after roll-forward.
+//!
+//! Invariants
+//! 1. Nothing is written.
+//! 2. No image makes it panic, loop or recurse beyond the levels of a tree.
+//! 3. Memory is bounded: see `usage`, `names`, `data` and `report` for
+//!    the parts that grow, and how far.
+
+mod content;
+mod data;
+mod findings;
+mod history;
+mod live;
+mod names;
+mod nodes;
+mod paths;
+mod report;
+mod roots;
+mod space;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+pub use findings::{Severity, What};
+pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Progress, Step};
+
+use crate::{Error, Result};
+use nenrin_device::BlockDevice;
+use report::Log;
+use std::sync::Arc;
+use usage::Usage;
+
+/// What to check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Read all content too and verify it.
+    pub data: bool,
+}
+
+/// Checks a volume that nobody has mounted, without writing to it. `progress`
+/// is called now and then.
+///
+/// # Errors
+/// [`Error::Open`] when it is no nenrin volume, or one this program cannot
+/// read; device errors while the index is read. Damage is no error: the report
+/// tells it.
+pub fn check(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CheckReport> {
+    let [device] = devices else {
+        return Err(Error::Open("this version checks volumes of one device".into()));
+    };
+    let mut log = Log::new(progress);
+    let Some(entered) = roots::enter(device, &mut log)? else {
+        return Ok(log.report);
+    };
+    let state = &entered.opened.state;
+    log.report.recovery = Some(entered.opened.report.clone());
+    let mut usage = Usage::new(state.segments.count(), entered.opened.storage.segment_blocks);
+    log.report.counts.segments = state.segments.count();
+    live::check(&entered, &mut usage, &mut log)?;
+    history::check(&entered, &mut usage, &mut log)?;
+    space::check(&entered, &mut log)?;
+    history::check_checkpoints(state, &mut log);
+    usage::check_chain(&entered, &mut log);
+    log.report.counts.live_blocks = usage.live_blocks;
+    log.report.counts.history_blocks = usage.history_blocks;
+    if entered.audit.lost == 0 {
+        usage.compare(&entered, &mut log);
+    } else {
+        let text = format!("{} nodes cannot be used", entered.audit.lost);
+        log.add(report::Finding::new(What::ChecksSkipped, text));
+    }
+    usage.other_windows(&entered, &mut log)?;
+    if options.data {
+        data::check(&entered, &mut log)?;
+    }
+    Ok(log.report)
+}

@@ -1,0 +1,183 @@
+//! The way in: superblock slots, root partials, and opening from a root in
+//! memory, as a mount would.
+
+use super::findings::What;
+use super::nodes::{self, Audit};
+use super::report::{Finding, Log};
+use crate::fs::Opened;
+use crate::recovery::{read_root_copy, recover_from};
+use crate::storage::{Storage, probe};
+use crate::{Error, MountOptions, Result};
+use nenrin_device::BlockDevice;
+use nenrin_format::node::TreeId;
+use nenrin_format::root::Root;
+use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock, segments_on};
+use nenrin_format::{BLOCK_BYTES, Generation};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Memory for index nodes while checking.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// A volume recovered in memory, and what is known of the root it came from.
+pub struct Entered {
+    pub opened: Opened,
+    pub audit: Audit,
+    /// What the root says of the chain, before anything was replayed.
+    pub superblock: Superblock,
+}
+
+/// Checks slots and roots, and opens the volume. `None` when no root can be
+/// used, which was noted then.
+pub fn enter(device: &Arc<dyn BlockDevice>, log: &mut Log<'_>) -> Result<Option<Entered>> {
+    let found = probe(device.as_ref())?;
+    let newest = found.newest()?.clone();
+    check_slots(device.as_ref(), &newest, log)?;
+    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    let options = MountOptions { read_only: true, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
+    let mut entered: Option<Entered> = None;
+    for superblock in found.roots.iter().take(2) {
+        let Some(count) = superblock.devices.first().map(|d| d.segments) else { continue };
+        if superblock.uuid != newest.uuid {
+            continue;
+        }
+        let held = segments_on(blocks, superblock.segment_blocks) >= count;
+        let audit = if held {
+            let storage = Storage::new(device.clone(), superblock.segment_blocks, count);
+            let root = read_copies(&storage, superblock, log);
+            if entered.is_some() {
+                continue;
+            }
+            root.map(|root| {
+                check_root(&storage, superblock, &root, log);
+                nodes::audit(&storage, &root, log)
+            })
+        } else {
+            None
+        };
+        let opened = recover_from(device, superblock, &found, &options, crate::RecoveryReport::default());
+        match (opened, audit) {
+            (Ok(opened), Some(audit)) => {
+                if let Some(damage) = &opened.report.damage {
+                    log.add(Finding::new(What::LogDamaged, damage.clone()));
+                }
+                entered = Some(Entered { opened, audit, superblock: superblock.clone() });
+            }
+            (Err(e @ Error::Open(_)), _) => return Err(e),
+            (Err(e), Some(_)) => {
+                let text = format!("generation {}: {e}", superblock.generation);
+                log.add(Finding::new(What::RootUnusable, text));
+            }
+            // Neither copy of the root: said already.
+            (_, None) => {}
+        }
+    }
+    Ok(entered)
+}
+
+/// The root from its copies, each of which is checked.
+fn read_copies(storage: &Storage, superblock: &Superblock, log: &mut Log<'_>) -> Option<Root> {
+    let copies = [0, 1].map(|copy| (superblock.root[copy].1, read_root_copy(storage, superblock, copy)));
+    let lost = copies.iter().all(|(_, r)| r.is_err());
+    let mut root: Option<Root> = None;
+    for (i, (addr, copy)) in copies.into_iter().enumerate() {
+        match copy {
+            Ok(r) if root.as_ref().is_some_and(|first| *first != r) => {
+                log.add(Finding::new(What::RootInvalid, "the two copies of the root differ").at(addr));
+            }
+            Ok(r) => root = root.or(Some(r)),
+            Err(e) => {
+                let what = if lost { What::RootLost } else { What::RootCopyDamaged };
+                let text = format!("copy {} of the root of generation {}: {e}", i + 1, superblock.generation);
+                if !lost || i == 0 {
+                    log.add(Finding::new(what, text).at(addr));
+                }
+            }
+        }
+    }
+    root
+}
+
+fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut Log<'_>) {
+    let mut bad = |text: String| {
+        let text = format!("generation {}: {text}", superblock.generation);
+        log.add(Finding::new(What::RootInvalid, text).at(superblock.root[0].1));
+    };
+    let mut ids = BTreeSet::new();
+    for t in &root.trees {
+        let id = t.tree;
+        if !ids.insert(id) {
+            bad(format!("tree {} is listed twice", id.0));
+        }
+        let history = id >= TreeId::HISTORY;
+        if !history && id != TreeId::LIVE && id != TreeId::SPACE {
+            bad(format!("tree {} has no meaning", id.0));
+        }
+        if history && id.0 >= root.next_tree {
+            bad(format!("history tree {} has a number that is still to be given", id.0));
+        }
+        if history && t.ptr.is_some() && (t.deaths.0 > t.deaths.1 || t.deaths.1 > root.open_cno) {
+            bad(format!("history tree {} covers deaths from {} to {}", id.0, t.deaths.0, t.deaths.1));
+        }
+    }
+    let mut segments = BTreeSet::new();
+    for (segment, _) in &root.index_segments {
+        if segment.0 >= storage.segments || !segments.insert(*segment) {
+            bad(format!("segment {segment} of the index is outside the volume or listed twice"));
+        }
+    }
+    if root.open_cno.0 != root.last_cno.0.wrapping_add(1) {
+        bad(format!("checkpoint {} is open, but the newest ever made is {}", root.open_cno, root.last_cno));
+    }
+}
+
+/// Every slot holds the newest generation that belongs there.
+fn check_slots(device: &dyn BlockDevice, newest: &Superblock, log: &mut Log<'_>) -> Result<()> {
+    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    let g = newest.generation.0;
+    for area in [0, blocks.saturating_sub(AREA_BLOCKS)] {
+        for slot in 0..SLOTS_PER_AREA {
+            let block = area + SLOT_BLOCK + slot;
+            let bytes = match device.read(block * BLOCK_BYTES as u64, BLOCK_BYTES) {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    let text = format!("the slot at block {block} of the device cannot be read: {e}");
+                    log.add(Finding::new(What::SlotDamaged, text));
+                    continue;
+                }
+            };
+            // The newest generation not above g that belongs into this slot; none before the first.
+            let back = (g % SLOTS_PER_AREA + SLOTS_PER_AREA - slot) % SLOTS_PER_AREA;
+            let expected = g.checked_sub(back).filter(|e| *e > 0).map(Generation);
+            // A mount that ended without closing may have been writing g, or the one after it.
+            let unfinished = !newest.clean && (back == 0 || back == SLOTS_PER_AREA - 1);
+            let decoded = Superblock::decode(&bytes);
+            let empty = bytes.iter().all(|b| *b == 0);
+            let finding = match (&decoded, expected) {
+                (Ok(sb), _) if sb.uuid != newest.uuid || sb.segment_blocks != newest.segment_blocks => {
+                    Some((What::SlotForeign, "belongs to another volume".to_owned()))
+                }
+                (Ok(sb), Some(e)) if sb.generation == e => None,
+                (Ok(sb), _) => {
+                    let older = sb.generation.0.checked_add(SLOTS_PER_AREA) == expected.map(|e| e.0);
+                    let what = if unfinished && older { What::SlotUnfinished } else { What::SlotStale };
+                    Some((what, format!("holds generation {}", sb.generation)))
+                }
+                (Err(_), None) if empty => None,
+                (Err(_), Some(e)) if empty => {
+                    let first = e.0 <= SLOTS_PER_AREA && unfinished;
+                    let what = if first { What::SlotUnfinished } else { What::SlotStale };
+                    Some((what, "is empty".to_owned()))
+                }
+                (Err(why), _) => {
+                    let what = if unfinished { What::SlotUnfinished } else { What::SlotDamaged };
+                    Some((what, why.to_string()))
+                }
+            };
+            if let Some((what, text)) = finding {
+                log.add(Finding::new(what, format!("the slot at block {block} of the device: {text}")));
+            }
+        }
+    }
+    Ok(())
+}

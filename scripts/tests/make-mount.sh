@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# make mount: makes, mounts, twice is harmless, a dead mount is cleared; make
+# umount undoes it and keeps the image. And what it says to try works.
+set -eu
+cd "$(dirname "$0")/../.."
+[ -e /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 77; }
+[ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || { echo "skipped: no fusermount3"; exit 77; }
+dir=$(mktemp -d)
+nenrin=$PWD/target/release/nenrin
+cleanup() {
+    for mount in "$dir/past" "$dir/mnt"; do "$nenrin" umount "$mount" >/dev/null 2>&1 || true; done
+    rm -rf "$dir"
+}
+trap cleanup EXIT
+make() { command make --no-print-directory "$@" IMAGE="$dir/test.img" SIZE=64M MNT="$dir/mnt" </dev/null; }
+
+out=$(make mount)
+tries=$(sed -n 's/^    //p' <<<"$out")
+[ "$(wc -l <<<"$tries")" = 5 ] || { echo "$out"; echo "not five lines to try"; exit 1; }
+mountpoint -q "$dir/mnt"
+before=$("$nenrin" info --json "$dir/mnt" | grep '"pid"')
+make mount >/dev/null
+after=$("$nenrin" info --json "$dir/mnt" | grep '"pid"')
+[ "$before" = "$after" ] || { echo "make mount started a second daemon"; exit 1; }
+
+# What it says to try, line by line; the last line unmounts.
+tries=${tries//mkdir -p past/mkdir -p "$dir/past"}
+tries=${tries//"$dir/test.img past"/"$dir/test.img $dir/past"}
+tries=${tries//cat past/cat "$dir/past"}
+tries=${tries//umount past/umount "$dir/past"}
+tries=${tries//make umount/make umount MNT="$dir/mnt"}
+said=$(bash -eu -c "$tries" 2>&1) || { echo "$said"; exit 1; }
+grep -q '^hello$' <<<"$said" || { echo "$said"; echo "the past does not say hello"; exit 1; }
+[ -e "$dir/test.img" ] && [ ! -e "$dir/mnt" ]
+make umount >/dev/null
+
+make mount >/dev/null
+[ "$(cat "$dir/mnt/note")" = bye ]
+pid=$("$nenrin" info --json "$dir/mnt" | sed -n 's/.*"pid": \([0-9]*\).*/\1/p')
+kill -9 "$pid"
+make mount >/dev/null
+[ "$(cat "$dir/mnt/note")" = bye ]
+make umount >/dev/null
+[ ! -e "$dir/mnt" ]
+echo "make mount and make umount work"
