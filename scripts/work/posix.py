@@ -337,10 +337,33 @@ def preallocate():
     os.close(b)
 
 
+def copied_while_written():
+    """What is written and not closed is no hole for a program that copies data only."""
+    data = random.Random(8).randbytes(700_000)
+    with open(path("growing"), "wb", buffering=0) as f:
+        for i in range(5):
+            f.write(data)
+            # Not by another program: with the end of a child the kernel sends what it keeps.
+            with open(path("growing"), "rb", buffering=0) as g, open(path("copy"), "wb", buffering=0) as h:
+                size = os.fstat(g.fileno()).st_size
+                h.truncate(size)
+                at = 0
+                while at < size:
+                    try:
+                        at = os.lseek(g.fileno(), at, os.SEEK_DATA)
+                    except OSError as e:
+                        check("lseek", e.errno == errno.ENXIO, e)
+                        break
+                    end = os.lseek(g.fileno(), at, os.SEEK_HOLE)
+                    os.pwrite(h.fileno(), os.pread(g.fileno(), end - at, at), at)
+                    at = end
+            check("a copy of an open file is whole", open(path("copy"), "rb").read() == data * (i + 1), i)
+
+
 STEPS = {
     "write": [sparse_write, mmap_write],
     "verify": [sparse_check, mmap_check],
-    "live": [two_programs, unlinked, appenders, locks, direct, preallocate],
+    "live": [two_programs, unlinked, appenders, locks, direct, preallocate, copied_while_written],
 }
 for step in STEPS[phase]:
     begin = time.monotonic()
