@@ -19,6 +19,7 @@ run_pjdfstest() {
     need useradd
     id nenrin-test >/dev/null 2>&1 || useradd -M -s /usr/sbin/nologin nenrin-test
     mkdir -p "$W/other"
+    chmod 755 "$W"   # other users come through
     cat >"$W/pjdfstest.toml" <<T
 [features]
 posix_fallocate = {}
@@ -74,9 +75,9 @@ run_fio() {
             for rw in randwrite write; do
                 common=(--name="v-$1-$rw" --directory="$MNT" --ioengine="$1" --direct="$2" --rw=$rw --bs=4k-64k --bs_unaligned=0 --size=48M
                     --iodepth=8 --verify=crc32c --verify_fatal=1 --randseed=7 --fallocate=none --output="$W/out")
-                timeout 200 fio "${common[@]}" --do_verify=0 >/dev/null 2>&1 || { cat "$W/out" >&2; wrong "$options: fio $1 $rw writing"; }
+                ( cd "$W" && timeout 200 fio "${common[@]}" --do_verify=0 ) >/dev/null 2>&1 || { cat "$W/out" >&2; wrong "$options: fio $1 $rw writing"; }
                 again "$options"
-                timeout 200 fio "${common[@]}" --verify_only >/dev/null 2>&1 || { cat "$W/out" >&2; wrong "$options: fio $1 $rw verifying"; }
+                ( cd "$W" && timeout 200 fio "${common[@]}" --verify_only ) >/dev/null 2>&1 || { cat "$W/out" >&2; wrong "$options: fio $1 $rw verifying"; }
             done
         done
         down
