@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+<<<<<<< HEAD
 # The daemon is killed with SIGKILL at random moments under SQLite and git
 # load. After each remount everything acknowledged is there, and SQLite, git
 # and nenrin check find nothing wrong.
@@ -77,3 +78,7 @@ done
 acks=$(cat "$DIR/delete.ack" "$DIR/wal.ack" "$DIR/git.ack" | tr '\n' ' ')
 down
 echo "$rounds kills, nothing acknowledged was lost (transactions: $acks)"
+=======
+# Three times SIGKILL under SQLite, git and files replaced by rename.
+exec "$(dirname "$0")/../work/kill.sh" 3
+>>>>>>> w/work

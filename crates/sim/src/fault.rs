@@ -93,11 +93,7 @@ pub fn run_with_fault<S: Subject>(config: &Config, plan: FaultPlan, tally: &mut 
         Ok(ending)
     });
     done.map_err(|what| {
-        let replay = format!(
-            "cargo run --release -p nenrin-sim -- replay {} {}",
-            config.arguments(),
-            plan.argument()
-        );
+        let replay = format!("cargo run --release -p nenrin-sim -- replay {} {}", config.arguments(), plan.argument());
         Box::new(Failure { replay, what, detail: String::new() })
     })
 }

@@ -166,7 +166,10 @@ fn report(tally: &Tally, seconds: f64, json: bool) {
         println!("{value}");
         return;
     }
-    println!("workloads          {:>10}   calls {}, refused for want of space {}", tally.workloads, tally.calls, tally.refused);
+    println!(
+        "workloads          {:>10}   calls {}, refused for want of space {}",
+        tally.workloads, tally.calls, tally.refused
+    );
     for (what, n) in &tally.activity {
         println!("  {what:<26} {n:>8}");
     }
