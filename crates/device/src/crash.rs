@@ -143,6 +143,14 @@ impl CrashDisk {
         lock(&self.state).durable.clone()
     }
 
+    /// Completes everything under way, as the kernel does for a process that
+    /// has died before anybody else can open the device.
+    pub fn complete_all(&self) {
+        for change in &mut lock(&self.state).unflushed {
+            change.completed = true;
+        }
+    }
+
     /// Switches the disk off: every request fails from now on, and requests
     /// under way are never acknowledged.
     pub fn power_off(&self) {

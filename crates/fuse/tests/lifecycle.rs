@@ -414,6 +414,23 @@ fn a_read_only_mount_changes_nothing() {
     assert_eq!(fs::read_dir(m.root()).unwrap().count(), 0);
 }
 
+/// Under writeback the kernel asks for data and holes before it sends what was
+/// written. A program that copies only data must not be told of a hole there.
+#[test]
+fn data_that_was_not_sent_is_no_hole() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, |_, options| options.cache = Cache::WriteBack) else { return };
+    let mut file = File::create(m.join("log")).unwrap();
+    for i in 1..20_i64 {
+        file.write_all(&[7; 50_000]).unwrap();
+        let size = i * 50_000;
+        let reader = File::open(m.join("log")).unwrap();
+        assert_eq!(raw::lseek(&reader, size - 40_000, libc::SEEK_DATA).unwrap(), size as u64 - 40_000);
+        assert_eq!(raw::lseek(&reader, size - 40_000, libc::SEEK_HOLE).unwrap(), size as u64);
+    }
+    assert!(toy.content("log") == vec![7; 950_000]);
+}
+
 /// Under writeback the kernel renames a file before it sends what was written
 /// to it. The name must not show anything else than that for a moment.
 #[test]
