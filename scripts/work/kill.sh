@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # kill.sh ROUNDS: the daemon dies by SIGKILL at random moments under SQLite, git and
 # files replaced by rename. After each remount everything acknowledged is there.
+# SEED=N chooses the same moments, as far as the machine keeps time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/work/lib.sh
@@ -15,6 +16,8 @@ python3 -c 'import sqlite3' 2>/dev/null || skip "python3 has no sqlite3"
 mkdir -p "$W/beside"
 round=$(cat "$W/round")
 slowest=0
+RANDOM=${SEED:=$(date +%N | sed 's/^0*//')}
+say "   SEED=$SEED"
 modes=(WAL DELETE TRUNCATE PERSIST)
 while [ "$round" -lt "$rounds" ]; do
     time_left || { say "   $round of $rounds rounds so far"; exit 75; }
