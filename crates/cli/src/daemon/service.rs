@@ -273,9 +273,9 @@ impl Service {
         let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
         let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
         drop(fs);
-        nenrin_fuse::unmount(directory).map_err(|e| {
+        leave(directory).map_err(|e| {
             let users = mounts::users(directory);
-            let busy = e.raw_os_error() == Some(libc::EBUSY) || e.to_string().contains("busy");
+            let busy = is_busy(&e);
             Fail::at(
                 directory.display(),
                 match users.as_slice() {
@@ -331,3 +331,24 @@ fn describe_mount(e: &MountError) -> Fail {
         _ => Fail::new(e.to_string()),
     }
 }
+
+fn is_busy(e: &std::io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EBUSY) || e.to_string().contains("busy")
+}
+
+/// Unmounts. The kernel lets go of the last handle a moment after its process
+/// did, so a directory that nobody is seen to use is tried again for a while.
+fn leave(directory: &Path) -> std::io::Result<()> {
+    let begin = std::time::Instant::now();
+    loop {
+        match nenrin_fuse::unmount(directory) {
+            Err(e) if is_busy(&e) && begin.elapsed() < LEAVE_TIME && mounts::users(directory).is_empty() => {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// How long a busy directory without users is tried again.
+const LEAVE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
