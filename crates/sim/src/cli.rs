@@ -9,6 +9,7 @@ use crate::workload::Profile;
 use lexopt::prelude::*;
 use nenrin_core::{Barrier, Order};
 use nenrin_format::superblock::AREA_BLOCKS;
+use std::io::Write as _;
 use std::time::Instant;
 
 /// What `--help` prints.
@@ -230,16 +231,20 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
 ///
 /// # Errors
 /// When the run itself fails.
-pub fn operations<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
+pub fn operations<S: Subject>(a: &Arguments) -> Result<(), Box<Failure>> {
+    let mut out = std::io::stdout().lock();
     let config = a.config(a.first);
     let recorded = record::<S>(&config, false)?;
     let last = a.cut[0].0.map_or(recorded.last_cut(), |k| (k + 1).min(recorded.last_cut()));
     for at in 0..last {
         let line = recorded.operation(at);
         let offset = line.split(" at ").nth(1).and_then(|o| o.parse::<u64>().ok());
-        println!("{line}{}", offset.map_or_else(String::new, |o| place(&config, o / 4096)));
+        let place = offset.map_or_else(String::new, |o| place(&config, o / 4096));
+        if writeln!(out, "{line}{place}").is_err() {
+            break;
+        }
     }
-    Ok(Tally::default())
+    Ok(())
 }
 
 /// Where a block of the device lies on the volume.

@@ -29,12 +29,13 @@ fn main() -> ExitCode {
     };
     let begin = Instant::now();
     let done = match command.as_str() {
-        "run" => cli::run::<Core>(&arguments),
-        "replay" => cli::replay::<Core>(&arguments),
-        _ => cli::operations::<Core>(&arguments),
+        "run" => cli::run::<Core>(&arguments).map(Some),
+        "replay" => cli::replay::<Core>(&arguments).map(Some),
+        _ => cli::operations::<Core>(&arguments).map(|()| None),
     };
     match done {
-        Ok(tally) => {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(tally)) => {
             cli::report(&tally, begin.elapsed().as_secs_f64(), arguments.json);
             ExitCode::SUCCESS
         }
