@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test but the soak tests, with the time of each part. Goes on after a
 # failure, so that one run shows everything that is wrong.
-#   test.sh [PART...]      parts: format lint unit scripts
+#   test.sh [PART...]      parts: format lint unit crash scripts
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh
@@ -30,6 +30,7 @@ for wanted in "${@:-all}"; do
     case "$wanted" in all | format) part format scripts/lint.sh format ;; esac
     case "$wanted" in all | lint) part lint scripts/lint.sh clippy ;; esac
     case "$wanted" in all | unit) part unit "$CARGO" test --locked --workspace --no-fail-fast --quiet ;; esac
+    case "$wanted" in all | crash) part crash scripts/crash.sh 20000 ;; esac
     case "$wanted" in all | scripts)
         part build scripts/build.sh
         for file in scripts/tests/*.sh; do

@@ -145,7 +145,15 @@ pub fn header(s: &Summary<'_>) -> Value {
 /// What a run of payload is.
 pub fn map_entry(kind: PartialKind, m: &MapEntry) -> Value {
     if kind == PartialKind::Index {
-        return json!({"tree": m.ino.get(), "level": m.level, "blocks": m.blocks.get(), "crc": crc(m.crc.get())});
+        return json!({
+            "tree": m.fork.get(),
+            "level": m.level,
+            "ino": m.ino.get(),
+            "kind": m.kind,
+            "off": m.off.get(),
+            "blocks": m.blocks.get(),
+            "crc": crc(m.crc.get()),
+        });
     }
     json!({
         "ino": m.ino.get(),

@@ -128,4 +128,26 @@ mod tests {
             );
         }
     }
+
+    /// The table of defaults in docs/DESIGN.md, as far as defaults can be seen from here.
+    #[test]
+    fn design_states_the_defaults() {
+        let design = include_str!("../../../docs/DESIGN.md");
+        let table = design.split("## 12. Defaults").nth(1).unwrap();
+        let o = nenrin_core::MountOptions::default();
+        let seconds = |nanos: u64| nanos / 1_000_000_000;
+        let mib = |bytes: usize| bytes >> 20;
+        let segment = nenrin_core::SEGMENT_BLOCKS_DEFAULT as usize * nenrin_device::BLOCK_BYTES;
+        for row in [
+            format!("| smallest volume | {}iB ", size::show_bytes(nenrin_core::bytes_min()).replace('M', " M")),
+            format!("| segment | {} MiB; ", mib(segment)),
+            format!("| commit of everything received | within {} s |", seconds(o.commit_nanos)),
+            format!("| checkpoints | every {} s ", seconds(o.checkpoint_nanos)),
+            format!("| memory for clean index nodes | {} MiB |", mib(o.cache_bytes)),
+            format!("| memory for content not yet written | {} MiB |", mib(o.dirty_bytes_max)),
+            format!("| content held in the index | files up to {} KiB |", nenrin_format::INLINE_BYTES_MAX >> 10),
+        ] {
+            assert!(table.contains(&row), "DESIGN.md does not say: {row}");
+        }
+    }
 }

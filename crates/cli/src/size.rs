@@ -49,7 +49,7 @@ pub fn show_bytes(bytes: u64) -> String {
         tenths = (tenths + 512) / 1024;
         unit += 1;
     }
-    if unit == 0 || tenths.is_multiple_of(10) || tenths >= 1000 {
+    if unit == 0 || tenths % 10 == 0 || tenths >= 1000 {
         format!("{}{}", tenths.div_ceil(10), UNITS[unit])
     } else {
         format!("{}.{}{}", tenths / 10, tenths % 10, UNITS[unit])

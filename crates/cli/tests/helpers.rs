@@ -1,4 +1,5 @@
 //! The program by its other names, as mount(8), mkfs(8) and fsck(8) call it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 mod common;
 use common::*;

@@ -47,7 +47,8 @@ fn umount(directory: &Path) -> Outcome {
     let released: Released = owner.call(&Request::Umount { directory: real })?;
     if released.released {
         owner.wait_for_end();
-    } else {
+    } else if released.mounts.iter().all(|m| m.checkpoint.is_some()) {
+        // The live state has gone, which is what a user means by unmounting.
         let places: Vec<String> = released.mounts.iter().map(|m| output::printable(&m.directory)).collect();
         output::notice(format!("the volume stays in use: also mounted at {}", places.join(" and ")));
     }

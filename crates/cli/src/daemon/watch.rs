@@ -58,6 +58,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         fs::write(&path, [0; 8192]).unwrap();
+        // The daemon has it open, so its number is given to no other file.
+        let _open = fs::File::open(&path).unwrap();
         let watch = Watch::new(&path, 8192);
         assert_eq!(watch.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
