@@ -71,6 +71,16 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Hashes of images; told by their number only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Hashes(HashSet<u64>);
+
+impl std::fmt::Debug for Hashes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} hashes", self.0.len())
+    }
+}
+
 /// What was done, for summaries.
 #[derive(Clone, Debug, Default, serde::Serialize, PartialEq, Eq)]
 pub struct Tally {
@@ -84,7 +94,7 @@ pub struct Tally {
     pub distinct: u64,
     /// Hashes of all images.
     #[serde(skip)]
-    pub hashes: HashSet<u64>,
+    pub hashes: Hashes,
     /// Mounts that recovered.
     pub recoveries: u64,
     /// Past states read back and compared.
@@ -111,7 +121,7 @@ impl Tally {
     /// Counts an image.
     fn image(&mut self, hash: u64) {
         self.images += 1;
-        self.distinct += u64::from(self.hashes.insert(hash));
+        self.distinct += u64::from(self.hashes.0.insert(hash));
     }
     fn see(&mut self, words: &[u64]) {
         self.digest = hash::of_words(&[self.digest, hash::of_words(words)]);
