@@ -19,7 +19,7 @@ use crate::workload::Workload;
 use nenrin_core::{At, Barrier, CheckpointInfo};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, Image};
 use nenrin_format::Cno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// How thoroughly a workload is cut.
@@ -71,6 +71,16 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Hashes of images; told by their number only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Hashes(HashSet<u64>);
+
+impl std::fmt::Debug for Hashes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} hashes", self.0.len())
+    }
+}
+
 /// What was done, for summaries.
 #[derive(Clone, Debug, Default, serde::Serialize, PartialEq, Eq)]
 pub struct Tally {
@@ -80,15 +90,18 @@ pub struct Tally {
     pub calls: u64,
     /// Crash images judged.
     pub images: u64,
-    /// Of these, different from all others of the same workload.
+    /// Of these, different from all others.
     pub distinct: u64,
+    /// Hashes of all images.
+    #[serde(skip)]
+    pub hashes: Hashes,
     /// Mounts that recovered.
     pub recoveries: u64,
     /// Past states read back and compared.
     pub past_states: u64,
     /// Recovered volumes used further, closed and checked.
     pub second_lives: u64,
-    /// Distinct images cut from those (counted in `distinct` too).
+    /// Images cut from those (counted in `images` too).
     pub second_images: u64,
     /// Images by kind of choice.
     pub by_choice: BTreeMap<String, u64>,
@@ -105,29 +118,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds what another one counted.
-    pub fn add(&mut self, other: &Self) {
-        self.workloads += other.workloads;
-        self.calls += other.calls;
-        self.images += other.images;
-        self.distinct += other.distinct;
-        self.recoveries += other.recoveries;
-        self.past_states += other.past_states;
-        self.second_lives += other.second_lives;
-        self.second_images += other.second_images;
-        self.refused += other.refused;
-        let maps = [
-            (&mut self.by_choice, &other.by_choice),
-            (&mut self.by_call, &other.by_call),
-            (&mut self.activity, &other.activity),
-            (&mut self.faults, &other.faults),
-        ];
-        for (mine, others) in maps {
-            for (k, n) in others {
-                *mine.entry(k.clone()).or_default() += n;
-            }
-        }
-        self.see(&[other.digest]);
+    /// Counts an image.
+    fn image(&mut self, hash: u64) {
+        self.images += 1;
+        self.distinct += u64::from(self.hashes.0.insert(hash));
     }
     fn see(&mut self, words: &[u64]) {
         self.digest = hash::of_words(&[self.digest, hash::of_words(words)]);
@@ -274,12 +268,13 @@ impl Recorded {
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
         let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
         tally.recoveries += 1;
+        let turn = tally.recoveries;
         let model = self.era(cut.at)?;
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
         oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
         let known = oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed)?;
-        let all = tally.recoveries % 32 == 0;
-        let one = (tally.recoveries as usize).checked_rem(known.len()).unwrap_or(0);
+        let all = turn % 32 == 0;
+        let one = (turn as usize).checked_rem(known.len()).unwrap_or(0);
         for (n, (cno, log)) in known.into_iter().enumerate() {
             if all || n == one {
                 past_equals(&fs, cno, |found| oracle::judge_past(cno.0, log, found))?;
@@ -321,7 +316,7 @@ impl Recorded {
                 let cut = Cut { at, choice };
                 let image = cursor.image(&CrashChoice::from_seed(choice));
                 let id = image.content_hash();
-                tally.images += 1;
+                tally.image(id);
                 *tally.by_choice.entry(choice_name(choice).to_owned()).or_default() += 1;
                 if let Some(known) = seen.get(&id) {
                     self.judge_again(cut, known).map_err(|e| self.explain::<S>(cut, e))?;
@@ -329,9 +324,8 @@ impl Recorded {
                 }
                 let content = image.content();
                 let now = self.recover::<S>(cut, image, tally).map_err(|e| self.explain::<S>(cut, e))?;
-                tally.distinct += 1;
                 tally.see(&[id, now.found.sum]);
-                if plan.deep_every > 0 && tally.distinct % plan.deep_every == 0 {
+                if plan.deep_every > 0 && (seen.len() as u64 + 1) % plan.deep_every == 0 {
                     self.second_life::<S>(cut, content, &now, plan, None, tally)?;
                 }
                 seen.insert(id, now);
@@ -400,9 +394,9 @@ impl Recorded {
             let cut2 = only.unwrap_or(Cut { at: at as usize, choice });
             cursor.advance_to(cut2.at);
             let image = cursor.image(&CrashChoice::from_seed(cut2.choice));
-            tally.see(&[image.content_hash()]);
-            tally.images += 1;
-            tally.distinct += 1;
+            let id = image.content_hash();
+            tally.see(&[id]);
+            tally.image(id);
             tally.second_images += 1;
             let before = (cut2.at < *settled).then_some(first);
             self.recover_second::<S>(cut2, model, before, image, tally).map_err(|e| {

@@ -144,11 +144,7 @@ impl<S: Subject> Broken<S> {
                 Step::Done if broken && acknowledges(&op) => {
                     return Err(format!("{op:?} was acknowledged after a failed {:?}", self.plan.kind));
                 }
-                Step::Done if matches!(op, Op::Tmpfile { .. }) => {
-                    if let Some((ino, _)) = self.run.model()?.tree.inodes.last_key_value() {
-                        workload.opened(*ino);
-                    }
-                }
+                Step::Done if matches!(op, Op::Tmpfile { .. }) => workload.opened(self.run.newest_inode()?),
                 _ => {}
             }
         }

@@ -7,6 +7,7 @@
 //! the toy with which the harness itself is tried.
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod content;

@@ -107,9 +107,10 @@ impl FileLog {
         }
     }
     fn end_hold(&mut self, start: usize, op: u32) {
-        if self.hold.take().is_some()
-            && let Some(s) = self.states.last_mut()
-        {
+        if self.hold.take().is_none() {
+            return;
+        }
+        if let Some(s) = self.states.last_mut() {
             s.visible.get_or_insert(start);
             s.ends_before.get_or_insert(op);
         }
@@ -331,9 +332,7 @@ impl Model {
     /// Time has passed: holds that are too old may be committed.
     pub fn expire_holds(&mut self, now_nanos: u64, start: usize) {
         for log in self.files.values_mut() {
-            if let Some(h) = log.hold
-                && now_nanos.saturating_sub(h.since_nanos) >= HOLD_NANOS
-            {
+            if log.hold.is_some_and(|h| now_nanos.saturating_sub(h.since_nanos) >= HOLD_NANOS) {
                 log.unsure_hold(start);
             }
         }

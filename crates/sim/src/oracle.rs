@@ -294,9 +294,8 @@ pub fn difference(model: &Model, tree: &Tree) -> String {
             let ops: Vec<u32> = log.states.iter().filter(same).map(|s| s.op).collect();
             out += &format!("{path} (inode {ino}): content as after calls {ops:?}\n");
         }
-        if let Some(log) = model.files.get(ino)
-            && !log.states.iter().any(|s| s.fingerprint == found.content.fingerprint())
-        {
+        let known = |log: &&FileLog| log.states.iter().any(|s| s.fingerprint == found.content.fingerprint());
+        if let Some(log) = model.files.get(ino).filter(|log| !known(log)) {
             out += &format!("{path} (inode {ino}): {}\n", explain(log, &found.content));
         }
     }

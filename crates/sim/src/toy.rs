@@ -161,10 +161,7 @@ impl<const WRONG: u8> Toy<WRONG> {
                 i.content = before.map(|b| b.content.clone()).unwrap_or_default();
                 i.attr.mtime = before.map_or(i.attr.btime, |b| b.attr.mtime);
                 i.attr.ctime = before.map_or(i.attr.btime, |b| b.attr.ctime);
-            } else if WRONG == broken::MIXED
-                && s.dirty.contains(ino)
-                && let Some(b) = before
-            {
+            } else if let (broken::MIXED, true, Some(b)) = (WRONG, s.dirty.contains(ino), before) {
                 i.content.write(0, &b.content.read(0, BLOCK_BYTES.min(i.content.size() as usize)));
             }
             i.attr.size = if i.attr.kind() == FileKind::Regular { i.content.size() } else { i.attr.size };
@@ -173,11 +170,12 @@ impl<const WRONG: u8> Toy<WRONG> {
         s.number += 1;
         let done = write_slot(&*self.device, WRONG, s.number, &next)
             .and_then(|()| if WRONG == broken::NO_FLUSH { Ok(()) } else { Ok(self.device.flush()?) });
-        if let Err(e) = done
-            && WRONG != broken::DEAF
-        {
-            s.failed = Some(e.to_string());
-            return Err(e);
+        match done {
+            Err(e) if WRONG != broken::DEAF => {
+                s.failed = Some(e.to_string());
+                return Err(e);
+            }
+            _ => {}
         }
         s.committed = next;
         s.dirty.retain(|i| !which.contains(i));
@@ -271,16 +269,15 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
         let mut best: Option<(u64, State)> = None;
         for number in 0..2 {
-            if let Some((n, mut state, whole)) = read_slot(&*device, slot_offset(WRONG, number))?
-                && best.as_ref().is_none_or(|b| b.0 < n)
-                && (whole || WRONG == broken::TORN)
-            {
-                if !whole && let Some(i) = state.tree.inodes.values_mut().last() {
-                    i.content = Content::default();
-                    i.attr.size = 0;
-                }
-                best = Some((n, state));
+            let Some((n, mut state, whole)) = read_slot(&*device, slot_offset(WRONG, number))? else { continue };
+            if best.as_ref().is_some_and(|b| b.0 >= n) || !whole && WRONG != broken::TORN {
+                continue;
             }
+            if let (false, Some(i)) = (whole, state.tree.inodes.values_mut().last()) {
+                i.content = Content::default();
+                i.attr.size = 0;
+            }
+            best = Some((n, state));
         }
         let Some((number, mut state)) = best else { return Err(Error::Open("no state".into())) };
         if WRONG == broken::FORGETFUL && number > 3 {

@@ -382,7 +382,7 @@ impl Tree {
                 p.attr.nlink += 1;
             }
         }
-        if is_dir && let Some(i) = self.inodes.get_mut(&ino) {
+        if let Some(i) = self.inodes.get_mut(&ino).filter(|_| is_dir) {
             i.parent = to;
         }
     }

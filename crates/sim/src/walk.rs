@@ -85,11 +85,11 @@ pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<F
                 tree.insert(inode);
             }
         }
-        if let (Some(tree), Some(names)) = (&mut keep, names)
-            && let Some(mut d) = tree.inodes.get(&dir.0).cloned()
-        {
-            d.entries.extend(names);
-            tree.insert(d);
+        if let (Some(tree), Some(names)) = (&mut keep, names) {
+            if let Some(mut d) = tree.inodes.get(&dir.0).cloned() {
+                d.entries.extend(names);
+                tree.insert(d);
+            }
         }
     }
     found.files.sort_unstable_by_key(|f| f.ino);

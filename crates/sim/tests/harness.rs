@@ -8,18 +8,16 @@ use nenrin_sim::toy::{Toy, broken};
 
 const PLAN: Plan = Plan { choices: 6, deep_every: 10, second_cuts: 6, images_max: 300 };
 
-fn cut<const WRONG: u8>(config: &Config) -> Result<Tally, String> {
-    let mut tally = Tally::default();
+fn cut<const WRONG: u8>(config: &Config, tally: &mut Tally) -> Result<(), String> {
     let recorded = record::<Toy<WRONG>>(config, false).map_err(|f| f.to_string())?;
-    recorded.cut_all::<Toy<WRONG>>(&PLAN, &mut tally).map_err(|f| format!("{f}\n{}", f.detail))?;
-    Ok(tally)
+    recorded.cut_all::<Toy<WRONG>>(&PLAN, tally).map_err(|f| format!("{f}\n{}", f.detail))
 }
 
 fn caught<const WRONG: u8>(order: Order) {
     let mut said = Vec::new();
     for seed in 0..40 {
         let config = Config { order, barrier: Barrier::Sync, ..Config::of_seed(seed) };
-        if let Err(e) = cut::<WRONG>(&config) {
+        if let Err(e) = cut::<WRONG>(&config, &mut Tally::default()) {
             said.push(e.lines().next().unwrap_or_default().to_owned());
         }
     }
@@ -33,7 +31,7 @@ fn caught<const WRONG: u8>(order: Order) {
 fn a_right_toy_passes() {
     let mut tally = Tally::default();
     for seed in 0..40 {
-        tally.add(&cut::<{ broken::NOT }>(&Config::of_seed(seed)).unwrap_or_else(|e| panic!("{e}")));
+        cut::<{ broken::NOT }>(&Config::of_seed(seed), &mut tally).unwrap_or_else(|e| panic!("{e}"));
     }
     println!("{tally:?}");
     assert!(tally.distinct > 1000);

@@ -1,331 +1,15 @@
-//! Random workloads: from a seed and the state of the model, the next call.
-//!
-//! A seed chooses a profile (what kind of program is at work) and from then on
-//! every step. The choice depends on nothing but the seed and what the file
-//! system has answered so far.
+//! The steps a workload is made of.
 
+use super::{DIRECTORY, DIRS_MAX, FILES_MAX, Later, OPEN_MAX, Profile, REGULAR, Workload};
 use crate::model::Model;
 use crate::ops::Op;
 use crate::prng::Prng;
 use crate::tree::CAPABILITY;
 use nenrin_core::{AllocateMode, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
 use nenrin_format::{Ino, Time};
-use std::collections::VecDeque;
-
-const DIRS_MAX: usize = 10;
-const FILES_MAX: usize = 28;
-const OPEN_MAX: usize = 6;
-const REGULAR: u32 = 0o100_000;
-const DIRECTORY: u32 = 0o040_000;
-
-/// What kind of program is at work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// Everything.
-    General,
-    /// Names come and go; little content.
-    Names,
-    /// Content of a few files, with many fsyncs.
-    Content,
-    /// Programs that save: write beside and rename over, truncate and write again.
-    Savers,
-    /// Checkpoints made, named, dropped and read.
-    Past,
-    /// Large files, until the volume is full and beyond.
-    Fill,
-    /// First test of the file-level journaling paper: 4 KiB blocks appended, fsync after each.
-    AppendFsync,
-    /// Second test of that paper: mkdir, create, write, truncate at random, with fsync.
-    TreeFsync,
-}
-
-impl Profile {
-    /// All of them, with how often a random seed chooses each (in 100).
-    pub const ALL: [(Self, u64); 8] = [
-        (Self::General, 36),
-        (Self::Names, 14),
-        (Self::Content, 14),
-        (Self::Savers, 14),
-        (Self::Past, 10),
-        (Self::Fill, 6),
-        (Self::AppendFsync, 3),
-        (Self::TreeFsync, 3),
-    ];
-    /// Name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::General => "general",
-            Self::Names => "names",
-            Self::Content => "content",
-            Self::Savers => "savers",
-            Self::Past => "past",
-            Self::Fill => "fill",
-            Self::AppendFsync => "append-fsync",
-            Self::TreeFsync => "tree-fsync",
-        }
-    }
-    /// The profile with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().map(|(p, _)| *p).find(|p| p.name() == name)
-    }
-    fn of_seed(rng: &mut Prng) -> Self {
-        let mut at = rng.below(100);
-        for (p, weight) in Self::ALL {
-            if at < weight {
-                return p;
-            }
-            at -= weight;
-        }
-        Self::General
-    }
-
-    /// Weights of the kinds of step, in the order of [`Step`].
-    const fn weights(self) -> [u64; STEPS] {
-        //                     crea link unli renm attr xatr writ trun allo copy open clos sync past time read save
-        match self {
-            Self::General => [10, 4, 6, 7, 5, 5, 20, 4, 4, 3, 3, 4, 9, 4, 8, 4, 4],
-            Self::Names => [26, 8, 14, 18, 6, 6, 3, 1, 0, 0, 3, 3, 6, 1, 6, 4, 1],
-            Self::Content => [3, 0, 1, 1, 1, 0, 42, 7, 8, 5, 1, 3, 18, 1, 6, 5, 1],
-            Self::Savers => [6, 3, 3, 4, 2, 2, 12, 4, 1, 1, 3, 6, 10, 2, 9, 2, 30],
-            Self::Past => [8, 3, 6, 6, 3, 3, 18, 4, 3, 3, 1, 3, 5, 22, 9, 3, 3],
-            Self::Fill => [12, 1, 8, 2, 1, 1, 46, 4, 3, 2, 1, 2, 6, 3, 6, 2, 1],
-            Self::AppendFsync => [1, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 6, 1, 0],
-            Self::TreeFsync => [30, 0, 0, 0, 0, 0, 30, 15, 0, 0, 0, 0, 20, 0, 4, 1, 0],
-        }
-    }
-}
-
-const STEPS: usize = 17;
-
-#[derive(Clone, Copy)]
-enum Step {
-    Create,
-    Link,
-    Unlink,
-    Rename,
-    Attr,
-    Xattr,
-    Write,
-    Truncate,
-    Allocate,
-    Copy,
-    Open,
-    Close,
-    Sync,
-    Past,
-    Time,
-    Read,
-    Save,
-}
-
-const ORDER: [Step; STEPS] = [
-    Step::Create,
-    Step::Link,
-    Step::Unlink,
-    Step::Rename,
-    Step::Attr,
-    Step::Xattr,
-    Step::Write,
-    Step::Truncate,
-    Step::Allocate,
-    Step::Copy,
-    Step::Open,
-    Step::Close,
-    Step::Sync,
-    Step::Past,
-    Step::Time,
-    Step::Read,
-    Step::Save,
-];
-
-/// A step that waits for what the step before it has made.
-#[derive(Clone, Debug)]
-enum Later {
-    Do(Op),
-    /// On the file that has this name by then.
-    Open(u64, Vec<u8>),
-    Write(u64, Vec<u8>, usize),
-    Fsync(u64, Vec<u8>),
-    Close(u64, Vec<u8>),
-}
-
-/// What a run may contain beyond the calls themselves.
-#[derive(Clone, Copy, Debug)]
-pub struct Allow {
-    /// Clean unmounts in between.
-    pub remount: bool,
-    /// Deaths of the process in between.
-    pub kill: bool,
-}
-
-/// A workload under way.
-#[derive(Clone, Debug)]
-pub struct Workload {
-    rng: Prng,
-    /// The kind of program.
-    pub profile: Profile,
-    allow: Allow,
-    open: Vec<u64>,
-    later: VecDeque<Later>,
-    write_id: u32,
-    live_bytes_max: u64,
-}
 
 impl Workload {
-    /// The workload of `seed` on a volume of `volume_bytes`.
-    #[must_use]
-    pub fn new(seed: u64, volume_bytes: u64, allow: Allow, profile: Option<Profile>) -> Self {
-        let mut rng = Prng::stream(seed, 1);
-        let chosen = Profile::of_seed(&mut rng);
-        let profile = profile.unwrap_or(chosen);
-        let share = if profile == Profile::Fill { 2 } else { 8 };
-        Self {
-            rng,
-            profile,
-            allow,
-            open: Vec::new(),
-            later: VecDeque::new(),
-            write_id: 0,
-            live_bytes_max: volume_bytes / share,
-        }
-    }
-
-    /// All handles are gone: the volume was unmounted, or its process died.
-    pub fn handles_lost(&mut self) {
-        self.open.clear();
-        self.later.clear();
-    }
-
-    /// A temporary file was made and is open.
-    pub fn opened(&mut self, ino: u64) {
-        self.open.push(ino);
-    }
-
-    /// The next step.
-    pub fn next(&mut self, model: &Model) -> Op {
-        while let Some(l) = self.later.pop_front() {
-            if let Some(op) = self.resolve(l, model) {
-                return op;
-            }
-        }
-        for _ in 0..50 {
-            if let Some(op) = self.fresh(model) {
-                return op;
-            }
-        }
-        Op::Tick
-    }
-
-    fn resolve(&mut self, later: Later, model: &Model) -> Option<Op> {
-        let find = |parent: u64, name: &[u8]| {
-            let ino = model.tree.inodes.get(&parent)?.entries.get(name).copied()?;
-            (model.tree.inodes.get(&ino)?.attr.kind() == FileKind::Regular).then_some(ino)
-        };
-        Some(match later {
-            Later::Do(op) => op,
-            Later::Open(parent, name) => {
-                let ino = find(parent, &name)?;
-                self.open.push(ino);
-                Op::Open { ino }
-            }
-            Later::Write(parent, name, bytes) => {
-                let ino = find(parent, &name)?;
-                let offset = model.tree.inodes.get(&ino)?.content.size();
-                self.write(ino, offset, bytes)
-            }
-            Later::Fsync(parent, name) => Op::Fsync { ino: find(parent, &name)?, callback: self.rng.chance(50) },
-            Later::Close(parent, name) => self.close(find(parent, &name)?)?,
-        })
-    }
-
-    fn fresh(&mut self, model: &Model) -> Option<Op> {
-        if self.profile == Profile::AppendFsync {
-            return self.append_fsync(model);
-        }
-        if self.allow.remount && self.rng.below(400) == 0 {
-            return Some(Op::Remount);
-        }
-        if self.allow.kill && self.rng.below(400) == 0 {
-            return Some(Op::Kill);
-        }
-        let weights = self.profile.weights();
-        let mut at = self.rng.below(weights.iter().sum());
-        let mut step = Step::Time;
-        for (s, w) in ORDER.into_iter().zip(weights) {
-            if at < w {
-                step = s;
-                break;
-            }
-            at -= w;
-        }
-        match step {
-            Step::Create => self.create(model),
-            Step::Link => self.link(model),
-            Step::Unlink => self.unlink(model),
-            Step::Rename => self.rename(model),
-            Step::Attr => self.attr(model),
-            Step::Xattr => self.xattr(model),
-            Step::Write => self.some_write(model),
-            Step::Truncate => self.truncate(model),
-            Step::Allocate => self.allocate(model),
-            Step::Copy => self.copy(model),
-            Step::Open => self.open(model),
-            Step::Close => {
-                let ino = *self.rng.pick(&self.open)?;
-                self.close(ino)
-            }
-            Step::Sync => self.sync(model),
-            Step::Past => self.past(model),
-            Step::Time => Some(self.time()),
-            Step::Read => self.read(model),
-            Step::Save => self.save(model),
-        }
-    }
-
-    // -- choosing objects
-
-    fn dirs(model: &Model) -> Vec<u64> {
-        let is = |i: &crate::tree::Inode| i.attr.kind() == FileKind::Directory && i.attr.nlink > 0;
-        model.tree.inodes.iter().filter(|(_, i)| is(i)).map(|(n, _)| *n).collect()
-    }
-    fn dir(&mut self, model: &Model) -> u64 {
-        self.rng.pick(&Self::dirs(model)).copied().unwrap_or(Ino::ROOT.0)
-    }
-    fn files(model: &Model) -> Vec<u64> {
-        model.tree.inodes.iter().filter(|(_, i)| i.attr.kind() == FileKind::Regular).map(|(n, _)| *n).collect()
-    }
-    fn file(&mut self, model: &Model) -> Option<u64> {
-        if self.rng.chance(25)
-            && let Some(ino) = self.rng.pick(&self.open)
-        {
-            return Some(*ino);
-        }
-        self.rng.pick(&Self::files(model)).copied()
-    }
-    fn name(&mut self) -> Vec<u8> {
-        match self.rng.below(40) {
-            0 => vec![b'n'; 255],
-            1 => "年輪".as_bytes().to_vec(),
-            2 => vec![0xff, 0x80, b'x'],
-            _ => vec![b'a' + self.rng.below(18) as u8],
-        }
-    }
-    fn entry(&mut self, model: &Model) -> Option<(u64, Vec<u8>, u64)> {
-        let mut all: Vec<(u64, &Vec<u8>, u64)> = Vec::new();
-        for (dir, d) in &model.tree.inodes {
-            all.extend(d.entries.iter().map(|(name, ino)| (*dir, name, *ino)));
-        }
-        self.rng.pick(&all).map(|(d, n, i)| (*d, (*n).clone(), *i))
-    }
-    fn live_bytes(model: &Model) -> u64 {
-        model.tree.inodes.values().map(|i| i.content.pages().count() as u64 * 4096).sum()
-    }
-
-    // -- steps
-
-    fn create(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn create(&mut self, model: &Model) -> Option<Op> {
         let (uid, gid) = (self.rng.below(3) as u32 * 1000, self.rng.below(2) as u32 * 100);
         if self.rng.chance(5) && self.open.len() < OPEN_MAX {
             return Some(Op::Tmpfile { mode: REGULAR | 0o600, uid, gid });
@@ -356,12 +40,12 @@ impl Workload {
         Some(Op::Create { parent, name, mode, uid, gid, rdev, target })
     }
 
-    fn link(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn link(&mut self, model: &Model) -> Option<Op> {
         let ino = if self.rng.chance(80) { self.file(model)? } else { self.entry(model)?.2 };
         Some(Op::Link { ino, parent: self.dir(model), name: self.name() })
     }
 
-    fn unlink(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn unlink(&mut self, model: &Model) -> Option<Op> {
         let (parent, name, ino) = self.entry(model)?;
         if model.tree.inodes.get(&ino)?.attr.kind() == FileKind::Directory {
             return Some(Op::Rmdir { parent, name });
@@ -369,7 +53,7 @@ impl Workload {
         Some(Op::Unlink { parent, name })
     }
 
-    fn rename(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn rename(&mut self, model: &Model) -> Option<Op> {
         let (from, old, _) = self.entry(model)?;
         let mode = match self.rng.below(10) {
             0 => RenameMode::NoReplace,
@@ -383,7 +67,7 @@ impl Workload {
         Some(Op::Rename { from, old, to, new, mode })
     }
 
-    fn attr(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn attr(&mut self, model: &Model) -> Option<Op> {
         let ino = if self.rng.chance(70) { self.file(model)? } else { self.entry(model)?.2 };
         let mut set = SetAttr::default();
         match self.rng.below(5) {
@@ -403,7 +87,7 @@ impl Workload {
         Some(Op::SetAttr { ino, set })
     }
 
-    fn xattr(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn xattr(&mut self, model: &Model) -> Option<Op> {
         let dirs = self.rng.chance(30);
         let ino = if dirs { self.dir(model) } else { self.file(model)? };
         let names: [&[u8]; 4] = [b"user.a", b"user.long.name.of.an.attribute", CAPABILITY, b"trusted.t"];
@@ -422,12 +106,12 @@ impl Workload {
         Some(Op::SetXattr { ino, name, value: crate::content::pattern(id, 0, bytes), mode: mode[self.rng.index(5)] })
     }
 
-    fn next_id(&mut self) -> u32 {
+    pub(super) fn next_id(&mut self) -> u32 {
         self.write_id += 1;
         self.write_id
     }
 
-    fn size(&mut self) -> usize {
+    pub(super) fn size(&mut self) -> usize {
         let large = if self.profile == Profile::Fill { 25 } else { 4 };
         if self.rng.chance(large) {
             let most = if self.rng.chance(20) { 1 << 20 } else { 128 * 1024 };
@@ -443,11 +127,11 @@ impl Workload {
         }
     }
 
-    fn write(&mut self, ino: u64, offset: u64, bytes: usize) -> Op {
+    pub(super) fn write(&mut self, ino: u64, offset: u64, bytes: usize) -> Op {
         Op::Write { ino, offset, bytes, id: self.next_id() }
     }
 
-    fn offset(&mut self, size: u64) -> u64 {
+    pub(super) fn offset(&mut self, size: u64) -> u64 {
         match self.rng.below(100) {
             0..=39 => size,
             40..=59 => self.rng.below(size + 1),
@@ -460,7 +144,7 @@ impl Workload {
         }
     }
 
-    fn some_write(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn some_write(&mut self, model: &Model) -> Option<Op> {
         if Self::live_bytes(model) > self.live_bytes_max && self.rng.chance(80) {
             return if self.rng.chance(50) { self.unlink(model) } else { self.truncate(model) };
         }
@@ -474,7 +158,7 @@ impl Workload {
         Some(op)
     }
 
-    fn truncate(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn truncate(&mut self, model: &Model) -> Option<Op> {
         let ino = self.file(model)?;
         let size = model.tree.inodes.get(&ino)?.content.size();
         let to = match self.rng.below(10) {
@@ -486,7 +170,7 @@ impl Workload {
         Some(Op::SetAttr { ino, set: SetAttr { size: Some(to), ..SetAttr::default() } })
     }
 
-    fn allocate(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn allocate(&mut self, model: &Model) -> Option<Op> {
         let ino = self.file(model)?;
         let size = model.tree.inodes.get(&ino)?.content.size();
         let mode = match self.rng.below(10) {
@@ -505,7 +189,7 @@ impl Workload {
         Some(Op::Allocate { ino, mode, offset, bytes })
     }
 
-    fn copy(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn copy(&mut self, model: &Model) -> Option<Op> {
         let (from, to) = (self.file(model)?, self.file(model)?);
         let size = |ino: u64| model.tree.inodes.get(&ino).map(|i| i.content.size());
         let mut from_offset = self.rng.below(size(from)?.min(300_000) + 1);
@@ -519,7 +203,7 @@ impl Workload {
         Some(Op::CopyRange { from, from_offset, to, to_offset, bytes })
     }
 
-    fn open(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn open(&mut self, model: &Model) -> Option<Op> {
         if self.open.len() >= OPEN_MAX {
             return None;
         }
@@ -528,13 +212,13 @@ impl Workload {
         Some(Op::Open { ino })
     }
 
-    fn close(&mut self, ino: u64) -> Option<Op> {
+    pub(super) fn close(&mut self, ino: u64) -> Option<Op> {
         let at = self.open.iter().position(|o| *o == ino)?;
         self.open.swap_remove(at);
         Some(if self.rng.chance(90) { Op::Close { ino } } else { Op::Release { ino } })
     }
 
-    fn sync(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn sync(&mut self, model: &Model) -> Option<Op> {
         Some(match self.rng.below(10) {
             0 => Op::SyncAll,
             1 => Op::Fsync { ino: self.dir(model), callback: self.rng.chance(50) },
@@ -542,7 +226,7 @@ impl Workload {
         })
     }
 
-    fn past(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn past(&mut self, model: &Model) -> Option<Op> {
         let here: Vec<(u64, bool)> = model
             .checkpoints
             .iter()
@@ -565,7 +249,7 @@ impl Workload {
         }
     }
 
-    fn time(&mut self) -> Op {
+    pub(super) fn time(&mut self) -> Op {
         let nanos = match self.rng.below(100) {
             0..=59 => 1_000_000 + self.rng.below(300_000_000),
             60..=84 => 100_000_000 + self.rng.below(2_000_000_000),
@@ -581,7 +265,7 @@ impl Workload {
         Op::Advance { nanos }
     }
 
-    fn read(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn read(&mut self, model: &Model) -> Option<Op> {
         if self.rng.chance(20) {
             return Some(Op::List { dir: self.dir(model) });
         }
@@ -594,7 +278,7 @@ impl Workload {
     }
 
     /// How programs replace a file.
-    fn save(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn save(&mut self, model: &Model) -> Option<Op> {
         let (parent, name, ino) = self.entry(model)?;
         if model.tree.inodes.get(&ino)?.attr.kind() != FileKind::Regular || self.open.len() >= OPEN_MAX {
             return None;
@@ -634,7 +318,7 @@ impl Workload {
     }
 
     /// Something else happens in between.
-    fn noise(&mut self, model: &Model) {
+    pub(super) fn noise(&mut self, model: &Model) {
         let other = match self.rng.below(6) {
             0 => self.file(model).map(|ino| Op::Fsync { ino, callback: false }),
             1 => Some(Op::SyncAll),
@@ -648,7 +332,7 @@ impl Workload {
         self.later.extend(other.map(Later::Do));
     }
 
-    fn append_fsync(&mut self, model: &Model) -> Option<Op> {
+    pub(super) fn append_fsync(&mut self, model: &Model) -> Option<Op> {
         let files = Self::files(model);
         if files.is_empty() || (files.len() < 3 && self.rng.chance(5)) {
             let name = self.name();

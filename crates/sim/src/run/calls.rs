@@ -1,0 +1,209 @@
+//! The calls that need more than one line, on both sides.
+
+use super::{Check, Run, Step};
+use crate::ops::Op;
+use crate::subject::Subject;
+use crate::tree::Fresh;
+use crate::walk::is_past_end;
+use nenrin_core::{At, Clock, Error, NewInode, Order, RenameMode, Seek, SetAttr};
+use nenrin_format::{Ino, Time};
+use std::sync::{Arc, Mutex, PoisonError};
+
+impl<S: Subject> Run<S> {
+    pub(super) fn create(&mut self, op: &Op, start: usize, now: Time) -> Check {
+        let (place, mode, uid, gid, rdev, target) = match op {
+            Op::Create { parent, name, mode, uid, gid, rdev, target } => {
+                (Some((*parent, name.as_slice())), *mode, *uid, *gid, *rdev, target.clone())
+            }
+            Op::Tmpfile { mode, uid, gid } => (None, *mode, *uid, *gid, 0, Vec::new()),
+            _ => return Err("not a creation".to_owned()),
+        };
+        let new = NewInode { mode, uid, gid, rdev, target: &target };
+        let got = match place {
+            Some((parent, name)) => self.fs()?.create(Ino(parent), name, &new),
+            None => self.fs()?.tmpfile(&new),
+        };
+        let ino = got.as_ref().map_or(0, |a| a.ino.0);
+        if got.is_ok() && self.model()?.files.contains_key(&ino) {
+            return Err(format!("inode number {ino} is given a second time"));
+        }
+        let fresh = Fresh { ino, mode, uid, gid, rdev, target: target.clone() };
+        let parent = place.map_or(0, |p| p.0);
+        self.namespace(got.map(drop), start, &[ino, parent], |t| {
+            t.create(place, &fresh, now)?;
+            if place.is_none() {
+                t.retain(ino);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        mode: RenameMode,
+        start: usize,
+        now: Time,
+    ) -> Check {
+        let got = self.fs()?.rename(Ino(from.0), from.1, Ino(to.0), to.1, mode);
+        let source = self.entry(from.0, from.1)?.unwrap_or(0);
+        let target = self.entry(to.0, to.1)?.unwrap_or(0);
+        let touched = [source, target, from.0, to.0];
+        let step =
+            self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
+        if matches!(step, Step::Done) && target != 0 && source != target {
+            self.model()?.carry(source, start, true);
+            if mode == RenameMode::Exchange {
+                self.model()?.carry(target, start, true);
+            }
+        }
+        Ok(step)
+    }
+
+    pub(super) fn setattr(&mut self, ino: u64, set: &SetAttr, start: usize, now: Time) -> Check {
+        let got = self.fs()?.setattr(Ino(ino), set).map(drop);
+        if set.size.is_none() {
+            return self.namespace(got, start, &[ino], |t| t.setattr(ino, set, now));
+        }
+        let nanos = self.clock.monotonic_nanos();
+        if set.size == Some(0) && got.is_ok() {
+            self.model()?.hold(ino, nanos);
+        }
+        self.content(got, ino, start, |t| t.setattr(ino, set, now))
+    }
+
+    pub(super) fn write(&mut self, ino: u64, offset: u64, data: &[u8], start: usize, now: Time) -> Check {
+        let got = self.fs()?.write(Ino(ino), offset, data, 1000);
+        let accepted = match &got {
+            Ok(n) if *n > data.len() => return Err(format!("{n} of {} bytes written", data.len())),
+            Ok(n) => data.get(..*n).unwrap_or_default(),
+            Err(_) => data,
+        };
+        let short = accepted.len() < data.len();
+        if short && accepted.is_empty() {
+            return Err("nothing was written, without an error".to_owned());
+        }
+        let step = self.content(got, ino, start, |t| t.write(ino, offset, accepted, now))?;
+        Ok(if short { Step::Refused } else { step })
+    }
+
+    pub(super) fn copy(&mut self, from: (u64, u64), to: (u64, u64), bytes: u64, start: usize, now: Time) -> Check {
+        let got = self.fs()?.copy_range((Ino(from.0), from.1), (Ino(to.0), to.1), bytes, 1000);
+        if matches!(got, Err(Error::NoSpace | Error::Failed(_) | Error::Device(_))) {
+            return self.answer(got, Ok(()));
+        }
+        if matches!(got, Err(Error::NotSupported)) {
+            return Ok(Step::Denied);
+        }
+        let data = match (&got, self.model()?.tree.copy_source(from, to, bytes)) {
+            (Ok(n), Ok(data)) if *n as usize <= data.len() && (*n > 0 || data.is_empty()) => {
+                data.get(..*n as usize).unwrap_or_default().to_vec()
+            }
+            (Ok(n), Ok(data)) => return Err(format!("{n} bytes copied of {}", data.len())),
+            (_, want) => return self.answer(got, want),
+        };
+        if data.is_empty() {
+            return Ok(Step::Done);
+        }
+        self.content(got, to.0, start, |t| t.write(to.0, to.1, &data, now))
+    }
+
+    pub(super) fn fsync(&mut self, ino: u64, callback: bool, start: usize) -> Check {
+        match self.options.order {
+            Order::Relaxed => self.model()?.flush(ino, start),
+            Order::Strict => self.model()?.end_holds(start),
+        }
+        let fs = self.fs()?;
+        let got = if callback {
+            let slot = Arc::new(Mutex::new(None));
+            let inner = Arc::clone(&slot);
+            fs.fsync(
+                Ino(ino),
+                Box::new(move |r| {
+                    *inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(r);
+                }),
+            );
+            let answer = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            answer.ok_or("fsync did not call back, though nothing else is under way")?
+        } else {
+            fs.fsync_wait(Ino(ino))
+        };
+        let want = self.model()?.tree.inode(ino).map(drop);
+        let step = self.answer(got, want)?;
+        if matches!(step, Step::Done) {
+            let end = self.disk.cut_points();
+            match self.options.order {
+                Order::Relaxed => self.model()?.fsynced(ino, end),
+                Order::Strict => self.model()?.synced(end),
+            }
+        }
+        Ok(step)
+    }
+
+    pub(super) fn tick(&mut self, start: usize) -> Check {
+        let now = self.clock.monotonic_nanos();
+        self.model()?.expire_holds(now, start);
+        let got = self.fs()?.tick();
+        let step = self.answer(got, Ok(()))?;
+        let end = self.disk.cut_points();
+        if !matches!(step, Step::Done) {
+            self.model()?.passing_checkpoint(false, None, start, end);
+            return Ok(step);
+        }
+        let due = now.saturating_sub(self.options.commit_nanos);
+        while self.marks.front().is_some_and(|(at, _)| *at <= due) {
+            if let Some((_, mark)) = self.marks.pop_front() {
+                self.model()?.mark_reached(&mark, end);
+            }
+        }
+        Ok(step)
+    }
+
+    pub(super) fn seek(&mut self, ino: u64, offset: u64) -> Check {
+        let fs = self.fs()?;
+        let data = fs.seek(At::Live, Ino(ino), offset, Seek::Data);
+        let hole = fs.seek(At::Live, Ino(ino), offset, Seek::Hole);
+        let content = self.model()?.tree.inode(ino).map(|i| i.content.clone()).unwrap_or_default();
+        let skipped = match &data {
+            Ok(at) if *at >= offset && *at < content.size() => *at,
+            Err(e) if is_past_end(e) => content.size(),
+            other => return Err(format!("next data from {offset}: {other:?} of {}", content.size())),
+        };
+        if !content.is_zero(offset, skipped.max(offset)) {
+            return Err(format!("data between {offset} and {skipped} is said to be a hole"));
+        }
+        match &hole {
+            Ok(at) if *at >= offset && *at <= content.size() && offset < content.size() => {}
+            Err(e) if is_past_end(e) && offset >= content.size() => {}
+            other => return Err(format!("next hole from {offset}: {other:?} of {}", content.size())),
+        }
+        Ok(Step::Done)
+    }
+
+    /// Listing in small pieces gives every entry once.
+    pub(super) fn list(&mut self, dir: u64) -> Check {
+        let mut got: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let before = got.len();
+            let listing = self.fs()?.readdir(At::Live, Ino(dir), cookie, &mut |e| {
+                cookie = e.cookie;
+                got.push((e.name, e.ino.0));
+                got.len() < before + 3
+            });
+            if let Err(e) = listing {
+                let want = self.model()?.tree.inode(dir).map(drop);
+                return self.answer(Err::<(), _>(e), want);
+            }
+            if got.len() == before {
+                break;
+            }
+        }
+        got.retain(|(name, _)| name != b"." && name != b"..");
+        got.sort();
+        let entries = &self.model()?.tree.inode(dir).map_err(|e| e.to_string())?.entries;
+        let want: Vec<(Vec<u8>, u64)> = entries.iter().map(|(n, i)| (n.clone(), *i)).collect();
+        if got == want { Ok(Step::Done) } else { Err(format!("listed {got:?}, should be {want:?}")) }
+    }
+}

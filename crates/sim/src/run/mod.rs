@@ -1,0 +1,427 @@
+//! Carries out a workload on a file system and on the model, call by call, and
+//! compares every answer.
+//!
+//! Invariants
+//! 1. A call that reports an error has changed nothing (checked by what later
+//!    calls and the final walk see).
+//! 2. `eras` holds one model per mount that had to find its state in the log;
+//!    the last one is live. Each knows from which device operation on its
+//!    starting state is durable.
+
+mod calls;
+mod compare;
+mod past;
+
+use crate::clock::VirtualClock;
+use crate::content::pattern;
+use crate::hash;
+use crate::model::{Mark, Model};
+use crate::ops::Op;
+use crate::oracle::{self, Rules};
+use crate::subject::Subject;
+use crate::tree::Tree;
+use crate::walk::walk;
+use crate::workload::Workload;
+use nenrin_core::{At, Barrier, CheckpointInfo, Clock, Error, MountOptions};
+use nenrin_device::{BlockDevice, CrashDisk};
+use nenrin_format::Ino;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Step {
+    /// Well, as the model says.
+    Done,
+    /// With the error that the model says.
+    Denied,
+    /// No space.
+    Refused,
+    /// The volume has failed and says so.
+    Failed(Error),
+}
+
+/// What keeps a mounted file system and its model together.
+pub struct Run<S> {
+    fs: Option<S>,
+    /// What the file system is told to write to.
+    device: Arc<dyn BlockDevice>,
+    /// What counts its operations.
+    pub disk: Arc<CrashDisk>,
+    /// Its time.
+    pub clock: Arc<VirtualClock>,
+    options: MountOptions,
+    /// Device operation from which on the state is durable, and the model.
+    pub eras: Vec<(usize, Model)>,
+    marks: VecDeque<(u64, Mark)>,
+    listed: Vec<CheckpointInfo>,
+    /// Checkpoints cut in this mount that the model knows of.
+    cuts_known: u64,
+    /// Hash of all calls and answers.
+    pub digest: u64,
+    /// Calls by kind: made, and refused.
+    pub calls: BTreeMap<&'static str, (u64, u64)>,
+    /// What the file system has done inside, over all mounts.
+    pub activity: BTreeMap<&'static str, u64>,
+    /// The last calls, for a failure.
+    pub trace: Option<Vec<String>>,
+}
+
+type Check = Result<Step, String>;
+
+impl<S: Subject> Run<S> {
+    /// Formats `disk` and mounts it through `device`.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn format(
+        disk: Arc<CrashDisk>,
+        device: Arc<dyn BlockDevice>,
+        segment_blocks: u32,
+        options: MountOptions,
+    ) -> Result<Self, String> {
+        let clock = Arc::new(VirtualClock::new());
+        let (plain, time): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (disk.clone(), clock.clone());
+        S::mkfs(&plain, &time, segment_blocks).map_err(|e| format!("mkfs: {e}"))?;
+        clock.advance(1_000_000);
+        let durable = disk.cut_points();
+        Self::mount(disk, device, clock, options, Some(durable))
+    }
+
+    /// Mounts what is on `disk` and takes what is found for granted, from
+    /// `durable` device operations on or, without that, as soon as it is mounted.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn mount(
+        disk: Arc<CrashDisk>,
+        device: Arc<dyn BlockDevice>,
+        clock: Arc<VirtualClock>,
+        options: MountOptions,
+        durable: Option<usize>,
+    ) -> Result<Self, String> {
+        let mut run = Self {
+            fs: None,
+            device,
+            disk,
+            clock,
+            options,
+            eras: Vec::new(),
+            marks: VecDeque::new(),
+            listed: Vec::new(),
+            cuts_known: 0,
+            digest: 0,
+            calls: BTreeMap::new(),
+            activity: BTreeMap::new(),
+            trace: None,
+        };
+        run.open()?;
+        let durable = durable.unwrap_or_else(|| run.disk.cut_points());
+        run.adopt(durable)?;
+        Ok(run)
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let fs = S::open(Arc::clone(&self.device), self.clock.clone(), self.options.clone());
+        self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
+        self.cuts_known = 0;
+        Ok(())
+    }
+
+    /// A new era begins with what the mount shows.
+    fn adopt(&mut self, durable: usize) -> Result<(), String> {
+        let mut tree = Tree::default();
+        let fs = self.fs()?;
+        walk(fs, At::Live, Some(&mut tree))?;
+        let mut model = Model::new(tree, durable);
+        let listed = fs.checkpoints();
+        for info in &listed {
+            let found = walk(fs, At::Past(info.cno), None).map_err(|e| format!("checkpoint {}: {e}", info.cno))?;
+            model.adopt_checkpoint(info, &found, durable);
+        }
+        self.listed = listed;
+        self.marks.clear();
+        self.eras.push((durable, model));
+        Ok(())
+    }
+
+    /// The mounted file system.
+    ///
+    /// # Errors
+    /// When it is not mounted.
+    pub fn fs(&self) -> Result<&S, String> {
+        self.fs.as_ref().ok_or_else(|| "not mounted".to_owned())
+    }
+
+    /// The live model.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn model(&mut self) -> Result<&mut Model, String> {
+        self.eras.last_mut().map(|e| &mut e.1).ok_or_else(|| "no model".to_owned())
+    }
+
+    /// Mounts again after a close and compares everything.
+    ///
+    /// # Errors
+    /// What is not as it was.
+    pub fn reopen(&mut self) -> Result<(), String> {
+        let start = self.disk.cut_points();
+        self.compare_after_close(start)
+    }
+
+    /// Lets go of the file system without a word, as a killed process does.
+    pub fn forget(&mut self) {
+        if let Some(fs) = self.fs.take() {
+            for (what, n) in fs.activity() {
+                *self.activity.entry(what).or_default() += n;
+            }
+        }
+    }
+
+    /// Runs `steps` steps of `workload`. Stops early when the volume fails.
+    ///
+    /// # Errors
+    /// The first answer that was wrong.
+    pub fn steps(&mut self, workload: &mut Workload, steps: usize) -> Result<Option<Error>, String> {
+        for n in 0..steps {
+            let op = workload.next(self.model()?);
+            let handles_lost = matches!(op, Op::Remount | Op::Kill);
+            let before = self.disk.cut_points();
+            let step = self.step(&op).map_err(|e| format!("call {n} {op:?}: {e}"))?;
+            if let Some(trace) = &mut self.trace {
+                trace.push(format!("{before}..{} {op:?}: {step:?}", self.disk.cut_points()));
+            }
+            if handles_lost {
+                workload.handles_lost();
+            }
+            if let (Op::Tmpfile { .. }, Step::Done) = (&op, &step) {
+                workload.opened(self.newest_inode()?);
+            }
+            if let Step::Failed(e) = step {
+                return Ok(Some(e));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The inode made last.
+    ///
+    /// # Errors
+    /// When there is no model.
+    pub fn newest_inode(&mut self) -> Result<u64, String> {
+        Ok(self.model()?.tree.inodes.last_key_value().map_or(0, |(ino, _)| *ino))
+    }
+
+    /// One call.
+    ///
+    /// # Errors
+    /// When the answer is not the model's.
+    pub fn step(&mut self, op: &Op) -> Check {
+        self.clock.advance(10_000);
+        let start = self.disk.cut_points();
+        self.model()?.begin(start);
+        let step = self.dispatch(op, start)?;
+        if matches!(step, Step::Failed(_)) {
+            let now = self.fs()?.checkpoints();
+            for old in std::mem::take(&mut self.listed) {
+                if !now.iter().any(|c| c.cno == old.cno) {
+                    self.model()?.checkpoint_gone(old.cno.0, start);
+                }
+            }
+        } else {
+            self.compare_checkpoints(op, start)?;
+        }
+        let count = self.calls.entry(op.kind()).or_default();
+        count.0 += 1;
+        count.1 += u64::from(matches!(step, Step::Refused));
+        let sum = self.model()?.tree.sum();
+        let end = self.disk.cut_points() as u64;
+        let kind = hash::of_bytes(0, op.kind().as_bytes());
+        self.digest = hash::of_words(&[self.digest, kind, start as u64, end, sum]);
+        Ok(step)
+    }
+
+    fn dispatch(&mut self, op: &Op, start: usize) -> Check {
+        let now = self.clock.wall();
+        match op {
+            Op::Create { .. } | Op::Tmpfile { .. } => self.create(op, start, now),
+            Op::Link { ino, parent, name } => {
+                let got = self.fs()?.link(Ino(*ino), Ino(*parent), name).map(drop);
+                let open = self.model()?.tree.inode(*ino).is_ok_and(|i| i.uses > 0);
+                let step = self.namespace(got, start, &[*ino, *parent], |t| t.link(*ino, *parent, name, now))?;
+                if matches!(step, Step::Done) {
+                    self.model()?.carry(*ino, start, open);
+                }
+                Ok(step)
+            }
+            Op::Unlink { parent, name } => {
+                let got = self.fs()?.unlink(Ino(*parent), name);
+                let ino = self.entry(*parent, name)?.unwrap_or(0);
+                self.namespace(got, start, &[ino, *parent], |t| t.unlink(*parent, name, now).map(drop))
+            }
+            Op::Rmdir { parent, name } => {
+                let got = self.fs()?.rmdir(Ino(*parent), name);
+                let ino = self.entry(*parent, name)?.unwrap_or(0);
+                self.namespace(got, start, &[ino, *parent], |t| t.rmdir(*parent, name, now).map(drop))
+            }
+            Op::Rename { from, old, to, new, mode } => self.rename((*from, old), (*to, new), *mode, start, now),
+            Op::SetAttr { ino, set } => self.setattr(*ino, set, start, now),
+            Op::SetXattr { ino, name, value, mode } => {
+                let got = self.fs()?.setxattr(Ino(*ino), name, value, *mode);
+                let step = self.namespace(got, start, &[*ino], |t| t.setxattr(*ino, name, value, *mode, now))?;
+                self.compare_xattr(*ino, name)?;
+                Ok(step)
+            }
+            Op::RemoveXattr { ino, name } => {
+                let got = self.fs()?.removexattr(Ino(*ino), name);
+                let step = self.namespace(got, start, &[*ino], |t| t.removexattr(*ino, name, now))?;
+                self.compare_xattr(*ino, name)?;
+                Ok(step)
+            }
+            Op::Write { ino, offset, bytes, id } => {
+                self.write(*ino, *offset, &pattern(*id, *offset, *bytes), start, now)
+            }
+            Op::Allocate { ino, mode, offset, bytes } => {
+                let got = self.fs()?.allocate(Ino(*ino), *mode, *offset, *bytes);
+                self.content(got, *ino, start, |t| t.allocate(*ino, *mode, *offset, *bytes, now))
+            }
+            Op::CopyRange { from, from_offset, to, to_offset, bytes } => {
+                self.copy((*from, *from_offset), (*to, *to_offset), *bytes, start, now)
+            }
+            Op::Open { ino } => {
+                self.fs()?.retain(Ino(*ino));
+                self.model()?.tree.retain(*ino);
+                Ok(Step::Done)
+            }
+            Op::Close { ino } => {
+                let got = self.fs()?.flush(Ino(*ino));
+                self.fs()?.release(Ino(*ino));
+                let model = self.model()?;
+                model.flush(*ino, start);
+                model.tree.release(*ino);
+                self.answer(got, Ok(()))
+            }
+            Op::Release { ino } => {
+                self.fs()?.release(Ino(*ino));
+                self.model()?.tree.release(*ino);
+                Ok(Step::Done)
+            }
+            Op::Flush { ino } => {
+                let got = self.fs()?.flush(Ino(*ino));
+                self.model()?.flush(*ino, start);
+                self.answer(got, Ok(()))
+            }
+            Op::Fsync { ino, callback } => self.fsync(*ino, *callback, start),
+            Op::SyncAll => {
+                self.model()?.end_holds(start);
+                let got = self.fs()?.sync_all();
+                let step = self.answer(got, Ok(()))?;
+                if matches!(step, Step::Done) {
+                    let end = self.disk.cut_points();
+                    self.model()?.synced(end);
+                }
+                Ok(step)
+            }
+            Op::CheckpointCreate { name } => self.checkpoint_create(name.as_deref(), start),
+            Op::CheckpointName { cno, name } => self.checkpoint_name(*cno, name.as_deref(), start),
+            Op::CheckpointDrop { cno } => self.checkpoint_drop(*cno, start),
+            Op::Advance { nanos } => {
+                let mark = (self.clock.monotonic_nanos(), self.model()?.mark());
+                self.marks.push_back(mark);
+                self.clock.advance(*nanos);
+                Ok(Step::Done)
+            }
+            Op::Jump { nanos } => {
+                self.clock.jump(*nanos);
+                Ok(Step::Done)
+            }
+            Op::Tick => self.tick(start),
+            Op::Read { ino, offset, bytes } => {
+                let got = self.fs()?.read(At::Live, Ino(*ino), *offset, *bytes);
+                let want = self.model()?.tree.inode(*ino).map(|i| i.content.read(*offset, *bytes));
+                self.same_bytes(got, want)
+            }
+            Op::Seek { ino, offset } => self.seek(*ino, *offset),
+            Op::List { dir } => self.list(*dir),
+            Op::ReadPast { cno } => self.read_past(*cno),
+            Op::Remount => self.remount(start),
+            Op::Kill => self.kill(),
+        }
+    }
+
+    /// Compares the whole live state with the model's.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn compare_all(&mut self) -> Result<(), String> {
+        let found = walk(self.fs()?, At::Live, None)?;
+        let tree = &self.model()?.tree;
+        if found.sum != tree.sum() {
+            return Err("the live namespace is not the model's".to_owned());
+        }
+        for file in &found.files {
+            let want = tree.inode(file.ino).map_err(|e| e.to_string())?;
+            if want.content.fingerprint() != file.fingerprint {
+                return Err(format!("the live content of inode {} is not the model's", file.ino));
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the volume.
+    ///
+    /// # Errors
+    /// When that fails in another way than by the device.
+    pub fn close(&mut self) -> Check {
+        let start = self.disk.cut_points();
+        self.model()?.begin(start);
+        let got = self.fs()?.close();
+        let step = self.answer(got, Ok(()))?;
+        if matches!(step, Step::Done) {
+            let end = self.disk.cut_points();
+            self.model()?.closed(start, end);
+        }
+        Ok(step)
+    }
+
+    fn remount(&mut self, start: usize) -> Check {
+        let step = self.close()?;
+        if !matches!(step, Step::Done) {
+            return Ok(step);
+        }
+        self.forget();
+        self.compare_after_close(start)?;
+        Ok(Step::Done)
+    }
+
+    fn compare_after_close(&mut self, start: usize) -> Result<(), String> {
+        self.open()?;
+        self.compare_all().map_err(|e| format!("after a clean unmount: {e}"))?;
+        self.compare_checkpoints(&Op::Remount, start)
+    }
+
+    fn kill(&mut self) -> Check {
+        // Without flushes a mount cannot know what a later power cut takes away again.
+        if self.options.barrier == Barrier::None {
+            return Ok(Step::Done);
+        }
+        self.forget();
+        self.disk.complete_all();
+        let k = self.disk.cut_points();
+        self.open()?;
+        let found = walk(self.fs()?, At::Live, None)?;
+        let rules = Rules { order: self.options.order, durable: true };
+        let listed = self.fs()?.checkpoints();
+        oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
+        oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
+        let durable = self.disk.cut_points();
+        self.adopt(durable)?;
+        Ok(Step::Done)
+    }
+}
+
+/// Whether the device, or an earlier failure of it, is the reason.
+const fn is_failure(e: &Error) -> bool {
+    matches!(e, Error::Failed(_) | Error::Device(_))
+}

@@ -1,0 +1,132 @@
+//! Checkpoints: made, named, dropped, listed and read.
+
+use super::{Check, Run, Step, is_failure};
+use crate::ops::Op;
+use crate::oracle;
+use crate::subject::Subject;
+use crate::tree::Tree;
+use crate::walk::walk;
+use nenrin_core::{At, Error};
+use nenrin_format::{Cno, Ino};
+
+impl<S: Subject> Run<S> {
+    pub(super) fn checkpoint_create(&mut self, name: Option<&[u8]>, start: usize) -> Check {
+        let taken = name.is_some() && self.listed.iter().any(|c| c.name.as_deref() == name);
+        match self.fs()?.checkpoint_create(name) {
+            Ok(info) if !taken => {
+                if info.name.as_deref() != name || !info.asked {
+                    return Err(format!("made {info:?}"));
+                }
+                let end = self.disk.cut_points();
+                let model = self.model()?;
+                model.checkpoint(info.cno.0, true, info.name.clone(), start, end);
+                model.synced(end);
+                self.cuts_known += 1;
+                self.listed.push(info);
+                Ok(Step::Done)
+            }
+            Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
+            Ok(info) => Err(format!("the name was taken, and {info:?} was made")),
+            Err(e) if is_failure(&e) => {
+                let end = self.disk.cut_points();
+                self.model()?.passing_checkpoint(true, name.map(<[u8]>::to_vec), start, end);
+                Ok(Step::Failed(e))
+            }
+            Err(e) => self.answer(Err::<(), _>(e), Ok(())),
+        }
+    }
+
+    pub(super) fn checkpoint_name(&mut self, cno: u64, name: Option<&[u8]>, start: usize) -> Check {
+        let taken = name.is_some() && self.listed.iter().any(|c| c.cno.0 != cno && c.name.as_deref() == name);
+        match self.fs()?.checkpoint_name(Cno(cno), name) {
+            Ok(()) if !taken => {
+                let end = self.disk.cut_points();
+                self.model()?.name_checkpoint(cno, name.map(<[u8]>::to_vec), start);
+                self.model()?.synced(end);
+                if let Some(c) = self.listed.iter_mut().find(|c| c.cno.0 == cno) {
+                    c.name = name.map(<[u8]>::to_vec);
+                }
+                Ok(Step::Done)
+            }
+            Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
+            Ok(()) => Err("the name was taken, and given again".to_owned()),
+            Err(e) if is_failure(&e) => {
+                self.model()?.name_checkpoint(cno, name.map(<[u8]>::to_vec), start);
+                Ok(Step::Failed(e))
+            }
+            Err(e) => self.answer(Err::<(), _>(e), Ok(())),
+        }
+    }
+
+    pub(super) fn checkpoint_drop(&mut self, cno: u64, start: usize) -> Check {
+        let named = self.listed.iter().any(|c| c.cno.0 == cno && c.name.is_some());
+        match self.fs()?.checkpoint_drop(&[Cno(cno)]) {
+            Ok(()) if named => Err("a named checkpoint was dropped".to_owned()),
+            Ok(()) => {
+                let end = self.disk.cut_points();
+                self.model()?.checkpoint_gone(cno, start);
+                self.model()?.synced(end);
+                self.listed.retain(|c| c.cno.0 != cno);
+                match self.fs()?.getattr(At::Past(Cno(cno)), Ino::ROOT) {
+                    Err(Error::Stale | Error::Checkpoint(_)) => Ok(Step::Done),
+                    other => Err(format!("a dropped checkpoint answers {other:?}")),
+                }
+            }
+            Err(Error::Checkpoint(_)) if named => Ok(Step::Denied),
+            Err(e) if is_failure(&e) => {
+                self.model()?.checkpoint_gone(cno, start);
+                Ok(Step::Failed(e))
+            }
+            Err(e) => self.answer(Err::<(), _>(e), Ok(())),
+        }
+    }
+
+    /// The list is what it was, but for unnamed ones that time has brought or space has taken.
+    pub(super) fn compare_checkpoints(&mut self, op: &Op, start: usize) -> Result<(), String> {
+        let now = self.fs()?.checkpoints();
+        let cut = self.fs()?.checkpoints_cut();
+        if now == self.listed && cut == self.cuts_known {
+            return Ok(());
+        }
+        let end = self.disk.cut_points();
+        let before = std::mem::replace(&mut self.listed, now.clone());
+        for info in now.iter().filter(|i| !before.iter().any(|b| b.cno == i.cno)) {
+            if info.asked || info.name.is_some() || !matches!(op, Op::Tick | Op::Remount) {
+                return Err(format!("{info:?} came from nowhere"));
+            }
+            self.cuts_known += 1;
+            self.model()?.checkpoint(info.cno.0, false, None, start, end);
+        }
+        while self.cuts_known < cut {
+            // Cut and let go again within the call; a power cut in between can show it.
+            self.cuts_known += 1;
+            self.model()?.passing_checkpoint(false, None, start, end);
+        }
+        for old in before {
+            match now.iter().find(|i| i.cno == old.cno) {
+                Some(new) if new.name == old.name && new.wall == old.wall => {}
+                Some(new) => return Err(format!("{old:?} turned into {new:?}")),
+                None if old.name.is_some() => return Err(format!("{old:?} is gone")),
+                None => self.model()?.checkpoint_gone(old.cno.0, start),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_past(&mut self, cno: u64) -> Check {
+        if !self.listed.iter().any(|c| c.cno.0 == cno) {
+            return Ok(Step::Done);
+        }
+        let found = walk(self.fs()?, At::Past(Cno(cno)), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
+        let model = self.model()?;
+        let log = model.checkpoints.get(&cno).ok_or("checkpoint without a log")?;
+        match oracle::judge_past(cno, log, &found) {
+            Ok(()) => Ok(Step::Done),
+            Err(e) => {
+                let mut tree = Tree::default();
+                walk(self.fs()?, At::Past(Cno(cno)), Some(&mut tree))?;
+                Err(format!("{e}\n{}", oracle::difference(self.model()?, &tree)))
+            }
+        }
+    }
+}

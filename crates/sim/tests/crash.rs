@@ -1,0 +1,94 @@
+//! Power cuts against the real core, bounded for `make test`. Longer runs:
+//! `cargo run --release -p nenrin-sim -- run --minutes 60`.
+
+use nenrin_core::{Barrier, Order};
+use nenrin_sim::cli::Core;
+use nenrin_sim::config::Config;
+use nenrin_sim::driver::{Plan, Tally, record};
+use nenrin_sim::workload::Profile;
+
+/// Fewest distinct crash images of random workloads that are recovered and checked here.
+const IMAGES_MIN: u64 = 20_000;
+
+fn cut(config: &Config, plan: &Plan, tally: &mut Tally) {
+    let done = record::<Core>(config, false).and_then(|r| r.cut_all::<Core>(plan, tally));
+    if let Err(failure) = done {
+        panic!("{failure}\n{}", failure.detail);
+    }
+}
+
+#[test]
+fn twenty_thousand_crash_images_of_random_workloads() {
+    let plan = Plan { images_max: 400, ..Plan::default() };
+    let mut tally = Tally::default();
+    let mut seed = 0;
+    while tally.distinct < IMAGES_MIN {
+        cut(&Config::of_seed(seed), &plan, &mut tally);
+        seed += 1;
+    }
+    println!("{tally:?}");
+    assert!(tally.second_images > 500, "recovery was cut too");
+    assert!(tally.past_states > 1000, "checkpoints were compared too");
+}
+
+#[test]
+fn every_order_and_barrier() {
+    let plan = Plan { images_max: 100, deep_every: 30, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 500..512 {
+        for order in [Order::Relaxed, Order::Strict] {
+            for barrier in [Barrier::Sync, Barrier::Checkpoint, Barrier::None] {
+                let base = Config::of_seed(seed);
+                cut(&Config { order, barrier, steps: base.steps.min(80), ..base }, &plan, &mut tally);
+            }
+        }
+    }
+    assert!(tally.distinct > 1500, "{tally:?}");
+}
+
+/// "Create a file, append 4 KiB blocks, fsync, crash at once": the first crash
+/// test of the file-level journaling paper (SEEDS 4).
+#[test]
+fn append_blocks_fsync_cut() {
+    let plan = Plan { images_max: 500, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 0..4 {
+        let profile = Some(Profile::AppendFsync);
+        let config = Config { profile, steps: 120, barrier: Barrier::Sync, ..Config::of_seed(seed) };
+        cut(&config, &plan, &mut tally);
+    }
+    assert!(tally.distinct > 500, "{tally:?}");
+}
+
+/// "Random mkdir, create, write, truncate on random objects, fsync, crash":
+/// the second crash test of that paper.
+#[test]
+fn random_tree_fsync_cut() {
+    let plan = Plan { images_max: 500, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 0..6 {
+        let profile = Some(Profile::TreeFsync);
+        let config = Config { profile, steps: 120, barrier: Barrier::Sync, ..Config::of_seed(seed) };
+        cut(&config, &plan, &mut tally);
+    }
+    assert!(tally.distinct > 400, "{tally:?}");
+}
+
+#[test]
+fn a_seed_means_the_same_every_time() {
+    let plan = Plan { images_max: 150, deep_every: 10, ..Plan::default() };
+    let run = |seed| {
+        let mut tally = Tally::default();
+        cut(&Config::of_seed(seed), &plan, &mut tally);
+        tally
+    };
+    let mut digests = Vec::new();
+    for seed in [1, 2, 3, 5, 8] {
+        let first = run(seed);
+        assert_eq!(first, run(seed), "seed {seed}");
+        digests.push(first.digest);
+    }
+    digests.sort_unstable();
+    digests.dedup();
+    assert_eq!(digests.len(), 5, "and another seed means something else");
+}
