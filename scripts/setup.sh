@@ -9,13 +9,13 @@ cd "$(dirname "$0")/.."
 # program:package, one for each thing the target runs.
 build='cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev'
 mount="$build fusermount3:fuse3"
-test="$mount rsync:rsync git:git sqlite3:sqlite3 setfacl:acl setfattr:attr mkfs.ext4:e2fsprogs mountpoint:util-linux"
+test="$mount rsync:rsync git:git sqlite3:sqlite3 setfacl:acl setfattr:attr mkfs.ext4:e2fsprogs mountpoint:util-linux python3:python3 setcap:libcap2-bin"
 case "${1:-}" in
 build | lint) needs=$build ;;
 mount) needs=$mount ;;
 test) needs=$test ;;
 bench) needs="$mount fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount" ;;
-soak) needs="$test fio:fio xz:xz-utils" ;;
+soak) needs="$test fio:fio xz:xz-utils stress-ng:stress-ng" ;;
 *) fail "setup.sh: build, mount, lint, test, bench or soak, not '${1:-}'" ;;
 esac
 

@@ -27,6 +27,8 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --dir DIR               image files and mount points, on a real disk (default ./bench-results/work)
   --out DIR               results.json and results.md (default ./bench-results)
   --keep-images           leaves the fully written image files for the next run
+  --nice N                priority of the harness and of all daemons, -20 to 19 (default 0); on a machine that is never
+                          idle, -20 takes the worst of the noise away, from all contenders alike
   --gate-cores X          busy cores up to which the machine counts as idle (default 0.2)
   --gate-wait MS          longest wait for an idle machine before one slice (default 2000)
   --gate-budget S         longest wait in the whole run (default 600)
@@ -66,6 +68,8 @@ pub struct Config {
     pub keep_images: bool,
     /// The idle gate.
     pub gate: gate::Settings,
+    /// Priority of the harness and what it starts.
+    pub nice: i32,
     /// The words, for the record.
     pub arguments: Vec<String>,
 }
@@ -104,6 +108,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         out: PathBuf::from("bench-results"),
         keep_images: false,
         gate: gate::Settings { busy_cores: 0.2, window_ms: 100, max_wait_ms: 2_000, budget_ms: 600_000 },
+        nice: 0,
         arguments,
     };
     let mut parser = lexopt::Parser::from_args(words);
@@ -148,6 +153,10 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
             config.plan.slices = slices.ok_or_else(|| bad("--slices takes 1 to 1000"))?;
         }
         "slice-ms" => config.budget = Duration::from_millis(number()?.clamp(10, 10_000)),
+        "nice" => {
+            let nice = value.parse().ok().filter(|n| (-20..=19).contains(n));
+            config.nice = nice.ok_or_else(|| bad("--nice takes -20 to 19"))?;
+        }
         "walk-files" => config.plan.walk_files = number()?.max(1),
         "size" => {
             config.plan.device_bytes = size(value)? & !((1 << 20) - 1);

@@ -182,6 +182,7 @@ fn measure(mut config: Config) -> Result<()> {
     let nenrin = config.tools.nenrin.clone().or(beside).filter(|path| path.is_file());
     config.tools.nenrin = nenrin.and_then(|path| path.canonicalize().ok());
     sys::catch_signals();
+    sys::set_nice(config.nice).doing(|| "setting the priority".to_owned())?;
     let directory = WorkDirectory::open(&config.work, config.keep_images)?;
     fs::create_dir_all(&config.out).doing(|| format!("making {}", config.out.display()))?;
     // The harness steps into mounts and out of them again, to `/`.
@@ -209,6 +210,7 @@ fn measure(mut config: Config) -> Result<()> {
             slice_ms: u64::try_from(config.budget.as_millis()).unwrap_or(u64::MAX),
             device_bytes: config.plan.device_bytes,
             walk_files: config.plan.walk_files,
+            nice: config.nice,
             gate: config.gate.clone(),
         },
         machine: machine::collect(&directory.path),

@@ -82,7 +82,9 @@ pub fn verdict(entry: &Entry) -> Option<String> {
     } else {
         "BELOW THE FLOOR"
     };
-    Some(format!("{reached:.2}x ext4, floor {}x, aim {}x: {word}", target.floor, target.aim))
+    let busy = if entry.gate_gave_up * 2 > entry.samples.len() { ", on a busy machine" } else { "" };
+    let by_p50 = entry.to_ext4_by_p50.as_ref().map(|s| format!(" ({:.2}x by p50)", s.median)).unwrap_or_default();
+    Some(format!("{reached:.2}x ext4{by_p50}, floor {}x, aim {}x: {word}{busy}", target.floor, target.aim))
 }
 
 /// Lines below a table: verdicts, errors, figures of their own, doubts.
@@ -170,10 +172,11 @@ pub fn markdown(results: &Results) -> String {
     fact(
         "slices",
         &format!(
-            "{} of {} ms, gate at {} busy cores; devices of {} MiB",
+            "{} of {} ms, gate at {} busy cores, nice {}; devices of {} MiB",
             settings.slices,
             settings.slice_ms,
             gate.busy_cores,
+            settings.nice,
             settings.device_bytes >> 20
         ),
     );
@@ -241,6 +244,8 @@ mod tests {
         assert!(verdict(&entry(0.8)).unwrap().ends_with("above the floor"));
         assert!(verdict(&entry(0.9)).unwrap().ends_with("aim reached"));
         assert_eq!(verdict(&Entry::default()), None);
+        let busy = Entry { gate_gave_up: 1, samples: vec![crate::schema::Sample::default()], ..entry(0.9) };
+        assert!(verdict(&busy).unwrap().ends_with("busy machine"));
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub struct Settings {
     pub device_bytes: u64,
     /// Files walked for the row about memory.
     pub walk_files: u64,
+    /// Priority of the harness and of the daemons.
+    #[serde(default)]
+    pub nice: i32,
     /// The idle gate.
     pub gate: gate::Settings,
 }
@@ -233,6 +236,7 @@ mod tests {
                 slice_ms: 400,
                 device_bytes: 1 << 30,
                 walk_files: 10,
+                nice: 0,
                 gate: gate::Settings { busy_cores: 0.2, window_ms: 100, max_wait_ms: 1, budget_ms: 1 },
             },
             machine: Machine::default(),

@@ -64,6 +64,12 @@ pub fn forget_pages(file: &File) -> io::Result<()> {
     }
 }
 
+/// Sets the priority of this process, which those it starts inherit.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    // SAFETY: setpriority takes integers; 0 is this process.
+    checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
+}
+
 /// Sends a signal to a process the harness started.
 pub fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;

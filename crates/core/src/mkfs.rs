@@ -23,7 +23,7 @@ pub const SEGMENTS_MIN: u64 = 16;
 /// Blocks of a segment unless asked otherwise: 8 MiB.
 pub const SEGMENT_BLOCKS_DEFAULT: u32 = 2048;
 /// Smaller volumes get smaller segments, so that there are at least this many.
-const SEGMENTS_AIM: u64 = 64;
+const SEGMENTS_AIM: u64 = 512;
 
 /// How to make a volume.
 #[derive(Clone, Debug)]

@@ -238,7 +238,8 @@ fn index_nodes() {
     assert_finds(&[205], &Image::new(true).with_root(|r| r.trees[0].items += 1));
     assert_finds(&[205], &Image::new(true).with_root(|r| r.trees[0].nodes += 1));
     assert_finds(&[504], &Image::new(true).with_root(|r| r.index_segments[0].1 += 1));
-    assert_finds(&[505], &Image::new(true).with_root(|r| r.index_segments.retain(|s| s.1 == 0)));
+    let forgotten = Image::new(true).with_root(|r| r.index_segments.retain(|s| s.1 == 0)).numbers();
+    assert!(forgotten.contains(&505), "{forgotten:?}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::counters::{Counters, Tally};
 use crate::sync::lock;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Pending, Ticket};
 use history::{Entry, Event};
-use image::{Change, Content};
+use image::{Buffer, Change, Content};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -143,6 +143,14 @@ impl CrashDisk {
         lock(&self.state).durable.clone()
     }
 
+    /// Completes everything under way, as the kernel does for a process that
+    /// has died before anybody else can open the device.
+    pub fn complete_all(&self) {
+        for change in &mut lock(&self.state).unflushed {
+            change.completed = true;
+        }
+    }
+
     /// Switches the disk off: every request fails from now on, and requests
     /// under way are never acknowledged.
     pub fn power_off(&self) {
@@ -173,7 +181,7 @@ impl CrashDisk {
                 return Ok(Done::Read(state.current.read(offset, bytes)));
             }
             Op::Flush => return Ok(Done::Later(Step::Flush(state.completed()))),
-            Op::Write { offset, data } => (offset, Content::Data(data)),
+            Op::Write { offset, data } => (offset, Content::Data(Buffer::new(data))),
             Op::Zero { offset, bytes } => (offset, Content::Zeros(bytes)),
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
         };

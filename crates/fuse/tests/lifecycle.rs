@@ -83,6 +83,26 @@ fn unmounting_from_outside_ends_the_session() {
 }
 
 #[test]
+fn a_session_that_ended_leaves_the_next_one_alone() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(dir.path()).unwrap();
+    let old = first.stopper();
+    let thread = std::thread::spawn(move || first.run());
+    nenrin_fuse::unmount(old.directory()).unwrap();
+    thread.join().unwrap().unwrap();
+    let second = start(dir.path()).unwrap();
+    let new = second.stopper();
+    let thread = std::thread::spawn(move || second.run());
+    old.stop().unwrap();
+    assert!(is_mounted(new.directory()));
+    new.stop().unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_stopped_session_serves_what_is_open() {
     let toy = Arc::new(Toy::new());
     let Some(m) = mount(toy.clone(), At::Live, nothing) else { return };
@@ -392,6 +412,23 @@ fn a_read_only_mount_changes_nothing() {
     let Some(m) = mount(Arc::new(Toy::new()), At::Live, |mount, _| mount.read_only = true) else { return };
     assert_eq!(errno(fs::write(m.join("f"), b"")), libc::EROFS);
     assert_eq!(fs::read_dir(m.root()).unwrap().count(), 0);
+}
+
+/// Under writeback the kernel asks for data and holes before it sends what was
+/// written. A program that copies only data must not be told of a hole there.
+#[test]
+fn data_that_was_not_sent_is_no_hole() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, |_, options| options.cache = Cache::WriteBack) else { return };
+    let mut file = File::create(m.join("log")).unwrap();
+    for i in 1..20_i64 {
+        file.write_all(&[7; 50_000]).unwrap();
+        let size = i * 50_000;
+        let reader = File::open(m.join("log")).unwrap();
+        assert_eq!(raw::lseek(&reader, size - 40_000, libc::SEEK_DATA).unwrap(), size as u64 - 40_000);
+        assert_eq!(raw::lseek(&reader, size - 40_000, libc::SEEK_HOLE).unwrap(), size as u64);
+    }
+    assert!(toy.content("log") == vec![7; 950_000]);
 }
 
 /// Under writeback the kernel renames a file before it sends what was written

@@ -42,9 +42,10 @@ impl Config {
             64 => rng.range(24, 40),
             _ => rng.range(18, 24),
         };
+        let steps = if rng.chance(10) { rng.range(300, 900) } else { rng.range(30, 110) };
         Self {
             seed,
-            steps: rng.range(30, 110) as usize,
+            steps: steps as usize,
             order,
             barrier,
             profile: None,

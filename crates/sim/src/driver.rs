@@ -94,6 +94,12 @@ pub struct Tally {
     pub by_choice: BTreeMap<String, u64>,
     /// Calls by kind.
     pub by_call: BTreeMap<String, u64>,
+    /// Runs in which a request of the device failed, by what came of it.
+    pub faults: BTreeMap<String, u64>,
+    /// Calls refused for want of space.
+    pub refused: u64,
+    /// What the file system did inside.
+    pub activity: BTreeMap<String, u64>,
     /// Hash of everything that was seen.
     pub digest: u64,
 }
@@ -109,11 +115,17 @@ impl Tally {
         self.past_states += other.past_states;
         self.second_lives += other.second_lives;
         self.second_images += other.second_images;
-        for (k, n) in &other.by_choice {
-            *self.by_choice.entry(k.clone()).or_default() += n;
-        }
-        for (k, n) in &other.by_call {
-            *self.by_call.entry(k.clone()).or_default() += n;
+        self.refused += other.refused;
+        let maps = [
+            (&mut self.by_choice, &other.by_choice),
+            (&mut self.by_call, &other.by_call),
+            (&mut self.activity, &other.activity),
+            (&mut self.faults, &other.faults),
+        ];
+        for (mine, others) in maps {
+            for (k, n) in others {
+                *mine.entry(k.clone()).or_default() += n;
+            }
         }
         self.see(&[other.digest]);
     }
@@ -131,6 +143,7 @@ pub struct Recorded {
     clock: Arc<VirtualClock>,
     digest: u64,
     calls: BTreeMap<&'static str, (u64, u64)>,
+    activity: BTreeMap<&'static str, u64>,
     /// The calls, when they were kept.
     pub trace: Vec<String>,
 }
@@ -182,6 +195,7 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
         clock: Arc::clone(&run.clock),
         digest: run.digest,
         calls: std::mem::take(&mut run.calls),
+        activity: std::mem::take(&mut run.activity),
         trace,
         eras: run.eras,
     })
@@ -245,8 +259,15 @@ impl Recorded {
         era.map(|e| &e.1).ok_or_else(|| "no era".to_owned())
     }
 
+    /// Whether acknowledgements bind: with fewer flushes, only in cuts that
+    /// leave the device's cache alone.
+    #[must_use]
+    pub fn binds(config: &Config, choice: u64) -> bool {
+        config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED
+    }
+
     fn rules(&self, choice: u64) -> Rules {
-        rules(&self.config, choice)
+        Rules { order: self.config.order, durable: Self::binds(&self.config, choice) }
     }
 
     /// Recovers the image and judges it. The image is written by that.
@@ -281,8 +302,12 @@ impl Recorded {
     /// The first state that is not allowed.
     pub fn cut_all<S: Subject>(&self, plan: &Plan, tally: &mut Tally) -> Result<(), Box<Failure>> {
         tally.workloads += 1;
-        for (kind, (made, _)) in &self.calls {
+        for (what, n) in &self.activity {
+            *tally.activity.entry((*what).to_owned()).or_default() += n;
+        }
+        for (kind, (made, refused)) in &self.calls {
             tally.calls += made;
+            tally.refused += refused;
             *tally.by_call.entry((*kind).to_owned()).or_default() += made;
         }
         tally.see(&[self.digest, self.last_cut() as u64]);
@@ -436,11 +461,6 @@ impl Recorded {
             _ => String::new(),
         }
     }
-}
-
-/// Which acknowledgements bind: with fewer flushes, only cuts that leave the device's cache alone.
-fn rules(config: &Config, choice: u64) -> Rules {
-    Rules { order: config.order, durable: config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED }
 }
 
 /// The choices tried at a cut.

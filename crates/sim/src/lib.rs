@@ -11,6 +11,7 @@ pub mod clock;
 pub mod config;
 pub mod content;
 pub mod driver;
+pub mod fault;
 pub mod hash;
 pub mod model;
 pub mod ops;

@@ -4,6 +4,7 @@ use lexopt::prelude::*;
 use nenrin_core::{Barrier, Order};
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Cut, Failure, Plan, Tally, record};
+use nenrin_sim::fault::{self, FaultPlan};
 use nenrin_sim::subject::Subject;
 use nenrin_sim::workload::Profile;
 use std::process::ExitCode;
@@ -13,9 +14,10 @@ const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
+                 [--faults N] [--keep-going]
       Runs the workloads of these seeds and recovers from every cut, until the
       seeds, the minutes or the distinct images are used up.
-  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--verbose]
+  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
@@ -33,6 +35,9 @@ struct Arguments {
     images: Option<u64>,
     json: bool,
     verbose: bool,
+    keep_going: bool,
+    faults: u64,
+    fault: Option<FaultPlan>,
     plan: Plan,
     cut: [(Option<usize>, Option<u64>); 2],
     order: Option<Order>,
@@ -46,7 +51,7 @@ struct Arguments {
 
 impl Arguments {
     fn parse(mut parser: lexopt::Parser) -> Result<Self, lexopt::Error> {
-        let mut a = Self::default();
+        let mut a = Self { faults: 4, ..Self::default() };
         while let Some(arg) = parser.next()? {
             match arg {
                 Long("seeds") => {
@@ -64,6 +69,12 @@ impl Arguments {
                 Long("choices") => a.plan.choices = parser.value()?.parse()?,
                 Long("deep") => a.plan.deep_every = parser.value()?.parse()?,
                 Long("json") => a.json = true,
+                Long("faults") => a.faults = parser.value()?.parse()?,
+                Long("fault") => {
+                    let text = parser.value()?.string()?;
+                    a.fault = Some(FaultPlan::parse(&text).ok_or("--fault takes read|write|flush:N or :N+")?);
+                }
+                Long("keep-going") => a.keep_going = true,
                 Long("verbose") => a.verbose = true,
                 Long("cut") => a.cut[0].0 = Some(parser.value()?.parse()?),
                 Long("choice") => a.cut[0].1 = Some(parser.value()?.parse()?),
@@ -116,6 +127,7 @@ impl Arguments {
 fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     let begin = Instant::now();
     let mut total = Tally::default();
+    let mut last_failure = None;
     let bounded = a.last.is_some() || a.minutes.is_some() || a.images.is_some();
     let last = a.last.unwrap_or(if bounded { u64::MAX } else { a.first + 100 });
     for seed in a.first..last {
@@ -124,10 +136,27 @@ fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
             break;
         }
         let mut tally = Tally::default();
-        record::<S>(&a.config(seed), false)?.cut_all::<S>(&a.plan, &mut tally)?;
+        let done = one_seed::<S>(a, seed, &mut tally);
         total.add(&tally);
+        match done {
+            Err(failure) if a.keep_going => {
+                eprintln!("{failure}");
+                last_failure = Some(failure);
+            }
+            other => other?,
+        }
     }
-    Ok(total)
+    last_failure.map_or(Ok(total), Err)
+}
+
+fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    let config = a.config(seed);
+    let recorded = record::<S>(&config, false)?;
+    recorded.cut_all::<S>(&a.plan, tally)?;
+    for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
+        fault::run_with_fault::<S>(&config, plan, tally)?;
+    }
+    Ok(())
 }
 
 fn report(tally: &Tally, seconds: f64, json: bool) {
@@ -137,18 +166,32 @@ fn report(tally: &Tally, seconds: f64, json: bool) {
         println!("{value}");
         return;
     }
-    println!("workloads          {:>10}   calls {}", tally.workloads, tally.calls);
+    println!(
+        "workloads          {:>10}   calls {}, refused for want of space {}",
+        tally.workloads, tally.calls, tally.refused
+    );
+    for (what, n) in &tally.activity {
+        println!("  {what:<26} {n:>8}");
+    }
     println!("crash images       {:>10}   distinct {}", tally.images, tally.distinct);
     for (kind, n) in &tally.by_choice {
         println!("  {kind:<26} {n:>8}");
     }
     println!("recoveries         {:>10}   past states compared {}", tally.recoveries, tally.past_states);
     println!("second lives       {:>10}   images cut from them {}", tally.second_lives, tally.second_images);
+    for (what, n) in &tally.faults {
+        println!("  {what:<26} {n:>8}");
+    }
     println!("seconds            {seconds:>10.1}   distinct images per second {rate:.0}");
     println!("digest       {:016x}", tally.digest);
 }
 
 fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
+    if let Some(plan) = a.fault {
+        let mut tally = Tally::default();
+        println!("{:?}", fault::run_with_fault::<S>(&a.config(a.first), plan, &mut tally)?);
+        return Ok(tally);
+    }
     let recorded = record::<S>(&a.config(a.first), a.verbose)?;
     for line in &recorded.trace {
         println!("{line}");

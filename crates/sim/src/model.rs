@@ -177,6 +177,8 @@ pub struct Model {
     pub files: BTreeMap<u64, FileLog>,
     /// Checkpoints by number.
     pub checkpoints: BTreeMap<u64, CheckpointLog>,
+    /// Checkpoints that were cut and let go within one call, so that their numbers are not known.
+    pub passing: Vec<CheckpointLog>,
     /// From this device operation on every state is at least that of this call (for `order=strict`).
     pub order_promised: Vec<(usize, u32)>,
     /// Device operations before each call; call 0 is the mount.
@@ -196,6 +198,7 @@ impl Model {
             namespace_promised: vec![(end, 0)],
             files: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            passing: Vec::new(),
             order_promised: vec![(end, 0)],
             op_starts: vec![0],
             op: 0,
@@ -418,7 +421,7 @@ impl Model {
     }
 
     fn promise_checkpoints(&mut self, end: usize) {
-        for c in self.checkpoints.values_mut() {
+        for c in self.checkpoints.values_mut().chain(&mut self.passing) {
             if c.gone.is_some() {
                 c.gone_promised.get_or_insert(end);
             }
@@ -434,6 +437,18 @@ impl Model {
 
     /// A checkpoint of this moment came to be.
     pub fn checkpoint(&mut self, cno: u64, asked: bool, name: Option<Vec<u8>>, start: usize, end: usize) {
+        let made = self.checkpoint_now(asked, name, start, end);
+        self.checkpoints.insert(cno, made);
+    }
+
+    /// A checkpoint of this moment was cut and let go within one call, or the
+    /// call that was to make it failed.
+    pub fn passing_checkpoint(&mut self, asked: bool, name: Option<Vec<u8>>, start: usize, end: usize) {
+        let made = self.checkpoint_now(asked, name, start, end);
+        self.passing.push(CheckpointLog { gone: Some(start), ..made });
+    }
+
+    fn checkpoint_now(&self, asked: bool, name: Option<Vec<u8>>, start: usize, end: usize) -> CheckpointLog {
         let tree = &self.tree;
         let files = self
             .files
@@ -449,7 +464,7 @@ impl Model {
                 (*ino, states.iter().map(|s| s.fingerprint).collect())
             })
             .collect();
-        let made = CheckpointLog {
+        CheckpointLog {
             start,
             promised: end,
             asked,
@@ -458,8 +473,7 @@ impl Model {
             names: vec![NameLog { start, promised: Some(end), name }],
             gone: None,
             gone_promised: None,
-        };
-        self.checkpoints.insert(cno, made);
+        }
     }
 }
 

@@ -188,7 +188,9 @@ pub fn judge_checkpoints<'m>(
     let mut known = Vec::new();
     for info in listed {
         let cno = info.cno;
-        let Some(log) = model.checkpoints.get(&cno.0).filter(|c| c.start < k || c.start == 0) else {
+        let made = |c: &&CheckpointLog| c.start < k || c.start == 0;
+        let passing = model.passing.iter().rfind(made);
+        let Some(log) = model.checkpoints.get(&cno.0).filter(made).or(passing) else {
             return Err(format!("checkpoint {cno} is listed and was never made"));
         };
         if rules.durable && log.gone_promised.is_some_and(|g| g <= k) {

@@ -54,10 +54,14 @@ pub struct Run<S> {
     pub eras: Vec<(usize, Model)>,
     marks: VecDeque<(u64, Mark)>,
     listed: Vec<CheckpointInfo>,
+    /// Checkpoints cut in this mount that the model knows of.
+    cuts_known: u64,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
     pub calls: BTreeMap<&'static str, (u64, u64)>,
+    /// What the file system has done inside, over all mounts.
+    pub activity: BTreeMap<&'static str, u64>,
     /// The last calls, for a failure.
     pub trace: Option<Vec<String>>,
 }
@@ -104,8 +108,10 @@ impl<S: Subject> Run<S> {
             eras: Vec::new(),
             marks: VecDeque::new(),
             listed: Vec::new(),
+            cuts_known: 0,
             digest: 0,
             calls: BTreeMap::new(),
+            activity: BTreeMap::new(),
             trace: None,
         };
         run.open()?;
@@ -117,6 +123,7 @@ impl<S: Subject> Run<S> {
     fn open(&mut self) -> Result<(), String> {
         let fs = S::open(Arc::clone(&self.device), self.clock.clone(), self.options.clone());
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
+        self.cuts_known = 0;
         Ok(())
     }
 
@@ -164,7 +171,11 @@ impl<S: Subject> Run<S> {
 
     /// Lets go of the file system without a word, as a killed process does.
     pub fn forget(&mut self) {
-        self.fs = None;
+        if let Some(fs) = self.fs.take() {
+            for (what, n) in fs.activity() {
+                *self.activity.entry(what).or_default() += n;
+            }
+        }
     }
 
     /// Runs `steps` steps of `workload`. Stops early when the volume fails.
@@ -204,7 +215,14 @@ impl<S: Subject> Run<S> {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
         let step = self.dispatch(op, start)?;
-        if !matches!(step, Step::Failed(_)) {
+        if matches!(step, Step::Failed(_)) {
+            let now = self.fs()?.checkpoints();
+            for old in std::mem::take(&mut self.listed) {
+                if !now.iter().any(|c| c.cno == old.cno) {
+                    self.model()?.checkpoint_gone(old.cno.0, start);
+                }
+            }
+        } else {
             self.compare_checkpoints(op, start)?;
         }
         let count = self.calls.entry(op.kind()).or_default();
@@ -330,7 +348,7 @@ impl<S: Subject> Run<S> {
     fn answer<A, B>(&self, got: Result<A, Error>, want: Outcome<B>) -> Check {
         match (got, want) {
             (Ok(_), Ok(_)) => Ok(Step::Done),
-            (Err(e @ (Error::Failed(_) | Error::Device(_))), _) => Ok(Step::Failed(e)),
+            (Err(e), _) if is_failure(&e) => Ok(Step::Failed(e)),
             (Err(Error::NoSpace), _) => Ok(Step::Refused),
             (Err(a), Err(b)) if discriminant(&a) == discriminant(&b) => Ok(Step::Denied),
             (Err(Error::Stale | Error::NotFound), Err(Error::NotFound)) => Ok(Step::Denied),
@@ -452,9 +470,11 @@ impl<S: Subject> Run<S> {
         let touched = [source, target, from.0, to.0];
         let step =
             self.namespace(got, start, &touched, |t| t.rename(from.0, from.1, to.0, to.1, mode, now).map(drop))?;
-        let replaced = mode == RenameMode::Replace && target != 0 && source != target;
-        if replaced && matches!(step, Step::Done) {
+        if matches!(step, Step::Done) && target != 0 && source != target {
             self.model()?.carry(source, start, true);
+            if mode == RenameMode::Exchange {
+                self.model()?.carry(target, start, true);
+            }
         }
         Ok(step)
     }
@@ -544,10 +564,11 @@ impl<S: Subject> Run<S> {
         self.model()?.expire_holds(now, start);
         let got = self.fs()?.tick();
         let step = self.answer(got, Ok(()))?;
+        let end = self.disk.cut_points();
         if !matches!(step, Step::Done) {
+            self.model()?.passing_checkpoint(false, None, start, end);
             return Ok(step);
         }
-        let end = self.disk.cut_points();
         let due = now.saturating_sub(self.options.commit_nanos);
         while let Some((at, _)) = self.marks.front()
             && *at <= due
@@ -570,11 +591,17 @@ impl<S: Subject> Run<S> {
                 let model = self.model()?;
                 model.checkpoint(info.cno.0, true, info.name.clone(), start, end);
                 model.synced(end);
+                self.cuts_known += 1;
                 self.listed.push(info);
                 Ok(Step::Done)
             }
             Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(info) => Err(format!("the name was taken, and {info:?} was made")),
+            Err(e) if is_failure(&e) => {
+                let end = self.disk.cut_points();
+                self.model()?.passing_checkpoint(true, name.map(<[u8]>::to_vec), start, end);
+                Ok(Step::Failed(e))
+            }
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }
@@ -593,6 +620,10 @@ impl<S: Subject> Run<S> {
             }
             Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(()) => Err("the name was taken, and given again".to_owned()),
+            Err(e) if is_failure(&e) => {
+                self.model()?.name_checkpoint(cno, name.map(<[u8]>::to_vec), start);
+                Ok(Step::Failed(e))
+            }
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }
@@ -612,6 +643,10 @@ impl<S: Subject> Run<S> {
                 }
             }
             Err(Error::Checkpoint(_)) if named => Ok(Step::Denied),
+            Err(e) if is_failure(&e) => {
+                self.model()?.checkpoint_gone(cno, start);
+                Ok(Step::Failed(e))
+            }
             Err(e) => self.answer(Err::<(), _>(e), Ok(())),
         }
     }
@@ -619,7 +654,8 @@ impl<S: Subject> Run<S> {
     /// The list is what it was, but for unnamed ones that time has brought or space has taken.
     fn compare_checkpoints(&mut self, op: &Op, start: usize) -> Result<(), String> {
         let now = self.fs()?.checkpoints();
-        if now == self.listed {
+        let cut = self.fs()?.checkpoints_cut();
+        if now == self.listed && cut == self.cuts_known {
             return Ok(());
         }
         let end = self.disk.cut_points();
@@ -628,7 +664,13 @@ impl<S: Subject> Run<S> {
             if info.asked || info.name.is_some() || !matches!(op, Op::Tick | Op::Remount) {
                 return Err(format!("{info:?} came from nowhere"));
             }
+            self.cuts_known += 1;
             self.model()?.checkpoint(info.cno.0, false, None, start, end);
+        }
+        while self.cuts_known < cut {
+            // Cut and let go again within the call; a power cut in between can show it.
+            self.cuts_known += 1;
+            self.model()?.passing_checkpoint(false, None, start, end);
         }
         for old in before {
             match now.iter().find(|i| i.cno == old.cno) {
@@ -745,7 +787,7 @@ impl<S: Subject> Run<S> {
         if !matches!(step, Step::Done) {
             return Ok(step);
         }
-        self.fs = None;
+        self.forget();
         self.compare_after_close(start)?;
         Ok(Step::Done)
     }
@@ -761,7 +803,8 @@ impl<S: Subject> Run<S> {
         if self.options.barrier == Barrier::None {
             return Ok(Step::Done);
         }
-        self.fs = None;
+        self.forget();
+        self.disk.complete_all();
         let k = self.disk.cut_points();
         self.open()?;
         let found = walk(self.fs()?, At::Live, None)?;
@@ -773,4 +816,9 @@ impl<S: Subject> Run<S> {
         self.adopt(durable)?;
         Ok(Step::Done)
     }
+}
+
+/// Whether the device, or an earlier failure of it, is the reason.
+const fn is_failure(e: &Error) -> bool {
+    matches!(e, Error::Failed(_) | Error::Device(_))
 }

@@ -23,6 +23,12 @@ pub trait Subject: Sized {
     fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
     /// Findings of the offline check, one line each.
     fn check(device: Arc<dyn BlockDevice>, data: bool) -> Result<Vec<String>>;
+    /// Checkpoints cut since it was mounted.
+    fn checkpoints_cut(&self) -> u64;
+    /// What the file system has done inside, by name.
+    fn activity(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     fn close(&self) -> Result<()>;
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
     fn getattr(&self, at: At, ino: Ino) -> Result<Attr>;
@@ -75,6 +81,20 @@ impl Subject for Arc<Fs> {
         let wrong = |w: check::What| w.severity() == check::Severity::Error && !torn_slots(w);
         let errors = report.findings.iter().filter(|f| wrong(f.what));
         Ok(errors.map(ToString::to_string).collect())
+    }
+    fn checkpoints_cut(&self) -> u64 {
+        self.counters().checkpoints
+    }
+    fn activity(&self) -> Vec<(&'static str, u64)> {
+        let c = self.counters();
+        vec![
+            ("commits", c.commits),
+            ("index checkpoints", c.index_checkpoints),
+            ("index nodes written", c.nodes),
+            ("blocks written behind", c.data_blocks),
+            ("checkpoints shed", c.checkpoints_shed),
+            ("blocks moved", c.moved_blocks),
+        ]
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
         let _ = (from, to, bytes, uid);

@@ -68,6 +68,7 @@ struct Inner {
     changed: bool,
     failed: Option<String>,
     last_cut_nanos: u64,
+    cut: u64,
 }
 
 /// The toy; `WRONG` is one of [`broken`].
@@ -234,6 +235,7 @@ impl<const WRONG: u8> Toy<WRONG> {
     fn cut(&self, s: &mut Inner, name: Option<&[u8]>, asked: bool) -> Result<CheckpointInfo> {
         self.commit_all(s)?;
         s.live.next_cno += 1;
+        s.cut += 1;
         let name = name.map(<[u8]>::to_vec);
         let info = CheckpointInfo { cno: Cno(s.live.next_cno), wall: self.clock.wall(), name, asked };
         s.live.checkpoints.push((info.clone(), Arc::new(s.committed.tree.clone())));
@@ -298,12 +300,16 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
             changed: false,
             failed: None,
             last_cut_nanos: clock.monotonic_nanos(),
+            cut: 0,
         };
         let this = Self { inner: Mutex::new(inner), device, clock, options };
         this.commit_all(&mut this.lock())?;
         Ok(this)
     }
 
+    fn checkpoints_cut(&self) -> u64 {
+        self.lock().cut
+    }
     fn check(device: Arc<dyn BlockDevice>, _data: bool) -> Result<Vec<String>> {
         let slots = [read_slot(&*device, slot_offset(WRONG, 0))?, read_slot(&*device, slot_offset(WRONG, 1))?];
         Ok(if slots.iter().flatten().any(|s| s.2) { Vec::new() } else { vec!["no whole slot".into()] })

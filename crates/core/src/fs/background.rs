@@ -83,12 +83,16 @@ impl Fs {
 
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
     pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
-        let volume = self.storage.segments * u64::from(self.storage.segment_blocks) * 4096;
-        let window_max = (volume / 16).clamp(u64::from(self.storage.segment_blocks) * 4096 / 2, WINDOW_BYTES_MAX);
         let segments = &inner.state.segments;
-        let short = segments.free_count() <= inner.checkpoint_segments(self) + 1 && segments.pending_count() > 0;
+        let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.pending_count() > 0;
         let unflushed = inner.unflushed_blocks > super::commit::UNFLUSHED_BLOCKS_MAX;
-        unflushed || inner.window_bytes >= window_max || inner.dirty_nodes() >= DIRTY_NODES_MAX || short
+        short || unflushed || inner.window_bytes >= self.window_bytes_max() || inner.dirty_nodes() >= DIRTY_NODES_MAX
+    }
+
+    /// Chain bytes after which an index checkpoint is due.
+    pub(super) fn window_bytes_max(&self) -> u64 {
+        let segment = u64::from(self.storage.segment_blocks) * 4096;
+        (self.storage.segments * segment / 16).clamp(segment / 2, WINDOW_BYTES_MAX)
     }
 
     /// Writes an empty record, so that its header proves what was flushed before.

@@ -160,6 +160,7 @@ impl Fs {
 
     /// Writes dirty index nodes and a new root: recovery starts there from then on.
     pub(crate) fn index_checkpoint(&self, clean: bool) -> Result<()> {
+        self.tidy_index()?;
         let mut inner = self.lock();
         while inner.committing || inner.checkpointing {
             inner = self.wait_idle(inner);

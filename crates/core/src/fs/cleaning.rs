@@ -17,13 +17,17 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{self, Entries, NodeHeader, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::records::Record;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Segments emptied in one round.
 const VICTIMS_MAX: usize = 32;
+/// Sparse index segments from which on they are tidied.
+const SPARSE_MAX: usize = 4;
+/// Bytes of index segments read for tidying by one index checkpoint.
+const TIDY_BYTES: usize = 8 << 20;
 
 /// An extent to move: its tree and key, and what it held when it was found.
 struct Move {
@@ -75,16 +79,19 @@ impl Fs {
             }
             touched += self.touch_nodes(segment)?;
         }
+        if moved + touched == 0 {
+            return Ok(false);
+        }
         self.sync_received(false)?;
         self.index_checkpoint(false)?;
         self.index_checkpoint(false)?;
-        Ok(moved + touched > 0)
+        Ok(true)
     }
 
     /// Whether the index checkpoint that ends a round still fits after one more step.
     fn may_move(&self) -> Result<bool> {
         let inner = self.lock_to_change()?;
-        Ok(inner.state.segments.free_count() > inner.checkpoint_segments(self))
+        Ok(inner.state.segments.free_count() > inner.floor_segments(self))
     }
 
     /// Copies one extent's blocks and logs the move; how many blocks moved.
@@ -133,27 +140,62 @@ impl Fs {
     /// checkpoint writes them elsewhere; how many were.
     fn touch_nodes(&self, segment: SegmentNo) -> Result<u64> {
         let mut touched = 0;
+        let Ok(bytes) = self.storage.read(Addr::new(segment, 0), self.storage.segment_blocks) else { return Ok(0) };
         let mut block = 0;
         while block < self.storage.segment_blocks {
-            let addr = Addr::new(segment, block);
+            let at = block;
             block += 1;
-            let Ok(summary) = self.storage.read_summary(addr) else { continue };
-            let Ok(header) = Header::peek(&summary) else { continue };
+            let Ok(header) = Header::peek(&bytes[at as usize * BLOCK_BYTES..]) else { continue };
+            if header.addr != Addr::new(segment, at) || at + header.total_blocks() > self.storage.segment_blocks {
+                continue;
+            }
+            block = at + header.total_blocks().max(1);
             if header.kind == PartialKind::Index {
                 for i in 0..header.payload_blocks / NODE_BLOCKS {
-                    touched += self.touch_node(header.payload_addr().add(i * NODE_BLOCKS))?;
+                    let first = (at + header.summary_blocks + i * NODE_BLOCKS) as usize * BLOCK_BYTES;
+                    let node = &bytes[first..first + NODE_BYTES];
+                    touched += self.touch_node(header.payload_addr().add(i * NODE_BLOCKS), node)?;
                 }
             }
-            block = (addr.block() + header.total_blocks()).max(block);
         }
         Ok(touched)
     }
 
-    fn touch_node(&self, addr: Addr) -> Result<u64> {
-        let Ok(bytes) = self.storage.read(addr, NODE_BLOCKS) else { return Ok(0) };
-        let Ok((head, _)) = NodeHeader::read_prefix(&bytes) else { return Ok(0) };
+    /// Empties index segments that hold few nodes, when there are many of them:
+    /// else nodes that never change would each keep a segment for themselves.
+    pub(super) fn tidy_index(&self) -> Result<()> {
+        let inner = self.lock_to_change()?;
+        let blocks = self.storage.segment_blocks;
+        let mut sparse: Vec<(u32, SegmentNo)> = inner
+            .state
+            .segments
+            .iter()
+            .filter(|(_, s)| s.state == SegmentState::Sealed && s.nodes > 0 && s.nodes * NODE_BLOCKS <= blocks / 4)
+            .filter(|(_, s)| s.item.live_blocks + s.item.history_blocks == 0 && !s.chain_held)
+            .map(|(no, s)| (s.nodes, no))
+            .collect();
+        drop(inner);
+        if sparse.len() < SPARSE_MAX {
+            return Ok(());
+        }
+        sparse.sort_unstable();
+        let segment_bytes = blocks as usize * BLOCK_BYTES;
+        for (_, segment) in sparse.into_iter().take((TIDY_BYTES / segment_bytes).max(2)) {
+            let inner = self.lock_to_change()?;
+            // The checkpoint that follows must still fit.
+            if inner.state.segments.free_count() <= inner.checkpoint_segments(self) {
+                break;
+            }
+            drop(inner);
+            self.touch_nodes(segment)?;
+        }
+        Ok(())
+    }
+
+    fn touch_node(&self, addr: Addr, bytes: &[u8]) -> Result<u64> {
+        let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return Ok(0) };
         let tree = TreeId(head.tree.get());
-        let Ok((head, entries)) = node::decode(tree, &bytes) else { return Ok(0) };
+        let Ok((head, entries)) = node::decode(tree, bytes) else { return Ok(0) };
         let first = match &entries {
             Entries::Leaf(v) => v.first().map(|(k, _)| *k),
             Entries::Inner(v) => v.first().map(|(k, _)| *k),
@@ -197,8 +239,7 @@ impl Inner {
         }
         data.sort_unstable();
         index.sort_unstable();
-        let room =
-            self.state.segments.free_count().saturating_sub(self.checkpoint_segments(fs)).max(1) * u64::from(blocks);
+        let room = self.state.segments.free_count().saturating_sub(self.floor_segments(fs)).max(1) * u64::from(blocks);
         let mut total = 0;
         let mut take = |list: Vec<(u32, SegmentNo)>| -> Vec<SegmentNo> {
             list.into_iter()

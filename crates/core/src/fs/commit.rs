@@ -279,11 +279,10 @@ impl Inner {
         let Batch { records, files, moved_blocks, .. } = batch;
         let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
         let mut data_blocks = moved_blocks;
-        let total: usize =
-            files.iter().filter_map(|ino| self.files.get(ino)?.content.as_ref()).map(|c| c.pages.len()).sum();
+        let total: usize = files.iter().map(|ino| self.pages_outside_index(*ino)).sum();
         let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
         for ino in &files {
-            if total > chain_max {
+            if total > chain_max && self.pages_outside_index(*ino) > 0 {
                 self.write_behind(fs, *ino)?;
             }
             data_blocks += self.collect(*ino, chain_max, &mut queue)?;
@@ -342,6 +341,15 @@ impl Inner {
             partials.push((addr, bytes));
         }
         Ok(partials)
+    }
+
+    /// Pages of a file that will not live in the index.
+    fn pages_outside_index(&self, ino: Ino) -> usize {
+        let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) else { return 0 };
+        // What the index says of the file is asked for small ones only.
+        let small = c.size <= INLINE_BYTES_MAX as u64;
+        let blocks = || self.state.inode(ino).ok().flatten().map_or(0, |i| i.blocks);
+        if small && is_inline(c, blocks()) { 0 } else { c.pages.len() }
     }
 
     /// Data writes of the files for which `which` holds.
@@ -410,12 +418,17 @@ fn cut_off(blocks: u64) -> OwnedOp {
     if blocks > BLOCKS_CUT_AT_ONCE { OwnedOp::NewFork } else { OwnedOp::Hole(0, u64::MAX) }
 }
 
-/// The whole content, if it is small enough to live in the index.
-fn inline_content(content: &Content, blocks: u64) -> Option<Vec<u8>> {
-    let fits = content.size <= INLINE_BYTES_MAX as u64
+/// Whether content is small enough to live in the index.
+fn is_inline(content: &Content, blocks: u64) -> bool {
+    content.size <= INLINE_BYTES_MAX as u64
         && (content.replaced || blocks == 0)
         && !content.overlay.has_extents()
-        && content.pages.keys().all(|b| *b == 0);
+        && content.pages.keys().all(|b| *b == 0)
+}
+
+/// The whole content, if it lives in the index.
+fn inline_content(content: &Content, blocks: u64) -> Option<Vec<u8>> {
+    let fits = is_inline(content, blocks);
     match content.pages.get(&0) {
         Some(page) if fits => Some(page[..content.size as usize].to_vec()),
         None if fits && content.replaced => Some(Vec::new()),

@@ -175,7 +175,8 @@ impl Fs {
             changed_since_cut: false,
             mounted_at: now,
             sweep: None,
-            sweep_wanted: false,
+            // What was let go before may not have been swept yet.
+            sweep_wanted: true,
             failed: None,
             counters: Counters::default(),
             closed: false,

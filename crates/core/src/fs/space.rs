@@ -13,10 +13,14 @@ use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, NODE_BLOCKS};
 use std::sync::MutexGuard;
 
+/// Segments that an index checkpoint with hardly anything to write may take.
+const SMALL_CHECKPOINT_SEGMENTS: u64 = 4;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
 /// Rounds of making room before giving up.
-const ROUNDS_MAX: u32 = 12;
+const ROUNDS_MAX: u32 = 64;
+/// Rounds without any gain before giving up: each way is tried once.
+const IDLE_ROUNDS_MAX: u32 = 5;
 
 impl Inner {
     pub(super) fn dirty_nodes(&self) -> u64 {
@@ -30,10 +34,19 @@ impl Inner {
         2 * ((self.dirty_nodes() + 6).div_ceil(per_segment) + 1) + 2
     }
 
-    /// Segments kept back from content: for two index checkpoints, and for
-    /// what cleaning copies.
+    /// Segments without which the volume could not go on: for an index
+    /// checkpoint now, for the small one after it that makes freed segments
+    /// usable, and for the chain. Removing and cleaning stop here.
+    pub(super) fn floor_segments(&self, fs: &Fs) -> u64 {
+        self.checkpoint_segments(fs) + SMALL_CHECKPOINT_SEGMENTS + 2
+    }
+
+    /// Segments kept back from content: the floor, what the chain may take
+    /// before its next index checkpoint, and room to remove things and to clean in.
     fn reserve_segments(&self, fs: &Fs) -> u64 {
-        2 * self.checkpoint_segments(fs) + 2
+        let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
+        let chain = fs.window_bytes_max().saturating_sub(self.window_bytes).div_ceil(segment_bytes);
+        self.floor_segments(fs) + chain + self.checkpoint_segments(fs) / 2 + 2
     }
 
     /// Blocks that can be accepted without making room.
@@ -78,27 +91,29 @@ impl Fs {
 
     /// The lock, with room for `blocks` more blocks of content.
     pub(super) fn room_for(&self, blocks: u64) -> Result<MutexGuard<'_, Inner>> {
-        for round in 0..ROUNDS_MAX {
-            let inner = self.lock_to_change()?;
+        let enough = |inner: &Inner| {
             let reserve = inner.reserve_segments(self);
-            if inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2 {
-                return Ok(inner);
-            }
-            drop(inner);
-            if !self.make_room(round)? {
-                break;
-            }
-        }
-        let inner = self.lock_to_change()?;
-        let reserve = inner.reserve_segments(self);
-        if inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2 { Ok(inner) } else { Err(Error::NoSpace) }
+            inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2
+        };
+        let inner = self.make_room_until(&enough)?;
+        if enough(&inner) { Ok(inner) } else { Err(Error::NoSpace) }
     }
 
-    /// The lock, to remove something: may use the reserve.
+    /// The lock, to remove something: may use the reserve down to the floor.
     pub(super) fn room_to_remove(&self) -> Result<MutexGuard<'_, Inner>> {
-        for round in 0..ROUNDS_MAX {
+        self.make_room_until(&|inner| inner.state.segments.free_count() > inner.floor_segments(self))
+    }
+
+    /// Makes room until there is enough, or until nothing helps any more.
+    fn make_room_until(&self, enough: &dyn Fn(&Inner) -> bool) -> Result<MutexGuard<'_, Inner>> {
+        let mut best = 0;
+        let mut idle = 0;
+        for round in 0.. {
             let inner = self.lock_to_change()?;
-            if inner.state.segments.free_count() > inner.checkpoint_segments(self) + 1 {
+            let room = inner.state.segments.free_count() + inner.state.segments.pending_count();
+            idle = if room > best { 0 } else { idle + 1 };
+            best = best.max(room);
+            if enough(&inner) || idle > IDLE_ROUNDS_MAX || round > ROUNDS_MAX {
                 return Ok(inner);
             }
             drop(inner);
@@ -107,28 +122,25 @@ impl Fs {
         self.lock_to_change()
     }
 
-    /// One step of making room, milder ones first; whether another may help.
-    fn make_room(&self, round: u32) -> Result<bool> {
+    /// One step of making room, milder ones first.
+    fn make_room(&self, round: u32) -> Result<()> {
         let inner = self.lock_to_change()?;
-        let pending = inner.state.segments.pending_count();
+        let pending = inner.state.segments.pending_count() > 0;
+        let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count();
-        let history = inner.state.history_blocks;
         drop(inner);
-        if round % 2 == 0 {
+        match round % 4 {
             // Write out what waits, so that what it replaced can go.
-            self.sync_received(false)?;
-            if pending > 0 || round == 0 {
+            0 | 2 if waiting => {
+                self.sync_received(false)?;
                 self.index_checkpoint(false)?;
-                self.index_checkpoint(false)?;
+                self.index_checkpoint(false)
             }
-            return Ok(true);
+            // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
+            1 => self.clean_for_room().map(drop),
+            3 if unnamed > 0 => self.shed_history(),
+            _ => Ok(()),
         }
-        if unnamed > 0 || history > 0 {
-            self.shed_history()?;
-        } else if !self.clean_for_room()? {
-            return Ok(self.lock_to_change()?.state.segments.pending_count() > 0);
-        }
-        Ok(true)
     }
 
     /// Lets the oldest unnamed checkpoints go, and frees what only they saw.

@@ -59,6 +59,9 @@ impl Server {
         self.check(head, ino, want)?;
         if flags & libc::O_TRUNC != 0 {
             let kill_privileges = open_flags & OPEN_KILL_SUIDGID != 0;
+            if kill_privileges {
+                self.shed_privileges(ino)?;
+            }
             let set = SetAttr { size: Some(0), kill_privileges, ..Default::default() };
             self.volume.setattr(Ino(ino), &set)?;
         }
@@ -135,13 +138,21 @@ impl Server {
         Ok(self.volume.allocate(Ino(head.nodeid), mode, offset, bytes)?)
     }
 
-    pub(super) fn lseek(&self, ino: u64, offset: u64, whence: u32) -> Result<LseekOut> {
+    /// Under writeback the kernel asks without sending what it keeps: it would be
+    /// told of holes where data waits, and a copying program would leave that out.
+    /// It keeps nothing of files that nobody has open for writing.
+    pub(super) fn lseek(self: &Arc<Self>, ino: u64, offset: u64, whence: u32, reply: Reply) {
         let what = match whence as i32 {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
-            _ => return Err(Errno(libc::EINVAL)),
+            _ => return reply.error(Errno(libc::EINVAL)),
         };
-        Ok(LseekOut { offset: self.volume.seek(self.behaviour.at, Ino(ino), offset, what)? })
+        let server = self.clone();
+        let waits = self.agreed.writeback() && self.open_files.writer(ino).is_some();
+        self.with_pages(waits.then_some(ino), move || {
+            let found = server.volume.seek(server.behaviour.at, Ino(ino), offset, what);
+            reply.result(found.map(|offset| LseekOut { offset }).map_err(Errno::from));
+        });
     }
 
     pub(super) fn copy_file_range(&self, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {

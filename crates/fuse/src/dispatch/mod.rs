@@ -156,7 +156,7 @@ impl Server {
             Op::Fallocate { offset, bytes, mode } => {
                 reply.done(self.fallocate(&head, offset, bytes, mode));
             }
-            Op::Lseek { offset, whence } => reply.result(self.lseek(node, offset, whence)),
+            Op::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
             Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply),
             Op::Readdir { cookie, bytes } => {
                 reply.result_bytes(self.readdir(&head, cookie, bytes));

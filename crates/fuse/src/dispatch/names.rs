@@ -83,7 +83,7 @@ impl Server {
     /// Runs `change`, after the pages of a file that the kernel still keeps have
     /// come in. Under writeback a file may get the name of another before its
     /// content was sent; the name would then show an old or empty file.
-    fn with_pages(self: &Arc<Self>, ino: Option<u64>, change: impl FnOnce() + Send + 'static) {
+    pub(super) fn with_pages(self: &Arc<Self>, ino: Option<u64>, change: impl FnOnce() + Send + 'static) {
         let Some(ino) = ino else { return change() };
         let server = self.clone();
         self.helper.run(move || {

@@ -239,4 +239,10 @@ pub fn changed_programs_run_without_privileges(root: &Path) {
         OpenOptions::new().append(true).open(&prog).unwrap().write_all(b"x").unwrap();
     });
     assert_eq!(effective(), "1001");
+    // The same for one that was written anew through O_TRUNC.
+    let bytes = fs::read("/usr/bin/id").unwrap();
+    chmod(&prog, 0o4777);
+    assert_eq!(effective(), "0");
+    raw::as_user(1001, 101, &[], || fs::write(&prog, &bytes).unwrap());
+    assert_eq!(effective(), "1001");
 }
