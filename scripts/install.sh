@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 bin="${DESTDIR:-}${PREFIX:-/usr/local}/bin"
 sbin="${DESTDIR:-}/sbin"
-names='mount.nenrin mount.fuse.nenrin mkfs.nenrin fsck.nenrin'
+names='mount.nenrin mount.fuse.nenrin umount.nenrin umount.fuse.nenrin mkfs.nenrin fsck.nenrin'
 
 if [ "${1:-}" = --remove ]; then
     rm -f "$bin/nenrin"

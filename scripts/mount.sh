@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 image=$1 size=$2 dir=$3
 nenrin=target/release/nenrin
 
-if mountpoint -q "$dir"; then
+# The kernel still knows the attributes of a dead mount, so ask its program.
+if mountpoint -q "$dir" && stat -f "$dir" >/dev/null 2>&1; then
     say "$dir is a mount point already. Try:"
 else
     [ -e "$image" ] || "$nenrin" mkfs --size "$size" "$image"

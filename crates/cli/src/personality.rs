@@ -4,10 +4,11 @@
 //! | name | called by | arguments |
 //! |---|---|---|
 //! | mount.nenrin, mount.fuse.nenrin | mount(8), fstab | DEVICE DIR [-sfnv] [-N ns] [-o OPTIONS] [-t TYPE] |
+//! | umount.nenrin, umount.fuse.nenrin | umount(8) | DIR [-flnrv] [-N ns] [-t TYPE] |
 //! | mkfs.nenrin | mkfs(8) | as `nenrin mkfs` |
 //! | fsck.nenrin | fsck(8), at boot | [-apyn] DEVICE |
 
-use crate::cmd::{check, mkfs, mount};
+use crate::cmd::{check, mkfs, mount, umount};
 use crate::command::text_value;
 use crate::error::{Fail, Outcome};
 use crate::{device, output};
@@ -27,6 +28,7 @@ pub fn run(name: &str, arguments: Vec<OsString>) -> Option<Outcome> {
             let code = if f.code == crate::error::USAGE { MOUNT_MISUSE } else { MOUNT_FAILED };
             if f.code == 0 { f } else { f.with_code(code) }
         }),
+        "umount.nenrin" | "umount.fuse.nenrin" => umount_helper(&mut parser),
         "mkfs.nenrin" => (mkfs::COMMAND.run)(&mut parser),
         "fsck.nenrin" => fsck(&mut parser).map_err(check::misuse),
         _ => return None,
@@ -55,6 +57,22 @@ fn mount_helper(parser: &mut lexopt::Parser) -> Outcome {
         return crate::options::parse(&call.options).map(|_| 0);
     }
     mount::mount(&call, device, Path::new(directory))
+}
+
+/// So that a plain umount(8), too, returns when everything is on the device.
+fn umount_helper(parser: &mut lexopt::Parser) -> Outcome {
+    let (mut lazy, mut directory) = (false, None);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            lexopt::Arg::Short('l') => lazy = true,
+            lexopt::Arg::Short('f' | 'n' | 'r' | 'v') => {}
+            lexopt::Arg::Short('t' | 'N') => drop(parser.value()?),
+            lexopt::Arg::Value(v) if directory.is_none() => directory = Some(PathBuf::from(v)),
+            other => return Err(Fail::from(other.unexpected())),
+        }
+    }
+    let path = directory.ok_or_else(|| Fail::usage("a directory is needed: umount.nenrin DIR"))?;
+    if lazy { umount::detach(&path) } else { umount::umount(&path) }
 }
 
 /// At boot (-a, -p) there is nothing to repair: mounting recovers. A person who

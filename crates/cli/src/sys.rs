@@ -29,6 +29,14 @@ pub fn new_session() {
     unsafe { libc::setsid() };
 }
 
+/// Closes every descriptor but the standard streams. A daemon must not keep
+/// what its caller happened to have open. Call it before anything is opened.
+pub fn close_inherited() {
+    // SAFETY: takes integers. At the start of the program nothing of ours is
+    // open; an old kernel refuses the call and nothing happens.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+}
+
 /// The user at the other end of a Unix socket.
 pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };

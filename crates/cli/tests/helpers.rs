@@ -75,6 +75,7 @@ fn mount_8_finds_the_helper() {
     let script = "
         ln -s $NENRIN sbin/mount.nenrin
         ln -s $NENRIN sbin/mount.fuse.nenrin
+        ln -s $NENRIN sbin/umount.fuse.nenrin
         cp -a /sbin/. sbin/ 2>/dev/null || true
         mount --bind sbin /sbin
         mount -t nenrin $PWD/image mnt
@@ -86,9 +87,11 @@ fn mount_8_finds_the_helper() {
         mount -o remount,rw mnt
         touch mnt/note
         umount mnt
+        # By the helper, so the owner has ended already.
+        flock -n -x image true
         mount -t fuse.nenrin -o ro $PWD/image mnt
         cat mnt/note
-        $NENRIN umount mnt";
+        umount -l mnt";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-ec", script]).current_dir(place.dir()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
     let output = command.output().unwrap();

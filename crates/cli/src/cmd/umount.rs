@@ -14,7 +14,8 @@ pub const COMMAND: Command = Command {
     usage: &["umount DIR"],
     about: "Unmounts a volume, and returns when everything is on its device and the device is free",
     options: &[],
-    notes: "A plain umount(8) works too, but returns before the last commit; the next mount waits for it. Where states of the\n\
+    notes: "A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
+            commit, for which the next mount waits. Where states of the\n\
             past are mounted as well, the volume is released with the last of its mounts.",
     examples: &[("umount ~/work", "unmounts, commits, releases")],
     run,
@@ -26,7 +27,14 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     umount(Path::new(directory))
 }
 
-fn umount(directory: &Path) -> Outcome {
+/// Takes the mount out of sight at once; the volume is released when its last user has gone.
+pub fn detach(directory: &Path) -> Outcome {
+    clear(&mounts::real_path(directory).at(directory.display())?).at(directory.display())?;
+    Ok(0)
+}
+
+/// Commits, unmounts, and waits for the release.
+pub fn umount(directory: &Path) -> Outcome {
     let real = mounts::real_path(directory).at(directory.display())?;
     let Some(mount) = mounts::of_point(&real) else {
         return Err(Fail::at(directory.display(), "nothing is mounted here"));
@@ -55,7 +63,7 @@ fn umount(directory: &Path) -> Outcome {
     Ok(0)
 }
 
-/// Takes a dead mount away, by fusermount3 where the system does not let us.
+/// Takes a mount away whether it is used or not, by fusermount3 where the system does not let us.
 fn clear(directory: &Path) -> std::io::Result<()> {
     match sys::unmount_lazily(directory) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {

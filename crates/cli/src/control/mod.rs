@@ -39,9 +39,7 @@ fn directories(uid: u32) -> Vec<PathBuf> {
         all.extend(given.filter(|_| uid == sys::euid()).map(|p| p.join("nenrin")));
         all.push(PathBuf::from(format!("/run/user/{uid}/nenrin")));
     }
-    all.push(std::env::temp_dir().join(format!("nenrin-{uid}")));
     all.push(PathBuf::from(format!("/tmp/nenrin-{uid}")));
-    all.dedup();
     all
 }
 
