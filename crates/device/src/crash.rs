@@ -27,7 +27,7 @@ use crate::counters::{Counters, Tally};
 use crate::sync::lock;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Pending, Ticket};
 use history::{Entry, Event};
-use image::{Change, Content};
+use image::{Buffer, Change, Content};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -181,7 +181,7 @@ impl CrashDisk {
                 return Ok(Done::Read(state.current.read(offset, bytes)));
             }
             Op::Flush => return Ok(Done::Later(Step::Flush(state.completed()))),
-            Op::Write { offset, data } => (offset, Content::Data(data)),
+            Op::Write { offset, data } => (offset, Content::Data(Buffer::new(data))),
             Op::Zero { offset, bytes } => (offset, Content::Zeros(bytes)),
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
         };

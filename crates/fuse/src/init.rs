@@ -11,7 +11,6 @@ use crate::proto::flags::{MAJOR, MINOR, MINOR_MIN, init};
 
 /// Longest READ and WRITE; also the kernel's own limit by default.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
-const PAGE_BYTES: usize = 4096;
 /// Requests that nobody waits for, such as read-ahead, that may be under way.
 const BACKGROUND_MAX: u16 = 64;
 /// From how many of them on the device counts as congested.
@@ -22,6 +21,8 @@ const CONGESTION_THRESHOLD: u16 = BACKGROUND_MAX / 4 * 3;
 pub(crate) struct Wishes {
     pub writeback: bool,
     pub acl: bool,
+    /// Bytes in a page, which the kernel counts requests in.
+    pub page_bytes: usize,
 }
 
 /// What was agreed on.
@@ -106,7 +107,7 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
         congestion_threshold: CONGESTION_THRESHOLD,
         max_write: TRANSFER_BYTES_MAX as u32,
         time_gran: 1,
-        max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
+        max_pages: (TRANSFER_BYTES_MAX / wishes.page_bytes.max(1)).clamp(1, 256) as u16,
         ..version
     };
     Answer::Serve(out, Agreed(agreed))
@@ -116,7 +117,7 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
 mod tests {
     use super::*;
 
-    const ALL: Wishes = Wishes { writeback: true, acl: true };
+    const ALL: Wishes = Wishes { writeback: true, acl: true, page_bytes: 4096 };
 
     fn serve(offer: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
         match negotiate(offer, wishes) {
@@ -145,8 +146,9 @@ mod tests {
     #[test]
     fn options_are_asked_for_only_when_wanted() {
         let offer = InitIn { major: 7, minor: 36, flags: u32::MAX, flags2: u32::MAX, ..Default::default() };
-        let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false });
+        let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false, page_bytes: 65536 });
         assert!(!agreed.writeback() && !agreed.acl());
+        assert_eq!(out.max_pages, 16);
         assert_eq!(u64::from(out.flags) & init::DONT_MASK, 0);
         assert_eq!(u64::from(out.flags2), init::DIRECT_IO_ALLOW_MMAP >> 32);
         let (out, agreed) = serve(&offer, ALL);

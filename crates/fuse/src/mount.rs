@@ -139,6 +139,7 @@ impl std::error::Error for MountError {
 #[derive(Debug)]
 pub(crate) struct Mount {
     directory: PathBuf,
+    gone: bool,
 }
 
 impl Mount {
@@ -154,7 +155,11 @@ impl Mount {
         } else {
             mount_by_helper(options, &directory, default_permissions)?
         };
-        Ok((Self { directory }, device))
+        Ok((Self { directory, gone: false }, device))
+    }
+    /// It was unmounted by somebody else.
+    pub fn forget(&mut self) {
+        self.gone = true;
     }
     /// Where it is, absolute and without links.
     pub fn directory(&self) -> &Path {
@@ -164,7 +169,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if is_ours(&self.directory) {
+        if !self.gone && is_ours(&self.directory) {
             // Whoever unmounted first did the same.
             let _ = unmount_lazily(&self.directory);
         }

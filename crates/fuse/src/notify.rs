@@ -5,8 +5,8 @@
 //!    [`Notifier::drop_pages`] is never called from a thread that serves
 //!    requests, nor with any lock held. Dropping attributes waits for nothing.
 
-use crate::proto::abi::{NotifyInvalEntry, NotifyInvalInode};
-use crate::proto::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+use crate::proto::abi::NotifyInvalInode;
+use crate::proto::flags::NOTIFY_INVAL_INODE;
 use crate::transport::{Sink, send};
 use std::io;
 use std::sync::Arc;
@@ -28,18 +28,12 @@ impl Notifier {
     pub fn drop_pages(&self, ino: u64) -> io::Result<()> {
         self.inode(NotifyInvalInode { ino, off: 0, len: 0 })
     }
-    /// What the kernel knows of this name is out of date.
-    #[expect(dead_code, reason = "for names that change by themselves, such as past states in the live mount")]
-    pub fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        let head = NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
-        self.send(NOTIFY_INVAL_ENTRY, &[head.as_bytes(), name, &[0]].concat())
-    }
     fn inode(&self, body: NotifyInvalInode) -> io::Result<()> {
         self.send(NOTIFY_INVAL_INODE, body.as_bytes())
     }
     fn send(&self, code: i32, body: &[u8]) -> io::Result<()> {
         match send(&*self.0, code, 0, body) {
-            // It knows nothing of that inode or name, which is as good.
+            // It knows nothing of that inode, which is as good.
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other,
         }

@@ -21,6 +21,7 @@ use nenrin_core::At;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -87,6 +88,7 @@ pub struct Session {
     server: Arc<Server>,
     receivers: Vec<Box<dyn Receiver>>,
     mount: Mount,
+    ended: Arc<AtomicBool>,
     ticker: Option<(Arc<dyn Volume>, Duration)>,
 }
 
@@ -100,15 +102,20 @@ impl std::fmt::Debug for Session {
 #[derive(Clone, Debug)]
 pub struct Stopper {
     directory: PathBuf,
+    /// Nothing of the session is mounted any more; something else may be.
+    ended: Arc<AtomicBool>,
 }
 
 impl Stopper {
-    /// Takes the mount away at once. Programs that still use something on it go
+    /// Takes the mount away at once, if it is still there. Programs that still use something on it go
     /// on being served, and [`Session::run`] returns when the last has let go.
     ///
     /// # Errors
     /// What umount2(2) or fusermount3 say.
     pub fn stop(&self) -> io::Result<()> {
+        if self.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
         mount::unmount_lazily(&self.directory)
     }
     /// Where the volume is mounted, absolute and without links.
@@ -142,6 +149,7 @@ impl Session {
         let wishes = Wishes {
             writeback: options.cache == Cache::WriteBack && !mount_options.read_only,
             acl: options.acl && !own_check,
+            page_bytes: sys::page_bytes(),
         };
         let (mount, fd) = Mount::new(&mount_options, !own_check)?;
         let (device, agreed) = shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
@@ -155,13 +163,13 @@ impl Session {
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());
         let server = Arc::new(Server::new(volume, behaviour, agreed, notifier));
-        Ok(Self { server, receivers, mount, ticker })
+        Ok(Self { server, receivers, mount, ended: Arc::default(), ticker })
     }
 
     /// What ends this session from elsewhere, for instance when a signal comes.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
-        Stopper { directory: self.mount.directory().to_owned() }
+        Stopper { directory: self.mount.directory().to_owned(), ended: self.ended.clone() }
     }
 
     /// What requests came; to be looked at while the session runs.
@@ -203,7 +211,12 @@ impl Session {
             }
             result
         });
+        self.ended.store(true, Ordering::Release);
         self.server.let_go();
+        if result.is_ok() {
+            // Somebody unmounted it, and may have mounted something else since.
+            self.mount.forget();
+        }
         result
     }
 }

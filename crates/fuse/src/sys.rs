@@ -110,6 +110,13 @@ pub fn set_io_flusher() {
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, ON, NONE, NONE, NONE) };
 }
 
+/// Bytes in a page of memory.
+pub fn page_bytes() -> usize {
+    // SAFETY: sysconf takes no pointer.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
 /// Real user and group of this process, and whether it acts as root.
 pub fn user() -> (u32, u32, bool) {
     // SAFETY: these calls take nothing and cannot fail.

@@ -83,6 +83,26 @@ fn unmounting_from_outside_ends_the_session() {
 }
 
 #[test]
+fn a_session_that_ended_leaves_the_next_one_alone() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(dir.path()).unwrap();
+    let old = first.stopper();
+    let thread = std::thread::spawn(move || first.run());
+    nenrin_fuse::unmount(old.directory()).unwrap();
+    thread.join().unwrap().unwrap();
+    let second = start(dir.path()).unwrap();
+    let new = second.stopper();
+    let thread = std::thread::spawn(move || second.run());
+    old.stop().unwrap();
+    assert!(is_mounted(new.directory()));
+    new.stop().unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_stopped_session_serves_what_is_open() {
     let toy = Arc::new(Toy::new());
     let Some(m) = mount(toy.clone(), At::Live, nothing) else { return };

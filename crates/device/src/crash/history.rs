@@ -6,7 +6,7 @@
 //! 2. `hash` is the hash of `hashed`, an earlier state of `base`.
 
 use super::choice::CrashChoice;
-use super::image::{Change, Content, Image};
+use super::image::{Buffer, Change, Content, Image};
 use super::{CrashDisk, check};
 use crate::sync::lock;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Ticket};
@@ -213,7 +213,7 @@ impl CrashImage {
         let (offset, content) = match op {
             Op::Read { offset, bytes } => return Ok(image.read(offset, bytes)),
             Op::Flush => return Ok(AlignedBuf::zeroed(0)),
-            Op::Write { offset, data } => (offset, Content::Data(data)),
+            Op::Write { offset, data } => (offset, Content::Data(Buffer::new(data))),
             Op::Zero { offset, bytes } => (offset, Content::Zeros(bytes)),
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
         };

@@ -8,6 +8,7 @@
 
 use crate::prng::mix;
 use crate::{AlignedBuf, BLOCK_BYTES};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes that a disk writes as a whole or not at all.
@@ -26,10 +27,26 @@ pub struct Image {
     blocks: usize,
 }
 
+/// Bytes that changes and images share, with what was computed about them:
+/// the same blocks are hashed for many images of one history.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    bytes: Arc<AlignedBuf>,
+    /// Hash of each block, wherever it may lie; 0 when not yet known.
+    hashes: Vec<AtomicU64>,
+}
+
+impl Buffer {
+    pub(super) fn new(bytes: Arc<AlignedBuf>) -> Arc<Self> {
+        let hashes = (0..bytes.len() / BLOCK_BYTES).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { bytes, hashes })
+    }
+}
+
 /// One block inside a shared buffer.
 #[derive(Clone)]
 struct Block {
-    buffer: Arc<AlignedBuf>,
+    buffer: Arc<Buffer>,
     start: usize,
 }
 
@@ -42,7 +59,7 @@ pub(super) struct Change {
 
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    Data(Arc<AlignedBuf>),
+    Data(Arc<Buffer>),
     Zeros(u64),
     Discarded(u64),
 }
@@ -50,7 +67,7 @@ pub(super) enum Content {
 impl Change {
     pub(super) fn bytes(&self) -> u64 {
         match &self.content {
-            Content::Data(data) => data.len() as u64,
+            Content::Data(data) => data.bytes.len() as u64,
             Content::Zeros(bytes) | Content::Discarded(bytes) => *bytes,
         }
     }
@@ -71,22 +88,34 @@ impl Change {
 impl Block {
     /// A block of zeros or of [`DISCARD_FILL`], shared by all.
     fn filled(byte: u8) -> Self {
-        static FILLED: [OnceLock<Arc<AlignedBuf>>; 2] = [OnceLock::new(), OnceLock::new()];
-        let buffer = FILLED[usize::from(byte != 0)].get_or_init(|| Arc::new(AlignedBuf::padded(&[byte; BLOCK_BYTES])));
+        static FILLED: [OnceLock<Arc<Buffer>>; 2] = [OnceLock::new(), OnceLock::new()];
+        let fill = || Buffer::new(Arc::new(AlignedBuf::padded(&[byte; BLOCK_BYTES])));
+        let buffer = FILLED[usize::from(byte != 0)].get_or_init(fill);
         Self { buffer: Arc::clone(buffer), start: 0 }
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.start + BLOCK_BYTES]
+        &self.buffer.bytes[self.start..self.start + BLOCK_BYTES]
     }
 
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.buffer, &other.buffer) && self.start == other.start
     }
 
-    /// A hash of the block at its place. Folded multiplication, 16 bytes a step.
+    /// A hash of the block at its place.
     fn hash(&self, index: usize) -> u64 {
-        let mut state = mix(index as u64 + 1);
+        let known = &self.buffer.hashes[self.start / BLOCK_BYTES];
+        let mut hash = known.load(Relaxed);
+        if hash == 0 {
+            hash = self.hash_bytes();
+            known.store(hash, Relaxed);
+        }
+        mix(hash ^ mix(index as u64 + 1))
+    }
+
+    /// Folded multiplication, 16 bytes a step.
+    fn hash_bytes(&self) -> u64 {
+        let mut state = mix(1);
         for pair in self.bytes().chunks_exact(16) {
             let (low, high) = pair.split_at(8);
             let a = word(low) ^ 0x2d35_8dcc_aa6c_78a5 ^ state;
@@ -119,7 +148,7 @@ impl Image {
         let mut image = Self::zeroed(bytes.len() as u64);
         let whole = image.bytes() as usize;
         for (start, piece) in (0..).step_by(1 << 16).zip(bytes[..whole].chunks(1 << 16)) {
-            let content = Content::Data(Arc::new(AlignedBuf::padded(piece)));
+            let content = Content::Data(Buffer::new(Arc::new(AlignedBuf::padded(piece))));
             image.apply(&Change { offset: start, content });
         }
         image
@@ -175,7 +204,7 @@ impl Image {
                 old.copy_from_slice(new);
             }
         }
-        self.set(index, Block { buffer: Arc::new(merged), start: 0 });
+        self.set(index, Block { buffer: Buffer::new(Arc::new(merged)), start: 0 });
     }
 
     fn block(&self, index: usize) -> &Block {

@@ -122,7 +122,6 @@ wire! {
     struct DirentPlus [152] { entry: EntryOut, dirent: Dirent }
 
     struct NotifyInvalInode [24] { ino: u64, off: i64, len: i64 }
-    struct NotifyInvalEntry [16] { parent: u64, namelen: u32, flags: u32 }
 }
 
 /// Bytes of a READ or WRITE request in front of the data.

@@ -94,8 +94,6 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// Notification: drop what is cached of an inode.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Notification: drop what is cached of a name.
-pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal),* $(,)?) => {
