@@ -92,14 +92,18 @@ run_stress() {
     #   chdir: 8192 open directories, more than some limits of open files allow
     #   file-ioctl: only tries what each ioctl answers on any file system
     local names="access acl chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl fiemap filename flock fpunch fstat
-        getdent hdd inode-flags io iomix link lockf lockofd locka mknod mmapaddr msync open readahead rename rawdev revio seek sendfile
+        getdent hdd inode-flags io iomix link lockf lockofd locka mknod mmapaddr msync open readahead rename rawdev seek revio sendfile
         splice symlink sync-file touch truncate unlink utime verity xattr aio aiol eventfd"
     each=$((seconds / 90 + 1))
     for options in cache=writethrough cache=writeback; do
         volume 2G
         up "$options"
+        turn=0
         for stressor in $names; do
             time_left || break
+            # In little time each runs in one cache mode, in turn.
+            turn=$((turn + 1))
+            [ "$seconds" -ge 90 ] || [ $((turn % 2)) = "$([ "$options" = cache=writeback ] && echo 0 || echo 1)" ] || continue
             code=0
             mkdir -p "$MNT/stress"
             timeout 120 stress-ng --"$stressor" 2 -t "$each" --verify --temp-path "$MNT/stress" --no-rand-seed >"$W/out" 2>&1 || code=$?

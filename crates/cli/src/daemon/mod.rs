@@ -31,6 +31,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watch::Watch;
 
+/// How long a process that has released its volume stays for the sake of who
+/// asked for it: with a million inodes known, umount(2) itself takes seconds
+/// after the session has ended.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// How long a mount waits for an owner that is still finishing.
 const OWNER_TIME: Duration = Duration::from_secs(10);
 /// How often the library does what is due.
@@ -262,7 +266,7 @@ impl Running {
         let _ = self.ticker.join();
         let closed = self.service.close();
         // Those who asked for the unmount are answered before this process ends.
-        self.server.finish(Duration::from_secs(2));
+        self.server.finish(ANSWER_TIME);
         closed.map(|()| 0)
     }
 }
