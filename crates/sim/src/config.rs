@@ -38,9 +38,9 @@ impl Config {
         };
         let segment_blocks = [32, 64, 64, 128][rng.index(4)];
         let segments = match segment_blocks {
-            32 => rng.range(40, 64),
-            64 => rng.range(24, 40),
-            _ => rng.range(18, 24),
+            32 => rng.range(36, 64),
+            64 => rng.range(27, 40),
+            _ => rng.range(27, 32),
         };
         let steps = if rng.chance(10) { rng.range(300, 900) } else { rng.range(30, 110) };
         Self {

@@ -31,7 +31,7 @@ pub mod broken {
     pub const NAMESPACE_ORDER: u8 = 3;
     /// Every commit carries truncations that should be held back.
     pub const NO_HOLD: u8 = 4;
-    /// A rename over a name does not carry the content.
+    /// A rename over a name does not carry content.
     pub const NO_CARRY: u8 = 5;
     /// A checkpoint shows the present.
     pub const PAST_IS_PRESENT: u8 = 6;
@@ -48,7 +48,7 @@ pub mod broken {
 }
 
 const MAGIC: u64 = 0x796f_7420_6e69_7265;
-const SLOT_BLOCKS: u64 = 256;
+const SLOT_BLOCKS: u64 = 64;
 
 /// What one slot stands for.
 #[derive(Clone, Debug, Default)]
@@ -395,13 +395,20 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
         self.namespace(|s| s.tree.rmdir(parent.0, name, self.clock.wall()).map(drop))
     }
     fn rename(&self, from: Ino, old: &[u8], to: Ino, new: &[u8], mode: RenameMode) -> Result<()> {
-        let moved = self.lookup(At::Live, from, old);
+        let both = [self.lookup(At::Live, from, old), self.lookup(At::Live, to, new)];
         let now = self.clock.wall();
-        let replaced = self.namespace(|s| s.tree.rename(from.0, old, to.0, new, mode, now))?;
-        if let (Some(_), Ok(a), true) = (replaced, moved, WRONG != broken::NO_CARRY) {
-            return self.commit_one(&mut self.lock(), a.ino.0);
+        self.namespace(|s| s.tree.rename(from.0, old, to.0, new, mode, now))?;
+        let [Ok(a), Ok(b)] = both else { return Ok(()) };
+        if a.ino == b.ino || WRONG == broken::NO_CARRY {
+            return Ok(());
         }
-        Ok(())
+        let mut s = self.lock();
+        s.held.remove(&a.ino.0);
+        s.held.remove(&b.ino.0);
+        if self.options.order == Order::Strict {
+            return self.commit_all(&mut s);
+        }
+        self.commit(&mut s, &BTreeSet::from([a.ino.0, b.ino.0]))
     }
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let now = self.clock.wall();

@@ -1,6 +1,8 @@
 //! Power cuts against the real core, bounded for `make test`. Longer runs:
 //! `cargo run --release -p nenrin-sim -- run --minutes 60`.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
+
 use nenrin_core::{Barrier, Order};
 use nenrin_sim::cli::Core;
 use nenrin_sim::config::Config;

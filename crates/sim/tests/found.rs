@@ -1,6 +1,8 @@
 //! What the simulator has found in the core, each as the shortest run of calls
 //! that shows it. Every call is compared with the model.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
+
 use nenrin_core::{MountOptions, RenameMode, SetAttr};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk};
 use nenrin_sim::cli::Core;
@@ -18,7 +20,7 @@ struct World(Run<Core>);
 
 impl World {
     fn new(options: MountOptions) -> Self {
-        let disk = Arc::new(CrashDisk::new(8 << 20));
+        let disk = Arc::new(CrashDisk::new(16 << 20));
         let device: Arc<dyn BlockDevice> = disk.clone();
         Self(Run::format(disk, device, 64, options).unwrap())
     }
