@@ -20,8 +20,8 @@ pub struct Options {
     pub cache: Cache,
     /// Other users may enter.
     pub allow_other: bool,
-    /// The kernel checks permissions.
-    pub default_permissions: bool,
+    /// The front end checks permissions rather than the kernel.
+    pub own_check: bool,
     /// Device files work.
     pub dev: bool,
     /// Set-id programs work.
@@ -136,7 +136,11 @@ pub const OPTIONS: &[OptionInfo] = &[
         Ok(())
     }),
     flag("default_permissions", |o, _| {
-        o.default_permissions = true;
+        o.own_check = false;
+        Ok(())
+    }),
+    flag("own_check", |o, _| {
+        o.own_check = true;
         Ok(())
     }),
     flag("dev", |o, _| {
@@ -273,6 +277,12 @@ fn consistent(o: &Options) -> Result<(), Fail> {
              leave one of them away",
         ));
     }
+    if o.own_check && o.allow_other {
+        return Err(Fail::usage(
+            "own_check excludes allow_other: only the kernel sees every name that another user walks through; leave \
+             one of them away",
+        ));
+    }
     if o.past.is_some() && o.core.no_recovery {
         return Err(Fail::usage("norecovery excludes cp= and at=: states of the past need the whole log"));
     }
@@ -330,6 +340,7 @@ mod tests {
             ("cache-size=12", "at least 1M"),
             ("cache-size=big", "a size is needed"),
             ("order=strict,cache=writeback", "exclude each other"),
+            ("own_check,allow_other", "own_check excludes allow_other"),
             ("norecovery,cp=1", "excludes"),
         ] {
             let fail = parse_one(text).unwrap_err();

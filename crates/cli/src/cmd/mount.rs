@@ -32,7 +32,8 @@ pub const COMMAND: Command = Command {
 \x20 commit=SECONDS       everything is committed within this time (1)\n\
 \x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
 \x20 cache-size=SIZE      memory for the index (96M)\n\
-\x20 noatime, relatime, discard, norecovery, allow_other, default_permissions, nonempty\n\
+\x20 noatime, relatime, discard, norecovery, allow_other, nonempty\n\
+\x20 own_check            we check permissions, not the kernel: faster, for one user (not with allow_other)\n\
 \x20 dev, suid, exec and their opposites, as in mount(8); dev and suid need root\n\
 \n\
 Returns when the mount is up. A mount whose program was killed is cleared; an owner that is only finishing is\n\

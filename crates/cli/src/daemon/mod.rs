@@ -20,7 +20,7 @@ use crate::{control, mounts, output, past, report, sys};
 use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};
-use nenrin_fuse::{MountOptions, SessionOptions};
+use nenrin_fuse::{MountOptions, Permissions, SessionOptions};
 use serde::{Deserialize, Serialize};
 use service::{Event, Service};
 use std::fs::File;
@@ -227,7 +227,8 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
 
 /// The library is ticked by [`tick`], also while only the past is mounted.
 fn session_options(o: &Options) -> SessionOptions {
-    SessionOptions { cache: o.cache, tick: Duration::ZERO, ..SessionOptions::default() }
+    let permissions = if o.own_check { Permissions::Own } else { Permissions::Kernel };
+    SessionOptions { cache: o.cache, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
 fn tick(service: &Service, watch: &Watch, stopped: &Receiver<()>) {
