@@ -5,20 +5,30 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 find_cargo
-images=${1:-20000} minutes=${2:-6}
+images=${1:-200000} minutes=${2:-4}
+jobs=$(nproc)
+
+# Every deliberate break must be noticed. Apart, so that what is tested below is what is shipped.
+"$CARGO" build --release --locked --quiet -p nenrin-sim --features breaks
+cp target/release/nenrin-sim target/release/nenrin-sim-breaks
 "$CARGO" build --release --locked --quiet -p nenrin-sim
+echo "nenrin-sim breaks"
+target/release/nenrin-sim-breaks breaks
+"$CARGO" test --locked --quiet -p nenrin-fuzz --features breaks --test breaks -- --nocapture
 
 simulate() {
     local wanted=$1 out distinct
     shift
-    echo "nenrin-sim run $*, $wanted images"
-    out=$(target/release/nenrin-sim run --seeds 0..1000000 --images "$wanted" --minutes "$minutes" --json "$@") ||
-        { echo "$out"; exit 1; }
+    echo "nenrin-sim $*, at least $wanted images"
+    out=$(target/release/nenrin-sim "$@" --minutes "$minutes" --jobs "$jobs") || { echo "$out"; exit 1; }
     echo "$out"
-    distinct=$(sed -n 's/.*"distinct": *\([0-9]*\).*/\1/p' <<<"$out" | head -1)
+    distinct=$(sed -n 's/.*distinct \([0-9]*\)$/\1/p' <<<"$out" | head -1)
     [ "${distinct:-0}" -ge "$wanted" ] || { echo "only ${distinct:-0} distinct images in $minutes minutes"; exit 1; }
 }
 
-simulate "$images"
-simulate $((images / 10)) --order strict
-simulate $((images / 10)) --barrier checkpoint
+simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40
+simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 20))" --order strict
+simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
+simulate 10000 scenarios
+simulate 3000 ace --length 1
+simulate "$((images / 20))" ace --length 2 --sample 2000

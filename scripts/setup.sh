@@ -9,13 +9,15 @@ cd "$(dirname "$0")/.."
 # program:package, one for each thing the target runs.
 build='cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev'
 mount="$build fusermount3:fuse3"
-test="$mount rsync:rsync git:git sqlite3:sqlite3 setfacl:acl setfattr:attr mkfs.ext4:e2fsprogs mountpoint:util-linux python3:python3 setcap:libcap2-bin"
+test="$mount rsync:rsync git:git sqlite3:sqlite3 setfacl:acl setfattr:attr mkfs.ext4:e2fsprogs mountpoint:util-linux python3:python3 setcap:libcap2-bin useradd:passwd"
+# What the public suites are, or are built from.
+suites="fio:fio stress-ng:stress-ng dbench:dbench /usr/include/sys/acl.h:libacl1-dev /usr/include/sqlite3.h:libsqlite3-dev xz:xz-utils"
 case "${1:-}" in
 build | lint) needs=$build ;;
 mount) needs=$mount ;;
-test) needs=$test ;;
+test) needs="$test $suites" ;;
 bench) needs="$mount fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount" ;;
-soak) needs="$test fio:fio xz:xz-utils stress-ng:stress-ng" ;;
+soak) needs="$test $suites debootstrap:debootstrap qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod" ;;
 *) fail "setup.sh: build, mount, lint, test, bench or soak, not '${1:-}'" ;;
 esac
 
@@ -32,11 +34,16 @@ if [ -n "$missing" ]; then
     elif [ "$(id -u)" = 0 ]; then
         say "Installing$missing"
         export DEBIAN_FRONTEND=noninteractive
-        # The lists of a fresh machine are old or empty.
+        # The lists of a fresh machine are old or empty; updates that run by themselves hold the lock.
+        install='apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=600'
         # shellcheck disable=SC2086
-        { apt-get install -qq -y --no-install-recommends $missing ||
-            { apt-get update -qq && apt-get install -qq -y --no-install-recommends $missing; }; } </dev/null >/dev/null 2>&1 ||
-            say "apt could not install$missing; going on with what is there" >&2
+        if ! { $install $missing || { apt-get update -qq && $install $missing; }; } </dev/null >/dev/null 2>&1; then
+            # One that cannot be had does not keep the others away.
+            for package in $missing; do
+                why=$($install "$package" </dev/null 2>&1) ||
+                    say "apt could not install $package; going on without: $(printf %s "$why" | tail -n 1)" >&2
+            done
+        fi
     else
         say "Some programs are missing. One line to get them (going on without):" >&2
         say "    sudo apt-get update && sudo apt-get install -y --no-install-recommends$missing" >&2
@@ -54,3 +61,4 @@ lint | test)
     done
     ;;
 esac
+case "$1" in test | soak) scripts/tools.sh ;; esac

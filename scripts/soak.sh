@@ -21,7 +21,11 @@ for file in "${files[@]}"; do
     else
         code=$?
         # 75: more to do, go on next time.
-        [ "$code" = 75 ] && say "$name: goes on next time" || { say "$name: FAILED"; status=1; }
+        case $code in
+        75) say "$name: goes on next time" ;;
+        77) ;; # it has said why it cannot be done here
+        *) say "$name: FAILED"; status=1 ;;
+        esac
     fi
 done
 exit "$status"

@@ -91,6 +91,7 @@ with_sqlite() {
 }
 
 for options in cache=writethrough cache=writeback; do
+    ! done_before "$options" || continue
     volume "$([ "$size" = full ] && echo 8G || echo 1G)"
     up "$options"
     with_git "$options"
@@ -98,5 +99,6 @@ for options in cache=writethrough cache=writeback; do
     with_cargo "$options"
     down
     checked
-    time_left || { say "   time is over; $options was the last"; break; }
+    is_done "$options"
+    enough_for_now
 done

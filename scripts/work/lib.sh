@@ -53,6 +53,12 @@ begin() {
 # True while the share of time that the soak run gave lasts.
 time_left() { [ "$SECONDS" -lt "$WORK_END" ]; }
 
+# In a soak run what is done is remembered, and the next run goes on behind it.
+done_before() { [ -n "${SOAK_STATE:-}" ] && grep -qxF "$1" "$W/done" 2>/dev/null; }
+is_done() { [ -z "${SOAK_STATE:-}" ] || echo "$1" >>"$W/done"; }
+# At the end of a cache mode: whether there is time for more.
+enough_for_now() { [ -z "${SOAK_STATE:-}" ] || time_left || { say "   $(wc -l <"$W/done") steps so far"; exit 75; }; }
+
 failed() {
     say "FAILED at line $1 of $(basename "$0"); what the daemon reported:" >&2
     [ ! -s "$LOG" ] || tail -n 20 "$LOG" >&2
@@ -125,6 +131,17 @@ checked() {
         return 0
     fi
     [ $code = 0 ] || { cat "$W/check.out" >&2; wrong "nenrin check ended with $code"; }
+}
+
+# with_helpers COMMAND...: where mount(8) finds our helpers, in a mount namespace with a /sbin of its own.
+with_helpers() {
+    mkdir -p "$W/sbin.up" "$W/sbin.work"
+    unshare --mount --propagation private bash -euc '
+        place=$1 sbin=$(readlink -f /sbin)
+        shift
+        mount -t overlay -o "lowerdir=$sbin,upperdir=$place/sbin.up,workdir=$place/sbin.work" none "$sbin"
+        DESTDIR= PREFIX=$place/usr scripts/install.sh >/dev/null
+        exec "$@"' helpers "$W" "$@"
 }
 
 # Everything that find, getfattr and getfacl can tell about a tree, sorted. The size and

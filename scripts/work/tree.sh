@@ -36,6 +36,7 @@ figure "files, MiB in the source" "$(find "$W/source" -type f | wc -l), $(du -sm
 flags="-aHAXS --modify-window=-1"
 is_root || flags="-aHXS --modify-window=-1"
 for options in ${TREE_OPTIONS:-cache=writethrough cache=writeback}; do
+    ! done_before "$options" || continue
     volume "$([ "$size" = full ] && echo 6G || echo 1G)"
     up "$options"
     begin_ms=$(now_ms)
@@ -56,4 +57,6 @@ for options in ${TREE_OPTIONS:-cache=writethrough cache=writeback}; do
     [ "$size" = full ] || rsync $flags "$W/source/" "$MNT/tree/"
     down
     checked
+    is_done "$options"
+    enough_for_now
 done

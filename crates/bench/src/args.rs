@@ -34,6 +34,8 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --gate-budget S         longest wait in the whole run (default 600)
   --render FILE           prints the tables of a results.json and ends
   --list                  lists the rows and ends
+
+For example: nenrin-bench --quick --only append-fsync --size 1G
 ";
 
 /// What is to be done.
@@ -113,10 +115,11 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
     };
     let mut parser = lexopt::Parser::from_args(words);
     while let Some(argument) = parser.next().map_err(|e| bad(e.to_string()))? {
-        let lexopt::Arg::Long(name) = argument else {
-            return Err(bad("only options that begin with -- are known; see --help"));
+        let name = match argument {
+            lexopt::Arg::Long(name) => name.to_owned(),
+            lexopt::Arg::Short('h') => "help".to_owned(),
+            _ => return Err(bad("only options that begin with -- are known; see --help")),
         };
-        let name = name.to_owned();
         match name.as_str() {
             "help" => return Ok(Task::Print(HELP.to_owned())),
             "list" => return Ok(Task::Print(list())),
@@ -218,6 +221,13 @@ mod tests {
         let c = config(&["--only", "append,stat"]);
         assert!(c.wants("append-fsync-4") && c.wants("stat") && !c.wants("create"));
         assert!(parse(["--only", "no-such-row"]).is_err());
+    }
+
+    #[test]
+    fn help_is_given() {
+        for words in [&["--help"][..], &["-h"], &["--quick", "--help"]] {
+            assert!(matches!(parse(words.iter().copied()), Ok(Task::Print(text)) if text == HELP), "{words:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod daemon;
 mod describe;
 mod device;
 mod error;
+mod libmount;
 mod mounts;
 mod options;
 mod output;

@@ -80,7 +80,7 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            Ok(fs::canonicalize(parent)?.join(path.file_name().ok_or(e)?))
+            Ok(real_path(parent)?.join(path.file_name().ok_or(e)?))
         }
         other => other,
     }

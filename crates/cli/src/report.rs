@@ -1,14 +1,22 @@
 //! What the library tells of a volume, as the data that is printed and sent.
 
-use crate::control::{CheckpointData, RecoveryData, SegmentData, VolumeInfo};
+use crate::control::{CheckpointData, RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo};
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
-use nenrin_core::{CheckpointInfo, Counters, Fs, MountOptions, SegmentInfo, SegmentState};
+use nenrin_core::{CheckpointInfo, Counters, Fs, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState};
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+
+/// What a failed write means for who uses the volume.
+pub fn failure(why: &str) -> String {
+    format!(
+        "a write failed, so the volume is read-only: {why}; what was acknowledged before is safe, nothing is any more; \
+         unmount, see to the device, and mount again"
+    )
+}
 
 /// Hexadecimal, with the dashes of a UUID.
 pub fn show_uuid(uuid: &[u8; 16]) -> String {
@@ -35,6 +43,32 @@ pub fn checkpoints(fs: &Fs) -> Vec<CheckpointData> {
 /// All segments.
 pub fn segments(fs: &Fs) -> Vec<SegmentData> {
     fs.segments().iter().map(segment).collect()
+}
+
+/// How far scrubbing came; findings are told when it is done.
+pub fn scrub(scrub: &Scrub) -> ScrubData {
+    let r = scrub.report();
+    let (bytes, bytes_expected) = scrub.progress();
+    let finding = |f: &ScrubFinding| ScrubFindingData {
+        text: f.text.clone(),
+        ino: f.ino.map(|i| i.0),
+        path: f.path.as_ref().map(|p| String::from_utf8_lossy(p).into_owned()),
+        offset: f.offset,
+        addr: f.addr.to_string(),
+    };
+    ScrubData {
+        done: scrub.is_done(),
+        bytes,
+        bytes_expected,
+        has_losses: r.has_losses(),
+        nodes: r.nodes,
+        blocks: r.blocks,
+        copies_damaged: r.copies_damaged,
+        copies_mended: r.copies_mended,
+        nodes_lost: r.nodes_lost,
+        extents_damaged: r.extents_damaged,
+        findings: r.findings.iter().filter(|_| scrub.is_done()).map(finding).collect(),
+    }
 }
 
 fn segment(s: &SegmentInfo) -> SegmentData {
@@ -78,7 +112,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         pid: None,
         mounts: Vec::new(),
         read_only: fs.options().read_only,
-        problems: fs.failed().into_iter().chain(report.damage.clone()).collect(),
+        problems: fs.failed().map(|why| failure(&why)).into_iter().chain(report.damage.clone()).collect(),
         notes: report.notes.clone(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.devices.iter().map(|d| d.segments).sum(),

@@ -212,3 +212,24 @@ pub fn statfs(path: &Path) -> io::Result<()> {
         check(libc::statfs(target.as_ptr(), &raw mut out)).map(drop)
     }
 }
+
+/// Asks a process to end.
+pub fn terminate(pid: u32) {
+    // SAFETY: kill takes integers. The caller has not waited for this child yet, so the number is still its own.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
+}
+
+/// Has a child get the signals that are blocked here.
+pub fn unblock_in_child(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let set = ending_signals();
+    let unblock = move || {
+        // SAFETY: the pointer is to a live set; the old one is not asked for.
+        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            e => Err(io::Error::from_raw_os_error(e)),
+        }
+    };
+    // SAFETY: between fork and exec only pthread_sigmask is called, which may be called there.
+    unsafe { command.pre_exec(unblock) };
+}

@@ -1,7 +1,7 @@
 //! What a command is about: a mounted volume, by any path on it, or a device.
 
 use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
-use crate::error::{At, Fail};
+use crate::error::Fail;
 use crate::{device, report};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
@@ -23,7 +23,13 @@ impl Target {
     /// # Errors
     /// There is none; somebody else has it.
     pub fn find(path: &Path) -> Result<Self, Fail> {
-        if fs::metadata(path).at(path.display())?.is_dir() {
+        let directory = match fs::metadata(path) {
+            Ok(m) => m.is_dir(),
+            // A mount whose program has ended.
+            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => true,
+            Err(e) => return Err(Fail::at(path.display(), e)),
+        };
+        if directory {
             return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
         }
         let absolute = device::absolute(path);
@@ -57,6 +63,13 @@ impl Target {
         match self {
             Self::Owner(owner) => owner.call(&Request::Checkpoints),
             Self::Device(fs, _) => Ok(report::checkpoints(fs)),
+        }
+    }
+    /// How long its checkpoints are kept.
+    pub fn retention(&mut self) -> Result<String, Fail> {
+        match self {
+            Self::Owner(owner) => owner.call(&Request::Retention),
+            Self::Device(fs, _) => Ok(fs.retention()),
         }
     }
     /// Its segments.

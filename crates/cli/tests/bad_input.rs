@@ -70,12 +70,18 @@ fn a_feature_that_allows_reading() {
     let place = Place::with_volume();
     place.patch_slots(|slot| slot[RO_COMPAT] = 4);
     unchanged(&place, || {
-        mount(&place).fails(1, &["features", "0x4", "mount it with -o ro"]);
         if can_mount() {
-            place.mount("ro").ok();
-            assert!(fs::write(place.path("mnt/x"), b"x").is_err());
-            place.umount().ok();
+            for options in ["rw", "ro"] {
+                let out = place.mount(options);
+                assert_eq!(out.code, 0, "{out:?}");
+                let warned = out.stderr.contains("bits 0x4") && out.stderr.contains("update nenrin");
+                assert_eq!(warned, options == "rw", "{}", out.stderr);
+                let e = fs::write(place.path("mnt/x"), b"x").unwrap_err();
+                assert_eq!(e.raw_os_error(), Some(libc::EROFS));
+                place.umount().ok();
+            }
         }
+        nenrin(["check", &place.image()]).ok();
     });
 }
 

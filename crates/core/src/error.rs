@@ -46,6 +46,8 @@ pub enum Error {
     Loop,
     /// A checkpoint or snapshot with this name exists, is in use or is unknown.
     Checkpoint(String),
+    /// A retention rule that makes no sense; the text says why.
+    BadRule(String),
     /// Bytes at this address are not what was written there.
     Damaged(Addr, Invalid),
     /// Bytes that no single address accounts for are wrong.
@@ -78,7 +80,7 @@ impl std::fmt::Display for Error {
             Self::NotSupported => f.write_str("not supported"),
             Self::NoSuchOffset => f.write_str("nothing at or behind this offset"),
             Self::Loop => f.write_str("a directory cannot be moved into itself"),
-            Self::Checkpoint(text) | Self::Corrupt(text) | Self::Open(text) => f.write_str(text),
+            Self::Checkpoint(text) | Self::BadRule(text) | Self::Corrupt(text) | Self::Open(text) => f.write_str(text),
             Self::Damaged(addr, why) => write!(f, "damage at block {addr}: {why}"),
             Self::Device(e) => write!(f, "device error: {e}"),
             Self::Failed(text) => write!(f, "the volume is read-only since a write failed: {text}"),

@@ -2,6 +2,10 @@
 //! It sees no FUSE, no io_uring, no wall clock and no stdout.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "breaks")]
+pub mod breaks;
+#[cfg(not(feature = "breaks"))]
+mod breaks;
 pub mod check;
 mod content;
 mod error;
@@ -10,16 +14,19 @@ pub mod index;
 mod log;
 mod mkfs;
 mod recovery;
+mod retention;
 mod segments;
 mod state;
 mod storage;
 mod types;
 
 pub use check::{CheckOptions, CheckReport, check};
+pub use content::ReadBytes;
 pub use error::{Error, Result};
-pub use fs::{Counters, Done, Fs, SegmentInfo};
+pub use fs::{Counters, Done, Fs, Scrub, ScrubFinding, ScrubReport, SegmentInfo};
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
-pub use recovery::RecoveryReport;
+pub use recovery::{RecoveryReport, Verdict};
+pub use retention::Retention;
 pub use segments::SegmentState;
 pub use storage::{Probe, SlotState, probe};
 pub use types::*;

@@ -130,6 +130,7 @@ fn empty(
         live_blocks: 0,
         history_blocks: 0,
         next_backref: 1,
+        retention: Vec::new(),
     };
     let root = Inode {
         mode: 0o040_000 | options.mode & 0o7777,

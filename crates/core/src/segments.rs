@@ -8,6 +8,7 @@
 //! 3. A segment emptied while generation g was the next to be written becomes
 //!    free when the *older* usable root has a generation of at least g.
 
+use crate::breaks::{Break, broken};
 use nenrin_format::items::Segment;
 use nenrin_format::{Addr, Generation, SegmentNo, Seq, Time};
 use std::collections::BTreeSet;
@@ -41,6 +42,14 @@ pub struct SegmentUse {
 }
 
 impl SegmentUse {
+    /// Blocks of content that are needed. The counters come from disk.
+    pub const fn used_blocks(&self) -> u32 {
+        self.item.live_blocks.saturating_add(self.item.history_blocks)
+    }
+    /// Blocks of index nodes that are needed.
+    pub const fn node_blocks(&self) -> u32 {
+        self.nodes.saturating_mul(nenrin_format::NODE_BLOCKS)
+    }
     const fn is_empty(&self) -> bool {
         self.item.live_blocks == 0 && self.item.history_blocks == 0 && self.nodes == 0 && !self.chain_held
     }
@@ -110,6 +119,11 @@ impl Segments {
             (SegmentState::Sealed, true) => {
                 s.state = SegmentState::Pending;
                 s.item.emptied_generation = self.next_generation.0;
+                if broken(Break::ReuseEarly) {
+                    s.state = SegmentState::Free;
+                    self.free.insert(i);
+                    return;
+                }
                 self.pending.insert(i);
             }
             (SegmentState::Pending | SegmentState::Free, false) => {
@@ -186,7 +200,7 @@ impl Segments {
 
     /// `blocks` at `addr` became part of the live tree.
     pub fn add_live(&mut self, addr: Addr, blocks: u32) {
-        self.with(addr.segment(), |s| s.item.live_blocks += blocks);
+        self.with(addr.segment(), |s| s.item.live_blocks = s.item.live_blocks.saturating_add(blocks));
     }
     /// `blocks` at `addr` left the live tree for good.
     pub fn sub_live(&mut self, addr: Addr, blocks: u32) {
@@ -196,12 +210,12 @@ impl Segments {
     pub fn live_to_history(&mut self, addr: Addr, blocks: u32) {
         self.with(addr.segment(), |s| {
             s.item.live_blocks = s.item.live_blocks.saturating_sub(blocks);
-            s.item.history_blocks += blocks;
+            s.item.history_blocks = s.item.history_blocks.saturating_add(blocks);
         });
     }
     /// `blocks` at `addr` became part of history (a move).
     pub fn add_history(&mut self, addr: Addr, blocks: u32) {
-        self.with(addr.segment(), |s| s.item.history_blocks += blocks);
+        self.with(addr.segment(), |s| s.item.history_blocks = s.item.history_blocks.saturating_add(blocks));
     }
     /// `blocks` at `addr` left history.
     pub fn sub_history(&mut self, addr: Addr, blocks: u32) {
@@ -209,7 +223,7 @@ impl Segments {
     }
     /// An index node copy was placed in the segment.
     pub fn add_node(&mut self, segment: SegmentNo) {
-        self.with(segment, |s| s.nodes += 1);
+        self.with(segment, |s| s.nodes = s.nodes.saturating_add(1));
     }
     /// An index node copy in the segment is needed by no root from the newest on.
     pub fn sub_node(&mut self, segment: SegmentNo) {

@@ -4,6 +4,7 @@
 //! 1. This is the only place that turns an address into a device offset.
 //! 2. Nothing outside the segments and the two slot areas is ever touched.
 
+use crate::breaks::{Break, broken};
 use crate::index::NodeSource;
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Op, Ticket};
@@ -118,7 +119,8 @@ impl Storage {
 impl NodeSource for Storage {
     fn read_node(&self, ptr: &NodePtr) -> Result<Vec<u8>> {
         let mut why = Error::Damaged(ptr.copies[0], Invalid::Checksum);
-        for addr in ptr.copies {
+        let copies = if broken(Break::OneCopy) { &ptr.copies[..1] } else { &ptr.copies[..] };
+        for &addr in copies {
             match self.read(addr, NODE_BLOCKS) {
                 Ok(bytes) if node::stored_crc(&bytes) == Some(ptr.crc) && node::verify(&bytes) => {
                     return Ok(bytes.to_vec());
@@ -186,6 +188,11 @@ impl Probe {
             Err(Error::Open("not a nenrin volume".into()))
         }
     }
+}
+
+/// [`probe`], for an open volume.
+pub fn probe_storage(storage: &Storage) -> Result<Probe> {
+    probe(&*storage.device)
 }
 
 /// Reads the slots of a device, without opening the volume.

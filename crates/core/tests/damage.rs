@@ -155,6 +155,24 @@ fn a_failed_write_or_flush_ends_all_acknowledging() {
     }
 }
 
+/// What a device refused can still be read from memory, to be copied away.
+#[test]
+fn content_that_could_not_be_written_can_still_be_read() {
+    for (bytes, sync) in [(200 << 12, false), (200 << 12, true), (3 << 12, true)] {
+        let w = World::new(32 << 20);
+        let device = Arc::new(Faulty::new(w.device.clone()));
+        let fs = Fs::open(vec![device.clone()], w.clock.clone(), MountOptions::default()).unwrap();
+        let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+        fs.sync_all().unwrap();
+        device.faults().inject(Fault::Fail { kind: OpKind::Write, from: 1, times: 1 });
+        let content: Vec<u8> = (0..bytes).map(|i| (i / 4096) as u8).collect();
+        let written = fs.write(f.ino, 0, &content, 0);
+        let synced = if sync { fs.fsync_wait(f.ino) } else { fs.sync_all() };
+        assert!(written.is_err() || synced.is_err(), "{bytes} bytes, sync {sync}");
+        assert_eq!(fs.read(At::Live, f.ino, 0, bytes).unwrap(), content, "{bytes} bytes");
+    }
+}
+
 #[test]
 fn damaged_content_is_an_error_for_its_reader_only() {
     let w = World::new(32 << 20);

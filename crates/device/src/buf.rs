@@ -1,7 +1,7 @@
 //! A buffer aligned for O_DIRECT.
 #![allow(unsafe_code)] // the one place where aligned memory is made
 
-use crate::BLOCK_BYTES;
+use crate::{BLOCK_BYTES, pool};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -29,12 +29,28 @@ impl AlignedBuf {
         if len == 0 {
             return Self { ptr: NonNull::dangling(), len };
         }
+        if pool::takes(len) {
+            let mut this = Self::unset(len);
+            this.fill(0);
+            return this;
+        }
         let layout = Self::layout(len);
         // SAFETY: the layout has a size above zero.
         let raw = unsafe { alloc_zeroed(layout) };
         match NonNull::new(raw) {
             Some(ptr) => Self { ptr, len },
             None => handle_alloc_error(layout),
+        }
+    }
+    /// `len` bytes of any value, to be overwritten: large ones cost nothing.
+    #[must_use]
+    pub fn unset(len: usize) -> Self {
+        if !pool::takes(len) {
+            return Self::zeroed(len);
+        }
+        match pool::take(len) {
+            Some(ptr) => Self { ptr, len },
+            None => handle_alloc_error(Self::layout(len)),
         }
     }
     /// A copy of `bytes`, padded with zeros to whole blocks.
@@ -48,7 +64,9 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len > 0 {
+        if pool::takes(self.len) {
+            pool::give(self.ptr, self.len);
+        } else if self.len > 0 {
             // SAFETY: allocated in `zeroed` with the same layout.
             unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
         }

@@ -111,7 +111,7 @@ impl HostFile {
     }
 
     fn read(&self, offset: u64, bytes: usize) -> Outcome {
-        let mut data = AlignedBuf::zeroed(bytes);
+        let mut data = AlignedBuf::unset(bytes);
         transfer(bytes, |done| match self.file.read_at(&mut data[done..], offset + done as u64) {
             Ok(0) => Err(DeviceError::Short),
             other => Ok(other),

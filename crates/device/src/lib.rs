@@ -20,6 +20,7 @@ mod holder;
 mod host;
 mod mem;
 mod observe;
+mod pool;
 mod prng;
 mod sync;
 mod sys;

@@ -42,7 +42,7 @@ impl MemDevice {
         match op {
             Op::Read { offset, bytes } => {
                 let start = *offset as usize;
-                let mut data = AlignedBuf::zeroed(*bytes);
+                let mut data = AlignedBuf::unset(*bytes);
                 data.copy_from_slice(&all[start..start + bytes]);
                 return Ok(data);
             }

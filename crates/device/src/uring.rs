@@ -86,7 +86,7 @@ impl BlockDevice for UringDevice {
         }
         let kept = match op {
             Op::Read { offset, bytes } if (1..=TRANSFER_BYTES_MAX).contains(&bytes) => {
-                Kept::Read { offset, buffer: AlignedBuf::zeroed(bytes) }
+                Kept::Read { offset, buffer: AlignedBuf::unset(bytes) }
             }
             Op::Write { offset, data } if (1..=TRANSFER_BYTES_MAX).contains(&data.len()) => {
                 Kept::Write { offset, data }

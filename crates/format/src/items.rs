@@ -333,6 +333,13 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Whether it may begin at file block `off`: within the largest file, and
+    /// within one window of [`crate::EXTENT_BLOCKS_MAX`] blocks.
+    #[must_use]
+    pub const fn fits(&self, off: u64) -> bool {
+        let window = crate::EXTENT_BLOCKS_MAX as u64;
+        off < 1 << 52 && off % window + self.blocks as u64 <= window
+    }
     /// Whether nothing is stored for it.
     #[must_use]
     pub const fn is_unwritten(&self) -> bool {

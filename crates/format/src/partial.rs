@@ -73,9 +73,9 @@ disk_struct! {
         pub fork: U32,
         /// Blocks.
         pub blocks: U32,
-        /// CRC32C of the run.
+        /// Index: CRC32C of the node. Data: CRC32C of the run's granule checksums, each little-endian.
         pub crc: U32,
-        /// Level of an index node; else 0.
+        /// Index: level of the node. Data: blocks under one checksum, as a power of two.
         pub level: u8,
         /// Kind of the first key of an index node; else 0.
         pub kind: u8,

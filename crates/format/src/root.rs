@@ -6,7 +6,7 @@ use crate::disk_struct;
 use crate::layout::le::{U32, U64};
 use crate::node::{NodePtr, NodePtrDisk, TreeId};
 use crate::wire::Reader;
-use crate::{Cno, Ino, Invalid, SegmentNo};
+use crate::{COUNTER_MAX, Cno, Ino, Invalid, SegmentNo};
 
 disk_struct! {
     /// Fixed part of the root.
@@ -21,8 +21,8 @@ disk_struct! {
         pub tree_count: U32,
         /// Index segments that follow.
         pub segment_count: U32,
-        /// Must be zero.
-        pub reserved: U32,
+        /// Bytes of the retention rule after the index segments; 0 for the default rule.
+        pub retention_bytes: U32,
         /// Inodes in the live tree.
         pub inodes: U64,
         /// Blocks of content in the live tree.
@@ -120,6 +120,8 @@ pub struct Root {
     pub trees: Vec<TreeRoot>,
     /// Use of index segments, in node copies.
     pub index_segments: Vec<(SegmentNo, u32)>,
+    /// The retention rule as text; empty for the default.
+    pub retention: Vec<u8>,
 }
 
 impl Root {
@@ -133,6 +135,7 @@ impl Root {
         d.next_tree.set(self.next_tree);
         d.tree_count.set(self.trees.len() as u32);
         d.segment_count.set(self.index_segments.len() as u32);
+        d.retention_bytes.set(self.retention.len() as u32);
         d.inodes.set(self.inodes);
         d.live_blocks.set(self.live_blocks);
         d.history_blocks.set(self.history_blocks);
@@ -159,15 +162,21 @@ impl Root {
             e.nodes.set(*n);
             out.extend_from_slice(e.bytes());
         }
+        out.extend_from_slice(&self.retention);
         out
     }
 
     /// From bytes.
     ///
     /// # Errors
-    /// Short input, or bytes left over.
+    /// Short input, bytes left over, counters beyond all reason.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let (d, rest) = RootDisk::read_prefix(bytes)?;
+        let counters = [d.next_ino.get(), d.open_cno.get(), d.last_cno.get(), d.next_backref.get(), d.inodes.get()];
+        let blocks = [d.live_blocks.get(), d.history_blocks.get()];
+        if counters.iter().chain(&blocks).any(|n| *n > COUNTER_MAX) {
+            return Err(Invalid::Bounds);
+        }
         let mut r = Reader::new(rest);
         let mut this = Self {
             next_ino: Ino(d.next_ino.get()),
@@ -180,9 +189,13 @@ impl Root {
             next_backref: d.next_backref.get(),
             trees: Vec::new(),
             index_segments: Vec::new(),
+            retention: Vec::new(),
         };
         for _ in 0..d.tree_count.get() {
             let (t, _) = TreeDisk::read_prefix(r.take(TreeDisk::BYTES)?)?;
+            if t.nodes.get() > COUNTER_MAX {
+                return Err(Invalid::Bounds);
+            }
             this.trees.push(TreeRoot {
                 tree: TreeId(t.tree.get()),
                 level: t.level,
@@ -197,6 +210,7 @@ impl Root {
             let (s, _) = IndexSegmentDisk::read_prefix(r.take(IndexSegmentDisk::BYTES)?)?;
             this.index_segments.push((SegmentNo(s.segment.get()), s.nodes.get()));
         }
+        this.retention = r.take(d.retention_bytes.get() as usize)?.to_vec();
         if r.is_empty() { Ok(this) } else { Err(Invalid::Bounds) }
     }
 }

@@ -7,7 +7,7 @@
 use crate::disk_struct;
 use crate::features;
 use crate::layout::le::{I64, U16, U32, U64};
-use crate::{Addr, BLOCK_BYTES, Epoch, Generation, Invalid, SegmentNo, Seq, Time};
+use crate::{Addr, BLOCK_BYTES, COUNTER_MAX, Epoch, Generation, Invalid, SegmentNo, Seq, Time};
 
 /// "NENRIN年" in UTF-8 without the last byte: eight bytes.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"NENRIN\xe5\xb9";
@@ -350,7 +350,8 @@ impl Superblock {
     ///
     /// # Errors
     /// [`Invalid::Magic`] when it is no slot at all, then checksum, version,
-    /// incompatible features, and bounds, in this order.
+    /// incompatible features, and bounds, in this order; counters beyond their
+    /// limit are out of bounds too.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let (d, _) = SlotDisk::read_prefix(bytes)?;
         if d.magic != SUPERBLOCK_MAGIC {
@@ -376,6 +377,10 @@ impl Superblock {
             || label_bytes > LABEL_BYTES_MAX
             || usize::from(d.device_index.get()) >= count
         {
+            return Err(Invalid::Bounds);
+        }
+        let counters = [d.generation.get(), d.epoch.get(), d.chain_seq.get(), d.mounted_nanos.get() >> 8];
+        if counters.iter().any(|n| *n > COUNTER_MAX) {
             return Err(Invalid::Bounds);
         }
         let need = |r: &SegmentRefDisk| SegmentRef::decode(r).ok_or(Invalid::Bounds);
@@ -420,7 +425,7 @@ impl Superblock {
 /// Blocks that the areas and `segments` segments take on a device.
 #[must_use]
 pub const fn device_blocks(segments: u64, segment_blocks: u32) -> u64 {
-    2 * AREA_BLOCKS + segments * segment_blocks as u64
+    segments.saturating_mul(segment_blocks as u64).saturating_add(2 * AREA_BLOCKS)
 }
 
 /// Segments that fit on a device of `blocks` blocks.

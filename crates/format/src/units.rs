@@ -9,6 +9,9 @@ pub const NODE_BYTES: usize = 16384;
 pub const NODE_BLOCKS: u32 = (NODE_BYTES / BLOCK_BYTES) as u32;
 /// An extent never crosses a file offset that is a multiple of this many blocks.
 pub const EXTENT_BLOCKS_MAX: u32 = 256;
+/// Largest value of a counter that is believed: none gets there by counting,
+/// and sums of a few never overflow.
+pub const COUNTER_MAX: u64 = 1 << 54;
 /// Longest file name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest symbolic link target in bytes.
@@ -27,7 +30,7 @@ macro_rules! unit {
             /// The value after this one.
             #[must_use]
             pub const fn next(self) -> Self {
-                Self(self.0 + 1)
+                Self(self.0.saturating_add(1))
             }
         }
         impl core::fmt::Display for $name {
@@ -119,12 +122,12 @@ impl Addr {
     /// addresses relative to `base`, the address of the first payload block.
     #[must_use]
     pub const fn resolve(self, base: Self) -> Self {
-        if self.is_payload() { Self(base.0 + (self.0 & 0xffff_ffff)) } else { self }
+        if self.is_payload() { Self(base.0.saturating_add(self.0 & 0xffff_ffff)) } else { self }
     }
     /// The address `blocks` further on in the same segment.
     #[must_use]
     pub const fn add(self, blocks: u32) -> Self {
-        Self(self.0 + blocks as u64)
+        Self(self.0.saturating_add(blocks as u64))
     }
 }
 

@@ -187,6 +187,7 @@ fn constants() -> Vec<(&'static str, String)> {
         XATTR_PIECE_BYTES,
         INLINE_BYTES_MAX,
         EXTENT_BLOCKS_MAX,
+        COUNTER_MAX,
         INODE_XATTR,
         INODE_ACL,
         INODE_CAPS,

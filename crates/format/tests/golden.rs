@@ -231,6 +231,7 @@ fn root() -> Root {
         live_blocks: 5,
         history_blocks: 6,
         next_backref: 7,
+        retention: b"1h:all".to_vec(),
         trees: vec![
             TreeRoot {
                 tree: TreeId::LIVE,

@@ -41,7 +41,7 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
-    /// No access times.
+    /// Reading moves no access times.
     pub noatime: bool,
     /// Longest read request in bytes, if it shall be shorter than the kernel's.
     pub max_read: Option<u32>,

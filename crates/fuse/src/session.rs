@@ -78,7 +78,7 @@ impl Default for SessionOptions {
             acl: true,
             valid: Duration::from_secs(3600),
             tick: Duration::from_millis(100),
-            read_ahead_kib: 1024,
+            read_ahead_kib: 4096,
         }
     }
 }
@@ -158,7 +158,9 @@ impl Session {
             .map(|_| device.receiver())
             .collect::<io::Result<Vec<_>>>()
             .map_err(|e| HandshakeError::Io(e).in_directory(mount.directory()))?;
-        let behaviour = Behaviour { at, read_only: mount_options.read_only, own_check, valid: options.valid };
+        let read_only = mount_options.read_only;
+        let access_times = !read_only && !mount_options.noatime;
+        let behaviour = Behaviour { at, read_only, access_times, own_check, valid: options.valid };
         let ticks = at == At::Live && !options.tick.is_zero();
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());

@@ -10,6 +10,7 @@
 
 use crate::errno::Errno;
 use crate::proto::abi::OutHeader;
+use nenrin_core::ReadBytes;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
@@ -103,6 +104,19 @@ impl Reply {
         }
     }
 
+    /// Success with content, which may come in several pieces, or failure.
+    pub fn result_content(mut self, result: Result<ReadBytes, impl Into<Errno>>) {
+        match result {
+            Ok(content) => {
+                if let Some(sink) = self.sink.take() {
+                    // A connection that is gone needs no answer.
+                    let _ = send_parts(&*sink, 0, self.unique, &content.slices());
+                }
+            }
+            Err(e) => self.error(e.into()),
+        }
+    }
+
     fn send(mut self, errno: i32, body: &[u8]) -> Taken {
         let Some(sink) = self.sink.take() else {
             return Taken(false);
@@ -122,10 +136,21 @@ impl Drop for Reply {
 
 /// Sends a reply, or with `unique` 0 the notification whose code is in `error`.
 pub(crate) fn send(sink: &dyn Sink, error: i32, unique: u64, body: &[u8]) -> io::Result<()> {
+    send_parts(sink, error, unique, &[body])
+}
+
+/// [`send`] with a body in pieces, at most 1,000 of them.
+fn send_parts(sink: &dyn Sink, error: i32, unique: u64, body: &[&[u8]]) -> io::Result<()> {
     // Replies are bounded by what was asked for, a few MiB at most.
-    let len = (size_of::<OutHeader>() + body.len()) as u32;
-    let head = OutHeader { len, error, unique };
-    sink.send(&[IoSlice::new(head.as_bytes()), IoSlice::new(body)])
+    let bytes: usize = body.iter().map(|part| part.len()).sum();
+    let head = OutHeader { len: (size_of::<OutHeader>() + bytes) as u32, error, unique };
+    if let [part] = body {
+        return sink.send(&[IoSlice::new(head.as_bytes()), IoSlice::new(part)]);
+    }
+    let mut parts = Vec::with_capacity(body.len() + 1);
+    parts.push(IoSlice::new(head.as_bytes()));
+    parts.extend(body.iter().map(|part| IoSlice::new(part)));
+    sink.send(&parts)
 }
 
 #[cfg(test)]

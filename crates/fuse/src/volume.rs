@@ -2,7 +2,8 @@
 //! that tests can put something small behind a real mount.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, DirEntry, Done, Error, Fs, NewInode, RenameMode, Result, Seek, SetAttr, Usage, XattrMode,
+    AllocateMode, At, Attr, DirEntry, Done, Error, Fs, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr, Usage,
+    XattrMode,
 };
 use nenrin_format::Ino;
 
@@ -14,7 +15,7 @@ pub trait Volume: Send + Sync {
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
     fn getattr(&self, at: At, ino: Ino) -> Result<Attr>;
     fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>>;
-    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>>;
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes>;
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
@@ -49,6 +50,8 @@ pub trait Volume: Send + Sync {
     fn fsync(&self, ino: Ino, done: Done);
     fn sync_all(&self) -> Result<()>;
 
+    /// The content of an inode was read: its access time may have to move.
+    fn accessed(&self, ino: Ino) -> Result<()>;
     fn usage(&self) -> Usage;
     fn tick(&self) -> Result<()>;
 }
@@ -63,8 +66,8 @@ impl Volume for Fs {
     fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
         Self::readlink(self, at, ino)
     }
-    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
-        Self::read(self, at, ino, offset, bytes)
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes> {
+        Self::read_bytes(self, at, ino, offset, bytes)
     }
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         Self::readdir(self, at, dir, cookie, each)
@@ -143,6 +146,9 @@ impl Volume for Fs {
     }
     fn usage(&self) -> Usage {
         Self::usage(self)
+    }
+    fn accessed(&self, ino: Ino) -> Result<()> {
+        Self::accessed(self, ino)
     }
     fn tick(&self) -> Result<()> {
         Self::tick(self)

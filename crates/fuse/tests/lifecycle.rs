@@ -236,7 +236,7 @@ mod panics {
     use nenrin_format::Ino;
 
     impl Volume for Panics {
-        fn read(&self, _: At, _: Ino, _: u64, _: usize) -> Result<Vec<u8>> {
+        fn read(&self, _: At, _: Ino, _: u64, _: usize) -> Result<nenrin_core::ReadBytes> {
             panic!("this panic is part of the test")
         }
         fn fsync(&self, _: Ino, done: Done) {
@@ -269,6 +269,7 @@ mod panics {
             flush(ino: Ino) -> Result<()>;
             sync_all() -> Result<()>;
             usage() -> Usage;
+            accessed(ino: Ino) -> Result<()>;
             tick() -> Result<()>;
         }
     }
@@ -314,7 +315,15 @@ fn run_child(
     directory: &Path,
     change: impl FnOnce(&mut Command),
 ) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    run_child_of(&std::env::current_exe().unwrap(), directory, change)
+}
+
+fn run_child_of(
+    program: &Path,
+    directory: &Path,
+    change: impl FnOnce(&mut Command),
+) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(program);
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(CHILD, directory).stdout(Stdio::piped());
     change(&mut command);
     let mut child = command.spawn().unwrap();
@@ -359,10 +368,16 @@ fn without_root() {
     if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
         return eprintln!("skipped: users cannot open /dev/fuse");
     }
+    // Where that user may go: the program may lie in a home that is closed. Copied by another
+    // process, since what other tests start would for a moment hold it open for writing.
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = place.path().join("lifecycle");
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
     for own in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
-        let (mut child, mut out) = run_child(dir.path(), |command| {
+        let (mut child, mut out) = run_child_of(&program, dir.path(), |command| {
             command.uid(65534).gid(65534);
             if own {
                 command.env("NENRIN_TEST_OWN", "1");
@@ -404,7 +419,7 @@ fn read_ahead_is_raised() {
     }
     let dev = fs::metadata(m.root()).unwrap().dev();
     let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(dev), libc::minor(dev));
-    assert_eq!(fs::read_to_string(path).unwrap().trim(), "1024");
+    assert_eq!(fs::read_to_string(path).unwrap().trim(), "4096");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use common::{mount, raw};
 use nenrin_core::{At, MkfsOptions};
 use nenrin_fuse::{Cache, MountOptions, SessionOptions};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -92,4 +92,50 @@ fn space_is_counted_before_it_is_committed() {
         assert_eq!(blocks("large"), 0);
     }
     run(check, allow_other);
+}
+
+fn atime(path: &Path) -> (i64, i64) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    (meta.atime(), meta.atime_nsec())
+}
+
+/// What was read since the last change has a newer access time, if the kernel had to ask for it.
+fn read_everything(world: &Real, change: fn(&mut MountOptions, &mut SessionOptions)) -> Option<[bool; 4]> {
+    let fs = world.open();
+    let mounted = mount(fs.clone(), At::Live, change)?;
+    let root = mounted.root();
+    let paths = [root.join("file"), root.join("quiet"), root.join("dir"), root.join("link")];
+    let before: Vec<_> = paths.iter().map(|p| atime(p)).collect();
+    fs::read(&paths[0]).unwrap();
+    let quiet = File::options().read(true).custom_flags(libc::O_NOATIME).open(&paths[1]).unwrap();
+    quiet.read_at(&mut [0; 100], 0).unwrap();
+    assert_eq!(fs::read_dir(&paths[2]).unwrap().count(), 1);
+    fs::read_link(&paths[3]).unwrap();
+    let after: Vec<_> = paths.iter().map(|p| atime(p)).collect();
+    drop(quiet);
+    mounted.end();
+    fs.close().unwrap();
+    drop(fs);
+    Some(std::array::from_fn(|i| after[i] > before[i]))
+}
+
+#[test]
+fn reading_moves_the_access_time_once_and_for_good() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, _| ()) else { return };
+    let root = mounted.root();
+    fs::create_dir(root.join("dir")).unwrap();
+    for name in ["file", "quiet", "dir/x"] {
+        fs::write(root.join(name), [1; 9000]).unwrap();
+    }
+    std::os::unix::fs::symlink("file", root.join("link")).unwrap();
+    mounted.end();
+    fs.close().unwrap();
+    drop(fs);
+    let noatime = |mount: &mut MountOptions, _: &mut SessionOptions| mount.noatime = true;
+    assert_eq!(read_everything(&world, noatime), Some([false; 4]));
+    assert_eq!(read_everything(&world, |_, _| ()), Some([true, false, true, true]));
+    // relatime: nothing has changed since, and the times outlived the mount.
+    assert_eq!(read_everything(&world, |_, _| ()), Some([false; 4]));
 }

@@ -1,15 +1,21 @@
 //! The command line of `nenrin-sim`, as a library, so that tests run the same
 //! lines that failures print.
 
+use crate::ace;
 use crate::config::Config;
 use crate::driver::{Cut, Failure, Plan, Tally, record};
 use crate::fault::{self, FaultPlan};
+use crate::flip;
+use crate::hash;
+use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::workload::Profile;
 use lexopt::prelude::*;
 use nenrin_core::{Barrier, Order};
 use nenrin_format::superblock::AREA_BLOCKS;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// What `--help` prints.
@@ -17,17 +23,29 @@ pub const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--faults N] [--keep-going]
+                 [--faults N] [--flips N] [--jobs N] [--keep-going]
       Runs the workloads of these seeds and recovers from every cut, until the
-      seeds, the minutes or the distinct images are used up.
-  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--verbose]
+      seeds, the minutes or the distinct images are used up. --flips N: in the
+      volume of every Nth seed one bit of each block flips, in turn.
+  nenrin-sim ace --length N [--sequences A..B | --sample N] [--minutes M] [--images N] [--jobs N] [--json] [SETTINGS]
+      Every sequence of N operations, each with every way to sync, cut everywhere.
+  nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
+      The named scenarios, each with several seeds of settings, cut everywhere.
+  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--flip BLOCK]
+                    [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
       Lists the device operations of a run, up to and with operation K.
 
+  nenrin-sim breaks [NAME]
+      With the feature `breaks`: takes away one thing after another that a
+      promise rests on, and shows how it is noticed. Fails when one is not.
+
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
-          --device BYTES  --segment-blocks N  --remounts true|false
+          --device BYTES  --segment-blocks N  --remounts true|false  --ace STEP,STEP,...  --scenario NAME
+
+For example: nenrin-sim run --seeds 0..100 --images 20000
 Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2: bad arguments.
 ";
 
@@ -46,7 +64,15 @@ pub struct Arguments {
     verbose: bool,
     keep_going: bool,
     faults: u64,
+    flips: u64,
+    jobs: usize,
+    length: u32,
+    sequences: Option<(u64, u64)>,
+    sample: Option<u64>,
+    ace: Vec<u16>,
+    scenario: Option<Scenario>,
     fault: Option<FaultPlan>,
+    flip: Option<u64>,
     plan: Plan,
     cut: [(Option<usize>, Option<u64>); 2],
     order: Option<Order>,
@@ -64,15 +90,42 @@ impl Arguments {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(mut parser: lexopt::Parser) -> Result<Self, lexopt::Error> {
-        let mut a = Self { faults: 4, ..Self::default() };
+        let mut a = Self { faults: 4, jobs: 1, length: 1, ..Self::default() };
         while let Some(arg) = parser.next()? {
             match arg {
                 Long("seeds") => {
-                    let text = parser.value()?.string()?;
-                    let (from, to) = text.split_once("..").ok_or("--seeds takes A..B")?;
-                    a.first = from.parse().map_err(|_| "--seeds takes numbers")?;
-                    a.last = Some(to.parse().map_err(|_| "--seeds takes numbers")?);
+                    let (from, to) = range(&parser.value()?.string()?)?;
+                    a.first = from;
+                    a.last = Some(to);
                 }
+                Long("sequences") => a.sequences = Some(range(&parser.value()?.string()?)?),
+                Long("sample") => a.sample = Some(parser.value()?.parse()?),
+                Long("length") => {
+                    a.length = parser.value()?.parse_with(|n| match n.parse() {
+                        Ok(n @ 1..=4) => Ok(n),
+                        _ => Err("--length takes 1 to 4"),
+                    })?
+                }
+                Long("ace") => {
+                    let text = parser.value()?.string()?;
+                    let steps: Result<Vec<u16>, _> = text.split(',').map(str::parse).collect();
+                    let steps = steps.ok().filter(|all| all.iter().all(|s| *s < ace::STEPS));
+                    a.ace = steps.ok_or("--ace takes the numbers of steps, with commas between")?;
+                }
+                Long("scenario") => {
+                    let name = parser.value()?.string()?;
+                    a.scenario = Some(Scenario::named(&name).ok_or("unknown scenario")?);
+                }
+                Long("flips") => a.flips = parser.value()?.parse()?,
+                Long("flip") => {
+                    let text = parser.value()?.string()?;
+                    a.flip = Some(if text == "all" {
+                        u64::MAX
+                    } else {
+                        text.parse().map_err(|_| "--flip takes a block")?
+                    });
+                }
+                Long("jobs") => a.jobs = parser.value()?.parse::<usize>()?.max(1),
                 Long("seed") => {
                     a.first = parser.value()?.parse()?;
                     a.last = Some(a.first + 1);
@@ -134,9 +187,61 @@ impl Arguments {
             profile: self.profile.or(base.profile),
             device_bytes: self.device.unwrap_or(base.device_bytes),
             segment_blocks: self.segment_blocks.unwrap_or(base.segment_blocks),
-            remounts: self.remounts.unwrap_or(base.remounts),
+            remounts: self.remounts.unwrap_or(base.remounts && self.ace.is_empty()),
+            ace: self.ace.clone(),
+            scenario: self.scenario,
         }
     }
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let parsed = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    parsed.ok_or_else(|| format!("{text} is no range like 0..100"))
+}
+
+/// Runs worlds `from..to` on as many threads as wanted, until there is enough.
+/// What they count does not depend on the number of threads, unless minutes or
+/// images end the run.
+fn worlds(
+    a: &Arguments,
+    from: u64,
+    to: u64,
+    world: impl Fn(u64, &mut Tally) -> Result<(), Box<Failure>> + Sync,
+) -> Result<Tally, Box<Failure>> {
+    let begin = Instant::now();
+    let next = AtomicU64::new(from);
+    let done = Mutex::new((Tally::default(), None));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let late = a.minutes.is_some_and(|m| begin.elapsed().as_secs_f64() > m * 60.0);
+            {
+                let done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                let enough = a.images.is_some_and(|n| done.0.distinct >= n);
+                if late || enough || number >= to || (done.1.is_some() && !a.keep_going) {
+                    return;
+                }
+            }
+            let mut tally = Tally::default();
+            let result = world(number, &mut tally);
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.0.add(tally);
+            if let Err(failure) = result {
+                if a.keep_going {
+                    eprintln!("{failure}");
+                }
+                done.1 = Some(failure);
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        for _ in 1..a.jobs {
+            threads.spawn(work);
+        }
+        work();
+    });
+    let (tally, failure) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failure.map_or(Ok(tally), Err)
 }
 
 /// Runs seeds until there is enough.
@@ -144,25 +249,9 @@ impl Arguments {
 /// # Errors
 /// The first failure, or with `--keep-going` the last one.
 pub fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
-    let begin = Instant::now();
-    let mut total = Tally::default();
-    let mut last_failure = None;
     let bounded = a.last.is_some() || a.minutes.is_some() || a.images.is_some();
     let last = a.last.unwrap_or(if bounded { u64::MAX } else { a.first + 100 });
-    for seed in a.first..last {
-        let late = a.minutes.is_some_and(|m| begin.elapsed().as_secs_f64() > m * 60.0);
-        if late || a.images.is_some_and(|n| total.distinct >= n) {
-            break;
-        }
-        match one_seed::<S>(a, seed, &mut total) {
-            Err(failure) if a.keep_going => {
-                eprintln!("{failure}");
-                last_failure = Some(failure);
-            }
-            other => other?,
-        }
-    }
-    last_failure.map_or(Ok(total), Err)
+    worlds(a, a.first, last, |seed, tally| one_seed::<S>(a, seed, tally))
 }
 
 fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
@@ -172,7 +261,43 @@ fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(
     for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
         fault::run_with_fault::<S>(&config, plan, tally)?;
     }
+    if a.flips > 0 && seed % a.flips == 0 {
+        flip::flip_all::<S>(&Config { remounts: false, ..config }, tally)?;
+    }
     Ok(())
+}
+
+/// Runs bounded-exhaustive sequences.
+///
+/// # Errors
+/// The first failure, or with `--keep-going` the last one.
+pub fn exhaustive<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
+    let all = ace::sequences(a.length);
+    let (from, to) = a.sequences.unwrap_or((0, a.sample.unwrap_or(all)));
+    let plan = Plan { deep_every: 0, ..a.plan };
+    worlds(a, from, to.min(all), |number, tally| {
+        // A sample is drawn from all of them; its numbers are seeds.
+        let number = if a.sample.is_some() { hash::of_words(&[a.first, number]) % all } else { number };
+        let steps = Arguments { ace: ace::sequence(number, a.length), ..Arguments::default() };
+        let config = Arguments { order: a.order, barrier: a.barrier, ..steps }.config(number);
+        record::<S>(&config, false)?.cut_all::<S>(&plan, tally)
+    })
+}
+
+/// Seeds of settings with which each named scenario is run.
+const SCENARIO_SEEDS: u64 = 6;
+
+/// Runs the named scenarios.
+///
+/// # Errors
+/// The first failure, or with `--keep-going` the last one.
+pub fn scenarios<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
+    let all = Scenario::ALL.len() as u64;
+    worlds(a, 0, all * SCENARIO_SEEDS, |number, tally| {
+        let scenario = Scenario::ALL.into_iter().nth((number % all) as usize);
+        let config = Config { scenario, remounts: false, ..a.config(number / all) };
+        record::<S>(&config, false)?.cut_all::<S>(&a.plan, tally)
+    })
 }
 
 /// Prints a summary.
@@ -199,6 +324,10 @@ pub fn report(tally: &Tally, seconds: f64, json: bool) {
     for (what, n) in &tally.faults {
         println!("  {what:<26} {n:>8}");
     }
+    println!("mounts of crash images, by what recovery decided");
+    for (what, n) in &tally.verdicts {
+        println!("  {what:<34} {n:>8}");
+    }
     println!("seconds            {seconds:>10.1}   distinct images per second {rate:.0}");
     println!("digest       {:016x}", tally.digest);
 }
@@ -208,6 +337,16 @@ pub fn report(tally: &Tally, seconds: f64, json: bool) {
 /// # Errors
 /// The failure.
 pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
+    if let Some(block) = a.flip {
+        let config = a.config(a.first);
+        let mut tally = Tally::default();
+        let fail = |what| Box::new(Failure { replay: String::new(), what, detail: String::new() });
+        match block {
+            u64::MAX => flip::flip_all::<S>(&config, &mut tally)?,
+            block => println!("{:?}", flip::flip_one::<S>(&config, block).map_err(fail)?),
+        }
+        return Ok(tally);
+    }
     if let Some(plan) = a.fault {
         let mut tally = Tally::default();
         println!("{:?}", fault::run_with_fault::<S>(&a.config(a.first), plan, &mut tally)?);

@@ -1,6 +1,7 @@
 //! What a seed means: the volume, the mount options, the workload.
 
 use crate::prng::Prng;
+use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
 use nenrin_core::{Barrier, MountOptions, Order};
 
@@ -23,6 +24,10 @@ pub struct Config {
     pub segment_blocks: u32,
     /// Unmounts and deaths of the process in between.
     pub remounts: bool,
+    /// The steps of a bounded-exhaustive sequence ([`crate::ace`]), in place of the random workload.
+    pub ace: Vec<u16>,
+    /// A named scenario, in place of the random workload.
+    pub scenario: Option<Scenario>,
 }
 
 impl Config {
@@ -52,7 +57,15 @@ impl Config {
             device_bytes: nenrin_format::superblock::device_blocks(segments, segment_blocks) * 4096,
             segment_blocks,
             remounts: rng.chance(40),
+            ace: Vec::new(),
+            scenario: None,
         }
+    }
+
+    /// The settings of a bounded-exhaustive sequence.
+    #[must_use]
+    pub fn of_sequence(seed: u64, ace: Vec<u16>) -> Self {
+        Self { ace, remounts: false, ..Self::of_seed(seed) }
     }
 
     /// How the volume is mounted: small limits, so that everything that limits trigger happens often.
@@ -85,6 +98,13 @@ impl Config {
         let base = Self { order: self.order, barrier: self.barrier, ..Self::of_seed(self.seed) };
         let mut out =
             format!("--seed {} --order {} --barrier {}", self.seed, order_name(self.order), barrier_name(self.barrier));
+        if !self.ace.is_empty() {
+            let steps: Vec<String> = self.ace.iter().map(u16::to_string).collect();
+            out += &format!(" --ace {}", steps.join(","));
+        }
+        if let Some(scenario) = self.scenario {
+            out += &format!(" --scenario {}", scenario.name());
+        }
         if self.steps != base.steps {
             out += &format!(" --steps {}", self.steps);
         }

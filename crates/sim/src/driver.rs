@@ -6,6 +6,7 @@
 //! 2. An image that was recovered before is not recovered again: what was
 //!    found in it is judged again under the promises of the new cut.
 
+use crate::ace;
 use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::hash;
@@ -113,6 +114,8 @@ pub struct Tally {
     pub refused: u64,
     /// What the file system did inside.
     pub activity: BTreeMap<String, u64>,
+    /// Mounts of crash images, by the rows of recovery's decision table that applied.
+    pub verdicts: BTreeMap<String, u64>,
     /// Hash of everything that was seen.
     pub digest: u64,
 }
@@ -123,6 +126,47 @@ impl Tally {
         self.images += 1;
         self.distinct += u64::from(self.hashes.0.insert(hash));
     }
+    /// Counts what recovery decided.
+    pub fn verdicts<S: Subject>(&mut self, fs: &S) {
+        for verdict in fs.verdicts() {
+            *self.verdicts.entry(verdict.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Counts an image that was judged elsewhere.
+    pub fn count_image(&mut self, hash: u64, kind: &str) {
+        self.image(hash);
+        *self.by_choice.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// Takes in what another world has counted. Order does not matter.
+    pub fn add(&mut self, other: Self) {
+        self.workloads += other.workloads;
+        self.calls += other.calls;
+        self.images += other.images;
+        for hash in other.hashes.0 {
+            self.distinct += u64::from(self.hashes.0.insert(hash));
+        }
+        self.recoveries += other.recoveries;
+        self.past_states += other.past_states;
+        self.second_lives += other.second_lives;
+        self.second_images += other.second_images;
+        self.refused += other.refused;
+        self.digest = self.digest.wrapping_add(other.digest);
+        let pairs = [
+            (&mut self.by_choice, other.by_choice),
+            (&mut self.by_call, other.by_call),
+            (&mut self.faults, other.faults),
+            (&mut self.activity, other.activity),
+            (&mut self.verdicts, other.verdicts),
+        ];
+        for (mine, theirs) in pairs {
+            for (what, n) in theirs {
+                *mine.entry(what).or_default() += n;
+            }
+        }
+    }
+
     fn see(&mut self, words: &[u64]) {
         self.digest = hash::of_words(&[self.digest, hash::of_words(words)]);
     }
@@ -133,6 +177,8 @@ pub struct Recorded {
     /// How it was made.
     pub config: Config,
     history: History,
+    /// Cuts begin here.
+    first: usize,
     eras: Vec<(usize, Model)>,
     clock: Arc<VirtualClock>,
     digest: u64,
@@ -175,17 +221,48 @@ const fn choice_name(choice: u64) -> &'static str {
 pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
-    let mut run =
-        Run::<S>::format(Arc::clone(&disk), disk.clone(), config.segment_blocks, config.options()).map_err(fail)?;
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    let mut run = Run::<S>::format(disk, device, config.segment_blocks, config.options()).map_err(fail)?;
     run.trace = keep_trace.then(Vec::new);
-    let done = whole_workload(&mut run, config);
+    record_run(config, run, |run| whole_workload(run, config))
+}
+
+/// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.
+///
+/// # Errors
+/// When a call gives a wrong answer.
+pub fn record_on<S: Subject>(
+    config: &Config,
+    image: Image,
+    clock: &VirtualClock,
+    calls: impl FnOnce(&mut Run<S>) -> Result<(), String>,
+) -> Result<Recorded, Box<Failure>> {
+    let fail = |what: String| failure(config, &[], what, String::new());
+    let disk = Arc::new(CrashDisk::from_image(image));
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    let run = Run::<S>::mount(disk, device, Arc::new(clock.fork()), config.options(), None).map_err(fail)?;
+    record_run(config, run, |run| {
+        let first = run.eras.first().map_or(0, |e| e.0);
+        calls(run).map(|()| first)
+    })
+}
+
+/// Carries out `calls`, which say from where on cuts are possible.
+fn record_run<S: Subject>(
+    config: &Config,
+    mut run: Run<S>,
+    calls: impl FnOnce(&mut Run<S>) -> Result<usize, String>,
+) -> Result<Recorded, Box<Failure>> {
+    let fail = |what: String| failure(config, &[], what, String::new());
+    let done = calls(&mut run);
     let trace = run.trace.take().unwrap_or_default();
-    done.map_err(|e| failure(config, &[], e, trace.join("\n")))?;
+    let first = done.map_err(|e| failure(config, &[], e, trace.join("\n")))?;
     run.forget();
-    let history = disk.history().ok_or_else(|| fail("no history was kept".into()))?;
+    let history = run.disk.history().ok_or_else(|| fail("no history was kept".into()))?;
     Ok(Recorded {
         config: config.clone(),
         history,
+        first,
         clock: Arc::clone(&run.clock),
         digest: run.digest,
         calls: std::mem::take(&mut run.calls),
@@ -195,12 +272,22 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
     })
 }
 
-fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<(), String> {
-    if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
+/// The workload that the settings mean; cuts are possible from the operation returned.
+fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<usize, String> {
+    let mut first = run.eras.first().map_or(0, |e| e.0);
+    if !config.ace.is_empty() {
+        first = ace::setup(run)?;
+        ace::carry_out(run, &config.ace)?;
+    } else if let Some(scenario) = config.scenario {
+        scenario.carry_out(run)?;
+    } else if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
         return Err(format!("the volume failed without a fault: {e}"));
     }
     run.compare_all()?;
-    if config.seed % 2 == 0 { close_and_compare(run) } else { Ok(()) }
+    if config.seed % 2 == 0 {
+        close_and_compare(run)?;
+    }
+    Ok(first)
 }
 
 /// Closes the volume, looks for findings, and mounts it again.
@@ -220,7 +307,12 @@ impl Recorded {
     /// Cuts are possible from here on: mkfs has been acknowledged.
     #[must_use]
     pub fn first_cut(&self) -> usize {
-        self.eras.first().map_or(0, |e| e.0)
+        self.first
+    }
+    /// A clock that shows what the run's showed at its end.
+    #[must_use]
+    pub fn clock(&self) -> VirtualClock {
+        self.clock.fork()
     }
     /// The last cut, after everything.
     #[must_use]
@@ -268,7 +360,9 @@ impl Recorded {
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
         let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
         tally.recoveries += 1;
-        let turn = tally.recoveries;
+        // Which past states are read depends on the cut alone, so that a replay reads the same.
+        let turn = hash::of_words(&[cut.at as u64, cut.choice]);
+        tally.verdicts(&fs);
         let model = self.era(cut.at)?;
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
         oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
@@ -424,6 +518,7 @@ impl Recorded {
     ) -> Result<(), String> {
         let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
         tally.recoveries += 1;
+        tally.verdicts(&fs);
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
         if let Some(first) = before {
             if seen != *first {

@@ -72,8 +72,11 @@ pub fn plans(seed: u64, operations: usize, wanted: u64) -> Vec<FaultPlan> {
 pub enum Ending {
     /// The request that should fail was never made.
     NotReached,
-    /// It failed, and the run went on to its end without acknowledging anything.
-    Silent,
+    /// A read failed and nobody had to know: the second copy was there, or what
+    /// was read was not needed. Everything still answers as the model says.
+    Mended,
+    /// A write failed that no acknowledgement needed; closing the volume reported it.
+    AtClose,
     /// A call reported it.
     Reported,
 }
@@ -148,7 +151,19 @@ impl<S: Subject> Broken<S> {
                 _ => {}
             }
         }
-        Ok(if self.faults.fired() > 0 { Ending::Silent } else { Ending::NotReached })
+        if self.faults.fired() == 0 {
+            return Ok(Ending::NotReached);
+        }
+        if self.plan.kind == OpKind::Read {
+            self.faults.clear();
+            self.run.compare_all().map_err(|e| format!("after a read failed unseen: {e}"))?;
+            return Ok(Ending::Mended);
+        }
+        // Whatever was written behind is waited for at the latest here.
+        match self.run.close()? {
+            Step::Failed(_) => Ok(Ending::AtClose),
+            _ => Err(format!("closed as if nothing had happened, after a failed {:?}", self.plan.kind)),
+        }
     }
 
     /// Whatever is asked of a failed volume, it acknowledges nothing.

@@ -7,18 +7,24 @@
 //! the toy with which the harness itself is tried.
 #![forbid(unsafe_code)]
 
+pub mod ace;
+#[cfg(feature = "breaks")]
+pub mod breaks;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod content;
 pub mod driver;
 pub mod fault;
+pub mod flip;
 pub mod hash;
+pub mod life;
 pub mod model;
 pub mod ops;
 pub mod oracle;
 pub mod prng;
 pub mod run;
+pub mod scenario;
 pub mod subject;
 pub mod toy;
 pub mod tree;

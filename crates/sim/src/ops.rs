@@ -94,6 +94,11 @@ pub enum Op {
         ino: u64,
         callback: bool,
     },
+    /// Two clients: the second asks while the first is being told.
+    FsyncPair {
+        first: u64,
+        second: u64,
+    },
     SyncAll,
     CheckpointCreate {
         name: Option<Vec<u8>>,
@@ -156,6 +161,7 @@ impl Op {
             Self::Release { .. } => "release",
             Self::Flush { .. } => "flush",
             Self::Fsync { .. } => "fsync",
+            Self::FsyncPair { .. } => "fsync_pair",
             Self::SyncAll => "sync_all",
             Self::CheckpointCreate { .. } => "checkpoint_create",
             Self::CheckpointName { .. } => "checkpoint_name",

@@ -29,6 +29,14 @@ pub trait Subject: Sized {
     fn activity(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+    /// The rows of recovery's decision table that applied when it was mounted.
+    fn verdicts(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+    /// Damage that recovery reported.
+    fn damage(&self) -> Option<String> {
+        None
+    }
     fn close(&self) -> Result<()>;
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
     fn getattr(&self, at: At, ino: Ino) -> Result<Attr>;
@@ -55,6 +63,11 @@ pub trait Subject: Sized {
     fn flush(&self, ino: Ino) -> Result<()>;
     fn fsync(&self, ino: Ino, done: Done);
     fn fsync_wait(&self, ino: Ino) -> Result<()>;
+    /// [`Subject::fsync`] of `first`, whose `done` also asks for that of `second`.
+    fn fsync_pair(&self, (first, done): (Ino, Done), (second, then): (Ino, Done)) {
+        self.fsync(first, done);
+        self.fsync(second, then);
+    }
     fn sync_all(&self) -> Result<()>;
     fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo>;
     fn checkpoints(&self) -> Vec<CheckpointInfo>;
@@ -95,6 +108,12 @@ impl Subject for Arc<Fs> {
             ("checkpoints shed", c.checkpoints_shed),
             ("blocks moved", c.moved_blocks),
         ]
+    }
+    fn verdicts(&self) -> Vec<&'static str> {
+        self.recovery_report().verdicts.iter().map(|v| v.name()).collect()
+    }
+    fn damage(&self) -> Option<String> {
+        self.recovery_report().damage.clone()
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
         let _ = (from, to, bytes, uid);
@@ -168,6 +187,14 @@ impl Subject for Arc<Fs> {
     }
     fn fsync(&self, ino: Ino, done: Done) {
         Fs::fsync(self, ino, done);
+    }
+    fn fsync_pair(&self, (first, done): (Ino, Done), (second, then): (Ino, Done)) {
+        let fs = self.clone();
+        let both = move |r| {
+            done(r);
+            Fs::fsync(&fs, second, then);
+        };
+        Fs::fsync(self, first, Box::new(both));
     }
     fn fsync_wait(&self, ino: Ino) -> Result<()> {
         Fs::fsync_wait(self, ino)

@@ -93,7 +93,7 @@ fn slots(device: &Device) -> Result<Value, nenrin_device::DeviceError> {
 }
 
 /// Reads blocks of a volume of one device; `None` where there are none.
-fn read(device: &Device, sb: &Superblock, addr: Addr, blocks: u64) -> Option<Vec<u8>> {
+pub fn read(device: &Device, sb: &Superblock, addr: Addr, blocks: u64) -> Option<Vec<u8>> {
     let inside = u64::from(addr.block()) + blocks <= u64::from(sb.segment_blocks);
     let segment = u32::try_from(addr.segment().0).ok()?;
     let block = segment_block(segment, sb.segment_blocks) + u64::from(addr.block());
@@ -145,7 +145,7 @@ fn dump_segment(path: &Path, device: &Device, number: u64, nodes: bool) -> Resul
 }
 
 /// The whole summary at `addr`, if a header there says how long it is.
-fn read_summary(device: &Device, sb: &Superblock, addr: Addr) -> Option<Vec<u8>> {
+pub fn read_summary(device: &Device, sb: &Superblock, addr: Addr) -> Option<Vec<u8>> {
     let first = read(device, sb, addr, 1)?;
     debug_assert!(first.len() >= PartialHeader::BYTES);
     match Header::peek(&first) {

@@ -2,12 +2,16 @@
 
 pub mod check;
 pub mod checkpoint;
+pub mod compare;
 pub mod dump;
 pub mod info;
 pub mod mkfs;
 pub mod mount;
+pub mod retention;
+pub mod scrub;
 pub mod segments;
 pub mod snapshot;
+pub mod trace;
 pub mod umount;
 
 use crate::command::Command;
@@ -20,7 +24,11 @@ pub const ALL: &[&Command] = &[
     &info::COMMAND,
     &checkpoint::COMMAND,
     &snapshot::COMMAND,
+    &retention::COMMAND,
     &check::COMMAND,
+    &scrub::COMMAND,
     &segments::COMMAND,
     &dump::COMMAND,
+    &trace::COMMAND,
+    &compare::COMMAND,
 ];

@@ -6,7 +6,7 @@ use crate::control::{self, CheckpointData, PastMount, Request};
 use crate::daemon::{self, Plan, Started};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::options::{self, Options};
-use crate::{device, mounts, output, sys, when};
+use crate::{device, libmount, mounts, output, sys, when};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -124,6 +124,7 @@ fn ask_owner(device: &Path, source: &Path, directory: &Path, when: &str, o: &Opt
     });
     Some(owner.call(&request).map_err(|f| Fail::at(source.display(), f)).map(|c: CheckpointData| {
         say_state(&c);
+        libmount::remember(source, directory);
         0
     }))
 }
@@ -153,7 +154,10 @@ fn start(call: &Call, source: &Path, directory: &Path, log: Option<&Path>) -> Ou
     };
     started.notes.iter().for_each(output::notice);
     match started.error {
-        None => Ok(0),
+        None => {
+            libmount::remember(source, directory);
+            Ok(0)
+        }
         Some((code, message)) => {
             let _ = child.wait();
             Err(Fail { code: code.max(FAILURE), message })

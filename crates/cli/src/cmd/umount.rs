@@ -4,7 +4,7 @@ use crate::command::{Command, arguments};
 use crate::control::{self, Released, Request};
 use crate::error::{At, Fail, Outcome};
 use crate::mounts::{self, FSTYPE};
-use crate::{output, sys};
+use crate::{libmount, output, sys};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -24,7 +24,10 @@ pub const COMMAND: Command = Command {
 fn run(parser: &mut lexopt::Parser) -> Outcome {
     let given = arguments(&COMMAND, parser, 1, |_, _| Ok(false))?;
     let [directory] = given.as_slice() else { return Err(COMMAND.misuse("a directory is needed")) };
-    umount(Path::new(directory))
+    let directory = Path::new(directory);
+    let code = umount(directory)?;
+    libmount::forget(&mounts::real_path(directory).at(directory.display())?);
+    Ok(code)
 }
 
 /// Takes the mount out of sight at once; the volume is released when its last user has gone.

@@ -93,8 +93,12 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
         return Err(Fail::at(path.display(), format!("lies on {}, not on a nenrin volume", mount.fstype)));
     }
     if mounts::is_dead(&mount.point) {
-        let text =
-            format!("the program behind this mount has ended; nenrin umount {} clears it", mount.point.display());
+        let point = mount.point.display();
+        let text = format!(
+            "the program behind this mount had ended; nenrin mount {} {point} goes on from what was committed, \
+             nenrin umount {point} clears it",
+            mount.source.display()
+        );
         return Err(Fail::at(path.display(), text));
     }
     let found = find(&[mount.user], |hello| hello.mounts.iter().any(|m| m.device == mount.device));

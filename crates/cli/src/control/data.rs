@@ -31,8 +31,22 @@ pub enum Request {
         /// Its name.
         name: String,
     },
+    /// How long checkpoints are kept.
+    Retention,
+    /// Change that.
+    SetRetention {
+        /// The rule.
+        rule: String,
+    },
     /// The use of every segment.
     Segments,
+    /// Scrub on, from the beginning or from where the last such request ended.
+    Scrub {
+        /// Begin anew.
+        begin: bool,
+        /// About how many bytes to read before answering.
+        bytes: u64,
+    },
     /// Mount a state of the past beside what is mounted.
     MountPast(PastMount),
     /// Unmount, and release the volume if that was its last mount.
@@ -105,6 +119,48 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+}
+
+/// How far scrubbing came, and what it found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ScrubData {
+    /// Everything was looked at.
+    pub done: bool,
+    /// Bytes read.
+    pub bytes: u64,
+    /// About how many it will be.
+    pub bytes_expected: u64,
+    /// Damage is left.
+    pub has_losses: bool,
+    /// Index nodes verified.
+    pub nodes: u64,
+    /// Blocks of content verified.
+    pub blocks: u64,
+    /// Damaged copies of nodes, roots and superblock slots.
+    pub copies_damaged: u64,
+    /// Of these, those that were written anew.
+    pub copies_mended: u64,
+    /// Index nodes without a copy.
+    pub nodes_lost: u64,
+    /// Damaged pieces of content.
+    pub extents_damaged: u64,
+    /// What could not be mended; told at the end.
+    pub findings: Vec<ScrubFindingData>,
+}
+
+/// Something damaged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ScrubFindingData {
+    /// What, and how.
+    pub text: String,
+    /// Whose content.
+    pub ino: Option<u64>,
+    /// A path of it.
+    pub path: Option<String>,
+    /// Offset in the file in bytes.
+    pub offset: Option<u64>,
+    /// Place on the volume.
+    pub addr: String,
 }
 
 /// What umount came to.

@@ -1,6 +1,7 @@
 //! The side that answers.
 
 use super::{REQUEST_BYTES_MAX, Reply, Request, own_directory};
+use crate::daemon::Log;
 use crate::error::Fail;
 use crate::sys;
 use std::fs;
@@ -19,6 +20,9 @@ pub type Handler = dyn Fn(Request) -> Result<serde_json::Value, Fail> + Send + S
 /// Volumes with one identity that may be served at a time: copies of an image.
 const COPIES_MAX: u32 = 64;
 
+/// Time to let pass when something is short.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A bound socket; its name goes when this does.
 pub struct Server {
     path: PathBuf,
@@ -30,18 +34,31 @@ impl Server {
     ///
     /// # Errors
     /// No directory for it, or no threads.
-    pub fn start(uuid: &str, handler: Arc<Handler>) -> io::Result<Self> {
+    pub fn start(uuid: &str, handler: Arc<Handler>, log: Arc<Log>) -> io::Result<Self> {
         let (listener, path) = bind(uuid)?;
         let busy = Arc::new(AtomicUsize::new(0));
         let this = Self { path, busy: busy.clone() };
         thread::Builder::new().name("nenrin-control".into()).spawn(move || {
-            for stream in listener.incoming().flatten() {
+            let mut short = false;
+            for stream in listener.incoming() {
+                let stream = match stream {
+                    Ok(stream) => stream,
+                    Err(e) => {
+                        if !std::mem::replace(&mut short, true) {
+                            log.line(&format!("commands have to wait: no descriptor for them ({e})"));
+                        }
+                        // Who asks waits in the queue, and asking again at once would not help.
+                        thread::sleep(PAUSE);
+                        continue;
+                    }
+                };
+                short = false;
                 let (handler, busy) = (handler.clone(), busy.clone());
                 let spawned =
                     thread::Builder::new().name("nenrin-request".into()).spawn(move || serve(stream, &*handler, &busy));
                 if spawned.is_err() {
                     // The connection was dropped, which the other side sees.
-                    thread::sleep(Duration::from_millis(100));
+                    thread::sleep(PAUSE);
                 }
             }
         })?;

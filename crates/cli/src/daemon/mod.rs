@@ -17,7 +17,7 @@ use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
 use crate::{control, mounts, output, past, report, sys};
-use log::Log;
+pub use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};
 use nenrin_fuse::{MountOptions, Permissions, SessionOptions};
@@ -120,7 +120,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
         let handler = service.clone();
-        Server::start(&uuid, Arc::new(move |request| handler.answer(request))).at("control socket")
+        Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone()).at("control socket")
     });
     let server = match started {
         Ok(server) => server,

@@ -5,7 +5,7 @@ use super::log::Log;
 use crate::control::{Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
 use crate::{device, mounts, past, report};
-use nenrin_core::{At, Fs};
+use nenrin_core::{At, Fs, Scrub};
 use nenrin_format::Cno;
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
@@ -14,12 +14,35 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+/// Most that one request for scrubbing reads, so that leaving never waits long for it.
+const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
+
 /// What wakes the daemon's main thread.
 pub enum Event {
     /// A mount has ended.
     Ended,
     /// A signal came that asks for the end.
     Signal(#[expect(dead_code, reason = "every ending signal means the same")] i32),
+}
+
+/// A past state in use, until it is dropped.
+struct Hold(Option<(Arc<Fs>, Cno)>);
+
+impl Hold {
+    fn new(fs: Arc<Fs>, at: At) -> nenrin_core::Result<Self> {
+        match at {
+            At::Live => Ok(Self(None)),
+            At::Past(cno) => fs.hold_checkpoint(cno).map(|()| Self(Some((fs, cno)))),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some((fs, cno)) = self.0.take() {
+            fs.let_checkpoint_go(cno);
+        }
+    }
 }
 
 /// One mount that is served.
@@ -51,6 +74,7 @@ pub struct Service {
     path: PathBuf,
     identity: String,
     events: Mutex<Sender<Event>>,
+    scrub: Mutex<Option<Scrub>>,
     pub(super) log: Arc<Log>,
 }
 
@@ -66,7 +90,15 @@ impl Service {
             logged: None,
         };
         let identity = device::identity(&path).unwrap_or_default();
-        Self { state: Mutex::new(state), changed: Condvar::new(), path, identity, events: Mutex::new(events), log }
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            path,
+            identity,
+            events: Mutex::new(events),
+            scrub: Mutex::default(),
+            log,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,6 +119,8 @@ impl Service {
     /// Mounts the state `at`, and serves it on threads of its own.
     pub fn add(self: &Arc<Self>, at: At, how: &MountOptions, options: &SessionOptions) -> Result<(), Fail> {
         let fs = self.fs()?;
+        // What is mounted is not thinned away.
+        let hold = Hold::new(fs.clone(), at).map_err(plain)?;
         let session = Session::start(fs, at, how, options).map_err(|e| describe_mount(&e))?;
         let stopper = session.stopper();
         let mount = mounts::of_point(stopper.directory());
@@ -102,6 +136,7 @@ impl Service {
         let this = self.clone();
         let body = move || {
             let ended = session.run();
+            drop(hold);
             if let Err(e) = ended {
                 this.log.line(&format!("serving ended with an error: {e}"));
             }
@@ -168,7 +203,8 @@ impl Service {
         if failed.is_some() && failed != state.logged {
             state.logged.clone_from(&failed);
             drop(state);
-            self.log.line(&format!("{}: {}", self.path.display(), failed.unwrap_or_default()));
+            let why = report::failure(&failed.unwrap_or_default());
+            self.log.line(&format!("{}: {why}", self.path.display()));
         }
     }
 
@@ -200,10 +236,38 @@ impl Service {
             }
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
             Request::SnapshotDelete { name } => self.delete(&name),
+            Request::Retention => value(&self.fs()?.retention()),
+            Request::SetRetention { rule } => {
+                let fs = self.fs()?;
+                fs.set_retention(&rule).map_err(plain)?;
+                value(&fs.retention())
+            }
             Request::Segments => value(&report::segments(&*self.fs()?)),
+            Request::Scrub { begin, bytes } => self.scrub(begin, bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
+    }
+
+    /// One scrub at a time: who begins anew takes over.
+    fn scrub(&self, begin: bool, bytes: u64) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let mut current = self.scrub.lock().unwrap_or_else(PoisonError::into_inner);
+        if begin {
+            *current = Some(fs.scrub());
+        }
+        let scrub = current.as_mut().ok_or_else(|| Fail::new("no scrub was begun"))?;
+        fs.scrub_step(scrub, bytes.min(SCRUB_STEP_BYTES_MAX)).map_err(plain)?;
+        let data = report::scrub(scrub);
+        if data.done {
+            *current = None;
+            if data.copies_damaged > 0 || data.has_losses {
+                let (damaged, mended, lost) = (data.copies_damaged, data.copies_mended, data.extents_damaged);
+                self.log
+                    .line(&format!("scrub: {damaged} copies damaged, {mended} mended, {lost} pieces of content lost"));
+            }
+        }
+        value(&data)
     }
 
     fn hello(&self) -> Hello {

@@ -27,6 +27,7 @@ mod tests;
 mod usage;
 
 pub use findings::{Severity, What};
+pub(crate) use paths::of_inode as path_of;
 pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Progress, Step};
 
 use crate::{Error, Result};

@@ -9,9 +9,13 @@
 //! 3. A file whose content the index holds inline has block 0 as a page as
 //!    soon as its content is touched.
 
+mod bytes;
+
 use nenrin_format::items::Extent;
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
+
+pub use bytes::ReadBytes;
 
 /// One block of content in memory.
 pub type Page = Box<[u8; BLOCK_BYTES]>;
@@ -139,7 +143,7 @@ impl Content {
         let extents = self.overlay.iter().filter(|(.., over)| matches!(over, Over::Extent(_)));
         let here = self.pages.len() as u64 + extents.map(|(from, to, _)| to - from).sum::<u64>();
         let whole = self.size.div_ceil(BLOCK_BYTES as u64);
-        (committed + here).min(whole.max(committed).max(here))
+        committed.saturating_add(here).min(whole.max(committed).max(here))
     }
 
     /// Takes all pages out, in runs of consecutive blocks.

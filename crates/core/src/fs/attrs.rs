@@ -9,9 +9,6 @@ use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
-/// A day, in nanoseconds.
-const DAY_NANOS: i64 = 86_400_000_000_000;
-
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
     ///
@@ -63,6 +60,9 @@ impl Fs {
                 ctime: times[2],
             };
             inner.log(&record, now)?;
+            if set.atime.is_some() {
+                inner.accesses.forget(ino);
+            }
             // Uncommitted content carries times too; the last one set wins.
             if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
                 c.ctime = times[2];
@@ -193,36 +193,6 @@ impl Fs {
         inner.log(&Record::RemoveXattr { ino, ctime, name }, self.clock.monotonic_nanos())?;
         inner.set_content_ctime(ino, ctime);
         Ok(())
-    }
-
-    /// The content was read: moves the access time as relatime says, that is
-    /// when it is not newer than the last change, or a day old.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]; an earlier failed write.
-    pub fn accessed(&self, ino: Ino) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        let mut inner = self.lock();
-        let inode = inner.current_inode(At::Live, ino)?;
-        let wall = self.clock.wall();
-        let day_old = wall.0.saturating_sub(inode.atime.0) >= DAY_NANOS;
-        if inode.atime > inode.mtime.max(inode.ctime) && !day_old {
-            return Ok(());
-        }
-        inner.check_alive()?;
-        let record = Record::SetAttr {
-            ino,
-            mask: attr_mask::ATIME,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            atime: wall,
-            mtime: Time(0),
-            ctime: Time(0),
-        };
-        inner.log(&record, self.clock.monotonic_nanos())
     }
 
     /// The inode is in use: unlinking its last name leaves it as an orphan.

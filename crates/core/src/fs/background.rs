@@ -2,6 +2,7 @@
 //! sweeping, the durable mark. Nothing here runs by itself; the owner calls
 //! [`Fs::tick`].
 
+use super::commit::Stay;
 use super::{Fs, Inner};
 use crate::Result;
 use nenrin_format::Ino;
@@ -20,7 +21,7 @@ const REAP_ITEMS: u32 = 512;
 /// Reap and sweep records in one tick.
 const STEPS_MAX: usize = 8;
 /// Dirty nodes that trigger an index checkpoint: bounds memory.
-const DIRTY_NODES_MAX: u64 = 3000;
+const DIRTY_NODES_MAX: u64 = 2000;
 
 /// Where sweeping of history stands.
 pub(super) struct Sweeper {
@@ -46,6 +47,7 @@ impl Fs {
         let mut inner = self.lock();
         inner.check_alive()?;
         inner.reap_writes();
+        self.log_old_accesses(&mut inner, now)?;
         if inner.commit_is_due(now, self.options.commit_nanos) {
             drop(inner);
             self.sync_received(false)?;
@@ -57,6 +59,7 @@ impl Fs {
         if cut_due && self.has_room_to_cut() {
             self.cut_unnamed()?;
         }
+        self.thin(now)?;
         self.reap_some()?;
         self.sweep_some()?;
         let inner = self.lock();
@@ -98,16 +101,17 @@ impl Fs {
     /// Writes an empty record, so that its header proves what was flushed before.
     fn mark(&self) -> Result<()> {
         let mut inner = self.lock();
-        if inner.committing {
+        if inner.committing || inner.successors > 0 {
             return Ok(());
         }
         let mut bytes = Vec::new();
         Record::Mark.encode_into(&mut bytes);
         inner.batch.records.push(bytes);
-        self.lead(inner, None);
+        let before = inner.chain.seq;
+        self.lead(inner, None, Stay::Briefly);
         let mut inner = self.lock();
-        // The mark itself needs no mark.
-        inner.proven_seq = inner.chain.seq;
+        // The mark itself needs no mark; what others committed since does.
+        inner.proven_seq = inner.proven_seq.max(before.next());
         inner.check_alive()
     }
 

@@ -7,37 +7,59 @@
 //! 2. Blocks under way can be read from memory until the device has them.
 
 use super::commit::new_extent;
-use super::{DataWrite, Fs, Inner};
+use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
-use crate::log::data::DataSummary;
+use crate::log::data::{DataSummary, GRANULE_BLOCKS};
 use crate::{Error, Result};
-use nenrin_device::AlignedBuf;
+use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 use std::sync::Arc;
 
 /// Blocks under one checksum in large aligned extents, as a power of two.
-const COARSE_GRANULE_SHIFT: u8 = 2;
-/// Blocks of one device write.
-const GROUP_BLOCKS_MAX: usize = 1024;
+const COARSE_GRANULE_SHIFT: u8 = GRANULE_BLOCKS.ilog2() as u8;
+/// Blocks of one device write: 2 MiB, the largest buffer that is kept for reuse.
+const GROUP_BLOCKS_MAX: usize = 512;
+
+/// Whole blocks that a caller brought, copied to where the device takes them
+/// from and checksummed before the lock is taken.
+pub(super) struct Prepared {
+    /// File block of the first.
+    block: u64,
+    bytes: Arc<AlignedBuf>,
+    /// Checksums of coarse granules, if the first block begins one.
+    coarse: Vec<u32>,
+}
+
+impl Prepared {
+    pub(super) fn new(block: u64, bytes: &[u8]) -> Self {
+        let mut buf = AlignedBuf::unset(bytes.len());
+        buf.copy_from_slice(bytes);
+        let begins = block % (1 << COARSE_GRANULE_SHIFT) == 0;
+        let granules = buf.chunks_exact(BLOCK_BYTES << COARSE_GRANULE_SHIFT).filter(|_| begins);
+        let coarse = granules.map(nenrin_format::crc).collect();
+        Self { block, bytes: Arc::new(buf), coarse }
+    }
+}
 
 /// Whole blocks of content, wherever they are.
 #[derive(Clone, Copy)]
 enum Blocks<'a> {
     Pages(&'a [Page]),
-    Flat(&'a [u8]),
+    /// These blocks of what was prepared.
+    Prepared(&'a Prepared, usize, usize),
 }
 
 impl Blocks<'_> {
     const fn len(&self) -> usize {
         match self {
             Self::Pages(p) => p.len(),
-            Self::Flat(b) => b.len() / BLOCK_BYTES,
+            Self::Prepared(_, from, to) => *to - *from,
         }
     }
     fn part(&self, from: usize, to: usize) -> Self {
         match self {
             Self::Pages(p) => Self::Pages(&p[from..to]),
-            Self::Flat(b) => Self::Flat(&b[from * BLOCK_BYTES..to * BLOCK_BYTES]),
+            Self::Prepared(p, start, _) => Self::Prepared(p, start + from, start + to),
         }
     }
     fn copy_to(&self, out: &mut [u8]) {
@@ -47,8 +69,17 @@ impl Blocks<'_> {
                     to.copy_from_slice(&page[..]);
                 }
             }
-            Self::Flat(b) => out.copy_from_slice(b),
+            Self::Prepared(p, from, to) => out.copy_from_slice(&p.bytes[from * BLOCK_BYTES..to * BLOCK_BYTES]),
         }
+    }
+    /// Checksums of granules of these blocks, whose bytes are `bytes`.
+    fn crcs(&self, shift: u8, bytes: &[u8]) -> Vec<u32> {
+        if let Self::Prepared(p, from, to) = self {
+            if shift == COARSE_GRANULE_SHIFT && !p.coarse.is_empty() && from % (1 << shift) == 0 {
+                return p.coarse[from >> shift..to >> shift].to_vec();
+            }
+        }
+        bytes.chunks_exact(BLOCK_BYTES << shift).map(nenrin_format::crc).collect()
     }
 }
 
@@ -58,6 +89,23 @@ struct Placed<'a> {
     block: u64,
     addr: Addr,
     bytes: Blocks<'a>,
+}
+
+/// The bytes of runs in one buffer: the prepared one, if it holds just them.
+fn gathered(group: &[Placed<'_>], blocks: usize) -> Arc<AlignedBuf> {
+    if let Some(Placed { bytes: Blocks::Prepared(p, 0, _), .. }) = group.first() {
+        if p.bytes.len() == blocks * BLOCK_BYTES {
+            return p.bytes.clone();
+        }
+    }
+    let mut buf = AlignedBuf::unset(blocks * BLOCK_BYTES);
+    let mut at = 0;
+    for p in group {
+        let end = at + p.bytes.len() * BLOCK_BYTES;
+        p.bytes.copy_to(&mut buf[at..end]);
+        at = end;
+    }
+    Arc::new(buf)
 }
 
 impl Inner {
@@ -73,8 +121,10 @@ impl Inner {
 
     /// Starts writing whole blocks that a caller brought, without making them
     /// pages first.
-    pub(super) fn write_ahead(&mut self, fs: &Fs, ino: Ino, block: u64, bytes: &[u8]) -> Result<()> {
-        self.place_runs(fs, ino, &[(block, Blocks::Flat(bytes))]).inspect_err(|e| self.fail(&e.to_string()))
+    pub(super) fn write_ahead(&mut self, fs: &Fs, ino: Ino, prepared: &Prepared) -> Result<()> {
+        let blocks = prepared.bytes.len() / BLOCK_BYTES;
+        let run = (prepared.block, Blocks::Prepared(prepared, 0, blocks));
+        self.place_runs(fs, ino, &[run]).inspect_err(|e| self.fail(&e.to_string()))
     }
 
     fn place_runs(&mut self, fs: &Fs, ino: Ino, runs: &[(u64, Blocks<'_>)]) -> Result<()> {
@@ -87,6 +137,12 @@ impl Inner {
                 let block = start + done as u64;
                 let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
                 let want = (run.len() - done).min(window as usize);
+                if self.data.is_full(&fs.storage) {
+                    // The partial that is closed now says what it holds.
+                    self.start_data_write(fs, ino, &group)?;
+                    group.clear();
+                    blocks = 0;
+                }
                 let (addr, count) = self.allocate_data(fs, (ino, fork, block), want as u32)?;
                 let count = count as usize;
                 let follows = group.last().is_some_and(|p| p.addr.add(p.bytes.len() as u32) == addr);
@@ -107,7 +163,7 @@ impl Inner {
     pub(super) fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
-        let got = self.data.allocate(owner, want, 0, stamp, &fs.storage, &mut self.state.segments, &mut closed);
+        let got = self.data.allocate(owner, want, stamp, &fs.storage, &mut self.state.segments, &mut closed);
         self.start_summaries(fs, closed)?;
         got.ok_or(Error::NoSpace)
     }
@@ -116,7 +172,7 @@ impl Inner {
     pub(super) fn start_summaries(&mut self, fs: &Fs, closed: impl IntoIterator<Item = DataSummary>) -> Result<()> {
         for DataSummary { addr, bytes } in closed {
             let ticket = fs.storage.submit_write(addr, Arc::new(bytes))?;
-            self.writes.push(DataWrite { ino: Ino(0), addr, blocks: 1, ticket });
+            self.note_write(SUMMARY, addr, 1, ticket);
         }
         Ok(())
     }
@@ -125,28 +181,32 @@ impl Inner {
     fn start_data_write(&mut self, fs: &Fs, ino: Ino, group: &[Placed<'_>]) -> Result<()> {
         let Some(first) = group.first().map(|p| p.addr) else { return Ok(()) };
         let blocks: usize = group.iter().map(|p| p.bytes.len()).sum();
-        let mut buf = AlignedBuf::zeroed(blocks * BLOCK_BYTES);
+        let buf = gathered(group, blocks);
         let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
         let mut at = 0;
         for p in group {
             let count = p.bytes.len();
-            let out = &mut buf[at..at + count * BLOCK_BYTES];
-            p.bytes.copy_to(out);
             let granule = 1usize << COARSE_GRANULE_SHIFT;
             let coarse = count >= 4 * granule && count % granule == 0 && p.block % granule as u64 == 0;
             let shift = if coarse { COARSE_GRANULE_SHIFT } else { 0 };
-            let crcs = out.chunks_exact(BLOCK_BYTES << shift).map(nenrin_format::crc).collect();
-            let extent = new_extent(p.addr, count as u32, shift, crcs);
+            let end = at + count * BLOCK_BYTES;
+            let extent = new_extent(p.addr, count as u32, shift, p.bytes.crcs(shift, &buf[at..end]));
+            self.data.describe(p.addr, shift, &extent.crcs);
             content.overlay.set(p.block, p.block + count as u64, Over::Extent(extent));
-            at += count * BLOCK_BYTES;
+            at = end;
         }
         content.pins.push(first.segment());
         self.state.segments.pin(first.segment());
         self.counters.data_blocks += blocks as u64;
-        let buf = Arc::new(buf);
         self.inflight.insert(first, buf.clone());
         let ticket = fs.storage.submit_write(first, buf)?;
-        self.writes.push(DataWrite { ino, addr: first, blocks: blocks as u32, ticket });
+        self.note_write(ino, first, blocks as u32, ticket);
         Ok(())
+    }
+
+    fn note_write(&mut self, ino: Ino, addr: Addr, blocks: u32, ticket: Ticket) {
+        let number = self.writes_started;
+        self.writes_started += 1;
+        self.writes.push(DataWrite { number, ino, addr, blocks, ticket });
     }
 }

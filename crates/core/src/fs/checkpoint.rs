@@ -1,7 +1,8 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
-use super::commit::Cut;
+use super::commit::{Cut, Stay};
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::index::Frozen;
 use crate::log::chain::Chain;
 use crate::log::index::IndexStamp;
@@ -56,13 +57,17 @@ impl Fs {
     }
 
     fn cut(&self, flags: u32, name: &[u8]) -> Result<CheckpointInfo> {
-        let mut inner = self.lock_to_change()?;
-        while inner.committing {
-            inner = self.wait_idle(inner);
-            inner.check_alive()?;
-        }
-        if !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name) {
-            return Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(name))));
+        let mut inner = self.turn(self.lock_to_change()?);
+        let taken = !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name);
+        let refused = match inner.check_alive() {
+            Ok(()) if taken => {
+                Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(name))))
+            }
+            other => other,
+        };
+        if let Err(e) = refused {
+            self.leave(inner);
+            return Err(e);
         }
         let (tx, rx) = mpsc::channel();
         inner.join_all(false);
@@ -70,7 +75,8 @@ impl Fs {
         inner.last_cut_at = self.clock.monotonic_nanos();
         inner.changed_since_cut = false;
         let cno = inner.state.open_cno;
-        self.lead(inner, Some(Cut { wall: self.clock.wall(), flags, name: name.to_vec() }));
+        let cut = Cut { wall: self.clock.wall(), flags, name: name.to_vec() };
+        self.lead(inner, Some(cut), Stay::Briefly);
         rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))?;
         let inner = self.lock();
         inner.state.kept.get(&cno).map(|c| info(cno, c)).ok_or(Error::Stale)
@@ -161,29 +167,35 @@ impl Fs {
     /// Writes dirty index nodes and a new root: recovery starts there from then on.
     pub(crate) fn index_checkpoint(&self, clean: bool) -> Result<()> {
         self.tidy_index()?;
+        // Summaries and data under way must be on the device before the root is.
+        // Most are waited for here, while others go on committing.
+        let writes = self.lock().take_writes(|_| true);
+        self.finish_writes(writes)?;
         let mut inner = self.lock();
-        while inner.committing || inner.checkpointing {
+        while inner.checkpointing {
             inner = self.wait_idle(inner);
         }
         inner.check_alive()?;
         inner.checkpointing = true;
-        inner.committing = true;
-        let sealed = inner.seal(self, None);
+        inner = self.turn(inner);
+        let mut sealed = inner.seal(self, None);
         let freeze =
             if sealed.is_ok() { inner.freeze(self) } else { Err(Error::Failed("the log could not be written".into())) };
-        // Summaries and data under way must be on the device before the root is.
-        let writes = inner.take_writes(|_| true);
+        if let Ok(commit) = &mut sealed {
+            // Not one may be under way when segments are given out anew.
+            commit.wait_for_all(&mut inner);
+            inner.leader_leaves = true;
+        }
         drop(inner);
         let committed = self.end_commit(sealed);
-        let result =
-            committed.and_then(|()| self.finish_writes(writes)).and_then(|()| self.write_freeze(&freeze?, clean));
+        let result = committed.and_then(|()| self.write_freeze(&freeze?, clean));
         let mut inner = self.lock();
         if let Err(e) = &result {
             inner.fail(&e.to_string());
         }
         inner.checkpointing = false;
+        self.wake_idle(&inner);
         drop(inner);
-        self.idle.notify_all();
         result
     }
 
@@ -200,14 +212,7 @@ impl Fs {
         for done in waiters {
             done(result.clone());
         }
-        let mut inner = self.lock();
-        if inner.batch.waiters.is_empty() {
-            inner.committing = false;
-            drop(inner);
-            self.idle.notify_all();
-        } else {
-            self.lead(inner, None);
-        }
+        self.leave(self.lock());
         result
     }
 
@@ -243,12 +248,14 @@ impl Fs {
             *place = (addr.segment(), addr, crc);
             tickets.push(self.storage.submit_write(addr, Arc::new(data))?);
         }
+        inner.frozen_nodes = 0;
         let mut superblock = inner.superblock.clone();
         drop(inner);
         for t in tickets {
             t.wait()?;
         }
-        if self.options.barrier != Barrier::None {
+        self.lock().unload(freeze);
+        if self.options.barrier != Barrier::None && !broken(Break::RootBeforeFlush) {
             self.flush_device()?;
         }
         superblock.generation = freeze.generation;
@@ -326,6 +333,7 @@ impl Fs {
     ) -> Result<[Addr; 2]> {
         let mut inner = self.lock();
         inner.counters.nodes += 1;
+        inner.frozen_nodes = inner.frozen_nodes.saturating_sub(1);
         let mut out = [Addr::NONE; 2];
         for (copy, addr) in out.iter_mut().enumerate() {
             if inner.index[copy].is_full() {
@@ -391,6 +399,8 @@ impl Inner {
         self.state.segments.chain_contained(seq);
         self.state.store_segments()?;
         self.state.segments.next_generation = generation.next();
+        // Others must not take meanwhile what these nodes need.
+        self.frozen_nodes = self.dirty_nodes();
         self.window_bytes = 0;
         self.unflushed_blocks = 0;
         let s = &mut self.state;
@@ -403,6 +413,7 @@ impl Inner {
             live_blocks: s.live_blocks,
             history_blocks: s.history_blocks,
             next_backref: s.next_backref,
+            retention: s.retention.clone(),
             trees: Vec::new(),
             index_segments: Vec::new(),
         };
@@ -422,8 +433,8 @@ impl Inner {
         Ok(Freeze { generation, chain: self.chain.clone(), root, trees, stamp })
     }
 
-    /// The frozen trees are written: memory follows, and node versions that
-    /// this root does not need stop counting.
+    /// The frozen trees have their places: node versions that this root does
+    /// not need stop counting.
     fn settle(&mut self, freeze: &Freeze, empty: &[TreeId]) {
         let State { live, space, history, cache, segments, .. } = &mut self.state;
         let mut freed: Vec<NodePtr> = live.settle(cache);
@@ -442,5 +453,67 @@ impl Inner {
             }
         }
         segments.next_generation = next;
+    }
+    /// The device has the frozen trees: memory may let their nodes go.
+    fn unload(&mut self, freeze: &Freeze) {
+        let State { live, space, history, cache, .. } = &mut self.state;
+        live.unload(cache);
+        space.unload(cache);
+        for t in history.iter_mut() {
+            if freeze.trees.iter().any(|(id, ..)| *id == t.tree.id()) {
+                t.tree.unload(cache);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fs::Fs;
+    use crate::{Clock, MkfsOptions, MountOptions, NewInode, mkfs};
+    use nenrin_device::{BlockDevice, MemDevice};
+    use nenrin_format::{Ino, Time};
+    use std::sync::Arc;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn wall(&self) -> Time {
+            Time(1_000_000_000_000)
+        }
+        fn monotonic_nanos(&self) -> u64 {
+            1
+        }
+    }
+
+    fn volume() -> Arc<Fs> {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        let clock: Arc<dyn Clock> = Arc::new(Still);
+        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+        Fs::open(vec![device], clock, MountOptions::default()).unwrap()
+    }
+
+    /// P7: while an index checkpoint gives its nodes their places, the
+    /// segments it needs stay reserved for it.
+    #[test]
+    fn what_is_frozen_keeps_its_reserve() {
+        let fs = volume();
+        for i in 0..2000 {
+            let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+            fs.create(Ino::ROOT, format!("file number {i}").as_bytes(), &new).unwrap();
+        }
+        fs.sync_all().unwrap();
+        let needed = fs.lock().checkpoint_segments(&fs);
+        assert!(needed > 8, "{needed}");
+        drop(fs.lock().freeze(&fs).unwrap());
+        assert!(fs.lock().checkpoint_segments(&fs) >= needed, "the reserve was given away");
+    }
+
+    /// When it is done, nothing stays reserved.
+    #[test]
+    fn what_was_written_needs_no_reserve() {
+        let fs = volume();
+        fs.index_checkpoint(false).unwrap();
+        assert_eq!(fs.lock().frozen_nodes, 0);
     }
 }

@@ -9,7 +9,7 @@
 
 use super::{Fs, Inner};
 use crate::Result;
-use crate::index::Tree;
+use crate::index::{NodeCache, Tree};
 use crate::segments::{KIND_INDEX, SegmentState};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
@@ -44,26 +44,17 @@ impl Fs {
         let trees: Vec<Tree> =
             [inner.state.live.clone()].into_iter().chain(inner.state.history.iter().map(|t| t.tree.clone())).collect();
         let cache = inner.state.cache.clone();
+        let generation = inner.generation();
         drop(inner);
         if data.is_empty() && index.is_empty() {
             return Ok(false);
         }
-        let mut moves = Vec::new();
-        if !data.is_empty() {
-            for tree in &trees {
-                let (from, to) = (super::background::first_key(), last_key());
-                tree.scan(&cache, &from, &to, &mut |k, v| {
-                    if k.kind == Kind::Extent {
-                        if let Ok(extent) = Extent::decode(v) {
-                            if !extent.is_unwritten() && data.contains(&extent.addr.segment()) {
-                                moves.push(Move { tree: tree.id(), key: *k, extent });
-                            }
-                        }
-                    }
-                    ControlFlow::Continue(())
-                })?;
-            }
-        }
+        let moves = match moves_from(&trees, &cache, &data) {
+            Ok(moves) => moves,
+            // Index checkpoints since then may have used the places of old nodes again.
+            Err(_) if self.lock().generation() != generation => return Ok(false),
+            Err(e) => return Err(e),
+        };
         drop(trees);
         let mut moved = 0;
         for m in &moves {
@@ -95,14 +86,36 @@ impl Fs {
     }
 
     /// Copies one extent's blocks and logs the move; how many blocks moved.
-    /// What cannot be read stays where it is: scrubbing reports it.
     fn move_extent(&self, m: &Move) -> Result<u64> {
+        // Pinned, the old place cannot get other blocks that look like the same item.
+        let old = m.extent.addr.segment();
+        let mut inner = self.lock_to_change()?;
+        let current = match inner.tree(m.tree) {
+            Some(tree) => tree.get(&inner.state.cache, &m.key)?,
+            None => None,
+        };
+        if current.and_then(|v| Extent::decode(&v).ok()).as_ref() != Some(&m.extent) {
+            return Ok(0);
+        }
+        inner.segments().pin(old);
+        drop(inner);
+        let moved = self.move_pinned(m);
+        self.lock().segments().unpin(old);
+        moved
+    }
+
+    /// What cannot be read stays where it is: scrubbing reports it.
+    fn move_pinned(&self, m: &Move) -> Result<u64> {
         let e = &m.extent;
         let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
         let Ok(bytes) = self.storage.read(first, e.lead + e.blocks + e.tail) else { return Ok(0) };
         if super::verify(e, &bytes).is_err() {
             return Ok(0);
         }
+        let start = e.lead as usize * BLOCK_BYTES;
+        let mut buf = AlignedBuf::unset(e.blocks as usize * BLOCK_BYTES);
+        buf.copy_from_slice(&bytes[start..start + e.blocks as usize * BLOCK_BYTES]);
+        let crcs: Vec<u32> = buf.chunks_exact(BLOCK_BYTES).map(nenrin_format::crc).collect();
         let mut done = 0;
         let mut inner = self.lock_to_change()?;
         let owner = (Ino(m.key.ino), m.key.fork, m.key.off);
@@ -113,10 +126,7 @@ impl Fs {
         };
         // A copy that does not fit in one piece is not worth splitting an item for.
         if blocks == e.blocks {
-            let start = e.lead as usize * BLOCK_BYTES;
-            let mut buf = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
-            buf.copy_from_slice(&bytes[start..start + blocks as usize * BLOCK_BYTES]);
-            let crcs = buf.chunks_exact(BLOCK_BYTES).map(nenrin_format::crc).collect();
+            inner.data.describe(addr, 0, &crcs);
             let new = Extent { addr, granule_shift: 0, lead: 0, tail: 0, crcs, ..e.clone() };
             inner.segments().pin(addr.segment());
             drop(inner);
@@ -170,8 +180,8 @@ impl Fs {
             .state
             .segments
             .iter()
-            .filter(|(_, s)| s.state == SegmentState::Sealed && s.nodes > 0 && s.nodes * NODE_BLOCKS <= blocks / 4)
-            .filter(|(_, s)| s.item.live_blocks + s.item.history_blocks == 0 && !s.chain_held)
+            .filter(|(_, s)| s.state == SegmentState::Sealed && s.nodes > 0 && s.node_blocks() <= blocks / 4)
+            .filter(|(_, s)| s.used_blocks() == 0 && !s.chain_held)
             .map(|(no, s)| (s.nodes, no))
             .collect();
         drop(inner);
@@ -216,7 +226,25 @@ impl Fs {
     }
 }
 
-const fn last_key() -> Key {
+/// The extents of these trees that lie in these segments.
+fn moves_from(trees: &[Tree], cache: &NodeCache, segments: &BTreeSet<SegmentNo>) -> Result<Vec<Move>> {
+    let mut moves = Vec::new();
+    for tree in trees.iter().filter(|_| !segments.is_empty()) {
+        tree.scan(cache, &super::background::first_key(), &last_key(), &mut |k, v| {
+            if k.kind == Kind::Extent {
+                if let Ok(extent) = Extent::decode(v) {
+                    if !extent.is_unwritten() && segments.contains(&extent.addr.segment()) {
+                        moves.push(Move { tree: tree.id(), key: *k, extent });
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(moves)
+}
+
+pub(super) const fn last_key() -> Key {
     Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX }
 }
 
@@ -230,11 +258,11 @@ impl Inner {
             if s.state != SegmentState::Sealed || s.chain_held || s.pins > 0 {
                 continue;
             }
-            let used = s.item.live_blocks + s.item.history_blocks;
+            let used = s.used_blocks();
             if used > 0 && used < blocks / 16 * 15 {
                 data.push((used, no));
-            } else if s.item.kind == KIND_INDEX && used == 0 && s.nodes * NODE_BLOCKS < blocks / 2 {
-                index.push((s.nodes * NODE_BLOCKS, no));
+            } else if s.item.kind == KIND_INDEX && used == 0 && s.node_blocks() < blocks / 2 {
+                index.push((s.node_blocks(), no));
             }
         }
         data.sort_unstable();

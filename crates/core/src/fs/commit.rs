@@ -1,6 +1,7 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
-use super::{Batch, DataWrite, Fs, Inner, flushes};
+use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
+use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page};
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
 use crate::{Barrier, Error, Order, Result};
@@ -29,10 +30,25 @@ pub(super) const UNFLUSHED_BLOCKS_MAX: u64 = 4096;
 /// fork for the reaper.
 const BLOCKS_CUT_AT_ONCE: u64 = 1024;
 
+/// Data writes that are waited for before those who wait for their files are told.
+const WRITES_AT_ONCE: usize = 8;
+
+/// How long a thread leads commits. Programs that sync all the time never leave
+/// the batch empty, so nobody may be kept by that who has other things to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// As long as somebody waits and nobody else wants to lead.
+    WhileAsked,
+    /// Until somebody comes who can go on.
+    Briefly,
+}
+
 /// A commit that was laid out and is to be written.
 pub(super) struct Commit {
     partials: Vec<(Addr, Arc<AlignedBuf>)>,
     writes: Vec<DataWrite>,
+    /// Data writes of its files that somebody else waits for, by number.
+    elsewhere: Vec<u64>,
     seq: Seq,
     flush_data_first: bool,
     waiters: Vec<Done>,
@@ -43,6 +59,12 @@ impl Commit {
     /// Those who wait for it.
     pub(super) fn take_waiters(&mut self) -> Vec<Done> {
         std::mem::take(&mut self.waiters)
+    }
+
+    /// Makes it wait for all data writes there are, of all files.
+    pub(super) fn wait_for_all(&mut self, inner: &mut Inner) {
+        self.elsewhere = inner.awaited.keys().copied().collect();
+        self.writes.extend(inner.take_writes(|_| true));
     }
 }
 
@@ -58,8 +80,13 @@ pub(super) struct Cut {
 
 impl Fs {
     /// Makes a file's content, and every namespace operation before, durable.
-    /// `done` runs on this thread or on that of the commit's leader.
+    /// `done` runs on this thread or on that of the commit's leader. The call
+    /// may last for as long as others sync, since it commits for them, too.
     pub fn fsync(&self, ino: Ino, done: Done) {
+        self.ask(ino, done, Stay::WhileAsked);
+    }
+
+    fn ask(&self, ino: Ino, done: Done, stay: Stay) {
         if self.options.read_only {
             return done(Ok(()));
         }
@@ -85,9 +112,7 @@ impl Fs {
             inner.counters.shared_commits += 1;
         }
         inner.batch.waiters.push(done);
-        if !inner.committing {
-            self.lead(inner, None);
-        }
+        self.see_to(inner, stay);
     }
 
     /// [`Fs::fsync`], waiting.
@@ -96,7 +121,7 @@ impl Fs {
     /// When a write or flush failed, now or earlier.
     pub fn fsync_wait(&self, ino: Ino) -> Result<()> {
         let (tx, rx) = mpsc::channel();
-        self.fsync(ino, Box::new(move |r| drop(tx.send(r))));
+        self.ask(ino, Box::new(move |r| drop(tx.send(r))), Stay::Briefly);
         rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))
     }
 
@@ -116,26 +141,60 @@ impl Fs {
         let (tx, rx) = mpsc::channel();
         let mut inner = self.lock();
         inner.check_alive()?;
+        if held {
+            inner.log_accesses(self, self.clock.monotonic_nanos())?;
+        }
         inner.join_all(held);
         inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
-        if inner.committing {
-            drop(inner);
-        } else {
-            self.lead(inner, None);
-        }
+        self.see_to(inner, Stay::Briefly);
         rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))
     }
 
-    /// Leads commits until nobody waits. With `cut`, the first of them ends
-    /// with a checkpoint.
-    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>) {
+    /// Has the open batch committed: by whoever leads or is about to, else by this thread.
+    fn see_to<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, stay: Stay) {
+        if inner.successors > 0 || inner.committing && !inner.leader_leaves {
+            return;
+        }
+        inner = self.turn(inner);
+        self.lead(inner, None, stay);
+    }
+
+    /// Waits until this thread may lead; it must [`Fs::lead`] or [`Fs::leave`] then,
+    /// since those who came meanwhile count on it.
+    pub(super) fn turn<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        inner.successors += 1;
+        while inner.committing {
+            inner = self.wait_idle(inner);
+        }
+        inner.successors -= 1;
+        inner.committing = true;
+        inner
+    }
+
+    /// Ends leading, unless somebody waits and nobody else is there to lead.
+    pub(super) fn leave<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
+        if inner.batch.waiters.is_empty() || inner.successors > 0 {
+            inner.committing = false;
+            self.wake_idle(&inner);
+        } else {
+            self.lead(inner, None, Stay::Briefly);
+        }
+    }
+
+    /// Leads commits until nobody waits, or somebody else wants to. With `cut`,
+    /// the first of them ends with a checkpoint.
+    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>, stay: Stay) {
         inner.committing = true;
         loop {
             let commit = inner.seal(self, cut.take());
+            inner.leader_leaves = stay == Stay::Briefly && commit.is_ok();
             drop(inner);
             let (result, waiters) = match commit {
                 Ok(mut commit) => {
-                    let waiters = commit.take_waiters();
+                    let mut waiters = commit.take_waiters();
+                    if broken(Break::AckEarly) {
+                        waiters.drain(..).for_each(|done| done(Ok(())));
+                    }
                     (self.carry_out(commit), waiters)
                 }
                 Err((e, waiters)) => (Err(e), waiters),
@@ -144,14 +203,14 @@ impl Fs {
                 done(result.clone());
             }
             inner = self.lock();
-            if inner.batch.waiters.is_empty() {
+            if inner.batch.waiters.is_empty() || inner.successors > 0 {
                 break;
             }
         }
         inner.committing = false;
         let due = !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(&inner);
+        self.wake_idle(&inner);
         drop(inner);
-        self.idle.notify_all();
         if due {
             // A failure is noted there and told to everybody who comes later.
             drop(self.index_checkpoint(false));
@@ -160,13 +219,19 @@ impl Fs {
 
     /// Writes a commit and flushes as the barrier mode says.
     pub(super) fn carry_out(&self, commit: Commit) -> Result<()> {
-        let result = self.write_commit(&commit.partials, commit.writes, commit.flush_data_first);
+        let result = self
+            .finish_writes(commit.writes)
+            .and_then(|()| self.wait_elsewhere(&commit.elsewhere))
+            .and_then(|()| self.write_commit(&commit.partials, commit.flush_data_first));
         let mut inner = self.lock();
-        for (addr, _) in &commit.partials {
-            inner.inflight.remove(addr);
-        }
+        // Who syncs again when he is told does so on this thread, and must not wait for it.
+        inner.leader_leaves = false;
         match result {
             Ok(flushed) => {
+                // What could not be written stays: it can still be read and copied away.
+                for (addr, _) in &commit.partials {
+                    inner.inflight.remove(addr);
+                }
                 if flushed {
                     inner.unflushed_blocks = 0;
                     inner.durable_seq = inner.durable_seq.max(commit.seq);
@@ -185,13 +250,7 @@ impl Fs {
     }
 
     /// Whether what was written before is flushed now.
-    fn write_commit(
-        &self,
-        partials: &[(Addr, Arc<AlignedBuf>)],
-        writes: Vec<DataWrite>,
-        flush_data_first: bool,
-    ) -> Result<bool> {
-        self.finish_writes(writes)?;
+    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<bool> {
         if flush_data_first {
             self.flush_device()?;
         }
@@ -206,9 +265,14 @@ impl Fs {
         for t in tickets {
             t.wait()?;
         }
-        if barrier {
+        if barrier && !broken(Break::NoFlush) {
             self.lock().counters.flushes += 1;
-            self.storage.write_flush(*last_addr, last.clone())?;
+            let done = self.storage.write_flush(*last_addr, last.clone());
+            if done.is_err() && broken(Break::FlushRetried) {
+                self.storage.flush()?;
+            } else {
+                done?;
+            }
         } else {
             self.storage.write(*last_addr, last.clone())?;
         }
@@ -221,26 +285,49 @@ impl Fs {
         self.storage.flush()
     }
 
-    /// Waits for data writes, and lets go of their buffers.
+    /// Waits for data writes, and lets go of the buffers that the device has taken.
     pub(super) fn finish_writes(&self, writes: Vec<DataWrite>) -> Result<()> {
         let mut result = Ok(());
-        let mut done = Vec::with_capacity(writes.len());
-        for w in writes {
-            if let Err(e) = w.ticket.wait() {
-                result = Err(Error::from(e));
+        let mut writes = writes.into_iter().peekable();
+        while writes.peek().is_some() {
+            let mut ended = Vec::with_capacity(WRITES_AT_ONCE);
+            for w in writes.by_ref().take(WRITES_AT_ONCE) {
+                if broken(Break::DataNotAwaited) {
+                    ended.push((w.number, w.addr, true));
+                    continue;
+                }
+                let outcome = w.ticket.wait();
+                ended.push((w.number, w.addr, outcome.is_ok()));
+                if let Err(e) = outcome {
+                    result = Err(Error::from(e));
+                }
             }
-            done.push((w.addr, w.blocks));
-        }
-        if !done.is_empty() {
             let mut inner = self.lock();
-            for (addr, _) in done {
-                inner.inflight.remove(&addr);
-            }
             if let Err(e) = &result {
                 inner.fail(&e.to_string());
             }
+            for (number, addr, written) in ended {
+                inner.awaited.remove(&number);
+                // What could not be written stays: it can still be read and copied away.
+                if written {
+                    inner.inflight.remove(&addr);
+                }
+            }
+            self.wake_idle(&inner);
         }
         result
+    }
+
+    /// Waits until those who took these data writes have seen them complete.
+    fn wait_elsewhere(&self, writes: &[u64]) -> Result<()> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        while writes.iter().any(|number| inner.awaited.contains_key(number)) {
+            inner = self.wait_idle(inner);
+        }
+        inner.check_alive()
     }
 }
 
@@ -276,7 +363,10 @@ impl Inner {
     }
 
     fn seal_batch(&mut self, fs: &Fs, batch: Batch, cut: Option<Cut>) -> Result<Commit> {
-        let Batch { records, files, moved_blocks, .. } = batch;
+        let Batch { mut records, files, moved_blocks, .. } = batch;
+        if broken(Break::NamesOutOfOrder) && records.len() > 1 {
+            self.batch.records.push(records.remove(0));
+        }
         let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
         let mut data_blocks = moved_blocks;
         let total: usize = files.iter().map(|ino| self.pages_outside_index(*ino)).sum();
@@ -290,8 +380,7 @@ impl Inner {
         let cut_cno = match cut {
             Some(cut) => {
                 let cno = self.state.open_cno;
-                let mounted =
-                    self.superblock.mounted_nanos + fs.clock.monotonic_nanos().saturating_sub(self.mounted_at);
+                let mounted = self.mounted_nanos(fs.clock.monotonic_nanos());
                 let mut bytes = Vec::new();
                 Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: mounted, flags: cut.flags, name: &cut.name }
                     .encode_into(&mut bytes);
@@ -300,7 +389,8 @@ impl Inner {
             }
             None => None,
         };
-        let writes = self.take_writes(|ino| files.contains(&ino));
+        let elsewhere = self.awaited.iter().filter(|(_, ino)| files.contains(ino)).map(|(n, _)| *n).collect();
+        let writes = self.take_writes(|w| files.contains(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());
         self.unflushed_blocks += data_blocks;
         let much = data_blocks > NAMED_BLOCKS_MAX || self.unflushed_blocks > UNFLUSHED_BLOCKS_MAX;
         let flush_data_first = much && fs.options.barrier != Barrier::None;
@@ -318,7 +408,7 @@ impl Inner {
             self.counters.commits += 1;
         }
         let seq = self.chain.seq;
-        Ok(Commit { partials, writes, seq, flush_data_first, waiters: Vec::new(), cut: cut_cno })
+        Ok(Commit { partials, writes, elsewhere, seq, flush_data_first, waiters: Vec::new(), cut: cut_cno })
     }
 
     fn seal_queue(&mut self, fs: &Fs, mut queue: VecDeque<Unit>, stamp: Stamp) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
@@ -352,11 +442,13 @@ impl Inner {
         if small && is_inline(c, blocks()) { 0 } else { c.pages.len() }
     }
 
-    /// Data writes of the files for which `which` holds.
-    pub(super) fn take_writes(&mut self, which: impl Fn(Ino) -> bool) -> Vec<DataWrite> {
-        let (mine, others) = std::mem::take(&mut self.writes).into_iter().partition(|w| which(w.ino));
+    /// Takes the data writes for which `which` holds. Who takes them must wait
+    /// for them with [`Fs::finish_writes`]: commits of their files do until then.
+    pub(super) fn take_writes(&mut self, mut which: impl FnMut(&DataWrite) -> bool) -> Vec<DataWrite> {
+        let (taken, others): (Vec<_>, _) = std::mem::take(&mut self.writes).into_iter().partition(|w| which(w));
         self.writes = others;
-        mine
+        self.awaited.extend(taken.iter().map(|w| (w.number, w.ino)));
+        taken
     }
 
     /// Uncommitted content leaves memory, to be named by records or for good:
@@ -379,7 +471,7 @@ impl Inner {
         }
         self.let_go(&mut content);
         let Some(inode) = self.state.inode(ino)? else { return Ok(0) };
-        let is_inline = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
+        let is_inline = inode.blocks == 0 && self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
         let mut ops = Vec::new();
         if let Some(bytes) = inline_content(&content, inode.blocks) {
             if content.replaced && inode.blocks > 0 {

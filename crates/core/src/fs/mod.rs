@@ -9,8 +9,11 @@
 //!    to the open batch, in the same order ([`Inner::log`], [`Inner::seal`]).
 //! 2. After a failed write or flush nothing more is acknowledged.
 //! 3. A batch is acknowledged after all it names is on the device and, unless
-//!    `barrier=` says otherwise, flushed.
+//!    `barrier=` says otherwise, flushed. Data writes that another thread is
+//!    waiting for count as under way until that thread has seen them complete
+//!    ([`Inner::awaited`]).
 
+mod atime;
 mod attrs;
 mod background;
 mod behind;
@@ -19,9 +22,12 @@ mod cleaning;
 mod commit;
 mod namespace;
 mod read;
+mod retain;
+mod scrub;
 mod space;
 mod write;
 
+use crate::breaks::{Break, broken};
 use crate::content::File;
 use crate::log::chain::Chain;
 use crate::log::data::DataStamp;
@@ -34,12 +40,13 @@ use crate::{Barrier, Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
-use nenrin_format::{Addr, Generation, Ino, SegmentNo, Seq};
+use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use commit::Done;
 pub(crate) use read::verify;
+pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,8 +75,13 @@ pub struct Counters {
     pub shared_commits: u64,
 }
 
+/// In place of a file: the summaries of data partials.
+const SUMMARY: Ino = Ino(0);
+
 /// A data write that was started.
 struct DataWrite {
+    /// Counts data writes.
+    number: u64,
     ino: Ino,
     addr: Addr,
     blocks: u32,
@@ -92,6 +104,7 @@ struct Batch {
 struct Inner {
     state: State,
     files: HashMap<Ino, File>,
+    accesses: atime::AccessTimes,
     chain: Chain,
     data: DataLog,
     index: [IndexLog; 2],
@@ -99,8 +112,22 @@ struct Inner {
     /// Blocks on their way to the device, by address of the first.
     inflight: BTreeMap<Addr, Arc<AlignedBuf>>,
     writes: Vec<DataWrite>,
+    /// Data writes that somebody took out of `writes` and waits for: number and file.
+    awaited: BTreeMap<u64, Ino>,
+    /// Data writes started since the volume was opened.
+    writes_started: u64,
     committing: bool,
+    /// Whoever leads commits wants to leave: the next to come takes over.
+    leader_leaves: bool,
+    /// Threads in [`Fs::turn`].
+    successors: u32,
     checkpointing: bool,
+    /// A thread makes room, and others wait for it.
+    making_room: bool,
+    /// Nodes that the index checkpoint under way has yet to give places to.
+    frozen_nodes: u64,
+    /// Threads in [`Fs::wait_idle`].
+    idle_waiters: u32,
     durable_seq: Seq,
     superblock: Superblock,
     /// Segments of the usable roots' partials, older first.
@@ -121,6 +148,10 @@ struct Inner {
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
+    /// Checkpoints that somebody uses, with how many do.
+    held: BTreeMap<Cno, u32>,
+    /// Monotonic time at which the retention rule was last applied.
+    thinned_at: u64,
     failed: Option<String>,
     counters: Counters,
     closed: bool,
@@ -154,14 +185,22 @@ impl Fs {
         let inner = Inner {
             state: opened.state,
             files: HashMap::new(),
+            accesses: atime::AccessTimes::default(),
             chain: opened.chain,
             data: DataLog::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),
             inflight: BTreeMap::new(),
             writes: Vec::new(),
+            awaited: BTreeMap::new(),
+            writes_started: 0,
             committing: false,
+            leader_leaves: false,
+            successors: 0,
             checkpointing: false,
+            making_room: false,
+            frozen_nodes: 0,
+            idle_waiters: 0,
             durable_seq,
             superblock: opened.superblock,
             root_pins: opened.root_pins,
@@ -177,6 +216,8 @@ impl Fs {
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
+            held: BTreeMap::new(),
+            thinned_at: now,
             failed: None,
             counters: Counters::default(),
             closed: false,
@@ -211,8 +252,19 @@ impl Fs {
         Ok(inner)
     }
 
-    fn wait_idle<'a>(&self, guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
-        self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    /// Waits until some commit, index checkpoint or data write has ended.
+    fn wait_idle<'a>(&self, mut guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        guard.idle_waiters += 1;
+        let mut guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        guard.idle_waiters -= 1;
+        guard
+    }
+
+    /// Wakes those in [`Fs::wait_idle`], and spares the system call when there are none.
+    fn wake_idle(&self, inner: &Inner) {
+        if inner.idle_waiters > 0 {
+            self.idle.notify_all();
+        }
     }
 
     /// Lets inodes go that nobody uses: those that `which` finds.
@@ -305,7 +357,7 @@ impl Inner {
 
     /// Notes a failure that ends all writing.
     fn fail(&mut self, why: &str) {
-        if self.failed.is_none() {
+        if self.failed.is_none() && !broken(Break::FailureForgotten) {
             self.failed = Some(why.to_owned());
         }
     }

@@ -1,6 +1,7 @@
 //! Names: looking up, making, removing, renaming.
 
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result};
 use nenrin_format::items::{self, Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
@@ -22,10 +23,10 @@ pub(super) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
         gid: inode.gid,
         rdev: inode.rdev,
         size: match FileKind::from_mode(inode.mode) {
-            FileKind::Directory => inode.entries * 32,
+            FileKind::Directory => inode.entries.saturating_mul(32),
             _ => inode.size,
         },
-        blocks_512: inode.blocks * SECTORS,
+        blocks_512: inode.blocks.saturating_mul(SECTORS),
         atime: inode.atime,
         mtime: inode.mtime,
         ctime: inode.ctime,
@@ -60,7 +61,7 @@ impl Inner {
         let mut attr = attr_of(ino, &inode);
         if at == At::Live {
             if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
-                attr.blocks_512 = c.blocks_over(inode.blocks) * SECTORS;
+                attr.blocks_512 = c.blocks_over(inode.blocks).saturating_mul(SECTORS);
             }
         }
         // A file that its inode holds has no blocks, and must not look like one
@@ -90,6 +91,9 @@ impl Inner {
 
     /// Whether `ancestor` is `ino` or lies above it.
     fn is_below(&self, mut ino: Ino, ancestor: Ino) -> Result<bool> {
+        // On a damaged volume directories may lie below each other in a circle:
+        // whoever walks in one comes by the inode seen after 2, 4, 8, … steps.
+        let (mut seen, mut steps) = (ino, 0u64);
         loop {
             if ino == ancestor {
                 return Ok(true);
@@ -98,6 +102,13 @@ impl Inner {
                 return Ok(false);
             }
             ino = self.directory(ino)?.parent;
+            if ino == seen {
+                return Err(Error::Corrupt(format!("directory {ino} lies below itself")));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                seen = ino;
+            }
         }
     }
 }
@@ -390,6 +401,9 @@ impl Inner {
     /// A name is about to appear that must never show older content: the
     /// file's content is committed together with that namespace operation.
     fn carry_content(&mut self, ino: Ino) {
+        if broken(Break::NoCarry) {
+            return;
+        }
         if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.held_since = None;
             self.batch.files.insert(ino);

@@ -7,8 +7,10 @@
 //!    may use it.
 
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
+use nenrin_format::items::Checkpoint;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, NODE_BLOCKS};
 use std::sync::MutexGuard;
@@ -28,10 +30,11 @@ impl Inner {
         (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
     }
 
-    /// Segments that an index checkpoint may take now, with the chain around it.
+    /// Segments that an index checkpoint may take now, with the chain around it,
+    /// and what the one under way may still take.
     pub(super) fn checkpoint_segments(&self, fs: &Fs) -> u64 {
         let per_segment = u64::from(fs.storage.segment_blocks.saturating_sub(2) / NODE_BLOCKS).max(1);
-        2 * ((self.dirty_nodes() + 6).div_ceil(per_segment) + 1) + 2
+        2 * ((self.dirty_nodes() + self.frozen_nodes + 6).div_ceil(per_segment) + 1) + 2
     }
 
     /// Segments without which the volume could not go on: for an index
@@ -59,6 +62,12 @@ impl Inner {
         let nodes = (self.pages + self.batch.records.len() as u64).min(self.state.live.nodes());
         let nodes = nodes * 2 * u64::from(NODE_BLOCKS);
         (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
+    }
+
+    /// Whether so many records on different inodes fit without making room.
+    pub(super) fn has_room_for_records(&self, fs: &Fs, records: u64) -> bool {
+        let nodes = records.min(self.state.live.nodes()) * 2 * u64::from(NODE_BLOCKS);
+        self.free_blocks(fs, self.reserve_segments(fs)) > nodes + records / 32
     }
 
     /// Space and counts.
@@ -96,7 +105,7 @@ impl Fs {
             inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2
         };
         let inner = self.make_room_until(&enough)?;
-        if enough(&inner) { Ok(inner) } else { Err(Error::NoSpace) }
+        if enough(&inner) || broken(Break::NoReserve) { Ok(inner) } else { Err(Error::NoSpace) }
     }
 
     /// The lock, to remove something: may use the reserve down to the floor.
@@ -108,18 +117,30 @@ impl Fs {
     fn make_room_until(&self, enough: &dyn Fn(&Inner) -> bool) -> Result<MutexGuard<'_, Inner>> {
         let mut best = 0;
         let mut idle = 0;
-        for round in 0.. {
-            let inner = self.lock_to_change()?;
+        let mut round = 0;
+        loop {
+            let mut inner = self.lock_to_change()?;
+            if inner.making_room && !enough(&inner) {
+                // One at a time, or each would shed history for all of them.
+                drop(self.wait_idle(inner));
+                continue;
+            }
             let room = inner.state.segments.free_count() + inner.state.segments.pending_count();
             idle = if room > best { 0 } else { idle + 1 };
             best = best.max(room);
             if enough(&inner) || idle > IDLE_ROUNDS_MAX || round > ROUNDS_MAX {
                 return Ok(inner);
             }
+            inner.making_room = true;
             drop(inner);
-            self.make_room(round)?;
+            let made = self.make_room(round);
+            let mut inner = self.lock();
+            inner.making_room = false;
+            self.wake_idle(&inner);
+            drop(inner);
+            made?;
+            round += 1;
         }
-        self.lock_to_change()
     }
 
     /// One step of making room, milder ones first.
@@ -146,7 +167,10 @@ impl Fs {
     /// Lets the oldest unnamed checkpoints go, and frees what only they saw.
     fn shed_history(&self) -> Result<()> {
         let mut inner = self.lock_to_change()?;
-        let unnamed: Vec<Cno> = inner.state.kept.iter().filter(|(_, c)| !c.is_named()).map(|(c, _)| *c).collect();
+        let may_go = |c: &Checkpoint| !c.is_named() || broken(Break::SnapshotsShed);
+        let mut unnamed: Vec<Cno> = inner.state.kept.iter().filter(|(_, c)| may_go(c)).map(|(c, _)| *c).collect();
+        // Those in use go last; their readers are told that they are gone.
+        unnamed.sort_by_key(|cno| (inner.held.contains_key(cno), *cno));
         let count = unnamed.len().div_ceil(4);
         if count > 0 {
             let cnos = unnamed[..count].to_vec();
@@ -181,7 +205,13 @@ impl Fs {
                 inner.write_behind(self, ino)?;
             }
         }
-        let writes = inner.take_writes(|_| true);
+        // The oldest, until half of what is allowed is left.
+        let mut excess = inner.writes.iter().map(|w| u64::from(w.blocks)).sum::<u64>().saturating_sub(limit / 2);
+        let writes = inner.take_writes(|w| {
+            let take = excess > 0;
+            excess = excess.saturating_sub(u64::from(w.blocks));
+            take
+        });
         drop(inner);
         self.finish_writes(writes)
     }
@@ -197,9 +227,9 @@ impl Inner {
             std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
         self.writes = rest;
         for w in done {
-            self.inflight.remove(&w.addr);
-            if let Err(e) = w.ticket.wait() {
-                self.fail(&e.to_string());
+            match w.ticket.wait() {
+                Ok(_) => drop(self.inflight.remove(&w.addr)),
+                Err(e) => self.fail(&e.to_string()),
             }
         }
     }

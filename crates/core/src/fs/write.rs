@@ -1,6 +1,8 @@
 //! Writing content: into pages, and from there behind the caller's back.
 
+use super::behind::Prepared;
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, zero_page};
 use crate::{AllocateMode, At, Error, FileKind, Result};
 use nenrin_format::items::{EXTENT_UNWRITTEN, Extent, Inode};
@@ -61,29 +63,31 @@ impl Inner {
 
 impl Fs {
     /// Makes the given blocks pages, reading what is not in memory. The lock is
-    /// let go for the read; if the file changed meanwhile, it starts again.
+    /// let go for each read, and a commit may take pages away meanwhile, those
+    /// of earlier blocks too: when this returns, all are there at once.
     fn load_pages<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         ino: Ino,
         blocks: &[u64],
     ) -> Result<MutexGuard<'a, Inner>> {
-        for &block in blocks {
-            while !inner.has_page(ino, block) {
-                let version = inner.content_mut(self, ino)?.version;
-                let pieces = inner.pieces(At::Live, ino, block, block + 1)?;
-                drop(inner);
-                let bytes = self.fetch(&pieces)?;
-                inner = self.lock_to_change()?;
-                let content = inner.content_mut(self, ino)?;
-                if content.version != version || content.pages.contains_key(&block) {
-                    continue;
-                }
-                let mut page: Page = zero_page();
-                page.copy_from_slice(&bytes);
-                content.pages.insert(block, page);
-                inner.pages += 1;
+        while let Some(&block) = blocks.iter().find(|b| !inner.has_page(ino, **b)) {
+            let version = inner.content_mut(self, ino)?.version;
+            if inner.has_page(ino, block) {
+                continue;
             }
+            let pieces = inner.pieces(At::Live, ino, block, block + 1)?;
+            drop(inner);
+            let bytes = self.fetch(pieces)?.into_vec();
+            inner = self.lock_to_change()?;
+            let content = inner.content_mut(self, ino)?;
+            if content.version != version || content.pages.contains_key(&block) {
+                continue;
+            }
+            let mut page: Page = zero_page();
+            page.copy_from_slice(&bytes);
+            content.pages.insert(block, page);
+            inner.pages += 1;
         }
         Ok(inner)
     }
@@ -98,6 +102,12 @@ impl Fs {
         }
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
         let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
+        // Large whole blocks go straight to where the device takes them from.
+        let whole = (offset.div_ceil(BLOCK), end / BLOCK);
+        let prepared = (whole.1.saturating_sub(whole.0) >= DIRECT_BLOCKS_MIN).then(|| {
+            let (from, to) = (whole.0 * BLOCK - offset, whole.1 * BLOCK - offset);
+            Prepared::new(whole.0, &data[from as usize..to as usize])
+        });
         let mut inner = self.room_for(last - first + 1)?;
         inner.content_mut(self, ino)?;
         let mut partial = Vec::new();
@@ -111,10 +121,7 @@ impl Fs {
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();
-        // Large whole blocks go straight to where the device takes them from.
-        let whole = (offset.div_ceil(BLOCK), end / BLOCK);
-        let direct = whole.1.saturating_sub(whole.0) >= DIRECT_BLOCKS_MIN;
-        if direct {
+        if prepared.is_some() {
             let from = (whole.0 * BLOCK - offset) as usize;
             let to = (whole.1 * BLOCK - offset) as usize;
             copy_in(content, offset, &data[..from]);
@@ -132,9 +139,8 @@ impl Fs {
         content.version += 1;
         let pages = content.pages.len();
         inner.pages = inner.pages + pages as u64 - before as u64;
-        if direct {
-            let (from, to) = (whole.0 * BLOCK - offset, whole.1 * BLOCK - offset);
-            inner.write_ahead(self, ino, whole.0, &data[from as usize..to as usize])?;
+        if let Some(prepared) = &prepared {
+            inner.write_ahead(self, ino, prepared)?;
         }
         if pages >= WRITE_BEHIND_PAGES {
             inner.write_behind(self, ino)?;
@@ -167,14 +173,15 @@ impl Fs {
             content.pages.clear();
             content.overlay.set(0, u64::MAX, Over::Hole);
             content.replaced = true;
-            if committed > 0 {
+            if committed > 0 && !broken(Break::NoHold) {
                 content.held_since.get_or_insert(now);
             }
         } else if size < content.size {
             let keep = size.div_ceil(BLOCK);
             content.pages.split_off(&keep);
             content.overlay.set(keep, u64::MAX, Over::Hole);
-            if let Some(page) = content.pages.get_mut(&tail).filter(|_| size % BLOCK != 0) {
+            if let Some(page) = content.pages.get_mut(&tail).filter(|_| size % BLOCK != 0 && !broken(Break::StaleTail))
+            {
                 page[(size % BLOCK) as usize..].fill(0);
             }
         }

@@ -7,7 +7,8 @@
 //! reads or writes it.
 //!
 //! The cycle of a checkpoint: [`Tree::freeze`], [`Frozen::write`] (on any
-//! thread, while the tree changes further), [`Tree::settle`].
+//! thread, while the tree changes further), [`Tree::settle`], and when the
+//! device has the nodes [`Tree::unload`].
 //!
 //! Invariants (those of the parts are stated there)
 //! 1. After `freeze`, `write`, `settle`: the node versions ever placed, without
@@ -19,6 +20,7 @@ mod audit;
 mod cache;
 mod change;
 mod node;
+mod scrub;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -34,6 +36,7 @@ use nenrin_format::root::TreeRoot;
 
 pub use audit::{Unverified, Verified};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
+pub use scrub::NodeAt;
 pub use write::{Frozen, Place};
 
 use self::change::{Book, Change};
@@ -355,6 +358,15 @@ impl Tree {
             Some(root) => change.touch(root, *root_level, level, key),
             None => Ok(false),
         }
+    }
+
+    /// Whether the node on `level` whose range has `key` is this version.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn is_at(&self, cache: &NodeCache, level: u8, key: &Key, ptr: &NodePtr) -> Result<bool> {
+        self.check_level()?;
+        Ok(self.version_at(cache, level, key)?.is_some_and(|p| p == *ptr))
     }
 
     /// Where the node on `level` whose range has `key` is on disk.

@@ -142,6 +142,7 @@ impl Volume {
         let Some(done) = self.written.take() else { return };
         self.durable = done;
         let freed = self.tree.settle(&self.cache);
+        self.tree.unload(&self.cache);
         self.space.release(&self.disk, &freed);
         self.check_reach();
     }

@@ -109,15 +109,11 @@ impl Tree {
         frozen
     }
 
-    /// To be called once after each successful [`Frozen::write`]: moves the nodes
-    /// that are clean now into the cache, and returns the node versions that the
-    /// newest written root does not need and that no earlier call returned. Each
-    /// pointer stands for two copies.
+    /// To be called once after each successful [`Frozen::write`]: returns the
+    /// node versions that the newest written root does not need and that no
+    /// earlier call returned. Each pointer stands for two copies.
     pub fn settle(&mut self, cache: &NodeCache) -> Vec<NodePtr> {
         let written = self.written.load(Ordering::Acquire);
-        if let Some(root) = &mut self.root {
-            settle_child(root, written, self.book.generation, cache);
-        }
         let n = self.book.superseded.partition_point(|(g, _)| *g <= written);
         let freed: Vec<_> = self.book.superseded.drain(..n).filter_map(|(_, old)| old.ptr()).collect();
         for ptr in &freed {
@@ -125,10 +121,19 @@ impl Tree {
         }
         freed
     }
+
+    /// To be called once the device has what [`Frozen::write`] placed: moves the
+    /// nodes that are clean now into the cache, which may drop and read them again.
+    pub fn unload(&mut self, cache: &NodeCache) {
+        let written = self.written.load(Ordering::Acquire);
+        if let Some(root) = &mut self.root {
+            unload_child(root, written, self.book.generation, cache);
+        }
+    }
 }
 
 /// Replaces clean nodes in memory at and below `child` by pointers.
-fn settle_child(child: &mut Child, written: u64, current: u64, cache: &NodeCache) {
+fn unload_child(child: &mut Child, written: u64, current: u64, cache: &NodeCache) {
     let Child::Mem(node) = child else { return };
     if node.generation <= written {
         if let Some(ptr) = stash(node, cache) {
@@ -141,7 +146,7 @@ fn settle_child(child: &mut Child, written: u64, current: u64, cache: &NodeCache
     if node.generation == current && matches!(&node.body, Body::Inner(v) if has_mem(v)) {
         if let Body::Inner(v) = &mut Arc::make_mut(node).body {
             for (_, child) in v {
-                settle_child(child, written, current, cache);
+                unload_child(child, written, current, cache);
             }
         }
     }

@@ -4,6 +4,9 @@
 //! 1. The summary block of a partial comes first and is written last, so a
 //!    partial may be as long as its segment.
 //! 2. Nothing here is sequenced: until a record names a block, it is garbage.
+//! 3. The map says of every run what checksums its blocks have, so that salvage
+//!    can tell them from garbage without any index: who allocates a run calls
+//!    [`DataLog::describe`] before its partial is closed.
 
 use crate::segments::{KIND_DATA, Segments};
 use crate::storage::Storage;
@@ -12,13 +15,20 @@ use nenrin_format::layout::le::{U32, U64};
 use nenrin_format::partial::{Header, MapEntry, PartialKind, map_capacity};
 use nenrin_format::{Addr, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 
+/// Blocks under one checksum in long runs.
+pub const GRANULE_BLOCKS: u32 = 4;
+
 /// Where the next data block goes.
 #[derive(Debug, Default)]
 pub struct DataLog {
     segment: Option<SegmentNo>,
     block: u32,
+    /// The rest of the segment is too short for what came: it stays unused.
+    ended: bool,
     start: u32,
     map: Vec<MapEntry>,
+    /// Where the runs of the map lie.
+    addrs: Vec<Addr>,
 }
 
 /// A partial's summary, to be written.
@@ -46,13 +56,13 @@ pub struct DataStamp {
 
 impl DataLog {
     /// Up to `blocks` consecutive blocks for file blocks from `off` on of a
-    /// fork; fewer where the segment ends. Summaries of partials that had to
+    /// fork; fewer where the segment ends, in whole granules if it can be, so
+    /// that a long run is not cut where coarse checksums cannot follow. Summaries of partials that had to
     /// be closed on the way are appended to `closed`. `None`: no segment left.
     pub fn allocate(
         &mut self,
         (ino, fork, off): (Ino, u32, u64),
         blocks: u32,
-        crc: u32,
         stamp: DataStamp,
         storage: &Storage,
         segments: &mut Segments,
@@ -61,14 +71,14 @@ impl DataLog {
         if self.map.len() >= map_capacity(1) {
             closed.extend(self.close(stamp));
         }
-        let needs = if self.map.is_empty() { 2 } else { 1 };
         let segment = match self.segment {
-            Some(s) if self.block + needs <= storage.segment_blocks => s,
+            Some(s) if self.has_room(storage) => s,
             _ => {
                 closed.extend(self.finish(stamp, segments));
                 let s = segments.allocate(KIND_DATA, stamp.now)?;
                 self.segment = Some(s);
                 self.block = 0;
+                self.ended = false;
                 s
             }
         };
@@ -76,7 +86,13 @@ impl DataLog {
             self.start = self.block;
             self.block += 1;
         }
-        let blocks = blocks.min(storage.segment_blocks - self.block);
+        let left = storage.segment_blocks - self.block;
+        let blocks = if blocks > left && left > GRANULE_BLOCKS {
+            self.ended = true;
+            left - left % GRANULE_BLOCKS
+        } else {
+            blocks.min(left)
+        };
         let addr = Addr::new(segment, self.block);
         self.block += blocks;
         self.map.push(MapEntry {
@@ -84,12 +100,33 @@ impl DataLog {
             off: U64::new(off),
             fork: U32::new(fork),
             blocks: U32::new(blocks),
-            crc: U32::new(crc),
+            crc: U32::new(0),
             level: 0,
             kind: 0,
             reserved: [0; 2],
         });
+        self.addrs.push(addr);
         Some((addr, blocks))
+    }
+
+    /// Whether one more block fits the segment being filled.
+    fn has_room(&self, storage: &Storage) -> bool {
+        let needs = if self.map.is_empty() { 2 } else { 1 };
+        !self.ended && self.block + needs <= storage.segment_blocks
+    }
+
+    /// Whether the next [`DataLog::allocate`] closes the current partial.
+    pub fn is_full(&self, storage: &Storage) -> bool {
+        !self.map.is_empty() && (self.map.len() >= map_capacity(1) || !self.has_room(storage))
+    }
+
+    /// Notes the checksums of the run at `addr`, for each granule of
+    /// `1 << granule_shift` blocks one.
+    pub fn describe(&mut self, addr: Addr, granule_shift: u8, crcs: &[u32]) {
+        if let Some(i) = self.addrs.iter().rposition(|a| *a == addr) {
+            self.map[i].crc.set(run_crc(crcs));
+            self.map[i].level = granule_shift;
+        }
     }
 
     /// Ends the current partial: its summary is known now.
@@ -99,6 +136,7 @@ impl DataLog {
             return None;
         }
         let map = std::mem::take(&mut self.map);
+        self.addrs.clear();
         let addr = Addr::new(segment, self.start);
         let header = Header {
             kind: PartialKind::Data,
@@ -131,4 +169,9 @@ impl DataLog {
         }
         summary
     }
+}
+
+/// Checksum of a run in a payload map: of its granules' checksums.
+fn run_crc(crcs: &[u32]) -> u32 {
+    crcs.iter().fold(0, |crc, c| nenrin_format::crc_append(crc, &c.to_le_bytes()))
 }

@@ -37,6 +37,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+pub use walk::Verdict;
 use walk::Walk;
 
 /// What opening a volume found and did.
@@ -56,8 +57,12 @@ pub struct RecoveryReport {
     pub requests: u64,
     /// Highest sequence that is proven to have been durable.
     pub durable_seq: Seq,
+    /// The volume uses features that this program can only read: it is read-only.
+    pub only_readable: bool,
     /// Damage in the log: the volume is read-only.
     pub damage: Option<String>,
+    /// Rows of the decision table that applied.
+    pub verdicts: Vec<Verdict>,
     /// Things to tell the user, one line each: damaged slots, an older root.
     pub notes: Vec<String>,
 }
@@ -73,7 +78,7 @@ impl Fs {
         mut options: MountOptions,
     ) -> Result<Arc<Self>> {
         let opened = recover(&devices, &options)?;
-        options.read_only |= opened.report.damage.is_some() || options.no_recovery;
+        options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;
         let read_only = options.read_only;
         let fs = Arc::new(Self::assemble(opened, clock, options));
         if !read_only {
@@ -145,10 +150,12 @@ pub(crate) fn recover_from(
         )));
     }
     if let Access::ReadOnly(bits) = access(superblock.features[1], superblock.features[2]) {
+        report.only_readable = true;
         if !options.read_only {
-            return Err(Error::Open(format!(
-                "the volume uses features this program can only read (bits {bits:#x}); mount it with -o ro"
-            )));
+            report.notes.push(format!(
+                "the volume uses features this program can only read (bits {bits:#x}), so it is read-only; \
+                 update nenrin to write to it"
+            ));
         }
     }
     let storage = Arc::new(Storage::new(device.clone(), superblock.segment_blocks, count));
@@ -175,7 +182,8 @@ pub(crate) fn recover_from(
     // What both usable roots do without is free, as it was before the crash.
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
     state.segments.promote(older);
-    start_epoch(&mut state, &mut chain, &storage, found, options)?;
+    let writes = !(options.read_only || options.no_recovery || report.only_readable);
+    start_epoch(&mut state, &mut chain, &storage, found, writes)?;
     Ok(Opened {
         storage,
         state,
@@ -240,6 +248,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         live_blocks: root.live_blocks,
         history_blocks: root.history_blocks,
         next_backref: root.next_backref,
+        retention: root.retention.clone(),
         cache,
     };
     load_segments(&mut state)?;
@@ -285,6 +294,7 @@ fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mu
     report.durable_seq = report.durable_seq.max(walk.durable_seq);
     report.dropped = walk.dropped;
     report.damage = walk.damage;
+    report.verdicts = walk.verdicts;
     let mut bytes = 0;
     for found in walk.accepted {
         let header = &found.header;
@@ -327,20 +337,14 @@ fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDe
 }
 
 /// The chain goes on in a fresh segment, with a new epoch.
-fn start_epoch(
-    state: &mut State,
-    chain: &mut Chain,
-    storage: &Storage,
-    found: &Probe,
-    options: &MountOptions,
-) -> Result<()> {
+fn start_epoch(state: &mut State, chain: &mut Chain, storage: &Storage, found: &Probe, writes: bool) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
     let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
     state.segments.next_generation = found
         .roots
         .first()
         .map_or(state.segments.next_generation, |r| r.generation.next().max(state.segments.next_generation));
-    if options.read_only || options.no_recovery {
+    if !writes {
         return Ok(());
     }
     chain.epoch = newest.next();

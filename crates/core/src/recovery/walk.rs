@@ -1,5 +1,6 @@
 //! Follows the chain on the device and decides where it ends.
 
+use crate::breaks::{Break, broken};
 use crate::log::chain::Chain;
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -12,6 +13,42 @@ use nenrin_format::{Addr, BLOCK_BYTES, Seq};
 
 /// Blocks read at once.
 const READ_BLOCKS: u32 = 256;
+
+/// A row of the decision table that applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The next partial, linked and intact.
+    Accept,
+    /// Above the durable mark, and its own payload is not there.
+    PayloadMissing,
+    /// Above the durable mark, and data that it names elsewhere is not there.
+    DataMissing,
+    /// Intact, but the end of its logical segment is missing.
+    Unfinished,
+    /// Nothing more, and nothing proves that there was.
+    Ends,
+    /// Nothing more, and a later header proves that there was.
+    Damage,
+}
+
+impl Verdict {
+    /// All rows.
+    pub const ALL: [Self; 6] =
+        [Self::Accept, Self::PayloadMissing, Self::DataMissing, Self::Unfinished, Self::Ends, Self::Damage];
+
+    /// What was decided, for reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accept => "partials accepted",
+            Self::PayloadMissing => "cut before missing payload",
+            Self::DataMissing => "cut before missing data",
+            Self::Unfinished => "unfinished logical segment dropped",
+            Self::Ends => "the log ends",
+            Self::Damage => "damage proven",
+        }
+    }
+}
 
 /// A chain partial that fits.
 pub(crate) struct Found {
@@ -28,6 +65,7 @@ pub(crate) struct Outcome {
     pub dropped: u64,
     pub durable_seq: Seq,
     pub damage: Option<String>,
+    pub verdicts: Vec<Verdict>,
     pub bytes_read: u64,
     pub requests: u64,
 }
@@ -88,11 +126,12 @@ impl<'a> Walk<'a> {
     /// The partial at `addr` if it follows the last accepted one.
     fn following(&mut self, addr: Addr, segment: SegmentRef, new_segment: bool) -> Result<Option<Found>> {
         let Some((header, crc, records)) = self.partial(addr)? else { return Ok(None) };
-        let epoch_fits = header.epoch == self.at.epoch || new_segment && header.epoch > self.at.epoch;
-        let fits = epoch_fits
-            && header.seq == self.at.seq.next()
+        let epoch_fits =
+            header.epoch == self.at.epoch || new_segment && header.epoch > self.at.epoch || broken(Break::ForgetEpoch);
+        let linked = header.seq == self.at.seq.next()
             && header.prev_addr == self.at.last_addr
             && header.prev_crc == self.at.last_crc;
+        let fits = epoch_fits && (linked || broken(Break::PastHole) && header.seq > self.at.seq);
         if !fits {
             return Ok(None);
         }
@@ -133,7 +172,7 @@ impl<'a> Walk<'a> {
             durable_seq = durable_seq.max(f.header.durable_seq);
             found.push(f);
         }
-        let proof = self.proof_behind()?;
+        let proof = if broken(Break::DamageIsEnd) { Seq(0) } else { self.proof_behind()? };
         durable_seq = durable_seq.max(proof);
         let damage = (proof > self.at.seq).then(|| {
             format!(
@@ -143,13 +182,18 @@ impl<'a> Walk<'a> {
             )
         });
         let total = found.len();
-        let end = self.end(&found, durable_seq)?;
+        let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
+        let end = self.end(&found, durable_seq, &mut verdicts)?;
         found.truncate(end);
+        if end > 0 {
+            verdicts.push(Verdict::Accept);
+        }
         Ok(Outcome {
             dropped: (total - end) as u64,
             accepted: found,
             durable_seq,
             damage,
+            verdicts,
             bytes_read: self.bytes_read,
             requests: self.requests,
         })
@@ -178,19 +222,28 @@ impl<'a> Walk<'a> {
     }
 
     /// How many of the found partials count.
-    fn end(&self, found: &[Found], durable_seq: Seq) -> Result<usize> {
+    fn end(&self, found: &[Found], durable_seq: Seq, verdicts: &mut Vec<Verdict>) -> Result<usize> {
         let mut end = found.len();
         for (i, f) in found.iter().enumerate() {
-            if f.header.seq > durable_seq && !(f.payload_intact && self.data_intact(f)?) {
+            if f.header.seq > durable_seq
+                && !broken(Break::TornPayload)
+                && !(f.payload_intact && self.data_intact(f)?)
+            {
+                verdicts.push(if f.payload_intact { Verdict::DataMissing } else { Verdict::PayloadMissing });
                 end = i;
                 break;
             }
         }
         // Only whole logical segments count.
-        while end > 0 && found[end - 1].header.flags & LOGICAL_END == 0 {
+        while !broken(Break::HalfLogical) && end > 0 && found[end - 1].header.flags & LOGICAL_END == 0 {
             end -= 1;
+            verdicts.push(Verdict::Unfinished);
         }
-        debug_assert!(found.first().is_none_or(|f| f.header.flags & LOGICAL_BEGIN != 0));
+        verdicts.dedup();
+        // A root is written between logical segments, so the chain behind it begins one.
+        if found.first().is_some_and(|f| f.header.flags & LOGICAL_BEGIN == 0) {
+            end = 0;
+        }
         Ok(end)
     }
 

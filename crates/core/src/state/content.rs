@@ -1,17 +1,24 @@
 //! Records of content streams: extents, inline content, moves.
 
 use super::{State, bad_item, reap_key};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::items::{self, Extent, Inode, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::ContentOp;
-use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino, Time};
+use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino, Invalid, Time};
 use std::ops::ControlFlow;
 
 /// First file block of the window of an extent that could cover `block`.
 pub const fn window_start(block: u64) -> u64 {
     block & !(EXTENT_BLOCKS_MAX as u64 - 1)
+}
+
+/// The extent that an item says, if it can be one at this place.
+pub fn extent(key: &Key, value: &[u8]) -> Result<Extent> {
+    let e = Extent::decode(value).map_err(|why| bad_item(key, why))?;
+    if e.fits(key.off) || broken(Break::BelieveNumbers) { Ok(e) } else { Err(bad_item(key, Invalid::Bounds)) }
 }
 
 impl State {
@@ -40,7 +47,9 @@ impl State {
                     self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
                     let reap = Reap { death: self.open_cno, fork: inode.fork, whole: false };
                     self.space.insert(&self.cache, reap_key(ino, inode.fork), reap.encode().into())?;
-                    inode.fork += 1;
+                    inode.fork = inode.fork.checked_add(1).ok_or_else(|| {
+                        Error::Corrupt(format!("inode {ino} has had more forks than there are numbers"))
+                    })?;
                     inode.blocks = 0;
                 }
             }
@@ -54,27 +63,35 @@ impl State {
 
     fn hole(&mut self, ino: Ino, inode: &mut Inode, from: u64, blocks: u64) -> Result<()> {
         if from == 0 {
-            self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
+            self.remove_inline(ino, inode)?;
         }
         self.cut_extents(ino, inode, from, from.saturating_add(blocks))
     }
 
+    /// Content in the index and extents exclude each other.
+    fn remove_inline(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
+        if inode.blocks > 0 { Ok(()) } else { self.remove(&Key::new(ino, Kind::Inline, 0, 0)).map(drop) }
+    }
+
     fn place(&mut self, ino: Ino, inode: &mut Inode, off: u64, extent: &Extent, base: Addr) -> Result<()> {
-        self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
+        if !extent.fits(off) && !broken(Break::BelieveNumbers) {
+            return Err(Error::Corrupt(format!("a record puts an extent of inode {ino} at impossible block {off}")));
+        }
+        self.remove_inline(ino, inode)?;
         self.cut_extents(ino, inode, off, off.saturating_add(u64::from(extent.blocks)))?;
         let mut extent = extent.clone();
         extent.birth = self.open_cno;
         if !extent.is_unwritten() {
             extent.addr = extent.addr.resolve(base);
         }
-        inode.blocks += u64::from(extent.blocks);
+        inode.blocks = inode.blocks.saturating_add(u64::from(extent.blocks));
         self.add_extent(Key::new(ino, Kind::Extent, inode.fork, off), &extent)
     }
 
     fn add_extent(&mut self, key: Key, extent: &Extent) -> Result<()> {
         let blocks = extent.stored_blocks();
         if blocks > 0 {
-            self.live_blocks += u64::from(blocks);
+            self.live_blocks = self.live_blocks.saturating_add(u64::from(blocks));
             self.segments.add_live(extent.addr, blocks);
         }
         self.live.insert(&self.cache, key, extent.encode().into()).map(drop)
@@ -84,14 +101,18 @@ impl State {
     pub fn extents(&self, ino: Ino, fork: u32, from: u64, to: u64, max: usize) -> Result<Vec<(Key, Extent)>> {
         let mut out = Vec::new();
         let mut bad = None;
-        let first = Key::new(ino, Kind::Extent, fork, window_start(from));
+        // The one that begins before may reach into the range, but only within its window.
+        let mut first = Key::new(ino, Kind::Extent, fork, from);
+        if let Some((k, _)) = self.live.prev(&self.cache, &first)? {
+            first.off = if k >= Key::new(ino, Kind::Extent, fork, window_start(from)) { k.off } else { from };
+        }
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
         self.live.scan(&self.cache, &first, &last, &mut |k, v| {
-            match Extent::decode(v) {
+            match extent(k, v) {
                 Ok(e) if k.off.saturating_add(u64::from(e.blocks)) > from => out.push((*k, e)),
                 Ok(_) => {}
-                Err(why) => {
-                    bad = Some(bad_item(k, why));
+                Err(e) => {
+                    bad = Some(e);
                     return ControlFlow::Break(());
                 }
             }
@@ -102,7 +123,7 @@ impl State {
 
     /// File blocks `[from, to)` leave the live tree; what sticks out stays.
     fn cut_extents(&mut self, ino: Ino, inode: &mut Inode, from: u64, to: u64) -> Result<()> {
-        if inode.blocks == 0 {
+        if inode.blocks == 0 || from >= to && !broken(Break::BelieveNumbers) {
             return Ok(());
         }
         const BATCH: usize = 256;
@@ -150,7 +171,7 @@ impl State {
             self.get(key)?
         };
         let Some(value) = found else { return Ok(()) };
-        let current = Extent::decode(&value).map_err(|why| bad_item(key, why))?;
+        let current = extent(key, &value)?;
         if current.addr != old || current.blocks != new.blocks || current.is_unwritten() {
             return Ok(());
         }

@@ -32,7 +32,7 @@ impl State {
         let full = |t: &HistoryTree| t.sealed;
         if self.history.last().is_none_or(full) {
             let id = TreeId(self.next_tree.max(TreeId::HISTORY.0));
-            self.next_tree = id.0 + 1;
+            self.next_tree = id.0.saturating_add(1);
             self.history.push(HistoryTree { tree: Tree::empty(id), deaths: (death, death), sealed: false });
         }
         let Some(newest) = self.history.last_mut() else {

@@ -18,6 +18,7 @@ mod past;
 pub use history::HistoryTree;
 pub use namespace::xattr_pieces;
 
+use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree, Value};
 use crate::segments::Segments;
 use crate::{Error, Result};
@@ -62,6 +63,8 @@ pub struct State {
     pub history_blocks: u64,
     /// Counts owners of shared extents.
     pub next_backref: u64,
+    /// The retention rule as text; empty for the default.
+    pub retention: Vec<u8>,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -106,7 +109,11 @@ impl State {
             Record::DropCheckpoints { cnos } => self.drop_checkpoints(cnos),
             Record::Sweep { tree, from, max } => self.sweep(*tree, from, *max).map(drop),
             Record::Move { tree, key, old, new } => self.relocate(*tree, key, *old, new),
-            Record::OpenSegment { .. } | Record::Mark | Record::Retention { .. } => Ok(()),
+            Record::OpenSegment { .. } | Record::Mark => Ok(()),
+            Record::Retention { value } => {
+                self.retention = value.to_vec();
+                Ok(())
+            }
             Record::Share { .. } => Err(Error::Corrupt("a shared range, which this version does not write".into())),
         }
     }
@@ -180,7 +187,7 @@ impl State {
             if blocks > 0 {
                 self.live_blocks = self.live_blocks.saturating_sub(u64::from(blocks));
                 if visible {
-                    self.history_blocks += u64::from(blocks);
+                    self.history_blocks = self.history_blocks.saturating_add(u64::from(blocks));
                     self.segments.live_to_history(e.addr, blocks);
                 } else {
                     self.segments.sub_live(e.addr, blocks);
@@ -192,7 +199,7 @@ impl State {
 
     /// Whether a kept checkpoint sees an item that lived in `[birth, death)`.
     pub fn is_visible(&self, birth: Cno, death: Cno) -> bool {
-        birth < death && self.kept.range(birth..death).next().is_some()
+        !broken(Break::HistoryFreed) && birth < death && self.kept.range(birth..death).next().is_some()
     }
 
     /// First item with `key.ino` and `key.kind` in the slots of a hash for which `matches` holds.

@@ -7,7 +7,7 @@ use nenrin_format::items::{
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, attr_mask};
-use nenrin_format::{Cno, Ino, Time};
+use nenrin_format::{Cno, Ino, Invalid, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
 /// Items that go at once with their inode; more are left to the reaper.
@@ -84,7 +84,7 @@ impl State {
             return Err(Error::Corrupt(format!("inode {ino} is made twice")));
         }
         self.put_inode(ino, inode)?;
-        self.inodes += 1;
+        self.inodes = self.inodes.saturating_add(1);
         self.next_ino = self.next_ino.max(ino.next());
         if !target.is_empty() {
             self.put(Key::new(ino, Kind::Symlink, 0, 0), items::encode_bytes(self.open_cno, target))?;
@@ -103,7 +103,7 @@ impl State {
         if inode.nlink == 0 {
             self.space.remove(&self.cache, &orphan_key(ino))?;
         }
-        inode.nlink += 1;
+        inode.nlink = inode.nlink.saturating_add(1);
         inode.ctime = time;
         self.put_inode(ino, inode)?;
         self.add_name(parent, ino, (inode.mode >> 12) as u8, name)?;
@@ -273,6 +273,9 @@ impl State {
         let key = match found {
             Some((key, v)) => {
                 let piece = XattrPiece::decode(&v).map_err(|why| super::bad_item(&key, why))?;
+                if piece.value_bytes as usize > XATTR_BYTES_MAX {
+                    return Err(super::bad_item(&key, Invalid::Bounds));
+                }
                 let pieces = xattr_pieces(piece.value_bytes as usize);
                 for p in 0..pieces {
                     self.remove(&Key { fork: p, ..key })?;

@@ -44,7 +44,7 @@ impl View<'_> {
         }
         for t in s.history.iter().filter(|t| t.deaths.1 > cno) {
             // The version that died soonest after the moment is the one that lived then.
-            if let Some((k, v)) = t.tree.next(&s.cache, &key.died(cno.0 + 1))? {
+            if let Some((k, v)) = t.tree.next(&s.cache, &key.died(cno.next().0))? {
                 if k.living() == *key && items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
                     return Ok(Some(v));
                 }
@@ -138,19 +138,23 @@ impl View<'_> {
 
     /// The extents that overlap file blocks `[from, to)`, in order.
     pub fn extents(&self, ino: Ino, fork: u32, from: u64, to: u64) -> Result<Vec<(u64, Extent)>> {
+        if self.cno.is_none() {
+            let found = self.state.extents(ino, fork, from, to, usize::MAX)?;
+            return Ok(found.into_iter().map(|(k, e)| (k.off, e)).collect());
+        }
         let mut out = Vec::new();
         let mut bad = None;
         let first = Key::new(ino, Kind::Extent, fork, super::content::window_start(from));
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
-        self.scan(&first, &last, &mut |k, v| match Extent::decode(v) {
+        self.scan(&first, &last, &mut |k, v| match super::content::extent(k, v) {
             Ok(e) => {
                 if k.off.saturating_add(u64::from(e.blocks)) > from {
                     out.push((k.off, e));
                 }
                 ControlFlow::Continue(())
             }
-            Err(why) => {
-                bad = Some(bad_item(k, why));
+            Err(e) => {
+                bad = Some(e);
                 ControlFlow::Break(())
             }
         })?;

@@ -22,6 +22,7 @@ impl Server {
         self.volume.readdir(self.behaviour.at, Ino(head.nodeid), cookie, &mut |e: DirEntry| {
             listing.push(e.ino.0, e.cookie, e.kind, &e.name)
         })?;
+        self.listed(head.nodeid, cookie);
         Ok(listing.into_bytes())
     }
 
@@ -32,6 +33,13 @@ impl Server {
         };
         if !reply.bytes(&listing.into_bytes()).0 {
             told.into_iter().for_each(|ino| self.forget(ino, 1));
+        }
+    }
+
+    /// Once for a listing, however many requests it takes.
+    fn listed(&self, ino: u64, cookie: u64) {
+        if cookie == 0 {
+            self.accessed(ino);
         }
     }
 
@@ -52,6 +60,7 @@ impl Server {
             entries.push(e);
             true
         })?;
+        self.listed(head.nodeid, cookie);
         let mut listing = Listing::new(bytes);
         let mut told = Vec::with_capacity(entries.len());
         for e in entries {

@@ -11,7 +11,7 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{AllocateMode, Seek, SetAttr};
+use nenrin_core::{AllocateMode, ReadBytes, Seek, SetAttr};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -78,9 +78,14 @@ impl Server {
         OpenOut { fh: if writes { HANDLE_WRITES } else { 0 }, open_flags, backing_id: 0 }
     }
 
-    pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32) -> Result<Vec<u8>> {
+    /// `flags` are those of the open file that the kernel reads for.
+    pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32, flags: u32) -> Result<ReadBytes> {
         let bytes = (bytes as usize).min(TRANSFER_BYTES_MAX);
-        Ok(self.volume.read(self.behaviour.at, Ino(ino), offset, bytes)?)
+        let content = self.volume.read(self.behaviour.at, Ino(ino), offset, bytes)?;
+        if flags & libc::O_NOATIME as u32 == 0 {
+            self.accessed(ino);
+        }
+        Ok(content)
     }
 
     pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: &[u8]) -> Result<WriteOut> {

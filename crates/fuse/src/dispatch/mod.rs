@@ -51,6 +51,8 @@ pub(crate) struct Behaviour {
     pub at: At,
     /// Nothing may be changed.
     pub read_only: bool,
+    /// Reading moves access times.
+    pub access_times: bool,
     /// Permissions are checked here and not by the kernel.
     pub own_check: bool,
     /// How long the kernel may believe what it was told.
@@ -148,7 +150,7 @@ impl Server {
             Op::Open { flags, open_flags } => self.open(&head, flags, open_flags, reply),
             Op::Create { name, new } => self.create(&head, name, &new, reply),
             Op::Tmpfile { new } => self.tmpfile(&head, &new, reply),
-            Op::Read { offset, bytes } => reply.result_bytes(self.read(node, offset, bytes)),
+            Op::Read { offset, bytes, flags } => reply.result_content(self.read(node, offset, bytes, flags)),
             Op::Write { args, data } => reply.result(self.write(&head, &args, data)),
             Op::Release { fh } => reply.done(self.release(node, fh)),
             Op::Fsync | Op::Fsyncdir => self.fsync(node, reply),
@@ -238,6 +240,14 @@ impl Server {
 
     fn attr_of(&self, ino: u64) -> Result<Attr> {
         Ok(self.volume.getattr(self.behaviour.at, Ino(ino))?)
+    }
+
+    /// What was read has been answered for; a volume that failed can still be
+    /// read, and its access times stay as they are.
+    fn accessed(&self, ino: u64) {
+        if self.behaviour.access_times {
+            drop(self.volume.accessed(Ino(ino)));
+        }
     }
 
     /// Invariant 3.

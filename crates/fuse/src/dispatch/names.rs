@@ -23,7 +23,9 @@ impl Server {
     }
 
     pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
-        Ok(self.volume.readlink(self.behaviour.at, Ino(ino))?)
+        let target = self.volume.readlink(self.behaviour.at, Ino(ino))?;
+        self.accessed(ino);
+        Ok(target)
     }
 
     pub(super) fn unlink(&self, head: &InHeader, name: &[u8]) -> Result<()> {

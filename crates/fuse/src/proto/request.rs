@@ -85,6 +85,7 @@ pub enum Op<'a> {
     Read {
         offset: u64,
         bytes: u32,
+        flags: u32,
     },
     Write {
         args: abi::WriteIn,
@@ -287,8 +288,8 @@ fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<
         }
         Opcode::Tmpfile => Op::Tmpfile { new: b.take()? },
         Opcode::Read => {
-            let abi::ReadIn { offset, size, .. } = b.take()?;
-            Op::Read { offset, bytes: size }
+            let abi::ReadIn { offset, size, flags, .. } = b.take()?;
+            Op::Read { offset, bytes: size, flags }
         }
         Opcode::Write => {
             let args: abi::WriteIn = b.take()?;

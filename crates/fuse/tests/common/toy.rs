@@ -2,8 +2,8 @@
 //! than they need: what the front end's tests mount.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, NewInode, RenameMode, Result, Seek, SetAttr, SetTime,
-    Usage, XattrMode,
+    AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr,
+    SetTime, Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino, Time};
 use nenrin_fuse::Volume;
@@ -213,11 +213,11 @@ impl Volume for Toy {
     fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
         self.read_at(at, |s| Ok(s.get(ino)?.target.clone()))
     }
-    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+    fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes> {
         self.read_at(at, |s| {
             let content = &s.get(ino)?.content;
             let start = (offset as usize).min(content.len());
-            Ok(content[start..start.saturating_add(bytes).min(content.len())].to_vec())
+            Ok(content[start..start.saturating_add(bytes).min(content.len())].to_vec().into())
         })
     }
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
@@ -434,7 +434,7 @@ impl Volume for Toy {
         Ok(())
     }
     fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, _uid: u32) -> Result<u64> {
-        let data = self.read(At::Live, from, from_offset, bytes as usize)?;
+        let data = self.read(At::Live, from, from_offset, bytes as usize)?.into_vec();
         self.state().get_mut(to)?.put(to_offset, &data);
         Ok(data.len() as u64)
     }
@@ -453,6 +453,9 @@ impl Volume for Toy {
     fn usage(&self) -> Usage {
         let inodes = self.state().inodes.len() as u64;
         Usage { total_blocks: 1 << 20, available_blocks: 1 << 19, inodes, ..Default::default() }
+    }
+    fn accessed(&self, _: Ino) -> Result<()> {
+        Ok(())
     }
     fn tick(&self) -> Result<()> {
         Ok(())

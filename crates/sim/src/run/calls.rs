@@ -115,30 +115,64 @@ impl<S: Subject> Run<S> {
             Order::Strict => self.model()?.end_holds(start),
         }
         let fs = self.fs()?;
-        let got = if callback {
+        let (got, end) = if callback {
             let slot = Arc::new(Mutex::new(None));
             let inner = Arc::clone(&slot);
+            let disk = Arc::clone(&self.disk);
             fs.fsync(
                 Ino(ino),
                 Box::new(move |r| {
-                    *inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(r);
+                    // The promise binds from this moment on, not from when the call returns.
+                    *inner.lock().unwrap_or_else(PoisonError::into_inner) = Some((r, disk.cut_points()));
                 }),
             );
             let answer = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
             answer.ok_or("fsync did not call back, though nothing else is under way")?
         } else {
-            fs.fsync_wait(Ino(ino))
+            let got = fs.fsync_wait(Ino(ino));
+            (got, self.disk.cut_points())
         };
         let want = self.model()?.tree.inode(ino).map(drop);
         let step = self.answer(got, want)?;
         if matches!(step, Step::Done) {
-            let end = self.disk.cut_points();
             match self.options.order {
                 Order::Relaxed => self.model()?.fsynced(ino, end),
                 Order::Strict => self.model()?.synced(end),
             }
         }
         Ok(step)
+    }
+
+    pub(super) fn fsync_pair(&mut self, first: u64, second: u64, start: usize) -> Check {
+        match self.options.order {
+            Order::Relaxed => {
+                self.model()?.flush(first, start);
+                self.model()?.flush(second, start);
+            }
+            Order::Strict => self.model()?.end_holds(start),
+        }
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let teller = || {
+            let (answers, disk) = (Arc::clone(&answers), Arc::clone(&self.disk));
+            Box::new(move |r| answers.lock().unwrap_or_else(PoisonError::into_inner).push((r, disk.cut_points())))
+        };
+        self.fs()?.fsync_pair((Ino(first), teller()), (Ino(second), teller()));
+        let answers = std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner));
+        if answers.len() != 2 {
+            return Err(format!("{} of two syncs called back", answers.len()));
+        }
+        for (ino, (got, end)) in [first, second].into_iter().zip(answers) {
+            let want = self.model()?.tree.inode(ino).map(drop);
+            let step = self.answer(got, want)?;
+            if !matches!(step, Step::Done) {
+                return Ok(step);
+            }
+            match self.options.order {
+                Order::Relaxed => self.model()?.fsynced(ino, end),
+                Order::Strict => self.model()?.synced(end),
+            }
+        }
+        Ok(Step::Done)
     }
 
     pub(super) fn tick(&mut self, start: usize) -> Check {

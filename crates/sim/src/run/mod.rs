@@ -313,6 +313,7 @@ impl<S: Subject> Run<S> {
                 self.answer(got, Ok(()))
             }
             Op::Fsync { ino, callback } => self.fsync(*ino, *callback, start),
+            Op::FsyncPair { first, second } => self.fsync_pair(*first, *second, start),
             Op::SyncAll => {
                 self.model()?.end_holds(start);
                 let got = self.fs()?.sync_all();
@@ -376,6 +377,7 @@ impl<S: Subject> Run<S> {
     pub fn close(&mut self) -> Check {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
+        self.model()?.end_holds(start);
         let got = self.fs()?.close();
         let step = self.answer(got, Ok(()))?;
         if matches!(step, Step::Done) {

@@ -50,6 +50,7 @@ fn use_all(disk: &Arc<Disk>, root: &TreeRoot, items: u64) -> bool {
     });
     wrote.unwrap();
     tree.settle(&cache);
+    tree.unload(&cache);
     good
 }
 

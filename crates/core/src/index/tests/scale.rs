@@ -141,6 +141,7 @@ fn a_million_items() {
     rate("nodes written", start, nodes);
     let start = Instant::now();
     assert!(tree.settle(&cache).is_empty());
+    tree.unload(&cache);
     rate("nodes settled", start, nodes);
     assert!(nodes < N * 79 / 16_000, "{nodes} nodes");
 
@@ -183,5 +184,6 @@ fn a_million_items() {
     rate("sequential removes", start, N);
     let last = tree.freeze().write(2, &mut |bytes, _, _| Ok(space.place(&disk, bytes))).unwrap();
     space.release(&disk, &tree.settle(&cache));
+    tree.unload(&cache);
     assert_eq!(last.nodes, space.placed.len() as u64);
 }

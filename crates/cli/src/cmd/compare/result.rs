@@ -1,0 +1,341 @@
+//! What a comparison found: tables, JSON, a page, Markdown.
+
+use super::measure::Measured;
+use super::plan::{Contender, Pattern};
+use super::site::Site;
+use crate::cmd::trace::html::{Plots, plots};
+use crate::error::{At, Fail};
+use crate::output::table;
+use crate::size::show_bytes;
+use nenrin_trace::{BlockDev, plot};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One contender with one pattern, over all runs.
+struct Row {
+    label: String,
+    pattern: String,
+    data: u64,
+    /// Bytes written beyond data and fixed cost; the lowest, the median, the highest of the runs.
+    metadata: [i64; 3],
+    written: u64,
+    fixed: u64,
+    background: u64,
+    requests: u64,
+    mean: u64,
+    flushes: u64,
+    rate: u64,
+    seconds: f64,
+    published: Option<f64>,
+    doubt: Option<String>,
+}
+
+/// Everything that is shown.
+pub struct Result<'a> {
+    contenders: &'a [Contender],
+    patterns: &'a [Pattern],
+    measured: &'a [Measured],
+    rows: Vec<Row>,
+    bytes: u64,
+    runs: u32,
+    device: String,
+    kernel: String,
+    versions: Vec<(String, String)>,
+}
+
+fn median<T: Copy + PartialOrd>(values: &[T], none: T) -> T {
+    let mut all = values.to_vec();
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    all.get(all.len() / 2).copied().unwrap_or(none)
+}
+
+impl Row {
+    fn percent(&self, bytes: i64) -> f64 {
+        if self.data == 0 { 0.0 } else { bytes as f64 * 100.0 / self.data as f64 }
+    }
+    /// Device bytes for each byte of data, fixed cost and all.
+    fn amplification(&self) -> f64 {
+        if self.data == 0 { 0.0 } else { self.written as f64 / self.data as f64 }
+    }
+    fn shown_percent(&self) -> String {
+        let [low, middle, high] = self.metadata.map(|b| format!("{:.2}", self.percent(b)));
+        if low == high { format!("{middle} %") } else { format!("{middle} % ({low} to {high})") }
+    }
+}
+
+const HEAD: [&str; 11] = [
+    "file system",
+    "pattern",
+    "metadata",
+    "bytes per byte",
+    "written",
+    "requests",
+    "mean",
+    "flushes",
+    "fio",
+    "seconds",
+    "fixed cost",
+];
+
+impl<'a> Result<'a> {
+    /// Puts runs together.
+    pub fn new(
+        contenders: &'a [Contender],
+        patterns: &'a [Pattern],
+        measured: &'a [Measured],
+        bytes: u64,
+        runs: u32,
+        site: &Site,
+    ) -> std::result::Result<Self, Fail> {
+        let mut rows = Vec::new();
+        for (i, c) in contenders.iter().enumerate() {
+            let of = |pattern: &str| -> Vec<&Measured> {
+                measured.iter().filter(|m| m.contender == i && m.pattern == pattern).collect()
+            };
+            let idle = of("idle");
+            let fixed = median(&idle.iter().map(|m| m.written.saturating_sub(m.background)).collect::<Vec<_>>(), 0);
+            for pattern in patterns {
+                let name = pattern.name();
+                let published = match pattern {
+                    Pattern::Sequential => c.kind.published.map(|p| p.0),
+                    Pattern::Random => c.kind.published.map(|p| p.1),
+                    _ => None,
+                };
+                rows.push(row(&c.label, &name, &of(&name), fixed, published));
+            }
+        }
+        let mut versions: Vec<(String, String)> = Vec::new();
+        for c in contenders {
+            if !versions.iter().any(|(n, _)| n == c.kind.name) {
+                versions.push((c.kind.name.to_owned(), c.version()));
+            }
+        }
+        let device = BlockDev::find(&site.device)?;
+        let kernel = measured.first().map_or_else(String::new, |m| m.view.found.header.kernel.clone());
+        let device = format!("{} ({})", device.name, show_bytes(device.sectors * nenrin_trace::SECTOR_BYTES));
+        Ok(Self { contenders, patterns, measured, rows, bytes, runs, device, kernel, versions })
+    }
+
+    fn cells(&self) -> Vec<Vec<String>> {
+        let row = |r: &Row| {
+            vec![
+                r.label.clone(),
+                r.pattern.clone(),
+                r.shown_percent(),
+                format!("{:.3}", r.amplification()),
+                show_bytes(r.written),
+                r.requests.to_string(),
+                show_bytes(r.mean),
+                r.flushes.to_string(),
+                format!("{}/s", show_bytes(r.rate)),
+                format!("{:.1}", r.seconds),
+                show_bytes(r.fixed),
+            ]
+        };
+        self.rows.iter().map(row).collect()
+    }
+
+    /// Who writes least, pattern by pattern.
+    fn answers(&self) -> Vec<String> {
+        let answer = |p: &Pattern| {
+            let mut rows: Vec<&Row> = self.rows.iter().filter(|r| r.pattern == p.name() && r.data > 0).collect();
+            rows.sort_by_key(|r| r.metadata[1]);
+            let all: Vec<String> =
+                rows.iter().map(|r| format!("{} {:.2} %", r.label, r.percent(r.metadata[1]))).collect();
+            format!("{} ({}): least metadata first: {}", p.name(), p.about(), all.join(", "))
+        };
+        self.patterns.iter().map(answer).collect()
+    }
+
+    /// What a reader must know.
+    fn notes(&self) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        for c in self.contenders.iter().filter(|c| !c.kind.note.is_empty()) {
+            out.push(format!("{}: {}", c.label, c.kind.note));
+        }
+        for r in self.rows.iter().filter(|r| r.background > 0) {
+            let what = "by the thread that writes inode tables after the mount are not among the metadata";
+            out.push(format!("{} {}: {} {what}", r.label, r.pattern, show_bytes(r.background)));
+        }
+        out.extend(
+            self.rows
+                .iter()
+                .filter_map(|r| Some(format!("{} {}: DOUBTFUL: {}", r.label, r.pattern, r.doubt.as_ref()?))),
+        );
+        out
+    }
+
+    fn conditions(&self) -> String {
+        format!(
+            "{} of data, {} run{} of each, kernel {}, device {}. metadata: written - data - fixed cost, in per cent of the data; fixed \
+             cost: what a mount of five seconds writes; bytes per byte: all that was written for each byte of data.",
+            show_bytes(self.bytes),
+            self.runs,
+            if self.runs == 1 { "" } else { "s" },
+            self.kernel,
+            self.device
+        )
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = format!("{}\n\n{}\n", self.conditions(), table(&HEAD, &self.cells()));
+        for line in self.answers().into_iter().chain(self.notes().into_iter().map(|n| format!("note: {n}"))) {
+            out += &format!("{line}\n");
+        }
+        out
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let row = |r: &Row| {
+            json!({
+                "fs": r.label, "pattern": r.pattern, "data_bytes": r.data, "written_bytes": r.written,
+                "metadata_bytes": {"min": r.metadata[0], "median": r.metadata[1], "max": r.metadata[2]},
+                "metadata_percent": r.percent(r.metadata[1]), "fixed_bytes": r.fixed, "background_bytes": r.background,
+                "requests": r.requests, "mean_bytes": r.mean, "flushes": r.flushes, "fio_bytes_per_second": r.rate,
+                "seconds": r.seconds, "published_percent": r.published, "doubt": r.doubt,
+            })
+        };
+        json!({
+            "size": self.bytes, "runs": self.runs, "kernel": self.kernel, "device": self.device,
+            "versions": self.versions.iter().map(|(n, v)| (n.clone(), json!(v))).collect::<serde_json::Map<_, _>>(),
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "runs_detail": self.measured.iter().map(|m| {
+                json!({"fs": self.contenders[m.contender].label, "pattern": m.pattern, "trace": m.trace, "report": m.view.json()})
+            }).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Traces of the first run of a contender, without the idle one, and their plots.
+    fn plots(&self, contender: usize) -> std::result::Result<Plots, Fail> {
+        let mut seen: Vec<&str> = Vec::new();
+        let mut all: Vec<&Measured> = Vec::new();
+        for m in self.measured.iter().filter(|m| m.contender == contender && m.pattern != "idle") {
+            if !seen.contains(&m.pattern.as_str()) {
+                seen.push(&m.pattern);
+                all.push(m);
+            }
+        }
+        let paths: Vec<PathBuf> = all.iter().map(|m| m.trace.clone()).collect();
+        let views: Vec<&crate::cmd::trace::view::View> = all.iter().map(|m| &m.view).collect();
+        Ok(plots(&paths, &views)?)
+    }
+
+    /// A page with everything.
+    pub fn page(&self) -> std::result::Result<String, Fail> {
+        let mut body = format!("<p>{}</p>\n", plot::escape(&self.conditions()));
+        let answers: Vec<String> = self.answers().iter().map(|a| plot::escape(a)).collect();
+        body += &format!("<p class=\"answer\">{}</p>\n", answers.join("<br>\n"));
+        body += &plot::table(&HEAD, &self.cells());
+        body += &self.overview();
+        for note in self.notes() {
+            body += &format!("<p class=\"note\">{}</p>\n", plot::escape(&note));
+        }
+        for (i, c) in self.contenders.iter().enumerate() {
+            let p = self.plots(i)?;
+            body += &format!(
+                "<h2>{}</h2>\n<figure>{}<figcaption>When and where it writes: time from left to right, offset on the device upwards; \
+                 patterns over each other.</figcaption></figure>\n<figure>{}<figcaption>Write requests by size, up to the size \
+                 named.</figcaption></figure>\n<figure>{}<figcaption>Bytes written over time.</figcaption></figure>\n",
+                plot::escape(&c.label),
+                p.places,
+                p.sizes,
+                p.rates
+            );
+        }
+        body += "<h2>How it was done</h2>\n";
+        body += &plot::table(&["file system", "made by"], &self.version_rows());
+        body += &format!("<pre class=\"wide\">{}</pre>\n", plot::escape(&self.jobs().join("\n")));
+        Ok(plot::page("What file systems write for the same work", &body))
+    }
+
+    /// Metadata of everybody, as bars.
+    fn overview(&self) -> String {
+        let labels: Vec<String> = self.contenders.iter().map(|c| c.label.clone()).collect();
+        let of = |p: &Pattern| {
+            let kib = |label: &String| {
+                let row = self.rows.iter().find(|r| r.label == *label && r.pattern == p.name());
+                row.map_or(0, |r| r.metadata[1].max(0) as u64 >> 10)
+            };
+            (p.name(), labels.iter().map(kib).collect())
+        };
+        let series: Vec<_> = self.patterns.iter().map(of).collect();
+        let svg = plot::bars(&labels, &series, plot::Scale::Log, "metadata in KiB");
+        format!(
+            "<figure>{svg}<figcaption>Metadata written, in KiB, without the fixed cost; each step is ten times as much.</figcaption></figure>\n"
+        )
+    }
+
+    fn version_rows(&self) -> Vec<Vec<String>> {
+        self.versions.iter().map(|(n, v)| vec![n.clone(), v.clone()]).collect()
+    }
+    fn jobs(&self) -> Vec<String> {
+        let calls = self.patterns.iter().flat_map(|p| p.calls(self.bytes));
+        calls.map(|c| format!("fio {} --directory=MOUNT", c.join(" "))).collect()
+    }
+
+    /// Tables as Markdown, and the plots of each beside it as SVG.
+    pub fn markdown(&self, file: &Path) -> std::result::Result<(), Fail> {
+        let mut out = format!("{}\n\n", self.conditions());
+        let head: Vec<&str> = HEAD.iter().copied().chain(["published"]).collect();
+        out += &format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+        for (cells, r) in self.cells().iter().zip(&self.rows) {
+            let published = r.published.map(|p| format!("{p:.2} %")).unwrap_or_default();
+            out += &format!("| {} | {published} |\n", cells.join(" | "));
+        }
+        out.push('\n');
+        self.answers().iter().chain(&self.notes()).for_each(|line| out += &format!("- {line}\n"));
+        out += "\n| file system | made by |\n|---|---|\n";
+        self.version_rows().iter().for_each(|r| out += &format!("| {} | {} |\n", r[0], r[1]));
+        out.push('\n');
+        self.jobs().iter().for_each(|job| out += &format!("    {job}\n"));
+        let stem = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        for (i, c) in self.contenders.iter().enumerate() {
+            let name: String =
+                c.label.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+            let svg = file.with_file_name(format!("{stem}-{name}.svg"));
+            fs::write(&svg, plot::standalone(&self.plots(i)?.places)).at(svg.display())?;
+            let shown = svg.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            out += &format!("\n{}: when and where\n\n![{}]({shown})\n", c.label, c.label);
+        }
+        fs::write(file, out).at(file.display())
+    }
+}
+
+fn row(label: &str, pattern: &str, all: &[&Measured], fixed: u64, published: Option<f64>) -> Row {
+    let numbers = |f: &dyn Fn(&Measured) -> u64| median(&all.iter().map(|m| f(m)).collect::<Vec<_>>(), 0);
+    let mut metadata: Vec<i64> =
+        all.iter().map(|m| m.written as i64 - m.background as i64 - fixed as i64 - m.data as i64).collect();
+    metadata.sort_unstable();
+    let at = |i: usize| metadata.get(i).copied().unwrap_or(0);
+    Row {
+        label: label.to_owned(),
+        pattern: pattern.to_owned(),
+        data: numbers(&|m| m.data),
+        metadata: [at(0), median(&metadata, 0), at(metadata.len().saturating_sub(1))],
+        written: numbers(&|m| m.written),
+        fixed,
+        background: numbers(&|m| m.background),
+        requests: numbers(&|m| m.requests),
+        mean: numbers(&Measured::mean_bytes),
+        flushes: numbers(&|m| m.flushes),
+        rate: numbers(&|m| m.rate),
+        seconds: median(&all.iter().map(|m| m.seconds).collect::<Vec<_>>(), 0.0),
+        published,
+        doubt: all.iter().find_map(|m| m.doubt.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3, 1, 2], 0), 2);
+        assert_eq!(median(&[4, 1], 0), 4);
+        assert_eq!(median(&[], 7), 7);
+    }
+}

@@ -1,0 +1,150 @@
+//! `nenrin trace record`.
+
+use super::{COMMAND, child, view};
+use crate::command::{arguments, text_value};
+use crate::error::{At, Fail, Outcome};
+use crate::output::{self, notice};
+use crate::size::{parse_seconds, show_bytes};
+use nenrin_trace::{BlockDev, Recording, analysis, file};
+use std::fs::{self, File};
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct Wishes {
+    devices: Vec<PathBuf>,
+    output: Option<PathBuf>,
+    nanos: Option<u64>,
+    json: bool,
+}
+
+/// Records until the command, the time or the user's patience ends.
+pub fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let mut w = Wishes::default();
+    let command = arguments(&COMMAND, parser, usize::MAX, |flag, parser| {
+        match flag.shown().as_str() {
+            "--device" | "-d" => w.devices.push(parser.value()?.into()),
+            "--output" | "-o" => w.output = Some(parser.value()?.into()),
+            "--for" => {
+                let text = text_value(parser)?;
+                w.nanos = Some(
+                    parse_seconds(&text)
+                        .ok_or_else(|| Fail::usage(format!("--for {text:?}: a time like 30s or 2m is needed")))?,
+                );
+            }
+            "--json" => w.json = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    if w.devices.is_empty() {
+        return Err(COMMAND.misuse("--device is needed; findmnt -no SOURCE DIR tells that of a directory"));
+    }
+    let path = w.output.clone().unwrap_or_else(|| "nenrin.trace".into());
+    let devices = find(&w.devices)?;
+    may_be_written(&path)?;
+    child::watch()?;
+    let words: Vec<String> = command.iter().map(|c| c.to_string_lossy().into_owned()).collect();
+    let recording = Recording::start(&devices, &words, &path)?;
+    if let Some(d) = devices.iter().find(|d| holds(d, &path)) {
+        notice(format!(
+            "{} lies on {}: the trace will hold its own writes; -o elsewhere avoids that",
+            path.display(),
+            d.name
+        ));
+    }
+    let begin = Instant::now();
+    let is_over = || w.nanos.is_some_and(|n| begin.elapsed() >= Duration::from_nanos(n));
+    let code = match command.split_first() {
+        Some((program, rest)) => {
+            let mut child = child::spawn(std::process::Command::new(program).args(rest))?;
+            let pid = child.id();
+            let status = child::wait(&mut child, || {
+                if is_over() {
+                    crate::sys::terminate(pid);
+                }
+            });
+            Some(child::exit_code(status.at(program.to_string_lossy())?))
+        }
+        None => {
+            if w.nanos.is_none() && std::io::stderr().is_terminal() {
+                notice("recording; Ctrl-C ends it");
+            }
+            while child::interrupted().is_none() && !is_over() && !recording.has_ended() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            None
+        }
+    };
+    recording.stop(code.map(i32::from))?;
+    conclude(&path, &w)?;
+    Ok(code.unwrap_or(0))
+}
+
+fn find(paths: &[PathBuf]) -> Result<Vec<BlockDev>, Fail> {
+    let found = paths.iter().map(|p| BlockDev::find(p)).collect::<Result<Vec<_>, _>>()?;
+    for (i, d) in found.iter().enumerate() {
+        if let Some(twice) =
+            found[..i].iter().find(|o| o.whole == d.whole && (o.sysfs == d.sysfs || !o.partition || !d.partition))
+        {
+            return Err(Fail::usage(format!(
+                "{} and {} overlap; give one of them",
+                twice.path.display(),
+                d.path.display()
+            )));
+        }
+    }
+    match found.len() {
+        1..=64 => Ok(found),
+        n => Err(Fail::usage(format!("{n} devices given; at most 64 are recorded at once"))),
+    }
+}
+
+/// Refuses to replace what is no trace.
+fn may_be_written(path: &Path) -> Result<(), Fail> {
+    let Ok(meta) = fs::metadata(path) else { return Ok(()) };
+    if !meta.is_file() {
+        // A pipe or /dev/null is the caller's wish; a directory fails by itself.
+        return Ok(());
+    }
+    let mut head = [0; 8];
+    let n = File::open(path).and_then(|mut f| f.read(&mut head)).at(path.display())?;
+    if n > 0 && head[..n] != file::MAGIC[..n] {
+        return Err(Fail::at(path.display(), "exists and is no trace; choose another name with -o"));
+    }
+    Ok(())
+}
+
+/// Whether the file lies on the device, so that writing it is recorded too.
+fn holds(device: &BlockDev, path: &Path) -> bool {
+    let Ok(meta) = fs::metadata(path) else { return false };
+    let link = format!("/sys/dev/block/{}:{}", libc::major(meta.dev()), libc::minor(meta.dev()));
+    fs::canonicalize(link).is_ok_and(|place| place.starts_with(&device.sysfs))
+}
+
+/// Says what was recorded.
+fn conclude(path: &Path, w: &Wishes) -> Result<(), Fail> {
+    if !fs::metadata(path).at(path.display())?.is_file() {
+        return Ok(());
+    }
+    let found = analysis::read(path, |_, _, _| {})?;
+    let view = view::View::new(path, found);
+    if w.json {
+        return output::json(&view.json());
+    }
+    let s = &view.found.summary;
+    notice(format!(
+        "{}: {} in {:.1} s: {} written in {} requests, {} read, {} flushes; {}",
+        path.display(),
+        view.devices(),
+        view.found.end.nanos as f64 / 1e9,
+        show_bytes(s.written_bytes()),
+        s.write_requests(),
+        show_bytes(s.op(nenrin_trace::Op::Read).all.bytes),
+        s.flushes(),
+        view.trust()
+    ));
+    Ok(())
+}

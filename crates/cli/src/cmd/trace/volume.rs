@@ -1,0 +1,313 @@
+//! What each write to a nenrin volume was, from the headers in its log. They are
+//! read after the recording, and hold the time at which they were written: a
+//! write from before that time is of an earlier use of its segment, or zeros. Of
+//! written-behind content that is only known to ten seconds.
+
+use crate::cmd::dump;
+use crate::device::{self, Device};
+use crate::error::{At, Fail};
+use crate::output::{Progress, printable};
+use crate::size::show_bytes;
+use nenrin_core::{At as When, FileKind, Fs, MountOptions};
+use nenrin_device::{BLOCK_BYTES, OpenMode};
+use nenrin_format::partial::{Header, PartialKind, Summary};
+use nenrin_format::superblock::{AREA_BLOCKS, Superblock, segment_block};
+use nenrin_format::{Addr, Ino, SegmentNo};
+use nenrin_trace::Op;
+use nenrin_trace::analysis::{Request, Traffic};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const SECTORS: u64 = (BLOCK_BYTES / 512) as u64;
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A root slot.
+    Superblock,
+    /// Header and records of the chain.
+    Records,
+    /// Content that travels with its records.
+    ChainData,
+    /// Header and map of written-behind content.
+    DataMap,
+    /// Written-behind content.
+    Data,
+    /// Index nodes, and what precedes them.
+    Index,
+    /// The roots of an index checkpoint.
+    Roots,
+    /// What was written there since is something else; zeros from the first use are among it.
+    Earlier,
+    /// Nothing of the log.
+    Unknown,
+}
+
+impl Kind {
+    /// For tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Superblock => "superblock",
+            Self::Records => "chain: records",
+            Self::ChainData => "chain: file data",
+            Self::DataMap => "data: headers",
+            Self::Data => "data: file data",
+            Self::Index => "index",
+            Self::Roots => "index roots",
+            Self::Earlier => "earlier use, or zeros",
+            Self::Unknown => "not in the log",
+        }
+    }
+    /// Whether it is what users wrote.
+    pub const fn is_data(self) -> bool {
+        matches!(self, Self::ChainData | Self::Data)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    end: u64,
+    kind: Kind,
+    ino: u64,
+    written_at: i64,
+}
+
+/// What every block of a volume holds.
+pub struct Map {
+    runs: BTreeMap<u64, Run>,
+    blocks: u64,
+}
+
+/// What the writes of a trace were.
+#[derive(Default)]
+pub struct Kinds {
+    /// Writes and bytes by kind; a write that holds several counts for each.
+    pub by_kind: BTreeMap<Kind, Traffic>,
+    /// Bytes of content by inode.
+    pub by_ino: BTreeMap<u64, u64>,
+    /// Names and bytes of files, the largest first.
+    pub files: Vec<(String, u64)>,
+}
+
+impl Map {
+    /// Reads the log of the volume on `path`, which may be mounted.
+    ///
+    /// # Errors
+    /// There is no volume.
+    pub fn read(path: &Path) -> Result<Self, Fail> {
+        let device = device::open(path, OpenMode { read_only: true, exclusive: false })?;
+        let probe = nenrin_core::probe(&*device).at(path.display())?;
+        let sb = probe.newest().at(path.display())?;
+        let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+        let mut this = Self { runs: BTreeMap::new(), blocks };
+        let count: u64 = sb.devices.iter().map(|d| d.segments).sum();
+        let mut progress = Progress::new();
+        for segment in 0..count {
+            this.segment(&device, sb, SegmentNo(segment));
+            progress.at("reading the log", segment, count);
+        }
+        Ok(this)
+    }
+
+    fn segment(&mut self, device: &Device, sb: &Superblock, segment: SegmentNo) {
+        let mut block = 0;
+        loop {
+            let addr = Addr::new(segment, block);
+            let Some(bytes) = dump::read_summary(device, sb, addr) else { return };
+            let Ok(summary) = Header::decode(&bytes) else { return };
+            let h = &summary.header;
+            if h.uuid != sb.uuid || h.addr != addr {
+                return;
+            }
+            self.partial(segment_block(segment.0 as u32, sb.segment_blocks) + u64::from(block), &summary);
+            block += h.total_blocks();
+        }
+    }
+
+    fn partial(&mut self, first: u64, summary: &Summary<'_>) {
+        let h = &summary.header;
+        let (head, payload) = match h.kind {
+            PartialKind::Chain => (Kind::Records, Kind::ChainData),
+            PartialKind::Data => (Kind::DataMap, Kind::Data),
+            PartialKind::Index => (Kind::Index, Kind::Index),
+            PartialKind::Root => (Kind::Roots, Kind::Roots),
+        };
+        let mut at = first;
+        let mut add = |blocks: u32, kind: Kind, ino: u64| {
+            if blocks > 0 {
+                self.runs.insert(at, Run { end: at + u64::from(blocks), kind, ino, written_at: h.written_at.0 });
+                at += u64::from(blocks);
+            }
+        };
+        add(h.summary_blocks, head, 0);
+        let mut left = h.payload_blocks;
+        for m in &summary.map {
+            let blocks = m.blocks.get().min(left);
+            left -= blocks;
+            let ino = if payload.is_data() { m.ino.get() } else { 0 };
+            add(blocks, payload, ino);
+        }
+        add(left, payload, 0);
+    }
+
+    /// Counts a request; `started` is when the recording began and `start` the
+    /// first sector of the volume's device on its disk.
+    pub fn add(&self, kinds: &mut Kinds, r: &Request, started: u64, start: u64) -> Kind {
+        let e = &r.event;
+        let mut first = None;
+        if !matches!(e.op, Op::Write | Op::Zeroes) || e.sectors == 0 {
+            return Kind::Unknown;
+        }
+        let wall = i64::try_from(started.saturating_add(e.nanos)).unwrap_or(i64::MAX);
+        let mut counted = BTreeSet::new();
+        let from = e.sector.saturating_sub(start);
+        let (mut block, end) = (from / SECTORS, (from + u64::from(e.sectors)).div_ceil(SECTORS));
+        while block < end {
+            let (kind, until, ino) = self.at(block, wall);
+            let bytes = (until.min(end) - block) * BLOCK_BYTES as u64;
+            let t = kinds.by_kind.entry(kind).or_default();
+            t.bytes += bytes;
+            t.requests += u64::from(counted.insert(kind));
+            if ino != 0 {
+                *kinds.by_ino.entry(ino).or_default() += bytes;
+            }
+            first.get_or_insert(kind);
+            block = until.min(end);
+        }
+        first.unwrap_or(Kind::Unknown)
+    }
+
+    /// What a block is, up to where, and whose.
+    fn at(&self, block: u64, wall: i64) -> (Kind, u64, u64) {
+        /// Clocks are read a little apart; and the header of a long data segment is
+        /// written seconds after the content it describes.
+        const SLACK_NANOS: i64 = 2_000_000;
+        const BEHIND_NANOS: i64 = 10_000_000_000;
+        if block < AREA_BLOCKS {
+            return (Kind::Superblock, AREA_BLOCKS, 0);
+        }
+        if block >= self.blocks - AREA_BLOCKS {
+            return (Kind::Superblock, u64::MAX, 0);
+        }
+        let next = self.runs.range(block + 1..).next().map_or(self.blocks - AREA_BLOCKS, |(at, _)| *at);
+        match self.runs.range(..=block).next_back().filter(|(_, r)| r.end > block) {
+            Some((_, r)) => {
+                let slack = if r.kind == Kind::Data { BEHIND_NANOS } else { SLACK_NANOS };
+                let ours = wall.saturating_add(slack) >= r.written_at;
+                if ours { (r.kind, r.end, r.ino) } else { (Kind::Earlier, r.end, 0) }
+            }
+            None => (Kind::Unknown, next, 0),
+        }
+    }
+}
+
+impl Kinds {
+    /// Rows: what, writes, bytes, share.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let all: u64 = self.by_kind.values().map(|t| t.bytes).sum();
+        let row = |(k, t): (&Kind, &Traffic)| {
+            vec![k.name().to_owned(), t.requests.to_string(), show_bytes(t.bytes), super::view::percent(t.bytes, all)]
+        };
+        self.by_kind.iter().map(row).collect()
+    }
+    /// Rows: file, bytes.
+    pub fn file_rows(&self, most: usize) -> Vec<Vec<String>> {
+        self.files.iter().take(most).map(|(name, bytes)| vec![name.clone(), show_bytes(*bytes)]).collect()
+    }
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let kinds =
+            self.by_kind.iter().map(|(k, t)| (k.name().to_owned(), json!({"writes": t.requests, "bytes": t.bytes})));
+        let files: Vec<Value> = self.files.iter().map(|(name, bytes)| json!({"file": name, "bytes": bytes})).collect();
+        json!({"kinds": kinds.collect::<serde_json::Map<_, _>>(), "files": files})
+    }
+
+    /// Finds names for the inodes; those that have none (any more) keep their number.
+    pub fn find_names(&mut self, path: &Path) {
+        let mut names: BTreeMap<u64, String> = BTreeMap::new();
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let opened =
+            device::try_open(path, OpenMode::READER).ok().and_then(|d| device::open_volume(path, d, options).ok());
+        if let Some(fs) = opened {
+            walk(&fs, &self.by_ino, &mut names);
+        }
+        let name = |ino: &u64| names.get(ino).cloned().unwrap_or_else(|| format!("inode {ino}"));
+        self.files = self.by_ino.iter().map(|(ino, bytes)| (name(ino), *bytes)).collect();
+        self.files.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    }
+}
+
+/// Looks through directories until every inode has a name.
+fn walk(fs: &Fs, wanted: &BTreeMap<u64, u64>, names: &mut BTreeMap<u64, String>) {
+    let mut left = vec![(Ino::ROOT, String::new())];
+    while let Some((dir, base)) = left.pop() {
+        if names.len() == wanted.len() {
+            return;
+        }
+        let _ = fs.readdir(When::Live, dir, 2, &mut |entry| {
+            let path = format!("{base}/{}", printable(&String::from_utf8_lossy(&entry.name)));
+            if wanted.contains_key(&entry.ino.0) {
+                names.entry(entry.ino.0).or_insert_with(|| path.clone());
+            }
+            if entry.kind == FileKind::Directory {
+                left.push((entry.ino, path));
+            }
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_trace::{Event, EventKind, Flags};
+
+    /// Blocks 100 to 103: a chain partial of one block and records, written at second 50, then index nodes.
+    fn map() -> Map {
+        let run = |end, kind, ino| Run { end, kind, ino, written_at: 50_000_000_000 };
+        let runs =
+            [(100, run(101, Kind::Records, 0)), (101, run(103, Kind::ChainData, 7)), (103, run(104, Kind::Index, 0))];
+        Map { runs: runs.into(), blocks: 1000 }
+    }
+    fn write(block: u64, blocks: u32, nanos: u64) -> Request {
+        let event = Event {
+            kind: EventKind::Issue,
+            device: 0,
+            op: Op::Write,
+            flags: Flags(0),
+            sectors: blocks * SECTORS as u32,
+            sector: 2048 + block * SECTORS,
+            nanos,
+            pid: 1,
+            name: 0,
+            error: 0,
+        };
+        Request { event, latency: None, error: 0 }
+    }
+
+    #[test]
+    fn every_block_of_a_write_is_told() {
+        let mut kinds = Kinds::default();
+        let started = 49_000_000_000;
+        let mut add = |block, blocks, nanos| map().add(&mut kinds, &write(block, blocks, nanos), started, 2048);
+        assert_eq!(add(4, 1, 0), Kind::Superblock);
+        assert_eq!(add(990, 1, 0), Kind::Superblock);
+        assert_eq!(add(100, 5, 1_000_000_000), Kind::Records);
+        assert_eq!(add(100, 1, 0), Kind::Earlier, "written a second before its header");
+        assert_eq!(add(500, 1, 0), Kind::Unknown);
+        let bytes: Vec<_> = kinds.by_kind.iter().map(|(k, t)| (*k, t.requests, t.bytes / 4096)).collect();
+        assert_eq!(
+            bytes,
+            [
+                (Kind::Superblock, 2, 2),
+                (Kind::Records, 1, 1),
+                (Kind::ChainData, 1, 2),
+                (Kind::Index, 1, 1),
+                (Kind::Earlier, 1, 1),
+                (Kind::Unknown, 2, 2)
+            ]
+        );
+        assert_eq!(kinds.by_ino, BTreeMap::from([(7, 8192)]));
+    }
+}

@@ -1,0 +1,91 @@
+//! Deliberate breaks: each takes one thing away that a promise of DESIGN
+//! section 3 rests on, so that the tests which defend it can be seen to fail.
+//!
+//! Without the feature `breaks`, which no program enables, [`broken`] is a
+//! constant `false` and nothing of this is compiled in.
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "breaks"), allow(dead_code))]
+pub enum Break {
+    /// A sync writes and does not flush.
+    NoFlush,
+    /// Callers are told before the commit is written.
+    AckEarly,
+    /// A commit does not wait for the data that it names.
+    DataNotAwaited,
+    /// The oldest namespace operation of a commit comes with the next one.
+    NamesOutOfOrder,
+    /// Recovery follows the chain without asking whether a partial fits the one before.
+    PastHole,
+    /// Recovery accepts a logical segment without its end.
+    HalfLogical,
+    /// Recovery believes payload that nobody acknowledged without its checksum.
+    TornPayload,
+    /// Recovery accepts partials of any epoch.
+    ForgetEpoch,
+    /// The root slot is written before what it names was flushed.
+    RootBeforeFlush,
+    /// A truncation to nothing is not held back.
+    NoHold,
+    /// A rename over a name does not carry the content.
+    NoCarry,
+    /// The tail of a block that a truncation cuts keeps its bytes.
+    StaleTail,
+    /// A segment is handed out as soon as it is empty.
+    ReuseEarly,
+    /// Blocks that were read are not verified.
+    NoVerify,
+    /// The second copy of an index node is never read.
+    OneCopy,
+    /// Damage in the chain is taken for its end.
+    DamageIsEnd,
+    /// A failed write or flush is told once and then forgotten.
+    FailureForgotten,
+    /// A failed flush is tried again.
+    FlushRetried,
+    /// An item that leaves the live tree is freed, whoever sees it.
+    HistoryFreed,
+    /// Snapshots are let go like any checkpoint when room is short.
+    SnapshotsShed,
+    /// Content is accepted without room for it.
+    NoReserve,
+    /// Numbers on the device are believed.
+    BelieveNumbers,
+}
+
+#[cfg(feature = "breaks")]
+mod switch {
+    use super::Break;
+    use std::cell::Cell;
+
+    thread_local! {
+        static NOW: Cell<Option<Break>> = const { Cell::new(None) };
+    }
+
+    /// Runs `f` with `what` broken, in this thread only: the core starts none.
+    pub fn with<T>(what: Break, f: impl FnOnce() -> T) -> T {
+        struct Mend(Option<Break>);
+        impl Drop for Mend {
+            fn drop(&mut self) {
+                NOW.set(self.0);
+            }
+        }
+        let _mend = Mend(NOW.replace(Some(what)));
+        f()
+    }
+
+    /// Whether this is broken at the moment.
+    pub fn broken(what: Break) -> bool {
+        NOW.get() == Some(what)
+    }
+}
+
+#[cfg(feature = "breaks")]
+pub use switch::{broken, with};
+
+/// Whether this is broken: never.
+#[cfg(not(feature = "breaks"))]
+pub const fn broken(_: Break) -> bool {
+    false
+}

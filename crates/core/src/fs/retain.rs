@@ -1,0 +1,109 @@
+//! The retention rule at work: unnamed checkpoints are thinned as they age.
+
+use super::{Fs, Inner};
+use crate::retention::{Kept, Moment, Retention};
+use crate::{Error, Result};
+use nenrin_format::Cno;
+use nenrin_format::records::Record;
+
+/// How often the rule is applied. Sweeping what only thinned checkpoints saw
+/// costs a walk over history, so not with every checkpoint.
+const THIN_NANOS: u64 = 600_000_000_000;
+/// Checkpoints let go by one record.
+const CNOS_MAX: usize = 512;
+
+impl Inner {
+    /// The rule; one that an unknown version wrote and this one cannot read keeps everything.
+    fn retention(&self) -> Option<Retention> {
+        let text = std::str::from_utf8(&self.state.retention).ok()?;
+        if text.is_empty() { Some(Retention::default()) } else { Retention::parse(text).ok() }
+    }
+
+    /// Nanoseconds that the volume has been mounted for, over its whole life.
+    pub(super) fn mounted_nanos(&self, now: u64) -> u64 {
+        self.superblock.mounted_nanos.saturating_add(now.saturating_sub(self.mounted_at))
+    }
+}
+
+impl Fs {
+    /// The retention rule, in the words of [`Retention`].
+    #[must_use]
+    pub fn retention(&self) -> String {
+        let inner = self.lock();
+        match inner.retention() {
+            Some(rule) => rule.to_string(),
+            None => String::from_utf8_lossy(&inner.state.retention).into_owned(),
+        }
+    }
+
+    /// Sets the retention rule, durably. It is applied within ten minutes.
+    ///
+    /// # Errors
+    /// [`Error::BadRule`]; those of a sync.
+    pub fn set_retention(&self, rule: &str) -> Result<()> {
+        let value = if rule == "default" { String::new() } else { Retention::parse(rule)?.to_string() };
+        let mut inner = self.room_to_remove()?;
+        inner.log(&Record::Retention { value: value.as_bytes() }, self.clock.monotonic_nanos())?;
+        drop(inner);
+        self.sync_received(false)
+    }
+
+    /// A checkpoint is in use, for instance mounted: retention leaves it alone.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when it is not kept.
+    pub fn hold_checkpoint(&self, cno: Cno) -> Result<()> {
+        let mut inner = self.lock();
+        if !inner.state.kept.contains_key(&cno) {
+            return Err(Error::Stale);
+        }
+        *inner.held.entry(cno).or_default() += 1;
+        Ok(())
+    }
+
+    /// A use of a checkpoint has ended.
+    pub fn let_checkpoint_go(&self, cno: Cno) {
+        let mut inner = self.lock();
+        if let Some(uses) = inner.held.get_mut(&cno) {
+            *uses -= 1;
+            if *uses == 0 {
+                inner.held.remove(&cno);
+            }
+        }
+    }
+
+    /// Lets go what the rule does not keep, now and then.
+    pub(super) fn thin(&self, now: u64) -> Result<()> {
+        let mut inner = self.lock();
+        if now.saturating_sub(inner.thinned_at) < THIN_NANOS {
+            return Ok(());
+        }
+        inner.thinned_at = now;
+        let Some(rule) = inner.retention() else { return Ok(()) };
+        let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
+        let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno);
+        let kept: Vec<Kept> = inner
+            .state
+            .kept
+            .iter()
+            .map(|(cno, c)| Kept {
+                cno: *cno,
+                moment: Moment { wall: c.wall.0, mounted: c.mounted_nanos },
+                held: c.is_named() || held(&inner, cno),
+            })
+            .collect();
+        drop(inner);
+        let drops = rule.drops(moment, &kept);
+        for cnos in drops.chunks(CNOS_MAX) {
+            let mut inner = self.room_to_remove()?;
+            // Meanwhile one may have got a name, a use, or gone.
+            let free = |cno: &&Cno| inner.state.kept.get(cno).is_some_and(|c| !c.is_named()) && !held(&inner, cno);
+            let cnos: Vec<Cno> = cnos.iter().filter(free).copied().collect();
+            if !cnos.is_empty() {
+                inner.log(&Record::DropCheckpoints { cnos }, now)?;
+                inner.sweep_wanted = true;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,400 @@
+//! Scrubbing: everything on the device is read and verified while the volume
+//! is in use, and what has a second copy is mended.
+//!
+//! It goes in steps, so that the caller decides how fast and how long. Between
+//! and within steps the volume changes: whatever seems damaged counts only if
+//! the index still points to it once it has been read again.
+//!
+//! Invariants
+//! 1. Nothing is written but by index checkpoints: a node with a damaged copy
+//!    becomes dirty and is written anew, in both copies, elsewhere.
+//! 2. No lock is held while the device is read.
+
+use super::{Fs, Inner};
+use crate::check::path_of;
+use crate::index::{NodeAt, NodeCache, Tree};
+use crate::storage::{SlotState, probe_storage};
+use crate::{Error, Result};
+use nenrin_format::items::Extent;
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::{self, TreeId};
+use nenrin_format::superblock::SLOTS_PER_AREA;
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+/// Nodes looked at under one clone of a tree.
+const NODES_AT_ONCE: usize = 64;
+/// Extents verified under one clone of a tree.
+const EXTENTS_AT_ONCE: usize = 64;
+/// Findings that are told one by one; more are only counted.
+const FINDINGS_MAX: usize = 1000;
+
+/// What scrubbing found, so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// Index nodes verified, in both copies.
+    pub nodes: u64,
+    /// Blocks of content verified.
+    pub blocks: u64,
+    /// Copies of index nodes, roots and superblock slots that were damaged.
+    pub copies_damaged: u64,
+    /// Of these, those that were written anew.
+    pub copies_mended: u64,
+    /// Index nodes of which no copy is left.
+    pub nodes_lost: u64,
+    /// Extents of content that are damaged: there is no second copy of them.
+    pub extents_damaged: u64,
+    /// What is damaged and could not be mended, at most 1,000 of it.
+    pub findings: Vec<ScrubFinding>,
+}
+
+impl ScrubReport {
+    /// Damage is left that cannot be mended.
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        self.nodes_lost + self.extents_damaged > 0 || self.copies_mended < self.copies_damaged
+    }
+}
+
+/// One thing that is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubFinding {
+    /// What is damaged, and how.
+    pub text: String,
+    /// The inode whose content it is.
+    pub ino: Option<Ino>,
+    /// A path of it.
+    pub path: Option<Vec<u8>>,
+    /// Offset in the file, in bytes.
+    pub offset: Option<u64>,
+    /// Where on the volume.
+    pub addr: Addr,
+}
+
+enum Stage {
+    Roots,
+    Nodes(TreeId),
+    Content(TreeId),
+    Mend,
+}
+
+/// A scrub under way. It holds nothing of the volume.
+pub struct Scrub {
+    stages: VecDeque<Stage>,
+    from: Key,
+    /// Copies found damaged that the next index checkpoint writes anew.
+    touched: u64,
+    /// Damaged copies of roots and slots: the next roots replace them.
+    roots_damaged: u64,
+    bytes: u64,
+    bytes_expected: u64,
+    report: ScrubReport,
+}
+
+impl Scrub {
+    /// What was found so far.
+    #[must_use]
+    pub fn report(&self) -> &ScrubReport {
+        &self.report
+    }
+    /// Whether everything was looked at.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.stages.is_empty()
+    }
+    /// Bytes read so far, and about how many it will be.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.bytes, self.bytes_expected.max(self.bytes))
+    }
+
+    fn next_stage(&mut self) {
+        self.stages.pop_front();
+        self.from = super::background::first_key();
+    }
+
+    fn note(&mut self, finding: ScrubFinding) {
+        if self.report.findings.len() < FINDINGS_MAX {
+            self.report.findings.push(finding);
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn tree(&self, id: TreeId) -> Option<&Tree> {
+        match id {
+            TreeId::LIVE => Some(&self.state.live),
+            TreeId::SPACE => Some(&self.state.space),
+            id => self.state.history.iter().map(|t| &t.tree).find(|t| t.id() == id),
+        }
+    }
+}
+
+impl Fs {
+    /// Begins to scrub; nothing is read yet.
+    #[must_use]
+    pub fn scrub(&self) -> Scrub {
+        let inner = self.lock();
+        let history: Vec<TreeId> = inner.state.history.iter().map(|t| t.tree.id()).collect();
+        let trees = || [TreeId::LIVE, TreeId::SPACE].into_iter().chain(history.iter().copied());
+        let contents = trees().filter(|t| *t != TreeId::SPACE);
+        let stages = [Stage::Roots].into_iter().chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
+        let nodes: u64 = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).sum();
+        let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
+        Scrub {
+            stages: stages.chain([Stage::Mend]).collect(),
+            from: super::background::first_key(),
+            touched: 0,
+            roots_damaged: 0,
+            bytes: 0,
+            bytes_expected: nodes * 2 * NODE_BYTES as u64 + blocks * BLOCK_BYTES as u64,
+            report: ScrubReport::default(),
+        }
+    }
+
+    /// Reads and verifies about `bytes` more bytes.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] and the like when mending needs to write and cannot;
+    /// what cannot be read is no error but a finding.
+    pub fn scrub_step(&self, scrub: &mut Scrub, bytes: u64) -> Result<()> {
+        let end = scrub.bytes.saturating_add(bytes);
+        while scrub.bytes < end {
+            match scrub.stages.front() {
+                None => return Ok(()),
+                Some(Stage::Roots) => {
+                    scrub.roots_damaged = self.damaged_roots()?;
+                    scrub.report.copies_damaged += scrub.roots_damaged;
+                    scrub.next_stage();
+                }
+                Some(Stage::Nodes(tree)) => {
+                    let tree = *tree;
+                    self.scrub_nodes(scrub, tree)?;
+                }
+                Some(Stage::Content(tree)) => {
+                    let tree = *tree;
+                    self.scrub_content(scrub, tree)?;
+                }
+                Some(Stage::Mend) => {
+                    self.mend(scrub)?;
+                    scrub.next_stage();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_mend(&self) -> bool {
+        !self.options.read_only && self.lock().check_alive().is_ok()
+    }
+
+    /// Damaged superblock slots, and damaged copies of the root that counts.
+    fn damaged_roots(&self) -> Result<u64> {
+        let mut damaged = 0;
+        // Slots are written in turn: with the lock let go, one can be half written now and whole later.
+        for attempt in 0..3 {
+            let superblock = self.lock().superblock.clone();
+            let probe = probe_storage(&self.storage)?;
+            let all_used = superblock.generation.0 >= SLOTS_PER_AREA;
+            let bad = |s: &SlotState| match s {
+                SlotState::Valid(_) => false,
+                SlotState::Empty => all_used,
+                SlotState::Invalid(_) => true,
+            };
+            damaged = probe.slots.iter().filter(|(_, s)| bad(s)).count() as u64;
+            for (_, addr, crc) in &superblock.root {
+                let intact = self.storage.read_summary(*addr).is_ok_and(|b| summary_crc(&b) == Some(*crc));
+                damaged += u64::from(!intact);
+            }
+            if damaged == 0 || attempt == 2 || self.lock().superblock.generation == superblock.generation {
+                break;
+            }
+        }
+        Ok(damaged)
+    }
+
+    fn scrub_nodes(&self, scrub: &mut Scrub, id: TreeId) -> Result<()> {
+        let inner = self.lock();
+        // A history tree may have been merged away meanwhile.
+        let Some(tree) = inner.tree(id).cloned() else {
+            scrub.next_stage();
+            return Ok(());
+        };
+        let cache = inner.state.cache.clone();
+        drop(inner);
+        let mut nodes = Vec::new();
+        let go_on = tree.nodes_from(&cache, &scrub.from, NODES_AT_ONCE, &mut nodes)?;
+        drop(tree);
+        for n in &nodes {
+            let damaged = self.damaged_copies(n);
+            scrub.report.nodes += 1;
+            scrub.bytes += 2 * NODE_BYTES as u64;
+            if !damaged.is_empty() {
+                self.node_is_damaged(scrub, id, n)?;
+            }
+        }
+        match go_on {
+            Some(key) => scrub.from = key,
+            None => scrub.next_stage(),
+        }
+        Ok(())
+    }
+
+    fn damaged_copies(&self, n: &NodeAt) -> Vec<Addr> {
+        let intact = |addr: &Addr| match self.storage.read(*addr, NODE_BLOCKS) {
+            Ok(bytes) => node::stored_crc(&bytes) == Some(n.ptr.crc) && node::verify(&bytes),
+            Err(_) => false,
+        };
+        n.ptr.copies.into_iter().filter(|addr| !intact(addr)).collect()
+    }
+
+    /// A copy of a node did not verify: if the tree still has that node, and
+    /// reading again does not help, the node is to be written anew.
+    fn node_is_damaged(&self, scrub: &mut Scrub, id: TreeId, n: &NodeAt) -> Result<()> {
+        let damaged = self.damaged_copies(n);
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let may_mend = self.may_mend();
+        let mut inner = self.lock();
+        let state = &mut inner.state;
+        let cache = state.cache.clone();
+        let tree = match id {
+            TreeId::LIVE => Some(&mut state.live),
+            TreeId::SPACE => Some(&mut state.space),
+            id => state.history.iter_mut().map(|t| &mut t.tree).find(|t| t.id() == id),
+        };
+        let Some(tree) = tree else { return Ok(()) };
+        if !tree.is_at(&cache, n.level, &n.key, &n.ptr)? {
+            return Ok(());
+        }
+        scrub.report.copies_damaged += damaged.len() as u64;
+        let touched = may_mend && matches!(tree.touch(&cache, n.level, &n.key, n.ptr.copies[0]), Ok(true));
+        drop(inner);
+        if touched {
+            scrub.touched += damaged.len() as u64;
+        } else {
+            let lost = damaged.len() == n.ptr.copies.len();
+            scrub.report.nodes_lost += u64::from(lost);
+            let what = if lost { "both copies of an index node are" } else { "a copy of an index node is" };
+            let text = format!("tree {}, level {}: {what} damaged", id.0, n.level);
+            scrub.note(ScrubFinding { text, ino: None, path: None, offset: None, addr: damaged[0] });
+        }
+        Ok(())
+    }
+
+    fn scrub_content(&self, scrub: &mut Scrub, id: TreeId) -> Result<()> {
+        let inner = self.lock();
+        let Some(tree) = inner.tree(id).cloned() else {
+            scrub.next_stage();
+            return Ok(());
+        };
+        let cache = inner.state.cache.clone();
+        drop(inner);
+        let mut extents: Vec<(Key, Extent)> = Vec::new();
+        let mut next = None;
+        let scanned = tree.scan(&cache, &scrub.from, &super::cleaning::last_key(), &mut |k, v| {
+            if extents.len() == EXTENTS_AT_ONCE {
+                next = Some(*k);
+                return ControlFlow::Break(());
+            }
+            if k.kind == Kind::Extent {
+                if let Ok(e) = Extent::decode(v) {
+                    extents.extend((!e.is_unwritten()).then_some((*k, e)));
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        // A leaf that is lost was noted with the nodes: go on with the one behind it.
+        if scanned.is_err() {
+            next = leaf_behind(&tree, &cache, extents.last().map_or(&scrub.from, |(k, _)| k));
+        }
+        drop(tree);
+        for (key, extent) in &extents {
+            scrub.report.blocks += u64::from(extent.blocks);
+            scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
+            if self.verify_extent(extent).is_err() {
+                self.extent_is_damaged(scrub, id, key, extent)?;
+            }
+        }
+        match next {
+            Some(key) => scrub.from = key,
+            None => scrub.next_stage(),
+        }
+        Ok(())
+    }
+
+    fn verify_extent(&self, e: &Extent) -> Result<()> {
+        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
+        let bytes = self.storage.read(first, e.lead + e.blocks + e.tail)?;
+        super::verify(e, &bytes)
+    }
+
+    fn extent_is_damaged(&self, scrub: &mut Scrub, id: TreeId, key: &Key, extent: &Extent) -> Result<()> {
+        let Err(why) = self.verify_extent(extent) else { return Ok(()) };
+        let inner = self.lock();
+        // Content on its way to the device is in memory; it may also have been moved or removed.
+        let current = match inner.tree(id) {
+            Some(tree) => tree.get(&inner.state.cache, key)?,
+            None => None,
+        };
+        let same = current.and_then(|v| Extent::decode(&v).ok()).is_some_and(|e| e == *extent);
+        if !same || inner.in_flight(extent).is_some() {
+            return Ok(());
+        }
+        let addr = if let Error::Damaged(addr, _) = why { addr } else { extent.addr };
+        let block = (addr.0.saturating_sub(extent.addr.0)).min(u64::from(extent.blocks.saturating_sub(1)));
+        let past = if key.death > 0 { format!(", as it was before checkpoint {}", key.death) } else { String::new() };
+        let ino = Ino(key.ino);
+        let finding = ScrubFinding {
+            text: format!("content is damaged{past}: {why}"),
+            ino: Some(ino),
+            path: path_of(&inner.state, ino),
+            offset: Some((key.off + block) * BLOCK_BYTES as u64),
+            addr,
+        };
+        drop(inner);
+        scrub.report.extents_damaged += 1;
+        scrub.note(finding);
+        Ok(())
+    }
+
+    /// Writes anew what has a second copy.
+    fn mend(&self, scrub: &mut Scrub) -> Result<()> {
+        if scrub.touched + scrub.roots_damaged == 0 || !self.may_mend() {
+            return Ok(());
+        }
+        self.index_checkpoint(false)?;
+        scrub.report.copies_mended += scrub.touched;
+        // Each new root replaces one slot and both copies of the root before.
+        let mut left = scrub.roots_damaged;
+        for _ in 0..SLOTS_PER_AREA {
+            if left == 0 {
+                break;
+            }
+            self.index_checkpoint(false)?;
+            left = self.damaged_roots()?;
+        }
+        scrub.report.copies_mended += scrub.roots_damaged.saturating_sub(left);
+        Ok(())
+    }
+}
+
+/// Where the next leaf on the device begins.
+fn leaf_behind(tree: &Tree, cache: &NodeCache, key: &Key) -> Option<Key> {
+    let mut from = *key;
+    loop {
+        let mut nodes = Vec::new();
+        let go_on = tree.nodes_from(cache, &from, NODES_AT_ONCE, &mut nodes).ok()?;
+        if let Some(leaf) = nodes.iter().find(|n| n.level == 0 && n.key > *key) {
+            return Some(leaf.key);
+        }
+        from = go_on?;
+    }
+}
+
+/// Checksum that the summary at the start of a partial carries.
+fn summary_crc(bytes: &[u8]) -> Option<u32> {
+    nenrin_format::partial::Header::decode(bytes).ok().map(|s| s.crc)
+}

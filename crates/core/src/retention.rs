@@ -1,0 +1,299 @@
+//! Which unnamed checkpoints are kept, and how old they count as.
+//!
+//! A rule is a ladder: up to each age, one checkpoint in so much time is kept;
+//! beyond the last age, none. Named checkpoints are outside of it.
+//!
+//! Ages come from two clocks. Mounted time never jumps but stands still while
+//! the volume is not mounted; wall time goes on but may jump. So an age is at
+//! least the mounted time since, and of what wall time adds, only pauses of up
+//! to a day are believed before the clock has been consistent for a day of
+//! mounted time: a jump of the clock drops nothing for that long.
+
+use crate::{Error, Result};
+use nenrin_format::Cno;
+use std::fmt;
+
+const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+/// Units as written: M and Y are 30 and 365 days.
+const UNITS: [(char, u64); 7] =
+    [('s', SECOND), ('m', MINUTE), ('h', HOUR), ('d', DAY), ('w', 7 * DAY), ('M', 30 * DAY), ('Y', 365 * DAY)];
+/// Longest rule in bytes.
+const TEXT_BYTES_MAX: usize = 1000;
+/// Most steps of a rule.
+const STEPS_MAX: usize = 32;
+
+/// One rung: up to age `upto`, one checkpoint in `every`; nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    /// `u64::MAX` for ever.
+    upto: u64,
+    /// 0 for all.
+    every: u64,
+}
+
+/// A retention rule, written like `1h:all 1d:10m 7d:1h 30d:1d`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retention {
+    steps: Vec<Step>,
+}
+
+impl Default for Retention {
+    /// All for an hour, one in 10 minutes for a day, hourly for a week, daily for 30 days.
+    fn default() -> Self {
+        let step = |upto, every| Step { upto, every };
+        Self { steps: vec![step(HOUR, 0), step(DAY, 10 * MINUTE), step(7 * DAY, HOUR), step(30 * DAY, DAY)] }
+    }
+}
+
+/// When a checkpoint was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Wall time in nanoseconds.
+    pub wall: i64,
+    /// Nanoseconds that the volume had been mounted for.
+    pub mounted: u64,
+}
+
+/// A kept checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Its number.
+    pub cno: Cno,
+    /// When it was cut.
+    pub moment: Moment,
+    /// It has a name, or somebody uses it.
+    pub held: bool,
+}
+
+impl Retention {
+    /// Reads a rule.
+    ///
+    /// # Errors
+    /// [`Error::BadRule`]: one line that says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = |why: String| Error::BadRule(format!("{why}; a rule is like 1h:all 1d:10m 30d:1d"));
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(bad(format!("the rule has more than {TEXT_BYTES_MAX} bytes")));
+        }
+        let mut steps: Vec<Step> = Vec::new();
+        for word in text.split_whitespace() {
+            let (upto, every) = word.split_once(':').ok_or_else(|| bad(format!("{word:?} has no colon")))?;
+            let span = |s: &str| period(s).ok_or_else(|| bad(format!("{s:?} is no period such as 30s, 10m, 1h, 7d")));
+            let step = Step {
+                upto: if upto == "forever" { u64::MAX } else { span(upto)? },
+                every: if every == "all" { 0 } else { span(every)? },
+            };
+            if steps.last().is_some_and(|last| last.upto >= step.upto || last.every > step.every) {
+                return Err(bad(format!("{word:?} does not reach further, and no finer, than what is before it")));
+            }
+            steps.push(step);
+        }
+        match steps.len() {
+            0 => Err(bad("the rule is empty".into())),
+            1..=STEPS_MAX => Ok(Self { steps }),
+            _ => Err(bad(format!("the rule has more than {STEPS_MAX} steps"))),
+        }
+    }
+
+    /// The checkpoints that the rule does not keep. `kept` is in the order of their numbers.
+    #[must_use]
+    pub fn drops(&self, now: Moment, kept: &[Kept]) -> Vec<Cno> {
+        let mut out = Vec::new();
+        // The oldest in each stretch of time stays, so that what a coarser step keeps is among what a finer one did.
+        let mut stretch: Option<(u64, i64)> = None;
+        for (k, age) in kept.iter().zip(ages(now, kept)) {
+            if k.held {
+                continue;
+            }
+            let Some(step) = self.steps.iter().find(|s| age <= s.upto) else {
+                out.push(k.cno);
+                continue;
+            };
+            if step.every == 0 {
+                continue;
+            }
+            let this = (step.every, k.moment.wall.div_euclid(step.every as i64));
+            if stretch == Some(this) {
+                out.push(k.cno);
+            }
+            stretch = Some(this);
+        }
+        out
+    }
+}
+
+impl fmt::Display for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, s) in self.steps.iter().enumerate() {
+            let space = if i > 0 { " " } else { "" };
+            let upto = if s.upto == u64::MAX { "forever".to_owned() } else { show_period(s.upto) };
+            let every = if s.every == 0 { "all".to_owned() } else { show_period(s.every) };
+            write!(f, "{space}{upto}:{every}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds of `10m`.
+fn period(text: &str) -> Option<u64> {
+    let unit = text.chars().last()?;
+    let (_, nanos) = UNITS.iter().find(|(u, _)| *u == unit)?;
+    let number = text.strip_suffix(unit)?;
+    let number: u64 = number.bytes().all(|b| b.is_ascii_digit()).then(|| number.parse().ok())??;
+    number.checked_mul(*nanos).filter(|n| *n > 0 && *n < i64::MAX as u64)
+}
+
+fn show_period(nanos: u64) -> String {
+    // Weeks, months and years are written in days: they say what they are.
+    let (unit, size) = UNITS[..4].iter().rev().find(|(_, n)| nanos % n == 0).unwrap_or(&UNITS[0]);
+    format!("{}{unit}", nanos / size)
+}
+
+/// How old each counts as, in nanoseconds: see the module.
+fn ages(now: Moment, kept: &[Kept]) -> Vec<u64> {
+    let mounted = |m: Moment| now.mounted.saturating_sub(m.mounted);
+    let by_wall = |m: Moment| u64::try_from(i128::from(now.wall) - i128::from(m.wall)).unwrap_or(0);
+    let a_day_ago = kept.iter().rev().find(|k| mounted(k.moment) >= DAY).map(|k| k.moment);
+    let consistent = a_day_ago.is_some_and(|m| by_wall(m) >= mounted(m) && by_wall(m) - mounted(m) <= DAY);
+    let mut ages = vec![0; kept.len()];
+    let (mut later, mut pauses) = (now, 0u64);
+    for (k, age) in kept.iter().zip(&mut ages).rev() {
+        let m = k.moment;
+        let wall = i128::from(later.wall) - i128::from(m.wall);
+        let pause = wall - i128::from(later.mounted.saturating_sub(m.mounted));
+        let believed = (0..=i128::from(DAY)).contains(&pause);
+        pauses = pauses.saturating_add(if believed { pause as u64 } else { 0 });
+        let most = if consistent { by_wall(m) } else { mounted(m).saturating_add(pauses) };
+        *age = by_wall(m).min(most).max(mounted(m));
+        later = m;
+    }
+    // None is older than those cut before it, whatever its stamp says.
+    let mut oldest = u64::MAX;
+    for age in &mut ages {
+        oldest = oldest.min(*age);
+        *age = oldest;
+    }
+    ages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YEAR: u64 = 365 * DAY;
+
+    fn kept(moments: impl IntoIterator<Item = (u64, u64)>) -> Vec<Kept> {
+        let kept = |(i, (wall, mounted)): (usize, (u64, u64))| Kept {
+            cno: Cno(i as u64 + 1),
+            moment: Moment { wall: wall as i64, mounted },
+            held: false,
+        };
+        moments.into_iter().enumerate().map(kept).collect()
+    }
+    fn now(wall: u64, mounted: u64) -> Moment {
+        Moment { wall: wall as i64, mounted }
+    }
+    fn left(all: &[Kept], dropped: &[Cno]) -> Vec<Kept> {
+        all.iter().filter(|k| !dropped.contains(&k.cno)).copied().collect()
+    }
+
+    #[test]
+    fn rules_are_read_and_written() {
+        for text in ["1h:all 1d:10m 7d:1h 30d:1d", "forever:all", "90s:all forever:1d"] {
+            assert_eq!(Retention::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Retention::default().to_string(), "1h:all 1d:10m 7d:1h 30d:1d");
+        assert_eq!(Retention::parse("1w:1h").unwrap().to_string(), "7d:1h");
+        for text in ["", "1h", "1h:", "h:all", "1h:all 1h:1m", "1d:1h 7d:1m", "1h:0m", "-1h:all", "9999999999Y:all"] {
+            let Err(Error::BadRule(why)) = Retention::parse(text) else { panic!("{text:?} was taken") };
+            assert!(why.contains("a rule is like"), "{why}");
+        }
+    }
+
+    /// A checkpoint every 5 seconds for 40 days leaves what the rule says, and thinning often leaves
+    /// as much as thinning once.
+    #[test]
+    fn the_ladder_leaves_what_it_says() {
+        let rule = Retention::default();
+        let start = 1000 * DAY;
+        let every = 60 * SECOND;
+        let all = kept((0..40 * DAY / every).map(|i| (start + i * every, i * every)));
+        let end = now(start + 40 * DAY, 40 * DAY);
+        let once = left(&all, &rule.drops(end, &all));
+        let count = |from: u64, to: u64| {
+            once.iter().filter(|k| (from..to).contains(&(end.mounted - k.moment.mounted))).count() as u64
+        };
+        assert_eq!(count(0, HOUR), 59);
+        assert!((23 * 6 - 1..=23 * 6 + 1).contains(&count(HOUR, DAY)), "{}", count(HOUR, DAY));
+        assert!((6 * 24 - 1..=6 * 24 + 1).contains(&count(DAY, 7 * DAY)));
+        assert!((22..=24).contains(&count(7 * DAY, 30 * DAY + 1)));
+        assert_eq!(count(30 * DAY + 1, YEAR), 0);
+        let mut often: Vec<Kept> = Vec::new();
+        for (i, k) in all.iter().enumerate() {
+            often.push(*k);
+            if i % 30 == 0 || i + 1 == all.len() {
+                let at = if i + 1 == all.len() { end } else { k.moment };
+                let dropped = rule.drops(at, &often);
+                often = left(&often, &dropped);
+            }
+        }
+        assert!(often.len().abs_diff(once.len()) <= 4, "{} and {}", often.len(), once.len());
+    }
+
+    #[test]
+    fn what_is_held_stays() {
+        let mut all = kept((0..10).map(|i| (i * SECOND, i * SECOND)));
+        all[3].held = true;
+        let dropped = Retention::default().drops(now(100 * DAY, 100 * DAY), &all);
+        assert_eq!(dropped.len(), 9);
+        assert!(!dropped.contains(&Cno(4)));
+    }
+
+    /// A clock that jumps forward, and is seen as right from then on, drops nothing for a day of mounted time.
+    #[test]
+    fn a_jump_forward_drops_nothing_for_a_day() {
+        let start = 1000 * DAY;
+        let rule = Retention::default();
+        let before: Vec<(u64, u64)> = (0..600).map(|i| (start + i * 5 * SECOND, i * 5 * SECOND)).collect();
+        for hours in 0..23 {
+            // Cut on, hourly, by the clock that jumped.
+            let mounted = HOUR + hours * HOUR;
+            let after = (0..=hours).map(|h| (start + YEAR + h * HOUR, 3000 * SECOND + h * HOUR));
+            let all = kept(before.iter().copied().chain(after));
+            let at = now(start + YEAR + mounted, mounted);
+            let past_the_day = all.iter().filter(|k| at.mounted - k.moment.mounted > DAY).count();
+            let dropped = rule.drops(at, &all);
+            // Thinned to one in ten minutes as time has passed, but not gone.
+            assert!(all.len() - dropped.len() >= 5 + past_the_day, "{hours} h: {} of {}", dropped.len(), all.len());
+        }
+    }
+
+    #[test]
+    fn a_clock_set_back_makes_nothing_older() {
+        let start = 1000 * DAY;
+        let mut moments: Vec<(u64, u64)> = (0..100).map(|i| (start + i * 5 * SECOND, i * 5 * SECOND)).collect();
+        // A year back for a while, then right again.
+        moments.extend((100..200).map(|i| (start - YEAR + i * 5 * SECOND, i * 5 * SECOND)));
+        moments.extend((200..300).map(|i| (start + i * 5 * SECOND, i * 5 * SECOND)));
+        let all = kept(moments);
+        let end = 300 * 5 * SECOND;
+        assert_eq!(Retention::default().drops(now(start + end, end), &all), []);
+        // Also while it is wrong.
+        assert_eq!(Retention::default().drops(now(start - YEAR + 1000 * SECOND, 1000 * SECOND), &all[..200]), []);
+    }
+
+    /// A volume that is used for some hours every day ages by days.
+    #[test]
+    fn pauses_count() {
+        let start = 1000 * DAY;
+        let all =
+            kept((0..40u64).flat_map(|d| (0..8).map(move |h| (start + d * DAY + h * HOUR, d * 8 * HOUR + h * HOUR))));
+        let at = now(start + 40 * DAY, 40 * 8 * HOUR);
+        let rest = left(&all, &Retention::default().drops(at, &all));
+        let oldest = at.wall - rest[0].moment.wall;
+        assert!((29 * DAY..=31 * DAY).contains(&(oldest as u64)), "{}", oldest as u64 / DAY);
+    }
+}

@@ -1,0 +1,76 @@
+//! The retention rule at work on a volume.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+mod common;
+
+use common::{World, file};
+use nenrin_core::format::{Cno, Ino};
+use nenrin_core::{At, Error, Fs, MountOptions};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Uses the volume for some hours, a checkpoint a minute.
+fn use_it(w: &World, fs: &Fs, hours: u64) {
+    let f = match fs.lookup(At::Live, Ino::ROOT, b"f") {
+        Ok(f) => f,
+        Err(_) => fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap(),
+    };
+    for minute in 0..hours * 60 {
+        fs.write(f.ino, 0, &minute.to_le_bytes(), 0).unwrap();
+        w.pass(60 * SECOND);
+        fs.tick().unwrap();
+    }
+    for _ in 0..20 {
+        fs.tick().unwrap();
+    }
+}
+
+fn open(w: &World) -> std::sync::Arc<Fs> {
+    w.open_with(MountOptions { checkpoint_nanos: 50 * SECOND, ..MountOptions::default() })
+}
+
+#[test]
+fn old_checkpoints_are_thinned_and_what_they_saw_is_freed() {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    use_it(&w, &fs, 1);
+    let named = fs.checkpoint_create(Some(b"kept")).unwrap();
+    let held = fs.checkpoint_create(None).unwrap();
+    fs.hold_checkpoint(held.cno).unwrap();
+    use_it(&w, &fs, 9);
+    let kept = fs.checkpoints();
+    // 60 of the last hour, 6 in each hour before, and what waits for the next thinning.
+    assert!((60 + 9 * 6..60 + 9 * 6 + 20).contains(&kept.len()), "{}", kept.len());
+    assert!(kept.iter().any(|c| c.cno == named.cno) && kept.iter().any(|c| c.cno == held.cno));
+    // Past states that were kept are what they were.
+    let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap();
+    for c in &kept {
+        assert_eq!(fs.read(At::Past(c.cno), f.ino, 0, 8).unwrap().len(), 8, "{}", c.cno);
+    }
+    fs.let_checkpoint_go(held.cno);
+    fs.set_retention("10m:all").unwrap();
+    use_it(&w, &fs, 1);
+    let kept = fs.checkpoints();
+    assert!(kept.len() < 25, "{}", kept.len());
+    assert!(kept.iter().all(|c| c.cno != held.cno) && kept.iter().any(|c| c.cno == named.cno));
+    assert!(matches!(fs.read(At::Past(held.cno), f.ino, 0, 8), Err(Error::Stale)));
+}
+
+#[test]
+fn the_rule_is_the_volumes_own() {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    assert_eq!(fs.retention(), "1h:all 1d:10m 7d:1h 30d:1d");
+    assert!(matches!(fs.set_retention("1h:sometimes"), Err(Error::BadRule(_))));
+    fs.set_retention("2h:all forever:1d").unwrap();
+    // A crash: the record alone must do.
+    drop(fs);
+    let fs = open(&w);
+    assert_eq!(fs.retention(), "2h:all forever:1d");
+    fs.close().unwrap();
+    let fs = open(&w);
+    assert_eq!(fs.retention(), "2h:all forever:1d");
+    fs.set_retention("default").unwrap();
+    assert_eq!(fs.retention(), "1h:all 1d:10m 7d:1h 30d:1d");
+    assert!(matches!(fs.hold_checkpoint(Cno(99)), Err(Error::Stale)));
+}

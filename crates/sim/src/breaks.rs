@@ -1,0 +1,161 @@
+//! The hunt for deliberate breaks: for each thing that a promise rests on, the
+//! kind of test that defends it is run with that thing taken away, and must
+//! fail. A test that never fails proves nothing.
+
+use crate::cli::Core;
+use crate::config::Config;
+use crate::driver::{Failure, Plan, Tally, record};
+use crate::fault::{FaultPlan, run_with_fault};
+use crate::flip;
+use crate::life;
+use crate::scenario::Scenario;
+use crate::workload::Profile;
+use nenrin_core::breaks::{self, Break};
+use nenrin_core::{Barrier, Order};
+use nenrin_device::OpKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How a break is hunted.
+#[derive(Clone, Copy, Debug)]
+enum Hunt {
+    /// Power cuts in random workloads of a kind.
+    Cuts(Profile),
+    /// Power cuts in a named scenario.
+    Scenario(Scenario),
+    /// Requests of this kind that fail.
+    Faults(OpKind),
+    /// Bits that flip.
+    Flips,
+    /// A write of an earlier life that lands late.
+    LateWrite,
+}
+
+/// A break, what it breaks, and how that is noticed.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    what: Break,
+    /// The promises that rest on it.
+    pub promises: &'static str,
+    hunt: Hunt,
+}
+
+/// How a break was noticed.
+#[derive(Clone, Debug)]
+pub struct Noticed {
+    /// Crash images, flips or runs with a fault until then.
+    pub images: u64,
+    /// What was said.
+    pub what: String,
+}
+
+/// Seeds after which a hunt gives up.
+const SEEDS_MAX: u64 = 400;
+
+const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
+    Trial { what, promises, hunt }
+}
+
+/// Every break. Those of numbers on the device belong to the tests of hostile bytes.
+pub const TRIALS: [Trial; 21] = [
+    trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
+    trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
+    trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
+    trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),
+    trial(Break::PastHole, "P2", Hunt::Cuts(Profile::General)),
+    trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Content)),
+    trial(Break::TornPayload, "P2", Hunt::Cuts(Profile::Content)),
+    trial(Break::ForgetEpoch, "P2", Hunt::LateWrite),
+    trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
+    trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
+    trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
+    trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
+    trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
+    trial(Break::NoVerify, "P4", Hunt::Flips),
+    trial(Break::OneCopy, "P4", Hunt::Flips),
+    trial(Break::DamageIsEnd, "P4", Hunt::Flips),
+    trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
+    trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
+    trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
+    trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
+    trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
+];
+
+impl Trial {
+    /// The break's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{:?}", self.what)
+    }
+
+    /// Hunts the break; first that nothing is found without it, in as many images.
+    ///
+    /// # Errors
+    /// When it goes unnoticed, or something is found without it.
+    pub fn run(&self) -> Result<Noticed, String> {
+        let mut tally = Tally::default();
+        let broken = breaks::with(self.what, || self.hunt(SEEDS_MAX, &mut tally));
+        let Some((seed, what)) = broken else {
+            return Err(format!("went unnoticed in {} images of {SEEDS_MAX} seeds", tally.images));
+        };
+        if let Some((seed, what)) = self.hunt(seed + 1, &mut Tally::default()) {
+            return Err(format!("seed {seed} fails without it: {what}"));
+        }
+        Ok(Noticed { images: tally.images, what })
+    }
+
+    /// The first seed below `seeds` that notices something, and what.
+    fn hunt(&self, seeds: u64, tally: &mut Tally) -> Option<(u64, String)> {
+        for seed in 0..seeds {
+            let result = catch_unwind(AssertUnwindSafe(|| self.seed(seed, tally)));
+            let what = match result {
+                Ok(Ok(())) => continue,
+                Ok(Err(failure)) => failure.what,
+                Err(_) => "a panic".to_owned(),
+            };
+            return Some((seed, what.lines().next().unwrap_or_default().chars().take(110).collect()));
+        }
+        None
+    }
+
+    fn seed(&self, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
+        let base = Config { barrier: Barrier::Sync, order: Order::Relaxed, ..Config::of_seed(seed) };
+        let base = Config { steps: base.steps.min(200), ..base };
+        let plan = Plan { images_max: 400, ..Plan::default() };
+        match self.hunt {
+            Hunt::Cuts(profile) => {
+                let steps = if profile == Profile::Fill { 300 } else { base.steps };
+                let config = Config { profile: Some(profile), steps, ..base };
+                record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
+            }
+            Hunt::Scenario(scenario) => {
+                let config = Config { scenario: Some(scenario), remounts: false, ..base };
+                record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
+            }
+            Hunt::Faults(kind) => {
+                let number = 1 + seed % 40;
+                let fault = FaultPlan { kind, number, for_good: false };
+                tally.images += 1;
+                run_with_fault::<Core>(&base, fault, tally).map(drop)
+            }
+            Hunt::Flips => flip::flip_all::<Core>(&Config { remounts: false, ..base }, tally),
+            Hunt::LateWrite => {
+                tally.images += 1;
+                life::late_write(seed)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_break_is_noticed() {
+        std::panic::set_hook(Box::new(|_| {}));
+        let unnoticed: Vec<String> =
+            TRIALS.iter().filter_map(|t| t.run().err().map(|e| format!("{}: {e}", t.name()))).collect();
+        drop(std::panic::take_hook());
+        assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
+    }
+}

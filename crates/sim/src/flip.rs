@@ -1,0 +1,175 @@
+//! Rot: one bit of one block flips, in every block in turn, and the volume is
+//! mounted and read (promise P4). What is found is the state without the flip,
+//! or an error, or an older state together with the report of damage; never
+//! other bytes, and never an older state without a word. What has a second copy
+//! (root slots, root partials, index nodes) is mended: there a flip changes nothing.
+
+use crate::config::Config;
+use crate::driver::{Failure, Tally};
+use crate::hash;
+use crate::ops::Op;
+use crate::oracle::{self, Rules};
+use crate::prng::Prng;
+use crate::run::Run;
+use crate::subject::Subject;
+use crate::walk::{Found, walk};
+use nenrin_core::{At, Barrier, MountOptions};
+use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, Fault, Faulty, Image};
+use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::superblock::AREA_BLOCKS;
+use nenrin_format::{Addr, SegmentNo};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What a flip came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noticed {
+    /// The state is the one without the flip: nothing needed the block, or a second copy did.
+    Same,
+    /// Reading or mounting reported an error.
+    Error,
+    /// Recovery reported damage, and shows an older state.
+    Damage,
+}
+
+/// Runs the workload of `config`, lets the durable mark be written, and flips a
+/// bit in every block that is not all zeros.
+///
+/// # Errors
+/// The first flip that went unnoticed.
+pub fn flip_all<S: Subject>(config: &Config, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    let replay = |block: Option<u64>| {
+        let which = block.map_or_else(|| "all".to_owned(), |b| b.to_string());
+        format!("cargo run --release -p nenrin-sim -- replay {} --flip {which}", config.arguments())
+    };
+    let fail = |block, what: String| Box::new(Failure { replay: replay(block), what, detail: String::new() });
+    let mut rotten = Rotten::<S>::new(config).map_err(|e| fail(None, e))?;
+    tally.workloads += 1;
+    for block in 0..config.device_bytes / BLOCK_BYTES as u64 {
+        if let Some(noticed) = rotten.flip(block, tally).map_err(|e| fail(Some(block), e))? {
+            let id = hash::of_words(&[rotten.image_hash, block, rotten.at(block)]);
+            tally.count_image(id, "one bit flipped");
+            *tally.faults.entry(format!("Bit flipped: {noticed:?}")).or_default() += 1;
+        }
+    }
+    Ok(())
+}
+
+/// One block of [`flip_all`], as a failure's line names it.
+///
+/// # Errors
+/// When the flip went unnoticed.
+pub fn flip_one<S: Subject>(config: &Config, block: u64) -> Result<Option<Noticed>, String> {
+    Rotten::<S>::new(config)?.flip(block, &mut Tally::default())
+}
+
+struct Rotten<S> {
+    run: Run<S>,
+    image: Image,
+    image_hash: u64,
+    whole: Found,
+    options: MountOptions,
+    seed: u64,
+    order: nenrin_core::Order,
+    /// Blocks that have a second copy elsewhere.
+    twice: BTreeSet<u64>,
+}
+
+impl<S: Subject> Rotten<S> {
+    fn new(config: &Config) -> Result<Self, String> {
+        let disk = Arc::new(CrashDisk::new(config.device_bytes));
+        let device: Arc<dyn BlockDevice> = disk.clone();
+        let mut run = Run::<S>::format(disk, device, config.segment_blocks, config.options())?;
+        if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
+            return Err(format!("the volume failed without a fault: {e}"));
+        }
+        // From the durable mark on, every flip before it is damage. Without
+        // flushes there is no mark, only the index checkpoint of an idle volume.
+        // The daemon ticks ten times a second; background work may delay the mark.
+        let ticks = if config.barrier == Barrier::Sync { 30 } else { 450 };
+        run.step(&Op::SyncAll)?;
+        for _ in 0..ticks {
+            run.step(&Op::Advance { nanos: 100_000_000 })?;
+            run.step(&Op::Tick)?;
+        }
+        run.forget();
+        let image = run.disk.current();
+        let options = MountOptions { read_only: true, ..config.options() };
+        let mut this = Self {
+            image_hash: config.seed,
+            image,
+            whole: Found::default(),
+            options,
+            seed: config.seed,
+            order: config.order,
+            twice: twice(config, &run)?,
+            run,
+        };
+        this.whole = walk(&this.mount(None)?, At::Live, None)?;
+        Ok(this)
+    }
+
+    /// The byte of the block that is hit, and its bit.
+    fn at(&self, block: u64) -> u64 {
+        Prng::stream(self.seed ^ block, 6).below(BLOCK_BYTES as u64 * 8)
+    }
+
+    fn mount(&self, flip: Option<u64>) -> Result<S, String> {
+        let faulty = Faulty::new(CrashDisk::from_image(self.image.clone()));
+        if let Some(block) = flip {
+            let byte = block * BLOCK_BYTES as u64 + self.at(block) / 8;
+            faulty.faults().inject(Fault::FlipReads { range: byte..byte + 1, mask: 1 << (self.at(block) % 8) });
+        }
+        let clock = Arc::new(self.run.clock.fork());
+        S::open(Arc::new(faulty), clock, self.options.clone()).map_err(|e| e.to_string())
+    }
+
+    fn flip(&mut self, block: u64, tally: &mut Tally) -> Result<Option<Noticed>, String> {
+        let bytes: AlignedBuf =
+            self.run.disk.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).map_err(|e| e.to_string())?;
+        if bytes.iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        let (fs, found) = match self.mount(Some(block)).and_then(|fs| Ok((walk(&fs, At::Live, None)?, fs))) {
+            Ok((found, fs)) => (fs, found),
+            Err(e) if self.twice.contains(&block) => {
+                return Err(format!("block {block} has a second copy, and yet: {e}"));
+            }
+            Err(e) if is_report(&e) => return Ok(Some(Noticed::Error)),
+            Err(e) => return Err(format!("block {block}: {e}")),
+        };
+        tally.verdicts(&fs);
+        if found == self.whole {
+            return Ok(Some(Noticed::Same));
+        }
+        if fs.damage().is_none() {
+            return Err(format!("block {block}: another state is shown, and nothing is said about damage"));
+        }
+        let rules = Rules { order: self.order, durable: false };
+        let k = self.run.disk.cut_points();
+        oracle::judge(self.run.model()?, rules, k, &found).map_err(|e| format!("block {block}: {e}"))?;
+        Ok(Some(Noticed::Damage))
+    }
+}
+
+/// The blocks of root slots, root partials and index partials.
+fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, String> {
+    let device_blocks = config.device_bytes / BLOCK_BYTES as u64;
+    let mut blocks: BTreeSet<u64> = (0..AREA_BLOCKS).chain(device_blocks - AREA_BLOCKS..device_blocks).collect();
+    let segment_blocks = u64::from(config.segment_blocks);
+    for block in AREA_BLOCKS..device_blocks - AREA_BLOCKS {
+        let bytes = run.disk.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).map_err(|e| e.to_string())?;
+        let Ok(header) = Header::peek(&bytes) else { continue };
+        let at = block - AREA_BLOCKS;
+        let here = Addr::new(SegmentNo(at / segment_blocks), (at % segment_blocks) as u32);
+        if header.addr == here && matches!(header.kind, PartialKind::Index | PartialKind::Root) {
+            blocks.extend(block..block + u64::from(header.total_blocks()));
+        }
+    }
+    Ok(blocks)
+}
+
+/// Whether mounting or a walk ended with the file system saying that bytes are damaged.
+fn is_report(text: &str) -> bool {
+    text.contains("damage at block")
+}

@@ -1,0 +1,149 @@
+//! Scenarios over several lives of a volume: what one life left on the device
+//! must not come back in a later one.
+
+use crate::clock::VirtualClock;
+use crate::config::Config;
+use crate::content::pattern;
+use crate::driver::{Failure, Plan, Tally, record, record_on};
+use crate::ops::Op;
+use crate::run::Run;
+use crate::subject::Subject;
+use crate::walk::walk;
+use nenrin_core::{At, Barrier, Fs, MountOptions, NewInode};
+use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, Image};
+use nenrin_format::Ino;
+use nenrin_format::superblock::AREA_BLOCKS;
+use std::sync::Arc;
+
+/// Lives after which the chain must have come back to a segment.
+const LIVES_MAX: usize = 60;
+
+type Core = Arc<Fs>;
+
+fn failure(what: String) -> Box<Failure> {
+    Box::new(Failure { replay: "cargo test -p nenrin-sim --test lives".to_owned(), what, detail: String::new() })
+}
+
+/// A commit of one life stays in some queue, and lands when a later life has
+/// begun its own chain in the same place, behind the same partial. Only the
+/// epoch tells that it is of an earlier life.
+///
+/// # Errors
+/// When it comes back, or the situation cannot be brought about.
+pub fn late_write(seed: u64) -> Result<(), Box<Failure>> {
+    late(seed).map_err(failure)
+}
+
+fn late(seed: u64) -> Result<(), String> {
+    let bytes = (20 + seed % 8) << 20;
+    let disk = Arc::new(CrashDisk::new(bytes).without_history());
+    let clock: Arc<VirtualClock> = Arc::new(VirtualClock::new());
+    let (device, time): (Arc<dyn BlockDevice>, Arc<dyn nenrin_core::Clock>) = (disk.clone(), clock.clone());
+    <Core as Subject>::mkfs(&device, &time, 64).map_err(|e| e.to_string())?;
+    let open = |image: &Image| -> Result<(Arc<CrashDisk>, Core), String> {
+        let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
+        let fs = <Core as Subject>::open(disk.clone(), clock.clone(), MountOptions::default());
+        Ok((disk, fs.map_err(|e| e.to_string())?))
+    };
+    let (first, fs) = open(&disk.current())?;
+    let begun = first.current();
+    let segment = fs.superblock().chain.0.segment;
+    let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let file = fs.create(Ino::ROOT, b"zombie", &new).map_err(|e| e.to_string())?;
+    fs.write(file.ino, 0, &pattern(1, 0, 5000), 0).map_err(|e| e.to_string())?;
+    fs.fsync_wait(file.ino).map_err(|e| e.to_string())?;
+    let offset = (AREA_BLOCKS + segment.0 * 64) * BLOCK_BYTES as u64;
+    let late = first.read(offset, 16 * BLOCK_BYTES).map_err(|e| e.to_string())?;
+    // That commit never lands; lives without a commit follow until one goes on in the same segment.
+    let mut image = begun;
+    for _ in 0..LIVES_MAX {
+        let (disk, fs) = open(&image)?;
+        if fs.superblock().chain.0.segment == segment {
+            return lands(&disk, fs, offset, late, &clock);
+        }
+        image = disk.current();
+    }
+    Err(format!("the chain did not come back to segment {segment:?} in {LIVES_MAX} lives"))
+}
+
+fn lands(
+    disk: &Arc<CrashDisk>,
+    fs: Core,
+    offset: u64,
+    late: AlignedBuf,
+    clock: &Arc<VirtualClock>,
+) -> Result<(), String> {
+    let before = walk(&fs, At::Live, None)?;
+    drop(fs);
+    disk.write(offset, Arc::new(late)).map_err(|e| e.to_string())?;
+    let image = Arc::new(CrashDisk::from_image(disk.current()));
+    let fs = <Core as Subject>::open(image, clock.clone(), MountOptions::default()).map_err(|e| e.to_string())?;
+    let after = walk(&fs, At::Live, None)?;
+    if before == after { Ok(()) } else { Err("a commit of an earlier life came back".to_owned()) }
+}
+
+/// Cut, mount, write the same length again, cut again: nothing of the first
+/// write may be found behind the second.
+///
+/// # Errors
+/// The first state that is not allowed.
+pub fn same_length_again<S: Subject>(seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    let barrier = Barrier::Sync;
+    let config = Config { ace: vec![26 * 8 + 1], barrier, remounts: false, ..Config::of_seed(seed) };
+    let plan = Plan { choices: 5, deep_every: 0, images_max: 60, ..Plan::default() };
+    let first = record::<S>(&config, false)?;
+    let cuts = first.last_cut() - first.first_cut();
+    for n in 0..6 {
+        let at = first.first_cut() + cuts * n / 6;
+        for choice in [0, 1, 2, 3 + seed + n as u64] {
+            let image = first.image_at(at, choice).content();
+            let again = record_on::<S>(&config, image, &first.clock(), rewrite)?;
+            again.cut_all::<S>(&plan, tally)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes as the life before did, with other bytes.
+fn rewrite<S: Subject>(run: &mut Run<S>) -> Result<(), String> {
+    let file = run.model()?.tree.inodes.get(&Ino::ROOT.0).and_then(|d| d.entries.get(&b"f"[..]).copied());
+    let ino = file.ok_or("the file is gone")?;
+    for op in [Op::Write { ino, offset: 8192, bytes: 400_000, id: 77 }, Op::Fsync { ino, callback: true }] {
+        run.step(&op)?;
+    }
+    run.compare_all()
+}
+
+/// The newest root slot is torn, both copies: the one before it leads to the same state.
+///
+/// # Errors
+/// When it does not.
+pub fn newest_slot_torn<S: Subject>(config: &Config) -> Result<(), Box<Failure>> {
+    torn::<S>(config).map_err(failure)
+}
+
+fn torn<S: Subject>(config: &Config) -> Result<(), String> {
+    let recorded = record::<S>(config, false).map_err(|f| f.to_string())?;
+    let image = recorded.image_at(recorded.last_cut(), nenrin_device::CrashChoice::SEED_APPLIED).content();
+    let clock = Arc::new(recorded.clock());
+    let look = |image: Image| -> Result<_, String> {
+        let disk = Arc::new(CrashDisk::from_image(image));
+        let fs = S::open(disk, clock.clone(), config.options()).map_err(|e| e.to_string())?;
+        Ok((walk(&fs, At::Live, None)?, fs.checkpoints()))
+    };
+    let whole = look(image.clone())?;
+    let disk = Arc::new(CrashDisk::from_image(image));
+    let found = nenrin_core::probe(disk.as_ref()).map_err(|e| e.to_string())?;
+    let newest = found.newest().map_err(|e| e.to_string())?.generation;
+    for (block, state) in &found.slots {
+        if *state == nenrin_core::SlotState::Valid(newest) {
+            let offset = block * BLOCK_BYTES as u64;
+            let mut slot = disk.read(offset, BLOCK_BYTES).map_err(|e| e.to_string())?;
+            slot[1024..].fill(0);
+            slot[600] ^= 1;
+            disk.write(offset, Arc::new(slot)).map_err(|e| e.to_string())?;
+        }
+    }
+    let older = look(disk.current())?;
+    if older == whole { Ok(()) } else { Err("the older root leads to another state".to_owned()) }
+}

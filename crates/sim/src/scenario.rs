@@ -1,0 +1,272 @@
+//! Situations that people and papers have found to go wrong, by name. Each is a
+//! fixed run of calls that is cut everywhere like any workload.
+
+use crate::ops::Op;
+use crate::run::{Run, Step};
+use crate::subject::Subject;
+use nenrin_core::{RenameMode, SetAttr};
+use nenrin_format::Ino;
+
+/// A named scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// A file is emptied, written anew and closed, again and again, beside another file's loop of fsync.
+    TruncateBesideFsync,
+    /// A new file is renamed over an old one while a program still writes to it.
+    RenameNotClosed,
+    /// The volume is filled until nothing fits, emptied, and filled again.
+    Fill,
+    /// The wall clock jumps a year forward, and back, with checkpoints around it.
+    ClockJumps,
+    /// Overwrites with little free space, so that cleaning moves what is alive.
+    Clean,
+    /// Two programs sync at once, the second while the first is told that its sync is done.
+    TwoClients,
+    /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
+    Writeback,
+}
+
+const ROOT: u64 = Ino::ROOT.0;
+const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::TruncateBesideFsync,
+        Self::RenameNotClosed,
+        Self::Fill,
+        Self::ClockJumps,
+        Self::Clean,
+        Self::TwoClients,
+        Self::Writeback,
+    ];
+
+    /// Name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TruncateBesideFsync => "truncate-beside-fsync",
+            Self::RenameNotClosed => "rename-not-closed",
+            Self::Fill => "fill",
+            Self::ClockJumps => "clock-jumps",
+            Self::Clean => "clean",
+            Self::TwoClients => "two-clients",
+            Self::Writeback => "writeback",
+        }
+    }
+
+    /// The scenario with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    /// Makes the calls.
+    ///
+    /// # Errors
+    /// A wrong answer.
+    pub fn carry_out<S: Subject>(self, run: &mut Run<S>) -> Result<(), String> {
+        let mut s = Calls { run, id: 0 };
+        match self {
+            Self::TruncateBesideFsync => s.truncate_beside_fsync(),
+            Self::RenameNotClosed => s.rename_not_closed(),
+            Self::Fill => s.fill(),
+            Self::ClockJumps => s.clock_jumps(),
+            Self::Clean => s.clean(),
+            Self::TwoClients => s.two_clients(),
+            Self::Writeback => s.writeback(),
+        }
+    }
+}
+
+struct Calls<'a, S> {
+    run: &'a mut Run<S>,
+    id: u32,
+}
+
+impl<S: Subject> Calls<'_, S> {
+    /// One call that is not refused.
+    fn call(&mut self, op: Op) -> Result<(), String> {
+        match self.step(op)? {
+            (op, Step::Refused) => Err(format!("{op:?} was refused for want of space")),
+            _ => Ok(()),
+        }
+    }
+    fn step(&mut self, op: Op) -> Result<(Op, Step), String> {
+        let before = self.run.disk.cut_points();
+        let step = self.run.step(&op).map_err(|e| format!("{op:?}: {e}"))?;
+        if let Some(trace) = &mut self.run.trace {
+            trace.push(format!("{before}..{} {op:?}: {step:?}", self.run.disk.cut_points()));
+        }
+        match step {
+            Step::Failed(e) => Err(format!("{op:?}: the volume failed without a fault: {e}")),
+            step => Ok((op, step)),
+        }
+    }
+    fn create(&mut self, name: &str) -> Result<u64, String> {
+        let (name, target) = (name.as_bytes().to_vec(), Vec::new());
+        self.call(Op::Create { parent: ROOT, name, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target })?;
+        self.run.newest_inode()
+    }
+    fn write(&mut self, ino: u64, offset: u64, bytes: usize) -> Result<(), String> {
+        self.id += 1;
+        self.call(Op::Write { ino, offset, bytes, id: self.id })
+    }
+    fn empty(&mut self, ino: u64) -> Result<(), String> {
+        self.call(Op::SetAttr { ino, set: SetAttr { size: Some(0), ..SetAttr::default() } })
+    }
+    fn fsync(&mut self, ino: u64) -> Result<(), String> {
+        self.call(Op::Fsync { ino, callback: true })
+    }
+    fn pass(&mut self, nanos: u64) -> Result<(), String> {
+        self.call(Op::Advance { nanos })?;
+        self.call(Op::Tick)
+    }
+    fn unlink(&mut self, name: &str) -> Result<(), String> {
+        self.call(Op::Unlink { parent: ROOT, name: name.as_bytes().to_vec() })
+    }
+
+    fn truncate_beside_fsync(&mut self) -> Result<(), String> {
+        let (saved, other) = (self.create("saved")?, self.create("other")?);
+        self.write(saved, 0, 9000)?;
+        self.call(Op::SyncAll)?;
+        for round in 0..6 {
+            self.call(Op::Open { ino: saved })?;
+            self.empty(saved)?;
+            self.write(other, round * 4096, 4096)?;
+            self.fsync(other)?;
+            self.write(saved, 0, 7000 + round as usize)?;
+            self.write(other, round * 4096, 100)?;
+            self.fsync(other)?;
+            self.call(Op::Close { ino: saved })?;
+            self.fsync(other)?;
+            self.pass(1_100_000_000)?;
+        }
+        Ok(())
+    }
+
+    fn rename_not_closed(&mut self) -> Result<(), String> {
+        let old = self.create("file")?;
+        self.write(old, 0, 12_000)?;
+        self.call(Op::SyncAll)?;
+        let other = self.create("other")?;
+        for round in 0..5 {
+            let new = self.create("file.new")?;
+            self.call(Op::Open { ino: new })?;
+            self.write(new, 0, 6000 + round)?;
+            let (old, to) = (b"file.new".to_vec(), b"file".to_vec());
+            self.call(Op::Rename { from: ROOT, old, to: ROOT, new: to, mode: RenameMode::Replace })?;
+            self.write(new, 3000, 5000)?;
+            self.fsync(other)?;
+            self.write(new, 8000, 3000)?;
+            self.call(Op::Close { ino: new })?;
+        }
+        self.pass(2_000_000_000)
+    }
+
+    fn fill(&mut self) -> Result<(), String> {
+        for _ in 0..2 {
+            let mut names = Vec::new();
+            loop {
+                let name = format!("f{}", names.len());
+                let (bytes, target) = (name.as_bytes().to_vec(), Vec::new());
+                let op = Op::Create { parent: ROOT, name: bytes, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
+                if matches!(self.step(op)?.1, Step::Refused) {
+                    break;
+                }
+                names.push(name);
+                let ino = self.run.newest_inode()?;
+                self.id += 1;
+                if matches!(self.step(Op::Write { ino, offset: 0, bytes: 400_000, id: self.id })?.1, Step::Refused) {
+                    break;
+                }
+            }
+            self.run.compare_all()?;
+            self.call(Op::SyncAll)?;
+            for name in names {
+                self.unlink(&name)?;
+            }
+            self.pass(2_000_000_000)?;
+        }
+        Ok(())
+    }
+
+    fn clock_jumps(&mut self) -> Result<(), String> {
+        let ino = self.create("f")?;
+        for (round, jump) in [0, YEAR_NANOS, 0, -2 * YEAR_NANOS, 0, YEAR_NANOS].into_iter().enumerate() {
+            self.call(Op::Jump { nanos: jump })?;
+            self.write(ino, round as u64 * 3000, 4000)?;
+            self.pass(6_000_000_000)?;
+            self.call(Op::CheckpointCreate { name: Some(format!("round {round}").into_bytes()) })?;
+            self.write(ino, 0, 5000)?;
+            self.fsync(ino)?;
+        }
+        Ok(())
+    }
+
+    fn clean(&mut self) -> Result<(), String> {
+        let mut inodes = Vec::new();
+        loop {
+            let (name, target) = (format!("f{}", inodes.len()).into_bytes(), Vec::new());
+            let op = Op::Create { parent: ROOT, name, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
+            if matches!(self.step(op)?.1, Step::Refused) {
+                break;
+            }
+            let ino = self.run.newest_inode()?;
+            inodes.push(ino);
+            self.id += 1;
+            if matches!(self.step(Op::Write { ino, offset: 0, bytes: 90_000, id: self.id })?.1, Step::Refused) {
+                break;
+            }
+        }
+        for n in [0, 1] {
+            self.unlink(&format!("f{n}"))?;
+            inodes.remove(0);
+        }
+        self.call(Op::SyncAll)?;
+        for round in 0..4 {
+            for ino in inodes.iter().skip(round % 3).step_by(3) {
+                self.id += 1;
+                let op = Op::Write { ino: *ino, offset: (round as u64 % 2) * 40_960, bytes: 45_056, id: self.id };
+                if matches!(self.step(op)?.1, Step::Refused) {
+                    self.pass(2_000_000_000)?;
+                }
+            }
+            self.call(Op::SyncAll)?;
+            self.pass(6_000_000_000)?;
+        }
+        Ok(())
+    }
+
+    fn two_clients(&mut self) -> Result<(), String> {
+        let (a, b) = (self.create("a")?, self.create("b")?);
+        for round in 0..8 {
+            self.write(a, round * 5000, 6000)?;
+            self.write(b, round * 100, 3000)?;
+            self.call(Op::FsyncPair { first: a, second: b })?;
+            if round % 3 == 2 {
+                self.pass(1_500_000_000)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn writeback(&mut self) -> Result<(), String> {
+        let (a, b) = (self.create("a")?, self.create("b")?);
+        for round in 0..6u64 {
+            for page in [5, 1, 4, 0, 3, 2] {
+                self.write(a, (page + round) * 4096, 4096)?;
+                self.write(b, page * 4096, 4096)?;
+            }
+            let now = nenrin_core::Clock::wall(self.run.clock.as_ref());
+            let set = SetAttr { mtime: Some(nenrin_core::SetTime::At(now)), ..SetAttr::default() };
+            self.call(Op::SetAttr { ino: a, set })?;
+            self.fsync(a)?;
+            self.call(Op::SetAttr { ino: b, set })?;
+            if round % 2 == 0 {
+                self.call(Op::Flush { ino: b })?;
+            }
+        }
+        self.call(Op::SyncAll)
+    }
+}

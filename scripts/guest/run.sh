@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# run.sh DIR OUT GIB JOB: boots the guest of setup.sh with a disk of GIB at /dev/vda,
+# has it run the shell script JOB, and leaves in OUT what the job wrote to /host:
+# out, err, code, dmesg and its own files. Emulated, it is slow: times mean little,
+# counts and bytes are what they are. GUEST_ACCEL=kvm where that works.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. scripts/lib.sh
+[ $# = 4 ] || fail "run.sh: DIR OUT GIB JOB are needed"
+dir=$(cd "$1" && pwd) gib=$3 job=$4
+nenrin=${NENRIN:-$PWD/target/release/nenrin}
+[ -e "$dir/base.cpio" ] || fail "run.sh: scripts/guest/setup.sh $dir comes first"
+[ -x "$nenrin" ] || fail "run.sh: $nenrin is missing: make build"
+rm -rf "$2"
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+cp "$nenrin" "$out/nenrin"
+cp "$job" "$out/job"
+
+# The guest has only what it was given: everything nenrin is linked with must be there.
+disk=$dir/disk-$gib.img
+[ -e "$disk" ] || { fallocate -l "${gib}G" "$disk.new" && mv "$disk.new" "$disk"; } || { rm -f "$disk.new"; fail "run.sh: no room for a disk of $gib GiB in $dir"; }
+# Not KVM by itself: within a virtual machine it may be there and hang.
+accelerator=${GUEST_ACCEL:-tcg,thread=multi}
+qemu-system-x86_64 -accel "$accelerator" -smp 2 -m 2048m -kernel "$dir/vmlinuz" -initrd "$dir/base.cpio" \
+    -append "console=ttyS0 panic=-1 quiet mitigations=off" -display none -serial "file:$out/console" -monitor none -no-reboot -nodefaults \
+    -drive "file=$disk,if=none,id=d0,format=raw,cache=none,aio=native" \
+    -device virtio-blk-pci,drive=d0,num-queues=1,queue-size=256,write-zeroes=off \
+    -virtfs "local,path=$out,mount_tag=share,security_model=none" </dev/null >"$out/qemu" 2>&1 &
+guest=$!
+# Without its name in the table of mounts there is nothing to unmount here: it ends, and that is all.
+trap 'kill $guest 2>/dev/null || true; wait $guest 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM
+end=$((SECONDS + ${GUEST_SECONDS:-5400}))
+while kill -0 $guest 2>/dev/null; do
+    sleep 1
+    [ -e "$out/started" ] || [ $((end - SECONDS)) -gt $((${GUEST_SECONDS:-5400} - 300)) ] || fail "run.sh: the guest did not start; its console is in $out/console"
+    [ $SECONDS -lt $end ] || fail "run.sh: the guest did not end within ${GUEST_SECONDS:-5400} s; its console is in $out/console"
+done
+rm -f "$out/nenrin" "$out/started"
+code=$(cat "$out/code" 2>/dev/null || true)
+[ -n "$code" ] || { tail -n 10 "$out/console" "$out/qemu" >&2; fail "run.sh: the guest ended without a result"; }
+[ "$code" = 0 ] || cat "$out/err" >&2
+exit "$code"

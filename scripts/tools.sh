@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# tools.sh: public test suites that no distribution packages, into target/tools/bin: pjdfstest and
+# fsx from crates.io; SQLite's speedtest1 and kvtest from the source package of this
+# distribution. What is there already is left alone; what cannot be had is said, and the
+# tests that need it say so too.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. scripts/lib.sh
+find_cargo
+tools=$PWD/target/tools
+mkdir -p "$tools/bin"
+
+# The name and version of a crate whose program has the crate's name.
+crate() {
+    local name=$1 version=$2
+    [ -x "$tools/bin/$name" ] && return
+    say "Building $name $version"
+    # Without network only if everything is in cargo's cache.
+    "$CARGO" install --quiet --locked --root "$tools" --target-dir "$tools/build" "$name@$version" </dev/null >"$tools/$name.log" 2>&1 ||
+        "$CARGO" install --quiet --locked --offline --root "$tools" --target-dir "$tools/build" "$name@$version" </dev/null >>"$tools/$name.log" 2>&1 ||
+        { say "$name $version could not be built: $(grep -m 1 -E '^error' "$tools/$name.log")" >&2; return; }
+}
+
+# This distribution's package lists, for sources instead of packages, in $1.
+source_lists() {
+    local file
+    mkdir -p "$1/parts" "$1/lists/partial" "$1/cache"
+    : >"$1/sources.list"
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+        case $file in
+        *.list) sed -n 's/^deb /deb-src /p' "$file" >>"$1/sources.list" ;;
+        *.sources) sed 's/^Types:.*/Types: deb-src/' "$file" >"$1/parts/$(basename "$file")" ;;
+        esac
+    done 2>/dev/null
+}
+
+sqlite() {
+    [ -x "$tools/bin/speedtest1" ] && [ -x "$tools/bin/kvtest" ] && return
+    command -v apt-get >/dev/null || { say "speedtest1 and kvtest: no apt-get to get SQLite's source with" >&2; return; }
+    say "Building SQLite's speedtest1 and kvtest"
+    local apt=$tools/apt
+    source_lists "$apt"
+    (
+        cd "$apt" || exit 1
+        options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o "Dir::Etc::SourceParts=$apt/parts"
+            -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=)
+        apt-get "${options[@]}" update
+        apt-get "${options[@]}" source --download-only sqlite3 &&
+            tar -xf sqlite3_*.orig.tar.* --wildcards --strip-components=2 '*/test/speedtest1.c' '*/test/kvtest.c' &&
+            cc -O1 -o "$tools/bin/speedtest1" speedtest1.c -lsqlite3 -lpthread &&
+            cc -O1 -o "$tools/bin/kvtest" kvtest.c -lsqlite3 -lpthread
+    ) </dev/null >"$tools/sqlite.log" 2>&1 || say "speedtest1 and kvtest could not be built: $(tail -n 1 "$tools/sqlite.log")" >&2
+    rm -rf "$apt"
+}
+
+crate fsx 0.3.0
+# Only root can run it.
+[ "$(id -u)" != 0 ] || crate pjdfstest 0.2.2
+rm -rf "$tools/build"
+sqlite
