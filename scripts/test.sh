@@ -2,6 +2,8 @@
 # Every test but the soak tests, with the time of each part. Goes on after a
 # failure, so that one run shows everything that is wrong.
 #   test.sh [PART...]      parts: format lint unit crash scripts
+# A part that hangs is ended, and said to have failed: after its own limit, or
+# when the time of the whole run is over.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh
@@ -10,31 +12,41 @@ export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
 
 summary=()
 status=0
+# Seconds: of the whole run, of a compiling part, of a script.
+whole=4500 long=3000 short=600
+running=
+trap 'kill "$running" 2>/dev/null; wait; exit 130' INT TERM
 
 part() {
-    local name=$1 begin=$SECONDS result=ok code
-    shift
+    local limit=$1 name=$2 begin=$SECONDS result=ok code
+    shift 2
+    [ $((SECONDS + limit)) -le $whole ] || limit=$((whole > SECONDS ? whole - SECONDS : 1))
     echo "== $name"
     code=0
-    "$@" </dev/null || code=$?
+    set -m
+    timeout --kill-after=60 "$limit" "$@" </dev/null &
+    running=$!
+    set +m
+    wait "$running" || code=$?
     # 77 means: cannot be done here, as the part has said.
     case $code in
     0) ;;
     77) result=skipped ;;
+    124 | 137) echo "$name: ended after $limit s" >&2; result=FAILED status=1 ;;
     *) result=FAILED status=1 ;;
     esac
     summary+=("$(printf '%-28s %-7s %4d s' "$name" "$result" $((SECONDS - begin)))")
 }
 
 for wanted in "${@:-all}"; do
-    case "$wanted" in all | format) part format scripts/lint.sh format ;; esac
-    case "$wanted" in all | lint) part lint scripts/lint.sh clippy ;; esac
-    case "$wanted" in all | unit) part unit "$CARGO" test --locked --workspace --no-fail-fast --quiet ;; esac
-    case "$wanted" in all | crash) part crash scripts/crash.sh 200000 ;; esac
+    case "$wanted" in all | format) part $long format scripts/lint.sh format ;; esac
+    case "$wanted" in all | lint) part $long lint scripts/lint.sh clippy ;; esac
+    case "$wanted" in all | unit) part $long unit "$CARGO" test --locked --workspace --no-fail-fast --quiet ;; esac
+    case "$wanted" in all | crash) part $long crash scripts/crash.sh 200000 ;; esac
     case "$wanted" in all | scripts)
-        part build scripts/build.sh
+        part $long build scripts/build.sh
         for file in scripts/tests/*.sh; do
-            part "$(basename "$file")" "$file"
+            part $short "$(basename "$file")" "$file"
         done ;;
     esac
 done

@@ -45,12 +45,12 @@ for options in cache=writethrough cache=writeback; do
     may_not $B sh -c "cd '$d' && cat file"
     # Only the way in is closed: who is inside may stay, who has it open may read on.
     may $A chmod 755 "$d"
-    exec 7< <(as $B sh -c "cd '$d/deep/er' && exec 8<'$d/file' && echo in && read -r _ <'$W/go' && cat file && cat <&8 && ! cat ../../file 2>&1")
     mkfifo "$W/go"
-    read -r said <&7 && [ "$said" = in ] || true
+    exec 7< <(as $B sh -c "cd '$d/deep/er' && exec 8<'$d/file' && echo in && read -r _ <'$W/go' && cat file && cat <&8 && ! cat ../../file 2>&1")
+    read -r said <&7 && [ "$said" = in ] || wrong "who should be inside did not get there"
     may $A chmod 700 "$d"
-    echo >"$W/go"
-    said=$(cat <&7); rm "$W/go"
+    timeout 60 sh -c "echo >'$W/go'"
+    said=$(timeout 60 cat <&7); rm "$W/go"
     [[ "$said" = *deeper*secret*"Permission denied"* ]] || wrong "who was inside: $said"
     # Search without read: known names only. Read without search: names, nothing behind them.
     may $A chmod 711 "$d"; may $B cat "$d/file"; may_not $B ls "$d"

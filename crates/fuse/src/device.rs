@@ -166,7 +166,9 @@ impl Receiver for DeviceReceiver {
                 Ok(0) => return Ok(None),
                 Ok(bytes) => break bytes,
                 Err(e) => match e.raw_os_error() {
-                    Some(libc::ENODEV) => return Ok(None),
+                    // Unmounted, or cut off by the kernel: with the second it says that
+                    // the end came while this read was taking a request out.
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                     // The request was taken back, or another thread was faster.
                     Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
                     _ => return Err(e),
