@@ -7,7 +7,7 @@ sim=target/release/nenrin-sim jobs=$(nproc) minutes=$((SOAK_SECONDS / 60 + 1))
 begin=$(date +%s)
 state=${SOAK_STATE:?}
 mkdir -p "$state"
-# 65,536 sequences of two, in pieces, so that the next run goes on where this one stopped.
+# 78,400 sequences of two, in pieces, so that the next run goes on where this one stopped.
 piece=$(cat "$state/piece" 2>/dev/null || echo 0)
 while [ "$piece" -lt 16 ] && [ $(($(date +%s) - begin)) -lt $((SOAK_SECONDS / 2)) ]; do
     "$sim" ace --length 2 --sequences "$((piece * 4096))..$(((piece + 1) * 4096))" --jobs "$jobs" || exit 1
