@@ -94,6 +94,8 @@ fn numbers_and_names_are_unique_and_stable() {
         (507, "segment-mixed"),
         (508, "total-wrong"),
         (509, "inode-number-wrong"),
+        (510, "backref-missing"),
+        (511, "backref-dangling"),
         (601, "history-life-wrong"),
         (602, "history-outside-tree"),
         (603, "history-overlap"),
