@@ -68,9 +68,18 @@ impl Overlay {
     /// States what `[from, to)` is.
     pub fn set(&mut self, from: u64, to: u64, over: Over) {
         self.cut(from, to);
-        if from < to {
-            self.ranges.insert(from, (to, over));
+        if from >= to {
+            return;
         }
+        // Written in one go or in several: fewer items say the same.
+        let before = self.ranges.range_mut(..from).next_back();
+        if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
+            if *end == from && first.join(*start, next) {
+                *end = to;
+                return;
+            }
+        }
+        self.ranges.insert(from, (to, over));
     }
     /// The ranges that overlap `[from, to)`: start, end, what.
     pub fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Over)> {
