@@ -226,11 +226,13 @@ mod tests {
         let mut random = nenrin_device::Prng::new(7);
         for _ in 0..200 {
             let (mut overlay, mut model) = (Overlay::default(), BTreeMap::new());
-            let mut next = 4096;
+            let (mut next, mut last) = (4096, 0);
             for _ in 0..60 {
                 let blocks = 1 + random.below(40);
-                let from = random.below(600);
+                // Often right behind the last.
+                let from = if random.below(3) > 0 { last } else { random.below(600) };
                 let to = (from + blocks).min(from / 256 * 256 + 256);
+                last = to;
                 if random.below(5) == 0 {
                     overlay.set(from, to, Over::Hole);
                     model.extend((from..to).map(|b| (b, None)));
