@@ -7,7 +7,7 @@ use common::{World, file};
 use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::Ino;
 use nenrin_core::{AllocateMode, At, Error, Fs, SetAttr};
-use nenrin_device::Prng;
+use nenrin_device::{BlockDevice, Prng};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -46,7 +46,8 @@ fn resize(fs: &Fs, ino: Ino, size: u64) {
 fn checked(w: &World, fs: Arc<Fs>) -> Arc<Fs> {
     fs.close().unwrap();
     drop(fs);
-    let report = check(&[w.device.clone()], &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let report = check(std::slice::from_ref(&device), &CheckOptions { data: true }, &mut |_| {}).unwrap();
     let bad: Vec<_> = report.findings.iter().filter(|f| f.what != What::HistorySweepable).collect();
     assert!(bad.is_empty(), "{bad:?}");
     w.open()
