@@ -11,7 +11,7 @@
 
 mod bytes;
 
-use nenrin_format::items::Extent;
+use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
 
@@ -88,6 +88,21 @@ impl Overlay {
             _ => from,
         };
         self.ranges.range(first..to.max(first)).map(|(s, (e, o))| (*s, *e, o))
+    }
+    /// What was written in `[from, to)`, and around it, gets other owners.
+    pub fn share(&mut self, from: u64, to: u64) {
+        let first = self.overlapping(from, to).next().map_or(from, |(start, ..)| start);
+        for (_, over) in self.ranges.range_mut(first..to.max(first)).map(|(_, range)| range) {
+            if let Over::Extent(e) = over {
+                if !e.is_unwritten() {
+                    e.flags |= EXTENT_SHARED;
+                }
+            }
+        }
+    }
+    /// Number of ranges.
+    pub fn ranges(&self) -> usize {
+        self.ranges.len()
     }
     /// All ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -226,11 +241,13 @@ mod tests {
         let mut random = nenrin_device::Prng::new(7);
         for _ in 0..200 {
             let (mut overlay, mut model) = (Overlay::default(), BTreeMap::new());
-            let mut next = 4096;
+            let (mut next, mut last) = (4096, 0);
             for _ in 0..60 {
                 let blocks = 1 + random.below(40);
-                let from = random.below(600);
+                // Often right behind the last.
+                let from = if random.below(3) > 0 { last } else { random.below(600) };
                 let to = (from + blocks).min(from / 256 * 256 + 256);
+                last = to;
                 if random.below(5) == 0 {
                     overlay.set(from, to, Over::Hole);
                     model.extend((from..to).map(|b| (b, None)));

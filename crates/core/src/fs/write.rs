@@ -20,7 +20,7 @@ const DIRECT_BLOCKS_MIN: u64 = 32;
 /// Pages of emptied files that wait for a commit in memory; more are written behind.
 const ASIDE_PAGES_MAX: usize = 32;
 /// Pages of one file at which they are written behind.
-const WRITE_BEHIND_PAGES: usize = 256;
+pub(super) const WRITE_BEHIND_PAGES: usize = 256;
 
 impl Inner {
     /// The uncommitted content of a regular file, begun if there is none.
@@ -94,7 +94,7 @@ impl Fs {
     /// Makes the given blocks pages, reading what is not in memory. The lock is
     /// let go for each read, and a commit may take pages away meanwhile, those
     /// of earlier blocks too: when this returns, all are there at once.
-    fn load_pages<'a>(
+    pub(super) fn load_pages<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         ino: Ino,
@@ -282,7 +282,7 @@ impl Fs {
     }
 
     /// Makes `[offset, end)` read as zeros.
-    fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+    pub(super) fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
         // Only blocks cut in part need their other bytes, and nothing is behind the end.
         let edges = |size: u64| match end.min(size) {
             stop if offset >= stop => Vec::new(),
@@ -385,7 +385,7 @@ fn whole_blocks(offset: u64, bytes: usize) -> Range<u64> {
 }
 
 /// Copies bytes into pages; partly covered pages are there already.
-fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
+pub(super) fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
     let mut done = 0;
     while done < data.len() {
         let at = offset + done as u64;
