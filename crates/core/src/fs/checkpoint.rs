@@ -103,7 +103,7 @@ impl Fs {
         if let Some(n) = name {
             check_name(n)?;
         }
-        let mut inner = self.room_to_remove()?;
+        let mut inner = self.room_to_let_go()?;
         if !inner.state.kept.contains_key(&cno) {
             return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
         }
@@ -122,7 +122,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Checkpoint`] when one is unknown or named.
     pub fn checkpoint_drop(&self, cnos: &[Cno]) -> Result<()> {
-        let mut inner = self.room_to_remove()?;
+        let mut inner = self.room_to_let_go()?;
         for cno in cnos {
             match inner.state.kept.get(cno) {
                 None => return Err(Error::Checkpoint(format!("there is no checkpoint {cno}"))),
@@ -150,6 +150,8 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        // What was accepted before is part of the commit, and nothing is after.
+        self.lock().closing = true;
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());

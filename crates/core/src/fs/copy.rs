@@ -166,7 +166,7 @@ impl Fs {
     /// Waits until the data writes of a file that were started are complete.
     fn await_writes_of(&self, ino: Ino) -> Result<()> {
         let mut inner = self.lock_to_change()?;
-        let elsewhere: Vec<u64> = inner.awaited.iter().filter(|(_, of)| **of == ino).map(|(n, _)| *n).collect();
+        let elsewhere: Vec<u64> = inner.awaited.iter().filter(|(_, (of, _))| *of == ino).map(|(n, _)| *n).collect();
         let writes = inner.take_writes(|w| w.ino == ino);
         drop(inner);
         self.finish_writes(writes)?;

@@ -29,7 +29,7 @@ mod space;
 mod write;
 
 use crate::breaks::{Break, broken};
-use crate::content::File;
+use crate::content::{Content, File};
 use crate::log::chain::Chain;
 use crate::log::data::DataStamp;
 use crate::log::{DataLog, IndexLog};
@@ -95,6 +95,8 @@ struct Batch {
     records: Vec<Vec<u8>>,
     bytes: usize,
     files: BTreeSet<Ino>,
+    /// Content that it owes and that its file has dropped since: see [`Inner::set_aside`].
+    aside: Vec<(Ino, Content)>,
     waiters: Vec<Done>,
     /// Blocks that MOVE records in it name.
     moved_blocks: u64,
@@ -113,8 +115,8 @@ struct Inner {
     /// Blocks on their way to the device, by address of the first.
     inflight: BTreeMap<Addr, Arc<AlignedBuf>>,
     writes: Vec<DataWrite>,
-    /// Data writes that somebody took out of `writes` and waits for: number and file.
-    awaited: BTreeMap<u64, Ino>,
+    /// Data writes that somebody took out of `writes` and waits for: number, file and blocks.
+    awaited: BTreeMap<u64, (Ino, u32)>,
     /// Data writes started since the volume was opened.
     writes_started: u64,
     committing: bool,
@@ -155,6 +157,8 @@ struct Inner {
     thinned_at: u64,
     failed: Option<String>,
     counters: Counters,
+    /// Nothing more is accepted: the volume is being closed, or is.
+    closing: bool,
     closed: bool,
 }
 
@@ -221,6 +225,7 @@ impl Fs {
             thinned_at: now,
             failed: None,
             counters: Counters::default(),
+            closing: false,
             closed: false,
         };
         Self {
@@ -251,6 +256,12 @@ impl Fs {
         let inner = self.lock();
         inner.check_alive()?;
         Ok(inner)
+    }
+
+    /// The lock, if anything new may be accepted.
+    fn lock_to_accept(&self) -> Result<MutexGuard<'_, Inner>> {
+        let inner = self.lock_to_change()?;
+        if inner.closing { Err(Error::ReadOnly) } else { Ok(inner) }
     }
 
     /// Waits until some commit, index checkpoint or data write has ended.

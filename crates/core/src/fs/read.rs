@@ -54,8 +54,19 @@ impl Inner {
         Ok(inode)
     }
 
-    /// Where file blocks `[from, to)` come from. Segments of pieces on disk are pinned.
+    /// [`Inner::look`], to be read by [`Fs::fetch`]: segments of pieces on disk are pinned until then.
     pub(super) fn pieces(&mut self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
+        let pieces = self.look(at, ino, from, to)?;
+        for p in &pieces {
+            if let Source::Disk(e) = &p.source {
+                self.state.segments.pin(e.addr.segment());
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Where file blocks `[from, to)` come from.
+    pub(super) fn look(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
         let view = self.state.view(at)?;
         let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
         let content = match at {
@@ -136,11 +147,6 @@ impl Inner {
                 if let Some(bytes) = self.in_flight(e) {
                     p.source = Source::Memory(bytes);
                 }
-            }
-        }
-        for p in &out {
-            if let Source::Disk(e) = &p.source {
-                self.state.segments.pin(e.addr.segment());
             }
         }
         Ok(out)
@@ -236,7 +242,7 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSuchOffset`] at or behind the end, or when no data follows.
     pub fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
-        let mut inner = self.lock();
+        let inner = self.lock();
         let size = inner.current_inode(at, ino)?.size;
         if offset >= size {
             return Err(Error::NoSuchOffset);
@@ -246,12 +252,7 @@ impl Fs {
         let end = size.div_ceil(BLOCK);
         while block < end {
             let to = (block + 4096).min(end);
-            let pieces = inner.pieces(at, ino, block, to)?;
-            for p in &pieces {
-                if let Source::Disk(e) = &p.source {
-                    inner.segments().unpin(e.addr.segment());
-                }
-            }
+            let pieces = inner.look(at, ino, block, to)?;
             let mut at_block = block;
             for p in &pieces {
                 let is_hole = matches!(p.source, Source::Zero);

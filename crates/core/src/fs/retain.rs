@@ -42,7 +42,7 @@ impl Fs {
     /// [`Error::BadRule`]; those of a sync.
     pub fn set_retention(&self, rule: &str) -> Result<()> {
         let value = if rule == "default" { String::new() } else { Retention::parse(rule)?.to_string() };
-        let mut inner = self.room_to_remove()?;
+        let mut inner = self.room_to_let_go()?;
         inner.log(&Record::Retention { value: value.as_bytes() }, self.clock.monotonic_nanos())?;
         drop(inner);
         self.sync_received(false)
@@ -95,7 +95,7 @@ impl Fs {
         drop(inner);
         let drops = rule.drops(moment, &kept);
         for cnos in drops.chunks(CNOS_MAX) {
-            let mut inner = self.room_to_remove()?;
+            let mut inner = self.room_to_let_go()?;
             // Meanwhile one may have got a name, a use, or gone.
             let free = |cno: &&Cno| inner.state.kept.get(cno).is_some_and(|c| !c.is_named()) && !held(&inner, cno);
             let cnos: Vec<Cno> = cnos.iter().filter(free).copied().collect();
