@@ -50,6 +50,10 @@ pub enum Break {
     SnapshotsShed,
     /// Content is accepted without room for it.
     NoReserve,
+    /// The cleaner moves an item whatever it holds by then.
+    MoveBlind,
+    /// A segment that cleaning emptied is handed out at once.
+    VictimReused,
     /// Numbers on the device are believed.
     BelieveNumbers,
 }

@@ -14,7 +14,7 @@ mod server;
 
 pub use client::{Client, owner_of_device, owner_of_directory};
 pub use data::{
-    CheckpointData, Hello, MountData, PastMount, RecoveryData, Released, Reply, Request, ScrubData, ScrubFindingData,
+    CheckpointData, CleanData, CleanEstimateData, CleanerData, Hello, MountData, PastMount, RecoveryData, Released, Reply, Request, ScrubData, ScrubFindingData,
     SegmentData, VolumeInfo,
 };
 pub use server::Server;

@@ -5,7 +5,7 @@ use super::log::Log;
 use crate::control::{Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
 use crate::{device, mounts, past, report};
-use nenrin_core::{At, Fs, Scrub};
+use nenrin_core::{At, Clean, Fs, Scrub};
 use nenrin_format::Cno;
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
@@ -16,6 +16,9 @@ use std::thread;
 
 /// Most that one request for scrubbing reads, so that leaving never waits long for it.
 const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Most that one request for cleaning moves.
+const CLEAN_STEP_BYTES_MAX: u64 = 64 << 20;
 
 /// What wakes the daemon's main thread.
 pub enum Event {
@@ -75,6 +78,7 @@ pub struct Service {
     identity: String,
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
+    clean: Mutex<Option<Clean>>,
     pub(super) log: Arc<Log>,
 }
 
@@ -97,6 +101,7 @@ impl Service {
             identity,
             events: Mutex::new(events),
             scrub: Mutex::default(),
+            clean: Mutex::default(),
             log,
         }
     }
@@ -244,6 +249,11 @@ impl Service {
             }
             Request::Segments => value(&report::segments(&*self.fs()?)),
             Request::Scrub { begin, bytes } => self.scrub(begin, bytes),
+            Request::CleanEstimate => {
+                let fs = self.fs()?;
+                value(&report::clean_estimate(&fs.clean_estimate(), segment_blocks(&fs)))
+            }
+            Request::Clean { begin, bytes } => self.clean(begin, bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
@@ -266,6 +276,23 @@ impl Service {
                 self.log
                     .line(&format!("scrub: {damaged} copies damaged, {mended} mended, {lost} pieces of content lost"));
             }
+        }
+        value(&data)
+    }
+
+    /// One cleaning at a time: who begins anew takes over.
+    fn clean(&self, begin: bool, bytes: u64) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let mut current = self.clean.lock().unwrap_or_else(PoisonError::into_inner);
+        if begin {
+            *current = Some(fs.clean());
+        }
+        let clean = current.as_mut().ok_or_else(|| Fail::new("no cleaning was begun"))?;
+        let blocks = bytes.min(CLEAN_STEP_BYTES_MAX).div_ceil(nenrin_format::BLOCK_BYTES as u64);
+        fs.clean_step(clean, blocks).map_err(plain)?;
+        let data = report::clean(clean, segment_blocks(&fs));
+        if data.done {
+            *current = None;
         }
         value(&data)
     }
@@ -364,6 +391,10 @@ impl Service {
         synced.and(closed)?;
         value(&released)
     }
+}
+
+fn segment_blocks(fs: &Fs) -> u64 {
+    u64::from(fs.superblock().segment_blocks)
 }
 
 fn data(m: &Mounted) -> MountData {

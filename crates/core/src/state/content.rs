@@ -158,8 +158,8 @@ impl State {
         self.retire(&Key { off: cut_from, ..*key }, gone.encode().into(), self.open_cno)
     }
 
-    /// Blocks were copied: the item at `key` now lies at `new`, if it still
-    /// holds exactly what was copied.
+    /// Blocks were copied: the first `new.blocks` blocks of the item at `key`
+    /// now lie at `new`, if it still lies at `old`; the rest becomes an item of its own.
     pub(super) fn relocate(&mut self, tree: TreeId, key: &Key, old: Addr, new: &Extent) -> Result<()> {
         let history = super::is_history(tree);
         let found = if history {
@@ -172,23 +172,35 @@ impl State {
         };
         let Some(value) = found else { return Ok(()) };
         let current = extent(key, &value)?;
-        if current.addr != old || current.blocks != new.blocks || current.is_unwritten() {
+        let holds = current.addr == old && current.blocks >= new.blocks || broken(Break::MoveBlind);
+        if !holds || new.blocks == 0 || current.is_unwritten() || new.is_unwritten() {
             return Ok(());
         }
         let moved = Extent { birth: current.birth, flags: current.flags, ..new.clone() };
-        let blocks = moved.blocks;
-        let value = moved.encode().into();
+        let blocks = moved.blocks.min(current.blocks);
+        let rest = (current.blocks > blocks).then(|| {
+            let key = Key { off: key.off.saturating_add(u64::from(blocks)), ..*key };
+            (key, current.slice(blocks, current.blocks - blocks).encode().into())
+        });
+        let items = [(*key, moved.encode().into())].into_iter().chain(rest);
         if history {
             let Some(t) = self.history.iter_mut().find(|t| t.tree.id() == tree) else {
                 return Err(Error::Corrupt("a history tree vanished".into()));
             };
-            t.tree.insert(&self.cache, *key, value)?;
+            for (key, value) in items {
+                t.tree.insert(&self.cache, key, value)?;
+            }
             self.segments.sub_history(old, blocks);
             self.segments.add_history(moved.addr, blocks);
         } else {
-            self.live.insert(&self.cache, *key, value)?;
+            for (key, value) in items {
+                self.live.insert(&self.cache, key, value)?;
+            }
             self.segments.sub_live(old, blocks);
             self.segments.add_live(moved.addr, blocks);
+        }
+        if broken(Break::VictimReused) {
+            self.segments.free_at_once(old.segment());
         }
         Ok(())
     }
