@@ -1,7 +1,8 @@
 //! What the library tells of a volume, as the data that is printed and sent.
 
 use crate::control::{
-    CheckpointData, CleanData, CleanEstimateData, CleanerData, RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo,
+    CheckpointData, CleanData, CleanEstimateData, CleanerData, RecoveryData, ScrubData, ScrubFindingData, SegmentData,
+    VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;

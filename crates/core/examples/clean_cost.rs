@@ -12,7 +12,9 @@ fn main() {
     let mib = args.next().unwrap_or(512);
     let percents = args.next().map_or(vec![50, 80, 90, 95], |p| vec![p]);
     let commit_blocks = args.next().unwrap_or(4096);
-    println!("volume {mib} MiB, a commit after {commit_blocks} blocks, as much overwritten as is live, after as much to settle");
+    println!(
+        "volume {mib} MiB, a commit after {commit_blocks} blocks, as much overwritten as is live, after as much to settle"
+    );
     for pattern in [Pattern::Uniform, Pattern::HotCold] {
         for percent in percents.clone() {
             let mut c = Churn::new(mib << 20, percent, pattern, commit_blocks);

@@ -19,6 +19,13 @@ pub enum Request {
         /// The snapshot's name.
         name: Option<String>,
     },
+    /// Let checkpoints go that have no name and are not mounted.
+    CheckpointDelete {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
     /// Keep an existing checkpoint by name.
     SnapshotName {
         /// The checkpoint.
@@ -128,6 +135,19 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+}
+
+/// Which checkpoints were let go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeletedData {
+    /// How many.
+    pub deleted: u64,
+    /// Bytes of content that become free in the background.
+    pub freed_bytes: u64,
+    /// Those of the range that stay, since they have a name.
+    pub named: Vec<u64>,
+    /// Those that stay, since they are mounted.
+    pub mounted: Vec<u64>,
 }
 
 /// What cleaning would gain.

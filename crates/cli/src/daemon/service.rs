@@ -2,7 +2,7 @@
 //! to commands.
 
 use super::log::Log;
-use crate::control::{Hello, MountData, PastMount, Released, Request, VolumeInfo};
+use crate::control::{DeletedData, Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
 use crate::{device, mounts, past, report};
 use nenrin_core::{At, Clean, Fs, Scrub};
@@ -19,6 +19,9 @@ const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
 
 /// Most that one request for cleaning moves.
 const CLEAN_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Checkpoints let go by one commit.
+const CHECKPOINTS_AT_ONCE: usize = 512;
 
 /// What wakes the daemon's main thread.
 pub enum Event {
@@ -239,6 +242,7 @@ impl Service {
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 value(&report::checkpoint(&info))
             }
+            Request::CheckpointDelete { from, to } => self.delete_checkpoints(from, to),
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
             Request::SnapshotDelete { name } => self.delete(&name),
             Request::Retention => value(&self.fs()?.retention()),
@@ -321,6 +325,27 @@ impl Service {
         fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
         value(&report::checkpoint(&info))
+    }
+
+    /// What has a name, and what is mounted, stays.
+    fn delete_checkpoints(&self, from: u64, to: u64) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let in_use: Vec<u64> = self.mounts().into_iter().filter_map(|m| m.checkpoint).collect();
+        let mut data = DeletedData { deleted: 0, freed_bytes: 0, named: Vec::new(), mounted: Vec::new() };
+        let mut gone = Vec::new();
+        for info in fs.checkpoints().into_iter().filter(|c| (from..=to).contains(&c.cno.0)) {
+            match (info.name.is_some(), in_use.contains(&info.cno.0)) {
+                (true, _) => data.named.push(info.cno.0),
+                (_, true) => data.mounted.push(info.cno.0),
+                _ => gone.push(info.cno),
+            }
+        }
+        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)? * nenrin_format::BLOCK_BYTES as u64;
+        for cnos in gone.chunks(CHECKPOINTS_AT_ONCE) {
+            fs.checkpoint_drop(cnos).map_err(plain)?;
+            data.deleted += cnos.len() as u64;
+        }
+        value(&data)
     }
 
     /// A snapshot that is mounted stays.

@@ -60,14 +60,25 @@ impl Churn {
         let device = Arc::new(Observed::new(MemDevice::new(bytes as usize)));
         let clock = Arc::new(Virtual::default());
         let (dev, clk): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (device.clone(), clock.clone());
-        let options = MkfsOptions { segment_blocks: if bytes < 512 << 20 { 256 } else { 2048 }, ..MkfsOptions::default() };
+        let options =
+            MkfsOptions { segment_blocks: if bytes < 512 << 20 { 256 } else { 2048 }, ..MkfsOptions::default() };
         mkfs(&dev, &clk, &options).unwrap();
         let mount = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
         let fs = Fs::open(vec![dev], clk, mount).unwrap();
         let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
         let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
         let blocks = fs.usage().available_blocks * percent / 100;
-        let mut this = Self { device, clock, fs, ino, blocks, pattern, commit_blocks, random: 1, stamps: vec![0; blocks as usize] };
+        let mut this = Self {
+            device,
+            clock,
+            fs,
+            ino,
+            blocks,
+            pattern,
+            commit_blocks,
+            random: 1,
+            stamps: vec![0; blocks as usize],
+        };
         for block in 0..blocks {
             this.write(block);
         }

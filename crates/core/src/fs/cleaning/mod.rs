@@ -20,8 +20,8 @@ mod survey;
 pub use policy::Rest;
 
 use super::{Fs, Inner};
-use crate::Result;
 use crate::segments::SegmentState;
+use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -413,13 +413,23 @@ impl Fs {
     /// `None` when there is no room to go on.
     fn step(&self, cleaner: &mut Cleaner, blocks: u64) -> Result<Option<u64>> {
         let Some(job) = &mut cleaner.job else { return Ok(Some(LOOK_BLOCKS)) };
-        match job.stage {
-            Stage::Summaries { .. } => self.read_claims(job)?,
-            Stage::Owners { .. } => self.find_owners(job)?,
-            Stage::Walk { .. } => self.walk_trees(job)?,
-            Stage::Compare => self.compare(job, &mut cleaner.left)?,
+        let done = match job.stage {
+            Stage::Summaries { .. } => self.read_claims(job),
+            Stage::Owners { .. } => self.find_owners(job),
+            Stage::Walk { .. } => self.walk_trees(job),
+            Stage::Compare => self.compare(job, &mut cleaner.left),
             Stage::Moves { .. } => return self.move_some(job, blocks),
-            Stage::Done => {}
+            Stage::Done => Ok(()),
+        };
+        if let Err(e) = done {
+            drop(self.lock_to_change()?);
+            if matches!(e, Error::Failed(_) | Error::ReadOnly) {
+                return Err(e);
+            }
+            // Damage in the index is told to who needs it. It must not stop all else that is due.
+            let used = job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Stuck)));
+            cleaner.left.extend(used);
+            job.stage = Stage::Done;
         }
         Ok(Some(LOOK_BLOCKS))
     }

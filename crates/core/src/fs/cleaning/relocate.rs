@@ -159,10 +159,8 @@ impl Fs {
 
     /// Writes copies, those next to each other at once, and waits.
     fn write_copies(&self, placed: &[Copied]) -> Result<()> {
-        let pieces: Vec<(Addr, &[u8])> = placed
-            .iter()
-            .flat_map(|c| c.places().map(|(skip, e)| (e.addr, c.bytes_of(skip, e.blocks))))
-            .collect();
+        let pieces: Vec<(Addr, &[u8])> =
+            placed.iter().flat_map(|c| c.places().map(|(skip, e)| (e.addr, c.bytes_of(skip, e.blocks)))).collect();
         let mut tickets = Vec::new();
         let mut rest = &pieces[..];
         while let Some((start, _)) = rest.first() {

@@ -107,9 +107,9 @@ impl Fs {
         let end = (*claim + CLAIMS_AT_ONCE).min(job.claims.len());
         let views = self.views()?;
         let mut found = Vec::new();
-        let looked = job.claims[*claim..end]
-            .iter()
-            .try_for_each(|c| views.trees.iter().try_for_each(|t| owners(t, &views.cache, c, &job.victims, &mut found)));
+        let looked = job.claims[*claim..end].iter().try_for_each(|c| {
+            views.trees.iter().try_for_each(|t| owners(t, &views.cache, c, &job.victims, &mut found))
+        });
         // Too old a view: the same claims again.
         if self.unless_old(&views, looked)?.is_none() {
             return Ok(());
