@@ -1,5 +1,5 @@
 //! Random overwrites of 4 KiB on a nearly full volume in memory, counted.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each user needs a part
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)] // each user needs a part
 
 use nenrin_core::format::{Ino, Time};
 use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};

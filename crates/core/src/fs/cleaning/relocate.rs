@@ -28,6 +28,9 @@ const WRITE_BLOCKS: usize = 512;
 /// Most blocks of one read, and the gap of unneeded blocks that is read over.
 const READ_BLOCKS: (u32, u32) = (256, 8);
 
+/// Extents with the verified bytes of their blocks.
+type Verified = Vec<(Move, AlignedBuf)>;
+
 /// An extent, the bytes of its blocks, and where they go.
 struct Copied {
     what: Move,
@@ -92,7 +95,7 @@ impl Fs {
 
     /// The verified bytes of these extents, and the segments of those that cannot be had.
     /// What is damaged stays where it is: scrubbing reports it.
-    fn copy(&self, moves: &[Move]) -> Result<(Vec<(Move, AlignedBuf)>, Vec<SegmentNo>)> {
+    fn copy(&self, moves: &[Move]) -> Result<(Verified, Vec<SegmentNo>)> {
         let mut reads: Vec<(Addr, u32)> = moves.iter().map(|m| covered(&m.extent)).collect();
         reads.sort_unstable();
         let reads = joined(&reads);
@@ -125,7 +128,7 @@ impl Fs {
     }
 
     /// Writes copies to their new places, and logs the moves; how many blocks moved.
-    fn relocate(&self, copied: Vec<(Move, AlignedBuf)>) -> Result<u64> {
+    fn relocate(&self, copied: Verified) -> Result<u64> {
         let mut pinned = Vec::new();
         let placed = self.place(copied, &mut pinned);
         let result = placed.and_then(|placed| {
@@ -140,7 +143,7 @@ impl Fs {
     }
 
     /// Gives each copy a place; those that find none are left out.
-    fn place(&self, copied: Vec<(Move, AlignedBuf)>, pinned: &mut Vec<SegmentNo>) -> Result<Vec<Copied>> {
+    fn place(&self, copied: Verified, pinned: &mut Vec<SegmentNo>) -> Result<Vec<Copied>> {
         let mut placed = Vec::with_capacity(copied.len());
         for chunk in in_chunks(copied) {
             let mut inner = self.lock_to_change()?;
