@@ -161,6 +161,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         total_bytes: bytes(usage.total_blocks),
         live_bytes: bytes(usage.live_blocks),
         history_bytes: bytes(usage.history_blocks),
+        shared_bytes: bytes(usage.shared_blocks),
         available_bytes: bytes(usage.available_blocks),
         cleaner: cleaner(fs),
         inodes: usage.inodes,
@@ -232,6 +233,7 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
     row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
     row("history", format!("{} ({} %)", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
     row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
     let c = &v.cleaner;
     let stuck = match c.stuck_segments {

@@ -54,6 +54,10 @@ pub enum Break {
     MoveBlind,
     /// A segment that cleaning emptied is handed out at once.
     VictimReused,
+    /// A shared block counts as nobody's as soon as one of its owners lets go of it.
+    OwnersForgotten,
+    /// Blocks that a copy is to share are not held until its commit names them.
+    CopyNotHeld,
     /// Numbers on the device are believed.
     BelieveNumbers,
 }

@@ -2,6 +2,7 @@
 //! with its birth.
 
 use crate::disk_struct;
+use crate::key::{Key, Kind};
 use crate::layout::le::{I64, U16, U32, U64};
 use crate::{Addr, Cno, Ino, Invalid, SegmentNo, Seq, Time};
 use zerocopy::IntoBytes;
@@ -333,6 +334,21 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Takes in `next`, which covers the file blocks behind this extent; false
+    /// where the two do not make one item. `off` is this extent's file block.
+    pub fn join(&mut self, off: u64, next: &Self) -> bool {
+        let alike = (self.birth, self.flags, self.granule_shift) == (next.birth, next.flags, next.granule_shift);
+        let whole = self.tail == 0 && next.lead == 0 && (self.lead + self.blocks) % (1 << self.granule_shift) == 0;
+        let stored = self.flags == 0 && Addr(self.addr.0 + u64::from(self.blocks)) == next.addr;
+        let joined = Self { blocks: self.blocks + next.blocks, crcs: Vec::new(), ..*self };
+        if !(alike && whole && stored && self.addr.segment() == next.addr.segment() && joined.fits(off)) {
+            return false;
+        }
+        self.blocks = joined.blocks;
+        self.tail = next.tail;
+        self.crcs.extend_from_slice(&next.crcs);
+        true
+    }
     /// Whether it may begin at file block `off`: within the largest file, and
     /// within one window of [`crate::EXTENT_BLOCKS_MAX`] blocks.
     #[must_use]
@@ -344,6 +360,11 @@ impl Extent {
     #[must_use]
     pub const fn is_unwritten(&self) -> bool {
         self.flags & EXTENT_UNWRITTEN != 0
+    }
+    /// Whether it may have other owners: then it has a back reference.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.flags & EXTENT_SHARED != 0 && !self.is_unwritten()
     }
     /// Blocks that count against the segment it lies in.
     #[must_use]
@@ -649,5 +670,41 @@ disk_struct! {
         pub blocks: U32,
         /// Cno the owner's extent died in; 0 while it lives.
         pub death: U64,
+    }
+}
+
+/// One owner of a shared extent: the extent item that has this key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backref {
+    /// Key of the owner's item, in the live tree or, with a death, in history.
+    pub owner: Key,
+    /// Blocks it has, from the address in the back reference's key on.
+    pub blocks: u32,
+}
+
+impl Backref {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = BackrefDisk::zeroed();
+        d.ino.set(self.owner.ino);
+        d.off.set(self.owner.off);
+        d.fork.set(self.owner.fork);
+        d.blocks.set(self.blocks);
+        d.death.set(self.owner.death);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input, or a length that no extent has.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = BackrefDisk::read_prefix(b)?;
+        let blocks = d.blocks.get();
+        if blocks == 0 || blocks > crate::EXTENT_BLOCKS_MAX {
+            return Err(Invalid::Bounds);
+        }
+        let owner = Key::new(Ino(d.ino.get()), Kind::Extent, d.fork.get(), d.off.get()).died(d.death.get());
+        Ok(Self { owner, blocks })
     }
 }

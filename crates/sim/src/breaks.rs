@@ -56,13 +56,13 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 23] = [
+pub const TRIALS: [Trial; 25] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),
     trial(Break::PastHole, "P2", Hunt::Cuts(Profile::General)),
-    trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Content)),
+    trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Savers)),
     trial(Break::TornPayload, "P2", Hunt::Cuts(Profile::Content)),
     trial(Break::ForgetEpoch, "P2", Hunt::LateWrite),
     trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
@@ -72,6 +72,8 @@ pub const TRIALS: [Trial; 23] = [
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
     trial(Break::MoveBlind, "P3", Hunt::Cuts(Profile::Clean)),
     trial(Break::VictimReused, "P1", Hunt::Cuts(Profile::Clean)),
+    trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
+    trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),

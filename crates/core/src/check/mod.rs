@@ -71,6 +71,7 @@ pub fn check(
     space::check(&entered, &mut log)?;
     history::check_checkpoints(state, &mut log);
     usage::check_chain(&entered, &mut log);
+    usage.other_windows(&entered, &mut log)?;
     log.report.counts.live_blocks = usage.live_blocks;
     log.report.counts.history_blocks = usage.history_blocks;
     if entered.audit.lost == 0 {
@@ -79,7 +80,6 @@ pub fn check(
         let text = format!("{} nodes cannot be used", entered.audit.lost);
         log.add(report::Finding::new(What::ChecksSkipped, text));
     }
-    usage.other_windows(&entered, &mut log)?;
     if options.data {
         data::check(&entered, &mut log)?;
     }

@@ -1,5 +1,6 @@
 //! Records of content streams: extents, inline content, moves.
 
+use super::sharing::Need;
 use super::{State, bad_item, reap_key};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
@@ -89,10 +90,9 @@ impl State {
     }
 
     fn add_extent(&mut self, key: Key, extent: &Extent) -> Result<()> {
-        let blocks = extent.stored_blocks();
-        if blocks > 0 {
-            self.live_blocks = self.live_blocks.saturating_add(u64::from(blocks));
-            self.segments.add_live(extent.addr, blocks);
+        self.change_need(extent, Need::None, Need::Live)?;
+        if extent.is_shared() {
+            self.add_backref(&key, extent)?;
         }
         self.live.insert(&self.cache, key, extent.encode().into()).map(drop)
     }
@@ -145,17 +145,20 @@ impl State {
         let tail = extent.blocks - head - middle;
         self.live.remove(&self.cache, key)?;
         inode.blocks = inode.blocks.saturating_sub(u64::from(middle));
+        let part =
+            |off: u64, skip: u32, blocks: u32| (blocks > 0).then(|| (Key { off, ..*key }, extent.slice(skip, blocks)));
+        let stay = [part(key.off, 0, head), part(cut_to, head + middle, tail)];
+        let gone = (Key { off: cut_from, ..*key }, extent.slice(head, middle));
+        if extent.is_shared() {
+            let parts: Vec<_> = stay.iter().flatten().cloned().chain([gone.clone()]).collect();
+            self.split_backref(key, extent, &parts)?;
+        }
         // The parts that stay keep their birth and their blocks, so only the
         // middle changes any counter.
-        if head > 0 {
-            self.live.insert(&self.cache, *key, extent.slice(0, head).encode().into())?;
+        for (key, part) in stay.into_iter().flatten() {
+            self.live.insert(&self.cache, key, part.encode().into())?;
         }
-        if tail > 0 {
-            let rest = extent.slice(head + middle, tail);
-            self.live.insert(&self.cache, Key { off: cut_to, ..*key }, rest.encode().into())?;
-        }
-        let gone = extent.slice(head, middle);
-        self.retire(&Key { off: cut_from, ..*key }, gone.encode().into(), self.open_cno)
+        self.retire(&gone.0, gone.1.encode().into(), self.open_cno)
     }
 
     /// Blocks were copied: the first `new.blocks` blocks of the item at `key`
@@ -172,7 +175,9 @@ impl State {
         };
         let Some(value) = found else { return Ok(()) };
         let current = extent(key, &value)?;
-        let holds = current.addr == old && current.blocks >= new.blocks || broken(Break::MoveBlind);
+        // A shared item moves whole: its back reference names all of it.
+        let fits = if current.is_shared() { current.blocks == new.blocks } else { current.blocks >= new.blocks };
+        let holds = current.addr == old && fits || broken(Break::MoveBlind);
         if !holds || new.blocks == 0 || current.is_unwritten() || new.is_unwritten() {
             return Ok(());
         }
@@ -183,6 +188,15 @@ impl State {
             (key, current.slice(blocks, current.blocks - blocks).encode().into())
         });
         let items = [(*key, moved.encode().into())].into_iter().chain(rest);
+        let need = Need::of(key);
+        if current.is_shared() {
+            self.remove_backref(key, &current)?;
+        }
+        self.change_need(&current.slice(0, blocks), need, Need::None)?;
+        self.change_need(&moved, Need::None, need)?;
+        if moved.is_shared() {
+            self.add_backref(key, &moved)?;
+        }
         if history {
             let Some(t) = self.history.iter_mut().find(|t| t.tree.id() == tree) else {
                 return Err(Error::Corrupt("a history tree vanished".into()));
@@ -190,14 +204,10 @@ impl State {
             for (key, value) in items {
                 t.tree.insert(&self.cache, key, value)?;
             }
-            self.segments.sub_history(old, blocks);
-            self.segments.add_history(moved.addr, blocks);
         } else {
             for (key, value) in items {
                 self.live.insert(&self.cache, key, value)?;
             }
-            self.segments.sub_live(old, blocks);
-            self.segments.add_live(moved.addr, blocks);
         }
         if broken(Break::VictimReused) {
             self.segments.free_at_once(old.segment());
