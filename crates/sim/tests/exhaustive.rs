@@ -51,7 +51,7 @@ fn one_bit_of_every_block_in_turn() {
     let tally = done(cli::run::<Core>(&arguments("--seeds 0..12 --flips 1 --images 1000000 --choices 1 --faults 0")));
     println!("{:?}", tally.faults);
     for what in ["Same", "Error", "Damage"] {
-        assert!(tally.faults.get(&format!("Bit flipped: {what}")).is_some_and(|n| *n > 100), "{:?}", tally.faults);
+        assert!(tally.faults.get(&format!("Bit flipped: {what}")).is_some_and(|n| *n > 50), "{:?}", tally.faults);
     }
     assert!(tally.verdicts.contains_key(nenrin_core::Verdict::Damage.name()), "{:?}", tally.verdicts);
 }
