@@ -118,8 +118,6 @@ pub enum Op {
         nanos: i64,
     },
     Tick,
-    /// Everything that can be cleaned is.
-    Clean,
     Read {
         ino: u64,
         offset: u64,
@@ -171,7 +169,6 @@ impl Op {
             Self::Advance { .. } => "advance",
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",
-            Self::Clean => "clean",
             Self::Read { .. } => "read",
             Self::Seek { .. } => "seek",
             Self::List { .. } => "list",
