@@ -88,11 +88,8 @@ fn wrong_calls() {
     let place = Place::new();
     let dir = place.sub("dir");
     for (args, code, part) in [
-        (vec!["checkpoint"], 2, "list, create or delete is needed"),
-        (vec!["checkpoint", "keep"], 2, "unknown subcommand"),
-        (vec!["checkpoint", "delete"], 2, "delete needs the number of a checkpoint"),
-        (vec!["checkpoint", "delete", &dir, "7..3"], 2, "the first is behind the last"),
-        (vec!["checkpoint", "delete", &dir, "1"], 1, "not on a nenrin volume"),
+        (vec!["checkpoint"], 2, "list or create is needed"),
+        (vec!["checkpoint", "delete", "1"], 2, "unknown subcommand"),
         (vec!["checkpoint", "list", &dir], 1, "not on a nenrin volume"),
         (vec!["snapshot"], 2, "create, list or delete is needed"),
         (vec!["snapshot", "keep"], 2, "is not understood"),
