@@ -52,6 +52,8 @@ pub enum Break {
     NoReserve,
     /// Numbers on the device are believed.
     BelieveNumbers,
+    /// A repair writes wherever its own state needs nothing, over the state it repairs.
+    RepairOverOld,
 }
 
 #[cfg(feature = "breaks")]

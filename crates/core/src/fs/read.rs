@@ -15,6 +15,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(super) enum Source {
     /// Zeros.
     Zero,
+    /// Nobody knows any more.
+    Lost,
     /// These bytes, whole blocks.
     Memory(Vec<u8>),
     /// Blocks of the volume.
@@ -31,6 +33,7 @@ pub(super) struct Piece {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Zero,
+    Lost,
     Inline,
     Page,
     Extent(usize),
@@ -76,7 +79,11 @@ impl Inner {
                 extents = view.extents(ino, inode.fork, from, to)?;
             }
             for (i, (start, e)) in extents.iter().enumerate() {
-                let cell = if e.is_unwritten() { Cell::Zero } else { Cell::Extent(i) };
+                let cell = match (e.is_lost(), e.is_unwritten()) {
+                    (true, _) => Cell::Lost,
+                    (_, true) => Cell::Zero,
+                    _ => Cell::Extent(i),
+                };
                 fill(*start, start + u64::from(e.blocks), cell);
             }
             if from == 0 && inode.blocks == 0 {
@@ -108,6 +115,7 @@ impl Inner {
             let first = from + i as u64;
             let source = match cell {
                 Cell::Zero => Source::Zero,
+                Cell::Lost => Source::Lost,
                 Cell::Page => {
                     let mut bytes = Vec::with_capacity(run * BLOCK_BYTES);
                     if let Some(c) = content {
@@ -218,6 +226,7 @@ impl Fs {
         for p in pieces {
             match p.source {
                 Source::Zero => out.push_zeros(p.blocks as usize * BLOCK_BYTES),
+                Source::Lost => return Err(Error::Corrupt("this content was lost to damage".into())),
                 Source::Memory(bytes) => out.push_memory(bytes),
                 Source::Disk(extent) => {
                     let Some(ticket) = tickets.pop_front() else { continue };

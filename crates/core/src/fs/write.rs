@@ -272,7 +272,7 @@ impl Fs {
                 match p.source {
                     super::read::Source::Zero => inner.content_mut(self, ino)?.reserve_hole(from, at),
                     super::read::Source::Disk(e) => inner.segments().unpin(e.addr.segment()),
-                    super::read::Source::Memory(_) => {}
+                    super::read::Source::Memory(_) | super::read::Source::Lost => {}
                 }
             }
             block = to;

@@ -38,7 +38,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub use walk::Verdict;
-use walk::Walk;
+pub(crate) use walk::{Found, Outcome, Walk};
 
 /// What opening a volume found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -196,7 +196,7 @@ pub(crate) fn recover_from(
 }
 
 /// The superblock to go on from: never a generation that a slot already has.
-fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock {
+pub(crate) fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock {
     let mut sb = superblock.clone();
     if let Some(newest) = found.roots.first() {
         sb.generation = sb.generation.max(newest.generation);
@@ -205,7 +205,7 @@ fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock 
 }
 
 /// The root partial, from either copy.
-fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
+pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
     let mut why = Error::Corrupt("no root partial".into());
     for copy in 0..superblock.root.len() {
         match read_root_copy(storage, superblock, copy) {
@@ -322,7 +322,7 @@ fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mu
 }
 
 /// Root partials of the two newest roots stay where they are.
-fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDeque<[SegmentNo; 2]> {
+pub(crate) fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDeque<[SegmentNo; 2]> {
     let mut pins = VecDeque::new();
     let generation = found.roots.first().map_or(used.generation, |r| r.generation);
     for root in found.roots.iter().take(2) {
@@ -337,7 +337,13 @@ fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDe
 }
 
 /// The chain goes on in a fresh segment, with a new epoch.
-fn start_epoch(state: &mut State, chain: &mut Chain, storage: &Storage, found: &Probe, writes: bool) -> Result<()> {
+pub(crate) fn start_epoch(
+    state: &mut State,
+    chain: &mut Chain,
+    storage: &Storage,
+    found: &Probe,
+    writes: bool,
+) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
     let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
     state.segments.next_generation = found
