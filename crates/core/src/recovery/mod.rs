@@ -13,6 +13,7 @@
 //!    checkpoint with a new epoch.
 //! 2. It believes checksums, links and addresses only, never order on the device.
 
+mod behind;
 mod walk;
 
 use crate::fs::Opened;
@@ -37,6 +38,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+pub(crate) use behind::Island;
 pub use walk::Verdict;
 pub(crate) use walk::{Found, Outcome, Walk};
 

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
 //! | no such root | the newest root that can be read, without the nodes that cannot |
+//! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
 //! Invariants
 //! 1. Nothing is written.
@@ -13,22 +14,23 @@
 use super::losses::{About, LossKind, Losses, MendKind};
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
-use crate::recovery::{Found, Outcome, Walk, read_root};
+use crate::recovery::{Found, Island, Outcome, Walk, read_root};
 use crate::segments::Segments;
 use crate::state::{HistoryTree, State, is_history};
 use crate::storage::{Probe, Storage};
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::features::{Access, access};
-use nenrin_format::items::{Checkpoint, Extent, Segment};
+use nenrin_format::items::{Checkpoint, Extent, Inode, Segment};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{self, NodePtr, TreeId};
+use nenrin_format::partial::Header;
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::{Superblock, device_blocks, segments_on};
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, Cno, NODE_BLOCKS, SegmentNo};
-use std::collections::BTreeMap;
+use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS, SegmentNo, Time};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Memory for index nodes while repairing.
@@ -50,8 +52,10 @@ pub(super) struct Base {
     pub held: Vec<bool>,
     /// What the space tree said of segments.
     pub segment_items: BTreeMap<u64, Segment>,
-    /// The log is damaged before its end.
-    pub damage: Option<String>,
+    /// Inodes from here on may have been made in a part of the log that is missing.
+    pub gap_from: Option<Ino>,
+    /// Inodes made anew, because content of them was found behind a gap.
+    pub unproven: BTreeSet<u64>,
 }
 
 /// A root that can be read.
@@ -60,6 +64,8 @@ struct Candidate {
     root: Root,
     trees: Vec<(Tree, Survey)>,
     log: Outcome,
+    /// What is intact of the log behind damage.
+    islands: Vec<Island>,
     cache: Arc<NodeCache>,
 }
 
@@ -94,7 +100,9 @@ pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Lo
             all.push(candidate(&storage, superblock, root)?);
         }
     }
-    let furthest = all.iter().map(Candidate::reaches).chain(found.roots.iter().map(|r| r.chain_seq.0)).max();
+    // What any of them proves to have been durable, all of them must reach.
+    let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
+    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).max();
     let sound = |c: &Candidate| c.lost() == 0 && c.log.damage.is_none() && Some(c.reaches()) >= furthest;
     let chosen = all.iter().position(sound).unwrap_or(0);
     let mut held = vec![false; count as usize];
@@ -117,7 +125,7 @@ pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Lo
 fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {
     let cache = Arc::new(NodeCache::new(storage.clone(), CACHE_BYTES));
     let mut trees = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for t in &root.trees {
         if seen.insert(t.tree) {
             let tree = Tree::open(t);
@@ -126,7 +134,11 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
         }
     }
     let log = Walk::new(storage, &chain_of(superblock)).run()?;
-    Ok(Candidate { superblock: superblock.clone(), root, trees, log, cache })
+    let islands = match log.damage {
+        Some(_) => Walk::new(storage, &chain_of(superblock)).behind(&log)?,
+        None => Vec::new(),
+    };
+    Ok(Candidate { superblock: superblock.clone(), root, trees, log, islands, cache })
 }
 
 /// Which copies of a node are right.
@@ -164,7 +176,7 @@ fn hold(c: &Candidate, held: &mut [bool]) -> Result<()> {
     hold_segments(held, c.superblock.root.iter().map(|(_, addr, _)| addr.segment()));
     hold_segments(held, [c.superblock.chain.0.segment]);
     hold_segments(held, c.superblock.chain_next.map(|s| s.segment));
-    for f in &c.log.accepted {
+    for f in c.log.accepted.iter().chain(c.islands.iter().flatten()) {
         hold_segments(held, [f.header.addr.segment()].into_iter().chain(f.header.next.map(|s| s.segment)));
         for e in named(f) {
             hold_segments(held, [e.addr.segment()]);
@@ -205,7 +217,7 @@ fn named(f: &Found) -> Vec<Extent> {
 }
 
 fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Losses) -> Result<Base> {
-    let Candidate { superblock, root, trees, log, cache } = c;
+    let Candidate { superblock, root, trees, log, islands, cache } = c;
     let mut state = State {
         cache: cache.clone(),
         live: Tree::empty(TreeId::LIVE),
@@ -247,8 +259,73 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     }
     let segment_items = load_space(&mut state)?;
     let mut chain = chain_of(&superblock);
+    let mut unproven = BTreeSet::new();
     roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
-    Ok(Base { storage, superblock, state, chain, lost, space_lost, past_lost, held, segment_items, damage: log.damage })
+    let gap_from = log.damage.is_some().then_some(state.next_ino);
+    let mut before = log.accepted.last().map(|f| f.header.written_at);
+    for island in &islands {
+        let Some(first) = island.first() else { continue };
+        tell_gap(&chain, before, Some(&first.header), losses);
+        pass_gap(&mut state, island, &mut unproven, losses)?;
+        roll_forward(&mut state, &mut chain, island, losses)?;
+        before = island.last().map(|f| f.header.written_at);
+    }
+    if log.damage.is_some() && chain.seq < log.durable_seq {
+        tell_gap(&chain, before, None, losses);
+    }
+    Ok(Base { storage, superblock, state, chain, lost, space_lost, past_lost, held, segment_items, gap_from, unproven })
+}
+
+/// Tells what of the log is missing.
+fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: &mut Losses) {
+    let seconds = |t: Time| t.0.div_euclid(1_000_000_000);
+    let from = before.map_or_else(|| "the last index checkpoint".to_owned(), |t| format!("@{}", seconds(t)));
+    let first = chain.seq.next();
+    let text = match next {
+        Some(h) => {
+            let last = h.seq.0.saturating_sub(1);
+            format!(
+                "partial segments {first} to {last} are missing, written between {from} and @{}",
+                seconds(h.written_at)
+            )
+        }
+        None => format!("partial segments from {first} on are missing, written after {from}"),
+    };
+    losses.add(LossKind::LogGap, About::Volume, format!("{text} (seconds since 1970)"));
+}
+
+/// Makes the state such that records behind a gap apply as far as they can.
+fn pass_gap(state: &mut State, island: &Island, unproven: &mut BTreeSet<u64>, losses: &mut Losses) -> Result<()> {
+    let mut told: BTreeSet<u64> = BTreeSet::new();
+    let mut made: BTreeSet<u64> = BTreeSet::new();
+    if let Some(open) = island.first().map(|f| f.header.open_cno).filter(|open| *open > state.open_cno) {
+        let text = format!("checkpoints {} to {} were in the gap", state.open_cno, open.0 - 1);
+        losses.add(LossKind::CheckpointsLost, About::Volume, text);
+        state.open_cno = open;
+        state.last_cno = Cno(open.0 - 1);
+    }
+    for found in island {
+        let mut r = Reader::new(&found.records);
+        while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
+            match record {
+                Record::Create { ino, .. } => drop(made.insert(ino.0)),
+                Record::Content { ino, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
+                    if state.inode(ino)?.is_some() {
+                        losses.add(LossKind::FileUncertain, About::Inode(ino), "changed behind a gap in the log");
+                    } else if ino >= state.next_ino {
+                        // It was made in the gap: what is written of it is all that is known.
+                        let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
+                        state.put_inode(ino, inode)?;
+                        unproven.insert(ino.0);
+                        let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
+                        losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What of the space tree is kept in memory; items that mean nothing are left for later.

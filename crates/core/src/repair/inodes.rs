@@ -168,7 +168,9 @@ impl Mender {
         if key.ino == ino.0 && key.kind == Kind::Extent {
             inode.fork = key.fork;
             let end = Extent::decode(&value).map_or(key.off, |e| key.off + u64::from(e.blocks));
-            inode.size = end.saturating_mul(BLOCK);
+            if inode.size == 0 {
+                inode.size = end.saturating_mul(BLOCK);
+            }
             inode.blocks = if blocks > 0 { blocks } else { self.count_blocks(ino, key.fork)? };
         }
         Ok(())

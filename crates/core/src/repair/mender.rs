@@ -32,6 +32,8 @@ pub(super) struct Mender {
     pub gone: BTreeSet<Key>,
     /// File blocks of which nothing is known: inode, fork, from, to.
     pub holes: Vec<(u64, u32, u64, u64)>,
+    /// Inodes from here on may have been made in a part of the log that is missing.
+    pub gap_from: Option<Ino>,
     /// Inodes made anew that nothing vouches for: their names go.
     pub unproven: BTreeSet<u64>,
     /// Inodes that are or may be gone, with names they had.
@@ -140,7 +142,7 @@ impl Mender {
     /// Whether the inode item may have been lost.
     pub fn inode_may_be_lost(&self, ino: Ino) -> bool {
         let key = Key::new(ino, Kind::Inode, 0, 0);
-        self.may_be_lost(&key, &key)
+        self.may_be_lost(&key, &key) || self.gap_from.is_some_and(|from| ino >= from)
     }
 
     /// Tells in numbers what ranges of inodes are lost.

@@ -149,15 +149,24 @@ fn plan(
     clock: &dyn Clock,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<RepairPlan> {
-    let Base { storage, superblock, state, mut chain, lost, space_lost, past_lost, held, segment_items, damage } = base;
+    let Base {
+        storage,
+        superblock,
+        state,
+        mut chain,
+        lost,
+        space_lost,
+        past_lost,
+        held,
+        segment_items,
+        gap_from,
+        unproven,
+    } = base;
     if let Some(l) = lost.iter().find(|l| l.level > 0) {
         return Err(Error::Open(format!(
             "a node at level {} of the index is lost, which this version cannot repair; nothing was changed",
             l.level
         )));
-    }
-    if let Some(damage) = damage {
-        return Err(Error::Open(format!("{damage}, which this version cannot repair; nothing was changed")));
     }
     let superblock = with_newest_generation(&superblock, found);
     let mut mender = Mender {
@@ -168,7 +177,8 @@ fn plan(
         lost,
         gone: BTreeSet::new(),
         holes: Vec::new(),
-        unproven: BTreeSet::new(),
+        gap_from,
+        unproven,
         missing: BTreeSet::new(),
         space_lost,
         past_lost,

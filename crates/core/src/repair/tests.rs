@@ -446,3 +446,70 @@ fn change_an_item(s: &mut State, random: &mut Prng) {
         drop(tree.insert(&s.cache, key, value.into()).unwrap());
     }
 }
+
+/// A volume whose log has one commit for each of many files, and the places of its partials.
+fn with_log() -> (Vec<u8>, Vec<Addr>) {
+    let device: Arc<MemDevice> = Arc::new(MemDevice::from_bytes(volume(40, true)));
+    let clock = Arc::new(TestClock::default());
+    let fs = Fs::open(vec![device.clone()], clock.clone(), MountOptions::default()).unwrap();
+    let first = fs.superblock().chain;
+    let dir = fs.create(Ino::ROOT, b"first directory", &new(0o040_755)).unwrap().ino;
+    fs.sync_all().unwrap();
+    for i in 0..30u32 {
+        let parent = if i % 3 == 0 { Ino::ROOT } else { dir };
+        let f = fs.create(parent, format!("committed {i}").as_bytes(), &new(0o100_600)).unwrap();
+        fs.write(f.ino, 0, &vec![i as u8 + 1; 3000 + 900 * i as usize], 0).unwrap();
+        if i == 12 {
+            fs.create(Ino::ROOT, b"second directory", &new(0o040_700)).unwrap();
+        }
+        if i == 20 {
+            fs.checkpoint_create(Some(b"in the log")).unwrap();
+        }
+        fs.fsync_wait(f.ino).unwrap();
+    }
+    // The durable mark, without which the end might as well be the end.
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    fs.tick().unwrap();
+    let bytes = device.snapshot();
+    let mut places = Vec::new();
+    let mut at = Addr::new(first.0.segment, first.1);
+    while let Ok(s) = nenrin_format::partial::Header::decode(&bytes[offset(&bytes, at)..]) {
+        places.push(at);
+        let next = at.block() + s.header.total_blocks();
+        at = Addr::new(at.segment(), next);
+        if next >= 64 || nenrin_format::partial::Header::decode(&bytes[offset(&bytes, at)..]).is_err() {
+            match s.header.next {
+                Some(n) => at = Addr::new(n.segment, 0),
+                None => break,
+            }
+        }
+    }
+    (bytes, places)
+}
+
+#[test]
+fn the_log_goes_on_behind_damage() {
+    let (bytes, places) = with_log();
+    let before = tree(&read_only(&bytes), At::Live);
+    assert!(places.len() >= 31, "{}", places.len());
+    let mut most = 0;
+    for n in 0..places.len() - 2 {
+        println!("partial {n} at {}", places[n]);
+        let mut damaged = bytes.clone();
+        damaged[offset(&bytes, places[n]) + 70] ^= 4;
+        let (after, report) = repair(&damaged);
+        assert!(report.losses.iter().any(|l| l.kind == LossKind::LogGap), "{report:?}");
+        let now = tree(&read_only(&after), At::Live);
+        // Of 30 commits at most one is missing, and what was made in it.
+        let kept = before.iter().filter(|(p, f)| now.get(*p) == Some(f)).count();
+        most = most.max(before.len() - kept);
+        let listed = Listed::new(&report);
+        for (path, file) in &now {
+            let same = before.get(path).is_some_and(|f| f.content == file.content);
+            let told = listed.has(path) || listed.inos.contains(&file.ino);
+            assert!(same || told || path == b"/lost+found", "{}", String::from_utf8_lossy(path));
+        }
+    }
+    // The directory that the first one made has two thirds of the files.
+    assert!((1..=25).contains(&most), "{most}");
+}
