@@ -13,7 +13,7 @@ use crate::prng::Prng;
 use crate::run::Run;
 use nenrin_core::format::node::{self, NODE_MAGIC};
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
-use nenrin_core::{At, FileKind, Fs, MountOptions, NewInode, RepairPlan};
+use nenrin_core::{At, Error, FileKind, Fs, MountOptions, NewInode, RepairPlan};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, Image};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,7 +46,8 @@ pub fn repair_cuts(config: &Config, tally: &mut Tally) -> Result<(), Box<Failure
 
 fn cuts(config: &Config, tally: &mut Tally) -> Result<(), String> {
     let mut random = Prng::stream(config.seed, 9);
-    let (image, clock) = used(config, random.chance(50))?;
+    // A volume without room for its own checkpoints is none to repair.
+    let Some((image, clock)) = used(config, random.chance(50))? else { return Ok(()) };
     let before = tree(&image, &clock)?;
     tally.workloads += 1;
     let Some(damaged) = damage(&image, &clock, &mut random)? else { return Ok(()) };
@@ -81,7 +82,7 @@ fn cuts(config: &Config, tally: &mut Tally) -> Result<(), String> {
 }
 
 /// A volume that was used; closed, or with its last commits in the log only.
-fn used(config: &Config, closed: bool) -> Result<(Image, Arc<VirtualClock>), String> {
+fn used(config: &Config, closed: bool) -> Result<Option<(Image, Arc<VirtualClock>)>, String> {
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
     let device: Arc<dyn BlockDevice> = disk.clone();
     let mut run = Run::<Core>::format(disk, device, config.segment_blocks, config.options())?;
@@ -92,22 +93,29 @@ fn used(config: &Config, closed: bool) -> Result<(Image, Arc<VirtualClock>), Str
     run.forget();
     let clock = Arc::new(run.clock.fork());
     let disk = Arc::new(CrashDisk::from_image(run.disk.current()).without_history());
-    let text = |e: nenrin_core::Error| e.to_string();
-    let open = || Fs::open(vec![disk.clone()], clock.clone(), MountOptions::default()).map_err(text);
+    let text = |e: Error| e.to_string();
     // So that the two usable roots share nodes.
     for _ in 0..3 {
-        open()?.close().map_err(text)?;
+        match Fs::open(vec![disk.clone()], clock.clone(), MountOptions::default()).and_then(|fs| fs.close()) {
+            Err(Error::NoSpace) => return Ok(None),
+            other => other.map_err(text)?,
+        }
     }
     if !closed {
-        let fs = open()?;
+        let opened = Fs::open(vec![disk.clone()], clock.clone(), MountOptions::default());
+        let Ok(fs) = opened else { return Ok(None) };
         for i in 0..6u64 {
             let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
-            let f = fs.create(Ino::ROOT, format!("in the log only {i}").as_bytes(), &new).map_err(text)?;
-            fs.write(f.ino, 0, &content::pattern(i as u32, 0, 300 << i), 0).map_err(text)?;
+            let created = fs.create(Ino::ROOT, format!("in the log only {i}").as_bytes(), &new);
+            let f = match created {
+                Err(Error::NoSpace) => return Ok(None),
+                other => other.map_err(text)?,
+            };
+            fs.write(f.ino, 0, &content::pattern(i as u32, 0, 300), 0).map_err(text)?;
             fs.fsync_wait(f.ino).map_err(text)?;
         }
     }
-    Ok((disk.current(), clock))
+    Ok(Some((disk.current(), clock)))
 }
 
 fn plan(disk: &Arc<CrashDisk>, clock: &Arc<VirtualClock>) -> Result<RepairPlan, String> {

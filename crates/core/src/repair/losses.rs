@@ -114,10 +114,13 @@ impl std::fmt::Display for Loss {
     }
 }
 
+/// A loss, with bytes of a file, before its path is known.
+type Noted = (LossKind, About, Option<(u64, u64)>, String);
+
 /// Collects losses and mends.
 #[derive(Default)]
 pub(super) struct Losses {
-    noted: Vec<(LossKind, About, Option<(u64, u64)>, String)>,
+    noted: Vec<Noted>,
     pub total: u64,
     pub mends: BTreeMap<MendKind, u64>,
 }
@@ -145,7 +148,7 @@ impl Losses {
     }
 }
 
-fn told(state: &State, (kind, about, range, text): &(LossKind, About, Option<(u64, u64)>, String)) -> Loss {
+fn told(state: &State, (kind, about, range, text): &Noted) -> Loss {
     let (path, ino) = match about {
         About::Volume => (None, None),
         About::Inode(ino) => (path_of(state, *ino), Some(*ino)),

@@ -222,8 +222,7 @@ impl Mender {
             return self.drop_name(key, dir, d, &text);
         }
         let is_dir = FileKind::from_mode(inode.mode) == FileKind::Directory;
-        if inode.nlink == 0 && is_dir || is_dir && (d.ino == Ino::ROOT || *named.entry(d.ino.0).or_insert(*key) != *key)
-        {
+        if is_dir && (inode.nlink == 0 || d.ino == Ino::ROOT || *named.entry(d.ino.0).or_insert(*key) != *key) {
             return self.drop_name(key, dir, d, "a directory has one name only");
         }
         let file_type = (inode.mode >> 12) as u8;

@@ -176,7 +176,7 @@ fn numbers(device: &Arc<dyn BlockDevice>) -> BTreeSet<u16> {
 fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
     let memory = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
     let device: Arc<dyn BlockDevice> = memory.clone();
-    let plan = RepairPlan::new(&[device.clone()], &TestClock::default(), &mut |_| {}).unwrap();
+    let plan = RepairPlan::new(std::slice::from_ref(&device), &TestClock::default(), &mut |_| {}).unwrap();
     assert_eq!(memory.snapshot(), bytes, "planning wrote something");
     let report = plan.carry_out(clock()).unwrap();
     for l in &report.losses {
