@@ -33,4 +33,5 @@ pub use segments::SegmentState;
 pub use storage::{Probe, SlotState, probe};
 pub use types::*;
 
+pub use nenrin_device::AlignedBuf;
 pub use nenrin_format as format;

@@ -5,7 +5,7 @@ mod common;
 
 use common::{World, dir, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, Error, Fs, RenameMode, SetAttr, XattrMode};
+use nenrin_core::{AlignedBuf, At, Error, Fs, RenameMode, SetAttr, XattrMode};
 
 #[test]
 fn what_is_written_is_read_before_and_after_a_clean_unmount() {
@@ -33,6 +33,35 @@ fn what_is_written_is_read_before_and_after_a_clean_unmount() {
     let fs = w.open();
     assert!(fs.recovery_report().clean);
     check(&fs);
+}
+
+#[test]
+fn bytes_given_away_are_written_as_lent_ones_are() {
+    let w = World::new(128 << 20);
+    let fs = w.open();
+    let (lent, given) =
+        (fs.create(Ino::ROOT, b"lent", &file(0o644)).unwrap(), fs.create(Ino::ROOT, b"given", &file(0o644)).unwrap());
+    // Whole blocks and not, large and small, over what was there and behind it, odd offsets.
+    let writes = [(0, 1 << 20), (1 << 20, 300_000), (4096, 131_072), (8192, 4096), (5000, 262_144), (3 << 20, 2 << 20)];
+    for (i, (offset, bytes)) in writes.into_iter().enumerate() {
+        let data: Vec<u8> = (0..bytes).map(|n| (n % 253 + i) as u8).collect();
+        let mut buf = AlignedBuf::unset(bytes + 10_000);
+        buf.truncate(bytes);
+        buf.copy_from_slice(&data);
+        assert_eq!(fs.write(lent.ino, offset, &data, 0).unwrap(), bytes);
+        assert_eq!(fs.write_buf(given.ino, offset, buf, 0).unwrap(), bytes);
+        let all = |ino| fs.read(At::Live, ino, 0, 8 << 20).unwrap();
+        assert_eq!(all(lent.ino), all(given.ino), "{offset} {bytes}");
+    }
+    let last = i64::MAX as u64 / 4096 * 4096;
+    assert!(matches!(fs.write_buf(given.ino, last, AlignedBuf::zeroed(1 << 20), 0), Err(Error::TooLarge)));
+    fs.fsync_wait(lent.ino).unwrap();
+    fs.fsync_wait(given.ino).unwrap();
+    drop(fs);
+    let fs = w.open();
+    let all = |ino| fs.read(At::Live, ino, 0, 8 << 20).unwrap();
+    assert_eq!(all(lent.ino).len(), 5 << 20);
+    assert_eq!(all(lent.ino), all(given.ino));
 }
 
 #[test]

@@ -5,10 +5,12 @@ use crate::{BLOCK_BYTES, pool};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Bytes on the heap, aligned to 4096, of a fixed length.
+/// Bytes on the heap, aligned to 4096, of a length that never grows.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// Bytes that were allocated: `len` or more.
+    room: usize,
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Box<[u8]>.
@@ -27,7 +29,7 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len };
+            return Self { ptr: NonNull::dangling(), len, room: len };
         }
         if pool::takes(len) {
             let mut this = Self::unset(len);
@@ -38,7 +40,7 @@ impl AlignedBuf {
         // SAFETY: the layout has a size above zero.
         let raw = unsafe { alloc_zeroed(layout) };
         match NonNull::new(raw) {
-            Some(ptr) => Self { ptr, len },
+            Some(ptr) => Self { ptr, len, room: len },
             None => handle_alloc_error(layout),
         }
     }
@@ -49,9 +51,13 @@ impl AlignedBuf {
             return Self::zeroed(len);
         }
         match pool::take(len) {
-            Some(ptr) => Self { ptr, len },
+            Some(ptr) => Self { ptr, len, room: len },
             None => handle_alloc_error(Self::layout(len)),
         }
+    }
+    /// Leaves the first `len` bytes, where there are more.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
     }
     /// A copy of `bytes`, padded with zeros to whole blocks.
     #[must_use]
@@ -64,11 +70,11 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if pool::takes(self.len) {
-            pool::give(self.ptr, self.len);
-        } else if self.len > 0 {
+        if pool::takes(self.room) {
+            pool::give(self.ptr, self.room);
+        } else if self.room > 0 {
             // SAFETY: allocated in `zeroed` with the same layout.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.room)) }
         }
     }
 }
@@ -76,7 +82,7 @@ impl Drop for AlignedBuf {
 impl std::ops::Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `len` initialised bytes; dangling only when len is 0.
+        // SAFETY: `ptr` is valid for `room >= len` initialised bytes; dangling only when that is 0.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

@@ -336,6 +336,21 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Takes in `next`, which covers the file blocks behind this extent; false
+    /// where the two do not make one item. `off` is this extent's file block.
+    pub fn join(&mut self, off: u64, next: &Self) -> bool {
+        let alike = (self.birth, self.flags, self.granule_shift) == (next.birth, next.flags, next.granule_shift);
+        let whole = self.tail == 0 && next.lead == 0 && (self.lead + self.blocks) % (1 << self.granule_shift) == 0;
+        let stored = self.flags == 0 && Addr(self.addr.0 + u64::from(self.blocks)) == next.addr;
+        let joined = Self { blocks: self.blocks + next.blocks, crcs: Vec::new(), ..*self };
+        if !(alike && whole && stored && self.addr.segment() == next.addr.segment() && joined.fits(off)) {
+            return false;
+        }
+        self.blocks = joined.blocks;
+        self.tail = next.tail;
+        self.crcs.extend_from_slice(&next.crcs);
+        true
+    }
     /// Whether it may begin at file block `off`: within the largest file, and
     /// within one window of [`crate::EXTENT_BLOCKS_MAX`] blocks.
     #[must_use]

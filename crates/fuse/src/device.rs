@@ -2,14 +2,12 @@
 //! connection for each serving thread.
 //!
 //! Invariants
-//! 1. A receiver's buffer begins where the data of a WRITE falls on a page
-//!    boundary, so that it can go on to a device without being moved.
+//! 1. The data of a WRITE is read to where a device can take it from.
 //! 2. A receiver that spins holds the one right to do so: with few CPUs, two
 //!    spinning threads would take them from the programs they wait for.
 
-use crate::proto::abi::WRITE_PREFIX_BYTES;
 use crate::sys;
-use crate::transport::{Received, Receiver, Sink, Transport};
+use crate::transport::{Received, Receiver, RequestBuffer, Sink, Transport};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Where the kernel's side is.
 pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
-const PAGE_BYTES: usize = 4096;
 
 /// One open /dev/fuse: a queue of the connection.
 struct Queue(File);
@@ -54,7 +51,7 @@ impl FuseDevice {
         DeviceReceiver {
             sink: queue.clone(),
             queue,
-            buffer: PageBuffer::new(self.write_bytes_max),
+            buffer: RequestBuffer::new(self.write_bytes_max),
             spin,
             spinner: self.spinner.clone(),
             busy: false,
@@ -85,30 +82,10 @@ impl Transport for FuseDevice {
     }
 }
 
-/// Memory for one request, its start placed for invariant 1.
-struct PageBuffer {
-    memory: Vec<u8>,
-    start: usize,
-}
-
-impl PageBuffer {
-    fn new(write_bytes_max: usize) -> Self {
-        let bytes = write_bytes_max + WRITE_PREFIX_BYTES;
-        // Not zeroed pages but written ones, so that no request pays for a fault.
-        let memory = vec![1; bytes + 2 * PAGE_BYTES];
-        let address = memory.as_ptr() as usize + WRITE_PREFIX_BYTES;
-        let start = address.next_multiple_of(PAGE_BYTES) - address;
-        Self { memory, start }
-    }
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..]
-    }
-}
-
 struct DeviceReceiver {
     queue: Arc<Queue>,
     sink: Arc<dyn Sink>,
-    buffer: PageBuffer,
+    buffer: RequestBuffer,
     spin: Duration,
     spinner: Arc<AtomicBool>,
     /// The last wait ended early, so that another short one is worth its cost.
@@ -119,7 +96,7 @@ impl DeviceReceiver {
     /// Reads one request, spinning and sleeping as told.
     fn read(&mut self) -> io::Result<usize> {
         if self.spin.is_zero() {
-            return (&self.queue.0).read(self.buffer.bytes());
+            return self.read_once();
         }
         match self.read_spinning()? {
             Some(bytes) => Ok(bytes),
@@ -127,9 +104,13 @@ impl DeviceReceiver {
                 let slept = Instant::now();
                 sys::wait_readable(self.queue.0.as_fd())?;
                 self.busy = slept.elapsed() < self.spin * 2;
-                (&self.queue.0).read(self.buffer.bytes())
+                self.read_once()
             }
         }
+    }
+
+    fn read_once(&mut self) -> io::Result<usize> {
+        self.buffer.fill(|parts| (&self.queue.0).read_vectored(parts))
     }
 
     /// `None` when nothing came in time.
@@ -137,7 +118,7 @@ impl DeviceReceiver {
         let mine = self.busy && !self.spinner.swap(true, Ordering::Acquire);
         let start = Instant::now();
         let result = loop {
-            match (&self.queue.0).read(self.buffer.bytes()) {
+            match self.read_once() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if !mine || start.elapsed() >= self.spin {
                         self.busy = false;
@@ -161,10 +142,10 @@ impl DeviceReceiver {
 
 impl Receiver for DeviceReceiver {
     fn receive(&mut self) -> io::Result<Option<Received<'_>>> {
-        let bytes = loop {
+        loop {
             match self.read() {
                 Ok(0) => return Ok(None),
-                Ok(bytes) => break bytes,
+                Ok(_) => break,
                 Err(e) => match e.raw_os_error() {
                     // Unmounted, or cut off by the kernel: with the second it says that
                     // the end came while this read was taking a request out.
@@ -174,22 +155,7 @@ impl Receiver for DeviceReceiver {
                     _ => return Err(e),
                 },
             }
-        };
-        Ok(Some(Received { bytes: &self.buffer.bytes()[..bytes], sink: &self.sink }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_of_a_write_falls_on_a_page() {
-        for _ in 0..10 {
-            let mut buffer = PageBuffer::new(1 << 20);
-            let bytes = buffer.bytes();
-            assert!(bytes.len() >= (1 << 20) + WRITE_PREFIX_BYTES);
-            assert_eq!((bytes.as_ptr() as usize + WRITE_PREFIX_BYTES) % PAGE_BYTES, 0);
         }
+        Ok(Some(Received { request: &mut self.buffer, sink: &self.sink }))
     }
 }

@@ -233,10 +233,10 @@ fn spawn<'scope, T: Send + 'scope>(
 
 fn serve(server: &Arc<Server>, mut receiver: Box<dyn Receiver>) -> io::Result<()> {
     sys::set_io_flusher();
-    while let Some(Received { bytes, sink }) = receiver.receive()? {
+    while let Some(Received { request, sink }) = receiver.receive()? {
         // The panic hook has said what happened; the reply that was dropped on
         // the way out has answered.
-        let _ = catch_unwind(AssertUnwindSafe(|| server.handle(bytes, sink)));
+        let _ = catch_unwind(AssertUnwindSafe(|| server.handle(request, sink)));
     }
     Ok(())
 }
@@ -289,14 +289,16 @@ fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<
     let mut receiver = device.first_receiver();
     loop {
         let received = receiver.receive().map_err(HandshakeError::Io)?;
-        let Some(Received { bytes, sink }) = received else {
+        let Some(Received { request: received, sink }) = received else {
             return Err(HandshakeError::Io(io::ErrorKind::NotConnected.into()));
         };
-        let Some(head) = request::header(bytes) else {
+        let Some(head) = request::header(received.front()) else {
             continue;
         };
         let reply = Reply::new(sink.clone(), head.unique);
-        let Ok(request::Request { op: Op::Init(offer), .. }) = request::decode(bytes, false) else {
+        let Ok(request::Request { op: Op::Init(offer), .. }) =
+            request::decode_apart(received.front(), received.data(), false)
+        else {
             // Nothing may come before INIT; the reply that is dropped says so.
             continue;
         };

@@ -9,9 +9,11 @@
 //!    dropped answers EIO, whatever went wrong before.
 
 use crate::errno::Errno;
-use crate::proto::abi::OutHeader;
-use nenrin_core::ReadBytes;
-use std::io::{self, IoSlice};
+use crate::proto::abi::{OutHeader, WRITE_PREFIX_BYTES};
+use crate::proto::flags::Opcode;
+use crate::proto::request;
+use nenrin_core::{AlignedBuf, ReadBytes};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -31,8 +33,64 @@ pub(crate) trait Receiver: Send {
 
 /// A request as it came, and where its reply goes.
 pub(crate) struct Received<'a> {
-    pub bytes: &'a [u8],
+    pub request: &'a mut RequestBuffer,
     pub sink: &'a Arc<dyn Sink>,
+}
+
+/// Memory for one request. The data of a WRITE lies apart from what is in
+/// front of it, where a device can take it from, and can be taken away whole.
+pub(crate) struct RequestBuffer {
+    front: [u8; WRITE_PREFIX_BYTES],
+    /// What lies behind the front; `None` when it was taken.
+    rest: Option<AlignedBuf>,
+    rest_bytes_max: usize,
+    /// A request that has to be in one piece, and has more than a front.
+    joined: Vec<u8>,
+    bytes: usize,
+}
+
+impl RequestBuffer {
+    /// For WRITEs up to `write_bytes_max`, and other requests of that length.
+    pub fn new(write_bytes_max: usize) -> Self {
+        Self {
+            front: [0; WRITE_PREFIX_BYTES],
+            rest: None,
+            rest_bytes_max: write_bytes_max,
+            joined: Vec::new(),
+            bytes: 0,
+        }
+    }
+    /// Fills the buffer by `read`, which says how many bytes came.
+    pub fn fill(&mut self, read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>) -> io::Result<usize> {
+        let rest = self.rest.get_or_insert_with(|| AlignedBuf::unset(self.rest_bytes_max));
+        self.bytes = 0;
+        self.joined.clear();
+        self.bytes = read(&mut [IoSliceMut::new(&mut self.front), IoSliceMut::new(rest)])?;
+        let writes = request::header(&self.front).is_some_and(|head| head.opcode == Opcode::Write as u32);
+        if self.bytes > WRITE_PREFIX_BYTES && !writes {
+            self.joined.extend_from_slice(&self.front);
+            self.joined.extend_from_slice(&rest[..self.bytes - WRITE_PREFIX_BYTES]);
+        }
+        Ok(self.bytes)
+    }
+    /// The request; of a WRITE what is in front of its data.
+    pub fn front(&self) -> &[u8] {
+        if self.joined.is_empty() { &self.front[..self.bytes.min(WRITE_PREFIX_BYTES)] } else { &self.joined }
+    }
+    /// The data of a WRITE, empty for other requests.
+    pub fn data(&self) -> &[u8] {
+        match &self.rest {
+            Some(rest) if self.joined.is_empty() => &rest[..self.bytes.saturating_sub(WRITE_PREFIX_BYTES)],
+            _ => &[],
+        }
+    }
+    /// The first `bytes` bytes of the data, out of this buffer.
+    pub fn take_data(&mut self, bytes: usize) -> Option<AlignedBuf> {
+        let mut data = self.rest.take_if(|rest| self.joined.is_empty() && bytes <= rest.len())?;
+        self.bytes = self.bytes.min(WRITE_PREFIX_BYTES);
+        data.truncate(bytes);
+        Some(data)
+    }
 }
 
 /// The sending end of a queue, for any thread.
@@ -156,6 +214,7 @@ fn send_parts(sink: &dyn Sink, error: i32, unique: u64, body: &[&[u8]]) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::abi::InHeader;
     use std::sync::Mutex;
 
     #[derive(Default)]
@@ -165,6 +224,56 @@ mod tests {
             self.0.lock().unwrap().push(parts.iter().flat_map(|p| p.to_vec()).collect());
             Ok(())
         }
+    }
+
+    fn filled(bytes: &[u8]) -> RequestBuffer {
+        let mut buffer = RequestBuffer::new(256 << 10);
+        fill(&mut buffer, bytes);
+        buffer
+    }
+    fn fill(buffer: &mut RequestBuffer, bytes: &[u8]) {
+        let read = |mut parts: &mut [IoSliceMut<'_>]| {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let n = parts[0].len().min(rest.len());
+                parts[0][..n].copy_from_slice(&rest[..n]);
+                rest = &rest[n..];
+                IoSliceMut::advance_slices(&mut parts, n);
+            }
+            Ok(bytes.len())
+        };
+        assert_eq!(buffer.fill(read).unwrap(), bytes.len());
+    }
+    fn message(opcode: Opcode, bytes: usize) -> Vec<u8> {
+        let head = InHeader { len: bytes as u32, opcode: opcode as u32, ..Default::default() };
+        let mut out: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+        out[..size_of::<InHeader>()].copy_from_slice(head.as_bytes());
+        out
+    }
+
+    #[test]
+    fn only_the_data_of_a_write_lies_apart() {
+        for bytes in [40, 60, 80, 81, 5000] {
+            let (other, write) = (message(Opcode::Lookup, bytes), message(Opcode::Write, bytes));
+            assert_eq!((filled(&other).front(), filled(&other).data()), (&other[..], &[][..]), "{bytes}");
+            let (front, data) = write.split_at(bytes.min(WRITE_PREFIX_BYTES));
+            assert_eq!((filled(&write).front(), filled(&write).data()), (front, data), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn data_is_taken_once_and_the_buffer_goes_on() {
+        let (long, short) = (message(Opcode::Write, 80 + 200_000), message(Opcode::Write, 80 + 3));
+        let mut buffer = filled(&long);
+        let taken = buffer.take_data(199_000).unwrap();
+        assert_eq!(taken[..], long[80..199_080]);
+        assert_eq!(taken.as_ptr() as usize % 4096, 0);
+        assert!(buffer.take_data(1).is_none() && buffer.data().is_empty());
+        fill(&mut buffer, &short);
+        assert_eq!((buffer.front(), buffer.data()), (&short[..80], &short[80..]));
+        assert_eq!(taken[..], long[80..199_080]);
+        fill(&mut buffer, &message(Opcode::Lookup, 90));
+        assert!(buffer.take_data(1).is_none(), "another request has no data");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! that tests can put something small behind a real mount.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, DirEntry, Done, Error, Fs, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr, Usage,
-    XattrMode,
+    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Error, Fs, NewInode, ReadBytes, RenameMode, Result, Seek,
+    SetAttr, Usage, XattrMode,
 };
 use nenrin_format::Ino;
 
@@ -43,6 +43,10 @@ pub trait Volume: Send + Sync {
     fn retain(&self, ino: Ino);
     fn release(&self, ino: Ino);
     fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
+    /// As `write`, of bytes that are given away.
+    fn write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
+        self.write(ino, offset, &data, uid)
+    }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
     fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
     fn flush(&self, ino: Ino) -> Result<()>;
@@ -126,6 +130,9 @@ impl Volume for Fs {
     }
     fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
         Self::write(self, ino, offset, data, uid)
+    }
+    fn write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
+        Self::write_buf(self, ino, offset, data, uid)
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         Self::allocate(self, ino, mode, offset, bytes)

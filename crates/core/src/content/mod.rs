@@ -68,9 +68,18 @@ impl Overlay {
     /// States what `[from, to)` is.
     pub fn set(&mut self, from: u64, to: u64, over: Over) {
         self.cut(from, to);
-        if from < to {
-            self.ranges.insert(from, (to, over));
+        if from >= to {
+            return;
         }
+        // Written in one go or in several: fewer items say the same.
+        let before = self.ranges.range_mut(..from).next_back();
+        if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
+            if *end == from && first.join(*start, next) {
+                *end = to;
+                return;
+            }
+        }
+        self.ranges.insert(from, (to, over));
     }
     /// The ranges that overlap `[from, to)`: start, end, what.
     pub fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -166,4 +175,79 @@ pub struct File {
     pub uses: u32,
     /// Uncommitted content.
     pub content: Option<Content>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_format::{Addr, Cno, EXTENT_BLOCKS_MAX};
+
+    fn extent(addr: u64, blocks: u32, shift: u8) -> Extent {
+        let granules = blocks.div_ceil(1 << shift);
+        let crcs = (0..u64::from(granules)).map(|i| (addr + (i << shift)) as u32).collect();
+        Extent { birth: Cno(0), addr: Addr(addr), blocks, flags: 0, granule_shift: shift, lead: 0, tail: 0, crcs }
+    }
+
+    /// Blocks, and of each its address and the checksum it is under.
+    fn blocks(overlay: &Overlay) -> BTreeMap<u64, Option<(u64, u32)>> {
+        let mut out = BTreeMap::new();
+        for (start, end, over) in overlay.iter() {
+            for block in start..end {
+                let i = (block - start) as u32;
+                let Over::Extent(e) = over else {
+                    out.insert(block, None);
+                    continue;
+                };
+                assert!(e.fits(start) && u64::from(e.blocks) == end - start, "{start} {e:?}");
+                assert_eq!(e.crcs.len() as u32, (e.lead + e.blocks + e.tail).div_ceil(1 << e.granule_shift));
+                let crc = e.crcs[((e.lead + i) >> e.granule_shift) as usize];
+                out.insert(block, Some((e.addr.0 + u64::from(i), crc)));
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn writes_in_a_row_are_one_range_in_each_window() {
+        let mut overlay = Overlay::default();
+        for i in 0..16 {
+            overlay.set(i * 32, (i + 1) * 32, Over::Extent(extent(1000 + i * 32, 32, 2)));
+        }
+        assert_eq!(overlay.iter().count(), 512 / EXTENT_BLOCKS_MAX as usize);
+        // Elsewhere on the device, under other granules, or not behind each other: each for itself.
+        for (at, addr, blocks, shift) in [(512, 5000, 8, 2), (520, 6000, 8, 2), (528, 6008, 8, 0), (537, 6017, 8, 0)] {
+            overlay.set(at, at + blocks, Over::Extent(extent(addr, blocks as u32, shift)));
+        }
+        assert_eq!(overlay.iter().count(), 2 + 4);
+    }
+
+    #[test]
+    fn joining_changes_no_block() {
+        let mut random = nenrin_device::Prng::new(7);
+        for _ in 0..200 {
+            let (mut overlay, mut model) = (Overlay::default(), BTreeMap::new());
+            let (mut next, mut last) = (4096, 0);
+            for _ in 0..60 {
+                let blocks = 1 + random.below(40);
+                // Often right behind the last.
+                let from = if random.below(3) > 0 { last } else { random.below(600) };
+                let to = (from + blocks).min(from / 256 * 256 + 256);
+                last = to;
+                if random.below(5) == 0 {
+                    overlay.set(from, to, Over::Hole);
+                    model.extend((from..to).map(|b| (b, None)));
+                    continue;
+                }
+                next += if random.below(3) == 0 { 7 } else { 0 };
+                let shift = if random.below(2) == 0 { 2 } else { 0 };
+                overlay.set(from, to, Over::Extent(extent(next, (to - from) as u32, shift)));
+                model.extend((from..to).map(|b| {
+                    let i = b - from;
+                    (b, Some((next + i, (next + (i >> shift << shift)) as u32)))
+                }));
+                next += to - from;
+            }
+            assert_eq!(blocks(&overlay), model);
+        }
+    }
 }

@@ -20,8 +20,8 @@ const COARSE_GRANULE_SHIFT: u8 = GRANULE_BLOCKS.ilog2() as u8;
 /// Blocks of one device write: 2 MiB, the largest buffer that is kept for reuse.
 const GROUP_BLOCKS_MAX: usize = 512;
 
-/// Whole blocks that a caller brought, copied to where the device takes them
-/// from and checksummed before the lock is taken.
+/// Whole blocks that a caller brought, where the device takes them from, and
+/// checksummed before the lock is taken.
 pub(super) struct Prepared {
     /// File block of the first.
     block: u64,
@@ -31,13 +31,22 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(block: u64, bytes: &[u8]) -> Self {
+    pub(super) fn copied(block: u64, bytes: &[u8]) -> Self {
         let mut buf = AlignedBuf::unset(bytes.len());
         buf.copy_from_slice(bytes);
+        Self::new(block, buf)
+    }
+    pub(super) fn new(block: u64, buf: AlignedBuf) -> Self {
         let begins = block % (1 << COARSE_GRANULE_SHIFT) == 0;
         let granules = buf.chunks_exact(BLOCK_BYTES << COARSE_GRANULE_SHIFT).filter(|_| begins);
         let coarse = granules.map(nenrin_format::crc).collect();
         Self { block, bytes: Arc::new(buf), coarse }
+    }
+}
+
+impl Prepared {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

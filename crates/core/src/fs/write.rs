@@ -4,10 +4,11 @@ use super::behind::Prepared;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, zero_page};
-use crate::{AllocateMode, At, Error, FileKind, Result};
+use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Result};
 use nenrin_format::items::{EXTENT_UNWRITTEN, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
+use std::ops::Range;
 use std::sync::MutexGuard;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -97,17 +98,49 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`] before anything changed; [`Error::TooLarge`] behind the largest offset.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+        let whole = whole_blocks(offset, data.len());
+        let prepared = (whole.end.saturating_sub(whole.start) >= DIRECT_BLOCKS_MIN).then(|| {
+            let (from, to) = (whole.start * BLOCK - offset, whole.end * BLOCK - offset);
+            Prepared::copied(whole.start, &data[from as usize..to as usize])
+        });
+        self.write_prepared(ino, offset, data, prepared.as_ref(), uid)
+    }
+
+    /// [`Fs::write`] of bytes that the caller gives away: whole blocks go to
+    /// the device from where they are.
+    ///
+    /// # Errors
+    /// Those of [`Fs::write`].
+    pub fn write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
+        let whole = whole_blocks(offset, data.len());
+        let blocks = data.len() / BLOCK_BYTES;
+        if !Self::takes_buf(offset, data.len()) || whole != (offset / BLOCK..offset / BLOCK + blocks as u64) {
+            return self.write(ino, offset, &data, uid);
+        }
+        let prepared = Prepared::new(whole.start, data);
+        self.write_prepared(ino, offset, prepared.bytes(), Some(&prepared), uid)
+    }
+
+    /// Whether [`Fs::write_buf`] gains anything over [`Fs::write`] for these bytes.
+    #[must_use]
+    pub const fn takes_buf(offset: u64, bytes: usize) -> bool {
+        offset % BLOCK == 0 && bytes % BLOCK_BYTES == 0 && bytes as u64 >= DIRECT_BLOCKS_MIN * BLOCK
+    }
+
+    fn write_prepared(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        prepared: Option<&Prepared>,
+        uid: u32,
+    ) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
         let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
-        // Large whole blocks go straight to where the device takes them from.
-        let whole = (offset.div_ceil(BLOCK), end / BLOCK);
-        let prepared = (whole.1.saturating_sub(whole.0) >= DIRECT_BLOCKS_MIN).then(|| {
-            let (from, to) = (whole.0 * BLOCK - offset, whole.1 * BLOCK - offset);
-            Prepared::new(whole.0, &data[from as usize..to as usize])
-        });
+        let whole = whole_blocks(offset, data.len());
         let mut inner = self.room_for(last - first + 1)?;
         inner.content_mut(self, ino)?;
         let mut partial = Vec::new();
@@ -122,12 +155,12 @@ impl Fs {
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();
         if prepared.is_some() {
-            let from = (whole.0 * BLOCK - offset) as usize;
-            let to = (whole.1 * BLOCK - offset) as usize;
+            let from = (whole.start * BLOCK - offset) as usize;
+            let to = (whole.end * BLOCK - offset) as usize;
             copy_in(content, offset, &data[..from]);
-            copy_in(content, whole.1 * BLOCK, &data[to..]);
-            let mut rest = content.pages.split_off(&whole.0);
-            let mut behind = rest.split_off(&whole.1);
+            copy_in(content, whole.end * BLOCK, &data[to..]);
+            let mut rest = content.pages.split_off(&whole.start);
+            let mut behind = rest.split_off(&whole.end);
             content.pages.append(&mut behind);
         } else {
             copy_in(content, offset, data);
@@ -139,7 +172,7 @@ impl Fs {
         content.version += 1;
         let pages = content.pages.len();
         inner.pages = inner.pages + pages as u64 - before as u64;
-        if let Some(prepared) = &prepared {
+        if let Some(prepared) = prepared {
             inner.write_ahead(self, ino, prepared)?;
         }
         if pages >= WRITE_BEHIND_PAGES {
@@ -309,6 +342,11 @@ impl Content {
             at = end;
         }
     }
+}
+
+/// The file blocks that `bytes` bytes at `offset` cover whole; reversed where there are none.
+fn whole_blocks(offset: u64, bytes: usize) -> Range<u64> {
+    offset.div_ceil(BLOCK)..offset.saturating_add(bytes as u64) / BLOCK
 }
 
 /// Copies bytes into pages; partly covered pages are there already.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use nenrin_format::key::Key;
 use nenrin_format::node::{INNER_ENTRY_BYTES, NodePtr, TreeId, leaf_entry_bytes};
 
-use super::node::{BYTES_MIN, Body, Child, Expect, JOIN_BYTES_MAX, Node, child_index};
+use super::node::{BYTES_MIN, Body, Child, Expect, FILLED_BYTES, JOIN_BYTES_MAX, Node, child_index};
 use super::{NodeCache, Value};
 use crate::{Error, Result};
 
@@ -189,9 +189,10 @@ impl Change<'_> {
                 if let Some((right_key, new)) = done.right {
                     self.book.add_node();
                     v.insert(i + 1, (right_key, Child::Mem(Arc::new(new))));
-                    node.bytes += INNER_ENTRY_BYTES;
-                    node.note_insert(i + 1);
-                    right = node.split(Some(i + 1), rightmost);
+                    let new_at = if self.fill_left(v, i) { i } else { i + 1 };
+                    node.bytes = v.len() * INNER_ENTRY_BYTES;
+                    node.note_insert(new_at);
+                    right = node.split(Some(new_at), rightmost);
                 } else if done.small {
                     self.tend(v, i, done.small, &expect);
                     node.bytes = v.len() * INNER_ENTRY_BYTES;
@@ -280,6 +281,30 @@ impl Change<'_> {
         if let Some(first) = right.body.first_key() {
             *right_key = first;
         }
+    }
+
+    /// A run that has cut child `i` off behind it leaves a node that grows no
+    /// more: what fits goes to the left neighbour. True when the child is gone.
+    fn fill_left(&mut self, entries: &mut Vec<(Key, Child)>, i: usize) -> bool {
+        let generation = self.book.generation;
+        let [.., (_, Child::Mem(left)), (key, Child::Mem(node))] = &mut entries[..=i] else { return false };
+        if left.generation != generation || !node.ends_a_run() || left.bytes > FILLED_BYTES - BYTES_MIN / 4 {
+            return false;
+        }
+        let (left, node) = (Arc::make_mut(left), Arc::make_mut(node));
+        let rest = node.body.split_off(node.body.fitting(FILLED_BYTES - left.bytes));
+        left.body.append(mem::replace(&mut node.body, rest));
+        left.bytes = left.body.bytes();
+        node.bytes = node.body.bytes();
+        match node.body.first_key() {
+            Some(first) => *key = first,
+            None => {
+                entries.remove(i);
+                self.book.drop_node();
+                return true;
+            }
+        }
+        false
     }
 
     /// Replaces a root that has one child by that child.

@@ -27,10 +27,14 @@ pub(super) const BYTES_MIN: usize = CAPACITY / 4;
 /// Two neighbours become one node up to this size; above it they share evenly.
 /// The distance to [`CAPACITY`] keeps the next insert from splitting again.
 pub(super) const JOIN_BYTES_MAX: usize = CAPACITY / 4 * 3;
+/// A node that a run fills later is filled up to here.
+pub(super) const FILLED_BYTES: usize = CAPACITY / 16 * 15;
 /// A tree higher than this cannot come from honest inserts.
 pub(super) const LEVEL_MAX: u8 = 32;
 /// Inserts, each right behind the one before, after which a node counts as having a run.
 const RUN_MIN: u16 = 8;
+/// Longer runs are no surer.
+const RUN_MAX: u16 = 64;
 /// A run takes entries that follow it along from node to node up to this size.
 const CARRIED_BYTES_MAX: usize = CAPACITY / 16;
 
@@ -148,6 +152,17 @@ impl Body {
         }
         at.clamp(1, self.len().saturating_sub(1).max(1))
     }
+    /// How many entries from the first on fit `bytes`.
+    pub fn fitting(&self, bytes: usize) -> usize {
+        let mut left = bytes;
+        (0..self.len())
+            .take_while(|i| {
+                let fits = self.entry_bytes(*i) <= left;
+                left = left.saturating_sub(self.entry_bytes(*i));
+                fits
+            })
+            .count()
+    }
     /// Moves the entries from `at` on into a new body.
     pub fn split_off(&mut self, at: usize) -> Self {
         match self {
@@ -188,8 +203,21 @@ impl Node {
 
     /// Notes where an insert went, to tell runs of ascending keys from the rest.
     pub fn note_insert(&mut self, index: usize) {
-        self.run = if index == self.last_insert + 1 { self.run.saturating_add(1) } else { 0 };
+        self.run = if index == self.last_insert + 1 {
+            (self.run + 1).min(RUN_MAX)
+        } else if index == self.last_insert {
+            // The rest of an item that was cut makes place for what follows. Only
+            // a descending run has nothing but such inserts, and soon counts as none.
+            self.run - self.run.div_ceil(4)
+        } else {
+            0
+        };
         self.last_insert = index;
+    }
+
+    /// Whether a run went on at its end until it was cut off there.
+    pub fn ends_a_run(&self) -> bool {
+        self.run >= RUN_MIN && self.last_insert + 1 == self.body.len()
     }
 
     /// Splits off a right neighbour if the node is too large, where

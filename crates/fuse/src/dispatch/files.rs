@@ -11,9 +11,15 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{AllocateMode, ReadBytes, Seek, SetAttr};
+use nenrin_core::{AlignedBuf, AllocateMode, ReadBytes, Seek, SetAttr};
 use nenrin_format::Ino;
 use std::sync::Arc;
+
+/// What a program wrote: in the buffer of its request, or taken out of there.
+pub(super) enum Written<'a> {
+    Lent(&'a [u8]),
+    Given(AlignedBuf),
+}
 
 /// The handle may write.
 const HANDLE_WRITES: u64 = 1;
@@ -88,10 +94,10 @@ impl Server {
         Ok(content)
     }
 
-    pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: &[u8]) -> Result<WriteOut> {
+    pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: Written<'_>) -> Result<WriteOut> {
         self.changeable()?;
         let ino = head.nodeid;
-        end_of(args.offset, data.len() as u64)?;
+        end_of(args.offset, u64::from(args.size))?;
         if args.write_flags & WRITE_KILL_SUIDGID != 0 {
             self.shed_privileges(ino)?;
         }
@@ -101,7 +107,10 @@ impl Server {
         } else {
             head.uid
         };
-        let written = self.volume.write(Ino(ino), args.offset, data, uid)?;
+        let written = match data {
+            Written::Lent(data) => self.volume.write(Ino(ino), args.offset, data, uid)?,
+            Written::Given(data) => self.volume.write_buf(Ino(ino), args.offset, data, uid)?,
+        };
         Ok(WriteOut { size: written as u32, padding: 0 })
     }
 

@@ -31,10 +31,11 @@ use crate::proto::flags::ROOT_NODE;
 use crate::proto::reply;
 use crate::proto::request::{self, Op, Request};
 use crate::requests::Requests;
-use crate::transport::{Reply, Sink};
+use crate::transport::{Reply, RequestBuffer, Sink};
 use crate::volume::Volume;
 use create::PlainDirectories;
-use nenrin_core::{At, Attr, Error, XattrMode};
+use files::Written;
+use nenrin_core::{At, Attr, Error, Fs, XattrMode};
 use nenrin_format::{Ino, NAME_BYTES_MAX};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -104,13 +105,19 @@ impl Server {
     }
 
     /// Answers one request, now or later.
-    pub fn handle(self: &Arc<Self>, bytes: &[u8], sink: &Arc<dyn Sink>) {
-        let Some(head) = request::header(bytes) else {
+    pub fn handle(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>) {
+        let Some(head) = request::header(received.front()) else {
             return;
         };
         self.requests.count(head.opcode);
         let reply = Reply::new(sink.clone(), head.unique);
-        match request::decode(bytes, self.agreed.setxattr_ext()) {
+        match request::decode_apart(received.front(), received.data(), self.agreed.setxattr_ext()) {
+            Ok(Request { head, op: Op::Write { args, .. } }) if Fs::takes_buf(args.offset, args.size as usize) => {
+                match received.take_data(args.size as usize) {
+                    Some(data) => reply.result(self.write(&head, &args, Written::Given(data))),
+                    None => reply.error(Errno(libc::EINVAL)),
+                }
+            }
             Ok(request) => self.dispatch(request, reply),
             Err(request::Malformed) => reply.error(Errno(libc::EINVAL)),
         }
@@ -151,7 +158,7 @@ impl Server {
             Op::Create { name, new } => self.create(&head, name, &new, reply),
             Op::Tmpfile { new } => self.tmpfile(&head, &new, reply),
             Op::Read { offset, bytes, flags } => reply.result_content(self.read(node, offset, bytes, flags)),
-            Op::Write { args, data } => reply.result(self.write(&head, &args, data)),
+            Op::Write { args, data } => reply.result(self.write(&head, &args, Written::Lent(data))),
             Op::Release { fh } => reply.done(self.release(node, fh)),
             Op::Fsync | Op::Fsyncdir => self.fsync(node, reply),
             Op::Syncfs => self.syncfs(reply),

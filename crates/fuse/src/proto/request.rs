@@ -226,15 +226,35 @@ pub fn header(bytes: &[u8]) -> Option<InHeader> {
 }
 
 /// Decodes one request. `setxattr_ext` says which SETXATTR was agreed on.
+#[cfg(test)]
 pub fn decode(bytes: &[u8], setxattr_ext: bool) -> Result<Request<'_>, Malformed> {
+    decode_apart(bytes, &[], setxattr_ext)
+}
+
+/// [`decode`], where the data of a WRITE may lie apart from what is in front of it.
+pub fn decode_apart<'a>(bytes: &'a [u8], data: &'a [u8], setxattr_ext: bool) -> Result<Request<'a>, Malformed> {
     let (head, rest) = InHeader::read_from_prefix(bytes).map_err(|_| Malformed)?;
-    if head.len as usize != bytes.len() {
+    if head.len as usize != bytes.len() + data.len() {
         return Err(Malformed);
     }
     // Extensions lie behind the body, in units of 8 bytes. We ask for none.
-    let body_bytes = rest.len().checked_sub(usize::from(head.ext_len) * 8).ok_or(Malformed)?;
-    let body = Body(&rest[..body_bytes]);
-    Ok(Request { head, op: decode_op(head.opcode, body, setxattr_ext)? })
+    let ext_bytes = usize::from(head.ext_len) * 8;
+    let last = if data.is_empty() { rest } else { data };
+    let last = &last[..last.len().checked_sub(ext_bytes).ok_or(Malformed)?];
+    let op = if data.is_empty() {
+        decode_op(head.opcode, Body(last), setxattr_ext)?
+    } else {
+        decode_write(head.opcode, Body(rest), Body(last))?
+    };
+    Ok(Request { head, op })
+}
+
+fn decode_write<'a>(opcode: u32, mut args: Body<'a>, mut data: Body<'a>) -> Result<Op<'a>, Malformed> {
+    if opcode != Opcode::Write as u32 {
+        return Err(Malformed);
+    }
+    let args: abi::WriteIn = args.take()?;
+    Ok(Op::Write { data: data.data(args.size)?, args })
 }
 
 fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<'a>, Malformed> {
@@ -382,6 +402,19 @@ mod tests {
         let Op::Write { args: got, data } = decode(&bytes, true).unwrap().op else { panic!() };
         assert_eq!((got, data), (args, &b"hello"[..]));
         assert_eq!(data.as_ptr() as usize - bytes.as_ptr() as usize, abi::WRITE_PREFIX_BYTES);
+    }
+
+    #[test]
+    fn the_data_of_a_write_may_lie_apart() {
+        let args = abi::WriteIn { size: 5, offset: 100, ..Default::default() };
+        let bytes = request(16, &[args.as_bytes(), b"hello"].concat());
+        let (front, data) = bytes.split_at(abi::WRITE_PREFIX_BYTES);
+        let Op::Write { args: got, data } = decode_apart(front, data, true).unwrap().op else { panic!() };
+        assert_eq!((got, data), (args, &b"hello"[..]));
+        assert_eq!(decode_apart(front, b"hell", true).unwrap_err(), Malformed);
+        assert_eq!(decode_apart(&front[..60], &bytes[60..], true).unwrap_err(), Malformed);
+        let other = request(17, &[args.as_bytes(), b"hello"].concat());
+        assert_eq!(decode_apart(&other[..80], &other[80..], true).unwrap_err(), Malformed);
     }
 
     #[test]

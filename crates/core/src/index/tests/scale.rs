@@ -69,6 +69,29 @@ fn runs_fill_nodes() {
     v.checkpoint();
     assert!(fill(&v) > 0.93, "run with replacements: {}", fill(&v));
 
+    // Upwards over short items that make place for long ones, as writing a
+    // file does whose space was reserved; checkpoints in between.
+    let mut v = Volume::new(1 << 20);
+    (0..8000).for_each(|i| v.insert(seq(4 * i), value(24, i)));
+    for i in 0..8000 {
+        v.remove(&seq(4 * i));
+        v.insert(seq(4 * i), value(280, i));
+        if i % 6 == 0 {
+            v.insert(seq(4 * i + 1), value(24, i));
+            v.remove(&seq(4 * i + 1));
+            v.insert(seq(4 * i + 1), value(100, i));
+        }
+        if i % 2500 == 0 {
+            v.checkpoint();
+        }
+        if i % 100 == 0 {
+            v.check_shape();
+        }
+    }
+    v.checkpoint();
+    v.check_all();
+    assert!(fill(&v) > 0.8, "reserved, then written: {}", fill(&v));
+
     // Random, then thinned out.
     let mut v = Volume::new(1 << 20);
     let mut random = Random(3);
