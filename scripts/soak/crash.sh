@@ -7,14 +7,14 @@ sim=target/release/nenrin-sim jobs=$(nproc) minutes=$((SOAK_SECONDS / 60 + 1))
 begin=$(date +%s)
 state=${SOAK_STATE:?}
 mkdir -p "$state"
-# 65,536 sequences of two, in pieces, so that the next run goes on where this one stopped.
+# 78,400 sequences of two, in pieces, so that the next run goes on where this one stopped.
 piece=$(cat "$state/piece" 2>/dev/null || echo 0)
-while [ "$piece" -lt 16 ] && [ $(($(date +%s) - begin)) -lt $((SOAK_SECONDS / 2)) ]; do
-    "$sim" ace --length 2 --sequences "$((piece * 4096))..$(((piece + 1) * 4096))" --jobs "$jobs" || exit 1
+while [ "$piece" -lt 20 ] && [ $(($(date +%s) - begin)) -lt $((SOAK_SECONDS / 2)) ]; do
+    "$sim" ace --length 2 --sequences "$((piece * 3920))..$(((piece + 1) * 3920))" --jobs "$jobs" || exit 1
     piece=$((piece + 1))
     echo "$piece" >"$state/piece"
 done
 "$sim" ace --length 3 --sample 20000 --seeds "$(date +%s)..0" --minutes "$((minutes / 8 + 1))" --jobs "$jobs" || exit 1
 left=$(((SOAK_SECONDS - $(date +%s) + begin) / 60 + 1))
 "$sim" run --seeds "$(date +%s)..20000000000" --minutes "$left" --flips 20 --faults 8 --jobs "$jobs" || exit 1
-[ "$piece" -ge 16 ] || exit 75
+[ "$piece" -ge 20 ] || exit 75

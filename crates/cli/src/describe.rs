@@ -2,7 +2,7 @@
 
 use crate::report::show_uuid;
 use crate::when;
-use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece, birth};
+use nenrin_format::items::{Backref, Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece, birth};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodeHeader, NodePtr};
 use nenrin_format::partial::{DATA_FLUSHED, LOGICAL_BEGIN, LOGICAL_END, MapEntry, PartialKind, Summary};
@@ -110,7 +110,7 @@ pub fn root(r: &Root) -> Value {
         "inodes": r.inodes,
         "live_blocks": r.live_blocks,
         "history_blocks": r.history_blocks,
-        "next_backref": r.next_backref,
+        "named_blocks": r.named_blocks,
         "retention": name(&r.retention),
         "trees": trees,
         "index_segments": segments,
@@ -240,10 +240,9 @@ pub fn record(r: &Record<'_>) -> Value {
         Record::Move { tree, key: k, old, new } => {
             json!({"record": "Move", "tree": tree.0, "key": key(k), "old": addr(*old), "new": extent(new)})
         }
-        Record::Share { from, from_off, to, to_off, blocks, size, time: t } => json!({
-            "record": "Share", "from": from.0, "from_off": from_off, "to": to.0, "to_off": to_off, "blocks": blocks,
-            "size": size, "time": time(*t),
-        }),
+        Record::Share { ino, from, blocks } => {
+            json!({"record": "Share", "ino": ino.0, "from": from, "blocks": blocks})
+        }
         Record::OpenSegment { segment, kind } => {
             json!({"record": "OpenSegment", "segment": segment.0, "kind": kind})
         }
@@ -305,7 +304,11 @@ fn item(k: &Key, value: &[u8]) -> Value {
         Kind::Orphan | Kind::Reap => {
             Reap::decode(value).map(|r| json!({"death": r.death.0, "fork": r.fork, "whole": r.whole}))
         }
-        Kind::Backref => Ok(json!({"bytes": value.len()})),
+        Kind::Backref => Backref::decode(value).map(|b| {
+            json!({
+                "ino": b.owner.ino, "fork": b.owner.fork, "off": b.owner.off, "death": b.owner.death, "blocks": b.blocks,
+            })
+        }),
     };
     shown.unwrap_or_else(|why| json!({"invalid": why.to_string()}))
 }

@@ -119,6 +119,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         total_bytes: bytes(usage.total_blocks),
         live_bytes: bytes(usage.live_blocks),
         history_bytes: bytes(usage.history_blocks),
+        shared_bytes: bytes(usage.shared_blocks),
         available_bytes: bytes(usage.available_blocks),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
@@ -187,6 +188,7 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
     row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
     row("history", format!("{} ({} %)", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
     row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
     let reach = v.oldest.as_ref().map(|c| format!(", back to {}", when::show(c.nanos))).unwrap_or_default();
     row("checkpoints", format!("{}, {} of them snapshots{reach}", v.checkpoints, v.snapshots));

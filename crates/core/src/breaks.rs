@@ -50,6 +50,10 @@ pub enum Break {
     SnapshotsShed,
     /// Content is accepted without room for it.
     NoReserve,
+    /// A shared block counts as nobody's as soon as one of its owners lets go of it.
+    OwnersForgotten,
+    /// Blocks that a copy is to share are not held until its commit names them.
+    CopyNotHeld,
     /// Numbers on the device are believed.
     BelieveNumbers,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.

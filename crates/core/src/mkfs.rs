@@ -129,7 +129,7 @@ fn empty(
         inodes: 1,
         live_blocks: 0,
         history_blocks: 0,
-        next_backref: 1,
+        named_blocks: 0,
         retention: Vec::new(),
     };
     let root = Inode {

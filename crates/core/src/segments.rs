@@ -213,6 +213,13 @@ impl Segments {
             s.item.history_blocks = s.item.history_blocks.saturating_add(blocks);
         });
     }
+    /// `blocks` at `addr` that only history needed became part of the live tree again.
+    pub fn history_to_live(&mut self, addr: Addr, blocks: u32) {
+        self.with(addr.segment(), |s| {
+            s.item.history_blocks = s.item.history_blocks.saturating_sub(blocks);
+            s.item.live_blocks = s.item.live_blocks.saturating_add(blocks);
+        });
+    }
     /// `blocks` at `addr` became part of history (a move).
     pub fn add_history(&mut self, addr: Addr, blocks: u32) {
         self.with(addr.segment(), |s| s.item.history_blocks = s.item.history_blocks.saturating_add(blocks));

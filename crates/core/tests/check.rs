@@ -34,7 +34,7 @@ fn numbers_and_names_are_unique_and_stable() {
     assert_eq!(names.len(), What::ALL.len());
     assert!(What::ALL.is_sorted_by_key(|w| w.number()));
     // Numbers once given stay: add to this list, never change it.
-    let fixed: [(u16, &str); 67] = [
+    let fixed: [(u16, &str); 69] = [
         (101, "slot-damaged"),
         (102, "slot-stale"),
         (103, "slot-unfinished"),
@@ -94,6 +94,8 @@ fn numbers_and_names_are_unique_and_stable() {
         (507, "segment-mixed"),
         (508, "total-wrong"),
         (509, "inode-number-wrong"),
+        (510, "backref-missing"),
+        (511, "backref-dangling"),
         (601, "history-life-wrong"),
         (602, "history-outside-tree"),
         (603, "history-overlap"),

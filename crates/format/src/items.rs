@@ -2,6 +2,7 @@
 //! with its birth.
 
 use crate::disk_struct;
+use crate::key::{Key, Kind};
 use crate::layout::le::{I64, U16, U32, U64};
 use crate::{Addr, Cno, Ino, Invalid, SegmentNo, Seq, Time};
 use zerocopy::IntoBytes;
@@ -368,6 +369,11 @@ impl Extent {
     pub const fn is_lost(&self) -> bool {
         self.flags & EXTENT_LOST != 0 && self.is_unwritten()
     }
+    /// Whether it may have other owners: then it has a back reference.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.flags & EXTENT_SHARED != 0 && !self.is_unwritten()
+    }
     /// Blocks that count against the segment it lies in.
     #[must_use]
     pub const fn stored_blocks(&self) -> u32 {
@@ -672,5 +678,41 @@ disk_struct! {
         pub blocks: U32,
         /// Cno the owner's extent died in; 0 while it lives.
         pub death: U64,
+    }
+}
+
+/// One owner of a shared extent: the extent item that has this key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backref {
+    /// Key of the owner's item, in the live tree or, with a death, in history.
+    pub owner: Key,
+    /// Blocks it has, from the address in the back reference's key on.
+    pub blocks: u32,
+}
+
+impl Backref {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = BackrefDisk::zeroed();
+        d.ino.set(self.owner.ino);
+        d.off.set(self.owner.off);
+        d.fork.set(self.owner.fork);
+        d.blocks.set(self.blocks);
+        d.death.set(self.owner.death);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input, or a length that no extent has.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = BackrefDisk::read_prefix(b)?;
+        let blocks = d.blocks.get();
+        if blocks == 0 || blocks > crate::EXTENT_BLOCKS_MAX {
+            return Err(Invalid::Bounds);
+        }
+        let owner = Key::new(Ino(d.ino.get()), Kind::Extent, d.fork.get(), d.off.get()).died(d.death.get());
+        Ok(Self { owner, blocks })
     }
 }

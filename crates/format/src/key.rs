@@ -29,7 +29,7 @@ pub enum Kind {
     Segment = 32,
     /// Space tree: a checkpoint. `off` is its cno.
     Checkpoint = 33,
-    /// Space tree: an owner of a shared extent. `ino` is its address, `off` counts.
+    /// Space tree: an owner of a shared extent. `ino` is its address, `off` a hash of the owner.
     Backref = 34,
     /// Space tree: an inode without a name. `off` is its number.
     Orphan = 35,

@@ -92,8 +92,9 @@ pub enum Record<'a> {
     /// Blocks of an extent were copied elsewhere. Applies only where the item
     /// at `key` still holds `old`; `new` has the same blocks.
     Move { tree: TreeId, key: Key, old: Addr, new: Extent },
-    /// Blocks become shared by a second file range.
-    Share { from: Ino, from_off: u64, to: Ino, to_off: u64, blocks: u64, size: u64, time: Time },
+    /// The extents that hold these file blocks may get further owners: they get
+    /// the flag and a back reference.
+    Share { ino: Ino, from: u64, blocks: u64 },
     /// A segment is put to use for data.
     OpenSegment { segment: SegmentNo, kind: u8 },
     /// Nothing: carries a durable mark.
@@ -147,7 +148,7 @@ pub const TABLE: &[(u8, &str, &str)] = &[
     (tag::DROP_CHECKPOINTS, "DropCheckpoints", "count u32, cnos u64 each"),
     (tag::SWEEP, "Sweep", "tree u32, from key, max u32"),
     (tag::MOVE, "Move", "tree u32, key, old u64, extent"),
-    (tag::SHARE, "Share", "from u64, from_off u64, to u64, to_off u64, blocks u64, size u64, time i64"),
+    (tag::SHARE, "Share", "ino u64, from u64, blocks u64"),
     (tag::OPEN_SEGMENT, "OpenSegment", "segment u64, kind u8"),
     (tag::MARK, "Mark", ""),
     (tag::RETENTION, "Retention", "value"),
@@ -324,12 +325,11 @@ impl<'a> Record<'a> {
                 out.put_u64(old.0);
                 new.encode_into(out);
             }
-            Self::Share { from, from_off, to, to_off, blocks, size, time } => {
+            Self::Share { ino, from, blocks } => {
                 out.put_u8(tag::SHARE);
-                for v in [from.0, *from_off, to.0, *to_off, *blocks, *size] {
+                for v in [ino.0, *from, *blocks] {
                     out.put_u64(v);
                 }
-                put_time(out, *time);
             }
             Self::OpenSegment { segment, kind } => {
                 out.put_u8(tag::OPEN_SEGMENT);
@@ -419,15 +419,7 @@ impl<'a> Record<'a> {
             }
             tag::SWEEP => Self::Sweep { tree: TreeId(r.u32()?), from: key(r)?, max: r.u32()? },
             tag::MOVE => Self::Move { tree: TreeId(r.u32()?), key: key(r)?, old: Addr(r.u64()?), new: extent(r)? },
-            tag::SHARE => Self::Share {
-                from: Ino(r.u64()?),
-                from_off: r.u64()?,
-                to: Ino(r.u64()?),
-                to_off: r.u64()?,
-                blocks: r.u64()?,
-                size: r.u64()?,
-                time: time(r)?,
-            },
+            tag::SHARE => Self::Share { ino: Ino(r.u64()?), from: r.u64()?, blocks: r.u64()? },
             tag::OPEN_SEGMENT => Self::OpenSegment { segment: SegmentNo(r.u64()?), kind: r.u8()? },
             tag::MARK => Self::Mark,
             tag::RETENTION => Self::Retention { value: r.short()? },

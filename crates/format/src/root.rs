@@ -29,8 +29,8 @@ disk_struct! {
         pub live_blocks: U64,
         /// Blocks of content only history needs.
         pub history_blocks: U64,
-        /// Next number to distinguish owners of shared extents.
-        pub next_backref: U64,
+        /// Blocks that extents of the live tree name, shared ones once for each owner.
+        pub named_blocks: U64,
         /// Newest checkpoint ever made.
         pub last_cno: U64,
         /// Must be zero.
@@ -114,8 +114,8 @@ pub struct Root {
     pub live_blocks: u64,
     /// Blocks of content only history needs.
     pub history_blocks: u64,
-    /// Next number to distinguish owners of shared extents.
-    pub next_backref: u64,
+    /// Blocks that extents of the live tree name, shared ones once for each owner.
+    pub named_blocks: u64,
     /// All trees.
     pub trees: Vec<TreeRoot>,
     /// Use of index segments, in node copies.
@@ -139,7 +139,7 @@ impl Root {
         d.inodes.set(self.inodes);
         d.live_blocks.set(self.live_blocks);
         d.history_blocks.set(self.history_blocks);
-        d.next_backref.set(self.next_backref);
+        d.named_blocks.set(self.named_blocks);
         let mut out = d.bytes().to_vec();
         for t in &self.trees {
             let mut e = TreeDisk::zeroed();
@@ -172,8 +172,8 @@ impl Root {
     /// Short input, bytes left over, counters beyond all reason.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let (d, rest) = RootDisk::read_prefix(bytes)?;
-        let counters = [d.next_ino.get(), d.open_cno.get(), d.last_cno.get(), d.next_backref.get(), d.inodes.get()];
-        let blocks = [d.live_blocks.get(), d.history_blocks.get()];
+        let counters = [d.next_ino.get(), d.open_cno.get(), d.last_cno.get(), d.inodes.get()];
+        let blocks = [d.live_blocks.get(), d.history_blocks.get(), d.named_blocks.get()];
         if counters.iter().chain(&blocks).any(|n| *n > COUNTER_MAX) {
             return Err(Invalid::Bounds);
         }
@@ -186,7 +186,7 @@ impl Root {
             inodes: d.inodes.get(),
             live_blocks: d.live_blocks.get(),
             history_blocks: d.history_blocks.get(),
-            next_backref: d.next_backref.get(),
+            named_blocks: d.named_blocks.get(),
             trees: Vec::new(),
             index_segments: Vec::new(),
             retention: Vec::new(),

@@ -115,7 +115,7 @@ fn records() -> Vec<Record<'static>> {
         Record::DropCheckpoints { cnos: vec![Cno(1), Cno(2)] },
         Record::Sweep { tree: TreeId(16), from: key(), max: 128 },
         Record::Move { tree: TreeId(1), key: key().living(), old: addr(2, 3), new: extent() },
-        Record::Share { from: Ino(16), from_off: 1, to: Ino(17), to_off: 2, blocks: 3, size: 4, time },
+        Record::Share { ino: Ino(16), from: 1, blocks: 3 },
         Record::OpenSegment { segment: SegmentNo(8), kind: 2 },
         Record::Mark,
         Record::Retention { value: b"all:1h" },
@@ -230,7 +230,7 @@ fn root() -> Root {
         inodes: 3,
         live_blocks: 5,
         history_blocks: 6,
-        next_backref: 7,
+        named_blocks: 7,
         retention: b"1h:all".to_vec(),
         trees: vec![
             TreeRoot {

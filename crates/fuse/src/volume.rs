@@ -2,8 +2,8 @@
 //! that tests can put something small behind a real mount.
 
 use nenrin_core::{
-    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Error, Fs, NewInode, ReadBytes, RenameMode, Result, Seek,
-    SetAttr, Usage, XattrMode,
+    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr,
+    Usage, XattrMode,
 };
 use nenrin_format::Ino;
 
@@ -138,9 +138,7 @@ impl Volume for Fs {
         Self::allocate(self, ino, mode, offset, bytes)
     }
     fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64> {
-        // The library has no such call yet; the kernel then copies by itself.
-        let _ = (from, from_offset, to, to_offset, bytes, uid);
-        Err(Error::NotSupported)
+        Self::copy_range(self, from, from_offset, to, to_offset, bytes, uid)
     }
     fn flush(&self, ino: Ino) -> Result<()> {
         Self::flush(self, ino)

@@ -14,7 +14,7 @@ use nenrin_core::{AllocateMode, RenameMode, SetAttr, SetTime, XattrMode};
 use nenrin_format::{Ino, Time};
 
 /// Operations there are.
-pub const OPERATIONS: usize = 32;
+pub const OPERATIONS: usize = 35;
 /// Ways to sync after one.
 pub const SYNCS: usize = 8;
 /// Steps there are.
@@ -104,7 +104,7 @@ fn size(ino: u64, size: u64) -> Op {
 fn target(model: &Model, operation: usize) -> Option<u64> {
     let dir = find(model, ROOT, b"d").unwrap_or(0);
     match operation {
-        13 | 18 | 30 => find(model, ROOT, b"g"),
+        13 | 18 | 30 | 31 => find(model, ROOT, b"g"),
         15 | 25 => find(model, dir, b"h"),
         _ => find(model, ROOT, b"f").or_else(|| find(model, ROOT, b"g")),
     }
@@ -120,6 +120,13 @@ fn operations(model: &Model, operation: usize, id: u32) -> Option<Vec<Op>> {
     let rename = |from: u64, old: &[u8], to: u64, new: &[u8], mode| {
         find(model, from, old)?;
         Some(Op::Rename { from, old: old.to_vec(), to, new: new.to_vec(), mode })
+    };
+    let copy = |from: u64, from_offset: u64, to: u64, to_offset: u64, bytes: u64| Op::CopyRange {
+        from,
+        from_offset,
+        to,
+        to_offset,
+        bytes,
     };
     let allocate = |mode, offset, bytes| Some(Op::Allocate { ino: f()?, mode, offset, bytes });
     let set = |set| Some(Op::SetAttr { ino: f()?, set });
@@ -155,6 +162,9 @@ fn operations(model: &Model, operation: usize, id: u32) -> Option<Vec<Op>> {
         28 => Op::Tmpfile { mode: FILE, uid: 0, gid: 0 },
         29 => Op::Rmdir { parent: ROOT, name: dir().map(|_| b"d".to_vec())? },
         30 => write(g()?, 4096, 4096),
+        31 => copy(f()?, 0, g()?, 0, 1 << 20),
+        32 => copy(g()?, 0, f()?, 4096, 5000),
+        33 => copy(f()?, 0, f()?, 16_384, 8192),
         _ => Op::CheckpointCreate { name: Some(format!("s{id}").into_bytes()) },
     };
     Some(vec![one])

@@ -59,13 +59,13 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 22] = [
+pub const TRIALS: [Trial; 24] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),
     trial(Break::PastHole, "P2", Hunt::Cuts(Profile::General)),
-    trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Content)),
+    trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Savers)),
     trial(Break::TornPayload, "P2", Hunt::Cuts(Profile::Content)),
     trial(Break::ForgetEpoch, "P2", Hunt::LateWrite),
     trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
@@ -73,6 +73,8 @@ pub const TRIALS: [Trial; 22] = [
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
+    trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
+    trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),

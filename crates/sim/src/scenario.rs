@@ -22,6 +22,10 @@ pub enum Scenario {
     Clean,
     /// Two programs sync at once, the second while the first is told that its sync is done.
     TwoClients,
+    /// A file is copied by sharing, then both are overwritten, cleaned, removed and read, with snapshots between.
+    Reflink,
+    /// A copy waits to be committed while its source goes and the volume is full.
+    ReflinkHeld,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
 }
@@ -31,13 +35,15 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
         Self::ClockJumps,
         Self::Clean,
         Self::TwoClients,
+        Self::Reflink,
+        Self::ReflinkHeld,
         Self::Writeback,
     ];
 
@@ -51,6 +57,8 @@ impl Scenario {
             Self::ClockJumps => "clock-jumps",
             Self::Clean => "clean",
             Self::TwoClients => "two-clients",
+            Self::Reflink => "reflink",
+            Self::ReflinkHeld => "reflink-held",
             Self::Writeback => "writeback",
         }
     }
@@ -74,6 +82,8 @@ impl Scenario {
             Self::ClockJumps => s.clock_jumps(),
             Self::Clean => s.clean(),
             Self::TwoClients => s.two_clients(),
+            Self::Reflink => s.reflink(),
+            Self::ReflinkHeld => s.reflink_held(),
             Self::Writeback => s.writeback(),
         }
     }
@@ -249,6 +259,83 @@ impl<S: Subject> Calls<'_, S> {
             }
         }
         Ok(())
+    }
+
+    /// The whole of a file, as cp(1) asks for it.
+    fn copy(&mut self, from: u64, to: u64) -> Result<(), String> {
+        self.call(Op::CopyRange { from, from_offset: 0, to, to_offset: 0, bytes: 1 << 30 })
+    }
+    /// Writes new files and removes them, so that space is used again.
+    fn churn(&mut self, rounds: u64) -> Result<(), String> {
+        for round in 0..rounds {
+            let (name, target) = (b"churn".to_vec(), Vec::new());
+            let create = Op::Create { parent: ROOT, name, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
+            if matches!(self.step(create)?.1, Step::Refused) {
+                self.pass(2_000_000_000)?;
+                continue;
+            }
+            let ino = self.run.newest_inode()?;
+            self.id += 1;
+            let write = Op::Write { ino, offset: 0, bytes: 200_000, id: self.id };
+            let full = matches!(self.step(write)?.1, Step::Refused);
+            if round % 3 == 0 {
+                self.fsync(ino)?;
+            }
+            self.unlink("churn")?;
+            if full {
+                self.pass(2_000_000_000)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reflink(&mut self) -> Result<(), String> {
+        let a = self.create("a")?;
+        self.write(a, 0, 150_000)?;
+        self.fsync(a)?;
+        let b = self.create("b")?;
+        self.copy(a, b)?;
+        self.fsync(b)?;
+        self.call(Op::CheckpointCreate { name: Some(b"both".to_vec()) })?;
+        for round in 0..4 {
+            self.write(a, round * 40_000, 5000)?;
+            self.write(b, 3000 + round * 30_000, 9000)?;
+            let c = self.create(&format!("c{round}"))?;
+            self.copy(if round % 2 == 0 { b } else { a }, c)?;
+            self.fsync(c)?;
+            self.churn(3)?;
+            self.pass(2_000_000_000)?;
+        }
+        self.unlink("a")?;
+        self.unlink("c0")?;
+        self.pass(6_000_000_000)?;
+        self.churn(6)?;
+        self.call(Op::CheckpointCreate { name: None })?;
+        self.unlink("b")?;
+        self.churn(6)?;
+        self.call(Op::SyncAll)?;
+        self.run.compare_all()
+    }
+
+    fn reflink_held(&mut self) -> Result<(), String> {
+        let old = self.create("old")?;
+        self.write(old, 0, 30_000)?;
+        self.call(Op::SyncAll)?;
+        for round in 0..3 {
+            let source = self.create("source")?;
+            self.write(source, 0, 140_000 + round * 1000)?;
+            self.fsync(source)?;
+            self.call(Op::Open { ino: old })?;
+            self.empty(old)?;
+            self.copy(source, old)?;
+            self.unlink("source")?;
+            self.fsync(ROOT)?;
+            self.churn(12)?;
+            self.run.compare_all()?;
+            self.call(Op::Close { ino: old })?;
+            self.fsync(old)?;
+        }
+        self.run.compare_all()
     }
 
     fn writeback(&mut self) -> Result<(), String> {

@@ -116,8 +116,7 @@ impl Subject for Arc<Fs> {
         self.recovery_report().damage.clone()
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
-        let _ = (from, to, bytes, uid);
-        Err(nenrin_core::Error::NotSupported)
+        Fs::copy_range(self, from.0, from.1, to.0, to.1, bytes, uid)
     }
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
         Fs::lookup(self, at, parent, name)

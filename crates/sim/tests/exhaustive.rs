@@ -18,7 +18,7 @@ fn done(result: Result<Tally, Box<nenrin_sim::driver::Failure>>) -> Tally {
 fn every_sequence_of_one_operation() {
     for modes in ["", "--order strict", "--barrier checkpoint", "--order strict --barrier none"] {
         let tally = done(cli::exhaustive::<Core>(&arguments(&format!("--length 1 {modes}"))));
-        assert_eq!(tally.workloads, 256);
+        assert_eq!(tally.workloads, 280);
         assert!(tally.distinct > 1000, "{modes}: {tally:?}");
     }
 }

@@ -258,6 +258,8 @@ pub struct VolumeInfo {
     pub live_bytes: u64,
     /// Bytes that only past states need.
     pub history_bytes: u64,
+    /// What shared content would take more if every owner had its own.
+    pub shared_bytes: u64,
     /// Bytes that can still be written, history that may be shed included.
     pub available_bytes: u64,
     /// Files, directories and so on.

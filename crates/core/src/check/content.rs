@@ -38,9 +38,12 @@ pub fn check_extent(live: &mut Live<'_, '_>, key: &Key, value: &[u8]) -> Result<
         Err(why) => return live.invalid(key, why),
     };
     if check_place(live.state, live.storage, key, &e, live.log) {
-        live.usage.add(live.state, key, &e, false, live.log);
+        live.usage.add(live.state, key, &e, live.log);
+        if live.whole {
+            live.usage.check_backref(live.state, key, &e, live.log)?;
+        }
     }
-    live.usage.add_total(e.stored_blocks(), false);
+    live.usage.add_total(key, &e);
     let end = key.off.saturating_add(u64::from(e.blocks));
     let (fork, reached) = live.group.end;
     if fork == key.fork && key.off < reached {

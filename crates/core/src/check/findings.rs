@@ -113,6 +113,8 @@ findings! {
     507 Error SegmentMixed "segment-mixed" "A segment holds both index nodes and content.";
     508 Error TotalWrong "total-wrong" "A total of the volume differs from what was counted.";
     509 Error InodeNumberWrong "inode-number-wrong" "An inode has a number that is still to be given.";
+    510 Error BackrefMissing "backref-missing" "An extent says that it is shared, and no back reference names it.";
+    511 Error BackrefDangling "backref-dangling" "A back reference names an extent that does not exist, lies elsewhere or says that it is not shared.";
 
     601 Error HistoryLifeWrong "history-life-wrong" "An item of history died before it was born, or dies in the future.";
     602 Error HistoryOutsideTree "history-outside-tree" "An item of history died outside the range its tree covers.";

@@ -70,9 +70,12 @@ fn check_tree(entered: &Entered, tree: &HistoryTree, usage: &mut Usage, log: &mu
         unseen_items += u64::from(!visible);
         if let (Kind::Extent, Ok(e)) = (key.kind, Extent::decode(value)) {
             if check_place(state, storage, key, &e, log) {
-                usage.add(state, key, &e, true, log);
+                usage.add(state, key, &e, log);
+                if whole {
+                    usage.check_backref(state, key, &e, log)?;
+                }
             }
-            usage.add_total(e.stored_blocks(), true);
+            usage.add_total(key, &e);
             if !visible {
                 unseen_blocks += u64::from(e.stored_blocks());
             }

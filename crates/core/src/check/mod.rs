@@ -90,6 +90,7 @@ fn check_entered(entered: &roots::Entered, data: bool, log: &mut Log<'_>) -> Res
     space::check(entered, log)?;
     history::check_checkpoints(state, log);
     usage::check_chain(entered, log);
+    usage.other_windows(entered, log)?;
     log.report.counts.live_blocks = usage.live_blocks;
     log.report.counts.history_blocks = usage.history_blocks;
     if entered.audit.lost == 0 {
@@ -98,7 +99,6 @@ fn check_entered(entered: &roots::Entered, data: bool, log: &mut Log<'_>) -> Res
         let text = format!("{} nodes cannot be used", entered.audit.lost);
         log.add(report::Finding::new(What::ChecksSkipped, text));
     }
-    usage.other_windows(entered, log)?;
     if data {
         data::check(entered, log)?;
     }

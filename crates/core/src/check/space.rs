@@ -3,10 +3,11 @@
 use super::findings::What;
 use super::report::{Finding, Log};
 use super::roots::Entered;
+use super::usage::died;
 use crate::Result;
-use nenrin_format::Ino;
-use nenrin_format::items::{BackrefDisk, Checkpoint, Reap, Segment};
+use nenrin_format::items::{Backref, Checkpoint, Reap, Segment};
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Addr, Ino};
 
 /// Checks every item of the space tree.
 pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
@@ -26,7 +27,10 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
         let decoded = match key.kind {
             Kind::Segment => Segment::decode(value).map(|_| None),
             Kind::Checkpoint => Checkpoint::decode(value).map(|_| None),
-            Kind::Backref => BackrefDisk::read_prefix(value).map(|_| None),
+            Kind::Backref => match Backref::decode(value) {
+                Ok(b) if whole => return check_backref(entered, key, &b, log),
+                other => other.map(|_| None),
+            },
             _ => Reap::decode(value).map(Some),
         };
         match decoded {
@@ -39,6 +43,18 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
         }
         Ok(())
     })?;
+    Ok(())
+}
+
+/// The owner must be there, and this its only back reference.
+fn check_backref(entered: &Entered, key: &Key, b: &Backref, log: &mut Log<'_>) -> Result<()> {
+    let state = &entered.opened.state;
+    let addr = Addr(key.ino);
+    let first = state.backref(&b.owner, addr)?;
+    if first.is_none_or(|(k, _)| k != *key) || !state.owner_exists(addr, b)? {
+        let text = format!("{} blocks of file block {}{}", b.blocks, b.owner.off, died(&b.owner));
+        log.add_in(state, Finding::new(What::BackrefDangling, text).of(Ino(b.owner.ino)).at(addr));
+    }
     Ok(())
 }
 

@@ -8,9 +8,9 @@ use crate::recovery::recover;
 use crate::state::{State, orphan_key, reap_key};
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
-use nenrin_format::items::{Dirent, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes};
+use nenrin_format::items::{Backref, Dirent, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::records::Record;
+use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::{Addr, Cno, Ino, SegmentNo, Seq, Time};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -336,6 +336,7 @@ fn space_that_is_miscounted() {
         s.set(Key { ino: EMPTY.0, ..key }, e.encode());
         s.segments.add_live(e.addr, e.blocks);
         s.live_blocks += blocks;
+        s.named_blocks += blocks;
         s.edit_inode(EMPTY, |i| (i.size, i.blocks) = (size, blocks));
     });
     assert_finds(&[502], |s| s.segments.add_live(s.extent(FILE).1.addr, 1));
@@ -355,6 +356,7 @@ fn space_that_is_miscounted() {
     assert_finds(&[508], |s| s.live_blocks += 1);
     assert_finds(&[508], |s| s.history_blocks += 1);
     assert_finds(&[508], |s| s.inodes += 1);
+    assert_finds(&[508], |s| s.named_blocks += 1);
     assert_finds(&[509], |s| s.next_ino = DEAD);
     assert_finds(&[108], |s| s.open_cno = s.open_cno.next());
 }
@@ -401,6 +403,53 @@ fn a_past_that_cannot_have_been() {
         let (key, value) = s.space.next(&s.cache, &Key::space(Kind::Checkpoint, 0, 0)).unwrap().unwrap();
         s.set_space(Key { off: 0, ..key }, value.to_vec());
         s.apply(&Record::NameCheckpoint { cno: Cno(1), name: b"other" }, Addr::NONE).unwrap();
+    });
+}
+
+#[test]
+fn owners_of_shared_blocks() {
+    let share = |s: &mut State| {
+        s.apply(&Record::Share { ino: FILE, from: 0, blocks: 20 }, Addr::NONE).unwrap();
+        let (key, e) = s.extent(FILE);
+        assert!(e.is_shared());
+        (key, e)
+    };
+    let flagged = |e: &Extent, flags| Extent { flags, ..e.clone() }.encode();
+    assert_finds(&[], |s| drop(share(s)));
+    // A second owner, as a commit makes it, costs nothing.
+    assert_finds(&[], |s| {
+        let (_, e) = share(s);
+        let (live, named) = (s.live_blocks, s.named_blocks);
+        let ops = vec![ContentOp::Extent(0, e.clone())];
+        let (mtime, ctime) = (Time(1), Time(1));
+        let size = u64::from(e.blocks) * 4096;
+        s.apply(&Record::Content { ino: EMPTY, size, mtime, ctime, editor_uid: 0, ops }, Addr::NONE).unwrap();
+        assert_eq!((s.live_blocks, s.named_blocks), (live, named + u64::from(e.blocks)));
+    });
+    assert_finds(&[510], |s| {
+        let (key, e) = s.extent(FILE);
+        s.set(key, flagged(&e, EXTENT_SHARED));
+    });
+    assert_finds(&[511], |s| {
+        let (key, e) = share(s);
+        s.set(key, flagged(&e, 0));
+    });
+    assert_finds(&[510, 511], |s| {
+        let (key, e) = share(s);
+        let (k, b) = s.backref(&key, e.addr).unwrap().unwrap();
+        s.set_space(k, Backref { blocks: b.blocks - 1, ..b }.encode());
+    });
+    // The same owner twice.
+    assert_finds(&[511], |s| {
+        let (key, e) = share(s);
+        let (k, b) = s.backref(&key, e.addr).unwrap().unwrap();
+        s.set_space(Key { off: k.off + 1, ..k }, b.encode());
+    });
+    // Shared by one, and another does not know.
+    assert_finds(&[501, 502, 508], |s| {
+        let (_, e) = share(s);
+        s.set(Key::new(EMPTY, Kind::Extent, 0, 0), flagged(&e, 0));
+        s.edit_inode(EMPTY, |i| (i.blocks, i.size) = (u64::from(e.blocks), u64::from(e.blocks) * 4096));
     });
 }
 

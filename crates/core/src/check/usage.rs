@@ -12,7 +12,7 @@ use crate::Result;
 use crate::index::Tree;
 use crate::segments::{KIND_CHAIN, SegmentState};
 use crate::state::State;
-use nenrin_format::items::{EXTENT_SHARED, Extent};
+use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, SegmentNo};
 
@@ -36,14 +36,18 @@ impl Owners {
         Self { first, segment_blocks, alone: vec![0; words], shared: Vec::new() }
     }
 
-    /// Takes blocks into possession; the first that has an owner already.
-    fn claim(&mut self, addr: Addr, blocks: u32, shared: bool) -> Option<Addr> {
+    /// Takes blocks into possession: how many had no owner, and the first that
+    /// has one who shares with nobody. Nothing outside the window.
+    fn claim(&mut self, addr: Addr, blocks: u32, shared: bool) -> Option<(u32, Option<Addr>)> {
         let segment = addr.segment().0.checked_sub(self.first)?;
+        if segment.checked_mul(self.segment_blocks)? / 64 >= self.alone.len() as u64 {
+            return None;
+        }
         let start = segment.checked_mul(self.segment_blocks)? + u64::from(addr.block());
         if shared && self.shared.is_empty() {
             self.shared = vec![0; self.alone.len()];
         }
-        let mut taken = None;
+        let (mut taken, mut fresh) = (None, 0);
         for i in 0..u64::from(blocks) {
             let (word, bit) = (((start + i) / 64) as usize, 1u64 << ((start + i) % 64));
             let (Some(alone), common) = (self.alone.get_mut(word), self.shared.get_mut(word)) else { break };
@@ -51,12 +55,13 @@ impl Owners {
             if *alone & bit != 0 || in_common && !shared {
                 taken = taken.or(Some(Addr(addr.0 + i)));
             }
+            fresh += u32::from(*alone & bit == 0 && !in_common);
             match common {
                 Some(common) if shared => *common |= bit,
                 _ => *alone |= bit,
             }
         }
-        taken
+        Some((fresh, taken))
     }
 }
 
@@ -69,6 +74,8 @@ pub struct Usage {
     segments: u64,
     pub live_blocks: u64,
     pub history_blocks: u64,
+    /// Blocks of the live tree, shared ones once for each owner.
+    pub named_blocks: u64,
     pub inodes: u64,
 }
 
@@ -84,33 +91,65 @@ impl Usage {
             segments,
             live_blocks: 0,
             history_blocks: 0,
+            named_blocks: 0,
             inodes: 0,
         }
     }
 
-    /// Counts an extent of the live tree or of history that lies in the volume.
-    pub fn add(&mut self, state: &State, key: &Key, e: &Extent, past: bool, log: &mut Log<'_>) {
-        let counts = if past { &mut self.history } else { &mut self.live };
-        if let Some(count) = counts.get_mut(e.addr.segment().0 as usize) {
-            *count = count.saturating_add(e.blocks);
-        }
-        self.own(state, key, e, log);
+    /// Counts an extent of the live tree, or then of history, that lies in the volume.
+    pub fn add(&mut self, state: &State, key: &Key, e: &Extent, log: &mut Log<'_>) {
+        let fresh = self.own(state, key, e, log);
+        self.count(key, e, if e.is_shared() { fresh } else { e.blocks });
     }
 
-    fn own(&mut self, state: &State, key: &Key, e: &Extent, log: &mut Log<'_>) {
-        if let Some(addr) = self.owners.claim(e.addr, e.blocks, e.flags & EXTENT_SHARED != 0) {
+    /// Counts blocks of a segment; those of shared extents for the first owner only.
+    fn count(&mut self, key: &Key, e: &Extent, blocks: u32) {
+        let past = key.death > 0;
+        let counts = if past { &mut self.history } else { &mut self.live };
+        if let Some(count) = counts.get_mut(e.addr.segment().0 as usize) {
+            *count = count.saturating_add(blocks);
+        }
+        if e.is_shared() {
+            self.total(blocks, past);
+        }
+    }
+
+    /// How many of an extent's blocks in the window had no owner yet.
+    fn own(&mut self, state: &State, key: &Key, e: &Extent, log: &mut Log<'_>) -> u32 {
+        let Some((fresh, taken)) = self.owners.claim(e.addr, e.blocks, e.is_shared()) else { return 0 };
+        if let Some(addr) = taken {
             let text = format!("file block {}{}", key.off, died(key));
             log.add_in(state, Finding::new(What::BlockOwnedTwice, text).of(Ino(key.ino)).at(addr));
         }
+        fresh
     }
 
     /// Counts the total of an extent, wherever it lies.
-    pub fn add_total(&mut self, blocks: u32, past: bool) {
+    pub fn add_total(&mut self, key: &Key, e: &Extent) {
+        let past = key.death > 0;
+        if !past {
+            self.named_blocks = self.named_blocks.saturating_add(u64::from(e.stored_blocks()));
+        }
+        if !e.is_shared() {
+            self.total(e.stored_blocks(), past);
+        }
+    }
+
+    fn total(&mut self, blocks: u32, past: bool) {
         let total = if past { &mut self.history_blocks } else { &mut self.live_blocks };
         *total = total.saturating_add(u64::from(blocks));
     }
 
-    /// Looks for blocks owned twice in the segments the first pass had no memory for.
+    /// Checks that an extent that says it is shared has its back reference.
+    pub fn check_backref(&self, state: &State, key: &Key, e: &Extent, log: &mut Log<'_>) -> Result<()> {
+        if e.is_shared() && state.backref(key, e.addr)?.is_none_or(|(_, b)| b.blocks != e.blocks) {
+            let text = format!("{} blocks of file block {}{}", e.blocks, key.off, died(key));
+            log.add_in(state, Finding::new(What::BackrefMissing, text).of(Ino(key.ino)).at(e.addr));
+        }
+        Ok(())
+    }
+
+    /// Looks at the owners of blocks in the segments the first pass had no memory for.
     pub fn other_windows(&mut self, entered: &Entered, log: &mut Log<'_>) -> Result<()> {
         let (state, storage) = (&entered.opened.state, &entered.opened.storage);
         let mut first = self.window;
@@ -124,7 +163,10 @@ impl Usage {
                         Ok(e)
                             if key.kind == Kind::Extent && !e.is_unwritten() && storage.contains(e.addr, e.blocks) =>
                         {
-                            self.own(state, key, &e, log);
+                            let fresh = self.own(state, key, &e, log);
+                            if e.is_shared() {
+                                self.count(key, &e, fresh);
+                            }
                         }
                         _ => {}
                     }
@@ -170,6 +212,7 @@ impl Usage {
         let totals = [
             ("live blocks", state.live_blocks, self.live_blocks),
             ("history blocks", state.history_blocks, self.history_blocks),
+            ("named blocks", state.named_blocks, self.named_blocks),
             ("inodes", state.inodes, self.inodes),
         ];
         for (name, stated, counted) in totals {

@@ -11,7 +11,7 @@
 
 mod bytes;
 
-use nenrin_format::items::Extent;
+use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
 
@@ -88,6 +88,21 @@ impl Overlay {
             _ => from,
         };
         self.ranges.range(first..to.max(first)).map(|(s, (e, o))| (*s, *e, o))
+    }
+    /// What was written in `[from, to)`, and around it, gets other owners.
+    pub fn share(&mut self, from: u64, to: u64) {
+        let first = self.overlapping(from, to).next().map_or(from, |(start, ..)| start);
+        for (_, over) in self.ranges.range_mut(first..to.max(first)).map(|(_, range)| range) {
+            if let Over::Extent(e) = over {
+                if !e.is_unwritten() {
+                    e.flags |= EXTENT_SHARED;
+                }
+            }
+        }
+    }
+    /// Number of ranges.
+    pub fn ranges(&self) -> usize {
+        self.ranges.len()
     }
     /// All ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Over)> {

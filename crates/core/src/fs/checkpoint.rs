@@ -412,7 +412,7 @@ impl Inner {
             inodes: s.inodes,
             live_blocks: s.live_blocks,
             history_blocks: s.history_blocks,
-            next_backref: s.next_backref,
+            named_blocks: s.named_blocks,
             retention: s.retention.clone(),
             trees: Vec::new(),
             index_segments: Vec::new(),

@@ -233,7 +233,7 @@ fn moves_from(trees: &[Tree], cache: &NodeCache, segments: &BTreeSet<SegmentNo>)
         tree.scan(cache, &super::background::first_key(), &last_key(), &mut |k, v| {
             if k.kind == Kind::Extent {
                 if let Ok(extent) = Extent::decode(v) {
-                    if !extent.is_unwritten() && segments.contains(&extent.addr.segment()) {
+                    if !extent.is_unwritten() && !extent.is_shared() && segments.contains(&extent.addr.segment()) {
                         moves.push(Move { tree: tree.id(), key: *k, extent });
                     }
                 }

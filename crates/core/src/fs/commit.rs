@@ -319,7 +319,7 @@ impl Fs {
     }
 
     /// Waits until those who took these data writes have seen them complete.
-    fn wait_elsewhere(&self, writes: &[u64]) -> Result<()> {
+    pub(super) fn wait_elsewhere(&self, writes: &[u64]) -> Result<()> {
         if writes.is_empty() {
             return Ok(());
         }

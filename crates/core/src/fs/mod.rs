@@ -20,6 +20,7 @@ mod behind;
 mod checkpoint;
 mod cleaning;
 mod commit;
+mod copy;
 mod namespace;
 mod read;
 mod retain;

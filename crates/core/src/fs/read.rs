@@ -283,7 +283,7 @@ impl Fs {
 
 impl Inner {
     /// First file block at or behind `block` that may hold content: skips large holes.
-    fn next_data(&self, at: At, ino: Ino, block: u64) -> Result<Option<u64>> {
+    pub(super) fn next_data(&self, at: At, ino: Ino, block: u64) -> Result<Option<u64>> {
         let view = self.state.view(at)?;
         let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
         let mut found: Option<u64> = None;

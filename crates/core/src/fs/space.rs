@@ -85,6 +85,7 @@ impl Inner {
             total_blocks: total,
             live_blocks: live,
             history_blocks: self.state.history_blocks,
+            shared_blocks: self.state.named_blocks.saturating_sub(self.state.live_blocks),
             available_blocks: available.min(total),
             inodes: self.state.inodes,
         }

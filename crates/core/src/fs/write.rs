@@ -17,7 +17,7 @@ pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Whole blocks in one call from which they skip being pages.
 const DIRECT_BLOCKS_MIN: u64 = 32;
 /// Pages of one file at which they are written behind.
-const WRITE_BEHIND_PAGES: usize = 256;
+pub(super) const WRITE_BEHIND_PAGES: usize = 256;
 
 impl Inner {
     /// The uncommitted content of a regular file, begun if there is none.
@@ -66,7 +66,7 @@ impl Fs {
     /// Makes the given blocks pages, reading what is not in memory. The lock is
     /// let go for each read, and a commit may take pages away meanwhile, those
     /// of earlier blocks too: when this returns, all are there at once.
-    fn load_pages<'a>(
+    pub(super) fn load_pages<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         ino: Ino,
@@ -246,7 +246,7 @@ impl Fs {
     }
 
     /// Makes `[offset, end)` read as zeros.
-    fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+    pub(super) fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
         let mut inner = self.lock_to_change()?;
         let size = inner.content_mut(self, ino)?.size;
         // Only blocks cut in part need their other bytes.
@@ -350,7 +350,7 @@ fn whole_blocks(offset: u64, bytes: usize) -> Range<u64> {
 }
 
 /// Copies bytes into pages; partly covered pages are there already.
-fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
+pub(super) fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
     let mut done = 0;
     while done < data.len() {
         let at = offset + done as u64;

@@ -249,7 +249,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         inodes: root.inodes,
         live_blocks: root.live_blocks,
         history_blocks: root.history_blocks,
-        next_backref: root.next_backref,
+        named_blocks: root.named_blocks,
         retention: root.retention.clone(),
         cache,
     };

@@ -233,7 +233,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         inodes: root.inodes,
         live_blocks: root.live_blocks,
         history_blocks: root.history_blocks,
-        next_backref: root.next_backref,
+        named_blocks: root.named_blocks,
         retention: root.retention.clone(),
     };
     let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);

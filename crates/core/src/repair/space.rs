@@ -38,11 +38,12 @@ impl Owners {
         let (word, bit) = self.place(addr);
         self.bits.get(word).is_none_or(|w| w & bit != 0)
     }
-    /// Takes blocks into possession, unless one of them has an owner who does not share.
-    pub fn claim(&mut self, e: &Extent) -> bool {
-        let taken = (0..e.blocks).any(|i| self.has(e.addr.add(i)));
-        if taken && e.flags & EXTENT_SHARED == 0 {
-            return false;
+    /// Takes blocks into possession, unless one of them has an owner who does
+    /// not share. Returns how many had none before.
+    pub fn claim(&mut self, e: &Extent) -> Option<u32> {
+        let fresh = (0..e.blocks).filter(|i| !self.has(e.addr.add(*i))).count() as u32;
+        if fresh < e.blocks && e.flags & EXTENT_SHARED == 0 {
+            return None;
         }
         for i in 0..e.blocks {
             let (word, bit) = self.place(e.addr.add(i));
@@ -50,7 +51,7 @@ impl Owners {
                 *w |= bit;
             }
         }
-        true
+        Some(fresh)
     }
 }
 
@@ -101,7 +102,7 @@ impl Mender {
         let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
         self.sweep(&mut |this, key, value| {
             let Some(e) = written(key, value) else { return Ok(()) };
-            if owners.claim(&e) {
+            if owners.claim(&e).is_some() {
                 return Ok(());
             }
             let lost = Extent {
@@ -122,7 +123,7 @@ impl Mender {
             let mut second = Vec::new();
             self.state.history[i].tree.walk(&self.state.cache, &mut |key, value| {
                 if let Some(e) = written(key, value) {
-                    if !owners.claim(&e) {
+                    if owners.claim(&e).is_none() {
                         second.push(*key);
                     }
                 }
@@ -160,25 +161,31 @@ impl Mender {
         let (mut live, mut history) = (vec![0u32; count], vec![0u32; count]);
         let (mut inodes, mut live_blocks, mut history_blocks) = (0, 0, 0);
         let mut next_ino = state.next_ino;
+        let mut named_blocks = 0;
+        let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
         state.live.walk(&cache, &mut |key, value| {
             inodes += u64::from(key.kind == Kind::Inode);
             next_ino = next_ino.max(Ino(key.ino).next());
             if let Some(e) = written(key, value) {
-                live_blocks += u64::from(e.blocks);
-                live[e.addr.segment().0 as usize] += e.blocks;
+                let fresh = owners.claim(&e).unwrap_or(0);
+                named_blocks += u64::from(e.blocks);
+                live_blocks += u64::from(fresh);
+                live[e.addr.segment().0 as usize] += fresh;
             }
             Ok(())
         })?;
         for t in &state.history {
             t.tree.walk(&cache, &mut |key, value| {
                 if let Some(e) = written(key, value) {
-                    history_blocks += u64::from(e.blocks);
-                    history[e.addr.segment().0 as usize] += e.blocks;
+                    let fresh = owners.claim(&e).unwrap_or(0);
+                    history_blocks += u64::from(fresh);
+                    history[e.addr.segment().0 as usize] += fresh;
                 }
                 Ok(())
             })?;
         }
         (state.inodes, state.live_blocks, state.history_blocks) = (inodes, live_blocks, history_blocks);
+        state.named_blocks = named_blocks;
         state.next_ino = next_ino;
         let mut segments = Segments::new(count as u64, generation);
         for i in 0..count {

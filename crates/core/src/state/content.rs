@@ -1,5 +1,6 @@
 //! Records of content streams: extents, inline content, moves.
 
+use super::sharing::Need;
 use super::{State, bad_item, reap_key};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
@@ -89,10 +90,9 @@ impl State {
     }
 
     fn add_extent(&mut self, key: Key, extent: &Extent) -> Result<()> {
-        let blocks = extent.stored_blocks();
-        if blocks > 0 {
-            self.live_blocks = self.live_blocks.saturating_add(u64::from(blocks));
-            self.segments.add_live(extent.addr, blocks);
+        self.change_need(extent, Need::None, Need::Live)?;
+        if extent.is_shared() {
+            self.add_backref(&key, extent)?;
         }
         self.live.insert(&self.cache, key, extent.encode().into()).map(drop)
     }
@@ -145,17 +145,20 @@ impl State {
         let tail = extent.blocks - head - middle;
         self.live.remove(&self.cache, key)?;
         inode.blocks = inode.blocks.saturating_sub(u64::from(middle));
+        let part =
+            |off: u64, skip: u32, blocks: u32| (blocks > 0).then(|| (Key { off, ..*key }, extent.slice(skip, blocks)));
+        let stay = [part(key.off, 0, head), part(cut_to, head + middle, tail)];
+        let gone = (Key { off: cut_from, ..*key }, extent.slice(head, middle));
+        if extent.is_shared() {
+            let parts: Vec<_> = stay.iter().flatten().cloned().chain([gone.clone()]).collect();
+            self.split_backref(key, extent, &parts)?;
+        }
         // The parts that stay keep their birth and their blocks, so only the
         // middle changes any counter.
-        if head > 0 {
-            self.live.insert(&self.cache, *key, extent.slice(0, head).encode().into())?;
+        for (key, part) in stay.into_iter().flatten() {
+            self.live.insert(&self.cache, key, part.encode().into())?;
         }
-        if tail > 0 {
-            let rest = extent.slice(head + middle, tail);
-            self.live.insert(&self.cache, Key { off: cut_to, ..*key }, rest.encode().into())?;
-        }
-        let gone = extent.slice(head, middle);
-        self.retire(&Key { off: cut_from, ..*key }, gone.encode().into(), self.open_cno)
+        self.retire(&gone.0, gone.1.encode().into(), self.open_cno)
     }
 
     /// Blocks were copied: the item at `key` now lies at `new`, if it still
@@ -176,20 +179,23 @@ impl State {
             return Ok(());
         }
         let moved = Extent { birth: current.birth, flags: current.flags, ..new.clone() };
-        let blocks = moved.blocks;
+        let need = Need::of(key);
+        if current.is_shared() {
+            self.remove_backref(key, &current)?;
+        }
+        self.change_need(&current, need, Need::None)?;
+        self.change_need(&moved, Need::None, need)?;
+        if moved.is_shared() {
+            self.add_backref(key, &moved)?;
+        }
         let value = moved.encode().into();
         if history {
             let Some(t) = self.history.iter_mut().find(|t| t.tree.id() == tree) else {
                 return Err(Error::Corrupt("a history tree vanished".into()));
             };
-            t.tree.insert(&self.cache, *key, value)?;
-            self.segments.sub_history(old, blocks);
-            self.segments.add_history(moved.addr, blocks);
+            t.tree.insert(&self.cache, *key, value).map(drop)
         } else {
-            self.live.insert(&self.cache, *key, value)?;
-            self.segments.sub_live(old, blocks);
-            self.segments.add_live(moved.addr, blocks);
+            self.live.insert(&self.cache, *key, value).map(drop)
         }
-        Ok(())
     }
 }

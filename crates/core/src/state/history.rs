@@ -1,5 +1,6 @@
 //! Checkpoints, and the history trees that keep what only they see.
 
+use super::sharing::Need;
 use super::{State, bad_item, checkpoint_key};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
@@ -114,11 +115,10 @@ impl State {
             self.history[index].tree.remove(&self.cache, &key)?;
             if key.kind == Kind::Extent {
                 let e = Extent::decode(&value).map_err(|why| bad_item(&key, why))?;
-                let blocks = e.stored_blocks();
-                if blocks > 0 {
-                    self.history_blocks = self.history_blocks.saturating_sub(u64::from(blocks));
-                    self.segments.sub_history(e.addr, blocks);
+                if e.is_shared() {
+                    self.remove_backref(&key, &e)?;
                 }
+                self.change_need(&e, Need::History, Need::None)?;
             }
         }
         Ok(go_on)

@@ -7,13 +7,15 @@
 //!    knowledge of what is open.
 //! 2. An item that leaves the live tree goes to history when a kept checkpoint
 //!    sees it, and is freed otherwise; segment counters follow both ways.
-//! 3. The births in the live tree are at most `open_cno`, the deaths in history
+//! 3. Every block counts once, whoever names it; see `sharing`.
+//! 4. The births in the live tree are at most `open_cno`, the deaths in history
 //!    too.
 
 mod content;
 mod history;
 mod namespace;
 mod past;
+mod sharing;
 
 pub use history::HistoryTree;
 pub use namespace::xattr_pieces;
@@ -27,6 +29,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, Cno, Ino, Invalid};
+use sharing::Need;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -61,8 +64,8 @@ pub struct State {
     pub live_blocks: u64,
     /// Blocks of content that only history needs.
     pub history_blocks: u64,
-    /// Counts owners of shared extents.
-    pub next_backref: u64,
+    /// Blocks that extents of the live tree name, shared ones once for each owner.
+    pub named_blocks: u64,
     /// The retention rule as text; empty for the default.
     pub retention: Vec<u8>,
 }
@@ -114,7 +117,7 @@ impl State {
                 self.retention = value.to_vec();
                 Ok(())
             }
-            Record::Share { .. } => Err(Error::Corrupt("a shared range, which this version does not write".into())),
+            Record::Share { ino, from, blocks } => self.share(*ino, *from, *blocks),
         }
     }
 
@@ -183,15 +186,12 @@ impl State {
         let visible = self.is_visible(birth, death);
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
-            let blocks = e.stored_blocks();
-            if blocks > 0 {
-                self.live_blocks = self.live_blocks.saturating_sub(u64::from(blocks));
-                if visible {
-                    self.history_blocks = self.history_blocks.saturating_add(u64::from(blocks));
-                    self.segments.live_to_history(e.addr, blocks);
-                } else {
-                    self.segments.sub_live(e.addr, blocks);
-                }
+            if e.is_shared() {
+                self.remove_backref(key, &e)?;
+            }
+            self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
+            if e.is_shared() && visible {
+                self.add_backref(&key.died(death.0), &e)?;
             }
         }
         if visible { self.bury(key.died(death.0), old) } else { Ok(()) }

@@ -2,7 +2,7 @@
 //! COPY_FILE_RANGE.
 //!
 //! A file handle is no number of anything: it carries two bits that say what
-//! its RELEASE has to do, and the tables are kept by inode.
+//! its RELEASE and its COPY_FILE_RANGE have to do, and the tables are kept by inode.
 
 use super::{Result, Server};
 use crate::errno::Errno;
@@ -23,6 +23,9 @@ pub(super) enum Written<'a> {
 
 /// The handle may write.
 const HANDLE_WRITES: u64 = 1;
+/// The handle was opened with O_SYNC or O_DSYNC. For writes the kernel asks for
+/// the sync; for copies it does not.
+const HANDLE_SYNCS: u64 = 2;
 
 /// What an open(2) asks for. O_ACCMODE 3 is for device control only.
 fn wanted(flags: i32) -> u32 {
@@ -81,7 +84,9 @@ impl Server {
         }
         // Nobody else changes the volume, so what the kernel has cached is right.
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
-        OpenOut { fh: if writes { HANDLE_WRITES } else { 0 }, open_flags, backing_id: 0 }
+        let syncs = writes && flags & libc::O_DSYNC != 0;
+        let fh = if writes { HANDLE_WRITES } else { 0 } | if syncs { HANDLE_SYNCS } else { 0 };
+        OpenOut { fh, open_flags, backing_id: 0 }
     }
 
     /// `flags` are those of the open file that the kernel reads for.
@@ -170,11 +175,18 @@ impl Server {
     }
 
     pub(super) fn copy_file_range(&self, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
-        match self.copy(head, args, wide) {
+        let answer = move |copied: Result<u64>| match copied {
             Err(e) => reply.error(e),
             Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
             // `copy` took no more than this form can say.
             Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
+        };
+        match self.copy(head, args, wide) {
+            Ok(bytes) if args.fh_out & HANDLE_SYNCS != 0 => {
+                let done = move |result: nenrin_core::Result<()>| answer(result.map(|()| bytes).map_err(Errno::from));
+                self.volume.fsync(Ino(args.nodeid_out), Box::new(done));
+            }
+            copied => answer(copied),
         }
     }
 

@@ -32,6 +32,8 @@ pub enum Profile {
     Savers,
     /// Checkpoints made, named, dropped and read.
     Past,
+    /// Files copied within the volume, by sharing, then changed, cut and removed.
+    Copies,
     /// Large files, until the volume is full and beyond.
     Fill,
     /// First test of the file-level journaling paper: 4 KiB blocks appended, fsync after each.
@@ -42,8 +44,9 @@ pub enum Profile {
 
 impl Profile {
     /// All of them, with how often a random seed chooses each (in 100).
-    pub const ALL: [(Self, u64); 8] = [
-        (Self::General, 36),
+    pub const ALL: [(Self, u64); 9] = [
+        (Self::General, 28),
+        (Self::Copies, 8),
         (Self::Names, 14),
         (Self::Content, 14),
         (Self::Savers, 14),
@@ -61,6 +64,7 @@ impl Profile {
             Self::Content => "content",
             Self::Savers => "savers",
             Self::Past => "past",
+            Self::Copies => "copies",
             Self::Fill => "fill",
             Self::AppendFsync => "append-fsync",
             Self::TreeFsync => "tree-fsync",
@@ -91,6 +95,7 @@ impl Profile {
             Self::Content => [3, 0, 1, 1, 1, 0, 42, 7, 8, 5, 1, 3, 18, 1, 6, 5, 1],
             Self::Savers => [6, 3, 3, 4, 2, 2, 12, 4, 1, 1, 3, 6, 10, 2, 9, 2, 30],
             Self::Past => [8, 3, 6, 6, 3, 3, 18, 4, 3, 3, 1, 3, 5, 22, 9, 3, 3],
+            Self::Copies => [7, 1, 5, 2, 1, 0, 16, 6, 4, 32, 1, 2, 8, 6, 6, 4, 2],
             Self::Fill => [12, 1, 8, 2, 1, 1, 46, 4, 3, 2, 1, 2, 6, 3, 6, 2, 1],
             Self::AppendFsync => [1, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 6, 1, 0],
             Self::TreeFsync => [30, 0, 0, 0, 0, 0, 30, 15, 0, 0, 0, 0, 20, 0, 4, 1, 0],

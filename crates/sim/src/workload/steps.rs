@@ -199,6 +199,10 @@ impl Workload {
             from_offset = from_offset / 4096 * 4096;
             to_offset = to_offset / 4096 * 4096;
             bytes = bytes.next_multiple_of(4096);
+            // The whole file, as cp(1) does.
+            if self.rng.chance(40) {
+                (from_offset, to_offset, bytes) = (0, 0, size(from)?.clamp(1, 1 << 20) + self.rng.below(2) * 4096);
+            }
         }
         Some(Op::CopyRange { from, from_offset, to, to_offset, bytes })
     }

@@ -1,0 +1,319 @@
+//! Copying a range of a file: whole blocks become shared, the rest is copied.
+//!
+//! A copy is content of its destination like any other, and is committed with
+//! it: a stream that began with a truncation stays held back, and a crash shows
+//! the content before the copy or behind it. What the source needs, the flag
+//! and a back reference, is logged ahead by a record of its own.
+//!
+//! Invariants
+//! 1. What is shared has been written to the device before the destination
+//!    names it; what is still on its way is copied.
+//! 2. Segments of blocks that the destination does not name yet are pinned.
+
+use super::read::{Piece, Source};
+use super::write::{FILE_BYTES_MAX, WRITE_BEHIND_PAGES, copy_in};
+use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
+use crate::content::{Content, Over};
+use crate::{At, Error, FileKind, Result};
+use nenrin_format::items::{EXTENT_SHARED, Extent};
+use nenrin_format::records::Record;
+use nenrin_format::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes shared under one lock, so in one piece: 16 MiB.
+const STEP_BYTES: u64 = 16 << 20;
+/// Bytes that one call shares; the caller asks again.
+const SHARED_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that one call copies by reading and writing, where nothing can be shared.
+const COPIED_BYTES_MAX: u64 = 64 << 20;
+/// Bytes copied in one piece.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Uncommitted ranges of a file above which it is committed, since they take memory.
+const RANGES_MAX: usize = 32 << 10;
+
+/// From where to where a copy goes, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Span {
+    from: Ino,
+    from_offset: u64,
+    to: Ino,
+    to_offset: u64,
+    bytes: u64,
+}
+
+/// How a span is carried out.
+#[derive(PartialEq, Eq)]
+struct Plan {
+    span: Span,
+    /// File blocks of the source that are shared, from and to.
+    whole: (u64, u64),
+    /// Bytes before and behind them that are copied: where in the source, and how many.
+    edges: [(u64, u64); 2],
+}
+
+impl Span {
+    const fn advanced(self, by: u64) -> Self {
+        let (from_offset, to_offset) = (self.from_offset + by, self.to_offset + by);
+        Self { from_offset, to_offset, bytes: self.bytes - by, ..self }
+    }
+    /// Whether blocks of the source are blocks of the destination too.
+    const fn is_congruent(self) -> bool {
+        self.from_offset % BLOCK == self.to_offset % BLOCK
+    }
+    /// Where an offset of the source comes to lie.
+    const fn target(self, offset: u64) -> u64 {
+        offset - self.from_offset + self.to_offset
+    }
+}
+
+impl Fs {
+    /// Copies a range of bytes, as copy_file_range(2): shares whole blocks where
+    /// both ranges lie on blocks in the same way, and copies the rest. Returns how
+    /// many bytes were copied, fewer at the end of the source or when much was asked for.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] when the ranges overlap; what reading and writing say.
+    pub fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        bytes: u64,
+        uid: u32,
+    ) -> Result<u64> {
+        let all = self.lock_to_change()?.copy_span(Span { from, from_offset, to, to_offset, bytes })?;
+        let (mut done, mut copied) = (0, 0);
+        while done < all.bytes.min(SHARED_BYTES_MAX) && copied < COPIED_BYTES_MAX {
+            let rest = all.advanced(done);
+            let step = if rest.is_congruent() {
+                self.share_step(rest, uid)
+            } else {
+                let step = self.copy_step(rest, uid);
+                copied += CHUNK_BYTES;
+                step
+            };
+            match step {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies a piece by reading and writing.
+    fn copy_step(&self, span: Span, uid: u32) -> Result<u64> {
+        let bytes = span.bytes.min(CHUNK_BYTES - span.to_offset % BLOCK);
+        let data = self.read(At::Live, span.from, span.from_offset, bytes as usize)?;
+        self.write(span.to, span.to_offset, &data, uid).map(|n| n as u64)
+    }
+
+    /// Shares the whole blocks of a piece and copies its edges, in one change.
+    fn share_step(&self, span: Span, uid: u32) -> Result<u64> {
+        let inner = self.lock_to_change()?;
+        let data = inner.next_data(At::Live, span.from, span.from_offset / BLOCK)?;
+        drop(inner);
+        let hole = data.map_or(u64::MAX, |block| block.saturating_mul(BLOCK)).saturating_sub(span.from_offset);
+        if hole.min(span.bytes) > STEP_BYTES {
+            let bytes = hole.min(span.bytes);
+            return self.clear(span.to, span.to_offset, span.to_offset + bytes, true).map(|()| bytes);
+        }
+        let bytes = span.bytes.min(STEP_BYTES - span.from_offset % BLOCK);
+        let span = Span { bytes, ..span };
+        self.await_writes_of(span.from)?;
+        let mut room = 4;
+        loop {
+            let plan = self.lock_to_change()?.copy_plan(span)?;
+            let mut edges = Vec::with_capacity(2);
+            for (offset, bytes) in plan.edges {
+                edges.push((plan.span.target(offset), self.read(At::Live, span.from, offset, bytes as usize)?));
+            }
+            let mut inner = self.room_for(room)?;
+            inner.content_mut(self, span.to)?;
+            let mut partial: Vec<u64> =
+                edges.iter().filter(|(_, data)| !data.is_empty()).map(|(at, _)| at / BLOCK).collect();
+            partial.dedup();
+            inner = self.load_pages(inner, span.to, &partial)?;
+            if inner.copy_plan(span)? != plan {
+                continue;
+            }
+            let pieces = inner.whole_pieces(&plan)?;
+            let in_memory = |p: &Piece| if matches!(p.source, Source::Memory(_)) { p.blocks } else { 0 };
+            let needed = 4 + pieces.iter().map(in_memory).sum::<u64>() + pieces.len() as u64 / 2;
+            if needed > room {
+                inner.unpin_pieces(&pieces);
+                room = needed;
+                continue;
+            }
+            inner.prepare_source(self, span.from, plan.whole.0, &pieces)?;
+            inner.place_copy(self, &plan, pieces, &edges, uid)?;
+            let content = inner.content_mut(self, span.to)?;
+            let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
+            if pages >= WRITE_BEHIND_PAGES {
+                inner.write_behind(self, span.to)?;
+            }
+            self.hold_writer(inner)?;
+            if ranges > RANGES_MAX {
+                self.fsync_wait(span.to)?;
+            }
+            return Ok(plan.span.bytes);
+        }
+    }
+
+    /// Waits until the data writes of a file that were started are complete.
+    fn await_writes_of(&self, ino: Ino) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        let elsewhere: Vec<u64> = inner.awaited.iter().filter(|(_, of)| **of == ino).map(|(n, _)| *n).collect();
+        let writes = inner.take_writes(|w| w.ino == ino);
+        drop(inner);
+        self.finish_writes(writes)?;
+        self.wait_elsewhere(&elsewhere)
+    }
+}
+
+impl Inner {
+    /// The span, as far as the source reaches.
+    fn copy_span(&self, span: Span) -> Result<Span> {
+        let size_of = |ino| {
+            let inode = self.current_inode(At::Live, ino)?;
+            match FileKind::from_mode(inode.mode) {
+                FileKind::Regular => Ok(inode.size),
+                FileKind::Directory => Err(Error::IsDirectory),
+                _ => Err(Error::BadArgument("not a regular file")),
+            }
+        };
+        size_of(span.to)?;
+        let size = size_of(span.from)?;
+        let apart = span.from_offset.abs_diff(span.to_offset);
+        if span.from == span.to && apart < span.bytes {
+            return Err(Error::BadArgument("the ranges overlap"));
+        }
+        let bytes = span.bytes.min(size.saturating_sub(span.from_offset));
+        if bytes > 0 && span.to_offset.checked_add(bytes).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Error::TooLarge);
+        }
+        Ok(Span { bytes, ..span })
+    }
+
+    fn copy_plan(&self, span: Span) -> Result<Plan> {
+        let span = self.copy_span(span)?;
+        let (from, end) = (span.from_offset, span.from_offset + span.bytes);
+        // The last block is whole when the file ends in it on both sides: what is behind is zero.
+        let ends = end % BLOCK != 0
+            && end == self.current_inode(At::Live, span.from)?.size
+            && span.target(end) >= self.current_inode(At::Live, span.to)?.size;
+        let first = from.div_ceil(BLOCK);
+        let last = if ends { end.div_ceil(BLOCK) } else { end / BLOCK };
+        let (head, tail) = ((first * BLOCK).min(end), (last * BLOCK).max(from));
+        let edges = if first > last {
+            // All of it lies within one block.
+            [(from, end - from), (end, 0)]
+        } else {
+            [(from, head - from), (tail.min(end), end.saturating_sub(tail))]
+        };
+        Ok(Plan { span, whole: (first, last.max(first)), edges })
+    }
+
+    /// What the whole blocks of a plan are. Segments of those on disk are pinned.
+    fn whole_pieces(&mut self, plan: &Plan) -> Result<Vec<Piece>> {
+        let (first, last) = plan.whole;
+        if first < last { self.pieces(At::Live, plan.span.from, first, last) } else { Ok(Vec::new()) }
+    }
+
+    fn unpin_pieces(&mut self, pieces: &[Piece]) {
+        for p in pieces {
+            if let Source::Disk(e) = &p.source {
+                self.state.segments.unpin(e.addr.segment());
+            }
+        }
+    }
+
+    /// Marks what these pieces, from file block `first` on, lie in as shared:
+    /// what is committed by a record, what is not with its own commit.
+    fn prepare_source(&mut self, fs: &Fs, ino: Ino, first: u64, pieces: &[Piece]) -> Result<()> {
+        let mut committed: Option<(u64, u64)> = None;
+        let mut block = first;
+        for p in pieces {
+            let (from, to) = (block, block + p.blocks);
+            block = to;
+            let Source::Disk(e) = &p.source else { continue };
+            let content = self.files.get_mut(&ino).and_then(|f| f.content.as_mut());
+            match content.filter(|c| c.overlay.overlapping(from, to).next().is_some()) {
+                Some(content) => content.overlay.share(from, to),
+                None if !e.is_shared() => committed = Some((committed.map_or(from, |c| c.0), to)),
+                None => {}
+            }
+        }
+        match committed {
+            Some((from, to)) => self.log(&Record::Share { ino, from, blocks: to - from }, fs.clock.monotonic_nanos()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes pieces and edges content of the destination.
+    fn place_copy(
+        &mut self,
+        fs: &Fs,
+        plan: &Plan,
+        pieces: Vec<Piece>,
+        edges: &[(u64, Vec<u8>)],
+        uid: u32,
+    ) -> Result<()> {
+        let span = plan.span;
+        let wall = fs.clock.wall();
+        if broken(Break::CopyNotHeld) {
+            self.unpin_pieces(&pieces);
+        }
+        let content = self.content_mut(fs, span.to)?;
+        let before = content.pages.len();
+        for (at, data) in edges {
+            copy_in(content, *at, data);
+        }
+        let mut block = plan.whole.0 - span.from_offset / BLOCK + span.to_offset / BLOCK;
+        for p in pieces {
+            let end = block + p.blocks;
+            let mut rest = content.pages.split_off(&block);
+            let mut behind = rest.split_off(&end);
+            content.pages.append(&mut behind);
+            match p.source {
+                Source::Zero => content.overlay.set(block, end, Over::Hole),
+                Source::Lost => return Err(Error::Corrupt("the content to be copied was lost to damage".into())),
+                Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
+                Source::Disk(e) => {
+                    content.share_extent(block, &e);
+                    if !broken(Break::CopyNotHeld) {
+                        content.pins.push(e.addr.segment());
+                    }
+                }
+            }
+            block = end;
+        }
+        content.size = content.size.max(span.to_offset + span.bytes);
+        content.mtime = wall;
+        content.ctime = wall;
+        content.editor_uid = uid;
+        content.version += 1;
+        let after = content.pages.len();
+        self.pages = self.pages + after as u64 - before as u64;
+        Ok(())
+    }
+}
+
+impl Content {
+    /// An extent of another place becomes the content from `block` on, too.
+    fn share_extent(&mut self, block: u64, e: &Extent) {
+        let mut done = 0;
+        while done < e.blocks {
+            let at = block + u64::from(done);
+            let window = EXTENT_BLOCKS_MAX - (at % u64::from(EXTENT_BLOCKS_MAX)) as u32;
+            let blocks = window.min(e.blocks - done);
+            let part = e.slice(done, blocks);
+            let part = Extent { flags: part.flags | EXTENT_SHARED, ..part };
+            self.overlay.set(at, at + u64::from(blocks), Over::Extent(part));
+            done += blocks;
+        }
+    }
+}

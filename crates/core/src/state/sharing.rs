@@ -1,0 +1,227 @@
+//! Blocks with several owners, and what every block counts as.
+//!
+//! Invariants
+//! 1. An extent item with the flag has exactly one back reference, at its
+//!    address, which names it; nothing else has one.
+//! 2. When a block has several owners, all of them have the flag.
+//! 3. A block counts once: as live while an item of the live tree names it,
+//!    else as history while an item of history does.
+
+use super::content::extent;
+use super::{SLOT_MASK, State, bad_item};
+use crate::breaks::{Break, broken};
+use crate::{Error, Result};
+use nenrin_format::items::{Backref, EXTENT_SHARED, Extent};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino};
+use std::ops::ControlFlow;
+
+/// Who needs a block; the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// Nobody.
+    None,
+    /// Items of history only.
+    History,
+    /// An item of the live tree.
+    Live,
+}
+
+impl Need {
+    /// Who the item at this key is.
+    pub(super) const fn of(key: &Key) -> Self {
+        if key.death > 0 { Self::History } else { Self::Live }
+    }
+}
+
+impl State {
+    /// One owner needs an extent's blocks otherwise than before. When the
+    /// extent is shared, this owner has no back reference meanwhile.
+    pub(super) fn change_need(&mut self, e: &Extent, from: Need, to: Need) -> Result<()> {
+        let blocks = e.stored_blocks();
+        if blocks == 0 {
+            return Ok(());
+        }
+        let named = |need| if need == Need::Live { u64::from(blocks) } else { 0 };
+        self.named_blocks = self.named_blocks.saturating_add(named(to)).saturating_sub(named(from));
+        if !e.is_shared() || broken(Break::OwnersForgotten) {
+            self.count(e.addr, blocks, from, to);
+            return Ok(());
+        }
+        let others = self.needs(e.addr, blocks)?;
+        let mut at = 0;
+        while at < others.len() {
+            let other = others[at];
+            let run = others[at..].iter().take_while(|o| **o == other).count();
+            self.count(e.addr.add(at as u32), run as u32, from.max(other), to.max(other));
+            at += run;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, addr: Addr, blocks: u32, from: Need, to: Need) {
+        let many = u64::from(blocks);
+        match from {
+            _ if from == to => return,
+            Need::Live => self.live_blocks = self.live_blocks.saturating_sub(many),
+            Need::History => self.history_blocks = self.history_blocks.saturating_sub(many),
+            Need::None => {}
+        }
+        match to {
+            Need::Live => self.live_blocks = self.live_blocks.saturating_add(many),
+            Need::History => self.history_blocks = self.history_blocks.saturating_add(many),
+            Need::None => {}
+        }
+        match (from, to) {
+            (Need::Live, Need::History) => self.segments.live_to_history(addr, blocks),
+            (Need::History, Need::Live) => self.segments.history_to_live(addr, blocks),
+            (Need::None, Need::Live) => self.segments.add_live(addr, blocks),
+            (Need::None, Need::History) => self.segments.add_history(addr, blocks),
+            (Need::Live, _) => self.segments.sub_live(addr, blocks),
+            (_, _) => self.segments.sub_history(addr, blocks),
+        }
+    }
+
+    /// Who needs each of these blocks, as far as back references tell.
+    fn needs(&self, addr: Addr, blocks: u32) -> Result<Vec<Need>> {
+        let mut out = vec![Need::None; blocks as usize];
+        for (start, owner) in self.owners(addr, blocks)? {
+            let from = start.0.max(addr.0) - addr.0;
+            let to = (start.0 + u64::from(owner.blocks)).min(addr.0 + u64::from(blocks)) - addr.0;
+            for need in &mut out[from as usize..to as usize] {
+                *need = (*need).max(Need::of(&owner.owner));
+            }
+        }
+        Ok(out)
+    }
+
+    /// The owners of shared extents that overlap these blocks: where each begins, and who it is.
+    pub fn owners(&self, addr: Addr, blocks: u32) -> Result<Vec<(Addr, Backref)>> {
+        let mut out = Vec::new();
+        let mut bad = None;
+        // Block 0 of a segment never holds content, and no extent crosses into another segment.
+        let reach = EXTENT_BLOCKS_MAX.saturating_sub(1).min(addr.block().saturating_sub(1));
+        let first = backref_key(Addr(addr.0 - u64::from(reach)), 0);
+        let end = addr.0.saturating_add(u64::from(blocks));
+        let last = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..backref_key(Addr(end - 1), 0) };
+        self.space.scan(&self.cache, &first, &last, &mut |k, v| {
+            if k.kind != Kind::Backref {
+                return ControlFlow::Continue(());
+            }
+            match Backref::decode(v) {
+                Ok(b) if k.ino.saturating_add(u64::from(b.blocks)) > addr.0 => out.push((Addr(k.ino), b)),
+                Ok(_) => {}
+                Err(why) => {
+                    bad = Some(bad_item(k, why));
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        bad.map_or(Ok(out), Err)
+    }
+
+    /// First key of the slots in which the back reference of this owner lies.
+    fn backref_slots(&self, owner: &Key, addr: Addr) -> Key {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&owner.fork.to_be_bytes());
+        bytes[4..12].copy_from_slice(&owner.off.to_be_bytes());
+        bytes[12..].copy_from_slice(&owner.death.to_be_bytes());
+        backref_key(addr, self.name_hash(owner.ino, &bytes))
+    }
+
+    /// The back reference of the item at `owner`, which lies at `addr`: its key
+    /// and value; or the first free slot for it.
+    fn find_backref(&self, owner: &Key, addr: Addr) -> Result<std::result::Result<(Key, Backref), Option<Key>>> {
+        let first = self.backref_slots(owner, addr);
+        let last = Key { off: first.off | SLOT_MASK, ..first };
+        let mut found = None;
+        let mut used = [false; SLOT_MASK as usize + 1];
+        self.space.scan(&self.cache, &first, &last, &mut |k, v| {
+            used[(k.off & SLOT_MASK) as usize] = true;
+            match Backref::decode(v) {
+                Ok(b) if b.owner == *owner => {
+                    found = Some((*k, b));
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        })?;
+        let free = used.iter().position(|u| !u).map(|slot| Key { off: first.off | slot as u64, ..first });
+        Ok(found.ok_or(free))
+    }
+
+    /// The back reference of the item at `owner`, which lies at `addr`, with its key.
+    pub fn backref(&self, owner: &Key, addr: Addr) -> Result<Option<(Key, Backref)>> {
+        Ok(self.find_backref(owner, addr)?.ok())
+    }
+
+    pub(super) fn add_backref(&mut self, owner: &Key, e: &Extent) -> Result<()> {
+        match self.find_backref(owner, e.addr)? {
+            Err(Some(key)) => {
+                let value = Backref { owner: *owner, blocks: e.blocks }.encode();
+                self.space.insert(&self.cache, key, value.into()).map(drop)
+            }
+            _ => Err(Error::Corrupt(format!("file block {} of inode {} is shared already", owner.off, owner.ino))),
+        }
+    }
+
+    pub(super) fn remove_backref(&mut self, owner: &Key, e: &Extent) -> Result<()> {
+        let Ok((key, _)) = self.find_backref(owner, e.addr)? else {
+            let (off, ino) = (owner.off, owner.ino);
+            return Err(Error::Corrupt(format!("file block {off} of inode {ino} is shared without a back reference")));
+        };
+        self.space.remove(&self.cache, &key).map(drop)
+    }
+
+    /// The live extents that overlap these file blocks may be shared from now on.
+    pub(super) fn share(&mut self, ino: Ino, from: u64, blocks: u64) -> Result<()> {
+        let inode = self.need_inode(ino)?;
+        if inode.blocks == 0 || blocks == 0 {
+            return Ok(());
+        }
+        for (key, e) in self.extents(ino, inode.fork, from, from.saturating_add(blocks), usize::MAX)? {
+            if e.is_unwritten() || e.is_shared() {
+                continue;
+            }
+            let shared = Extent { flags: e.flags | EXTENT_SHARED, ..e };
+            self.live.insert(&self.cache, key, shared.encode().into())?;
+            self.add_backref(&key, &shared)?;
+        }
+        Ok(())
+    }
+
+    /// The extent at `key` of the live tree is about to be replaced by these parts.
+    pub(super) fn split_backref(&mut self, key: &Key, e: &Extent, parts: &[(Key, Extent)]) -> Result<()> {
+        if e.is_shared() && parts.len() > 1 {
+            self.remove_backref(key, e)?;
+            for (key, part) in parts {
+                self.add_backref(key, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the item that a back reference names is there, at this address
+    /// and as long as it says.
+    pub fn owner_exists(&self, addr: Addr, b: &Backref) -> Result<bool> {
+        let fits = |value: Option<crate::index::Value>| {
+            value
+                .and_then(|v| extent(&b.owner, &v).ok())
+                .is_some_and(|e| e.is_shared() && e.addr == addr && e.blocks == b.blocks)
+        };
+        if b.owner.death == 0 {
+            return Ok(fits(self.get(&b.owner)?));
+        }
+        for t in &self.history {
+            if fits(t.tree.get(&self.cache, &b.owner)?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+const fn backref_key(addr: Addr, off: u64) -> Key {
+    Key { ino: addr.0, kind: Kind::Backref, fork: 0, off, death: 0 }
+}
