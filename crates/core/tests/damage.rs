@@ -6,7 +6,7 @@ mod common;
 
 use common::{TestClock, World, file};
 use nenrin_core::format::Ino;
-use nenrin_core::format::superblock::Superblock;
+use nenrin_core::format::superblock::{self, Superblock};
 use nenrin_core::{At, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
 use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
 use std::sync::Arc;
@@ -196,4 +196,94 @@ fn damaged_content_is_an_error_for_its_reader_only() {
     let fs = open(bytes, true).unwrap();
     assert!(matches!(fs.read(At::Live, f.ino, 0, 4096), Err(Error::Damaged(..))));
     assert_eq!(fs.read(At::Live, g.ino, 0, 4096).unwrap(), vec![0xcd; 4096]);
+}
+
+fn destroy(bytes: &mut [u8], block: u64) {
+    bytes[block as usize * BLOCK..][..BLOCK].fill(0x5a);
+}
+
+/// A volume that crashed, so that the end of its log was dropped, was mounted,
+/// used, and crashed again. Also the block in which the second mount's log begins.
+fn crashed_twice() -> (Vec<u8>, Superblock, u64) {
+    let w = World::with(32 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    for i in 0..5u8 {
+        fs.write(f.ino, u64::from(i) * 4096, &[i + 100; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+    }
+    let mut bytes = w.device.inner().snapshot();
+    // The last payload never arrived.
+    let last = bytes.chunks_exact(BLOCK).rposition(|b| b == [104; BLOCK]).unwrap();
+    bytes[last * BLOCK..][..BLOCK].fill(0);
+    let device = Arc::new(MemDevice::from_bytes(bytes));
+    let fs = Fs::open(vec![device.clone()], w.clock.clone(), MountOptions::default()).unwrap();
+    assert_eq!(fs.recovery_report().dropped, 1);
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap();
+    for i in 0..5u64 {
+        fs.write(g.ino, i * 4096, &[7; 4096], 0).unwrap();
+        fs.fsync_wait(g.ino).unwrap();
+    }
+    let sb = fs.superblock();
+    let begin = 16 + sb.chain.0.segment.0 * u64::from(sb.segment_blocks);
+    (device.snapshot(), sb, begin)
+}
+
+fn assert_whole(fs: &Fs) {
+    let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap();
+    assert_eq!(f.size, 4 * 4096);
+    let g = fs.lookup(At::Live, Ino::ROOT, b"g").unwrap();
+    assert_eq!(fs.read(At::Live, g.ino, 0, 1 << 20).unwrap(), vec![7; 5 * 4096]);
+}
+
+/// P1, P4: the root that a mount after a crash wrote may be lost: the log from
+/// the root before leads to what that mount wrote, not to what it dropped.
+#[test]
+fn a_lost_root_after_a_crash_loses_nothing() {
+    let (bytes, sb, _) = crashed_twice();
+    let mut lost = bytes.clone();
+    for slot in superblock::slot_blocks(sb.generation, (bytes.len() / BLOCK) as u64) {
+        destroy(&mut lost, slot);
+    }
+    let fs = open(lost, false).unwrap();
+    assert_eq!(fs.recovery_report().damage, None);
+    assert!(fs.recovery_report().notes[0].contains("both copies"), "{:?}", fs.recovery_report().notes);
+    assert_eq!(fs.recovery_report().notes.len(), 1);
+    assert_whole(&fs);
+    fs.close().unwrap();
+    // The same, when it is the root itself that cannot be read.
+    let mut lost = bytes;
+    for (_, addr, _) in sb.root {
+        destroy(&mut lost, 16 + addr.segment().0 * u64::from(sb.segment_blocks) + u64::from(addr.block()));
+    }
+    let fs = open(lost, false).unwrap();
+    assert_eq!(fs.recovery_report().damage, None);
+    assert!(fs.recovery_report().notes[0].contains("newest root"), "{:?}", fs.recovery_report().notes);
+    assert_whole(&fs);
+}
+
+/// P4: where the log does not lead there any more, that is damage, not the past.
+#[test]
+fn going_back_in_time_is_damage() {
+    let (bytes, sb, begin) = crashed_twice();
+    let mut lost = bytes.clone();
+    destroy(&mut lost, begin);
+    for slot in superblock::slot_blocks(sb.generation, (bytes.len() / BLOCK) as u64) {
+        destroy(&mut lost, slot);
+    }
+    let fs = open(lost, false).unwrap();
+    assert!(fs.recovery_report().damage.is_some());
+    assert!(matches!(fs.create(Ino::ROOT, b"x", &file(0o600)), Err(Error::ReadOnly)));
+    // A root that is known, further on than the log behind the one before leads.
+    let device = Arc::new(MemDevice::from_bytes(bytes));
+    let fs = Fs::open(vec![device.clone()], Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+    let sb = fs.superblock();
+    assert!(fs.lookup(At::Live, Ino::ROOT, b"g").is_ok());
+    let mut lost = device.snapshot();
+    destroy(&mut lost, begin);
+    for (_, addr, _) in sb.root {
+        destroy(&mut lost, 16 + addr.segment().0 * u64::from(sb.segment_blocks) + u64::from(addr.block()));
+    }
+    let fs = open(lost, false).unwrap();
+    assert!(fs.recovery_report().damage.is_some(), "{:?}", fs.recovery_report());
 }

@@ -1,136 +1,17 @@
-//! What several threads do to each other: a device that holds back chosen
-//! requests, and runs them only when the test lets them, makes each meeting certain.
+//! What several threads do to each other, made certain by a device that holds
+//! back chosen requests.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
 mod common;
 
-use common::{TestClock, file};
+use common::file;
+use common::gate::{World, has_nodes, is_answered, is_long_write, is_read, world};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, Fs, MkfsOptions, MountOptions, mkfs};
-use nenrin_device::{BlockDevice, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
+use nenrin_core::{At, Error, Fs, MountOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-
-/// Which requests are held back.
-type Which = fn(&Op) -> bool;
-
-/// Holds back requests until they are let go, in the order in which they came.
-struct Gated {
-    inner: Arc<MemDevice>,
-    gate: Arc<Gate>,
-}
-
-#[derive(Default)]
-struct Gate {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    which: Option<Which>,
-    /// Requests that were held back so far, and those of them let go.
-    held: usize,
-    open: usize,
-    /// Threads that wait for one of them.
-    waiting: usize,
-}
-
-impl Gate {
-    /// Holds back requests from now on, but for the first few.
-    fn close(&self, which: Which, but: usize) {
-        *self.state.lock().unwrap() = State { which: Some(which), open: but, ..State::default() };
-    }
-    /// Lets the first `count` go, or as many as there are.
-    fn let_go(&self, count: usize) {
-        self.state.lock().unwrap().open = count;
-        self.changed.notify_all();
-    }
-    fn open(&self) {
-        self.let_go(usize::MAX);
-    }
-    fn held(&self) -> usize {
-        self.state.lock().unwrap().held
-    }
-    fn wait_until(&self, reached: impl Fn(&State) -> bool) {
-        let state = self.state.lock().unwrap();
-        let (state, timeout) =
-            self.changed.wait_timeout_while(state, Duration::from_secs(20), |s| !reached(s)).unwrap();
-        assert!(!timeout.timed_out(), "{} requests came", state.held);
-    }
-}
-
-struct Held {
-    gate: Arc<Gate>,
-    device: Arc<MemDevice>,
-    number: usize,
-    op: Op,
-}
-
-impl Pending for Held {
-    fn wait(self: Box<Self>) -> Outcome {
-        let mut state = self.gate.state.lock().unwrap();
-        if state.open <= self.number {
-            state.waiting += 1;
-            self.gate.changed.notify_all();
-        }
-        drop(self.gate.changed.wait_while(state, |s| s.open <= self.number).unwrap());
-        self.device.submit(self.op).wait()
-    }
-    fn is_done(&self) -> bool {
-        self.gate.state.lock().unwrap().open > self.number
-    }
-}
-
-impl BlockDevice for Gated {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn submit(&self, op: Op) -> Ticket {
-        let mut state = self.gate.state.lock().unwrap();
-        if !state.which.is_some_and(|which| which(&op)) {
-            drop(state);
-            return self.inner.submit(op);
-        }
-        let number = state.held;
-        state.held += 1;
-        drop(state);
-        self.gate.changed.notify_all();
-        Ticket::new(Held { gate: self.gate.clone(), device: self.inner.clone(), number, op })
-    }
-}
-
-struct World {
-    gate: Arc<Gate>,
-    clock: Arc<TestClock>,
-    fs: Arc<Fs>,
-}
-
-fn world(options: MountOptions) -> World {
-    let gate = Arc::new(Gate::default());
-    let inner = Arc::new(MemDevice::new(64 << 20));
-    let device: Arc<dyn BlockDevice> = Arc::new(Gated { inner, gate: gate.clone() });
-    let clock = Arc::new(TestClock::default());
-    let time: Arc<dyn nenrin_core::Clock> = clock.clone();
-    mkfs(&device, &time, &MkfsOptions { segment_blocks: 512, ..MkfsOptions::default() }).unwrap();
-    let fs = Fs::open(vec![device], time, options).unwrap();
-    World { gate, clock, fs }
-}
-
-fn is_read(op: &Op) -> bool {
-    matches!(op, Op::Read { .. })
-}
-
-fn is_long_write(op: &Op) -> bool {
-    matches!(op, Op::Write { data, .. } if data.len() >= 256 << 10)
-}
-
-/// An index partial of one node, or more.
-fn has_nodes(op: &Op) -> bool {
-    matches!(op, Op::Write { data, .. } if data.len() > 16 << 10)
-}
 
 /// P1, P3: a write that begins and ends within blocks reads both; a commit
 /// between the two reads must not make the first block's other bytes zeros.
@@ -178,7 +59,7 @@ fn a_commit_between_two_reads_of_a_hole_leaves_nothing_behind() {
 /// P4: nodes of the index leave memory only when the device has them.
 #[test]
 fn nodes_under_way_are_read_from_memory() {
-    let World { gate, clock, fs } = world(MountOptions { cache_bytes: 1, ..MountOptions::default() });
+    let World { gate, clock, fs, .. } = world(MountOptions { cache_bytes: 1, ..MountOptions::default() });
     let names: Vec<String> = (0..600).map(|i| format!("file number {i}")).collect();
     for name in &names {
         fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap();
@@ -297,4 +178,88 @@ fn programs_that_sync_leave_others_their_turn() {
     }
     assert_eq!(turns, 5, "beside {} commits", fs.counters().commits);
     assert_eq!(fs.counters().checkpoints, 10);
+}
+
+/// P7: room that was asked for is still there when a writer that had to read
+/// first comes back, or it is refused.
+#[test]
+fn room_is_not_given_away_while_a_writer_reads() {
+    let World { gate, fs, .. } = world(MountOptions::default());
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, &[7; 4096], 0).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    gate.close(is_read, 0);
+    let large = vec![9; 12 << 20];
+    let writer = {
+        let (fs, large) = (fs.clone(), large.clone());
+        thread::spawn(move || fs.write(f.ino, 100, &large, 0))
+    };
+    gate.wait_until(|s| s.waiting == 1);
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap();
+    let mut at = 0;
+    while fs.write(g.ino, at, &large[..1 << 20], 0).is_ok() {
+        at += 1 << 20;
+    }
+    gate.open();
+    let written = writer.join().unwrap();
+    assert_eq!(fs.failed(), None);
+    assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
+    fs.unlink(Ino::ROOT, b"g").unwrap();
+    fs.sync_all().unwrap();
+    let expected = vec![7; 4096];
+    assert!(fs.read(At::Live, f.ino, 0, 1 << 25).unwrap() == expected, "a refused write left something");
+}
+
+/// Memory: what others wait for counts, so that each thread does not get a limit of its own.
+#[test]
+fn writes_that_others_wait_for_count_as_dirty() {
+    let World { gate, fs, .. } = world(MountOptions { dirty_bytes_max: 1 << 20, ..MountOptions::default() });
+    let inodes: Vec<Ino> = (b'a'..b'e').map(|n| fs.create(Ino::ROOT, &[n], &file(0o600)).unwrap().ino).collect();
+    fs.sync_all().unwrap();
+    gate.close(is_long_write, 0);
+    let write = |ino: Ino, bytes: usize| {
+        let (fs, (tx, rx)) = (fs.clone(), mpsc::channel());
+        let thread = thread::spawn(move || drop(tx.send(fs.write(ino, 0, &vec![7; bytes], 0))));
+        (thread, rx)
+    };
+    let mut writers = vec![write(inodes[0], 3 << 20)];
+    gate.wait_until(|s| s.waiting == 1);
+    for ino in &inodes[1..] {
+        let writer = write(*ino, 512 << 10);
+        assert!(!is_answered(&writer.1), "accepted beyond the limit");
+        writers.push(writer);
+    }
+    gate.open();
+    for (thread, answer) in writers {
+        answer.recv().unwrap().unwrap();
+        thread.join().unwrap();
+    }
+    fs.sync_all().unwrap();
+}
+
+/// P1: what is accepted while the volume is being closed is not lost: it is
+/// refused, or it is there afterwards.
+#[test]
+fn nothing_is_accepted_and_lost_while_closing() {
+    let World { gate, device, fs, clock } = world(MountOptions::default());
+    for i in 0..600 {
+        fs.create(Ino::ROOT, format!("file number {i}").as_bytes(), &file(0o600)).unwrap();
+    }
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, &[7; 4096], 0).unwrap();
+    gate.close(has_nodes, 1);
+    let closer = {
+        let fs = fs.clone();
+        thread::spawn(move || fs.close())
+    };
+    gate.wait_until(|s| s.waiting > 0);
+    let written = fs.write(f.ino, 0, &[8; 4096], 0);
+    let created = fs.create(Ino::ROOT, b"g", &file(0o600));
+    gate.open();
+    closer.join().unwrap().unwrap();
+    let device: Arc<dyn nenrin_device::BlockDevice> = device;
+    let fs = Fs::open(vec![device], clock, MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
+    let expected = if written.is_ok() { 8 } else { 7 };
+    assert_eq!(fs.read(At::Live, f.ino, 0, 4096).unwrap()[0], expected, "{written:?}");
+    assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"g").is_ok(), created.is_ok(), "{created:?}");
 }

@@ -6,6 +6,8 @@ mod common;
 use common::{World, file};
 use nenrin_core::format::{Cno, Ino};
 use nenrin_core::{At, Error, Fs, MountOptions};
+use nenrin_device::{Fault, Faulty, OpKind};
+use std::sync::Arc;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -25,7 +27,7 @@ fn use_it(w: &World, fs: &Fs, hours: u64) {
     }
 }
 
-fn open(w: &World) -> std::sync::Arc<Fs> {
+fn open(w: &World) -> Arc<Fs> {
     w.open_with(MountOptions { checkpoint_nanos: 50 * SECOND, ..MountOptions::default() })
 }
 
@@ -73,4 +75,87 @@ fn the_rule_is_the_volumes_own() {
     fs.set_retention("default").unwrap();
     assert_eq!(fs.retention(), "1h:all 1d:10m 7d:1h 30d:1d");
     assert!(matches!(fs.hold_checkpoint(Cno(99)), Err(Error::Stale)));
+}
+
+/// A read that fails while history is swept is told, keeps nothing else from
+/// being done, and the sweep goes on afterwards.
+#[test]
+fn a_sweep_goes_on_after_an_error() {
+    let w = World::new(64 << 20);
+    let device = Arc::new(Faulty::new(w.device.clone()));
+    let options = MountOptions { cache_bytes: 1, checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = Fs::open(vec![device.clone()], w.clock.clone(), options).unwrap();
+    let files: Vec<Ino> =
+        (0..300).map(|i| fs.create(Ino::ROOT, format!("file {i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    let write_all = |byte: u8| {
+        for ino in &files {
+            fs.write(*ino, 0, &[byte; 9000], 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+    };
+    write_all(1);
+    let first = fs.checkpoint_create(None).unwrap();
+    write_all(2);
+    // History reaches the device, and leaves memory.
+    w.pass(30 * SECOND);
+    fs.tick().unwrap();
+    assert_eq!(fs.usage().history_blocks, 900);
+    fs.checkpoint_drop(&[first.cno]).unwrap();
+    device.faults().inject(Fault::Fail { kind: OpKind::Read, from: 1, times: u64::MAX / 2 });
+    w.pass(30 * SECOND);
+    let before = fs.counters().index_checkpoints;
+    assert!(fs.tick().is_err(), "nothing was read");
+    assert_eq!(fs.failed(), None);
+    assert!(fs.counters().index_checkpoints > before, "the rest was not done");
+    device.faults().clear();
+    for _ in 0..20 {
+        w.pass(10 * SECOND);
+        fs.tick().unwrap();
+    }
+    assert_eq!(fs.usage().history_blocks, 0);
+}
+
+/// What letting checkpoints go is said to free is what it frees.
+#[test]
+fn what_is_said_to_become_free_becomes_free() {
+    let w = World::new(64 << 20);
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let mut made = Vec::new();
+    let files: Vec<Ino> =
+        (0..12).map(|i| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    let mut random = 7u64;
+    for round in 0..10u64 {
+        for ino in &files {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (block, blocks) = ((random >> 33) % 100, 1 + (random >> 50) % 60);
+            fs.write(*ino, block * 4096, &vec![round as u8; blocks as usize * 4096], 0).unwrap();
+        }
+        let name = (round % 3 == 0).then(|| format!("snap{round}").into_bytes());
+        made.push(fs.checkpoint_create(name.as_deref()).unwrap().cno);
+    }
+    fs.unlink(Ino::ROOT, b"f0").unwrap();
+    fs.sync_all().unwrap();
+    let settle = || {
+        for _ in 0..50 {
+            w.pass(SECOND);
+            fs.tick().unwrap();
+        }
+        fs.usage().history_blocks
+    };
+    let mut history = settle();
+    // One, a snapshot, several that are neighbours and not, the rest.
+    for drops in [vec![1], vec![3], vec![4, 5, 8], vec![0, 2, 6, 7, 9]] {
+        let cnos: Vec<Cno> = drops.into_iter().map(|i: usize| made[i]).collect();
+        let said = fs.freed_by_dropping(&cnos).unwrap();
+        for cno in &cnos {
+            fs.checkpoint_name(*cno, None).unwrap();
+        }
+        fs.checkpoint_drop(&cnos).unwrap();
+        let now = settle();
+        assert_eq!(history - now, said, "letting {cnos:?} go");
+        assert!(said > 0);
+        history = now;
+    }
+    assert_eq!(history, 0);
+    assert!(matches!(fs.freed_by_dropping(&made[..1]), Err(Error::Checkpoint(_))));
 }

@@ -15,11 +15,11 @@ impl Fs {
     /// # Errors
     /// [`Error::NotFound`]; for sizes those of writing.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let mut inner = if set.size.is_some() { self.room_for(1)? } else { self.lock_to_change()? };
+        let mut inner = match set.size {
+            Some(size) => self.truncate(ino, size)?,
+            None => self.room_to_remove()?,
+        };
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
-        if let Some(size) = set.size {
-            inner = self.truncate(inner, ino, size)?;
-        }
         let wall = self.clock.wall();
         let resolve = |t: SetTime| match t {
             SetTime::Now => wall,
@@ -232,6 +232,7 @@ impl Fs {
                 inner.let_go(&mut c);
             }
             inner.batch.files.remove(&ino);
+            inner.forget_aside(ino);
         } else if f.content.is_none() {
             inner.files.remove(&ino);
         }

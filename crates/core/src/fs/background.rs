@@ -20,6 +20,8 @@ const IDLE_NANOS: u64 = 20_000_000_000;
 const REAP_ITEMS: u32 = 512;
 /// Reap and sweep records in one tick.
 const STEPS_MAX: usize = 8;
+/// How long a sweep rests after an error.
+const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory.
 const DIRTY_NODES_MAX: u64 = 2000;
 
@@ -27,6 +29,8 @@ const DIRTY_NODES_MAX: u64 = 2000;
 pub(super) struct Sweeper {
     trees: Vec<TreeId>,
     from: Key,
+    /// After an error, when (monotonic) it goes on.
+    not_before: u64,
 }
 
 /// The smallest key of a tree.
@@ -46,6 +50,9 @@ impl Fs {
         let now = self.clock.monotonic_nanos();
         let mut inner = self.lock();
         inner.check_alive()?;
+        if inner.closing {
+            return Ok(());
+        }
         inner.reap_writes();
         self.log_old_accesses(&mut inner, now)?;
         if inner.commit_is_due(now, self.options.commit_nanos) {
@@ -56,27 +63,31 @@ impl Fs {
         let every = self.options.checkpoint_nanos;
         let cut_due = every > 0 && inner.changed_since_cut && now.saturating_sub(inner.last_cut_at) >= every;
         drop(inner);
-        if cut_due && self.has_room_to_cut() {
-            self.cut_unnamed()?;
-        }
-        self.thin(now)?;
-        self.reap_some()?;
-        self.sweep_some()?;
+        // What cannot be done, for want of room or because a node is damaged,
+        // must not keep the rest from being done.
+        let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
+        let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
         let inner = self.lock();
+        inner.check_alive()?;
         let idle = now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS && inner.window_bytes > 0;
         let mark = !idle
             && now.saturating_sub(inner.last_commit_at) >= MARK_NANOS
             && inner.proven_seq < inner.chain.seq
             && inner.durable_seq == inner.chain.seq
             && inner.batch.records.is_empty();
-        let due = idle || self.checkpoint_is_due(&inner);
+        let promote = inner.wants_promotion(self);
+        let due = idle || promote || self.checkpoint_is_due(&inner);
         drop(inner);
         if due {
             self.index_checkpoint(false)?;
+            if promote {
+                // What was emptied is needed by the older of two roots: the second one is cheap.
+                self.index_checkpoint(false)?;
+            }
         } else if mark {
             self.mark()?;
         }
-        Ok(())
+        result
     }
 
     fn has_room_to_cut(&self) -> bool {
@@ -87,7 +98,8 @@ impl Fs {
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
     pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
         let segments = &inner.state.segments;
-        let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.pending_count() > 0;
+        // What a root or a reader still holds is not waited for: on a full volume that would never end.
+        let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.promotable_count() > 0;
         let unflushed = inner.unflushed_blocks > super::commit::UNFLUSHED_BLOCKS_MAX;
         short || unflushed || inner.window_bytes >= self.window_bytes_max() || inner.dirty_nodes() >= DIRTY_NODES_MAX
     }
@@ -117,7 +129,7 @@ impl Fs {
 
     fn reap_some(&self) -> Result<()> {
         for _ in 0..STEPS_MAX {
-            let mut inner = self.room_to_remove()?;
+            let mut inner = self.room_to_let_go()?;
             let work = inner.state.pending_reaps(Kind::Reap, 1)?;
             let Some((key, _)) = work.first() else { return Ok(()) };
             let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max: REAP_ITEMS };
@@ -126,27 +138,40 @@ impl Fs {
         Ok(())
     }
 
-    fn sweep_some(&self) -> Result<()> {
+    fn sweep_some(&self, now: u64) -> Result<()> {
+        if self.lock().sweep.as_ref().is_some_and(|s| now < s.not_before) {
+            return Ok(());
+        }
         for _ in 0..STEPS_MAX {
-            let mut inner = self.room_to_remove()?;
+            let mut inner = self.room_to_let_go()?;
             if inner.sweep.is_none() {
                 if !inner.sweep_wanted {
                     return Ok(());
                 }
                 inner.sweep_wanted = false;
                 let trees = inner.state.history.iter().map(|t| t.tree.id()).collect();
-                inner.sweep = Some(Sweeper { trees, from: first_key() });
+                inner.sweep = Some(Sweeper { trees, from: first_key(), not_before: 0 });
             }
-            let Some(mut s) = inner.sweep.take() else { return Ok(()) };
-            let Some(tree) = s.trees.last().copied() else { return Ok(()) };
-            match self.sweep_step(&mut inner, tree, s.from, 1024)? {
-                Some(key) => s.from = key,
-                None => {
+            let Some((tree, from)) = inner.sweep.as_ref().and_then(|s| Some((*s.trees.last()?, s.from))) else {
+                inner.sweep = None;
+                return Ok(());
+            };
+            let swept = self.sweep_step(&mut inner, tree, from, 1024);
+            let Some(s) = &mut inner.sweep else { continue };
+            match swept {
+                Ok(Some(key)) => s.from = key,
+                Ok(None) => {
                     s.trees.pop();
                     s.from = first_key();
                 }
+                Err(e) => {
+                    // The other trees first; then this one once more.
+                    s.trees.rotate_right(1);
+                    s.from = first_key();
+                    s.not_before = now.saturating_add(SWEEP_REST_NANOS);
+                    return Err(e);
+                }
             }
-            inner.sweep = Some(s);
         }
         Ok(())
     }

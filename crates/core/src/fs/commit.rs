@@ -11,7 +11,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, MutexGuard, mpsc};
 
 /// Told once a sync is durable, or has failed.
@@ -325,6 +325,7 @@ impl Fs {
         }
         let mut inner = self.lock();
         while writes.iter().any(|number| inner.awaited.contains_key(number)) {
+            inner.check_alive()?;
             inner = self.wait_idle(inner);
         }
         inner.check_alive()
@@ -363,7 +364,7 @@ impl Inner {
     }
 
     fn seal_batch(&mut self, fs: &Fs, batch: Batch, cut: Option<Cut>) -> Result<Commit> {
-        let Batch { mut records, files, moved_blocks, .. } = batch;
+        let Batch { mut records, files, aside, moved_blocks, .. } = batch;
         if broken(Break::NamesOutOfOrder) && records.len() > 1 {
             self.batch.records.push(records.remove(0));
         }
@@ -371,11 +372,17 @@ impl Inner {
         let mut data_blocks = moved_blocks;
         let total: usize = files.iter().map(|ino| self.pages_outside_index(*ino)).sum();
         let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
+        let emptied: BTreeSet<Ino> = aside.iter().map(|(ino, _)| *ino).collect();
+        let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains(ino);
+        for (ino, content) in aside {
+            // What came before it, here or in the log, has blocks or not: cutting them off is always right.
+            data_blocks += self.collect_content(ino, content, 1, chain_max, &mut queue)?;
+        }
         for ino in &files {
             if total > chain_max && self.pages_outside_index(*ino) > 0 {
                 self.write_behind(fs, *ino)?;
             }
-            data_blocks += self.collect(*ino, chain_max, &mut queue)?;
+            data_blocks += self.collect(*ino, u64::from(emptied.contains(ino)), chain_max, &mut queue)?;
         }
         let cut_cno = match cut {
             Some(cut) => {
@@ -389,8 +396,7 @@ impl Inner {
             }
             None => None,
         };
-        let elsewhere = self.awaited.iter().filter(|(_, ino)| files.contains(ino)).map(|(n, _)| *n).collect();
-        let writes = self.take_writes(|w| files.contains(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());
+        let elsewhere = self.awaited.iter().filter(|(_, (ino, _))| of_batch(ino)).map(|(n, _)| *n).collect();
         self.unflushed_blocks += data_blocks;
         let much = data_blocks > NAMED_BLOCKS_MAX || self.unflushed_blocks > UNFLUSHED_BLOCKS_MAX;
         let flush_data_first = much && fs.options.barrier != Barrier::None;
@@ -404,6 +410,8 @@ impl Inner {
             data_flushed: flush_data_first || data_blocks == 0,
         };
         let partials = self.seal_queue(fs, queue, stamp)?;
+        // Taken last: on an error above they stay where others find and wait for them.
+        let writes = self.take_writes(|w| of_batch(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());
         if !partials.is_empty() {
             self.counters.commits += 1;
         }
@@ -447,7 +455,7 @@ impl Inner {
     pub(super) fn take_writes(&mut self, mut which: impl FnMut(&DataWrite) -> bool) -> Vec<DataWrite> {
         let (taken, others): (Vec<_>, _) = std::mem::take(&mut self.writes).into_iter().partition(|w| which(w));
         self.writes = others;
-        self.awaited.extend(taken.iter().map(|w| (w.number, w.ino)));
+        self.awaited.extend(taken.iter().map(|w| (w.number, (w.ino, w.blocks))));
         taken
     }
 
@@ -460,25 +468,38 @@ impl Inner {
         }
     }
 
-    /// Turns a file's uncommitted content into units. Returns how many blocks
-    /// they name outside the chain.
-    fn collect(&mut self, ino: Ino, chain_max: usize, queue: &mut VecDeque<Unit>) -> Result<u64> {
+    /// Turns a file's uncommitted content into units. The file has at least
+    /// `blocks` blocks by then. Returns how many blocks they name outside the chain.
+    fn collect(&mut self, ino: Ino, blocks: u64, chain_max: usize, queue: &mut VecDeque<Unit>) -> Result<u64> {
         let Some(file) = self.files.get_mut(&ino) else { return Ok(0) };
-        let Some(mut content) = file.content.take() else { return Ok(0) };
+        let Some(content) = file.content.take() else { return Ok(0) };
         let unused = file.uses == 0;
         if unused {
             self.files.remove(&ino);
         }
+        self.collect_content(ino, content, blocks, chain_max, queue)
+    }
+
+    fn collect_content(
+        &mut self,
+        ino: Ino,
+        mut content: Content,
+        blocks: u64,
+        chain_max: usize,
+        queue: &mut VecDeque<Unit>,
+    ) -> Result<u64> {
         self.let_go(&mut content);
         let Some(inode) = self.state.inode(ino)? else { return Ok(0) };
         let is_inline = inode.blocks == 0 && self.state.get(&Key::new(ino, Kind::Inline, 0, 0))?.is_some();
+        // Only what is replaced may come behind other content of the same batch.
+        let blocks = if content.replaced { inode.blocks.max(blocks) } else { inode.blocks };
         let mut ops = Vec::new();
-        if let Some(bytes) = inline_content(&content, inode.blocks) {
-            if content.replaced && inode.blocks > 0 {
-                ops.push(cut_off(inode.blocks));
+        if let Some(bytes) = inline_content(&content, blocks) {
+            if content.replaced && blocks > 0 {
+                ops.push(cut_off(blocks));
             }
             // An empty one too: it cuts off the extents that were there.
-            if !bytes.is_empty() || is_inline || inode.blocks > 0 {
+            if !bytes.is_empty() || is_inline || blocks > 0 {
                 ops.push(OwnedOp::Inline(bytes));
             }
             let (size, times, editor_uid) = (content.size, (content.mtime, content.ctime), content.editor_uid);
@@ -486,7 +507,7 @@ impl Inner {
             return Ok(0);
         }
         if content.replaced {
-            ops.push(cut_off(inode.blocks));
+            ops.push(cut_off(blocks));
         }
         let mut outside = 0;
         for (from, to, over) in content.overlay.iter() {
@@ -587,4 +608,64 @@ fn content_units(
 
 pub(super) fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u32>) -> Extent {
     Extent { birth: Cno(0), addr, blocks, flags: 0, granule_shift, lead: 0, tail: 0, crcs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, MkfsOptions, MountOptions, NewInode, mkfs};
+    use nenrin_device::{BlockDevice, MemDevice};
+
+    struct Still;
+
+    impl Clock for Still {
+        fn wall(&self) -> Time {
+            Time(1_000_000_000_000)
+        }
+        fn monotonic_nanos(&self) -> u64 {
+            1
+        }
+    }
+
+    /// A volume with a file whose content is on its way to the device.
+    fn under_way() -> (Arc<Fs>, Ino) {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        let clock: Arc<dyn Clock> = Arc::new(Still);
+        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+        let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
+        fs.write(ino, 0, &vec![7; 200 << 10], 0).unwrap();
+        (fs, ino)
+    }
+
+    /// P5: what a commit that cannot be laid out would have waited for is still
+    /// under way, and nobody waits for it in vain.
+    #[test]
+    fn writes_of_a_commit_that_cannot_be_sealed_are_not_lost() {
+        let (fs, ino) = under_way();
+        let mut inner = fs.lock();
+        // The chain has nowhere to go.
+        inner.chain.block = fs.storage.segment_blocks;
+        inner.chain.next = None;
+        inner.batch.files.insert(ino);
+        let before = inner.writes.len();
+        assert!(before > 0);
+        assert!(inner.seal(&fs, None).is_err());
+        assert!(inner.writes.len() >= before && inner.awaited.is_empty(), "{} writes", inner.writes.len());
+        drop(inner);
+        assert!(fs.fsync_wait(ino).is_err());
+        assert!(fs.close().is_err());
+    }
+
+    /// P5: who waits for the writes of others is told when the volume has failed.
+    #[test]
+    fn waiting_for_others_ends_with_the_volume() {
+        let (fs, ino) = under_way();
+        let mut inner = fs.lock();
+        inner.awaited.insert(u64::MAX, (ino, 1));
+        inner.fail("a test");
+        drop(inner);
+        assert!(fs.wait_elsewhere(&[u64::MAX]).is_err());
+    }
 }

@@ -29,7 +29,7 @@ mod space;
 mod write;
 
 use crate::breaks::{Break, broken};
-use crate::content::File;
+use crate::content::{Content, File};
 use crate::log::chain::Chain;
 use crate::log::data::DataStamp;
 use crate::log::{DataLog, IndexLog};
@@ -45,6 +45,8 @@ use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use cleaning::Cleaner;
+pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
@@ -72,6 +74,10 @@ pub struct Counters {
     pub checkpoints_shed: u64,
     /// Blocks moved by cleaning.
     pub moved_blocks: u64,
+    /// Times that cleaning had to walk all trees, because summaries did not tell everything.
+    pub tree_walks: u64,
+    /// Times that a writer, or somebody who removed something, had to make room first.
+    pub room_rounds: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
 }
@@ -95,6 +101,8 @@ struct Batch {
     records: Vec<Vec<u8>>,
     bytes: usize,
     files: BTreeSet<Ino>,
+    /// Content that it owes and that its file has dropped since: see [`Inner::set_aside`].
+    aside: Vec<(Ino, Content)>,
     waiters: Vec<Done>,
     /// Blocks that MOVE records in it name.
     moved_blocks: u64,
@@ -108,13 +116,16 @@ struct Inner {
     accesses: atime::AccessTimes,
     chain: Chain,
     data: DataLog,
+    /// Where the cleaner moves things.
+    cold: DataLog,
+    cleaner_status: CleanerStatus,
     index: [IndexLog; 2],
     batch: Batch,
     /// Blocks on their way to the device, by address of the first.
     inflight: BTreeMap<Addr, Arc<AlignedBuf>>,
     writes: Vec<DataWrite>,
-    /// Data writes that somebody took out of `writes` and waits for: number and file.
-    awaited: BTreeMap<u64, Ino>,
+    /// Data writes that somebody took out of `writes` and waits for: number, file and blocks.
+    awaited: BTreeMap<u64, (Ino, u32)>,
     /// Data writes started since the volume was opened.
     writes_started: u64,
     committing: bool,
@@ -155,6 +166,8 @@ struct Inner {
     thinned_at: u64,
     failed: Option<String>,
     counters: Counters,
+    /// Nothing more is accepted: the volume is being closed, or is.
+    closing: bool,
     closed: bool,
 }
 
@@ -162,6 +175,8 @@ struct Inner {
 pub struct Fs {
     inner: Mutex<Inner>,
     idle: Condvar,
+    /// Taken before `inner`, never while it is held.
+    cleaner: Mutex<Cleaner>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -189,6 +204,8 @@ impl Fs {
             accesses: atime::AccessTimes::default(),
             chain: opened.chain,
             data: DataLog::default(),
+            cold: DataLog::default(),
+            cleaner_status: CleanerStatus::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),
             inflight: BTreeMap::new(),
@@ -221,11 +238,13 @@ impl Fs {
             thinned_at: now,
             failed: None,
             counters: Counters::default(),
+            closing: false,
             closed: false,
         };
         Self {
             inner: Mutex::new(inner),
             idle: Condvar::new(),
+            cleaner: Mutex::default(),
             storage: opened.storage,
             clock,
             options,
@@ -251,6 +270,12 @@ impl Fs {
         let inner = self.lock();
         inner.check_alive()?;
         Ok(inner)
+    }
+
+    /// The lock, if anything new may be accepted.
+    fn lock_to_accept(&self) -> Result<MutexGuard<'_, Inner>> {
+        let inner = self.lock_to_change()?;
+        if inner.closing { Err(Error::ReadOnly) } else { Ok(inner) }
     }
 
     /// Waits until some commit, index checkpoint or data write has ended.
@@ -375,7 +400,7 @@ impl Inner {
         self.batch.bytes += bytes.len();
         self.batch.records.push(bytes);
         self.batch.since.get_or_insert(now);
-        self.changed_since_cut = true;
+        self.changed_since_cut |= shows(record);
         Ok(())
     }
 
@@ -396,6 +421,22 @@ impl Inner {
     fn generation(&self) -> Generation {
         self.superblock.generation
     }
+}
+
+/// Whether a record changes what users see: then a checkpoint of it is worth cutting.
+const fn shows(record: &Record<'_>) -> bool {
+    !matches!(
+        record,
+        Record::Move { .. }
+            | Record::Sweep { .. }
+            | Record::ReapStep { .. }
+            | Record::Release { .. }
+            | Record::DropCheckpoints { .. }
+            | Record::NameCheckpoint { .. }
+            | Record::Retention { .. }
+            | Record::OpenSegment { .. }
+            | Record::Mark
+    )
 }
 
 /// Whether a sync must flush under this barrier mode.

@@ -86,6 +86,17 @@ impl Inner {
                 self.let_go(&mut c);
             }
             self.batch.files.remove(&ino);
+            self.forget_aside(ino);
+        }
+    }
+
+    /// Content of an inode that is gone needs no commit any more.
+    pub(super) fn forget_aside(&mut self, ino: Ino) {
+        let (gone, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.batch.aside).into_iter().partition(|a| a.0 == ino);
+        self.batch.aside = rest;
+        for (_, mut content) in gone {
+            self.let_go(&mut content);
         }
     }
 

@@ -17,12 +17,26 @@ use std::sync::MutexGuard;
 
 /// Segments that an index checkpoint with hardly anything to write may take.
 const SMALL_CHECKPOINT_SEGMENTS: u64 = 4;
+/// Blocks that removing one thing may take until the next index checkpoint: a
+/// page, and two copies of three leaves.
+const REMOVAL_BLOCKS: u64 = 1 + 2 * 3 * NODE_BLOCKS as u64;
+/// Room for writers, in segments, below which pending segments are made free.
+const PROMOTE_SEGMENTS: u64 = 2;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
 /// Rounds of making room before giving up.
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
 const IDLE_ROUNDS_MAX: u32 = 5;
+
+/// Room that a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Room {
+    /// For so many blocks of content, or records like them.
+    Content(u64),
+    /// For removing or changing one thing that is there.
+    Removal,
+}
 
 impl Inner {
     pub(super) fn dirty_nodes(&self) -> u64 {
@@ -46,7 +60,7 @@ impl Inner {
 
     /// Segments kept back from content: the floor, what the chain may take
     /// before its next index checkpoint, and room to remove things and to clean in.
-    fn reserve_segments(&self, fs: &Fs) -> u64 {
+    pub(super) fn reserve_segments(&self, fs: &Fs) -> u64 {
         let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
         let chain = fs.window_bytes_max().saturating_sub(self.window_bytes).div_ceil(segment_bytes);
         self.floor_segments(fs) + chain + self.checkpoint_segments(fs) / 2 + 2
@@ -62,6 +76,46 @@ impl Inner {
         let nodes = (self.pages + self.batch.records.len() as u64).min(self.state.live.nodes());
         let nodes = nodes * 2 * u64::from(NODE_BLOCKS);
         (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
+    }
+
+    /// Whether there is this room without making any.
+    pub(super) fn has_room(&self, fs: &Fs, room: Room) -> bool {
+        match room {
+            Room::Content(blocks) => self.free_blocks(fs, self.reserve_segments(fs)) >= blocks + blocks / 16 + 2,
+            Room::Removal => self.free_blocks(fs, self.floor_segments(fs)) >= REMOVAL_BLOCKS,
+        }
+    }
+
+    /// Whether the caller may go on when no more room could be made: removing
+    /// goes as far as an index checkpoint still fits, since it makes room itself,
+    /// unless a snapshot keeps all that is removed.
+    pub(super) fn may_go_on(&self, fs: &Fs, room: Room) -> bool {
+        match room {
+            Room::Content(_) => self.has_room(fs, room),
+            Room::Removal => self.free_blocks(fs, self.checkpoint_segments(fs) + 2) >= REMOVAL_BLOCKS,
+        }
+    }
+
+    /// Segments that writers may take before room must be made.
+    pub(super) fn room_segments(&self, fs: &Fs) -> u64 {
+        self.free_blocks(fs, self.reserve_segments(fs)) / u64::from(fs.storage.segment_blocks)
+    }
+
+    /// What [`Inner::room_segments`] would be if there were no garbage.
+    pub(super) fn slack_segments(&self, fs: &Fs) -> u64 {
+        let blocks = u64::from(fs.storage.segment_blocks);
+        let s = &self.state.segments;
+        let needed: u64 = s.iter().map(|(_, s)| u64::from(s.used_blocks()) + u64::from(s.node_blocks())).sum();
+        // What is kept back for pages in memory is no garbage.
+        let kept_back = s.free_count().saturating_sub(self.room_segments(fs));
+        s.count().saturating_sub(needed.div_ceil(blocks) + kept_back.max(self.reserve_segments(fs)))
+    }
+
+    /// Whether room for writers is short while index checkpoints would add to it.
+    pub(super) fn wants_promotion(&self, fs: &Fs) -> bool {
+        let waiting = self.state.segments.promotable_count();
+        let room = self.room_segments(fs);
+        waiting > room && room < PROMOTE_SEGMENTS.max(self.slack_segments(fs) / 16)
     }
 
     /// Whether so many records on different inodes fit without making room.
@@ -101,16 +155,24 @@ impl Fs {
 
     /// The lock, with room for `blocks` more blocks of content.
     pub(super) fn room_for(&self, blocks: u64) -> Result<MutexGuard<'_, Inner>> {
-        let enough = |inner: &Inner| {
-            let reserve = inner.reserve_segments(self);
-            inner.free_blocks(self, reserve) >= blocks + blocks / 16 + 2
-        };
-        let inner = self.make_room_until(&enough)?;
-        if enough(&inner) || broken(Break::NoReserve) { Ok(inner) } else { Err(Error::NoSpace) }
+        self.room(Room::Content(blocks))
     }
 
     /// The lock, to remove something: may use the reserve down to the floor.
+    /// Where snapshots keep all that is removed, even that comes to an end.
     pub(super) fn room_to_remove(&self) -> Result<MutexGuard<'_, Inner>> {
+        self.room(Room::Removal)
+    }
+
+    /// The lock, with this room.
+    pub(super) fn room(&self, room: Room) -> Result<MutexGuard<'_, Inner>> {
+        let inner = self.make_room_until(&|inner| inner.has_room(self, room))?;
+        if inner.may_go_on(self, room) || broken(Break::NoReserve) { Ok(inner) } else { Err(Error::NoSpace) }
+    }
+
+    /// The lock, to let something of the past go, which is never refused: it is
+    /// the way out of a full volume.
+    pub(super) fn room_to_let_go(&self) -> Result<MutexGuard<'_, Inner>> {
         self.make_room_until(&|inner| inner.state.segments.free_count() > inner.floor_segments(self))
     }
 
@@ -120,7 +182,7 @@ impl Fs {
         let mut idle = 0;
         let mut round = 0;
         loop {
-            let mut inner = self.lock_to_change()?;
+            let mut inner = self.lock_to_accept()?;
             if inner.making_room && !enough(&inner) {
                 // One at a time, or each would shed history for all of them.
                 drop(self.wait_idle(inner));
@@ -133,6 +195,7 @@ impl Fs {
                 return Ok(inner);
             }
             inner.making_room = true;
+            inner.counters.room_rounds += 1;
             drop(inner);
             let made = self.make_room(round);
             let mut inner = self.lock();
@@ -178,7 +241,8 @@ impl Fs {
             inner.counters.checkpoints_shed += cnos.len() as u64;
             inner.log(&Record::DropCheckpoints { cnos }, self.clock.monotonic_nanos())?;
         }
-        inner.sweep_wanted = false;
+        // Should this end early, the sweep in the background does it all again.
+        inner.sweep_wanted = true;
         inner.sweep = None;
         let trees: Vec<_> = inner.state.history.iter().map(|t| t.tree.id()).collect();
         drop(inner);
@@ -189,36 +253,61 @@ impl Fs {
                 from = self.sweep_step(&mut inner, tree, key, SWEEP_ITEMS)?;
             }
         }
+        self.lock().sweep_wanted = false;
         Ok(())
     }
 
     /// Keeps memory for content within its limit: the writer waits.
-    pub(super) fn hold_writer(&self, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
-        inner.reap_writes();
+    pub(super) fn hold_writer<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<()> {
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
-        let on_the_way: u64 = inner.writes.iter().map(|w| u64::from(w.blocks)).sum();
-        if inner.pages + on_the_way <= limit {
-            return Ok(());
-        }
-        if inner.pages > limit / 2 {
-            let files: Vec<_> = inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
-            for ino in files {
-                inner.write_behind(self, ino)?;
+        loop {
+            inner.reap_writes();
+            let on_the_way = inner.blocks_under_way();
+            if inner.pages + on_the_way <= limit {
+                return Ok(());
             }
+            inner.check_alive()?;
+            if inner.pages > limit / 2 {
+                let files: Vec<_> =
+                    inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
+                for ino in files {
+                    inner.write_behind(self, ino)?;
+                }
+            }
+            if inner.pages > limit / 2 {
+                // Only a commit takes what is left.
+                drop(inner);
+                self.sync_received(false)?;
+                inner = self.lock();
+                continue;
+            }
+            // The oldest, until half of what is allowed is left.
+            let mut excess = inner.blocks_under_way().saturating_sub(limit / 2);
+            let writes = inner.take_writes(|w| {
+                let take = excess > 0;
+                excess = excess.saturating_sub(u64::from(w.blocks));
+                take
+            });
+            if writes.is_empty() {
+                // Others wait for all there are.
+                inner = self.wait_idle(inner);
+                continue;
+            }
+            drop(inner);
+            self.finish_writes(writes)?;
+            inner = self.lock();
         }
-        // The oldest, until half of what is allowed is left.
-        let mut excess = inner.writes.iter().map(|w| u64::from(w.blocks)).sum::<u64>().saturating_sub(limit / 2);
-        let writes = inner.take_writes(|w| {
-            let take = excess > 0;
-            excess = excess.saturating_sub(u64::from(w.blocks));
-            take
-        });
-        drop(inner);
-        self.finish_writes(writes)
     }
 }
 
 impl Inner {
+    /// Blocks of content on their way to the device, whoever waits for them.
+    fn blocks_under_way(&self) -> u64 {
+        let here: u64 = self.writes.iter().map(|w| u64::from(w.blocks)).sum();
+        let elsewhere: u64 = self.awaited.values().map(|(_, blocks)| u64::from(*blocks)).sum();
+        here + elsewhere
+    }
+
     /// Lets go of data writes that have completed.
     pub(super) fn reap_writes(&mut self) {
         if self.writes.len() < 8 {

@@ -1,6 +1,7 @@
 //! Writing content: into pages, and from there behind the caller's back.
 
 use super::behind::Prepared;
+use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, zero_page};
@@ -16,6 +17,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Whole blocks in one call from which they skip being pages.
 const DIRECT_BLOCKS_MIN: u64 = 32;
+/// Pages of emptied files that wait for a commit in memory; more are written behind.
+const ASIDE_PAGES_MAX: usize = 32;
 /// Pages of one file at which they are written behind.
 pub(super) const WRITE_BEHIND_PAGES: usize = 256;
 
@@ -56,6 +59,31 @@ impl Inner {
         Ok(())
     }
 
+    /// A file that the open batch will commit is about to be emptied. Others may
+    /// be waiting for that commit, or a rename that needs the content is part of
+    /// it; the emptying, which may have to be held back, is not. So the content
+    /// goes to the batch and the file begins anew. Whether there was any.
+    fn set_aside(&mut self, fs: &Fs, ino: Ino) -> Result<bool> {
+        let Some(content) = self.files.get(&ino).and_then(|f| f.content.as_ref()) else { return Ok(false) };
+        if !self.batch.files.contains(&ino) || broken(Break::NoHold) {
+            return Ok(false);
+        }
+        if content.pages.len() >= ASIDE_PAGES_MAX {
+            self.write_behind(fs, ino)?;
+        }
+        let now = fs.clock.monotonic_nanos();
+        let Some(file) = self.files.get_mut(&ino) else { return Ok(false) };
+        let Some(old) = file.content.take() else { return Ok(false) };
+        let mut new = Content::new(old.size, old.mtime, old.ctime, old.editor_uid, now);
+        self.contents += 1;
+        new.version = self.contents << 32;
+        file.content = Some(new);
+        self.batch.files.remove(&ino);
+        self.batch.aside.push((ino, old));
+        self.batch.since.get_or_insert(now);
+        Ok(true)
+    }
+
     /// Whether block `block` is a page, or is known to hold nothing.
     fn has_page(&self, ino: Ino, block: u64) -> bool {
         self.files.get(&ino).and_then(|f| f.content.as_ref()).is_some_and(|c| c.pages.contains_key(&block))
@@ -80,7 +108,7 @@ impl Fs {
             let pieces = inner.pieces(At::Live, ino, block, block + 1)?;
             drop(inner);
             let bytes = self.fetch(pieces)?.into_vec();
-            inner = self.lock_to_change()?;
+            inner = self.lock_to_accept()?;
             let content = inner.content_mut(self, ino)?;
             if content.version != version || content.pages.contains_key(&block) {
                 continue;
@@ -91,6 +119,29 @@ impl Fs {
             inner.pages += 1;
         }
         Ok(inner)
+    }
+
+    /// The lock, with room and with the blocks as pages that `edges` says for a
+    /// file of this size. Reading them lets go of the lock, and others may take
+    /// the room or change the size meanwhile: when this returns, all is true at once.
+    pub(super) fn room_and_pages(
+        &self,
+        room: Room,
+        ino: Ino,
+        edges: &dyn Fn(u64) -> Vec<u64>,
+    ) -> Result<MutexGuard<'_, Inner>> {
+        loop {
+            let mut inner = self.room(room)?;
+            let size = inner.content_mut(self, ino)?.size;
+            let blocks = edges(size);
+            if blocks.iter().all(|b| inner.has_page(ino, *b)) {
+                return Ok(inner);
+            }
+            inner = self.load_pages(inner, ino, &blocks)?;
+            if inner.may_go_on(self, room) && inner.content_mut(self, ino)?.size == size {
+                return Ok(inner);
+            }
+        }
     }
 
     /// Writes content; returns once the bytes are in memory.
@@ -141,16 +192,9 @@ impl Fs {
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
         let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
         let whole = whole_blocks(offset, data.len());
-        let mut inner = self.room_for(last - first + 1)?;
-        inner.content_mut(self, ino)?;
-        let mut partial = Vec::new();
-        if offset % BLOCK != 0 {
-            partial.push(first);
-        }
-        if end % BLOCK != 0 && (last != first || partial.is_empty()) {
-            partial.push(last);
-        }
-        inner = self.load_pages(inner, ino, &partial)?;
+        // Behind the end there is nothing to read, and must be nothing if the write is refused.
+        let edges = |size: u64| cut_blocks(offset, end).into_iter().filter(|b| b * BLOCK < size).collect();
+        let mut inner = self.room_and_pages(Room::Content(last - first + 1), ino, &edges)?;
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();
@@ -183,30 +227,27 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        ino: Ino,
-        size: u64,
-    ) -> Result<MutexGuard<'a, Inner>> {
+    pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<MutexGuard<'_, Inner>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
         let tail = size / BLOCK;
-        let current = inner.content_mut(self, ino)?.size;
-        if size < current && size % BLOCK != 0 {
-            inner = self.load_pages(inner, ino, &[tail])?;
-        }
+        let shrinks = size < self.lock().current_inode(At::Live, ino)?.size;
+        let room = if shrinks { Room::Removal } else { Room::Content(1) };
+        let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
+        let mut inner = self.room_and_pages(room, ino, &edges)?;
         let now = self.clock.monotonic_nanos();
         let wall = self.clock.wall();
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
+        let before = inner.content_mut(self, ino)?.size;
+        let owed = size == 0 && inner.set_aside(self, ino)?;
         let content = inner.content_mut(self, ino)?;
-        let before = content.pages.len();
+        let pages = content.pages.len();
         if size == 0 {
             content.pages.clear();
             content.overlay.set(0, u64::MAX, Over::Hole);
             content.replaced = true;
-            if committed > 0 && !broken(Break::NoHold) {
+            if (committed > 0 || owed && before > 0) && !broken(Break::NoHold) {
                 content.held_since.get_or_insert(now);
             }
         } else if size < content.size {
@@ -218,7 +259,7 @@ impl Fs {
                 page[(size % BLOCK) as usize..].fill(0);
             }
         }
-        let removed = before - content.pages.len();
+        let removed = pages - content.pages.len();
         content.size = size;
         content.mtime = wall;
         content.ctime = wall;
@@ -247,22 +288,16 @@ impl Fs {
 
     /// Makes `[offset, end)` read as zeros.
     pub(super) fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
-        let mut inner = self.lock_to_change()?;
-        let size = inner.content_mut(self, ino)?.size;
-        // Only blocks cut in part need their other bytes.
-        let stop = end.min(size);
-        let mut partial = Vec::new();
-        if offset < stop {
-            if offset % BLOCK != 0 {
-                partial.push(offset / BLOCK);
-            }
-            if stop % BLOCK != 0 && stop < size && partial.first() != Some(&(stop / BLOCK)) {
-                partial.push(stop / BLOCK);
-            }
-        }
-        inner = self.load_pages(inner, ino, &partial)?;
+        // Only blocks cut in part need their other bytes, and nothing is behind the end.
+        let edges = |size: u64| match end.min(size) {
+            stop if offset >= stop => Vec::new(),
+            stop if stop == size => cut_blocks(offset, stop.next_multiple_of(BLOCK)),
+            stop => cut_blocks(offset, stop),
+        };
+        let mut inner = self.room_and_pages(Room::Removal, ino, &edges)?;
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
+        let size = content.size;
         let before = content.pages.len();
         for (block, page) in content.pages.range_mut(offset / BLOCK..end.div_ceil(BLOCK)) {
             let start = block * BLOCK;
@@ -297,16 +332,14 @@ impl Fs {
         let mut block = first;
         while block < last {
             let to = (block + 65536).min(last);
-            let pieces = inner.pieces(At::Live, ino, block, to)?;
+            let pieces = inner.look(At::Live, ino, block, to)?;
+            let content = inner.content_mut(self, ino)?;
             let mut at = block;
             for p in pieces {
-                let from = at;
-                at += p.blocks;
-                match p.source {
-                    super::read::Source::Zero => inner.content_mut(self, ino)?.reserve_hole(from, at),
-                    super::read::Source::Disk(e) => inner.segments().unpin(e.addr.segment()),
-                    super::read::Source::Memory(_) | super::read::Source::Lost => {}
+                if matches!(p.source, super::read::Source::Zero) {
+                    content.reserve_hole(at, at + p.blocks);
                 }
+                at += p.blocks;
             }
             block = to;
         }
@@ -342,6 +375,13 @@ impl Content {
             at = end;
         }
     }
+}
+
+/// Blocks of which `[from, to)` covers a part only.
+fn cut_blocks(from: u64, to: u64) -> Vec<u64> {
+    let mut blocks: Vec<u64> = [from, to].into_iter().filter(|at| at % BLOCK != 0).map(|at| at / BLOCK).collect();
+    blocks.dedup();
+    blocks
 }
 
 /// The file blocks that `bytes` bytes at `offset` cover whole; reversed where there are none.

@@ -105,10 +105,7 @@ pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) 
         match recover_from(device, root, &found, options, report.clone()) {
             Ok(mut opened) => {
                 if rank > 0 {
-                    opened.report.notes.push(format!(
-                        "the newest root (generation {}) cannot be read; went on from generation {}",
-                        found.roots[0].generation, root.generation
-                    ));
+                    went_back(&found.roots[0], root, &mut opened, options);
                 }
                 return Ok(opened);
             }
@@ -120,11 +117,44 @@ pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) 
     Err(Error::Open(format!("the index cannot be read from any root: {reason}; run nenrin check")))
 }
 
+/// The newest root could not be read. The log behind the one before leads
+/// over it, unless that is damaged, too: then what came later is not shown.
+fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, options: &MountOptions) {
+    let report = &mut opened.report;
+    report.notes.push(format!(
+        "the newest root (generation {}) cannot be read; went on from generation {} and the log behind it",
+        newest.generation, used.generation
+    ));
+    if opened.chain.seq < newest.chain_seq && !options.no_recovery && report.damage.is_none() {
+        report.damage = Some(format!(
+            "the newest root (generation {}) cannot be read, and the log behind generation {} ends at partial {} \
+             of {}: what came later is not shown",
+            newest.generation, used.generation, opened.chain.seq, newest.chain_seq
+        ));
+        report.verdicts.push(Verdict::Damage);
+    }
+}
+
 fn note_slots(found: &Probe, report: &mut RecoveryReport) {
     use crate::storage::SlotState;
     let newest = found.roots.first().map_or(0, |r| r.generation.0);
+    let (first, second) = found.slots.split_at(found.slots.len() / 2);
+    for ((a, one), (b, other)) in first.iter().zip(second) {
+        if let (SlotState::Invalid(why), SlotState::Invalid(_)) = (one, other) {
+            report.notes.push(format!(
+                "both copies of a superblock slot, at blocks {a} and {b}, are damaged ({why}); \
+                 went on from generation {newest} and the log behind it"
+            ));
+        }
+    }
+    let twins = |block: u64| {
+        let place = |slots: &[(u64, SlotState)]| slots.iter().position(|(b, _)| *b == block);
+        let at = place(first).or_else(|| place(second)).unwrap_or(0);
+        first.get(at).into_iter().chain(second.get(at)).all(|(_, s)| matches!(s, SlotState::Invalid(_)))
+    };
     for (block, state) in &found.slots {
         match state {
+            SlotState::Invalid(_) if twins(*block) => {}
             SlotState::Invalid(why) => {
                 report.notes.push(format!("superblock slot at block {block} is damaged ({why}); its twin is used"))
             }

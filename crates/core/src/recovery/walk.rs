@@ -9,7 +9,7 @@ use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, P
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::superblock::SegmentRef;
 use nenrin_format::wire::Reader;
-use nenrin_format::{Addr, BLOCK_BYTES, Epoch, Seq};
+use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
 
 /// Blocks read at once.
 const READ_BLOCKS: u32 = 256;
@@ -77,13 +77,15 @@ pub(crate) struct Walk<'a> {
     pub(super) storage: &'a Storage,
     at: Chain,
     buffer: Option<(Addr, AlignedBuf)>,
+    /// The segment after this one, and what its first block says.
+    beyond: Option<(SegmentNo, Option<Header>)>,
     bytes_read: u64,
     requests: u64,
 }
 
 impl<'a> Walk<'a> {
     pub fn new(storage: &'a Storage, chain: &Chain) -> Self {
-        Self { storage, at: chain.clone(), buffer: None, bytes_read: 0, requests: 0 }
+        Self { storage, at: chain.clone(), buffer: None, beyond: None, bytes_read: 0, requests: 0 }
     }
 
     /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
@@ -174,17 +176,37 @@ impl<'a> Walk<'a> {
         self.found(header, crc, records, segment).map(Some)
     }
 
+    /// The partial with which a later mount went on from here. That mount
+    /// decided that the log ended here, so nothing else that follows counts,
+    /// even if it fits: it was dropped then.
+    fn resumed(&mut self) -> Result<Option<Found>> {
+        let Some(segment) = self.at.next else { return Ok(None) };
+        let first = Addr::new(segment.segment, 0);
+        if self.beyond.as_ref().is_none_or(|(of, _)| *of != segment.segment) {
+            // What cannot be read is missed when the walk comes there.
+            let head = self.storage.read(first, 1).ok().and_then(|bytes| Header::peek(&bytes).ok());
+            self.bytes_read += BLOCK_BYTES as u64;
+            self.requests += 1;
+            self.beyond = Some((segment.segment, head));
+        }
+        let links =
+            |h: &Header| h.epoch > self.at.epoch && h.prev_addr == self.at.last_addr && h.prev_crc == self.at.last_crc;
+        match &self.beyond {
+            Some((_, Some(head))) if links(head) => self.following(first, segment, true),
+            _ => Ok(None),
+        }
+    }
+
     /// Walks to the end.
     pub fn run(mut self) -> Result<Outcome> {
         let mut found: Vec<Found> = Vec::new();
         let mut durable_seq = self.at.seq;
         loop {
             let here = Addr::new(self.at.segment.segment, self.at.block);
-            let mut next = if self.at.block < self.storage.segment_blocks {
-                self.following(here, self.at.segment, self.at.block == 0)?
-            } else {
-                None
-            };
+            let mut next = self.resumed()?;
+            if next.is_none() && self.at.block < self.storage.segment_blocks {
+                next = self.following(here, self.at.segment, self.at.block == 0)?;
+            }
             if next.is_none() {
                 if let Some(segment) = self.at.next {
                     next = self.following(Addr::new(segment.segment, 0), segment, true)?;
@@ -241,7 +263,7 @@ impl<'a> Walk<'a> {
                 let addr = Addr::new(segment.segment, block);
                 block += 1;
                 if let Some((h, ..)) = self.partial(addr)? {
-                    if h.epoch == self.at.epoch && h.seq > self.at.seq {
+                    if h.epoch >= self.at.epoch && h.seq > self.at.seq {
                         proof = proof.max(h.durable_seq);
                         block = addr.block() + h.total_blocks().max(1);
                     }

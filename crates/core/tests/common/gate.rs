@@ -1,0 +1,134 @@
+//! A device that holds back chosen requests, and runs them only when the test
+//! lets them: so each meeting of threads is certain.
+
+use super::TestClock;
+use nenrin_core::{Fs, MkfsOptions, MountOptions, mkfs};
+use nenrin_device::{BlockDevice, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Duration;
+
+/// Which requests are held back.
+pub type Which = fn(&Op) -> bool;
+
+/// Holds back requests until they are let go, in the order in which they came.
+pub struct Gated {
+    inner: Arc<MemDevice>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub struct State {
+    which: Option<Which>,
+    /// Requests that were held back so far, and those of them let go.
+    pub held: usize,
+    open: usize,
+    /// Threads that wait for one of them.
+    pub waiting: usize,
+}
+
+impl Gate {
+    /// Holds back requests from now on, but for the first few.
+    pub fn close(&self, which: Which, but: usize) {
+        *self.state.lock().unwrap() = State { which: Some(which), open: but, ..State::default() };
+    }
+    /// Lets the first `count` go, or as many as there are.
+    pub fn let_go(&self, count: usize) {
+        self.state.lock().unwrap().open = count;
+        self.changed.notify_all();
+    }
+    pub fn open(&self) {
+        self.let_go(usize::MAX);
+    }
+    pub fn held(&self) -> usize {
+        self.state.lock().unwrap().held
+    }
+    pub fn wait_until(&self, reached: impl Fn(&State) -> bool) {
+        let state = self.state.lock().unwrap();
+        let (state, timeout) =
+            self.changed.wait_timeout_while(state, Duration::from_secs(20), |s| !reached(s)).unwrap();
+        assert!(!timeout.timed_out(), "{} requests came", state.held);
+    }
+}
+
+struct Held {
+    gate: Arc<Gate>,
+    device: Arc<MemDevice>,
+    number: usize,
+    op: Op,
+}
+
+impl Pending for Held {
+    fn wait(self: Box<Self>) -> Outcome {
+        let mut state = self.gate.state.lock().unwrap();
+        if state.open <= self.number {
+            state.waiting += 1;
+            self.gate.changed.notify_all();
+        }
+        drop(self.gate.changed.wait_while(state, |s| s.open <= self.number).unwrap());
+        self.device.submit(self.op).wait()
+    }
+    fn is_done(&self) -> bool {
+        self.gate.state.lock().unwrap().open > self.number
+    }
+}
+
+impl BlockDevice for Gated {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn submit(&self, op: Op) -> Ticket {
+        let mut state = self.gate.state.lock().unwrap();
+        if !state.which.is_some_and(|which| which(&op)) {
+            drop(state);
+            return self.inner.submit(op);
+        }
+        let number = state.held;
+        state.held += 1;
+        drop(state);
+        self.gate.changed.notify_all();
+        Ticket::new(Held { gate: self.gate.clone(), device: self.inner.clone(), number, op })
+    }
+}
+
+/// A volume on such a device.
+pub struct World {
+    pub gate: Arc<Gate>,
+    pub device: Arc<MemDevice>,
+    pub clock: Arc<TestClock>,
+    pub fs: Arc<Fs>,
+}
+
+pub fn world(options: MountOptions) -> World {
+    let gate = Arc::new(Gate::default());
+    let inner = Arc::new(MemDevice::new(64 << 20));
+    let device: Arc<dyn BlockDevice> = Arc::new(Gated { inner: inner.clone(), gate: gate.clone() });
+    let clock = Arc::new(TestClock::default());
+    let time: Arc<dyn nenrin_core::Clock> = clock.clone();
+    mkfs(&device, &time, &MkfsOptions { segment_blocks: 512, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(vec![device], time, options).unwrap();
+    World { gate, device: inner, clock, fs }
+}
+
+pub fn is_read(op: &Op) -> bool {
+    matches!(op, Op::Read { .. })
+}
+
+pub fn is_long_write(op: &Op) -> bool {
+    matches!(op, Op::Write { data, .. } if data.len() >= 256 << 10)
+}
+
+/// An index partial of one node, or more.
+pub fn has_nodes(op: &Op) -> bool {
+    matches!(op, Op::Write { data, .. } if data.len() > 16 << 10)
+}
+
+/// Whether an answer comes although nothing moves: only ever wrongly no.
+pub fn is_answered<T>(answer: &mpsc::Receiver<T>) -> bool {
+    answer.recv_timeout(Duration::from_millis(100)).is_ok()
+}
