@@ -33,7 +33,6 @@ use base::Base;
 use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;
-use nenrin_format::NODE_BLOCKS;
 use nenrin_format::superblock::SLOTS_PER_AREA;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -127,7 +126,7 @@ impl RepairPlan {
         let fs = Fs::assemble(opened, clock, MountOptions::default());
         // The first root is the repair; the others take the places of the roots of before.
         for _ in 0..SLOTS_PER_AREA {
-            fs.index_checkpoint(true)?;
+            fs.index_checkpoint_as_is(true)?;
         }
         Ok(self.report)
     }
@@ -194,16 +193,13 @@ fn plan(
     mender.owners()?;
     mender.recount(superblock.generation.next())?;
     let Mender { mut state, losses, .. } = mender;
-    let free = state.segments.free_count();
     let root_pins = pin_roots(&mut state.segments, found, &superblock);
-    let mut report = RepairReport { needed: true, segments_free: free, ..RepairReport::default() };
-    let trees = [&state.live, &state.space].into_iter().chain(state.history.iter().map(|t| &t.tree));
-    // The items of segments make up to all leaves of the space tree dirty.
-    report.nodes = trees.map(|t| t.dirty_nodes() as u64).sum::<u64>() + state.space.nodes();
-    let per_segment = u64::from(storage.segment_blocks.saturating_sub(2) / NODE_BLOCKS).max(1);
-    report.segments_needed = 2 * ((report.nodes + 16).div_ceil(per_segment) + 1) + 2;
-    if free < report.segments_needed {
-        return Err(space::no_room(report.segments_needed, free));
+    let free = state.segments.free_count();
+    let (nodes, needed) = space::room(&mut state, storage.segment_blocks)?;
+    let mut report =
+        RepairReport { needed: true, nodes, segments_needed: needed, segments_free: free, ..RepairReport::default() };
+    if free < needed {
+        return Err(space::no_room(needed, free));
     }
     start_epoch(&mut state, &mut chain, &storage, found, true)?;
     let opened =

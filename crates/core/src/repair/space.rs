@@ -9,14 +9,23 @@
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
 use crate::breaks::{Break, broken};
+use crate::log::index::NODES_MAX;
 use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
+use crate::state::State;
 use crate::{Error, Result};
 use nenrin_format::items::{
     BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Reap, Segment,
 };
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, SegmentNo};
+use nenrin_format::node::TreeId;
+use nenrin_format::partial::summary_blocks;
+use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::superblock::SLOTS_PER_AREA;
+use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BLOCKS, SegmentNo};
 use std::collections::BTreeMap;
+
+/// Segments that the chain takes when an epoch begins: its own and the next.
+const CHAIN_SEGMENTS: u64 = 2;
 
 /// Which blocks have an owner.
 pub(super) struct Owners {
@@ -246,6 +255,75 @@ fn written(key: &Key, value: &[u8]) -> Option<Extent> {
         return None;
     }
     Extent::decode(value).ok().filter(|e| !e.is_unwritten())
+}
+
+/// Segments that one copy of the index fills, when checkpoint after checkpoint
+/// writes so many nodes and a root, packed as the index log packs them.
+fn packed(writes: &[u64], root_blocks: u32, segment_blocks: u32) -> u64 {
+    // Where the next partial goes; the first one takes a fresh segment.
+    let (mut segments, mut block) = (0, segment_blocks);
+    for nodes in writes {
+        let mut in_partial = 0;
+        for _ in 0..*nodes {
+            let head = u32::from(in_partial == 0);
+            if block + head + NODE_BLOCKS > segment_blocks {
+                (segments, block, in_partial) = (segments + 1, 1, 0);
+            } else {
+                block += head;
+            }
+            block += NODE_BLOCKS;
+            in_partial = (in_partial + 1) % NODES_MAX;
+        }
+        if block + 1 + root_blocks > segment_blocks {
+            (segments, block) = (segments + 1, 0);
+        }
+        block += root_blocks;
+    }
+    segments
+}
+
+/// What a repaired state takes, at most: nodes that its first index checkpoint
+/// writes, and free segments for that one, for the small ones that bring the
+/// other slots after it, and for the chain. The items of segments are stored
+/// here, as that checkpoint would, so that what they make dirty is counted.
+pub(super) fn room(state: &mut State, segment_blocks: u32) -> Result<(u64, u64)> {
+    state.store_segments()?;
+    let trees = [&state.live, &state.space].into_iter().chain(state.history.iter().map(|t| &t.tree));
+    let nodes: u64 = trees.map(|t| t.dirty_nodes() as u64).sum();
+    // After it, only items of segments change: of those it emptied, and of those that become free.
+    let changed = 2 * nodes + state.segments.pending_count() + CHAIN_SEGMENTS;
+    let small = (u64::from(state.space.height().max(1)) * changed).min(state.space.nodes() + 1);
+    let mut writes = vec![small; SLOTS_PER_AREA as usize];
+    writes[0] = nodes;
+    let mut root = Root {
+        next_ino: state.next_ino,
+        open_cno: state.open_cno,
+        last_cno: state.last_cno,
+        next_tree: state.next_tree,
+        inodes: state.inodes,
+        live_blocks: state.live_blocks,
+        history_blocks: state.history_blocks,
+        named_blocks: state.named_blocks,
+        retention: state.retention.clone(),
+        trees: Vec::new(),
+        index_segments: state.segments.index_segments(Generation(0)),
+    };
+    let any = TreeRoot {
+        tree: TreeId::LIVE,
+        level: 0,
+        ptr: None,
+        items: 0,
+        nodes: 0,
+        deaths: Default::default(),
+        sealed: false,
+    };
+    root.trees.resize(state.history.len() + 2, any);
+    let root_blocks = |root: &Root| summary_blocks(root.encode().len(), 0);
+    // The root names the segments that are filled now, too.
+    let first = packed(&writes, root_blocks(&root), segment_blocks);
+    let named = root.index_segments.len() + 2 * first as usize + 2;
+    root.index_segments.resize(named, (SegmentNo(0), 0));
+    Ok((nodes, 2 * packed(&writes, root_blocks(&root), segment_blocks) + CHAIN_SEGMENTS))
 }
 
 /// Segments that a plan needs free: an error that says so.

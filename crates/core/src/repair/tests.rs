@@ -184,10 +184,23 @@ fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
     }
     assert_eq!(numbers(&device), BTreeSet::new(), "{report:?}");
     let after = memory.snapshot();
+    let written = segments_written(bytes, &after);
+    assert!(written <= report.segments_needed, "{written} segments were written: {report:?}");
     let again = RepairPlan::new(&[device], &TestClock::default(), &mut |_| {}).unwrap();
     assert!(!again.report().needed, "{:?}", again.report());
     assert_eq!(again.report().has_unreadable(), report.has_unreadable());
     (after, report)
+}
+
+/// Segments whose bytes differ.
+fn segments_written(before: &[u8], after: &[u8]) -> u64 {
+    let sb = probe(&MemDevice::from_bytes(before.to_vec())).unwrap().newest().unwrap().clone();
+    let bytes = sb.segment_blocks as usize * BLOCK_BYTES;
+    let segments = (0..sb.devices[0].segments).filter(|i| {
+        let at = segment_block(*i as u32, sb.segment_blocks) as usize * BLOCK_BYTES;
+        before[at..at + bytes] != after[at..at + bytes]
+    });
+    segments.count() as u64
 }
 
 /// Paths that are listed, and the ranges of inodes that may have vanished.
@@ -319,6 +332,42 @@ fn damaged_copies_and_slots_are_written_anew() {
     let (after, report) = repair(&damaged);
     assert!(report.needed && report.losses.is_empty(), "{report:?}");
     assert_eq!(tree(&read_only(&after), At::Live), before);
+}
+
+/// Slots take what small index checkpoints take: two segments for the index, two for the chain.
+#[test]
+fn slots_alone_take_little_room() {
+    let bytes = volume(300, true);
+    let sb = probe(&MemDevice::from_bytes(bytes.clone())).unwrap().newest().unwrap().clone();
+    let slot = slot_blocks(sb.generation, (bytes.len() / BLOCK_BYTES) as u64)[0];
+    let mut damaged = bytes.clone();
+    damaged[slot as usize * BLOCK_BYTES + 70] ^= 1;
+    let (_, report) = repair(&damaged);
+    assert!(report.needed && report.segments_needed <= 6, "{report:?}");
+}
+
+/// A plan for which there is no room says so, and writes nothing.
+#[test]
+fn a_repair_without_room_is_refused() {
+    let bytes = volume(2400, true);
+    let memory = Arc::new(MemDevice::from_bytes(bytes));
+    let fs = Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+    let big = fs.create(Ino::ROOT, b"all the rest", &new(0o100_600)).unwrap().ino;
+    let full = (0..).map(|i| fs.write(big, i << 16, &[3; 1 << 16], 0).and_then(|_| fs.sync_all()));
+    assert!(full.take(4096).any(|r| matches!(r, Err(Error::NoSpace))));
+    fs.close().unwrap();
+    drop(fs);
+    let mut damaged = memory.snapshot();
+    for (_, _, ptr) in nodes(&damaged) {
+        let at = offset(&damaged, ptr.copies[0]);
+        damaged[at + 99] ^= 1;
+    }
+    let memory = Arc::new(MemDevice::from_bytes(damaged.clone()));
+    let device: Arc<dyn BlockDevice> = memory.clone();
+    let refused = RepairPlan::new(&[device], &TestClock::default(), &mut |_| {}).unwrap_err().to_string();
+    assert!(refused.contains("free segments and there are") && refused.contains("nothing was changed"), "{refused}");
+    println!("{refused}");
+    assert_eq!(memory.snapshot(), damaged);
 }
 
 #[test]
