@@ -29,6 +29,7 @@ simulate() {
 simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40
 simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 20))" --order strict
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
+simulate "$((images / 20))" run --seeds 6000000..7000000 --profile clean --steps 300 --images "$((images / 20))"
 simulate 10000 scenarios
 simulate 3000 ace --length 1
 simulate "$((images / 20))" ace --length 2 --sample 2000

@@ -1,10 +1,15 @@
 //! What the library tells of a volume, as the data that is printed and sent.
 
-use crate::control::{CheckpointData, RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo};
+use crate::control::{
+    CheckpointData, CleanData, CleanEstimateData, CleanerData, RecoveryData, ScrubData, ScrubFindingData, SegmentData,
+    VolumeInfo,
+};
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
-use nenrin_core::{CheckpointInfo, Counters, Fs, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState};
+use nenrin_core::{
+    CheckpointInfo, Clean, CleanEstimate, Counters, Fs, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState,
+};
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,6 +48,43 @@ pub fn checkpoints(fs: &Fs) -> Vec<CheckpointData> {
 /// All segments.
 pub fn segments(fs: &Fs) -> Vec<SegmentData> {
     fs.segments().iter().map(segment).collect()
+}
+
+/// What cleaning would gain: whole segments, since only these count.
+pub fn clean_estimate(e: &CleanEstimate, segment_blocks: u64) -> CleanEstimateData {
+    let segments = e.garbage_blocks / segment_blocks.max(1);
+    CleanEstimateData {
+        segments: e.segments,
+        moved_bytes: e.live_blocks * BLOCK_BYTES as u64,
+        freed_bytes: segments * segment_blocks * BLOCK_BYTES as u64,
+    }
+}
+
+/// How far cleaning came.
+pub fn clean(clean: &Clean, segment_blocks: u64) -> CleanData {
+    CleanData {
+        done: clean.is_done(),
+        out_of_room: clean.is_out_of_room(),
+        moved_bytes: clean.moved_blocks() * BLOCK_BYTES as u64,
+        moved_bytes_expected: clean.estimate().live_blocks * BLOCK_BYTES as u64,
+        freed_bytes: clean.freed_segments() * segment_blocks * BLOCK_BYTES as u64,
+    }
+}
+
+fn cleaner(fs: &Fs) -> CleanerData {
+    let s = fs.cleaner_status();
+    let state = match s.victims {
+        0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
+        0 => format!("rests: {}", s.rest.words()),
+        n => format!("empties {n} segments"),
+    };
+    CleanerData {
+        working: s.victims > 0,
+        state,
+        cleaned_segments: s.cleaned_segments,
+        moved_bytes: s.moved_blocks * BLOCK_BYTES as u64,
+        stuck_segments: s.stuck_segments,
+    }
 }
 
 /// How far scrubbing came; findings are told when it is done.
@@ -121,6 +163,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         history_bytes: bytes(usage.history_blocks),
         shared_bytes: bytes(usage.shared_blocks),
         available_bytes: bytes(usage.available_blocks),
+        cleaner: cleaner(fs),
         inodes: usage.inodes,
         checkpoints: list.len() as u64,
         snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
@@ -165,6 +208,8 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("checkpoints", c.checkpoints),
         ("checkpoints_shed", c.checkpoints_shed),
         ("moved_blocks", c.moved_blocks),
+        ("tree_walks", c.tree_walks),
+        ("room_rounds", c.room_rounds),
         ("shared_commits", c.shared_commits),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -190,6 +235,13 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     row("history", format!("{} ({} %)", show_bytes(v.history_bytes), percent(v.history_bytes)));
     row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
     row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
+    let c = &v.cleaner;
+    let stuck = match c.stuck_segments {
+        0 => String::new(),
+        n => format!("; {n} segments cannot be emptied"),
+    };
+    let so_far = format!("{} segments emptied, {} moved", c.cleaned_segments, show_bytes(c.moved_bytes));
+    row("cleaner", format!("{}; {so_far}{stuck}", c.state));
     let reach = v.oldest.as_ref().map(|c| format!(", back to {}", when::show(c.nanos))).unwrap_or_default();
     row("checkpoints", format!("{}, {} of them snapshots{reach}", v.checkpoints, v.snapshots));
     let r = &v.recovery;

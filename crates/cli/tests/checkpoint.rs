@@ -88,8 +88,11 @@ fn wrong_calls() {
     let place = Place::new();
     let dir = place.sub("dir");
     for (args, code, part) in [
-        (vec!["checkpoint"], 2, "list or create is needed"),
-        (vec!["checkpoint", "delete", "1"], 2, "unknown subcommand"),
+        (vec!["checkpoint"], 2, "list, create or delete is needed"),
+        (vec!["checkpoint", "keep"], 2, "unknown subcommand"),
+        (vec!["checkpoint", "delete"], 2, "delete needs the number of a checkpoint"),
+        (vec!["checkpoint", "delete", &dir, "7..3"], 2, "the first is behind the last"),
+        (vec!["checkpoint", "delete", &dir, "1"], 1, "not on a nenrin volume"),
         (vec!["checkpoint", "list", &dir], 1, "not on a nenrin volume"),
         (vec!["snapshot"], 2, "create, list or delete is needed"),
         (vec!["snapshot", "keep"], 2, "is not understood"),
@@ -105,4 +108,39 @@ fn wrong_calls() {
         assert!(out.stderr.contains(part), "{shown}: {}", out.stderr);
         out.fails(code, &[part]);
     }
+}
+
+#[test]
+fn ranges_are_deleted_but_what_is_named_or_mounted_stays() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let mnt = place.sub("mnt");
+    place.mount("checkpoint=0").ok();
+    let made: Vec<String> = (0..6)
+        .map(|i| {
+            fs::write(place.path("mnt/f"), format!("{i}")).unwrap();
+            nenrin(["checkpoint", "create", &mnt]).ok().trim().to_owned()
+        })
+        .collect();
+    nenrin(["snapshot", "create", "--of", &made[2], &mnt, "kept"]).ok();
+    let past = place.sub("past");
+    fs::create_dir_all(&past).unwrap();
+    nenrin(["mount", "-o", &format!("cp={}", made[3]), &place.image(), &past]).ok();
+    let text = nenrin(["checkpoint", "delete", &mnt, &format!("{}..{}", made[0], made[4])]).ok();
+    assert!(
+        text.starts_with("3 let go, 0") && text.ends_with("; 1 with a name and 1 that are mounted stay\n"),
+        "{text}"
+    );
+    let left = nenrin(["checkpoint", "list", "--json", &mnt]).json();
+    let left: Vec<String> = left.as_array().unwrap().iter().map(|c| c["cno"].to_string()).collect();
+    assert_eq!(left, [made[2].clone(), made[3].clone(), made[5].clone()]);
+    nenrin(["checkpoint", "delete", &mnt, &made[0]]).fails(1, &["no such checkpoint"]);
+    nenrin(["checkpoint", "delete", &mnt, &made[2]]).fails(1, &["snapshot delete"]);
+    nenrin(["checkpoint", "delete", &mnt, &made[3]]).fails(1, &["is mounted"]);
+    nenrin(["checkpoint", "delete", &mnt, "9..3"]).fails(2, &["behind the last"]);
+    nenrin(["umount", &past]).ok();
+    let gone = nenrin(["checkpoint", "delete", "--json", &mnt, &made[3]]).json();
+    assert_eq!(gone["deleted"], 1);
 }

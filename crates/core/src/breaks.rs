@@ -50,6 +50,10 @@ pub enum Break {
     SnapshotsShed,
     /// Content is accepted without room for it.
     NoReserve,
+    /// The cleaner moves an item whatever it holds by then.
+    MoveBlind,
+    /// A segment that cleaning emptied is handed out at once.
+    VictimReused,
     /// A shared block counts as nobody's as soon as one of its owners lets go of it.
     OwnersForgotten,
     /// Blocks that a copy is to share are not held until its commit names them.

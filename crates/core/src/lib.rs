@@ -23,7 +23,9 @@ mod types;
 pub use check::{CheckOptions, CheckReport, check};
 pub use content::ReadBytes;
 pub use error::{Error, Result};
-pub use fs::{Counters, Done, Fs, Scrub, ScrubFinding, ScrubReport, SegmentInfo};
+pub use fs::{
+    Clean, CleanEstimate, CleanerStatus, Counters, Done, Fs, Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo,
+};
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
 pub use recovery::{RecoveryReport, Verdict};
 pub use retention::Retention;

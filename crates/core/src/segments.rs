@@ -98,6 +98,14 @@ impl Segments {
     pub fn pending_count(&self) -> u64 {
         self.pending.len() as u64
     }
+    /// Segments that index checkpoints will make free: those that nothing else holds.
+    pub fn promotable_count(&self) -> u64 {
+        self.pending.iter().filter(|i| self.all[**i as usize].pins == 0).count() as u64
+    }
+    /// One segment.
+    pub fn get(&self, segment: SegmentNo) -> Option<&SegmentUse> {
+        self.all.get(segment.0 as usize)
+    }
     /// Every segment in order.
     pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
         self.all.iter().enumerate().map(|(i, s)| (SegmentNo(i as u64), s))
@@ -167,6 +175,14 @@ impl Segments {
         if let Some(s) = self.all.get_mut(segment.0 as usize) {
             s.state = SegmentState::Open;
             s.item.kind = kind;
+        }
+    }
+
+    /// What must never be done: an empty segment is free, whatever still needs it.
+    pub fn free_at_once(&mut self, segment: SegmentNo) {
+        if self.pending.remove(&segment.0) {
+            self.free.insert(segment.0);
+            self.with(segment, |s| s.state = SegmentState::Free);
         }
     }
 

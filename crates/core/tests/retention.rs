@@ -114,3 +114,48 @@ fn a_sweep_goes_on_after_an_error() {
     }
     assert_eq!(fs.usage().history_blocks, 0);
 }
+
+/// What letting checkpoints go is said to free is what it frees.
+#[test]
+fn what_is_said_to_become_free_becomes_free() {
+    let w = World::new(64 << 20);
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let mut made = Vec::new();
+    let files: Vec<Ino> =
+        (0..12).map(|i| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    let mut random = 7u64;
+    for round in 0..10u64 {
+        for ino in &files {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (block, blocks) = ((random >> 33) % 100, 1 + (random >> 50) % 60);
+            fs.write(*ino, block * 4096, &vec![round as u8; blocks as usize * 4096], 0).unwrap();
+        }
+        let name = (round % 3 == 0).then(|| format!("snap{round}").into_bytes());
+        made.push(fs.checkpoint_create(name.as_deref()).unwrap().cno);
+    }
+    fs.unlink(Ino::ROOT, b"f0").unwrap();
+    fs.sync_all().unwrap();
+    let settle = || {
+        for _ in 0..50 {
+            w.pass(SECOND);
+            fs.tick().unwrap();
+        }
+        fs.usage().history_blocks
+    };
+    let mut history = settle();
+    // One, a snapshot, several that are neighbours and not, the rest.
+    for drops in [vec![1], vec![3], vec![4, 5, 8], vec![0, 2, 6, 7, 9]] {
+        let cnos: Vec<Cno> = drops.into_iter().map(|i: usize| made[i]).collect();
+        let said = fs.freed_by_dropping(&cnos).unwrap();
+        for cno in &cnos {
+            fs.checkpoint_name(*cno, None).unwrap();
+        }
+        fs.checkpoint_drop(&cnos).unwrap();
+        let now = settle();
+        assert_eq!(history - now, said, "letting {cnos:?} go");
+        assert!(said > 0);
+        history = now;
+    }
+    assert_eq!(history, 0);
+    assert!(matches!(fs.freed_by_dropping(&made[..1]), Err(Error::Checkpoint(_))));
+}

@@ -56,7 +56,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 23] = [
+pub const TRIALS: [Trial; 25] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
@@ -70,6 +70,8 @@ pub const TRIALS: [Trial; 23] = [
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
+    trial(Break::MoveBlind, "P3", Hunt::Cuts(Profile::Clean)),
+    trial(Break::VictimReused, "P1", Hunt::Cuts(Profile::Clean)),
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
@@ -125,7 +127,7 @@ impl Trial {
         let plan = Plan { images_max: 400, ..Plan::default() };
         match self.hunt {
             Hunt::Cuts(profile) => {
-                let steps = if profile == Profile::Fill { 300 } else { base.steps };
+                let steps = if matches!(profile, Profile::Fill | Profile::Clean) { 300 } else { base.steps };
                 let config = Config { profile: Some(profile), steps, ..base };
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
             }

@@ -118,6 +118,8 @@ pub enum Op {
         nanos: i64,
     },
     Tick,
+    /// Everything that can be cleaned is.
+    Clean,
     Read {
         ino: u64,
         offset: u64,
@@ -169,6 +171,7 @@ impl Op {
             Self::Advance { .. } => "advance",
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",
+            Self::Clean => "clean",
             Self::Read { .. } => "read",
             Self::Seek { .. } => "seek",
             Self::List { .. } => "list",

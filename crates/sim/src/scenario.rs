@@ -244,8 +244,18 @@ impl<S: Subject> Calls<'_, S> {
             }
             self.call(Op::SyncAll)?;
             self.pass(6_000_000_000)?;
+            // Time for the background, in which what it found is overwritten.
+            for ino in inodes.iter().skip(round).step_by(5) {
+                self.pass(100_000_000)?;
+                self.id += 1;
+                let op = Op::Write { ino: *ino, offset: 20_480, bytes: 8192, id: self.id };
+                if matches!(self.step(op)?.1, Step::Refused) {
+                    self.pass(2_000_000_000)?;
+                }
+            }
         }
-        Ok(())
+        self.call(Op::Clean)?;
+        self.run.compare_all()
     }
 
     fn two_clients(&mut self) -> Result<(), String> {

@@ -76,6 +76,10 @@ pub trait Subject: Sized {
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
+    /// Cleans all there is to clean.
+    fn clean(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl Subject for Arc<Fs> {
@@ -107,6 +111,7 @@ impl Subject for Arc<Fs> {
             ("blocks written behind", c.data_blocks),
             ("checkpoints shed", c.checkpoints_shed),
             ("blocks moved", c.moved_blocks),
+            ("walks of all trees by the cleaner", c.tree_walks),
         ]
     }
     fn verdicts(&self) -> Vec<&'static str> {
@@ -224,5 +229,12 @@ impl Subject for Arc<Fs> {
     }
     fn tick(&self) -> Result<()> {
         Fs::tick(self)
+    }
+    fn clean(&self) -> Result<()> {
+        let mut clean = Fs::clean(self);
+        while !clean.is_done() {
+            self.clean_step(&mut clean, 64)?;
+        }
+        Ok(())
     }
 }

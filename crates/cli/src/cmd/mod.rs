@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod checkpoint;
+pub mod clean;
 pub mod compare;
 pub mod dump;
 pub mod info;
@@ -27,6 +28,7 @@ pub const ALL: &[&Command] = &[
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,
+    &clean::COMMAND,
     &segments::COMMAND,
     &dump::COMMAND,
     &trace::COMMAND,

@@ -19,6 +19,13 @@ pub enum Request {
         /// The snapshot's name.
         name: Option<String>,
     },
+    /// Let checkpoints go that have no name and are not mounted.
+    CheckpointDelete {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
     /// Keep an existing checkpoint by name.
     SnapshotName {
         /// The checkpoint.
@@ -45,6 +52,15 @@ pub enum Request {
         /// Begin anew.
         begin: bool,
         /// About how many bytes to read before answering.
+        bytes: u64,
+    },
+    /// What cleaning would gain.
+    CleanEstimate,
+    /// Clean on, from the beginning or from where the last such request ended.
+    Clean {
+        /// Begin anew.
+        begin: bool,
+        /// About how many bytes to move before answering.
         bytes: u64,
     },
     /// Mount a state of the past beside what is mounted.
@@ -119,6 +135,60 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+}
+
+/// Which checkpoints were let go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeletedData {
+    /// How many.
+    pub deleted: u64,
+    /// Bytes of content that become free in the background.
+    pub freed_bytes: u64,
+    /// Those of the range that stay, since they have a name.
+    pub named: Vec<u64>,
+    /// Those that stay, since they are mounted.
+    pub mounted: Vec<u64>,
+}
+
+/// What cleaning would gain.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CleanEstimateData {
+    /// Segments that would be emptied.
+    pub segments: u64,
+    /// Bytes that would be moved.
+    pub moved_bytes: u64,
+    /// Bytes in whole segments that would become free.
+    pub freed_bytes: u64,
+}
+
+/// How far cleaning came.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CleanData {
+    /// Everything that was to be cleaned is.
+    pub done: bool,
+    /// It ended early, because no room was left to copy into.
+    pub out_of_room: bool,
+    /// Bytes moved.
+    pub moved_bytes: u64,
+    /// About how many it will be.
+    pub moved_bytes_expected: u64,
+    /// Bytes in whole segments that are free now and were not before.
+    pub freed_bytes: u64,
+}
+
+/// What the cleaner of a mounted volume does in the background.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CleanerData {
+    /// It is at work.
+    pub working: bool,
+    /// What it does, or why it does nothing.
+    pub state: String,
+    /// Segments emptied since the volume was opened.
+    pub cleaned_segments: u64,
+    /// Bytes moved since then.
+    pub moved_bytes: u64,
+    /// Segments with garbage that are left alone, since something in them cannot be moved.
+    pub stuck_segments: u64,
 }
 
 /// How far scrubbing came, and what it found.
@@ -262,6 +332,8 @@ pub struct VolumeInfo {
     pub shared_bytes: u64,
     /// Bytes that can still be written, history that may be shed included.
     pub available_bytes: u64,
+    /// What the cleaner does.
+    pub cleaner: CleanerData,
     /// Files, directories and so on.
     pub inodes: u64,
     /// Checkpoints that can be gone back to.

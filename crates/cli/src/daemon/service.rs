@@ -2,10 +2,10 @@
 //! to commands.
 
 use super::log::Log;
-use crate::control::{Hello, MountData, PastMount, Released, Request, VolumeInfo};
+use crate::control::{DeletedData, Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
 use crate::{device, mounts, past, report};
-use nenrin_core::{At, Fs, Scrub};
+use nenrin_core::{At, Clean, Fs, Scrub};
 use nenrin_format::Cno;
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
@@ -16,6 +16,12 @@ use std::thread;
 
 /// Most that one request for scrubbing reads, so that leaving never waits long for it.
 const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Most that one request for cleaning moves.
+const CLEAN_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Checkpoints let go by one commit.
+const CHECKPOINTS_AT_ONCE: usize = 512;
 
 /// What wakes the daemon's main thread.
 pub enum Event {
@@ -75,6 +81,7 @@ pub struct Service {
     identity: String,
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
+    clean: Mutex<Option<Clean>>,
     pub(super) log: Arc<Log>,
 }
 
@@ -97,6 +104,7 @@ impl Service {
             identity,
             events: Mutex::new(events),
             scrub: Mutex::default(),
+            clean: Mutex::default(),
             log,
         }
     }
@@ -234,6 +242,7 @@ impl Service {
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 value(&report::checkpoint(&info))
             }
+            Request::CheckpointDelete { from, to } => self.delete_checkpoints(from, to),
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
             Request::SnapshotDelete { name } => self.delete(&name),
             Request::Retention => value(&self.fs()?.retention()),
@@ -244,6 +253,11 @@ impl Service {
             }
             Request::Segments => value(&report::segments(&*self.fs()?)),
             Request::Scrub { begin, bytes } => self.scrub(begin, bytes),
+            Request::CleanEstimate => {
+                let fs = self.fs()?;
+                value(&report::clean_estimate(&fs.clean_estimate(), segment_blocks(&fs)))
+            }
+            Request::Clean { begin, bytes } => self.clean(begin, bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
@@ -266,6 +280,23 @@ impl Service {
                 self.log
                     .line(&format!("scrub: {damaged} copies damaged, {mended} mended, {lost} pieces of content lost"));
             }
+        }
+        value(&data)
+    }
+
+    /// One cleaning at a time: who begins anew takes over.
+    fn clean(&self, begin: bool, bytes: u64) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let mut current = self.clean.lock().unwrap_or_else(PoisonError::into_inner);
+        if begin {
+            *current = Some(fs.clean());
+        }
+        let clean = current.as_mut().ok_or_else(|| Fail::new("no cleaning was begun"))?;
+        let blocks = bytes.min(CLEAN_STEP_BYTES_MAX).div_ceil(nenrin_format::BLOCK_BYTES as u64);
+        fs.clean_step(clean, blocks).map_err(plain)?;
+        let data = report::clean(clean, segment_blocks(&fs));
+        if data.done {
+            *current = None;
         }
         value(&data)
     }
@@ -294,6 +325,27 @@ impl Service {
         fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
         value(&report::checkpoint(&info))
+    }
+
+    /// What has a name, and what is mounted, stays.
+    fn delete_checkpoints(&self, from: u64, to: u64) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let in_use: Vec<u64> = self.mounts().into_iter().filter_map(|m| m.checkpoint).collect();
+        let mut data = DeletedData { deleted: 0, freed_bytes: 0, named: Vec::new(), mounted: Vec::new() };
+        let mut gone = Vec::new();
+        for info in fs.checkpoints().into_iter().filter(|c| (from..=to).contains(&c.cno.0)) {
+            match (info.name.is_some(), in_use.contains(&info.cno.0)) {
+                (true, _) => data.named.push(info.cno.0),
+                (_, true) => data.mounted.push(info.cno.0),
+                _ => gone.push(info.cno),
+            }
+        }
+        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)? * nenrin_format::BLOCK_BYTES as u64;
+        for cnos in gone.chunks(CHECKPOINTS_AT_ONCE) {
+            fs.checkpoint_drop(cnos).map_err(plain)?;
+            data.deleted += cnos.len() as u64;
+        }
+        value(&data)
     }
 
     /// A snapshot that is mounted stays.
@@ -364,6 +416,10 @@ impl Service {
         synced.and(closed)?;
         value(&released)
     }
+}
+
+fn segment_blocks(fs: &Fs) -> u64 {
+    u64::from(fs.superblock().segment_blocks)
 }
 
 fn data(m: &Mounted) -> MountData {

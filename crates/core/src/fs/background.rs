@@ -66,7 +66,7 @@ impl Fs {
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
-        let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now));
+        let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
         let inner = self.lock();
         inner.check_alive()?;
         let idle = now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS && inner.window_bytes > 0;
@@ -75,10 +75,15 @@ impl Fs {
             && inner.proven_seq < inner.chain.seq
             && inner.durable_seq == inner.chain.seq
             && inner.batch.records.is_empty();
-        let due = idle || self.checkpoint_is_due(&inner);
+        let promote = inner.wants_promotion(self);
+        let due = idle || promote || self.checkpoint_is_due(&inner);
         drop(inner);
         if due {
             self.index_checkpoint(false)?;
+            if promote {
+                // What was emptied is needed by the older of two roots: the second one is cheap.
+                self.index_checkpoint(false)?;
+            }
         } else if mark {
             self.mark()?;
         }
@@ -93,7 +98,8 @@ impl Fs {
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
     pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
         let segments = &inner.state.segments;
-        let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.pending_count() > 0;
+        // What a root or a reader still holds is not waited for: on a full volume that would never end.
+        let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.promotable_count() > 0;
         let unflushed = inner.unflushed_blocks > super::commit::UNFLUSHED_BLOCKS_MAX;
         short || unflushed || inner.window_bytes >= self.window_bytes_max() || inner.dirty_nodes() >= DIRTY_NODES_MAX
     }

@@ -170,9 +170,19 @@ impl Inner {
 
     /// Up to `want` consecutive blocks in the data segment being filled.
     pub(super) fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
+        self.allocate_in(fs, owner, want, false)
+    }
+
+    /// The same in the segment of what the cleaner moves.
+    pub(super) fn allocate_cold(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
+        self.allocate_in(fs, owner, want, true)
+    }
+
+    fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, cold: bool) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
-        let got = self.data.allocate(owner, want, stamp, &fs.storage, &mut self.state.segments, &mut closed);
+        let log = if cold { &mut self.cold } else { &mut self.data };
+        let got = log.allocate(owner, want, stamp, &fs.storage, &mut self.state.segments, &mut closed);
         self.start_summaries(fs, closed)?;
         got.ok_or(Error::NoSpace)
     }

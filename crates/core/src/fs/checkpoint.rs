@@ -8,7 +8,7 @@ use crate::log::chain::Chain;
 use crate::log::index::IndexStamp;
 use crate::segments::KIND_INDEX;
 use crate::state::State;
-use crate::{Barrier, CheckpointInfo, Error, Result};
+use crate::{Barrier, CheckpointInfo, Error, Order, Result};
 use nenrin_device::Ticket;
 use nenrin_format::items::{CHECKPOINT_ASKED, CHECKPOINT_NAMED, Checkpoint};
 use nenrin_format::key::Key;
@@ -152,12 +152,13 @@ impl Fs {
         }
         // What was accepted before is part of the commit, and nothing is after.
         self.lock().closing = true;
+        self.stop_cleaning();
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());
         let closed = {
-            let inner = &mut *inner;
-            inner.data.finish(stamp, &mut inner.state.segments)
+            let Inner { data, cold, state, .. } = &mut *inner;
+            [data, cold].map(|log| log.finish(stamp, &mut state.segments)).into_iter().flatten()
         };
         inner.start_summaries(self, closed)?;
         drop(inner);
@@ -180,6 +181,10 @@ impl Fs {
         inner.check_alive()?;
         inner.checkpointing = true;
         inner = self.turn(inner);
+        if self.options.order == Order::Strict {
+            // Names received after content must not be committed before it.
+            inner.join_all(false);
+        }
         let mut sealed = inner.seal(self, None);
         let freeze =
             if sealed.is_ok() { inner.freeze(self) } else { Err(Error::Failed("the log could not be written".into())) };
@@ -509,6 +514,27 @@ mod tests {
         assert!(needed > 8, "{needed}");
         drop(fs.lock().freeze(&fs).unwrap());
         assert!(fs.lock().checkpoint_segments(&fs) >= needed, "the reserve was given away");
+    }
+
+    /// Under order=strict an index checkpoint commits content with the names
+    /// that were received after it: what it seals is a sync like any other.
+    #[test]
+    fn strict_order_holds_for_what_an_index_checkpoint_commits() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        let clock: Arc<dyn Clock> = Arc::new(Still);
+        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+        let options = MountOptions { order: crate::Order::Strict, ..MountOptions::default() };
+        let fs = Fs::open(vec![device.clone()], clock.clone(), options.clone()).unwrap();
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let first = fs.create(Ino::ROOT, b"first", &new).unwrap().ino;
+        fs.sync_all().unwrap();
+        fs.write(first, 0, &[7; 9000], 0).unwrap();
+        fs.create(Ino::ROOT, b"second", &new).unwrap();
+        fs.index_checkpoint(false).unwrap();
+        drop(fs);
+        let fs = Fs::open(vec![device], clock, options).unwrap();
+        fs.lookup(crate::At::Live, Ino::ROOT, b"second").unwrap();
+        assert_eq!(fs.read(crate::At::Live, first, 0, 10_000).unwrap(), [7; 9000]);
     }
 
     /// When it is done, nothing stays reserved.

@@ -11,6 +11,7 @@
 //! 2. Segments of blocks that the destination does not name yet are pinned.
 
 use super::read::{Piece, Source};
+use super::space::Room;
 use super::write::{FILE_BYTES_MAX, WRITE_BEHIND_PAGES, copy_in};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -131,12 +132,12 @@ impl Fs {
             for (offset, bytes) in plan.edges {
                 edges.push((plan.span.target(offset), self.read(At::Live, span.from, offset, bytes as usize)?));
             }
-            let mut inner = self.room_for(room)?;
-            inner.content_mut(self, span.to)?;
             let mut partial: Vec<u64> =
                 edges.iter().filter(|(_, data)| !data.is_empty()).map(|(at, _)| at / BLOCK).collect();
             partial.dedup();
-            inner = self.load_pages(inner, span.to, &partial)?;
+            // Behind the end there is nothing to read, as for a write.
+            let within = |size: u64| partial.iter().copied().filter(|b| b * BLOCK < size).collect();
+            let mut inner = self.room_and_pages(Room::Content(room), span.to, &within)?;
             if inner.copy_plan(span)? != plan {
                 continue;
             }
@@ -148,7 +149,10 @@ impl Fs {
                 room = needed;
                 continue;
             }
-            inner.prepare_source(self, span.from, plan.whole.0, &pieces)?;
+            if let Err(e) = inner.prepare_source(self, span.from, plan.whole.0, &pieces) {
+                inner.unpin_pieces(&pieces);
+                return Err(e);
+            }
             inner.place_copy(self, &plan, pieces, &edges, uid)?;
             let content = inner.content_mut(self, span.to)?;
             let (pages, ranges) = (content.pages.len(), content.overlay.ranges());

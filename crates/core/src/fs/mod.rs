@@ -45,6 +45,8 @@ use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use cleaning::Cleaner;
+pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
@@ -72,6 +74,10 @@ pub struct Counters {
     pub checkpoints_shed: u64,
     /// Blocks moved by cleaning.
     pub moved_blocks: u64,
+    /// Times that cleaning had to walk all trees, because summaries did not tell everything.
+    pub tree_walks: u64,
+    /// Times that a writer, or somebody who removed something, had to make room first.
+    pub room_rounds: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
 }
@@ -110,6 +116,9 @@ struct Inner {
     accesses: atime::AccessTimes,
     chain: Chain,
     data: DataLog,
+    /// Where the cleaner moves things.
+    cold: DataLog,
+    cleaner_status: CleanerStatus,
     index: [IndexLog; 2],
     batch: Batch,
     /// Blocks on their way to the device, by address of the first.
@@ -166,6 +175,8 @@ struct Inner {
 pub struct Fs {
     inner: Mutex<Inner>,
     idle: Condvar,
+    /// Taken before `inner`, never while it is held.
+    cleaner: Mutex<Cleaner>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -193,6 +204,8 @@ impl Fs {
             accesses: atime::AccessTimes::default(),
             chain: opened.chain,
             data: DataLog::default(),
+            cold: DataLog::default(),
+            cleaner_status: CleanerStatus::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),
             inflight: BTreeMap::new(),
@@ -231,6 +244,7 @@ impl Fs {
         Self {
             inner: Mutex::new(inner),
             idle: Condvar::new(),
+            cleaner: Mutex::default(),
             storage: opened.storage,
             clock,
             options,
@@ -386,7 +400,7 @@ impl Inner {
         self.batch.bytes += bytes.len();
         self.batch.records.push(bytes);
         self.batch.since.get_or_insert(now);
-        self.changed_since_cut = true;
+        self.changed_since_cut |= shows(record);
         Ok(())
     }
 
@@ -407,6 +421,22 @@ impl Inner {
     fn generation(&self) -> Generation {
         self.superblock.generation
     }
+}
+
+/// Whether a record changes what users see: then a checkpoint of it is worth cutting.
+const fn shows(record: &Record<'_>) -> bool {
+    !matches!(
+        record,
+        Record::Move { .. }
+            | Record::Sweep { .. }
+            | Record::ReapStep { .. }
+            | Record::Release { .. }
+            | Record::DropCheckpoints { .. }
+            | Record::NameCheckpoint { .. }
+            | Record::Retention { .. }
+            | Record::OpenSegment { .. }
+            | Record::Mark
+    )
 }
 
 /// Whether a sync must flush under this barrier mode.

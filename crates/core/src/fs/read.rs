@@ -6,7 +6,7 @@ use crate::content::{Over, ReadBytes};
 use crate::{At, Error, Result, Seek};
 use nenrin_format::items::{self, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{BLOCK_BYTES, Ino, Invalid, SegmentNo};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, Invalid, SegmentNo};
 use std::collections::VecDeque;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -163,6 +163,50 @@ impl Inner {
     }
 }
 
+/// What one read gets.
+enum Run {
+    /// One piece that is not on the device.
+    One,
+    /// Pieces that lie next to each other on the device.
+    Disk { first: Addr, blocks: u32, pieces: usize },
+}
+
+/// Most blocks that pieces are joined to one read for.
+const RUN_BLOCKS_MAX: u32 = 256;
+
+/// Pieces in order, those next to each other on the device as one read.
+fn runs(pieces: &[Piece]) -> Vec<Run> {
+    let mut out: Vec<Run> = Vec::with_capacity(pieces.len());
+    // Checksums that reach over the end of a piece end a run.
+    let mut joins = false;
+    for p in pieces {
+        let Source::Disk(e) = &p.source else {
+            out.push(Run::One);
+            joins = false;
+            continue;
+        };
+        let covered = e.lead + e.blocks + e.tail;
+        match out.last_mut() {
+            Some(Run::Disk { first, blocks, pieces })
+                if joins
+                    && e.lead == 0
+                    && first.segment() == e.addr.segment()
+                    && first.0 + u64::from(*blocks) == e.addr.0
+                    && *blocks + covered <= RUN_BLOCKS_MAX =>
+            {
+                *blocks += covered;
+                *pieces += 1;
+            }
+            _ => {
+                let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
+                out.push(Run::Disk { first, blocks: covered, pieces: 1 });
+            }
+        }
+        joins = e.tail == 0;
+    }
+    out
+}
+
 impl Fs {
     /// Content of a file, short at its end.
     ///
@@ -213,24 +257,35 @@ impl Fs {
     }
 
     fn fetch_pinned(&self, pieces: Vec<Piece>) -> Result<ReadBytes> {
-        let mut tickets = VecDeque::new();
-        for p in &pieces {
-            if let Source::Disk(e) = &p.source {
-                let first = nenrin_format::Addr(e.addr.0.checked_sub(u64::from(e.lead)).ok_or(bounds(e))?);
-                tickets.push_back(self.storage.submit_read(first, e.lead + e.blocks + e.tail)?);
+        let runs = runs(&pieces);
+        let mut tickets = VecDeque::with_capacity(runs.len());
+        for run in &runs {
+            if let Run::Disk { first, blocks, .. } = run {
+                tickets.push_back(self.storage.submit_read(*first, *blocks)?);
             }
         }
         let mut out = ReadBytes::default();
-        for p in pieces {
-            match p.source {
-                Source::Zero => out.push_zeros(p.blocks as usize * BLOCK_BYTES),
-                Source::Memory(bytes) => out.push_memory(bytes),
-                Source::Disk(extent) => {
+        let mut pieces = pieces.into_iter();
+        for run in runs {
+            match run {
+                Run::One => match pieces.next().map(|p| (p.blocks, p.source)) {
+                    Some((_, Source::Memory(bytes))) => out.push_memory(bytes),
+                    Some((blocks, _)) => out.push_zeros(blocks as usize * BLOCK_BYTES),
+                    None => {}
+                },
+                Run::Disk { pieces: count, .. } => {
                     let Some(ticket) = tickets.pop_front() else { continue };
                     let buf = ticket.wait()?;
-                    verify(&extent, &buf)?;
-                    let start = extent.lead as usize * BLOCK_BYTES;
-                    out.push_device(buf, start..start + extent.blocks as usize * BLOCK_BYTES);
+                    let (mut start, mut end) = (None, 0);
+                    for p in pieces.by_ref().take(count) {
+                        let Source::Disk(e) = p.source else { continue };
+                        let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
+                        let bytes = buf.get(end..end + covered).ok_or(bounds(&e))?;
+                        verify(&e, bytes)?;
+                        start.get_or_insert(e.lead as usize * BLOCK_BYTES);
+                        end += covered - e.tail as usize * BLOCK_BYTES;
+                    }
+                    out.push_device(buf, start.unwrap_or(0)..end);
                 }
             }
         }

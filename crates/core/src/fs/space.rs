@@ -20,6 +20,8 @@ const SMALL_CHECKPOINT_SEGMENTS: u64 = 4;
 /// Blocks that removing one thing may take until the next index checkpoint: a
 /// page, and two copies of three leaves.
 const REMOVAL_BLOCKS: u64 = 1 + 2 * 3 * NODE_BLOCKS as u64;
+/// Room for writers, in segments, below which pending segments are made free.
+const PROMOTE_SEGMENTS: u64 = 2;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
 /// Rounds of making room before giving up.
@@ -58,7 +60,7 @@ impl Inner {
 
     /// Segments kept back from content: the floor, what the chain may take
     /// before its next index checkpoint, and room to remove things and to clean in.
-    fn reserve_segments(&self, fs: &Fs) -> u64 {
+    pub(super) fn reserve_segments(&self, fs: &Fs) -> u64 {
         let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
         let chain = fs.window_bytes_max().saturating_sub(self.window_bytes).div_ceil(segment_bytes);
         self.floor_segments(fs) + chain + self.checkpoint_segments(fs) / 2 + 2
@@ -92,6 +94,28 @@ impl Inner {
             Room::Content(_) => self.has_room(fs, room),
             Room::Removal => self.free_blocks(fs, self.checkpoint_segments(fs) + 2) >= REMOVAL_BLOCKS,
         }
+    }
+
+    /// Segments that writers may take before room must be made.
+    pub(super) fn room_segments(&self, fs: &Fs) -> u64 {
+        self.free_blocks(fs, self.reserve_segments(fs)) / u64::from(fs.storage.segment_blocks)
+    }
+
+    /// What [`Inner::room_segments`] would be if there were no garbage.
+    pub(super) fn slack_segments(&self, fs: &Fs) -> u64 {
+        let blocks = u64::from(fs.storage.segment_blocks);
+        let s = &self.state.segments;
+        let needed: u64 = s.iter().map(|(_, s)| u64::from(s.used_blocks()) + u64::from(s.node_blocks())).sum();
+        // What is kept back for pages in memory is no garbage.
+        let kept_back = s.free_count().saturating_sub(self.room_segments(fs));
+        s.count().saturating_sub(needed.div_ceil(blocks) + kept_back.max(self.reserve_segments(fs)))
+    }
+
+    /// Whether room for writers is short while index checkpoints would add to it.
+    pub(super) fn wants_promotion(&self, fs: &Fs) -> bool {
+        let waiting = self.state.segments.promotable_count();
+        let room = self.room_segments(fs);
+        waiting > room && room < PROMOTE_SEGMENTS.max(self.slack_segments(fs) / 16)
     }
 
     /// Whether so many records on different inodes fit without making room.
@@ -171,6 +195,7 @@ impl Fs {
                 return Ok(inner);
             }
             inner.making_room = true;
+            inner.counters.room_rounds += 1;
             drop(inner);
             let made = self.make_room(round);
             let mut inner = self.lock();

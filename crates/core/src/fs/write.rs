@@ -124,7 +124,12 @@ impl Fs {
     /// The lock, with room and with the blocks as pages that `edges` says for a
     /// file of this size. Reading them lets go of the lock, and others may take
     /// the room or change the size meanwhile: when this returns, all is true at once.
-    fn room_and_pages(&self, room: Room, ino: Ino, edges: &dyn Fn(u64) -> Vec<u64>) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room_and_pages(
+        &self,
+        room: Room,
+        ino: Ino,
+        edges: &dyn Fn(u64) -> Vec<u64>,
+    ) -> Result<MutexGuard<'_, Inner>> {
         loop {
             let mut inner = self.room(room)?;
             let size = inner.content_mut(self, ino)?.size;

@@ -360,6 +360,46 @@ impl Tree {
         }
     }
 
+    /// How many leaves that are not dirty would become so by changing the items
+    /// at these keys. Keys in order are counted right, others leaf by leaf.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn clean_leaves<'k>(&self, cache: &NodeCache, keys: impl Iterator<Item = &'k Key>) -> Result<u64> {
+        let mut count = 0;
+        let mut last = None;
+        for key in keys {
+            if let Some((first, dirty)) = self.leaf_of(cache, key)? {
+                count += u64::from(!dirty && last != Some(first));
+                last = Some(first);
+            }
+        }
+        Ok(count)
+    }
+
+    /// First key of the leaf that would have `key`, and whether the leaf is dirty.
+    fn leaf_of(&self, cache: &NodeCache, key: &Key) -> Result<Option<(Key, bool)>> {
+        self.check_level()?;
+        let Some(root) = &self.root else { return Ok(None) };
+        let (mut child, mut expect) = (root.clone(), Expect::root(self.level));
+        loop {
+            let node = self.node(cache, &child, &expect)?;
+            let next = match &node.body {
+                Body::Leaf(_) => {
+                    let dirty = matches!(&child, Child::Mem(n) if n.generation == self.book.generation);
+                    return Ok(node.body.first_key().map(|k| (k, dirty)));
+                }
+                Body::Inner(v) => {
+                    let i = child_index(v, key);
+                    let Some((_, next)) = v.get(i) else { return Ok(None) };
+                    (next.clone(), expect.child(v, i))
+                }
+            };
+            drop(node);
+            (child, expect) = next;
+        }
+    }
+
     /// Whether the node on `level` whose range has `key` is this version.
     ///
     /// # Errors

@@ -115,6 +115,12 @@ impl DataLog {
         !self.ended && self.block + needs <= storage.segment_blocks
     }
 
+    /// Whether the next [`DataLog::allocate`] begins a segment.
+    pub fn needs_segment(&self, storage: &Storage) -> bool {
+        let open = !self.map.is_empty() && self.map.len() < map_capacity(1);
+        self.segment.is_none() || self.ended || self.block + if open { 1 } else { 2 } > storage.segment_blocks
+    }
+
     /// Whether the next [`DataLog::allocate`] closes the current partial.
     pub fn is_full(&self, storage: &Storage) -> bool {
         !self.map.is_empty() && (self.map.len() >= map_capacity(1) || !self.has_room(storage))

@@ -161,8 +161,8 @@ impl State {
         self.retire(&gone.0, gone.1.encode().into(), self.open_cno)
     }
 
-    /// Blocks were copied: the item at `key` now lies at `new`, if it still
-    /// holds exactly what was copied.
+    /// Blocks were copied: the first `new.blocks` blocks of the item at `key`
+    /// now lie at `new`, if it still lies at `old`; the rest becomes an item of its own.
     pub(super) fn relocate(&mut self, tree: TreeId, key: &Key, old: Addr, new: &Extent) -> Result<()> {
         let history = super::is_history(tree);
         let found = if history {
@@ -175,27 +175,43 @@ impl State {
         };
         let Some(value) = found else { return Ok(()) };
         let current = extent(key, &value)?;
-        if current.addr != old || current.blocks != new.blocks || current.is_unwritten() {
+        // A shared item moves whole: its back reference names all of it.
+        let fits = if current.is_shared() { current.blocks == new.blocks } else { current.blocks >= new.blocks };
+        let holds = current.addr == old && fits || broken(Break::MoveBlind);
+        if !holds || new.blocks == 0 || current.is_unwritten() || new.is_unwritten() {
             return Ok(());
         }
         let moved = Extent { birth: current.birth, flags: current.flags, ..new.clone() };
+        let blocks = moved.blocks.min(current.blocks);
+        let rest = (current.blocks > blocks).then(|| {
+            let key = Key { off: key.off.saturating_add(u64::from(blocks)), ..*key };
+            (key, current.slice(blocks, current.blocks - blocks).encode().into())
+        });
+        let items = [(*key, moved.encode().into())].into_iter().chain(rest);
         let need = Need::of(key);
         if current.is_shared() {
             self.remove_backref(key, &current)?;
         }
-        self.change_need(&current, need, Need::None)?;
+        self.change_need(&current.slice(0, blocks), need, Need::None)?;
         self.change_need(&moved, Need::None, need)?;
         if moved.is_shared() {
             self.add_backref(key, &moved)?;
         }
-        let value = moved.encode().into();
         if history {
             let Some(t) = self.history.iter_mut().find(|t| t.tree.id() == tree) else {
                 return Err(Error::Corrupt("a history tree vanished".into()));
             };
-            t.tree.insert(&self.cache, *key, value).map(drop)
+            for (key, value) in items {
+                t.tree.insert(&self.cache, key, value)?;
+            }
         } else {
-            self.live.insert(&self.cache, *key, value).map(drop)
+            for (key, value) in items {
+                self.live.insert(&self.cache, key, value)?;
+            }
         }
+        if broken(Break::VictimReused) {
+            self.segments.free_at_once(old.segment());
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! A volume in memory with a clock that the test moves.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
 
+pub mod churn;
 pub mod gate;
 
 use nenrin_core::format::Time;

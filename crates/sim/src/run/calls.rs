@@ -194,6 +194,13 @@ impl<S: Subject> Run<S> {
         Ok(step)
     }
 
+    pub(super) fn clean(&mut self, start: usize) -> Check {
+        let now = self.clock.monotonic_nanos();
+        self.model()?.expire_holds(now, start);
+        let got = self.fs()?.clean();
+        self.answer(got, Ok(()))
+    }
+
     pub(super) fn seek(&mut self, ino: u64, offset: u64) -> Check {
         let fs = self.fs()?;
         let data = fs.seek(At::Live, Ino(ino), offset, Seek::Data);

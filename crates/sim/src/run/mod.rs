@@ -338,6 +338,7 @@ impl<S: Subject> Run<S> {
                 Ok(Step::Done)
             }
             Op::Tick => self.tick(start),
+            Op::Clean => self.clean(start),
             Op::Read { ino, offset, bytes } => {
                 let got = self.fs()?.read(At::Live, Ino(*ino), *offset, *bytes);
                 let want = self.model()?.tree.inode(*ino).map(|i| i.content.read(*offset, *bytes));

@@ -40,11 +40,13 @@ pub enum Profile {
     AppendFsync,
     /// Second test of that paper: mkdir, create, write, truncate at random, with fsync.
     TreeFsync,
+    /// Overwrites on a volume that is rather full, time for the cleaner, and cleaning on request.
+    Clean,
 }
 
 impl Profile {
     /// All of them, with how often a random seed chooses each (in 100).
-    pub const ALL: [(Self, u64); 9] = [
+    pub const ALL: [(Self, u64); 10] = [
         (Self::General, 28),
         (Self::Copies, 8),
         (Self::Names, 14),
@@ -54,6 +56,8 @@ impl Profile {
         (Self::Fill, 6),
         (Self::AppendFsync, 3),
         (Self::TreeFsync, 3),
+        // Asked for by name, so that older seeds mean what they meant.
+        (Self::Clean, 0),
     ];
     /// Name on the command line.
     #[must_use]
@@ -68,6 +72,7 @@ impl Profile {
             Self::Fill => "fill",
             Self::AppendFsync => "append-fsync",
             Self::TreeFsync => "tree-fsync",
+            Self::Clean => "clean",
         }
     }
     /// The profile with this name.
@@ -99,6 +104,7 @@ impl Profile {
             Self::Fill => [12, 1, 8, 2, 1, 1, 46, 4, 3, 2, 1, 2, 6, 3, 6, 2, 1],
             Self::AppendFsync => [1, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 6, 1, 0],
             Self::TreeFsync => [30, 0, 0, 0, 0, 0, 30, 15, 0, 0, 0, 0, 20, 0, 4, 1, 0],
+            Self::Clean => [7, 1, 5, 1, 1, 1, 40, 5, 5, 2, 1, 2, 7, 4, 16, 2, 1],
         }
     }
 }
@@ -186,7 +192,11 @@ impl Workload {
         let mut rng = Prng::stream(seed, 1);
         let chosen = Profile::of_seed(&mut rng);
         let profile = profile.unwrap_or(chosen);
-        let share = if profile == Profile::Fill { 2 } else { 8 };
+        let share = match profile {
+            Profile::Fill => 2,
+            Profile::Clean => 3,
+            _ => 8,
+        };
         Self {
             rng,
             profile,
@@ -255,6 +265,9 @@ impl Workload {
         }
         if self.allow.kill && self.rng.below(400) == 0 {
             return Some(Op::Kill);
+        }
+        if self.profile == Profile::Clean && self.rng.below(30) == 0 {
+            return Some(Op::Clean);
         }
         let weights = self.profile.weights();
         let mut at = self.rng.below(weights.iter().sum());

@@ -112,7 +112,7 @@ impl Workload {
     }
 
     pub(super) fn size(&mut self) -> usize {
-        let large = if self.profile == Profile::Fill { 25 } else { 4 };
+        let large = if matches!(self.profile, Profile::Fill | Profile::Clean) { 25 } else { 4 };
         if self.rng.chance(large) {
             let most = if self.rng.chance(20) { 1 << 20 } else { 128 * 1024 };
             return 1 + self.rng.index(most);

@@ -1,0 +1,81 @@
+//! `nenrin clean`.
+
+use crate::command::{Command, arguments};
+use crate::control::{CleanData, CleanEstimateData, Client, Request};
+use crate::error::{Fail, Outcome};
+use crate::output::{self, Progress};
+use crate::size::show_bytes;
+use crate::target::Target;
+use std::path::Path;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "clean",
+    usage: &["clean [-n] [--json] [DIR]"],
+    about: "Brings together what is scattered over half-empty segments now, so that whole segments become free",
+    options: &[("-n", "only tell what that would free"), ("--json", "as JSON")],
+    notes: "A mounted volume cleans itself in the background when room is short or nobody uses it; nenrin info tells what the\n\
+            cleaner does, or why it rests. What is available (df) counts garbage as free already: cleaning makes writing\n\
+            faster later, and files that were written at random faster to read, but lets nothing more be stored.\n\
+            It can be interrupted at any time.",
+    examples: &[("clean -n ~/work", "what cleaning would free"), ("clean ~/work", "clean now, with progress")],
+    run,
+};
+
+/// Bytes moved between two answers.
+const STEP_BYTES: u64 = 16 << 20;
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let (mut json, mut only_tell) = (false, false);
+    let given = arguments(&COMMAND, parser, 1, |flag, _| {
+        match flag.shown().as_str() {
+            "--json" => json = true,
+            "-n" => only_tell = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let path = given.first().map_or(Path::new("."), Path::new);
+    let mut target = Target::find(path)?;
+    let owner = target.owner()?;
+    if only_tell {
+        return tell(path, json, &owner.call(&Request::CleanEstimate)?);
+    }
+    let data = clean(owner)?;
+    if json {
+        output::json(&data)?;
+        return Ok(0);
+    }
+    let (freed, moved) = (show_bytes(data.freed_bytes), show_bytes(data.moved_bytes));
+    let early = if data.out_of_room { "; it ended early, since no room was left to copy into" } else { "" };
+    output::line(format!("{}: {freed} became free, {moved} moved{early}", path.display()));
+    Ok(0)
+}
+
+fn tell(path: &Path, json: bool, would: &CleanEstimateData) -> Outcome {
+    if json {
+        output::json(would)?;
+    } else {
+        output::line(format!(
+            "{}: {} segments would be emptied, about {} become free, {} be moved",
+            path.display(),
+            would.segments,
+            show_bytes(would.freed_bytes),
+            show_bytes(would.moved_bytes)
+        ));
+    }
+    Ok(0)
+}
+
+fn clean(owner: &mut Client) -> Result<CleanData, Fail> {
+    let mut progress = Progress::new();
+    let mut begin = true;
+    loop {
+        let data: CleanData = owner.call(&Request::Clean { begin, bytes: STEP_BYTES })?;
+        if data.done {
+            return Ok(data);
+        }
+        begin = false;
+        progress.at("cleaning", data.moved_bytes, data.moved_bytes_expected);
+    }
+}

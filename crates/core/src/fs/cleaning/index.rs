@@ -1,0 +1,133 @@
+//! Index segments that hold few nodes: their nodes are made dirty, so that the
+//! next index checkpoint writes them elsewhere.
+
+use super::super::{Fs, Inner};
+use crate::Result;
+use crate::segments::{KIND_INDEX, SegmentState};
+use nenrin_format::node::{self, Entries, NodeHeader, TreeId};
+use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, NODE_BYTES, SegmentNo};
+
+/// Sparse index segments from which on they are tidied.
+const SPARSE_MAX: usize = 4;
+/// Bytes of index segments read for tidying by one index checkpoint.
+const TIDY_BYTES: usize = 8 << 20;
+/// Index segments emptied in one round of making room.
+const VICTIMS_MAX: usize = 32;
+
+impl Fs {
+    /// Empties the sparsest index segments, as far as there is room; how many nodes were touched.
+    pub(super) fn touch_sparse(&self) -> Result<u64> {
+        let victims = self.lock_to_change()?.sparse_index_segments(self);
+        let mut touched = 0;
+        for segment in victims {
+            if !self.may_move()? {
+                break;
+            }
+            touched += self.touch_nodes(segment)?;
+        }
+        Ok(touched)
+    }
+
+    /// Makes the nodes in an index segment dirty, so that the next index
+    /// checkpoint writes them elsewhere; how many were.
+    fn touch_nodes(&self, segment: SegmentNo) -> Result<u64> {
+        let mut touched = 0;
+        let Ok(bytes) = self.storage.read(Addr::new(segment, 0), self.storage.segment_blocks) else { return Ok(0) };
+        let mut block = 0;
+        while block < self.storage.segment_blocks {
+            let at = block;
+            block += 1;
+            let Ok(header) = Header::peek(&bytes[at as usize * BLOCK_BYTES..]) else { continue };
+            if header.addr != Addr::new(segment, at) || at + header.total_blocks() > self.storage.segment_blocks {
+                continue;
+            }
+            block = at + header.total_blocks().max(1);
+            if header.kind == PartialKind::Index {
+                for i in 0..header.payload_blocks / NODE_BLOCKS {
+                    let first = (at + header.summary_blocks + i * NODE_BLOCKS) as usize * BLOCK_BYTES;
+                    let node = &bytes[first..first + NODE_BYTES];
+                    touched += self.touch_node(header.payload_addr().add(i * NODE_BLOCKS), node)?;
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    /// Empties index segments that hold few nodes, when there are many of them:
+    /// else nodes that never change would each keep a segment for themselves.
+    pub(in super::super) fn tidy_index(&self) -> Result<()> {
+        let inner = self.lock_to_change()?;
+        let blocks = self.storage.segment_blocks;
+        let mut sparse: Vec<(u32, SegmentNo)> = inner
+            .state
+            .segments
+            .iter()
+            .filter(|(_, s)| s.state == SegmentState::Sealed && s.nodes > 0 && s.node_blocks() <= blocks / 4)
+            .filter(|(_, s)| s.used_blocks() == 0 && !s.chain_held)
+            .map(|(no, s)| (s.nodes, no))
+            .collect();
+        drop(inner);
+        if sparse.len() < SPARSE_MAX {
+            return Ok(());
+        }
+        sparse.sort_unstable();
+        let segment_bytes = blocks as usize * BLOCK_BYTES;
+        for (_, segment) in sparse.into_iter().take((TIDY_BYTES / segment_bytes).max(2)) {
+            let inner = self.lock_to_change()?;
+            // The checkpoint that follows must still fit.
+            if inner.state.segments.free_count() <= inner.checkpoint_segments(self) {
+                break;
+            }
+            drop(inner);
+            self.touch_nodes(segment)?;
+        }
+        Ok(())
+    }
+
+    fn touch_node(&self, addr: Addr, bytes: &[u8]) -> Result<u64> {
+        let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return Ok(0) };
+        let tree = TreeId(head.tree.get());
+        let Ok((head, entries)) = node::decode(tree, bytes) else { return Ok(0) };
+        let first = match &entries {
+            Entries::Leaf(v) => v.first().map(|(k, _)| *k),
+            Entries::Inner(v) => v.first().map(|(k, _)| *k),
+        };
+        let Some(key) = first else { return Ok(0) };
+        let mut inner = self.lock_to_change()?;
+        let state = &mut inner.state;
+        let cache = state.cache.clone();
+        let tree = match tree {
+            TreeId::LIVE => Some(&mut state.live),
+            TreeId::SPACE => Some(&mut state.space),
+            id => state.history.iter_mut().map(|t| &mut t.tree).find(|t| t.id() == id),
+        };
+        Ok(match tree {
+            Some(t) => u64::from(t.touch(&cache, head.level, &key, addr)?),
+            None => 0,
+        })
+    }
+}
+
+impl Inner {
+    /// Index segments less than half full, the emptiest first, as many as fit the room there is.
+    fn sparse_index_segments(&self, fs: &Fs) -> Vec<SegmentNo> {
+        let blocks = fs.storage.segment_blocks;
+        let mut found: Vec<(u32, SegmentNo)> = self
+            .state
+            .segments
+            .iter()
+            .filter(|(_, s)| s.state == SegmentState::Sealed && !s.chain_held && s.pins == 0)
+            .filter(|(_, s)| s.item.kind == KIND_INDEX && s.used_blocks() == 0 && s.node_blocks() < blocks / 2)
+            .map(|(no, s)| (s.node_blocks(), no))
+            .collect();
+        found.sort_unstable();
+        let room = self.state.segments.free_count().saturating_sub(self.floor_segments(fs)).max(1) * u64::from(blocks);
+        let mut total = 0;
+        let fits = |(used, _): &(u32, SegmentNo)| {
+            total += u64::from(*used);
+            total <= room
+        };
+        found.into_iter().take(VICTIMS_MAX).take_while(fits).map(|(_, no)| no).collect()
+    }
+}

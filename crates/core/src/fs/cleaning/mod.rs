@@ -1,0 +1,547 @@
+//! The cleaner: empties segments that hold garbage, by moving what is still
+//! needed in them. Decision 0007 has the policy and the cases.
+//!
+//! Work is a [`Job`]: a batch of victims that goes through the stages
+//! summaries, owners, comparison, moves, in steps. `tick` takes some
+//! ([`Fs::clean_some`]), who cleans on request takes all ([`Fs::clean_step`]),
+//! and so does a writer for want of room ([`Fs::clean_for_room`]).
+//!
+//! Invariants
+//! 1. Victims are pinned from before they are surveyed until their job ends.
+//! 2. Who holds the cleaner never waits for room ([`Fs::room_for`]), since who
+//!    makes room may wait for the cleaner.
+//! 3. It needs no more room than the reserve leaves it.
+
+mod index;
+mod policy;
+mod relocate;
+mod survey;
+
+pub use policy::Rest;
+
+use super::{Fs, Inner};
+use crate::segments::SegmentState;
+use crate::{Error, Result};
+use nenrin_format::items::{EXTENT_SHARED, Extent};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
+use nenrin_format::{BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
+use policy::{Pace, Picture};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
+use survey::Claim;
+
+/// Live blocks of a batch: 64 MiB.
+const BATCH_BLOCKS_MAX: u64 = 16384;
+/// Victims of a batch.
+const VICTIMS_MAX: usize = 256;
+/// What a step that moves nothing counts as, in blocks.
+const LOOK_BLOCKS: u64 = 64;
+/// Bytes of records that wait for a commit before the cleaner asks for one, when it works without a pause.
+const RECORD_BYTES_MAX: usize = 512 << 10;
+
+/// An extent to move: its tree and key, and what it held when it was found.
+#[derive(Clone, Debug)]
+struct Move {
+    tree: TreeId,
+    key: Key,
+    extent: Extent,
+}
+
+/// A segment being emptied.
+struct Victim {
+    /// What kind of partials it holds.
+    kind: u8,
+    /// Blocks needed in it when it was chosen.
+    used: u32,
+    /// Blocks of the extents found in it.
+    found: u32,
+}
+
+/// Where a job stands.
+enum Stage {
+    /// Reading summaries: of this victim, from this block on.
+    Summaries { victim: usize, block: u32 },
+    /// Looking up claims, from this one on.
+    Owners { claim: usize },
+    /// Walking whole trees, because summaries did not tell everything.
+    Walk { tree: usize, from: Key },
+    /// What was found is to be compared with the counters.
+    Compare,
+    /// Moving, from this one on.
+    Moves { at: usize },
+    /// Nothing is left to do.
+    Done,
+}
+
+/// A batch of victims under way.
+struct Job {
+    victims: BTreeMap<SegmentNo, Victim>,
+    stage: Stage,
+    claims: Vec<Claim>,
+    moves: Vec<Move>,
+    /// All trees were walked.
+    walked: bool,
+    /// The batch must gain more than it costs the index.
+    idle: bool,
+    /// Victims with blocks that cannot be read.
+    unreadable: BTreeSet<SegmentNo>,
+    moved: u64,
+    /// Blocks that were needed in the victims, and those that were not.
+    live: u64,
+    garbage: u64,
+}
+
+impl Job {
+    fn add(&mut self, found: Vec<Move>) {
+        for m in &found {
+            if let Some(v) = self.victims.get_mut(&m.extent.addr.segment()) {
+                v.found += m.extent.blocks;
+            }
+        }
+        self.moves.extend(found);
+    }
+}
+
+/// Why a segment is left alone for now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Something in it cannot be moved.
+    Stuck,
+    /// Not worth it in idle time.
+    Costly,
+}
+
+/// What the cleaner knows between steps.
+#[derive(Default)]
+pub(super) struct Cleaner {
+    job: Option<Job>,
+    /// Segments left alone until their counters change, with the blocks used then.
+    left: BTreeMap<SegmentNo, (u32, Left)>,
+    /// Blocks that others had written at the last tick, and when that last grew.
+    written_blocks: u64,
+    written_at: u64,
+}
+
+/// What the cleaner does, for `info`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleanerStatus {
+    /// Segments being emptied.
+    pub victims: u64,
+    /// Why it does nothing, when it does not.
+    pub rest: Rest,
+    /// Segments emptied since the volume was opened.
+    pub cleaned_segments: u64,
+    /// Blocks moved since then.
+    pub moved_blocks: u64,
+    /// Segments with garbage that are left alone: shared extents, or blocks that cannot be read.
+    pub stuck_segments: u64,
+}
+
+/// What cleaning would gain, for `clean -n`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleanEstimate {
+    /// Segments that would be emptied.
+    pub segments: u64,
+    /// Blocks that would be copied.
+    pub live_blocks: u64,
+    /// Blocks that would become free beyond that.
+    pub garbage_blocks: u64,
+}
+
+/// Cleaning on request. It holds nothing of the volume.
+pub struct Clean {
+    todo: BTreeSet<SegmentNo>,
+    estimate: CleanEstimate,
+    free_before: u64,
+    free_now: u64,
+    moved_blocks: u64,
+    done: bool,
+    out_of_room: bool,
+}
+
+impl Clean {
+    /// Everything that was to be cleaned is.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.done
+    }
+    /// It ended early, because no room was left to copy into.
+    #[must_use]
+    pub const fn is_out_of_room(&self) -> bool {
+        self.out_of_room
+    }
+    /// What there was to do at the beginning.
+    #[must_use]
+    pub const fn estimate(&self) -> CleanEstimate {
+        self.estimate
+    }
+    /// Blocks moved so far, of [`CleanEstimate::live_blocks`] or a little more or less.
+    #[must_use]
+    pub const fn moved_blocks(&self) -> u64 {
+        self.moved_blocks
+    }
+    /// Segments that are free now and were not at the beginning; others write meanwhile, too.
+    #[must_use]
+    pub const fn freed_segments(&self) -> u64 {
+        self.free_now.saturating_sub(self.free_before)
+    }
+}
+
+pub(super) const fn last_key() -> Key {
+    Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX }
+}
+
+impl Fs {
+    fn cleaner(&self) -> MutexGuard<'_, Cleaner> {
+        // A job that a panic cut short is given up below like any other.
+        self.cleaner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the cleaner does, or why it rests.
+    #[must_use]
+    pub fn cleaner_status(&self) -> CleanerStatus {
+        let inner = self.lock();
+        CleanerStatus { moved_blocks: inner.counters.moved_blocks, ..inner.cleaner_status }
+    }
+
+    /// What cleaning now would gain.
+    #[must_use]
+    pub fn clean_estimate(&self) -> CleanEstimate {
+        self.clean().estimate
+    }
+
+    /// Begins to clean all segments that hold enough garbage; nothing is done yet.
+    #[must_use]
+    pub fn clean(&self) -> Clean {
+        let inner = self.lock();
+        let mut estimate = CleanEstimate::default();
+        let blocks = self.storage.segment_blocks;
+        let stuck = BTreeMap::new();
+        let todo: BTreeSet<SegmentNo> = inner
+            .candidates(self, blocks / Pace::Pressing.garbage_divisor(), &stuck, true)
+            .into_iter()
+            .map(|c| {
+                estimate.segments += 1;
+                estimate.live_blocks += u64::from(c.used);
+                estimate.garbage_blocks += u64::from((blocks - c.used).saturating_sub(unavoidable(blocks)));
+                c.segment
+            })
+            .collect();
+        let free = inner.state.segments.free_count();
+        Clean { todo, estimate, free_before: free, free_now: free, moved_blocks: 0, done: false, out_of_room: false }
+    }
+
+    /// Cleans on, moving about `blocks` blocks.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn clean_step(&self, clean: &mut Clean, blocks: u64) -> Result<()> {
+        let mut cleaner = self.cleaner();
+        let mut left = blocks;
+        while left > 0 && !clean.done {
+            if cleaner.job.is_none() && !self.begin_job(&mut cleaner, Pace::Pressing, Some(&mut clean.todo))? {
+                self.finish_cleaning()?;
+                clean.done = true;
+                break;
+            }
+            let before = cleaner.job.as_ref().map_or(0, |j| j.moved);
+            let Some(cost) = self.step(&mut cleaner, left)? else {
+                // What was emptied so far becomes room for the rest.
+                let unfinished = cleaner.job.as_ref().filter(|j| j.moved > 0);
+                clean.todo.extend(unfinished.into_iter().flat_map(|j| j.victims.keys()));
+                self.end_job(&mut cleaner);
+                self.finish_cleaning()?;
+                clean.out_of_room = !self.may_move()?;
+                clean.done = clean.out_of_room;
+                continue;
+            };
+            clean.moved_blocks += cleaner.job.as_ref().map_or(0, |j| j.moved.saturating_sub(before));
+            self.end_if_done(&mut cleaner);
+            self.commit_moves()?;
+            left = left.saturating_sub(cost);
+        }
+        clean.free_now = self.lock().state.segments.free_count();
+        Ok(())
+    }
+
+    /// Some work in the background, as the policy wants it.
+    pub(super) fn clean_some(&self, now: u64) -> Result<()> {
+        // Who cleans on request, or for want of room, does it for all.
+        let Ok(mut cleaner) = self.cleaner.try_lock() else { return Ok(()) };
+        let picture = self.picture(&mut cleaner, now)?;
+        let pace = policy::pace(&picture);
+        if cleaner.job.is_none() {
+            let rest = match pace {
+                Pace::Rest => Some(Rest::EnoughRoom),
+                _ if !self.may_move()? => Some(Rest::NoRoom),
+                _ if !self.begin_job(&mut cleaner, pace, None)? => Some(Rest::NothingToGain),
+                _ => None,
+            };
+            if let Some(rest) = rest {
+                self.lock().cleaner_status.rest = rest;
+                return Ok(());
+            }
+        }
+        // A batch that was begun is finished, or its victims would stay pinned.
+        let pace = if pace == Pace::Rest { Pace::Idle } else { pace };
+        let mut left = cleaner.job.as_ref().map_or(0, |j| policy::blocks(pace, &picture, j.live, j.garbage));
+        while left > 0 && cleaner.job.is_some() {
+            let Some(cost) = self.step(&mut cleaner, left)? else {
+                self.end_job(&mut cleaner);
+                self.lock().cleaner_status.rest = Rest::NoRoom;
+                break;
+            };
+            left = left.saturating_sub(cost);
+            self.end_if_done(&mut cleaner);
+        }
+        Ok(())
+    }
+
+    /// Empties a batch of segments for want of room; whether anything was gained.
+    pub(super) fn clean_for_room(&self) -> Result<bool> {
+        let mut cleaner = self.cleaner();
+        let mut moved = 0;
+        if cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)? {
+            let before = cleaner.job.as_ref().map_or(0, |j| j.moved);
+            while let Some(job) = &cleaner.job {
+                moved = job.moved - before;
+                if matches!(job.stage, Stage::Done) || self.step(&mut cleaner, u64::MAX)?.is_none() {
+                    break;
+                }
+            }
+            moved = cleaner.job.as_ref().map_or(moved, |j| j.moved - before);
+            self.end_job(&mut cleaner);
+        }
+        drop(cleaner);
+        let touched = self.touch_sparse()?;
+        if moved + touched == 0 {
+            return Ok(false);
+        }
+        self.finish_cleaning()?;
+        Ok(true)
+    }
+
+    /// Makes what was emptied free.
+    fn finish_cleaning(&self) -> Result<()> {
+        self.sync_received(false)?;
+        self.index_checkpoint(false)?;
+        self.index_checkpoint(false)
+    }
+
+    /// Gives up what is under way; what was moved stays moved.
+    pub(super) fn stop_cleaning(&self) {
+        self.end_job(&mut self.cleaner());
+    }
+
+    /// Commits moves before their records become many.
+    fn commit_moves(&self) -> Result<()> {
+        let bytes = self.lock_to_change()?.batch.bytes;
+        let segment_bytes = self.storage.segment_blocks as usize * BLOCK_BYTES;
+        if bytes > RECORD_BYTES_MAX.min(segment_bytes / 4) { self.sync_received(false) } else { Ok(()) }
+    }
+
+    fn picture(&self, cleaner: &mut Cleaner, now: u64) -> Result<Picture> {
+        let inner = self.lock_to_change()?;
+        let s = &inner.state.segments;
+        let written = inner.counters.data_blocks + inner.counters.chain_blocks + inner.pages;
+        let written_blocks = written.saturating_sub(cleaner.written_blocks);
+        if written != cleaner.written_blocks {
+            cleaner.written_at = now;
+            cleaner.written_blocks = written;
+        }
+        Ok(Picture {
+            room: inner.room_segments(self) + s.promotable_count(),
+            slack: inner.slack_segments(self),
+            written_blocks,
+            quiet_nanos: now.saturating_sub(cleaner.written_at),
+        })
+    }
+
+    /// Chooses victims and pins them; whether there are any. With `todo`, of these only.
+    fn begin_job(&self, cleaner: &mut Cleaner, pace: Pace, todo: Option<&mut BTreeSet<SegmentNo>>) -> Result<bool> {
+        let mut inner = self.lock_to_change()?;
+        let blocks = self.storage.segment_blocks;
+        cleaner.left.retain(|no, (used, _)| inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used));
+        let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
+        let stuck = cleaner.left.values().filter(|(_, why)| *why == Left::Stuck).count() as u64;
+        inner.cleaner_status.stuck_segments = stuck;
+        if let Some(todo) = &todo {
+            candidates.retain(|c| todo.contains(&c.segment));
+        }
+        let room = inner.state.segments.free_count().saturating_sub(inner.floor_segments(self));
+        let most = (room * u64::from(blocks) / 2).min(BATCH_BLOCKS_MAX);
+        let mut job = Job {
+            victims: BTreeMap::new(),
+            stage: Stage::Summaries { victim: 0, block: 0 },
+            claims: Vec::new(),
+            moves: Vec::new(),
+            walked: false,
+            idle: pace == Pace::Idle,
+            unreadable: BTreeSet::new(),
+            moved: 0,
+            live: 0,
+            garbage: 0,
+        };
+        for c in candidates.into_iter().take(VICTIMS_MAX) {
+            if job.live > 0 && job.live + u64::from(c.used) > most {
+                break;
+            }
+            job.live += u64::from(c.used);
+            job.garbage += u64::from((blocks - c.used).saturating_sub(unavoidable(blocks)));
+            job.victims.insert(c.segment, Victim { kind: c.kind, used: c.used, found: 0 });
+        }
+        if let Some(todo) = todo {
+            todo.retain(|no| !job.victims.contains_key(no));
+        }
+        if job.victims.is_empty() {
+            return Ok(false);
+        }
+        for no in job.victims.keys() {
+            inner.state.segments.pin(*no);
+        }
+        inner.cleaner_status.victims = job.victims.len() as u64;
+        drop(inner);
+        // An older one is never left behind pinned.
+        self.end_job(cleaner);
+        self.lock().cleaner_status.victims = job.victims.len() as u64;
+        cleaner.job = Some(job);
+        Ok(true)
+    }
+
+    /// One step of the job, moving at most `blocks`; what it cost in blocks, or
+    /// `None` when there is no room to go on.
+    fn step(&self, cleaner: &mut Cleaner, blocks: u64) -> Result<Option<u64>> {
+        let Some(job) = &mut cleaner.job else { return Ok(Some(LOOK_BLOCKS)) };
+        let done = match job.stage {
+            Stage::Summaries { .. } => self.read_claims(job),
+            Stage::Owners { .. } => self.find_owners(job),
+            Stage::Walk { .. } => self.walk_trees(job),
+            Stage::Compare => self.compare(job, &mut cleaner.left),
+            Stage::Moves { .. } => return self.move_some(job, blocks),
+            Stage::Done => Ok(()),
+        };
+        if let Err(e) = done {
+            drop(self.lock_to_change()?);
+            if matches!(e, Error::Failed(_) | Error::ReadOnly) {
+                return Err(e);
+            }
+            // Damage in the index is told to who needs it. It must not stop all else that is due.
+            let used = job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Stuck)));
+            cleaner.left.extend(used);
+            job.stage = Stage::Done;
+        }
+        Ok(Some(LOOK_BLOCKS))
+    }
+
+    /// Takes victims out of the job that cannot be emptied, and puts in order
+    /// what is to be moved.
+    fn compare(&self, job: &mut Job, left: &mut BTreeMap<SegmentNo, (u32, Left)>) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        let used = |inner: &Inner, no: &SegmentNo| inner.state.segments.get(*no).map_or(0, |s| s.used_blocks());
+        let incomplete = |inner: &Inner, job: &Job| {
+            let missing = |(no, v): &(&SegmentNo, &Victim)| v.found < used(inner, no);
+            job.victims.iter().filter(missing).map(|(no, _)| *no).collect::<BTreeSet<_>>()
+        };
+        let mut out = incomplete(&inner, job);
+        if !out.is_empty() && !job.walked {
+            job.walked = true;
+            job.moves.clear();
+            job.victims.values_mut().for_each(|v| v.found = 0);
+            job.stage = Stage::Walk { tree: 0, from: super::background::first_key() };
+            inner.counters.tree_walks += 1;
+            return Ok(());
+        }
+        let shared = |m: &&Move| m.extent.flags & EXTENT_SHARED != 0;
+        out.extend(job.moves.iter().filter(shared).map(|m| m.extent.addr.segment()));
+        for no in &out {
+            left.insert(*no, (used(&inner, no), Left::Stuck));
+            job.victims.remove(no);
+            inner.state.segments.unpin(*no);
+        }
+        drop(inner);
+        job.moves.retain(|m| !out.contains(&m.extent.addr.segment()));
+        // The files as they are in order, then what is past.
+        job.moves.sort_unstable_by_key(|m| (m.tree, m.key));
+        if job.idle {
+            let leaves = self.leaves_to_dirty(&job.moves)?;
+            if leaves * 2 * u64::from(NODE_BLOCKS) >= job.garbage {
+                left.extend(job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Costly))));
+                job.stage = Stage::Done;
+                return Ok(());
+            }
+        }
+        job.stage = Stage::Moves { at: 0 };
+        Ok(())
+    }
+
+    fn end_if_done(&self, cleaner: &mut Cleaner) {
+        if cleaner.job.as_ref().is_some_and(|j| matches!(j.stage, Stage::Done)) {
+            self.end_job(cleaner);
+        }
+    }
+
+    /// Lets the victims go.
+    fn end_job(&self, cleaner: &mut Cleaner) {
+        let Some(job) = cleaner.job.take() else { return };
+        let mut inner = self.lock();
+        for no in job.victims.keys() {
+            inner.segments().unpin(*no);
+            let used = inner.state.segments.get(*no).map_or(0, |s| s.used_blocks());
+            if used == 0 {
+                inner.cleaner_status.cleaned_segments += 1;
+            } else if job.unreadable.contains(no) {
+                cleaner.left.insert(*no, (used, Left::Stuck));
+            }
+        }
+        inner.cleaner_status.victims = 0;
+    }
+}
+
+/// Blocks that a segment full of relocated data loses to summaries and at its end:
+/// they are no garbage, or the cleaner would never come to rest.
+const fn unavoidable(segment_blocks: u32) -> u32 {
+    4 + segment_blocks / 64
+}
+
+/// A segment that could be cleaned.
+struct Candidate {
+    segment: SegmentNo,
+    kind: u8,
+    used: u32,
+}
+
+impl Inner {
+    /// Sealed segments of content with at least so much garbage, those first
+    /// that are most worth it.
+    fn candidates(
+        &self,
+        fs: &Fs,
+        garbage_min: u32,
+        left: &BTreeMap<SegmentNo, (u32, Left)>,
+        idle: bool,
+    ) -> Vec<Candidate> {
+        let blocks = fs.storage.segment_blocks;
+        let now = fs.clock.wall().0;
+        let mut under_way: BTreeSet<SegmentNo> = self.inflight.keys().map(|a| a.segment()).collect();
+        under_way.extend(self.writes.iter().map(|w| w.addr.segment()));
+        let mut found: Vec<(u128, Candidate)> = Vec::new();
+        for (segment, s) in self.state.segments.iter() {
+            let used = s.used_blocks();
+            if s.state != SegmentState::Sealed || s.chain_held || s.pins > 0 || used == 0 || used > blocks {
+                continue;
+            }
+            let skipped = left.get(&segment).is_some_and(|(_, why)| idle || *why == Left::Stuck);
+            let garbage = (blocks - used).saturating_sub(unavoidable(blocks));
+            if garbage < garbage_min.max(1) || skipped || under_way.contains(&segment) {
+                continue;
+            }
+            // A clock that jumped makes the order worse and nothing else.
+            let age = (now.saturating_sub(s.item.written_at.0) / 1_000_000_000).max(1) as u128;
+            let rank = age * u128::from(garbage) * 4096 / u128::from(used);
+            found.push((rank, Candidate { segment, kind: s.item.kind, used }));
+        }
+        found.sort_by_key(|(rank, c)| (std::cmp::Reverse(*rank), c.segment));
+        found.into_iter().map(|(_, c)| c).collect()
+    }
+}

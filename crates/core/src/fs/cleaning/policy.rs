@@ -1,0 +1,146 @@
+//! When the cleaner works, and how hard. A pure function of a picture of the volume.
+
+/// Quiet time after which the foreground counts as idle.
+pub(super) const QUIET_NANOS: u64 = 5_000_000_000;
+/// Blocks moved in a tick in idle time: 4 MiB.
+const IDLE_BLOCKS: u64 = 1024;
+/// Fewest and most blocks moved in a tick while others write.
+const BUSY_BLOCKS: (u64, u64) = (256, 8192);
+/// Room, in segments, below which the cleaner works hard, if that is no more than a quarter of the slack.
+const PRESSING_SEGMENTS: u64 = 4;
+
+/// What the policy looks at. Counts of segments unless said otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Picture {
+    /// What writers may take now, and what index checkpoints will add to it.
+    pub room: u64,
+    /// What room would be without garbage.
+    pub slack: u64,
+    /// Blocks that others wrote since the last tick.
+    pub written_blocks: u64,
+    /// Nanoseconds since others wrote.
+    pub quiet_nanos: u64,
+}
+
+/// Why the cleaner does nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// Not asked yet, or the volume is read-only.
+    #[default]
+    NotStarted,
+    /// Enough room is free.
+    EnoughRoom,
+    /// No segment holds enough garbage.
+    NothingToGain,
+    /// Too little room is left to copy into.
+    NoRoom,
+}
+
+impl Rest {
+    /// In words, for users.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::NotStarted => "it has not looked yet",
+            Self::EnoughRoom => "enough room is free",
+            Self::NothingToGain => "no segment holds enough garbage",
+            Self::NoRoom => "too little room is left to copy into",
+        }
+    }
+}
+
+/// How hard to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Not at all.
+    Rest,
+    /// In idle time: the batch must gain more than it costs the index.
+    Idle,
+    /// Keeping up with those who write.
+    Busy,
+    /// Room is short.
+    Pressing,
+}
+
+impl Pace {
+    /// Least garbage in a victim, as a divisor of the segment.
+    pub const fn garbage_divisor(self) -> u32 {
+        match self {
+            Self::Rest | Self::Idle => 2,
+            Self::Busy => 8,
+            Self::Pressing => 16,
+        }
+    }
+}
+
+/// How hard to work now.
+pub(super) const fn pace(p: &Picture) -> Pace {
+    let quiet = p.quiet_nanos >= QUIET_NANOS;
+    let quarter = p.slack.div_ceil(4);
+    let few = if quarter < PRESSING_SEGMENTS { quarter } else { PRESSING_SEGMENTS };
+    if p.room < few || p.room * 8 < p.slack {
+        Pace::Pressing
+    } else if p.room * 4 < p.slack && !quiet {
+        Pace::Busy
+    } else if p.room * 2 < p.slack && quiet {
+        Pace::Idle
+    } else {
+        Pace::Rest
+    }
+}
+
+/// Blocks to move in this tick, when victims hold `live` needed blocks and `garbage` others.
+pub(super) fn blocks(pace: Pace, p: &Picture, live: u64, garbage: u64) -> u64 {
+    let keeps_up = p.written_blocks.saturating_mul(live) / garbage.max(1);
+    let (least, most) = BUSY_BLOCKS;
+    match pace {
+        Pace::Rest => 0,
+        Pace::Idle => IDLE_BLOCKS,
+        Pace::Busy => keeps_up.clamp(least, most),
+        Pace::Pressing if p.quiet_nanos >= QUIET_NANOS => IDLE_BLOCKS * 2,
+        Pace::Pressing => keeps_up.saturating_mul(2).clamp(2 * least, most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn of(room: u64, quiet_seconds: u64) -> Pace {
+        pace(&Picture { room, slack: 160, written_blocks: 0, quiet_nanos: quiet_seconds * SECOND })
+    }
+
+    #[test]
+    fn the_table_of_the_decision_record() {
+        for (room, busy, quiet) in [
+            (0, Pace::Pressing, Pace::Pressing),
+            (3, Pace::Pressing, Pace::Pressing),
+            (19, Pace::Pressing, Pace::Pressing),
+            (20, Pace::Busy, Pace::Idle),
+            (39, Pace::Busy, Pace::Idle),
+            (40, Pace::Rest, Pace::Idle),
+            (79, Pace::Rest, Pace::Idle),
+            (80, Pace::Rest, Pace::Rest),
+            (160, Pace::Rest, Pace::Rest),
+        ] {
+            assert_eq!((of(room, 0), of(room, 5)), (busy, quiet), "{room} of 160 free");
+        }
+        // On small volumes a few segments are wanted, on full ones nothing can be.
+        let small = |room, slack| pace(&Picture { room, slack, ..Picture::default() });
+        assert_eq!([small(1, 8), small(2, 8), small(3, 8)], [Pace::Pressing, Pace::Rest, Pace::Rest]);
+        assert_eq!([small(0, 0), small(0, 1), small(1, 1)], [Pace::Rest, Pace::Pressing, Pace::Rest]);
+    }
+
+    #[test]
+    fn speed_follows_those_who_write() {
+        let p = |written_blocks| Picture { room: 30, slack: 160, written_blocks, quiet_nanos: 0 };
+        // Victims three quarters live: three blocks are copied for each that becomes free.
+        assert_eq!(blocks(Pace::Busy, &p(1000), 3, 1), 3000);
+        assert_eq!(blocks(Pace::Pressing, &p(1000), 3, 1), 6000);
+        assert_eq!(blocks(Pace::Busy, &p(0), 3, 1), 256);
+        assert_eq!(blocks(Pace::Busy, &p(1 << 40), 3, 0), 8192);
+        assert_eq!(blocks(Pace::Rest, &p(1000), 3, 1), 0);
+    }
+}

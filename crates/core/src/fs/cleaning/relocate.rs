@@ -1,0 +1,315 @@
+//! Copies extents to the data segment of what is cold, and logs where they are.
+//!
+//! Invariants
+//! 1. What is copied was verified; a Move is logged only while the item is
+//!    still what was copied, with its segment pinned since it was found.
+//! 2. A Move is logged after its copy has been written, and flushed where the
+//!    barrier mode flushes syncs.
+//! 3. A step opens at most one segment, and none below the floor.
+
+use super::super::{Fs, Inner};
+use super::{Job, Move, Stage};
+use crate::breaks::{Break, broken};
+use crate::{Error, Result};
+use nenrin_device::AlignedBuf;
+use nenrin_format::items::Extent;
+use nenrin_format::key::Key;
+use nenrin_format::records::Record;
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most blocks copied in one step: 4 MiB.
+const STEP_BLOCKS: u32 = 1024;
+/// Moves compared and logged under one hold of the lock.
+const MOVES_AT_ONCE: usize = 64;
+/// Most blocks of one device write.
+const WRITE_BLOCKS: usize = 512;
+/// Most blocks of one read, and the gap of unneeded blocks that is read over.
+const READ_BLOCKS: (u32, u32) = (256, 8);
+
+/// Extents with the verified bytes of their blocks.
+type Verified = Vec<(Move, AlignedBuf)>;
+
+/// An extent, the bytes of its blocks, and where they go.
+struct Copied {
+    what: Move,
+    bytes: AlignedBuf,
+    /// In order; more than one where a segment ended. Without the last when room did.
+    pieces: Vec<Extent>,
+}
+
+impl Copied {
+    /// Each piece with the blocks of the extent before it.
+    fn places(&self) -> impl Iterator<Item = (u32, &Extent)> {
+        let mut skip = 0;
+        self.pieces.iter().map(move |e| {
+            let before = skip;
+            skip += e.blocks;
+            (before, e)
+        })
+    }
+    fn bytes_of(&self, skip: u32, blocks: u32) -> &[u8] {
+        &self.bytes[skip as usize * BLOCK_BYTES..(skip + blocks) as usize * BLOCK_BYTES]
+    }
+}
+
+impl Fs {
+    /// Whether the index checkpoint that ends a round still fits after one more step.
+    pub(super) fn may_move(&self) -> Result<bool> {
+        let inner = self.lock_to_change()?;
+        Ok(inner.state.segments.free_count() > inner.floor_segments(self))
+    }
+
+    /// Moves the next extents of the job, up to `blocks` blocks; how many were
+    /// copied, or `None` when there is no room to go on.
+    pub(super) fn move_some(&self, job: &mut Job, blocks: u64) -> Result<Option<u64>> {
+        let Stage::Moves { at } = &mut job.stage else { return Ok(Some(0)) };
+        if *at >= job.moves.len() {
+            job.stage = Stage::Done;
+            return Ok(Some(0));
+        }
+        if !self.may_move()? {
+            return Ok(None);
+        }
+        let most = STEP_BLOCKS.min(self.storage.segment_blocks / 2).min(u32::try_from(blocks).unwrap_or(u32::MAX));
+        let mut total = 0;
+        let mut end = *at;
+        for m in &job.moves[*at..] {
+            if end > *at && total + m.extent.blocks > most {
+                break;
+            }
+            total += m.extent.blocks;
+            end += 1;
+        }
+        let step = &job.moves[*at..end];
+        let (copied, unread) = self.copy(step)?;
+        let moved = self.relocate(copied)?;
+        for segment in unread {
+            job.unreadable.insert(segment);
+        }
+        *at = end;
+        job.moved += moved;
+        Ok(Some(u64::from(total)))
+    }
+
+    /// The verified bytes of these extents, and the segments of those that cannot be had.
+    /// What is damaged stays where it is: scrubbing reports it.
+    fn copy(&self, moves: &[Move]) -> Result<(Verified, Vec<SegmentNo>)> {
+        let mut reads: Vec<(Addr, u32)> = moves.iter().map(|m| covered(&m.extent)).collect();
+        reads.sort_unstable();
+        let reads = joined(&reads);
+        let tickets = reads.iter().map(|(addr, n)| self.storage.submit_read(*addr, *n)).collect::<Result<Vec<_>>>()?;
+        let mut pieces: BTreeMap<Addr, AlignedBuf> = BTreeMap::new();
+        for ((addr, _), ticket) in reads.iter().zip(tickets) {
+            if let Ok(bytes) = ticket.wait() {
+                pieces.insert(*addr, bytes);
+            }
+        }
+        let (mut copied, mut unread) = (Vec::with_capacity(moves.len()), Vec::new());
+        for m in moves {
+            let (first, count) = covered(&m.extent);
+            let bytes = pieces.range(..=first).next_back().and_then(|(start, piece)| {
+                let from = (first.0 - start.0) as usize * BLOCK_BYTES;
+                piece.get(from..from + count as usize * BLOCK_BYTES)
+            });
+            match bytes.filter(|b| super::super::verify(&m.extent, b).is_ok()) {
+                Some(bytes) => {
+                    let from = m.extent.lead as usize * BLOCK_BYTES;
+                    let mut buf = AlignedBuf::unset(m.extent.blocks as usize * BLOCK_BYTES);
+                    let len = buf.len();
+                    buf.copy_from_slice(&bytes[from..from + len]);
+                    copied.push((m.clone(), buf));
+                }
+                None => unread.push(m.extent.addr.segment()),
+            }
+        }
+        Ok((copied, unread))
+    }
+
+    /// Writes copies to their new places, and logs the moves; how many blocks moved.
+    fn relocate(&self, copied: Verified) -> Result<u64> {
+        let mut pinned = Vec::new();
+        let placed = self.place(copied, &mut pinned);
+        let result = placed.and_then(|placed| {
+            self.write_copies(&placed).inspect_err(|e| self.lock().fail(&e.to_string()))?;
+            self.log_moves(&placed)
+        });
+        let mut inner = self.lock();
+        for segment in pinned {
+            inner.segments().unpin(segment);
+        }
+        result
+    }
+
+    /// Gives each copy a place; those that find none are left out.
+    fn place(&self, copied: Verified, pinned: &mut Vec<SegmentNo>) -> Result<Vec<Copied>> {
+        let mut placed = Vec::with_capacity(copied.len());
+        for chunk in in_chunks(copied) {
+            let mut inner = self.lock_to_change()?;
+            for (what, bytes) in chunk {
+                let pieces = inner.place_cold(self, &what, &bytes, pinned)?;
+                let blocks: u32 = pieces.iter().map(|e| e.blocks).sum();
+                let whole = blocks == what.extent.blocks;
+                placed.push(Copied { what, bytes, pieces });
+                if !whole {
+                    return Ok(placed);
+                }
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Writes copies, those next to each other at once, and waits.
+    fn write_copies(&self, placed: &[Copied]) -> Result<()> {
+        let pieces: Vec<(Addr, &[u8])> =
+            placed.iter().flat_map(|c| c.places().map(|(skip, e)| (e.addr, c.bytes_of(skip, e.blocks)))).collect();
+        let mut tickets = Vec::new();
+        let mut rest = &pieces[..];
+        while let Some((start, _)) = rest.first() {
+            let (mut run, mut blocks) = (0, 0);
+            for (addr, bytes) in rest {
+                let follows = *addr == start.add(blocks as u32);
+                let count = bytes.len() / BLOCK_BYTES;
+                if !follows || run > 0 && blocks + count > WRITE_BLOCKS {
+                    break;
+                }
+                blocks += count;
+                run += 1;
+            }
+            let mut buf = AlignedBuf::unset(blocks * BLOCK_BYTES);
+            let mut at = 0;
+            for (_, bytes) in &rest[..run] {
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                at += bytes.len();
+            }
+            tickets.push(self.storage.submit_write(*start, Arc::new(buf))?);
+            rest = &rest[run..];
+        }
+        let flush = !tickets.is_empty() && super::super::flushes(self.options.barrier);
+        for t in tickets {
+            t.wait()?;
+        }
+        if flush { self.flush_device() } else { Ok(()) }
+    }
+
+    fn log_moves(&self, placed: &[Copied]) -> Result<u64> {
+        let flushed = super::super::flushes(self.options.barrier);
+        let now = self.clock.monotonic_nanos();
+        let mut moved = 0;
+        for chunk in placed.chunks(MOVES_AT_ONCE) {
+            let mut inner = self.lock_to_change()?;
+            for c in chunk {
+                if !inner.still_holds(&c.what)? && !broken(Break::MoveBlind) {
+                    continue;
+                }
+                let Move { tree, key, extent } = &c.what;
+                for (skip, new) in c.places() {
+                    let key = Key { off: key.off + u64::from(skip), ..*key };
+                    let old = extent.addr.add(skip);
+                    inner.log(&Record::Move { tree: *tree, key, old, new: new.clone() }, now)?;
+                    moved += u64::from(new.blocks);
+                    if !flushed {
+                        inner.batch.moved_blocks += u64::from(new.blocks);
+                    }
+                }
+            }
+            drop(inner);
+        }
+        self.lock().counters.moved_blocks += moved;
+        Ok(moved)
+    }
+}
+
+impl Inner {
+    /// Whether the item is still what was found.
+    fn still_holds(&self, m: &Move) -> Result<bool> {
+        let current = match self.tree(m.tree) {
+            Some(tree) => tree.get(&self.state.cache, &m.key)?,
+            None => None,
+        };
+        Ok(current.and_then(|v| Extent::decode(&v).ok()).as_ref() == Some(&m.extent))
+    }
+
+    /// Places for a copy in the segment of what is cold; too few when room ends.
+    fn place_cold(&mut self, fs: &Fs, m: &Move, bytes: &[u8], pinned: &mut Vec<SegmentNo>) -> Result<Vec<Extent>> {
+        let e = &m.extent;
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        while done < e.blocks {
+            if self.cold.needs_segment(&fs.storage) && self.state.segments.free_count() <= self.floor_segments(fs) {
+                break;
+            }
+            let owner = (Ino(m.key.ino), m.key.fork, m.key.off + u64::from(done));
+            let (addr, blocks) = match self.allocate_cold(fs, owner, e.blocks - done) {
+                Ok(got) => got,
+                Err(Error::NoSpace) => break,
+                Err(e) => {
+                    self.fail(&e.to_string());
+                    return Err(e);
+                }
+            };
+            let piece = e.slice(done, blocks);
+            let part = &bytes[done as usize * BLOCK_BYTES..(done + blocks) as usize * BLOCK_BYTES];
+            let (granule_shift, crcs) = if piece.lead == 0 && piece.tail == 0 {
+                (piece.granule_shift, piece.crcs)
+            } else {
+                (0, part.chunks_exact(BLOCK_BYTES).map(nenrin_format::crc).collect())
+            };
+            self.cold.describe(addr, granule_shift, &crcs);
+            // Until a record names the copy nothing else keeps its segment.
+            if pinned.last() != Some(&addr.segment()) {
+                self.state.segments.pin(addr.segment());
+                pinned.push(addr.segment());
+            }
+            pieces.push(Extent { addr, blocks, granule_shift, lead: 0, tail: 0, crcs, ..e.clone() });
+            done += blocks;
+        }
+        Ok(pieces)
+    }
+}
+
+/// The blocks that the checksums of an extent cover.
+fn covered(e: &Extent) -> (Addr, u32) {
+    (Addr(e.addr.0.saturating_sub(u64::from(e.lead))), e.lead + e.blocks + e.tail)
+}
+
+/// Sorted places, those near each other as one read.
+fn joined(places: &[(Addr, u32)]) -> Vec<(Addr, u32)> {
+    let (most, gap) = READ_BLOCKS;
+    let mut out: Vec<(Addr, u32)> = Vec::new();
+    for (addr, blocks) in places {
+        if let Some((start, count)) = out.last_mut() {
+            let end = start.0 + u64::from(*count);
+            let both = (addr.0 + u64::from(*blocks)).max(end) - start.0;
+            if start.segment() == addr.segment() && addr.0 <= end + u64::from(gap) && both <= u64::from(most) {
+                *count = both as u32;
+                continue;
+            }
+        }
+        out.push((*addr, *blocks));
+    }
+    out
+}
+
+/// The items in groups of [`MOVES_AT_ONCE`].
+fn in_chunks<T>(items: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+    let mut items = items.into_iter().peekable();
+    std::iter::from_fn(move || {
+        items.peek()?;
+        Some(items.by_ref().take(MOVES_AT_ONCE).collect())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_near_each_other_are_read_at_once() {
+        let at = |block| Addr::new(SegmentNo(3), block);
+        let other = Addr::new(SegmentNo(4), 0);
+        let got = joined(&[(at(0), 4), (at(4), 4), (at(10), 1), (at(12), 250), (at(400), 2), (at(401), 1), (other, 1)]);
+        assert_eq!(got, vec![(at(0), 11), (at(12), 250), (at(400), 2), (other, 1)]);
+    }
+}

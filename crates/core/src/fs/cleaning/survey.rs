@@ -1,0 +1,259 @@
+//! Which extents lie in the victims: their summaries claim ranges of files, the
+//! trees say what is true of it.
+//!
+//! Invariants
+//! 1. A claim proves nothing; an extent counts when a tree says where it lies.
+//! 2. The live tree of a moment is looked at before the history trees of the
+//!    same moment, so that an item on its way from one to the other is found.
+
+use super::super::Fs;
+use super::{Job, Move, Stage, Victim};
+use crate::Result;
+use crate::index::{NodeCache, Tree};
+use crate::segments::KIND_DATA;
+use nenrin_format::items::Extent;
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::partial::{Header, PartialKind, Summary};
+use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::wire::Reader;
+use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// Blocks of a chain segment read at once. Partials of data are few and long: there it is one.
+const CHUNK_BLOCKS: u32 = 256;
+/// Claims looked up under one clone of the trees.
+const CLAIMS_AT_ONCE: usize = 128;
+/// Claims of one file this close to each other are looked up together.
+const GAP_BLOCKS: u64 = 8;
+/// Items of a tree looked at in one step of walking everything.
+const ITEMS_AT_ONCE: usize = 2048;
+
+/// File blocks whose content may lie in a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Claim {
+    pub ino: u64,
+    pub from: u64,
+    pub to: u64,
+}
+
+/// All trees that hold extents, as they are now: the live one first.
+struct Views {
+    trees: Vec<Tree>,
+    cache: std::sync::Arc<NodeCache>,
+    generation: nenrin_format::Generation,
+}
+
+impl Fs {
+    fn views(&self) -> Result<Views> {
+        let inner = self.lock_to_change()?;
+        let history = inner.state.history.iter().map(|t| t.tree.clone());
+        let trees = [inner.state.live.clone()].into_iter().chain(history).collect();
+        Ok(Views { trees, cache: inner.state.cache.clone(), generation: inner.generation() })
+    }
+
+    /// An error is none if the views were too old: index checkpoints may have
+    /// used the places of their nodes again.
+    fn unless_old<T>(&self, views: &Views, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(v) => Ok(Some(v)),
+            Err(_) if self.lock().generation() != views.generation => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads some summaries; then the stage of looking up begins.
+    pub(super) fn read_claims(&self, job: &mut Job) -> Result<()> {
+        let Stage::Summaries { victim, block } = &mut job.stage else { return Ok(()) };
+        let Some((segment, v)) = job.victims.iter().nth(*victim) else {
+            job.claims = merged(std::mem::take(&mut job.claims));
+            job.stage = Stage::Owners { claim: 0 };
+            return Ok(());
+        };
+        match self.claims_from(*segment, v.kind, *block, &mut job.claims) {
+            Some(next) => *block = next,
+            None => (*victim, *block) = (*victim + 1, 0),
+        }
+        Ok(())
+    }
+
+    /// Claims of the partials from `block` on, as far as one read shows them; where to go on.
+    fn claims_from(&self, segment: SegmentNo, kind: u8, block: u32, claims: &mut Vec<Claim>) -> Option<u32> {
+        let left = self.storage.segment_blocks.checked_sub(block).filter(|left| *left > 0)?;
+        let count = if kind == KIND_DATA { 1 } else { CHUNK_BLOCKS.min(left) };
+        let mut bytes = self.storage.read(Addr::new(segment, block), count).ok()?;
+        let mut at = 0;
+        loop {
+            let rest = bytes.get(at as usize * BLOCK_BYTES..).filter(|r| !r.is_empty());
+            let Some(rest) = rest else { return Some(block + at) };
+            let head = Header::peek(rest).ok().filter(|h| h.addr == Addr::new(segment, block + at))?;
+            let whole = rest.len() / BLOCK_BYTES;
+            if head.summary_blocks as usize > whole {
+                if at > 0 {
+                    return Some(block + at);
+                }
+                bytes = self.storage.read(Addr::new(segment, block), head.summary_blocks).ok()?;
+                continue;
+            }
+            let summary = Header::decode(rest).ok()?;
+            note_claims(&summary, claims);
+            at += head.total_blocks();
+        }
+    }
+
+    /// Looks some claims up; then what was found is compared with the counters.
+    pub(super) fn find_owners(&self, job: &mut Job) -> Result<()> {
+        let Stage::Owners { claim } = &mut job.stage else { return Ok(()) };
+        let end = (*claim + CLAIMS_AT_ONCE).min(job.claims.len());
+        let views = self.views()?;
+        let mut found = Vec::new();
+        let looked = job.claims[*claim..end].iter().try_for_each(|c| {
+            views.trees.iter().try_for_each(|t| owners(t, &views.cache, c, &job.victims, &mut found))
+        });
+        // Too old a view: the same claims again.
+        if self.unless_old(&views, looked)?.is_none() {
+            return Ok(());
+        }
+        *claim = end;
+        let done = end == job.claims.len();
+        job.add(found);
+        if done {
+            job.stage = Stage::Compare;
+        }
+        Ok(())
+    }
+
+    /// Walks some of all trees, for victims whose summaries did not tell everything.
+    pub(super) fn walk_trees(&self, job: &mut Job) -> Result<()> {
+        let Stage::Walk { tree, from } = &mut job.stage else { return Ok(()) };
+        let views = self.views()?;
+        let Some(t) = views.trees.get(*tree) else {
+            job.stage = Stage::Compare;
+            return Ok(());
+        };
+        let (mut found, mut seen, mut next) = (Vec::new(), 0, None);
+        let walked = t.scan(&views.cache, from, &super::last_key(), &mut |k, v| {
+            if seen == ITEMS_AT_ONCE {
+                next = Some(*k);
+                return ControlFlow::Break(());
+            }
+            seen += 1;
+            found.extend(extent_in(t, k, v, &job.victims));
+            ControlFlow::Continue(())
+        });
+        if self.unless_old(&views, walked)?.is_none() {
+            return Ok(());
+        }
+        match next {
+            Some(key) => *from = key,
+            None => (*tree, *from) = (*tree + 1, super::super::background::first_key()),
+        }
+        job.add(found);
+        Ok(())
+    }
+
+    /// Clean leaves that moving these extents will make dirty.
+    pub(super) fn leaves_to_dirty(&self, moves: &[Move]) -> Result<u64> {
+        let views = self.views()?;
+        let mut leaves = 0;
+        for tree in &views.trees {
+            let keys = moves.iter().filter(|m| m.tree == tree.id()).map(|m| &m.key);
+            let counted = tree.clean_leaves(&views.cache, keys);
+            leaves += self.unless_old(&views, counted)?.unwrap_or(0);
+        }
+        Ok(leaves)
+    }
+}
+
+/// What a summary says of the payload behind it.
+fn note_claims(summary: &Summary<'_>, claims: &mut Vec<Claim>) {
+    let mut claim = |ino: u64, from: u64, blocks: u32| {
+        claims.push(Claim { ino, from, to: from.saturating_add(u64::from(blocks)) });
+    };
+    match summary.header.kind {
+        PartialKind::Data => {
+            for run in &summary.map {
+                claim(run.ino.get(), run.off.get(), run.blocks.get());
+            }
+        }
+        PartialKind::Chain => {
+            let mut records = Reader::new(summary.records);
+            while !records.is_empty() {
+                let Ok(record) = Record::decode(&mut records) else { return };
+                let Record::Content { ino, ops, .. } = record else { continue };
+                for op in ops {
+                    match op {
+                        ContentOp::Extent(off, e) if !e.is_unwritten() && e.addr.is_payload() => {
+                            claim(ino.0, off, e.blocks);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        PartialKind::Index | PartialKind::Root => {}
+    }
+}
+
+/// The same claims in order, those that touch or nearly do as one.
+fn merged(mut claims: Vec<Claim>) -> Vec<Claim> {
+    claims.sort_unstable();
+    let mut out: Vec<Claim> = Vec::new();
+    for c in claims {
+        match out.last_mut() {
+            Some(last) if last.ino == c.ino && c.from <= last.to.saturating_add(GAP_BLOCKS) => {
+                last.to = last.to.max(c.to);
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// The extents of a tree that a claim may mean, in all forks of the file.
+fn owners(
+    tree: &Tree,
+    cache: &NodeCache,
+    claim: &Claim,
+    victims: &BTreeMap<SegmentNo, Victim>,
+    found: &mut Vec<Move>,
+) -> Result<()> {
+    let mut fork = Some(0);
+    while let Some(first) = fork {
+        let from = Key { ino: claim.ino, kind: Kind::Extent, fork: first, off: 0, death: 0 };
+        let Some((next, _)) = tree.next(cache, &from)? else { return Ok(()) };
+        if next.ino != claim.ino || next.kind != Kind::Extent {
+            return Ok(());
+        }
+        let from = Key { fork: next.fork, off: claim.from, ..from };
+        let to = Key { off: claim.to.saturating_sub(1), death: u64::MAX, ..from };
+        tree.scan(cache, &from, &to, &mut |k, v| {
+            found.extend(extent_in(tree, k, v, victims));
+            ControlFlow::Continue(())
+        })?;
+        fork = next.fork.checked_add(1);
+    }
+    Ok(())
+}
+
+/// The item as a move, if it is an extent in one of the victims.
+fn extent_in(tree: &Tree, key: &Key, value: &[u8], victims: &BTreeMap<SegmentNo, Victim>) -> Option<Move> {
+    if key.kind != Kind::Extent {
+        return None;
+    }
+    let extent = Extent::decode(value).ok()?;
+    let inside = !extent.is_unwritten() && victims.contains_key(&extent.addr.segment());
+    inside.then(|| Move { tree: tree.id(), key: *key, extent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_that_touch_become_one() {
+        let c = |ino, from, to| Claim { ino, from, to };
+        let got = merged(vec![c(2, 0, 4), c(1, 40, 50), c(1, 0, 4), c(1, 12, 20), c(1, 2, 3), c(1, 29, 30)]);
+        assert_eq!(got, vec![c(1, 0, 20), c(1, 29, 30), c(1, 40, 50), c(2, 0, 4)]);
+    }
+}
