@@ -121,36 +121,3 @@ fn refusals_cost_the_device_nothing() {
     let cost = fs.counters().index_checkpoints - before;
     assert!(cost <= 12, "{cost} index checkpoints for 100 refusals");
 }
-
-/// A small write needs the rest of its blocks in memory. Loading them takes
-/// room itself, which must not begin the search for room anew for ever.
-#[test]
-fn the_last_small_writes_end() {
-    let options = MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() };
-    let w = World::with(12 << 20, &options);
-    let fs = w.open();
-    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
-    let mut bytes = 0;
-    while refused_or_done(&fs, "fill", fs.write(ino, bytes, &[7; 64 << 10], 0)) {
-        bytes += 64 << 10;
-    }
-    fs.sync_all().unwrap();
-    let writer = fs.clone();
-    let writes = std::thread::spawn(move || {
-        let mut done = 0;
-        for round in 0..20 {
-            for block in 0..bytes / 4096 {
-                let answer = writer.write(ino, block * 4096 + 100 + round, &[1; 50], 0);
-                done += usize::from(refused_or_done(&writer, "small", answer));
-            }
-        }
-        done
-    });
-    // What never ends makes room without end.
-    while !writes.is_finished() {
-        let rounds = fs.counters().room_rounds;
-        assert!(rounds < 100_000, "{rounds} rounds of making room");
-        std::thread::yield_now();
-    }
-    assert!(writes.join().unwrap() > 0);
-}
