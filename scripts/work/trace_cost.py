@@ -74,6 +74,11 @@ def main():
             writes = report["operations"]["write"]["requests"]
             counted.append(writes)
             disagree += report["counters_agree"] is not True or writes < requests
+    # What a recording costs however little there is to record.
+    before = processor_seconds()
+    for _ in range(10):
+        run(record + ["true"])
+    start = (processor_seconds() - before) / 10
     slower = [100 * (1 - b / a) for a, b in zip(without.rates, recorded.rates)]
     median = statistics.median
     per = 1e6 / median(counted)
@@ -88,7 +93,10 @@ def main():
     line("  slower, pair by pair", slower, " %")
     print(f"{'  slower, median against median':48} {100 * (1 - median(recorded.rates) / median(without.rates)):17.2f} %")
     line("  processor time a request: the load, us", [p * per for p in without.processor])
-    line("  processor time a request: recording, us", [(b - a) * per for a, b in zip(without.processor, recorded.processor)])
+    extra = [(b - a - start) * per for a, b in zip(without.processor, recorded.processor)]
+    line("  processor time a request: recording, us", extra)
+    share = 100 * median(extra) / (median(without.processor) * per)
+    print(f"  recording in per cent of the load's processor time: {share:.1f}; beginning and ending one: {start * 1e3:.0f} ms")
     print(f"  {lost} events lost; counts differ from the device's own in {disagree} of {pairs} runs")
 
 
