@@ -102,6 +102,10 @@ impl Segments {
     pub fn promotable_count(&self) -> u64 {
         self.pending.iter().filter(|i| self.all[**i as usize].pins == 0).count() as u64
     }
+    /// Segments whose items in the space tree are to be written.
+    pub fn changed_count(&self) -> u64 {
+        self.changed.len() as u64
+    }
     /// One segment.
     pub fn get(&self, segment: SegmentNo) -> Option<&SegmentUse> {
         self.all.get(segment.0 as usize)

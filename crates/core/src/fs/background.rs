@@ -132,7 +132,8 @@ impl Fs {
             let mut inner = self.room_to_let_go()?;
             let work = inner.state.pending_reaps(Kind::Reap, 1)?;
             let Some((key, _)) = work.first() else { return Ok(()) };
-            let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max: REAP_ITEMS };
+            let max = inner.items_to_let_go(self, REAP_ITEMS);
+            let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
             inner.log(&record, self.clock.monotonic_nanos())?;
         }
         Ok(())
@@ -178,6 +179,7 @@ impl Fs {
 
     /// Sweeps some items of a tree by a record; where to go on.
     pub(super) fn sweep_step(&self, inner: &mut Inner, tree: TreeId, from: Key, max: u32) -> Result<Option<Key>> {
+        let max = inner.items_to_let_go(self, max);
         let go_on = inner.sweep_end(tree, &from, max)?;
         inner.log(&Record::Sweep { tree, from, max }, self.clock.monotonic_nanos())?;
         Ok(go_on)

@@ -136,6 +136,8 @@ struct Inner {
     checkpointing: bool,
     /// A thread makes room, and others wait for it.
     making_room: bool,
+    /// How things stood when no more room could be made, and when (monotonic).
+    exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
     /// Threads in [`Fs::wait_idle`].
@@ -217,6 +219,7 @@ impl Fs {
             successors: 0,
             checkpointing: false,
             making_room: false,
+            exhausted: None,
             frozen_nodes: 0,
             idle_waiters: 0,
             durable_seq,

@@ -5,9 +5,13 @@
 //!    what was accepted can always be written.
 //! 2. The reserve holds the chain and two index checkpoints; removing things
 //!    may use it.
+//! 3. Who stops where, from the first to the last: content at the reserve,
+//!    removing at [`Inner::removal_segments`], letting the past go, cleaning and
+//!    tidying at the floor. So what makes room has room when nothing else has.
 
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
+use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
 use nenrin_format::items::Checkpoint;
@@ -15,13 +19,26 @@ use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, NODE_BLOCKS};
 use std::sync::MutexGuard;
 
-/// Segments that an index checkpoint with hardly anything to write may take.
-const SMALL_CHECKPOINT_SEGMENTS: u64 = 4;
+/// Nodes' worth of blocks that an index checkpoint writes beyond dirty nodes:
+/// paths in the space tree, headers, the root.
+const CHECKPOINT_NODES: u64 = 6;
+/// Most blocks that a page of content takes of what is free: itself, summaries, two copies of a leaf.
+pub(super) const PAGE_ROOM_BLOCKS: u64 = 2 + 2 * NODE_BLOCKS as u64;
+/// Segments for the chain around an index checkpoint.
+const CHAIN_SEGMENTS: u64 = 2;
+/// Segments above the floor at which removing stops: room to empty index segments in.
+const TIDY_SEGMENTS: u64 = 4;
+/// A node may make so many more dirty: those above it.
+const NODES_ABOVE: u64 = 2;
 /// Blocks that removing one thing may take until the next index checkpoint: a
 /// page, and two copies of three leaves.
 const REMOVAL_BLOCKS: u64 = 1 + 2 * 3 * NODE_BLOCKS as u64;
 /// Room for writers, in segments, below which pending segments are made free.
 const PROMOTE_SEGMENTS: u64 = 2;
+/// How long it is believed that nothing makes room, while nothing changes.
+const EXHAUSTED_NANOS: u64 = 1_000_000_000;
+/// Items that share a leaf when they are next to each other: large ones in leaves hardly filled.
+const ITEMS_IN_LEAF_MIN: u64 = 8;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
 /// Rounds of making room before giving up.
@@ -38,6 +55,15 @@ pub(super) enum Room {
     Removal,
 }
 
+/// What decides whether room can be made, as far as it is known without looking.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct PictureOfRoom {
+    segments: [u64; 3],
+    needed: [u64; 3],
+    waiting: [u64; 3],
+    kept: [u64; 2],
+}
+
 impl Inner {
     pub(super) fn dirty_nodes(&self) -> u64 {
         let history: usize = self.state.history.iter().map(|t: &HistoryTree| t.tree.dirty_nodes()).sum();
@@ -47,15 +73,47 @@ impl Inner {
     /// Segments that an index checkpoint may take now, with the chain around it,
     /// and what the one under way may still take.
     pub(super) fn checkpoint_segments(&self, fs: &Fs) -> u64 {
-        let per_segment = u64::from(fs.storage.segment_blocks.saturating_sub(2) / NODE_BLOCKS).max(1);
-        2 * ((self.dirty_nodes() + self.frozen_nodes + 6).div_ceil(per_segment) + 1) + 2
+        self.segments_for(fs, self.dirty_nodes() + self.frozen_nodes + self.nodes_around()) + CHAIN_SEGMENTS
+    }
+
+    /// What an index checkpoint writes beyond dirty nodes, in nodes.
+    fn nodes_around(&self) -> u64 {
+        let root = u64::from(self.superblock.root_blocks / NODE_BLOCKS);
+        CHECKPOINT_NODES + root + self.state.segments.changed_count().min(self.state.space.nodes())
+    }
+
+    /// Segments that two copies of so many nodes take, when the open index segments have been filled.
+    fn segments_for(&self, fs: &Fs, nodes: u64) -> u64 {
+        let blocks = fs.storage.segment_blocks;
+        let per_segment = IndexLog::nodes_in_segment(blocks);
+        self.index.iter().map(|log| nodes.saturating_sub(log.nodes_that_fit(blocks)).div_ceil(per_segment)).sum()
+    }
+
+    /// Nodes that may become dirty by cleaning or by letting go before an index
+    /// checkpoint has to come.
+    pub(super) fn nodes_to_spare(&self, fs: &Fs) -> u64 {
+        let spare = self.state.segments.free_count().saturating_sub(self.floor_segments(fs));
+        spare / 2 * IndexLog::nodes_in_segment(fs.storage.segment_blocks) / (1 + NODES_ABOVE)
     }
 
     /// Segments without which the volume could not go on: for an index
     /// checkpoint now, for the small one after it that makes freed segments
     /// usable, and for the chain. Removing and cleaning stop here.
     pub(super) fn floor_segments(&self, fs: &Fs) -> u64 {
-        self.checkpoint_segments(fs) + SMALL_CHECKPOINT_SEGMENTS + 2
+        let nodes = self.dirty_nodes() + self.frozen_nodes + 2 * self.nodes_around();
+        self.segments_for(fs, nodes) + CHAIN_SEGMENTS
+    }
+
+    /// Items of the past, next to each other, that one record may let go of: what
+    /// that makes dirty must fit.
+    pub(super) fn items_to_let_go(&self, fs: &Fs, most: u32) -> u32 {
+        let items = self.nodes_to_spare(fs).saturating_mul(ITEMS_IN_LEAF_MIN);
+        u32::try_from(items).unwrap_or(most).clamp(ITEMS_IN_LEAF_MIN as u32, most)
+    }
+
+    /// Segments at which removing stops.
+    fn removal_segments(&self, fs: &Fs) -> u64 {
+        self.floor_segments(fs) + TIDY_SEGMENTS
     }
 
     /// Segments kept back from content: the floor, what the chain may take
@@ -63,7 +121,7 @@ impl Inner {
     pub(super) fn reserve_segments(&self, fs: &Fs) -> u64 {
         let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
         let chain = fs.window_bytes_max().saturating_sub(self.window_bytes).div_ceil(segment_bytes);
-        self.floor_segments(fs) + chain + self.checkpoint_segments(fs) / 2 + 2
+        self.removal_segments(fs) + chain + self.checkpoint_segments(fs) / 2 + 2
     }
 
     /// Blocks that can be accepted without making room.
@@ -80,25 +138,48 @@ impl Inner {
 
     /// Whether there is this room without making any.
     pub(super) fn has_room(&self, fs: &Fs, room: Room) -> bool {
-        match room {
-            Room::Content(blocks) => self.free_blocks(fs, self.reserve_segments(fs)) >= blocks + blocks / 16 + 2,
-            Room::Removal => self.free_blocks(fs, self.floor_segments(fs)) >= REMOVAL_BLOCKS,
-        }
+        self.has_room_beyond(fs, room, 0)
     }
 
-    /// Whether the caller may go on when no more room could be made: removing
-    /// goes as far as an index checkpoint still fits, since it makes room itself,
-    /// unless a snapshot keeps all that is removed.
-    pub(super) fn may_go_on(&self, fs: &Fs, room: Room) -> bool {
+    /// Whether there is this room and `extra` blocks besides, without making any.
+    fn has_room_beyond(&self, fs: &Fs, room: Room, extra: u64) -> bool {
         match room {
-            Room::Content(_) => self.has_room(fs, room),
-            Room::Removal => self.free_blocks(fs, self.checkpoint_segments(fs) + 2) >= REMOVAL_BLOCKS,
+            Room::Content(blocks) => {
+                self.free_blocks(fs, self.reserve_segments(fs)) >= blocks + blocks / 16 + 2 + extra
+            }
+            Room::Removal => self.free_blocks(fs, self.removal_segments(fs)) >= REMOVAL_BLOCKS + extra,
         }
     }
 
     /// Segments that writers may take before room must be made.
     pub(super) fn room_segments(&self, fs: &Fs) -> u64 {
         self.free_blocks(fs, self.reserve_segments(fs)) / u64::from(fs.storage.segment_blocks)
+    }
+
+    /// Blocks that are free or will be, open index segments included.
+    fn room_in_all(&self, fs: &Fs) -> u64 {
+        let blocks = fs.storage.segment_blocks;
+        let open: u64 = self.index.iter().map(|log| log.nodes_that_fit(blocks) * u64::from(NODE_BLOCKS)).sum();
+        (self.state.segments.free_count() + self.state.segments.pending_count()) * u64::from(blocks) + open
+    }
+
+    fn picture_of_room(&self) -> PictureOfRoom {
+        let s = &self.state;
+        let history: u64 = s.history.iter().map(|t| t.tree.nodes()).sum();
+        PictureOfRoom {
+            segments: [s.segments.free_count(), s.segments.pending_count(), s.segments.promotable_count()],
+            needed: [s.live_blocks, s.history_blocks, s.live.nodes() + s.space.nodes() + history],
+            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64],
+            kept: [s.kept.len() as u64, s.kept.values().filter(|c| c.is_named()).count() as u64],
+        }
+    }
+
+    /// Whether everything was tried a moment ago, and nothing has changed since:
+    /// who is refused again and again costs the device nothing.
+    fn is_exhausted(&self, now: u64) -> bool {
+        self.exhausted
+            .as_ref()
+            .is_some_and(|(then, at)| now.saturating_sub(*at) < EXHAUSTED_NANOS && *then == self.picture_of_room())
     }
 
     /// What [`Inner::room_segments`] would be if there were no garbage.
@@ -166,14 +247,20 @@ impl Fs {
 
     /// The lock, with this room.
     pub(super) fn room(&self, room: Room) -> Result<MutexGuard<'_, Inner>> {
-        let inner = self.make_room_until(&|inner| inner.has_room(self, room))?;
-        if inner.may_go_on(self, room) || broken(Break::NoReserve) { Ok(inner) } else { Err(Error::NoSpace) }
+        self.room_beyond(room, 0)
+    }
+
+    /// The lock, with this room and `extra` blocks besides.
+    pub(super) fn room_beyond(&self, room: Room, extra: u64) -> Result<MutexGuard<'_, Inner>> {
+        let enough = |inner: &Inner| inner.has_room_beyond(self, room, extra);
+        let inner = self.make_room_until(&enough)?;
+        if enough(&inner) || broken(Break::NoReserve) { Ok(inner) } else { Err(Error::NoSpace) }
     }
 
     /// The lock, to let something of the past go, which is never refused: it is
     /// the way out of a full volume.
     pub(super) fn room_to_let_go(&self) -> Result<MutexGuard<'_, Inner>> {
-        self.make_room_until(&|inner| inner.state.segments.free_count() > inner.floor_segments(self))
+        self.make_room_until(&|inner| inner.nodes_to_spare(self) > 0)
     }
 
     /// Makes room until there is enough, or until nothing helps any more.
@@ -188,10 +275,15 @@ impl Fs {
                 drop(self.wait_idle(inner));
                 continue;
             }
-            let room = inner.state.segments.free_count() + inner.state.segments.pending_count();
+            let room = inner.room_in_all(self);
             idle = if room > best { 0 } else { idle + 1 };
             best = best.max(room);
-            if enough(&inner) || idle > IDLE_ROUNDS_MAX || round > ROUNDS_MAX {
+            let now = self.clock.monotonic_nanos();
+            if enough(&inner) || round > ROUNDS_MAX || round == 0 && inner.is_exhausted(now) {
+                return Ok(inner);
+            }
+            if idle > IDLE_ROUNDS_MAX {
+                inner.exhausted = Some((inner.picture_of_room(), now));
                 return Ok(inner);
             }
             inner.making_room = true;
@@ -250,6 +342,16 @@ impl Fs {
             let mut from = Some(super::background::first_key());
             while let Some(key) = from {
                 let mut inner = self.lock_to_change()?;
+                if inner.nodes_to_spare(self) == 0 {
+                    drop(inner);
+                    self.sync_received(false)?;
+                    self.index_checkpoint(false)?;
+                    self.index_checkpoint(false)?;
+                    inner = self.lock_to_change()?;
+                    if inner.nodes_to_spare(self) == 0 {
+                        return Ok(());
+                    }
+                }
                 from = self.sweep_step(&mut inner, tree, key, SWEEP_ITEMS)?;
             }
         }

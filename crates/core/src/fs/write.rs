@@ -1,7 +1,7 @@
 //! Writing content: into pages, and from there behind the caller's back.
 
 use super::behind::Prepared;
-use super::space::Room;
+use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, zero_page};
@@ -130,15 +130,23 @@ impl Fs {
         ino: Ino,
         edges: &dyn Fn(u64) -> Vec<u64>,
     ) -> Result<MutexGuard<'_, Inner>> {
+        let mut extra = 0;
         loop {
-            let mut inner = self.room(room)?;
+            let mut inner = self.room_beyond(room, extra)?;
             let size = inner.content_mut(self, ino)?.size;
             let blocks = edges(size);
-            if blocks.iter().all(|b| inner.has_page(ino, *b)) {
+            let missing = blocks.iter().filter(|b| !inner.has_page(ino, **b)).count() as u64;
+            if missing == 0 {
                 return Ok(inner);
             }
+            // Pages that are loaded take room, too: were it not asked for, they would
+            // take away again and again what was found.
+            if missing * PAGE_ROOM_BLOCKS > extra {
+                extra = missing * PAGE_ROOM_BLOCKS;
+                continue;
+            }
             inner = self.load_pages(inner, ino, &blocks)?;
-            if inner.may_go_on(self, room) && inner.content_mut(self, ino)?.size == size {
+            if inner.has_room(self, room) && inner.content_mut(self, ino)?.size == size {
                 return Ok(inner);
             }
         }

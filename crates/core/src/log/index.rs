@@ -46,6 +46,18 @@ impl IndexLog {
         let header = u32::from(self.map.is_empty());
         self.segment.is_some() && self.block + header + blocks <= segment_blocks
     }
+    /// Nodes that still fit the segment.
+    pub fn nodes_that_fit(&self, segment_blocks: u32) -> u64 {
+        let header = u32::from(self.map.is_empty());
+        let left = segment_blocks.saturating_sub(self.block + header);
+        if self.segment.is_some() { u64::from(left / NODE_BLOCKS) } else { 0 }
+    }
+    /// Nodes that fit a fresh segment.
+    pub fn nodes_in_segment(segment_blocks: u32) -> u64 {
+        // Each partial has a header.
+        let headers = 1 + segment_blocks / (NODES_MAX as u32 * NODE_BLOCKS);
+        u64::from(segment_blocks.saturating_sub(headers) / NODE_BLOCKS).max(1)
+    }
     /// Whether the current partial should be written before more is added.
     pub fn is_full(&self) -> bool {
         self.map.len() >= NODES_MAX

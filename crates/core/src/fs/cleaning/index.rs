@@ -21,9 +21,13 @@ impl Fs {
         let victims = self.lock_to_change()?.sparse_index_segments(self);
         let mut touched = 0;
         for segment in victims {
-            if !self.may_move()? {
+            let inner = self.lock_to_change()?;
+            let nodes = inner.state.segments.get(segment).map_or(0, |s| u64::from(s.nodes));
+            // The first one always fits above the floor, or nothing would ever come of it.
+            if nodes > inner.nodes_to_spare(self) && touched > 0 || inner.nodes_to_spare(self) == 0 {
                 break;
             }
+            drop(inner);
             touched += self.touch_nodes(segment)?;
         }
         Ok(touched)
@@ -73,10 +77,10 @@ impl Fs {
         }
         sparse.sort_unstable();
         let segment_bytes = blocks as usize * BLOCK_BYTES;
-        for (_, segment) in sparse.into_iter().take((TIDY_BYTES / segment_bytes).max(2)) {
+        for (nodes, segment) in sparse.into_iter().take((TIDY_BYTES / segment_bytes).max(2)) {
             let inner = self.lock_to_change()?;
             // The checkpoint that follows must still fit.
-            if inner.state.segments.free_count() <= inner.checkpoint_segments(self) {
+            if inner.nodes_to_spare(self) < u64::from(nodes) {
                 break;
             }
             drop(inner);
@@ -110,7 +114,7 @@ impl Fs {
 }
 
 impl Inner {
-    /// Index segments less than half full, the emptiest first, as many as fit the room there is.
+    /// Index segments less than three quarters full, the emptiest first.
     fn sparse_index_segments(&self, fs: &Fs) -> Vec<SegmentNo> {
         let blocks = fs.storage.segment_blocks;
         let mut found: Vec<(u32, SegmentNo)> = self
@@ -118,16 +122,10 @@ impl Inner {
             .segments
             .iter()
             .filter(|(_, s)| s.state == SegmentState::Sealed && !s.chain_held && s.pins == 0)
-            .filter(|(_, s)| s.item.kind == KIND_INDEX && s.used_blocks() == 0 && s.node_blocks() < blocks / 2)
+            .filter(|(_, s)| s.item.kind == KIND_INDEX && s.used_blocks() == 0 && s.node_blocks() < blocks / 4 * 3)
             .map(|(no, s)| (s.node_blocks(), no))
             .collect();
         found.sort_unstable();
-        let room = self.state.segments.free_count().saturating_sub(self.floor_segments(fs)).max(1) * u64::from(blocks);
-        let mut total = 0;
-        let fits = |(used, _): &(u32, SegmentNo)| {
-            total += u64::from(*used);
-            total <= room
-        };
-        found.into_iter().take(VICTIMS_MAX).take_while(fits).map(|(_, no)| no).collect()
+        found.into_iter().take(VICTIMS_MAX).map(|(_, no)| no).collect()
     }
 }

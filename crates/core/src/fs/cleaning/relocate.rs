@@ -55,10 +55,22 @@ impl Copied {
 }
 
 impl Fs {
+    /// Extents that may be moved before an index checkpoint, which must still
+    /// fit then: each may make a leaf dirty.
+    fn moves_to_spare(&self) -> Result<u64> {
+        let inner = self.lock_to_change()?;
+        // A step may take a segment for the copies.
+        let segment = u64::from(inner.cold.needs_segment(&self.storage));
+        Ok(if inner.state.segments.free_count() > inner.floor_segments(self) + segment {
+            inner.nodes_to_spare(self)
+        } else {
+            0
+        })
+    }
+
     /// Whether the index checkpoint that ends a round still fits after one more step.
     pub(super) fn may_move(&self) -> Result<bool> {
-        let inner = self.lock_to_change()?;
-        Ok(inner.state.segments.free_count() > inner.floor_segments(self))
+        Ok(self.moves_to_spare()? > 0)
     }
 
     /// Moves the next extents of the job, up to `blocks` blocks; how many were
@@ -69,14 +81,15 @@ impl Fs {
             job.stage = Stage::Done;
             return Ok(Some(0));
         }
-        if !self.may_move()? {
+        let moves = self.moves_to_spare()?;
+        if moves == 0 {
             return Ok(None);
         }
         let most = STEP_BLOCKS.min(self.storage.segment_blocks / 2).min(u32::try_from(blocks).unwrap_or(u32::MAX));
         let mut total = 0;
         let mut end = *at;
         for m in &job.moves[*at..] {
-            if end > *at && total + m.extent.blocks > most {
+            if end > *at && total + m.extent.blocks > most || (end - *at) as u64 >= moves {
                 break;
             }
             total += m.extent.blocks;
