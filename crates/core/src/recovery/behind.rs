@@ -9,7 +9,7 @@
 use super::walk::{Found, Outcome, Walk};
 use crate::Result;
 use nenrin_format::partial::{LOGICAL_BEGIN, LOGICAL_END};
-use nenrin_format::{Addr, Epoch, SegmentNo, Seq};
+use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
 use std::collections::BTreeMap;
 
 /// Partials in sequence, each linked to the one before.
@@ -62,7 +62,8 @@ impl Walk<'_> {
                 block += self.blocks_of_other(addr)?.unwrap_or(1);
                 let Some((header, crc, records)) = self.partial(addr)? else { continue };
                 block = addr.block() + header.total_blocks().max(1);
-                if header.seq > seq && header.epoch >= epoch {
+                let possible = header.seq.0 < COUNTER_MAX && header.epoch.0 < COUNTER_MAX;
+                if possible && header.seq > seq && header.epoch >= epoch {
                     let segment = self.storage.segment_ref(segment);
                     out.push(self.found(header, crc, records, segment)?);
                 }

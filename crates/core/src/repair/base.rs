@@ -29,12 +29,12 @@ use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::{Superblock, device_blocks, segments_on};
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS, SegmentNo, Time};
+use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Memory for index nodes while repairing.
-const CACHE_BYTES: usize = 64 << 20;
+pub(super) const CACHE_BYTES: usize = 64 << 20;
 
 /// What is known before anything is mended.
 pub(super) struct Base {
@@ -260,6 +260,8 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     let segment_items = load_space(&mut state)?;
     let mut chain = chain_of(&superblock);
     let mut unproven = BTreeSet::new();
+    // Records that change shared extents need them.
+    losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
     roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
     let gap_from = log.damage.is_some().then_some(state.next_ino);
     let mut before = log.accepted.last().map(|f| f.header.written_at);
@@ -298,7 +300,9 @@ fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: 
 fn pass_gap(state: &mut State, island: &Island, unproven: &mut BTreeSet<u64>, losses: &mut Losses) -> Result<()> {
     let mut told: BTreeSet<u64> = BTreeSet::new();
     let mut made: BTreeSet<u64> = BTreeSet::new();
-    if let Some(open) = island.first().map(|f| f.header.open_cno).filter(|open| *open > state.open_cno) {
+    if let Some(open) =
+        island.first().map(|f| f.header.open_cno).filter(|open| *open > state.open_cno && open.0 < COUNTER_MAX)
+    {
         let text = format!("checkpoints {} to {} were in the gap", state.open_cno, open.0 - 1);
         losses.add(LossKind::CheckpointsLost, About::Volume, text);
         state.open_cno = open;

@@ -71,6 +71,7 @@ kinds! {
     906 OrphansListed "orphans-listed" "What has no name and is not in use is listed for removal.";
     907 OlderRoot "older-root" "The newest root is damaged; the log behind an older one holds everything since.";
     908 RolledForward "rolled-forward" "Partial segments of the log are taken into the index.";
+    909 SharingRestored "sharing-restored" "Who shares which blocks is counted anew from the files themselves.";
 }
 
 /// What a loss is about.

@@ -18,6 +18,8 @@ mod losses;
 mod mender;
 mod names;
 mod past;
+#[cfg(test)]
+mod shared_tests;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -191,6 +193,7 @@ fn plan(
     mender.past()?;
     mender.space_items()?;
     mender.owners()?;
+    mender.sharing()?;
     mender.recount(superblock.generation.next())?;
     let Mender { mut state, losses, .. } = mender;
     let root_pins = pin_roots(&mut state.segments, found, &superblock);

@@ -26,6 +26,8 @@ impl Mender {
 
     /// The list of checkpoints agrees with the space tree and with itself.
     fn checkpoints(&mut self) -> Result<()> {
+        // A number that no root can state is none; its item goes with the space tree's.
+        self.state.kept.retain(|cno, _| (1..COUNTER_MAX).contains(&cno.0));
         let newest = self.state.kept.keys().next_back().copied().unwrap_or(Cno(0));
         self.state.last_cno = self.state.last_cno.max(newest);
         self.state.open_cno = self.state.open_cno.max(self.state.last_cno.next());
@@ -34,9 +36,6 @@ impl Mender {
         let mut right: Vec<(Cno, Checkpoint)> = Vec::new();
         for (cno, c) in &self.state.kept {
             let mut c = c.clone();
-            if cno.0 == 0 {
-                continue;
-            }
             if c.is_named() == c.name.is_empty() || c.is_named() && names.contains(&c.name) {
                 c.flags &= !CHECKPOINT_NAMED;
                 c.name.clear();

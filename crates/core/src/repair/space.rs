@@ -4,7 +4,7 @@
 //! 1. Nothing that is counted is believed.
 //! 2. A segment that any usable root may need and the repaired state does not is
 //!    pending, not free, until the roots of before are overwritten.
-//! 3. Memory: one bit for each block of the volume, and two counters for each segment.
+//! 3. Memory: two bits for each block of the volume, and two counters for each segment.
 
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
@@ -27,16 +27,17 @@ use std::collections::BTreeMap;
 /// Segments that the chain takes when an epoch begins: its own and the next.
 const CHAIN_SEGMENTS: u64 = 2;
 
-/// Which blocks have an owner.
+/// Which blocks have an owner, and which of them one that does not share.
 pub(super) struct Owners {
     segment_blocks: u64,
     bits: Vec<u64>,
+    alone: Vec<u64>,
 }
 
 impl Owners {
     pub fn new(segments: u64, segment_blocks: u32) -> Self {
         let words = (segments * u64::from(segment_blocks)).div_ceil(64) as usize;
-        Self { segment_blocks: u64::from(segment_blocks), bits: vec![0; words] }
+        Self { segment_blocks: u64::from(segment_blocks), bits: vec![0; words], alone: vec![0; words] }
     }
     fn place(&self, addr: Addr) -> (usize, u64) {
         let i = addr.segment().0 * self.segment_blocks + u64::from(addr.block());
@@ -47,17 +48,24 @@ impl Owners {
         let (word, bit) = self.place(addr);
         self.bits.get(word).is_none_or(|w| w & bit != 0)
     }
-    /// Takes blocks into possession, unless one of them has an owner who does
-    /// not share. Returns how many had none before.
+    fn is_alone(&self, addr: Addr) -> bool {
+        let (word, bit) = self.place(addr);
+        self.alone.get(word).is_none_or(|w| w & bit != 0)
+    }
+    /// Takes blocks into possession, unless one of them has an owner already
+    /// and the two do not both share. Returns how many had none before.
     pub fn claim(&mut self, e: &Extent) -> Option<u32> {
+        let shares = e.flags & EXTENT_SHARED != 0;
         let fresh = (0..e.blocks).filter(|i| !self.has(e.addr.add(*i))).count() as u32;
-        if fresh < e.blocks && e.flags & EXTENT_SHARED == 0 {
+        if fresh < e.blocks && (!shares || (0..e.blocks).any(|i| self.is_alone(e.addr.add(i)))) {
             return None;
         }
         for i in 0..e.blocks {
             let (word, bit) = self.place(e.addr.add(i));
-            if let Some(w) = self.bits.get_mut(word) {
-                *w |= bit;
+            for bits in [&mut self.bits, &mut self.alone].into_iter().take(if shares { 1 } else { 2 }) {
+                if let Some(w) = bits.get_mut(word) {
+                    *w |= bit;
+                }
             }
         }
         Some(fresh)
@@ -147,6 +155,13 @@ impl Mender {
             }
         }
         Ok(owners)
+    }
+
+    /// Extents that say they are shared have a back reference, and nothing else has one.
+    pub(super) fn sharing(&mut self) -> Result<()> {
+        let mended = self.state.mend_backrefs()?;
+        self.losses.mended(MendKind::SharingRestored, mended);
+        Ok(())
     }
 
     /// Counts everything. `generation`: the next to be written.
@@ -318,6 +333,11 @@ pub(super) fn room(state: &mut State, segment_blocks: u32) -> Result<(u64, u64)>
         sealed: false,
     };
     root.trees.resize(state.history.len() + 2, any);
+    if Root::decode(&root.encode()).is_err() {
+        return Err(Error::Open(
+            "a counter is beyond what a root can state, which this version cannot repair; nothing was changed".into(),
+        ));
+    }
     let root_blocks = |root: &Root| summary_blocks(root.encode().len(), 0);
     // The root names the segments that are filled now, too.
     let first = packed(&writes, root_blocks(&root), segment_blocks);

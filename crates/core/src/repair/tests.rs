@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
-struct TestClock(AtomicU64);
+pub(super) struct TestClock(AtomicU64);
 
 impl Clock for TestClock {
     fn wall(&self) -> Time {
@@ -30,16 +30,16 @@ impl Clock for TestClock {
     }
 }
 
-fn clock() -> Arc<dyn Clock> {
+pub(super) fn clock() -> Arc<dyn Clock> {
     Arc::new(TestClock::default())
 }
 
-fn new(mode: u32) -> NewInode<'static> {
+pub(super) fn new(mode: u32) -> NewInode<'static> {
     NewInode { mode, uid: 7, gid: 8, rdev: 0, target: b"" }
 }
 
 /// The bytes of a volume with some of everything, in several leaves.
-fn volume(files: u64, clean: bool) -> Vec<u8> {
+pub(super) fn volume(files: u64, clean: bool) -> Vec<u8> {
     let device: Arc<MemDevice> = Arc::new(MemDevice::new(48 << 20));
     let shared: Arc<dyn BlockDevice> = device.clone();
     mkfs(&shared, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
@@ -104,13 +104,13 @@ fn volume(files: u64, clean: bool) -> Vec<u8> {
     device.snapshot()
 }
 
-fn device(bytes: &[u8]) -> Arc<dyn BlockDevice> {
+pub(super) fn device(bytes: &[u8]) -> Arc<dyn BlockDevice> {
     Arc::new(MemDevice::from_bytes(bytes.to_vec()))
 }
 
 /// A file as it is found: inode, mode, size, names, content, attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct File {
+pub(super) struct File {
     ino: Ino,
     mode: u32,
     owner: (u32, u32),
@@ -120,7 +120,7 @@ struct File {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-fn tree(fs: &Fs, at: At) -> BTreeMap<Vec<u8>, File> {
+pub(super) fn tree(fs: &Fs, at: At) -> BTreeMap<Vec<u8>, File> {
     let mut out = BTreeMap::new();
     let mut open = vec![(Ino::ROOT, Vec::new())];
     while let Some((dir, path)) = open.pop() {
@@ -156,12 +156,12 @@ fn tree(fs: &Fs, at: At) -> BTreeMap<Vec<u8>, File> {
     out
 }
 
-fn read_only(bytes: &[u8]) -> Arc<Fs> {
+pub(super) fn read_only(bytes: &[u8]) -> Arc<Fs> {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     Fs::open(vec![device(bytes)], clock(), options).unwrap()
 }
 
-fn numbers(device: &Arc<dyn BlockDevice>) -> BTreeSet<u16> {
+pub(super) fn numbers(device: &Arc<dyn BlockDevice>) -> BTreeSet<u16> {
     let report = check(std::slice::from_ref(device), &CheckOptions { data: true }, &mut |_| {}).unwrap();
     let errors = report.findings.iter().filter(|f| super::is_of_structure(f));
     errors
@@ -173,7 +173,7 @@ fn numbers(device: &Arc<dyn BlockDevice>) -> BTreeSet<u16> {
 }
 
 /// Repairs the bytes; what is repaired is clean, and a second repair has nothing to do.
-fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
+pub(super) fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
     let memory = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
     let device: Arc<dyn BlockDevice> = memory.clone();
     let plan = RepairPlan::new(std::slice::from_ref(&device), &TestClock::default(), &mut |_| {}).unwrap();
@@ -235,7 +235,7 @@ impl Listed {
 }
 
 /// Every file that is not listed is what it was.
-fn assert_exact(before: &BTreeMap<Vec<u8>, File>, after: &BTreeMap<Vec<u8>, File>, report: &RepairReport) {
+pub(super) fn assert_exact(before: &BTreeMap<Vec<u8>, File>, after: &BTreeMap<Vec<u8>, File>, report: &RepairReport) {
     let listed = Listed::new(report);
     let mut same = 0;
     for (path, file) in before {
@@ -278,13 +278,13 @@ fn assert_exact(before: &BTreeMap<Vec<u8>, File>, after: &BTreeMap<Vec<u8>, File
     assert_eq!(report, 0, "names came out of nothing");
 }
 
-fn offset(bytes: &[u8], addr: Addr) -> usize {
+pub(super) fn offset(bytes: &[u8], addr: Addr) -> usize {
     let sb = probe(&MemDevice::from_bytes(bytes.to_vec())).unwrap().newest().unwrap().clone();
     (segment_block(addr.segment().0 as u32, sb.segment_blocks) as usize + addr.block() as usize) * BLOCK_BYTES
 }
 
 /// All nodes of the newest root: tree, level and place.
-fn nodes(bytes: &[u8]) -> Vec<(u32, u8, NodePtr)> {
+pub(super) fn nodes(bytes: &[u8]) -> Vec<(u32, u8, NodePtr)> {
     let opened = recover(&[device(bytes)], &MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
     let s = &opened.state;
     let mut out = Vec::new();
@@ -299,7 +299,7 @@ fn nodes(bytes: &[u8]) -> Vec<(u32, u8, NodePtr)> {
     out
 }
 
-fn destroy(bytes: &mut [u8], ptr: &NodePtr) {
+pub(super) fn destroy(bytes: &mut [u8], ptr: &NodePtr) {
     for addr in ptr.copies {
         let at = offset(bytes, addr);
         bytes[at..at + NODE_BYTES].fill(0xa5);
