@@ -12,5 +12,6 @@ part() {
 }
 part "Sequential and random, on this kernel" large
 part "Small files, database, log, on this kernel" work
-part "With file systems that this kernel lacks, in a virtual machine" guest
+part "Sequential and random, all file systems, in a virtual machine" guest
+part "Small files, database, log, all file systems, in a virtual machine" guest-work
 cat docs/comparison/why.md

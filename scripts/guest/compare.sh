@@ -2,7 +2,7 @@
 # compare.sh [OPTION...]: `nenrin compare` in a virtual machine, with the file systems
 # that this kernel lacks beside those that it has. Options go to nenrin compare;
 # the defaults are below. Results: $OUT (target/guest/out): compare.md, *.svg,
-# compare.html, compare.json. DISK_GIB (4) is the size of the guest's disk.
+# compare.html. DISK_GIB (10) is the size of the guest's disk.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
@@ -19,6 +19,6 @@ trap 'rm -f "$job"' EXIT
     printf ' %q' "$@"
     printf '\n'
 } >"$job"
-scripts/guest/run.sh "$work" "$out" "${DISK_GIB:-4}" "$job"
+scripts/guest/run.sh "$work" "$out" "${DISK_GIB:-10}" "$job"
 cat "$out/out"
 say "more in $out: compare.html, compare.md"

@@ -22,7 +22,7 @@ disk=$dir/disk-$gib.img
 [ -e "$disk" ] || { fallocate -l "${gib}G" "$disk.new" && mv "$disk.new" "$disk"; } || { rm -f "$disk.new"; fail "run.sh: no room for a disk of $gib GiB in $dir"; }
 # Not KVM by itself: within a virtual machine it may be there and hang.
 accelerator=${GUEST_ACCEL:-tcg,thread=multi}
-qemu-system-x86_64 -accel "$accelerator" -smp 2 -m 2048m -kernel "$dir/vmlinuz" -initrd "$dir/base.cpio" \
+qemu-system-x86_64 -accel "$accelerator" -cpu max -smp 2 -m 2048m -kernel "$dir/vmlinuz" -initrd "$dir/base.cpio" \
     -append "console=ttyS0 panic=-1 quiet mitigations=off" -display none -serial "file:$out/console" -monitor none -no-reboot -nodefaults \
     -drive "file=$disk,if=none,id=d0,format=raw,cache=none,aio=native" \
     -device virtio-blk-pci,drive=d0,num-queues=1,queue-size=256,write-zeroes=off \

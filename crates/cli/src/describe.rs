@@ -5,7 +5,7 @@ use crate::when;
 use nenrin_format::items::{Backref, Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece, birth};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodeHeader, NodePtr};
-use nenrin_format::partial::{DATA_FLUSHED, LOGICAL_BEGIN, LOGICAL_END, MapEntry, PartialKind, Summary};
+use nenrin_format::partial::{DATA_FLUSHED, DATA_MOVED, LOGICAL_BEGIN, LOGICAL_END, MapEntry, PartialKind, Summary};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::{SegmentRef, Superblock};
@@ -120,7 +120,12 @@ pub fn root(r: &Root) -> Value {
 /// The header of a partial segment.
 pub fn header(s: &Summary<'_>) -> Value {
     let h = &s.header;
-    let flags = [(LOGICAL_BEGIN, "begin"), (LOGICAL_END, "end"), (DATA_FLUSHED, "data-flushed")];
+    let flags = [
+        (LOGICAL_BEGIN, "begin"),
+        (LOGICAL_END, "end"),
+        (DATA_FLUSHED, "data-flushed"),
+        (DATA_MOVED, "moved-by-cleaner"),
+    ];
     let flags: Vec<&str> = flags.iter().filter(|(bit, _)| h.flags & bit != 0).map(|(_, name)| *name).collect();
     json!({
         "addr": addr(h.addr),

@@ -127,10 +127,16 @@ fn two_file_systems() {
         assert_eq!(row["doubt"], serde_json::Value::Null, "{row}");
     }
     let html = fs::read_to_string(page).unwrap();
-    assert!(html.contains("<h2>nenrin</h2>") && html.contains("least metadata first") && !html.contains("http"));
+    assert!(
+        html.contains("<h2>nenrin</h2>")
+            && html.contains("writes least")
+            && html.contains("least metadata first")
+            && !html.contains("http")
+    );
     let notes = fs::read_to_string(notes).unwrap();
     assert!(
         notes.contains("| ext4 | seq |")
+            && notes.contains("| your work | writes least | ext4 | nenrin |")
             && notes.contains("--fallocate=native")
             && place.path("notes-nenrin.svg").exists()
     );

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Fewest segments a volume may have.
 pub const SEGMENTS_MIN: u64 = 16;
-/// Blocks of a segment unless asked otherwise: 8 MiB.
-pub const SEGMENT_BLOCKS_DEFAULT: u32 = 2048;
+/// Blocks of a segment unless asked otherwise: 16 MiB. Each has at least one block of summary.
+pub const SEGMENT_BLOCKS_DEFAULT: u32 = 4096;
 /// Smaller volumes get smaller segments, so that there are at least this many.
 const SEGMENTS_AIM: u64 = 512;
 

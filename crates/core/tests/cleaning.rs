@@ -5,7 +5,7 @@ mod common;
 
 use common::churn::{Churn, Pattern};
 use common::{World, file};
-use nenrin_core::format::partial::{Header, PartialKind};
+use nenrin_core::format::partial::{DATA_MOVED, Header, PartialKind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::{At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, check};
 use nenrin_device::BlockDevice;
@@ -230,7 +230,10 @@ fn cold_data_has_segments_of_its_own() {
         while at < 64 {
             let Ok(summary) = Header::decode(&bytes[first + at as usize * BLOCK_BYTES..]) else { break };
             for run in summary.map.iter().filter(|_| summary.header.epoch == epoch) {
-                *(if old.contains(&run.ino.get()) { &mut olds } else { &mut news }) += 1;
+                let moved = old.contains(&run.ino.get());
+                // The header says so, for who looks at the device.
+                assert_eq!(summary.header.flags & DATA_MOVED != 0, moved, "{run:?}");
+                *(if moved { &mut olds } else { &mut news }) += 1;
             }
             at += summary.header.total_blocks();
         }

@@ -121,13 +121,15 @@ pub const LOGICAL_END: u8 = 2;
 /// Flag: everything its records name outside its own payload was flushed before
 /// it was written, so that recovery need not read that data.
 pub const DATA_FLUSHED: u8 = 4;
+/// Flag of a data partial: the cleaner moved its content here.
+pub const DATA_MOVED: u8 = 8;
 
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What it carries.
     pub kind: PartialKind,
-    /// [`LOGICAL_BEGIN`], [`LOGICAL_END`], [`DATA_FLUSHED`].
+    /// [`LOGICAL_BEGIN`], [`LOGICAL_END`], [`DATA_FLUSHED`], [`DATA_MOVED`].
     pub flags: u8,
     /// Blocks of the summary.
     pub summary_blocks: u32,

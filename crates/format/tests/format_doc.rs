@@ -199,6 +199,7 @@ fn constants() -> Vec<(&'static str, String)> {
         LOGICAL_BEGIN,
         LOGICAL_END,
         DATA_FLUSHED,
+        DATA_MOVED,
         RENAME_EXCHANGE,
         attr_mask::MODE,
         attr_mask::UID,

@@ -9,14 +9,15 @@
 use super::commit::new_extent;
 use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
-use crate::log::data::{DataSummary, GRANULE_BLOCKS};
+use crate::log::data::DataSummary;
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 use std::sync::Arc;
 
-/// Blocks under one checksum in large aligned extents, as a power of two.
-const COARSE_GRANULE_SHIFT: u8 = GRANULE_BLOCKS.ilog2() as u8;
+/// Granules of aligned runs, as powers of two, and the shortest run they are for: a checksum for every 64 KiB
+/// of a large one costs a quarter of the metadata that one for every 16 KiB does.
+const COARSE_GRANULES: [(u8, usize); 2] = [(4, 64), (2, 16)];
 /// Blocks of one device write: 2 MiB, the largest buffer that is kept for reuse.
 const GROUP_BLOCKS_MAX: usize = 512;
 
@@ -26,8 +27,15 @@ pub(super) struct Prepared {
     /// File block of the first.
     block: u64,
     bytes: Arc<AlignedBuf>,
-    /// Checksums of coarse granules, if the first block begins one.
-    coarse: Vec<u32>,
+    /// The granule of `crcs`, as a power of two.
+    granule_shift: u8,
+    crcs: Vec<u32>,
+}
+
+/// Blocks under one checksum of a run, as a power of two.
+fn granule_shift(block: u64, blocks: usize) -> u8 {
+    let fits = |shift: u8| (block | blocks as u64) % (1 << shift) == 0;
+    COARSE_GRANULES.iter().find(|(shift, least)| blocks >= *least && fits(*shift)).map_or(0, |(shift, _)| *shift)
 }
 
 impl Prepared {
@@ -37,10 +45,9 @@ impl Prepared {
         Self::new(block, buf)
     }
     pub(super) fn new(block: u64, buf: AlignedBuf) -> Self {
-        let begins = block % (1 << COARSE_GRANULE_SHIFT) == 0;
-        let granules = buf.chunks_exact(BLOCK_BYTES << COARSE_GRANULE_SHIFT).filter(|_| begins);
-        let coarse = granules.map(nenrin_format::crc).collect();
-        Self { block, bytes: Arc::new(buf), coarse }
+        let granule_shift = granule_shift(block, buf.len() / BLOCK_BYTES);
+        let crcs = buf.chunks_exact(BLOCK_BYTES << granule_shift).map(nenrin_format::crc).collect();
+        Self { block, bytes: Arc::new(buf), granule_shift, crcs }
     }
 }
 
@@ -84,8 +91,8 @@ impl Blocks<'_> {
     /// Checksums of granules of these blocks, whose bytes are `bytes`.
     fn crcs(&self, shift: u8, bytes: &[u8]) -> Vec<u32> {
         if let Self::Prepared(p, from, to) = self {
-            if shift == COARSE_GRANULE_SHIFT && !p.coarse.is_empty() && from % (1 << shift) == 0 {
-                return p.coarse[from >> shift..to >> shift].to_vec();
+            if shift == p.granule_shift && (from | to) % (1 << shift) == 0 {
+                return p.crcs[from >> shift..to >> shift].to_vec();
             }
         }
         bytes.chunks_exact(BLOCK_BYTES << shift).map(nenrin_format::crc).collect()
@@ -205,9 +212,7 @@ impl Inner {
         let mut at = 0;
         for p in group {
             let count = p.bytes.len();
-            let granule = 1usize << COARSE_GRANULE_SHIFT;
-            let coarse = count >= 4 * granule && count % granule == 0 && p.block % granule as u64 == 0;
-            let shift = if coarse { COARSE_GRANULE_SHIFT } else { 0 };
+            let shift = granule_shift(p.block, count);
             let end = at + count * BLOCK_BYTES;
             let extent = new_extent(p.addr, count as u32, shift, p.bytes.crcs(shift, &buf[at..end]));
             self.data.describe(p.addr, shift, &extent.crcs);

@@ -204,7 +204,7 @@ impl Fs {
             accesses: atime::AccessTimes::default(),
             chain: opened.chain,
             data: DataLog::default(),
-            cold: DataLog::default(),
+            cold: DataLog::of_cleaner(),
             cleaner_status: CleanerStatus::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),

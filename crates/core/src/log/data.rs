@@ -12,15 +12,17 @@ use crate::segments::{KIND_DATA, Segments};
 use crate::storage::Storage;
 use nenrin_device::AlignedBuf;
 use nenrin_format::layout::le::{U32, U64};
-use nenrin_format::partial::{Header, MapEntry, PartialKind, map_capacity};
+use nenrin_format::partial::{DATA_MOVED, Header, MapEntry, PartialKind, map_capacity};
 use nenrin_format::{Addr, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 
-/// Blocks under one checksum in long runs.
-pub const GRANULE_BLOCKS: u32 = 4;
+/// What is left of a segment is filled in multiples of this, so that runs stay aligned.
+const ALIGNED_BLOCKS: u32 = 4;
 
 /// Where the next data block goes.
 #[derive(Debug, Default)]
 pub struct DataLog {
+    /// What is written here was moved by the cleaner.
+    moved: bool,
     segment: Option<SegmentNo>,
     block: u32,
     /// The rest of the segment is too short for what came: it stays unused.
@@ -55,6 +57,11 @@ pub struct DataStamp {
 }
 
 impl DataLog {
+    /// The log of what the cleaner moves.
+    pub fn of_cleaner() -> Self {
+        Self { moved: true, ..Self::default() }
+    }
+
     /// Up to `blocks` consecutive blocks for file blocks from `off` on of a
     /// fork; fewer where the segment ends, in whole granules if it can be, so
     /// that a long run is not cut where coarse checksums cannot follow. Summaries of partials that had to
@@ -87,9 +94,9 @@ impl DataLog {
             self.block += 1;
         }
         let left = storage.segment_blocks - self.block;
-        let blocks = if blocks > left && left > GRANULE_BLOCKS {
+        let blocks = if blocks > left && left > ALIGNED_BLOCKS {
             self.ended = true;
-            left - left % GRANULE_BLOCKS
+            left - left % ALIGNED_BLOCKS
         } else {
             blocks.min(left)
         };
@@ -146,7 +153,7 @@ impl DataLog {
         let addr = Addr::new(segment, self.start);
         let header = Header {
             kind: PartialKind::Data,
-            flags: 0,
+            flags: if self.moved { DATA_MOVED } else { 0 },
             summary_blocks: 1,
             uuid: stamp.uuid,
             epoch: stamp.epoch,

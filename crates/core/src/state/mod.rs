@@ -183,9 +183,11 @@ impl State {
     /// An item has left the live tree: history, or nothing.
     pub fn retire(&mut self, key: &Key, old: Value, death: Cno) -> Result<()> {
         let birth = items::birth(&old).map_err(|why| bad_item(key, why))?;
-        let visible = self.is_visible(birth, death);
+        let mut visible = self.is_visible(birth, death);
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
+            // What was only reserved read as zeros, and so does nothing at all.
+            visible &= !e.is_unwritten();
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
             }

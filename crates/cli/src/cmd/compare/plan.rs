@@ -151,6 +151,18 @@ impl Pattern {
             Self::Job(path) => path.file_stem().map_or_else(|| "job".into(), |n| n.to_string_lossy().into_owned()),
         }
     }
+    /// The work it stands for, for who knows nothing of patterns.
+    pub fn work(&self) -> String {
+        match self {
+            Self::Idle => "nothing".into(),
+            Self::Sequential => "large files written from start to end: copies, video, backups".into(),
+            Self::Random => "large files filled in pieces, anywhere: downloads, disk images".into(),
+            Self::Small => "many small files: unpacking, source trees".into(),
+            Self::Database => "a database: 4 KiB overwritten anywhere, each made safe".into(),
+            Self::Log => "a log: 4 KiB appended, each made safe".into(),
+            Self::Job(_) => format!("the fio job {}", self.name()),
+        }
+    }
     /// What it is, for people.
     pub fn about(&self) -> &'static str {
         match self {

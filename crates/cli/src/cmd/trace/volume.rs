@@ -10,7 +10,7 @@ use crate::output::{Progress, printable};
 use crate::size::show_bytes;
 use nenrin_core::{At as When, FileKind, Fs, MountOptions};
 use nenrin_device::{BLOCK_BYTES, OpenMode};
-use nenrin_format::partial::{Header, PartialKind, Summary};
+use nenrin_format::partial::{DATA_MOVED, Header, PartialKind, Summary};
 use nenrin_format::superblock::{AREA_BLOCKS, Superblock, segment_block};
 use nenrin_format::{Addr, Ino, SegmentNo};
 use nenrin_trace::Op;
@@ -34,11 +34,15 @@ pub enum Kind {
     DataMap,
     /// Written-behind content.
     Data,
+    /// Content that the cleaner moved.
+    Moved,
     /// Index nodes, and what precedes them.
     Index,
     /// The roots of an index checkpoint.
     Roots,
-    /// What was written there since is something else; zeros from the first use are among it.
+    /// Zeros that the device was told to fill in: mkfs or the system beneath, not a mounted volume.
+    Zeros,
+    /// What was written there since is something else.
     Earlier,
     /// Nothing of the log.
     Unknown,
@@ -53,15 +57,17 @@ impl Kind {
             Self::ChainData => "chain: file data",
             Self::DataMap => "data: headers",
             Self::Data => "data: file data",
+            Self::Moved => "cleaner: file data",
             Self::Index => "index",
             Self::Roots => "index roots",
-            Self::Earlier => "earlier use, or zeros",
+            Self::Zeros => "zero-fill",
+            Self::Earlier => "earlier use",
             Self::Unknown => "not in the log",
         }
     }
-    /// Whether it is what users wrote.
-    pub const fn is_data(self) -> bool {
-        matches!(self, Self::ChainData | Self::Data)
+    /// Whether it is content of files.
+    const fn is_content(self) -> bool {
+        matches!(self, Self::ChainData | Self::Data | Self::Moved)
     }
 }
 
@@ -129,6 +135,7 @@ impl Map {
         let h = &summary.header;
         let (head, payload) = match h.kind {
             PartialKind::Chain => (Kind::Records, Kind::ChainData),
+            PartialKind::Data if h.flags & DATA_MOVED != 0 => (Kind::DataMap, Kind::Moved),
             PartialKind::Data => (Kind::DataMap, Kind::Data),
             PartialKind::Index => (Kind::Index, Kind::Index),
             PartialKind::Root => (Kind::Roots, Kind::Roots),
@@ -145,7 +152,7 @@ impl Map {
         for m in &summary.map {
             let blocks = m.blocks.get().min(left);
             left -= blocks;
-            let ino = if payload.is_data() { m.ino.get() } else { 0 };
+            let ino = if payload.is_content() { m.ino.get() } else { 0 };
             add(blocks, payload, ino);
         }
         add(left, payload, 0);
@@ -164,7 +171,7 @@ impl Map {
         let from = e.sector.saturating_sub(start);
         let (mut block, end) = (from / SECTORS, (from + u64::from(e.sectors)).div_ceil(SECTORS));
         while block < end {
-            let (kind, until, ino) = self.at(block, wall);
+            let (kind, until, ino) = if e.op == Op::Zeroes { (Kind::Zeros, u64::MAX, 0) } else { self.at(block, wall) };
             let bytes = (until.min(end) - block) * BLOCK_BYTES as u64;
             let t = kinds.by_kind.entry(kind).or_default();
             t.bytes += bytes;
@@ -193,7 +200,8 @@ impl Map {
         let next = self.runs.range(block + 1..).next().map_or(self.blocks - AREA_BLOCKS, |(at, _)| *at);
         match self.runs.range(..=block).next_back().filter(|(_, r)| r.end > block) {
             Some((_, r)) => {
-                let slack = if r.kind == Kind::Data { BEHIND_NANOS } else { SLACK_NANOS };
+                let behind = matches!(r.kind, Kind::Data | Kind::Moved);
+                let slack = if behind { BEHIND_NANOS } else { SLACK_NANOS };
                 let ours = wall.saturating_add(slack) >= r.written_at;
                 if ours { (r.kind, r.end, r.ino) } else { (Kind::Earlier, r.end, 0) }
             }
@@ -284,6 +292,56 @@ mod tests {
             error: 0,
         };
         Request { event, latency: None, error: 0 }
+    }
+
+    /// The cleaner's content is told from what programs wrote, by what the header of its partial says.
+    #[test]
+    fn what_the_cleaner_moved() {
+        use nenrin_format::layout::le::{U32, U64};
+        use nenrin_format::partial::MapEntry;
+        use nenrin_format::{Cno, Epoch, Seq, Time};
+        let mut this = Map { runs: BTreeMap::new(), blocks: 1000 };
+        for (first, flags) in [(100, 0), (200, DATA_MOVED)] {
+            let header = Header {
+                kind: PartialKind::Data,
+                flags,
+                summary_blocks: 1,
+                uuid: [0; 16],
+                epoch: Epoch(1),
+                seq: Seq(1),
+                addr: Addr::new(SegmentNo(0), 0),
+                prev_addr: Addr::NONE,
+                prev_crc: 0,
+                payload_crc: 0,
+                durable_seq: Seq(0),
+                open_cno: Cno(1),
+                written_at: Time(50_000_000_000),
+                record_bytes: 0,
+                map_count: 1,
+                payload_blocks: 3,
+                next: None,
+            };
+            let map = vec![MapEntry {
+                ino: U64::new(9),
+                off: U64::new(0),
+                fork: U32::new(0),
+                blocks: U32::new(3),
+                crc: U32::new(0),
+                level: 0,
+                kind: 0,
+                reserved: [0; 2],
+            }];
+            this.partial(first, &Summary { header, crc: 0, records: &[], map });
+        }
+        let mut kinds = Kinds::default();
+        for (block, op) in [(101, Op::Write), (201, Op::Write), (500, Op::Zeroes)] {
+            let mut request = write(block, 3, 1_000_000_000);
+            request.event.op = op;
+            this.add(&mut kinds, &request, 50_000_000_000, 2048);
+        }
+        let all: Vec<_> = kinds.by_kind.iter().map(|(k, t)| (k.name(), t.bytes / 4096)).collect();
+        assert_eq!(all, [("data: file data", 3), ("cleaner: file data", 3), ("zero-fill", 3)]);
+        assert_eq!(kinds.by_ino, BTreeMap::from([(9, 24576)]));
     }
 
     #[test]
