@@ -145,7 +145,7 @@ fn sharing_that_contradicts_itself() {
             })
             .unwrap();
         assert!(all.len() > 20 && all.iter().any(|(_, b)| b.owner.death > 0), "{}", all.len());
-        let (key, b) = all.iter().rev().find(|(_, b)| b.owner.death == 0).unwrap().clone();
+        let (key, b) = *all.iter().rev().find(|(_, b)| b.owner.death == 0).unwrap();
         let mut put = |key, b: &Backref| drop(s.space.insert(&s.cache, key, b.encode().into()).unwrap());
         match case {
             0 => drop(s.space.remove(&s.cache, &key).unwrap()),

@@ -425,6 +425,30 @@ fn random_damage_and_then_use() {
     }
 }
 
+/// What was lost stays an error for checkpoints that saw it, whatever is written there later.
+#[test]
+fn a_lost_range_is_no_hole_in_the_past_either() {
+    let bytes = volume(400, true);
+    let mut seen = 0;
+    for (_, _, ptr) in nodes(&bytes).iter().filter(|(tree, level, _)| *tree == 1 && *level == 0) {
+        let mut damaged = bytes.clone();
+        destroy(&mut damaged, ptr);
+        let (after, report) = repair(&damaged);
+        let lost = report.losses.iter().find(|l| l.kind == LossKind::RangeLost && l.path.is_some());
+        let Some((ino, (from, to))) = lost.and_then(|l| l.ino.zip(l.range)) else { continue };
+        let memory: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(after));
+        let fs = Fs::open(vec![memory], clock(), MountOptions::default()).unwrap();
+        assert!(fs.read(At::Live, ino, from, 4096).is_err());
+        let cno = fs.checkpoint_create(Some(b"with a lost range")).unwrap().cno;
+        fs.write(ino, from / 4096 * 4096, &vec![1; to.div_ceil(4096) as usize * 4096], 0).unwrap();
+        fs.sync_all().unwrap();
+        fs.read(At::Live, ino, from, 4096).unwrap();
+        assert!(fs.read(At::Past(cno), ino, from, 4096).is_err(), "{lost:?}");
+        seen += 1;
+    }
+    assert!(seen > 0);
+}
+
 /// States that no damage of bytes makes: items changed behind the back of the records.
 #[test]
 fn any_item_with_any_bytes() {
