@@ -122,7 +122,8 @@ fn any_node_of_a_volume_with_copies_may_be_lost() {
             }
             remove_sources(&after);
         }
-        assert!(restored > 0);
+        // After a crash the nodes of the space tree are in memory: none is destroyed here.
+        assert!(restored > 0 || !clean);
     }
 }
 
