@@ -4,7 +4,7 @@ IMAGE ?= nenrin.img
 SIZE  ?= 1G
 MNT   ?= mnt
 
-.PHONY: help build mount umount test lint bench compare soak install uninstall clean
+.PHONY: help build mount umount test lint bench compare trace-cost soak install uninstall clean
 
 help:
 	@echo 'make mount    build, make a volume in $(IMAGE) if there is none, mount it at ./$(MNT)'
@@ -14,6 +14,7 @@ help:
 	@echo 'make lint     formatting and lints'
 	@echo 'make bench    benchmarks against other file systems (needs root)'
 	@echo 'make compare  what file systems write to their device, into docs/COMPARISON.md (needs root)'
+	@echo 'make trace-cost  what recording requests costs the work that is recorded (needs root)'
 	@echo 'make soak     the long tests, bounded and resumable'
 	@echo 'make install  nenrin and its mount, mkfs and fsck helpers under PREFIX (/usr/local)'
 
@@ -45,6 +46,11 @@ compare:
 	@scripts/setup.sh bench
 	@scripts/build.sh
 	@scripts/compare.sh
+
+trace-cost:
+	@scripts/setup.sh bench
+	@scripts/build.sh
+	@scripts/trace-cost.sh
 
 soak:
 	@scripts/setup.sh soak

@@ -11,7 +11,10 @@ find_cargo
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
 
 summary=()
+failed=()
 status=0
+logs="${CARGO_TARGET_DIR:-target}/test-logs"
+mkdir -p "$logs" && rm -f "$logs"/*.log
 # Seconds: of the whole run, of a compiling part, of a script.
 whole=4500 long=3000 short=600
 running=
@@ -24,7 +27,7 @@ part() {
     echo "== $name"
     code=0
     set -m
-    timeout --kill-after=60 "$limit" "$@" </dev/null &
+    timeout --kill-after=60 "$limit" "$@" </dev/null > >(exec tee "$logs/$name.log") 2>&1 &
     running=$!
     set +m
     wait "$running" || code=$?
@@ -35,6 +38,7 @@ part() {
     124 | 137) echo "$name: ended after $limit s" >&2; result=FAILED status=1 ;;
     *) result=FAILED status=1 ;;
     esac
+    [ "$result" != FAILED ] || failed+=("$name")
     summary+=("$(printf '%-28s %-7s %4d s' "$name" "$result" $((SECONDS - begin)))")
 }
 
@@ -55,4 +59,10 @@ echo
 printf '%s\n' "${summary[@]}"
 echo "together                             $((SECONDS)) s of 1500 s"
 [ "$status" = 0 ] && echo "all passed" || echo "FAILED"
+# What went wrong comes last, in a few lines: it is what a reader of the end of a long output needs.
+for name in "${failed[@]}"; do
+    echo "-- $name ($logs/$name.log):"
+    found=$(grep -E '^test .*FAILED|^----|panicked at|^error|FAIL|: ended after' "$logs/$name.log" | tail -8)
+    printf '%s\n' "${found:-$(tail -5 "$logs/$name.log")}" | cut -c1-160
+done
 exit "$status"

@@ -59,6 +59,47 @@ fn what_is_missing() {
 }
 
 #[test]
+fn only_root_compares() {
+    if !is_root() || !has("setpriv") {
+        return;
+    }
+    let place = Place::new();
+    // From a place where it may be run, whatever the build directory allows.
+    let program = place.text("nenrin");
+    fs::copy(env!("CARGO_BIN_EXE_nenrin"), &program).unwrap();
+    run("chmod", &["-R", "a+rwx", place.dir().to_str().unwrap()]).ok();
+    run("setpriv", &["--reuid=65534", "--clear-groups", &program, "compare", "--fs", "ext4"])
+        .fails(1, &["only root may", "run it as root"]);
+}
+
+/// A device that is mounted is left alone, whatever was asked for.
+#[test]
+fn a_device_in_use() {
+    if !can_compare() {
+        return;
+    }
+    let place = Place::new();
+    fs::File::create(place.path("disk")).unwrap().set_len(32 << 20).unwrap();
+    run("mkfs.ext4", &["-q", "-F", &place.text("disk")]).ok();
+    let device = run("losetup", &["--find", "--show", &place.text("disk")]);
+    if device.code != 0 {
+        eprintln!("skipped: {}", device.stderr);
+        return;
+    }
+    let device = device.stdout.trim().to_owned();
+    let mount = place.sub("use");
+    let mounted = run("mount", &[&device, &mount]);
+    fs::write(std::path::Path::new(&mount).join("file"), "precious").unwrap();
+    let out = compare(&["--fs", "ext4", "--destroy", "--device", &device]);
+    let kept = fs::read_to_string(std::path::Path::new(&mount).join("file"));
+    run("umount", &[&mount]);
+    run("losetup", &["--detach", &device]);
+    mounted.ok();
+    assert_eq!(kept.unwrap(), "precious");
+    out.fails(1, &[&device, "mounted at", "unmount it first"]);
+}
+
+#[test]
 fn what_may_not_be_overwritten() {
     if !can_compare() {
         return;

@@ -210,3 +210,32 @@ fn a_signal_ends_it() {
     assert!(!instance.exists(), "the instance is left in the kernel");
     assert!(!nenrin(["trace", "report", &trace]).ok().contains("CUT"));
 }
+
+/// Where tracefs is not mounted it is mounted; where that may not be, it is said how.
+#[test]
+fn without_tracefs() {
+    let place = Place::new();
+    let Some(device) = Loop::new(&place) else { return };
+    if !can_record(&device, &place) || !has("unshare") || !has("setpriv") {
+        return;
+    }
+    // In a table of mounts of its own, so that nobody else misses it.
+    let hidden = |before: &str| {
+        let script = format!(
+            "umount /sys/kernel/tracing; ! [ -e /sys/kernel/tracing/instances ] || exit 99; ! [ -e /sys/kernel/debug/tracing ] || exit 99; \
+             exec {before} \"$0\" \"$@\""
+        );
+        let args = ["trace", "record", "--device", &device.0, "-o", &place.text("t"), "--", "true"];
+        let start = ["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_nenrin")];
+        run("unshare", &start.into_iter().chain(args).collect::<Vec<_>>())
+    };
+    let mounts_it = hidden("");
+    if mounts_it.code == 99 || mounts_it.stderr.contains("unshare:") {
+        eprintln!("skipped: tracefs cannot be hidden here");
+        return;
+    }
+    assert!(mounts_it.stderr.contains("counters agree"), "{}", mounts_it.stderr);
+    mounts_it.ok();
+    hidden("setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin")
+        .fails(1, &["tracefs is not mounted", "mount -t tracefs tracefs /sys/kernel/tracing"]);
+}

@@ -66,6 +66,8 @@ struct State {
     sequence: Sequence,
     history: Option<History>,
     off: bool,
+    /// Operations after which it goes off.
+    off_at: usize,
 }
 
 #[derive(Debug)]
@@ -95,6 +97,7 @@ impl CrashDisk {
             sequence: Sequence::default(),
             history: Some(History::new(image)),
             off: false,
+            off_at: usize::MAX,
         };
         Self { state: Arc::new(Mutex::new(state)), tally: Arc::default(), bytes }
     }
@@ -155,6 +158,12 @@ impl CrashDisk {
     /// under way are never acknowledged.
     pub fn power_off(&self) {
         lock(&self.state).off = true;
+    }
+
+    /// Switches the disk off once `operations` operations were made, counted as
+    /// by [`CrashDisk::cut_points`]: the end of a loop that has none.
+    pub fn power_off_at(&self, operations: usize) {
+        lock(&self.state).off_at = operations;
     }
 
     /// The disk as it could be found after a power cut now.
@@ -252,6 +261,7 @@ impl State {
 
     fn log(&mut self, event: Event) {
         self.operations += 1;
+        self.off |= self.operations >= self.off_at;
         let sequence = self.sequence.take();
         if let Some(history) = &mut self.history {
             history.push(Entry { sequence, event });

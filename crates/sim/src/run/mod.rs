@@ -28,6 +28,9 @@ use nenrin_format::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+/// Operations of the device after which a call is taken for one that never ends.
+const CALL_OPERATIONS_MAX: usize = 20_000;
+
 /// How a call ended.
 #[derive(Debug)]
 pub enum Step {
@@ -221,7 +224,12 @@ impl<S: Subject> Run<S> {
         self.clock.advance(10_000);
         let start = self.disk.cut_points();
         self.model()?.begin(start);
-        let step = self.dispatch(op, start)?;
+        self.disk.power_off_at(start + CALL_OPERATIONS_MAX);
+        let step = self.dispatch(op, start);
+        if self.disk.cut_points() >= start + CALL_OPERATIONS_MAX {
+            return Err(format!("no end after {CALL_OPERATIONS_MAX} operations of the device"));
+        }
+        let step = step?;
         if matches!(step, Step::Failed(_)) {
             let now = self.fs()?.checkpoints();
             for old in std::mem::take(&mut self.listed) {
