@@ -14,7 +14,8 @@ cp target/release/nenrin-sim target/release/nenrin-sim-breaks
 "$CARGO" build --release --locked --quiet -p nenrin-sim
 echo "nenrin-sim breaks"
 target/release/nenrin-sim-breaks breaks
-"$CARGO" test --locked --quiet -p nenrin-fuzz --features breaks --test breaks -- --nocapture
+"$CARGO" test --locked --quiet -p nenrin-fuzz -p nenrin-sim --features nenrin-fuzz/breaks,nenrin-sim/breaks \
+    --test breaks --test help -- --nocapture
 
 simulate() {
     local wanted=$1 out distinct

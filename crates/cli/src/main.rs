@@ -18,6 +18,7 @@ mod options;
 mod output;
 mod past;
 mod personality;
+mod repair;
 mod report;
 mod signature;
 mod size;

@@ -81,11 +81,60 @@ fn a_damaged_slot_is_damage() {
 }
 
 #[test]
+fn a_sound_volume_is_not_repaired() {
+    let place = Place::with_volume();
+    let before = fs::read(place.image()).unwrap();
+    for option in ["-n", "--yes"] {
+        let text = nenrin(["check", "--repair", option, &place.image()]).ok();
+        assert!(text.contains("nothing to repair"), "{text}");
+    }
+    assert!(fs::read(place.image()).unwrap() == before, "a repair of nothing wrote to the image");
+}
+
+#[test]
+fn a_damaged_slot_is_repaired() {
+    let place = Place::with_volume();
+    let slot = *place.slots().iter().find(|o| fs::read(place.image()).unwrap()[**o as usize] != 0).unwrap();
+    place.patch(slot + 60, b"rotten");
+    let before = fs::read(place.image()).unwrap();
+    let plan = nenrin(["check", "--repair", "-n", &place.image()]);
+    assert_eq!(plan.code, 4, "{plan:?}");
+    assert!(plan.stdout.contains("mend 902 slots-rewritten") && plan.stdout.contains("without loss"), "{plan:?}");
+    assert!(plan.stdout.contains("nothing was changed"), "{plan:?}");
+    assert!(fs::read(place.image()).unwrap() == before, "the plan wrote to the image");
+    let done = nenrin(["check", "--repair", "--yes", "--json", &place.image()]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!((&report["repaired"], &report["losses_total"]), (&true.into(), &0.into()), "{report}");
+    let text = nenrin(["check", "--data", &place.image()]).ok();
+    assert!(text.contains("clean;"), "{text}");
+    nenrin(["check", "--repair", "--yes", &place.image()]).ok();
+}
+
+#[test]
+fn content_that_is_damaged_is_listed_and_left() {
+    let Some(place) = used_volume() else { return };
+    place.umount().ok();
+    let image = fs::read(place.image()).unwrap();
+    let at = image.windows(4096).step_by(4096).position(|b| b.iter().all(|x| *x == 0xa7)).unwrap();
+    place.patch(at as u64 * 4096 + 17, b"x");
+    let before = fs::read(place.image()).unwrap();
+    let out = nenrin(["check", "--repair", "--yes", "--json", &place.image()]);
+    assert_eq!(out.code, 4, "{out:?}");
+    let report: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    let loss = &report["losses"][0];
+    assert_eq!((&loss["number"], &loss["path"]), (&801.into(), &"/dir/big".into()), "{report}");
+    assert_eq!((&report["needed"], &report["repaired"]), (&false.into(), &false.into()));
+    assert!(fs::read(place.image()).unwrap() == before, "nothing can be done about it, and yet something was");
+}
+
+#[test]
 fn wrong_calls() {
     let place = Place::with_volume();
     nenrin(["check"]).fails(16, &["a device is needed", "usage:"]);
     nenrin(["check", "--frob", "x"]).fails(16, &["unknown option --frob"]);
-    nenrin(["check", "--repair", &place.image()]).fails(16, &["only verifies"]);
+    nenrin(["check", "--repair", &place.image()]).fails(16, &["give --yes to repair, or -n"]);
+    nenrin(["check", "--yes", &place.image()]).fails(16, &["--yes goes with --repair"]);
     nenrin(["check", "/no/such/image"]).fails(8, &["no such file or device"]);
     if can_mount() {
         place.mount("").ok();

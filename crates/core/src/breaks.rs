@@ -60,6 +60,8 @@ pub enum Break {
     CopyNotHeld,
     /// Numbers on the device are believed.
     BelieveNumbers,
+    /// A repair writes wherever its own state needs nothing, over the state it repairs.
+    RepairOverOld,
 }
 
 #[cfg(feature = "breaks")]

@@ -14,6 +14,7 @@ pub mod index;
 mod log;
 mod mkfs;
 mod recovery;
+pub mod repair;
 mod retention;
 mod segments;
 mod state;
@@ -28,6 +29,7 @@ pub use fs::{
 };
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
 pub use recovery::{RecoveryReport, Verdict};
+pub use repair::{RepairPlan, RepairReport};
 pub use retention::Retention;
 pub use segments::SegmentState;
 pub use storage::{Probe, SlotState, probe};

@@ -322,17 +322,24 @@ impl Segments {
     /// Segments whose items changed since the last call, with what the space
     /// tree shall say; `None` for no item.
     pub fn take_changed(&mut self) -> Vec<(SegmentNo, Option<Segment>)> {
-        std::mem::take(&mut self.changed)
-            .into_iter()
-            .map(|i| {
-                let s = &self.all[i as usize];
-                let keep = s.item.live_blocks > 0
-                    || s.item.history_blocks > 0
-                    || s.chain_held
-                    || s.state == SegmentState::Pending;
-                (SegmentNo(i), keep.then_some(s.item))
-            })
-            .collect()
+        std::mem::take(&mut self.changed).into_iter().map(|i| (SegmentNo(i), self.kept_item(i))).collect()
+    }
+
+    fn kept_item(&self, i: u64) -> Option<Segment> {
+        let s = &self.all[i as usize];
+        let keep =
+            s.item.live_blocks > 0 || s.item.history_blocks > 0 || s.chain_held || s.state == SegmentState::Pending;
+        keep.then_some(s.item)
+    }
+
+    /// What the space tree shall say of every segment; `None` for no item.
+    pub fn kept_items(&self) -> Vec<(SegmentNo, Option<Segment>)> {
+        (0..self.count()).map(|i| (SegmentNo(i), self.kept_item(i))).collect()
+    }
+
+    /// The item of a segment is to be stored anew.
+    pub fn note_changed(&mut self, segment: SegmentNo) {
+        self.changed.insert(segment.0);
     }
 }
 

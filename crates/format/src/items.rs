@@ -294,7 +294,7 @@ disk_struct! {
         pub addr: U64,
         /// Blocks it covers.
         pub blocks: U16,
-        /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`].
+        /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`], [`EXTENT_LOST`].
         pub flags: u8,
         /// log2 of the blocks under one checksum.
         pub granule_shift: u8,
@@ -311,6 +311,9 @@ disk_struct! {
 pub const EXTENT_UNWRITTEN: u8 = 1;
 /// Has other owners; see the back references of its address.
 pub const EXTENT_SHARED: u8 = 2;
+/// What was here is not known any more: reads give an error. Only together with
+/// [`EXTENT_UNWRITTEN`]; a repair writes it.
+pub const EXTENT_LOST: u8 = 4;
 
 /// A run of file blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -321,7 +324,7 @@ pub struct Extent {
     pub addr: Addr,
     /// Blocks it covers, 1 to 256.
     pub blocks: u32,
-    /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`].
+    /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`], [`EXTENT_LOST`].
     pub flags: u8,
     /// log2 of the blocks under one checksum.
     pub granule_shift: u8,
@@ -360,6 +363,11 @@ impl Extent {
     #[must_use]
     pub const fn is_unwritten(&self) -> bool {
         self.flags & EXTENT_UNWRITTEN != 0
+    }
+    /// Whether its content is lost: reading it is an error.
+    #[must_use]
+    pub const fn is_lost(&self) -> bool {
+        self.flags & EXTENT_LOST != 0 && self.is_unwritten()
     }
     /// Whether it may have other owners: then it has a back reference.
     #[must_use]

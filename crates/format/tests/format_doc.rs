@@ -193,6 +193,7 @@ fn constants() -> Vec<(&'static str, String)> {
         INODE_CAPS,
         EXTENT_UNWRITTEN,
         EXTENT_SHARED,
+        EXTENT_LOST,
         CHECKPOINT_NAMED,
         CHECKPOINT_ASKED,
         LOGICAL_BEGIN,

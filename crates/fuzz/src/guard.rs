@@ -17,6 +17,7 @@ pub const REQUESTS_MAX: u64 = 200_000;
 pub struct Guard {
     inner: Arc<CrashDisk>,
     requests: AtomicU64,
+    changes: AtomicU64,
     wrong: Mutex<Option<String>>,
 }
 
@@ -24,7 +25,7 @@ impl Guard {
     /// Watches over `inner`.
     #[must_use]
     pub fn new(inner: Arc<CrashDisk>) -> Self {
-        Self { inner, requests: AtomicU64::new(0), wrong: Mutex::new(None) }
+        Self { inner, requests: AtomicU64::new(0), changes: AtomicU64::new(0), wrong: Mutex::new(None) }
     }
 
     /// What was wrong, if anything.
@@ -36,12 +37,19 @@ impl Guard {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Requests so far that change something.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
     fn judge(&self, op: &Op) {
         let (offset, bytes) = match op {
             Op::Write { offset, data } => (*offset, data.len() as u64),
             Op::Discard { offset, bytes } | Op::Zero { offset, bytes } => (*offset, *bytes),
             Op::Read { .. } | Op::Flush => return,
         };
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let blocks = self.inner.geometry().bytes / BLOCK;
         let (first, end) = (offset / BLOCK, offset.saturating_add(bytes).div_ceil(BLOCK));
         let slots = |area: u64| first >= area + SLOT_BLOCK && end <= area + SLOT_BLOCK + SLOTS_PER_AREA;

@@ -53,8 +53,16 @@ pub fn altered(case: &[u8]) -> Result<(Image, Vec<String>), String> {
 /// # Errors
 /// What is wrong.
 pub fn image(case: &[u8]) -> Result<(), String> {
+    watched(case, try_all)
+}
+
+/// Tries the image of a case, within the limit of memory.
+///
+/// # Errors
+/// What `tried` says is wrong, or that it took too much; and what was changed.
+pub fn watched(case: &[u8], tried: fn(&Image) -> Result<(), String>) -> Result<(), String> {
     let (image, said) = altered(case)?;
-    let (result, bytes) = memory::peak(|| try_all(&image));
+    let (result, bytes) = memory::peak(|| tried(&image));
     result.map_err(|e| format!("{e}; changed: {}", said.join("; ")))?;
     if bytes > MEMORY_MAX {
         return Err(format!("{} MiB of memory were in use; changed: {}", bytes >> 20, said.join("; ")));

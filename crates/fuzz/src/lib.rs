@@ -13,6 +13,7 @@ pub mod forge;
 pub mod guard;
 pub mod image;
 pub mod memory;
+pub mod repair;
 pub mod runner;
 pub mod volume;
 
@@ -28,7 +29,14 @@ pub const TARGETS: &[Target] = &[
     ("node", decoders::node),
     ("items", decoders::items),
     ("image", image::image),
+    ("repair", repair::repair),
 ];
+
+/// Whether the cases of a target are choices of how to change an image.
+#[must_use]
+pub fn is_of_images(target: &str) -> bool {
+    matches!(target, "image" | "repair")
+}
 
 /// The target of this name.
 #[must_use]

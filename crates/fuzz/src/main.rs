@@ -20,7 +20,7 @@ nenrin-fuzz: hostile bytes for every decoder and for whole images
   nenrin-fuzz corpus DIR
       Writes real structures to DIR/TARGET/, for a coverage-guided fuzzer to begin with.
 
-Targets: slot partial records root node items image
+Targets: slot partial records root node items image repair
 Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2: bad arguments.
 ";
 
@@ -113,7 +113,7 @@ fn replay(rest: &[String]) -> ExitCode {
     let (Some(target), Some(case)) = (nenrin_fuzz::target(name), runner::unhex(text)) else {
         return usage("replay takes the name of a target, and a case in hexadecimal digits");
     };
-    if name == "image" {
+    if nenrin_fuzz::is_of_images(name) {
         match nenrin_fuzz::image::altered(&case) {
             Ok((_, said)) => println!("{}", said.join("\n")),
             Err(e) => println!("{e}"),

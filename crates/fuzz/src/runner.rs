@@ -2,7 +2,7 @@
 //! included, is told with the case that shows it.
 
 use crate::choices::Choices;
-use crate::{Target, alter, volume};
+use crate::{Target, alter, is_of_images, volume};
 use nenrin_device::{CrashDisk, Image, Prng};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,12 +81,13 @@ pub fn case(target: &str, seed: u64, number: u64) -> Vec<u8> {
         }
         return out;
     }
-    let longest = if target == "image" { 120 } else { 900 };
+    let of_images = is_of_images(target);
+    let longest = if of_images { 120 } else { 900 };
     let mut out = vec![0; 1 + rng.below(longest) as usize];
     // Long runs of zeros and of small numbers get further than noise.
     let dense = rng.below(4);
     for b in &mut out {
-        if target == "image" || rng.below(4) <= dense {
+        if of_images || rng.below(4) <= dense {
             *b = rng.next_u64() as u8;
             if rng.below(3) == 0 {
                 *b %= 24;

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
 
-use nenrin_fuzz::{TARGETS, image, memory, runner, target};
+use nenrin_fuzz::{TARGETS, image, is_of_images, memory, runner, target};
 use std::path::Path;
 
 #[global_allocator]
@@ -32,7 +32,7 @@ fn cases(name: &str, count: u64) {
 
 #[test]
 fn every_decoder() {
-    for (name, _) in TARGETS.iter().filter(|t| t.0 != "image") {
+    for (name, _) in TARGETS.iter().filter(|t| !is_of_images(t.0)) {
         cases(name, 40_000);
     }
 }
@@ -40,6 +40,11 @@ fn every_decoder() {
 #[test]
 fn whole_images() {
     cases("image", 2500);
+}
+
+#[test]
+fn images_that_are_repaired() {
+    cases("repair", 1500);
 }
 
 /// What was found once, and real structures to begin with, stay right.

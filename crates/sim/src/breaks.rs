@@ -8,6 +8,7 @@ use crate::driver::{Failure, Plan, Tally, record};
 use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
 use crate::life;
+use crate::mend;
 use crate::scenario::Scenario;
 use crate::workload::Profile;
 use nenrin_core::breaks::{self, Break};
@@ -28,6 +29,8 @@ enum Hunt {
     Flips,
     /// A write of an earlier life that lands late.
     LateWrite,
+    /// Power cuts in the repair of a damaged volume.
+    RepairCuts,
 }
 
 /// A break, what it breaks, and how that is noticed.
@@ -56,7 +59,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 25] = [
+pub const TRIALS: [Trial; 26] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
@@ -77,6 +80,7 @@ pub const TRIALS: [Trial; 25] = [
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),
+    trial(Break::RepairOverOld, "P4", Hunt::RepairCuts),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
@@ -142,6 +146,7 @@ impl Trial {
                 run_with_fault::<Core>(&base, fault, tally).map(drop)
             }
             Hunt::Flips => flip::flip_all::<Core>(&Config { remounts: false, ..base }, tally),
+            Hunt::RepairCuts => mend::repair_cuts(&Config { remounts: false, ..base }, tally),
             Hunt::LateWrite => {
                 tally.images += 1;
                 life::late_write(seed)

@@ -19,6 +19,7 @@ pub mod fault;
 pub mod flip;
 pub mod hash;
 pub mod life;
+pub mod mend;
 pub mod model;
 pub mod ops;
 pub mod oracle;

@@ -21,18 +21,13 @@ fn main() -> ExitCode {
         print!("{}", cli::HELP);
         return ExitCode::SUCCESS;
     }
+    if command == "breaks" {
+        return breaks(parser);
+    }
     let arguments = match Arguments::parse(parser) {
-        #[cfg(feature = "breaks")]
-        Ok(_) if command == "breaks" => return breaks(std::env::args().nth(2).as_deref()),
         Ok(a) if matches!(command.as_str(), "run" | "ace" | "scenarios" | "replay" | "operations") => a,
-        Ok(_) => {
-            eprintln!("nenrin-sim: unknown command {command}; see nenrin-sim --help");
-            return ExitCode::from(2);
-        }
-        Err(e) => {
-            eprintln!("nenrin-sim: {e}");
-            return ExitCode::from(2);
-        }
+        Ok(_) => return wrong(&format!("unknown command {command}; see nenrin-sim --help")),
+        Err(e) => return wrong(&e.to_string()),
     };
     let begin = Instant::now();
     let done = match command.as_str() {
@@ -58,9 +53,21 @@ fn main() -> ExitCode {
 
 /// Takes away one thing after another and shows how that is noticed.
 #[cfg(feature = "breaks")]
-fn breaks(only: Option<&str>) -> ExitCode {
+fn breaks(mut parser: lexopt::Parser) -> ExitCode {
+    use nenrin_sim::breaks::{TRIALS, Trial};
+    let name = match (parser.next(), parser.next()) {
+        (Ok(None), _) => None,
+        (Ok(Some(Value(name))), Ok(None)) => Some(name.string().unwrap_or_default()),
+        _ => return wrong("breaks takes the name of one break, or nothing"),
+    };
+    let wanted = |t: &&Trial| name.as_ref().is_none_or(|n| t.name() == *n);
+    let chosen: Vec<&Trial> = TRIALS.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        let all: Vec<String> = TRIALS.iter().map(Trial::name).collect();
+        return wrong(&format!("there is no break {}; there are {}", name.unwrap_or_default(), all.join(", ")));
+    }
     let mut unnoticed = 0;
-    for trial in nenrin_sim::breaks::TRIALS.iter().filter(|t| only.is_none_or(|name| t.name() == name)) {
+    for trial in &chosen {
         let begin = Instant::now();
         let line = format!("{:<5} {:<18}", trial.promises, trial.name());
         match trial.run() {
@@ -78,5 +85,17 @@ fn breaks(only: Option<&str>) -> ExitCode {
             }
         }
     }
+    println!("{} of {} deliberate breaks were noticed", chosen.len() - unnoticed, chosen.len());
     if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Programs that are shipped have no breaks in them.
+#[cfg(not(feature = "breaks"))]
+fn breaks(_: lexopt::Parser) -> ExitCode {
+    wrong("breaks needs a build with them: cargo run --release -p nenrin-sim --features breaks -- breaks")
+}
+
+fn wrong(what: &str) -> ExitCode {
+    eprintln!("nenrin-sim: {what}");
+    ExitCode::from(2)
 }

@@ -2,8 +2,9 @@
 
 use crate::command::{Command, arguments};
 use crate::device;
-use crate::error::{Fail, Outcome};
+use crate::error::{Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
+use crate::repair::{self, How};
 use nenrin_core::check::{Finding, Severity, Step};
 use nenrin_core::{CheckOptions, CheckReport, check};
 use nenrin_device::OpenMode;
@@ -13,19 +14,27 @@ use std::path::Path;
 /// The command.
 pub const COMMAND: Command = Command {
     name: "check",
-    usage: &["check [--data] [-n] [--json] DEVICE"],
-    about: "Verifies a volume that is not mounted for writing; changes nothing",
+    usage: &["check [--data] [-n] [--json] DEVICE", "check --repair [-n] [--yes] [--json] DEVICE"],
+    about: "Verifies a volume that is not mounted for writing, and with --repair mends it",
     options: &[
         ("--data", "read all content too and verify its checksums"),
-        ("-n", "change nothing, which is so anyway"),
-        ("--json", "findings and counts as JSON"),
+        ("--repair", "plan a repair, list every loss by path, ask, and write the repaired state"),
+        ("-n", "change nothing: with --repair, only the plan"),
+        ("--yes", "with --repair: do not ask"),
+        ("--json", "findings and counts, or plan and losses, as JSON"),
     ],
     notes: "A volume recovers by itself when it is mounted, so no check is ever needed for that.\n\
-            Findings have stable numbers; notes among them mean no harm.\n\
-            exit codes, as fsck(8): 0 clean, 4 damage found, 8 the check could not run, 16 called wrongly.",
+            Findings, losses (8xx) and what is mended without loss (9xx) have stable numbers; notes mean no harm.\n\
+            --repair reads all content and plans completely before it writes; it writes into free segments only, so that a\n\
+            power cut leaves the volume as it was, or repaired. What has no second copy and no trace is lost; names and\n\
+            files of which only a part is left are in /lost+found. Ranges that are lost read as errors, never as zeros;\n\
+            only in files under /lost+found that lost their inode, what was not found is a hole. Copy the device first if you can.\n\
+            exit codes, as fsck(8): 0 clean, 1 repaired, 4 damage found or left, 8 it could not run, 16 called wrongly.",
     examples: &[
         ("check --data work.img", "verifies everything"),
         ("check -n /dev/sdb1", "verifies the index and the log"),
+        ("check --repair -n work.img", "what a repair would do, and what is lost"),
+        ("check --repair --yes work.img", "repairs it"),
     ],
     run,
 };
@@ -38,25 +47,34 @@ pub const COULD_NOT: u8 = 8;
 pub const MISUSE: u8 = 16;
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut data, mut json) = (false, false);
+    let (mut data, mut json, mut repair, mut dry, mut yes) = (false, false, false, false, false);
     let given = arguments(&COMMAND, parser, 1, |flag, _| {
         match flag.shown().as_str() {
             "--data" => data = true,
             "--json" => json = true,
-            "-n" => {}
-            "--repair" => return Err(Fail::usage("--repair: this version only verifies")),
+            "-n" => dry = true,
+            "--yes" => yes = true,
+            "--repair" => repair = true,
             _ => return Ok(false),
         }
         Ok(true)
     })
     .map_err(misuse)?;
     let [device] = given.as_slice() else { return Err(misuse(COMMAND.misuse("a device is needed"))) };
-    check_device(Path::new(device), data, json)
+    let path = Path::new(device);
+    if repair {
+        let how = How { dry, yes, json };
+        return repair::run(path, how).map_err(|f| if f.code == USAGE { misuse(f) } else { f.with_code(COULD_NOT) });
+    }
+    if yes {
+        return Err(misuse(COMMAND.misuse("--yes goes with --repair")));
+    }
+    check_device(path, data, json)
 }
 
 /// As fsck(8) counts.
 pub fn misuse(fail: Fail) -> Fail {
-    if fail.code == crate::error::USAGE { fail.with_code(MISUSE) } else { fail }
+    if fail.code == USAGE { fail.with_code(MISUSE) } else { fail }
 }
 
 /// Verifies, prints findings, and gives fsck's exit code.
@@ -79,7 +97,8 @@ fn verify(path: &Path, data: bool, as_json: bool) -> Outcome {
     Ok(if report.clean() { 0 } else { DAMAGED })
 }
 
-fn step(step: Step) -> &'static str {
+/// What is under way, for progress.
+pub fn step(step: Step) -> &'static str {
     match step {
         Step::Index => "index",
         Step::Live => "live state",

@@ -54,6 +54,9 @@ pub fn check_extent(live: &mut Live<'_, '_>, key: &Key, value: &[u8]) -> Result<
         return check_old_fork(live, key);
     };
     live.group.blocks = live.group.blocks.saturating_add(u64::from(e.blocks));
+    if e.is_lost() {
+        live.bad(What::ContentLost, format!("{} blocks from file block {}", e.blocks, key.off));
+    }
     let behind = key.off >= inode.size.div_ceil(BLOCK_BYTES as u64);
     if behind && !e.is_unwritten() && FileKind::from_mode(inode.mode) == FileKind::Regular {
         let text = format!("{} blocks from file block {}, size is {}", e.blocks, key.off, inode.size);

@@ -125,6 +125,7 @@ findings! {
     701 Error ContentDamaged "content-damaged" "A block of content does not have its checksum.";
     702 Error ContentUnreadable "content-unreadable" "The device cannot read a block of content.";
     703 Error TailNotZero "tail-not-zero" "Bytes behind the end of a file in its last block are not zero.";
+    704 Error ContentLost "content-lost" "A range of a file was lost to damage; a repair has marked it, and reading it is an error.";
 }
 
 impl std::fmt::Display for What {

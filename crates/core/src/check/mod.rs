@@ -27,9 +27,10 @@ mod tests;
 mod usage;
 
 pub use findings::{Severity, What};
-pub(crate) use paths::of_inode as path_of;
+pub(crate) use paths::{of_inode as path_of, of_name};
 pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Progress, Step};
 
+use crate::fs::Opened;
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use report::Log;
@@ -62,26 +63,44 @@ pub fn check(
     let Some(entered) = roots::enter(device, &mut log)? else {
         return Ok(log.report);
     };
+    check_entered(&entered, options.data, &mut log)?;
+    Ok(log.report)
+}
+
+/// Checks a state that is only in memory as if it had been written.
+pub(crate) fn check_planned(opened: Opened, progress: &mut dyn FnMut(Progress)) -> Result<(Opened, CheckReport)> {
+    let mut log = Log::new(progress);
+    let copies = opened.state.segments.iter().map(|(_, s)| s.nodes).collect();
+    let audit = nodes::Audit { copies, ..nodes::Audit::default() };
+    let mut superblock = opened.superblock.clone();
+    superblock.chain = (opened.chain.segment, opened.chain.block);
+    superblock.chain_seq = opened.chain.seq;
+    let entered = roots::Entered { opened, audit, superblock };
+    check_entered(&entered, true, &mut log)?;
+    Ok((entered.opened, log.report))
+}
+
+fn check_entered(entered: &roots::Entered, data: bool, log: &mut Log<'_>) -> Result<()> {
     let state = &entered.opened.state;
     log.report.recovery = Some(entered.opened.report.clone());
     let mut usage = Usage::new(state.segments.count(), entered.opened.storage.segment_blocks);
     log.report.counts.segments = state.segments.count();
-    live::check(&entered, &mut usage, &mut log)?;
-    history::check(&entered, &mut usage, &mut log)?;
-    space::check(&entered, &mut log)?;
-    history::check_checkpoints(state, &mut log);
-    usage::check_chain(&entered, &mut log);
-    usage.other_windows(&entered, &mut log)?;
+    live::check(entered, &mut usage, log)?;
+    history::check(entered, &mut usage, log)?;
+    space::check(entered, log)?;
+    history::check_checkpoints(state, log);
+    usage::check_chain(entered, log);
+    usage.other_windows(entered, log)?;
     log.report.counts.live_blocks = usage.live_blocks;
     log.report.counts.history_blocks = usage.history_blocks;
     if entered.audit.lost == 0 {
-        usage.compare(&entered, &mut log);
+        usage.compare(entered, log);
     } else {
         let text = format!("{} nodes cannot be used", entered.audit.lost);
         log.add(report::Finding::new(What::ChecksSkipped, text));
     }
-    if options.data {
-        data::check(&entered, &mut log)?;
+    if data {
+        data::check(entered, log)?;
     }
-    Ok(log.report)
+    Ok(())
 }

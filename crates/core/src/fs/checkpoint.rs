@@ -170,6 +170,11 @@ impl Fs {
     /// Writes dirty index nodes and a new root: recovery starts there from then on.
     pub(crate) fn index_checkpoint(&self, clean: bool) -> Result<()> {
         self.tidy_index()?;
+        self.index_checkpoint_as_is(clean)
+    }
+
+    /// [`Fs::index_checkpoint`], of nothing but what is dirty already.
+    pub(crate) fn index_checkpoint_as_is(&self, clean: bool) -> Result<()> {
         // Summaries and data under way must be on the device before the root is.
         // Most are waited for here, while others go on committing.
         let writes = self.lock().take_writes(|_| true);

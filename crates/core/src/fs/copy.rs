@@ -284,6 +284,7 @@ impl Inner {
             content.pages.append(&mut behind);
             match p.source {
                 Source::Zero => content.overlay.set(block, end, Over::Hole),
+                Source::Lost => return Err(Error::Corrupt("the content to be copied was lost to damage".into())),
                 Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
                 Source::Disk(e) => {
                     content.share_extent(block, &e);

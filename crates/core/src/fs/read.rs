@@ -15,6 +15,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(super) enum Source {
     /// Zeros.
     Zero,
+    /// Nobody knows any more.
+    Lost,
     /// These bytes, whole blocks.
     Memory(Vec<u8>),
     /// Blocks of the volume.
@@ -31,6 +33,7 @@ pub(super) struct Piece {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Zero,
+    Lost,
     Inline,
     Page,
     Extent(usize),
@@ -87,7 +90,11 @@ impl Inner {
                 extents = view.extents(ino, inode.fork, from, to)?;
             }
             for (i, (start, e)) in extents.iter().enumerate() {
-                let cell = if e.is_unwritten() { Cell::Zero } else { Cell::Extent(i) };
+                let cell = match (e.is_lost(), e.is_unwritten()) {
+                    (true, _) => Cell::Lost,
+                    (_, true) => Cell::Zero,
+                    _ => Cell::Extent(i),
+                };
                 fill(*start, start + u64::from(e.blocks), cell);
             }
             if from == 0 && inode.blocks == 0 {
@@ -119,6 +126,7 @@ impl Inner {
             let first = from + i as u64;
             let source = match cell {
                 Cell::Zero => Source::Zero,
+                Cell::Lost => Source::Lost,
                 Cell::Page => {
                     let mut bytes = Vec::with_capacity(run * BLOCK_BYTES);
                     if let Some(c) = content {
@@ -270,6 +278,9 @@ impl Fs {
             match run {
                 Run::One => match pieces.next().map(|p| (p.blocks, p.source)) {
                     Some((_, Source::Memory(bytes))) => out.push_memory(bytes),
+                    Some((_, Source::Lost)) => {
+                        return Err(Error::Corrupt("this content was lost to damage".into()));
+                    }
                     Some((blocks, _)) => out.push_zeros(blocks as usize * BLOCK_BYTES),
                     None => {}
                 },

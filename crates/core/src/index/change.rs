@@ -89,8 +89,13 @@ fn became_small(bytes_before: usize, node: &Node) -> bool {
 }
 
 impl Change<'_> {
+    /// A node of the current generation leaves the tree.
+    pub(super) fn drop_node(&mut self) {
+        self.book.drop_node();
+    }
+
     /// Makes a child changeable: loads it, or copies it if it is frozen.
-    fn own<'c>(&mut self, child: &'c mut Child, expect: &Expect) -> Result<&'c mut Node> {
+    pub(super) fn own<'c>(&mut self, child: &'c mut Child, expect: &Expect) -> Result<&'c mut Node> {
         let generation = self.book.generation;
         let copy = match child {
             Child::Mem(node) if node.generation == generation => None,
@@ -303,7 +308,7 @@ impl Change<'_> {
     }
 
     /// Replaces a root that has one child by that child.
-    fn shrink(&mut self, root: &mut Child, level: &mut u8) {
+    pub(super) fn shrink(&mut self, root: &mut Child, level: &mut u8) {
         loop {
             let only = match root {
                 Child::Mem(node) if node.generation == self.book.generation => match &node.body {

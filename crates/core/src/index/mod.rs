@@ -19,6 +19,7 @@
 mod audit;
 mod cache;
 mod change;
+mod mend;
 mod node;
 mod scrub;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use nenrin_format::root::TreeRoot;
 
 pub use audit::{Unverified, Verified};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
+pub use mend::{LostRange, Survey, TreeCount};
 pub use scrub::NodeAt;
 pub use write::{Frozen, Place};
 

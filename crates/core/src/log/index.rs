@@ -11,7 +11,7 @@ use nenrin_format::partial::{Header, MapEntry, PartialKind};
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, NODE_BLOCKS, NODE_BYTES, SegmentNo, Seq, Time};
 
 /// Nodes in one index partial.
-const NODES_MAX: usize = 64;
+pub(crate) const NODES_MAX: usize = 64;
 
 /// Where the next node of one copy goes.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@
 //!    checkpoint with a new epoch.
 //! 2. It believes checksums, links and addresses only, never order on the device.
 
+mod behind;
 mod walk;
 
 use crate::fs::Opened;
@@ -37,8 +38,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+pub(crate) use behind::Island;
 pub use walk::Verdict;
-use walk::Walk;
+pub(crate) use walk::{Found, Outcome, Walk};
 
 /// What opening a volume found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -226,7 +228,7 @@ pub(crate) fn recover_from(
 }
 
 /// The superblock to go on from: never a generation that a slot already has.
-fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock {
+pub(crate) fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock {
     let mut sb = superblock.clone();
     if let Some(newest) = found.roots.first() {
         sb.generation = sb.generation.max(newest.generation);
@@ -235,7 +237,7 @@ fn with_newest_generation(superblock: &Superblock, found: &Probe) -> Superblock 
 }
 
 /// The root partial, from either copy.
-fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
+pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Root> {
     let mut why = Error::Corrupt("no root partial".into());
     for copy in 0..superblock.root.len() {
         match read_root_copy(storage, superblock, copy) {
@@ -352,7 +354,7 @@ fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mu
 }
 
 /// Root partials of the two newest roots stay where they are.
-fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDeque<[SegmentNo; 2]> {
+pub(crate) fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDeque<[SegmentNo; 2]> {
     let mut pins = VecDeque::new();
     let generation = found.roots.first().map_or(used.generation, |r| r.generation);
     for root in found.roots.iter().take(2) {
@@ -367,7 +369,13 @@ fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superblock) -> VecDe
 }
 
 /// The chain goes on in a fresh segment, with a new epoch.
-fn start_epoch(state: &mut State, chain: &mut Chain, storage: &Storage, found: &Probe, writes: bool) -> Result<()> {
+pub(crate) fn start_epoch(
+    state: &mut State,
+    chain: &mut Chain,
+    storage: &Storage,
+    found: &Probe,
+    writes: bool,
+) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
     let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
     state.segments.next_generation = found

@@ -9,7 +9,7 @@ use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, P
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::superblock::SegmentRef;
 use nenrin_format::wire::Reader;
-use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo, Seq};
+use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
 
 /// Blocks read at once.
 const READ_BLOCKS: u32 = 256;
@@ -65,6 +65,8 @@ pub(crate) struct Outcome {
     pub dropped: u64,
     pub durable_seq: Seq,
     pub damage: Option<String>,
+    /// Sequence and epoch of the last partial that was followed.
+    pub stopped: (Seq, Epoch),
     pub verdicts: Vec<Verdict>,
     pub bytes_read: u64,
     pub requests: u64,
@@ -72,7 +74,7 @@ pub(crate) struct Outcome {
 
 /// A walk from where a root says the chain goes on.
 pub(crate) struct Walk<'a> {
-    storage: &'a Storage,
+    pub(super) storage: &'a Storage,
     at: Chain,
     buffer: Option<(Addr, AlignedBuf)>,
     /// The segment after this one, and what its first block says.
@@ -111,7 +113,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The intact chain partial at `addr`, whatever it is linked to.
-    fn partial(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
+    pub(super) fn partial(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
         let uuid = self.at.uuid;
         let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
         let Ok(head) = Header::peek(first) else { return Ok(None) };
@@ -123,6 +125,40 @@ impl<'a> Walk<'a> {
             Ok(s) => Ok(Some((s.header, s.crc, s.records.to_vec()))),
             Err(_) => Ok(None),
         }
+    }
+
+    /// Blocks of an intact partial of another kind at `addr`.
+    pub(super) fn blocks_of_other(&mut self, addr: Addr) -> Result<Option<u32>> {
+        let uuid = self.at.uuid;
+        let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
+        let Ok(head) = Header::peek(first) else { return Ok(None) };
+        if head.addr != addr || head.uuid != uuid || head.kind == PartialKind::Chain {
+            return Ok(None);
+        }
+        let Some(bytes) = self.blocks(addr, head.summary_blocks)? else { return Ok(None) };
+        Ok(Header::decode(bytes).ok().map(|s| s.header.total_blocks()))
+    }
+
+    /// A partial with what its payload is worth.
+    pub(super) fn found(&mut self, header: Header, crc: u32, records: Vec<u8>, segment: SegmentRef) -> Result<Found> {
+        let payload_intact = match self.blocks(header.payload_addr(), header.payload_blocks) {
+            _ if header.payload_blocks == 0 => true,
+            Ok(Some(payload)) => nenrin_format::crc(payload) == header.payload_crc,
+            Ok(None) => false,
+            Err(Error::Device(_)) => false,
+            Err(e) => return Err(e),
+        };
+        Ok(Found { header, crc, records, segment, payload_intact })
+    }
+
+    /// The first partial that was perhaps never acknowledged and whose payload or data is not there.
+    pub(super) fn first_unproven(&self, found: &[Found], durable_seq: Seq) -> Result<Option<usize>> {
+        for (i, f) in found.iter().enumerate() {
+            if f.header.seq > durable_seq && !(f.payload_intact && self.data_intact(f)?) {
+                return Ok(Some(i));
+            }
+        }
+        Ok(None)
     }
 
     /// The partial at `addr` if it follows the last accepted one.
@@ -137,14 +173,7 @@ impl<'a> Walk<'a> {
         if !fits {
             return Ok(None);
         }
-        let payload_intact = match self.blocks(header.payload_addr(), header.payload_blocks) {
-            _ if header.payload_blocks == 0 => true,
-            Ok(Some(payload)) => nenrin_format::crc(payload) == header.payload_crc,
-            Ok(None) => false,
-            Err(Error::Device(_)) => false,
-            Err(e) => return Err(e),
-        };
-        Ok(Some(Found { header, crc, records, segment, payload_intact }))
+        self.found(header, crc, records, segment).map(Some)
     }
 
     /// The partial with which a later mount went on from here. That mount
@@ -215,6 +244,7 @@ impl<'a> Walk<'a> {
             accepted: found,
             durable_seq,
             damage,
+            stopped: (self.at.seq, self.at.epoch),
             verdicts,
             bytes_read: self.bytes_read,
             requests: self.requests,

@@ -186,8 +186,8 @@ impl State {
         let mut visible = self.is_visible(birth, death);
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
-            // What was only reserved read as zeros, and so does nothing at all.
-            visible &= !e.is_unwritten();
+            // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
+            visible &= !e.is_unwritten() || e.is_lost();
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
             }

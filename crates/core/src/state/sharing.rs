@@ -220,6 +220,52 @@ impl State {
         }
         Ok(false)
     }
+
+    /// For repair: drops back references that fit no owner, and makes those
+    /// that are missing; how many. Every shared extent says by itself whose it is,
+    /// so nothing is lost with them.
+    pub fn mend_backrefs(&mut self) -> Result<u64> {
+        let mut wrong = Vec::new();
+        self.space.walk(&self.cache, &mut |key, value| {
+            if key.kind != Kind::Backref {
+                return Ok(());
+            }
+            let right = match Backref::decode(value) {
+                Ok(b) if self.owner_exists(Addr(key.ino), &b)? => {
+                    matches!(self.find_backref(&b.owner, Addr(key.ino))?, Ok((first, _)) if first == *key)
+                }
+                _ => false,
+            };
+            if !right {
+                wrong.push(*key);
+            }
+            Ok(())
+        })?;
+        for key in &wrong {
+            self.space.remove(&self.cache, key)?;
+        }
+        let mut missing = Vec::new();
+        for tree in [&self.live].into_iter().chain(self.history.iter().map(|t| &t.tree)) {
+            tree.walk(&self.cache, &mut |key, value| {
+                if key.kind != Kind::Extent {
+                    return Ok(());
+                }
+                let Ok(e) = Extent::decode(value) else { return Ok(()) };
+                if e.is_shared() && !e.is_unwritten() && self.find_backref(key, e.addr)?.is_err() {
+                    missing.push((*key, Extent { crcs: Vec::new(), ..e }));
+                }
+                Ok(())
+            })?;
+        }
+        for (owner, e) in &missing {
+            // More than the slots of one hash hold: the check of the plan refuses.
+            match self.add_backref(owner, e) {
+                Err(Error::Corrupt(_)) | Ok(()) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((wrong.len() + missing.len()) as u64)
+    }
 }
 
 const fn backref_key(addr: Addr, off: u64) -> Key {

@@ -1,0 +1,118 @@
+//! `nenrin check --repair`: the plan, the question, and carrying it out.
+
+use crate::clock::HostClock;
+use crate::cmd::check::{DAMAGED, step};
+use crate::device;
+use crate::error::{Fail, Outcome};
+use crate::output::{self, Progress, printable};
+use nenrin_core::repair::{Loss, MendKind};
+use nenrin_core::{RepairPlan, RepairReport};
+use nenrin_device::OpenMode;
+use serde_json::{Value, json};
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
+
+/// Everything that was wrong is right now.
+const REPAIRED: u8 = 1;
+
+/// How to go about it.
+#[derive(Clone, Copy, Default)]
+pub struct How {
+    /// Only the plan.
+    pub dry: bool,
+    /// Do not ask.
+    pub yes: bool,
+    /// As JSON.
+    pub json: bool,
+}
+
+/// Plans, asks, repairs; gives fsck's exit code.
+pub fn run(path: &Path, how: How) -> Outcome {
+    if !how.dry && !how.yes && (how.json || !io::stdin().is_terminal()) {
+        return Err(Fail::usage("nobody is there to be asked: give --yes to repair, or -n to see the plan"));
+    }
+    let device = device::open(path, if how.dry { OpenMode::READER } else { OpenMode::OWNER })?;
+    let foreign = device::foreign(&device);
+    let clock = HostClock::shared();
+    let mut progress = Progress::new();
+    let plan = RepairPlan::new(&[device], clock.as_ref(), &mut |p| progress.at(step(p.step), p.done, p.total));
+    drop(progress);
+    let plan = plan.map_err(|e| device::describe_volume(path, foreign, &e))?;
+    let needed = plan.report().needed;
+    if !how.json {
+        show(path, plan.report());
+    }
+    let go = needed && !how.dry && (how.yes || asked());
+    let report = plan.report().clone();
+    if go {
+        plan.carry_out(clock).map_err(|e| Fail::at(path.display(), format!("the repair stopped: {e}")))?;
+    }
+    if how.json {
+        output::json(&as_value(&report, go))?;
+    } else if needed {
+        let what = if go { "repaired" } else { "nothing was changed" };
+        output::line(format!("{}: {what}", path.display()));
+    }
+    Ok(match (needed && !go, report.has_unreadable(), go) {
+        (true, ..) | (_, true, _) => DAMAGED,
+        (_, _, true) => REPAIRED,
+        _ => 0,
+    })
+}
+
+fn asked() -> bool {
+    let _ = write!(io::stderr().lock(), "Repair it? What is listed as lost cannot be brought back afterwards. [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+fn show(path: &Path, report: &RepairReport) {
+    for loss in &report.losses {
+        output::line(format!("loss {}", printable(&loss.to_string())));
+    }
+    let more = report.losses_total.saturating_sub(report.losses.len() as u64);
+    if more > 0 {
+        output::line(format!("and {more} more losses"));
+    }
+    for (kind, n) in &report.mends {
+        output::line(format!("mend {} {}: {n}. {}", kind.number(), kind.name(), kind.meaning()));
+    }
+    let text = match (report.needed, report.losses_total) {
+        (false, 0) => "nothing to repair".to_owned(),
+        (false, n) => format!("nothing to repair; {n} losses that no repair can undo"),
+        (true, 0) => "can be repaired without loss".to_owned(),
+        (true, n) => format!("can be repaired, with {n} losses"),
+    };
+    let room = if report.needed {
+        format!("; at most {} of {} free segments are written", report.segments_needed, report.segments_free)
+    } else {
+        String::new()
+    };
+    output::line(format!("{}: {text}{room}", path.display()));
+}
+
+fn as_value(report: &RepairReport, repaired: bool) -> Value {
+    let loss = |l: &Loss| {
+        json!({
+            "number": l.kind.number(),
+            "name": l.kind.name(),
+            "meaning": l.kind.meaning(),
+            "text": l.text,
+            "path": l.path.as_ref().map(|p| String::from_utf8_lossy(p).into_owned()),
+            "ino": l.ino.map(|i| i.0),
+            "from": l.range.map(|r| r.0),
+            "to": l.range.map(|r| r.1),
+        })
+    };
+    let mend = |(kind, n): &(MendKind, u64)| json!({ "number": kind.number(), "name": kind.name(), "meaning": kind.meaning(), "count": n });
+    json!({
+        "needed": report.needed,
+        "repaired": repaired,
+        "losses": report.losses.iter().map(loss).collect::<Vec<_>>(),
+        "losses_total": report.losses_total,
+        "mends": report.mends.iter().map(mend).collect::<Vec<_>>(),
+        "segments_needed": report.segments_needed,
+        "segments_free": report.segments_free,
+    })
+}

@@ -1,0 +1,89 @@
+//! For repair: what of the chain is intact behind damage.
+//!
+//! Invariants
+//! 1. Only whole logical segments are given, each in an unbroken run of
+//!    partials that are linked to each other.
+//! 2. Where a later epoch began, the one before it ended: what it has of higher
+//!    sequence was never acknowledged, or is of a life that recovery cut off.
+
+use super::walk::{Found, Outcome, Walk};
+use crate::Result;
+use nenrin_format::partial::{LOGICAL_BEGIN, LOGICAL_END};
+use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
+use std::collections::BTreeMap;
+
+/// Partials in sequence, each linked to the one before.
+pub(crate) type Island = Vec<Found>;
+
+impl Walk<'_> {
+    /// What is intact behind the damage that ended a walk, in order.
+    pub fn behind(mut self, log: &Outcome) -> Result<Vec<Island>> {
+        let (seq, epoch) = log.stopped;
+        let found = newest_lives(self.all_behind(seq, epoch)?);
+        let mut islands: Vec<Island> = Vec::new();
+        for f in found {
+            let linked = islands.last().and_then(|i| i.last()).is_some_and(|last| {
+                f.header.seq == last.header.seq.next()
+                    && f.header.prev_addr == last.header.addr
+                    && f.header.prev_crc == last.crc
+            });
+            match islands.last_mut() {
+                Some(island) if linked => island.push(f),
+                _ => islands.push(vec![f]),
+            }
+        }
+        let mut out = Vec::new();
+        for mut island in islands {
+            let first = island.iter().position(|f| f.header.flags & LOGICAL_BEGIN != 0);
+            island.drain(..first.unwrap_or(island.len()));
+            let unproven = self.first_unproven(&island, log.durable_seq)?;
+            island.truncate(unproven.unwrap_or(island.len()));
+            while island.last().is_some_and(|f| f.header.flags & LOGICAL_END == 0) {
+                island.pop();
+            }
+            if !island.is_empty() {
+                out.push(island);
+            }
+            if unproven.is_some() {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Intact partials of the chain with a higher sequence, in no order.
+    fn all_behind(&mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Found>> {
+        let mut out = Vec::new();
+        for segment in (0..self.storage.segments).map(SegmentNo) {
+            let mut block = 0;
+            while block < self.storage.segment_blocks {
+                let addr = Addr::new(segment, block);
+                // What lies in the payload of an intact partial is content, whatever it looks like.
+                block += self.blocks_of_other(addr)?.unwrap_or(1);
+                let Some((header, crc, records)) = self.partial(addr)? else { continue };
+                block = addr.block() + header.total_blocks().max(1);
+                let possible = header.seq.0 < COUNTER_MAX && header.epoch.0 < COUNTER_MAX;
+                if possible && header.seq > seq && header.epoch >= epoch {
+                    let segment = self.storage.segment_ref(segment);
+                    out.push(self.found(header, crc, records, segment)?);
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// One partial for each sequence, without what a later epoch has cut off.
+fn newest_lives(all: Vec<Found>) -> Vec<Found> {
+    let mut begins: BTreeMap<Epoch, Seq> = BTreeMap::new();
+    for f in &all {
+        let begin = begins.entry(f.header.epoch).or_insert(f.header.seq);
+        *begin = (*begin).min(f.header.seq);
+    }
+    let cut = |f: &Found| begins.iter().any(|(epoch, begin)| *epoch > f.header.epoch && *begin <= f.header.seq);
+    let mut by_seq: BTreeMap<Seq, Found> = BTreeMap::new();
+    for f in all.into_iter().filter(|f| !cut(f)) {
+        by_seq.entry(f.header.seq).or_insert(f);
+    }
+    by_seq.into_values().collect()
+}

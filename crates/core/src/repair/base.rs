@@ -1,0 +1,400 @@
+//! The state to start from: which root, its trees without what cannot be
+//! read, and everything of the log that verifies.
+//!
+//! | what is found | where repair starts |
+//! |---|---|
+//! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
+//! | no such root | the newest root that can be read, without the nodes that cannot |
+//! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
+//!
+//! Invariants
+//! 1. Nothing is written.
+//! 2. `held` has every segment that any usable root, or the log behind it, may need.
+
+use super::losses::{About, LossKind, Losses, MendKind};
+use crate::index::{LostRange, NodeCache, Survey, Tree};
+use crate::log::chain::Chain;
+use crate::recovery::{Found, Island, Outcome, Walk, read_root};
+use crate::segments::Segments;
+use crate::state::{HistoryTree, State, is_history};
+use crate::storage::{Probe, Storage};
+use crate::{Error, Result};
+use nenrin_device::BlockDevice;
+use nenrin_format::features::{Access, access};
+use nenrin_format::items::{Checkpoint, Extent, Inode, Segment};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::{self, NodePtr, TreeId};
+use nenrin_format::partial::Header;
+use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::root::Root;
+use nenrin_format::superblock::{Superblock, device_blocks, segments_on};
+use nenrin_format::wire::Reader;
+use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Memory for index nodes while repairing.
+pub(super) const CACHE_BYTES: usize = 64 << 20;
+
+/// What is known before anything is mended.
+pub(super) struct Base {
+    pub storage: Arc<Storage>,
+    pub superblock: Superblock,
+    pub state: State,
+    pub chain: Chain,
+    /// Ranges of the live tree of which nothing is known.
+    pub lost: Vec<LostRange>,
+    /// Nodes of the space tree are lost.
+    pub space_lost: bool,
+    /// Newest death that a lost node of history may have held.
+    pub past_lost: Option<Cno>,
+    /// Segments nothing may be written to before the repair is done.
+    pub held: Vec<bool>,
+    /// What the space tree said of segments.
+    pub segment_items: BTreeMap<u64, Segment>,
+    /// Inodes from here on may have been made in a part of the log that is missing.
+    pub gap_from: Option<Ino>,
+    /// Inodes made anew, because content of them was found behind a gap.
+    pub unproven: BTreeSet<u64>,
+}
+
+/// A root that can be read.
+struct Candidate {
+    superblock: Superblock,
+    root: Root,
+    trees: Vec<(Tree, Survey)>,
+    log: Outcome,
+    /// What is intact of the log behind damage.
+    islands: Vec<Island>,
+    cache: Arc<NodeCache>,
+}
+
+impl Candidate {
+    fn lost(&self) -> usize {
+        self.trees.iter().map(|(_, s)| s.lost.len()).sum()
+    }
+    /// Highest sequence that the state after roll-forward contains.
+    fn reaches(&self) -> u64 {
+        self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
+    }
+}
+
+/// Finds the state to start from. `None` when no root can be read.
+pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Losses) -> Result<Option<Base>> {
+    let newest = found.newest()?;
+    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    let Some(count) = newest.devices.first().map(|d| d.segments) else { return Ok(None) };
+    if segments_on(blocks, newest.segment_blocks) < count {
+        let need = device_blocks(count, newest.segment_blocks) * BLOCK_BYTES as u64;
+        return Err(Error::Open(format!(
+            "the device is shorter than the {need} bytes of the volume; restore its length"
+        )));
+    }
+    if let Access::ReadOnly(bits) = access(newest.features[1], newest.features[2]) {
+        return Err(Error::Open(format!("features that this program can only read (bits {bits:#x}); update nenrin")));
+    }
+    let storage = Arc::new(Storage::new(device.clone(), newest.segment_blocks, count));
+    let mut all: Vec<Candidate> = Vec::new();
+    for superblock in found.roots.iter().filter(|r| r.uuid == newest.uuid) {
+        if let Ok(root) = read_root(&storage, superblock) {
+            all.push(candidate(&storage, superblock, root)?);
+        }
+    }
+    // What any of them proves to have been durable, all of them must reach.
+    let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
+    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).max();
+    let sound = |c: &Candidate| c.lost() == 0 && c.log.damage.is_none() && Some(c.reaches()) >= furthest;
+    let chosen = all.iter().position(sound).unwrap_or(0);
+    let mut held = vec![false; count as usize];
+    for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
+        hold(c, &mut held)?;
+    }
+    for root in found.roots.iter().take(2) {
+        hold_segments(&mut held, root.root.iter().map(|(_, addr, _)| addr.segment()));
+    }
+    if chosen >= all.len() {
+        return Ok(None);
+    }
+    let chosen = all.swap_remove(chosen);
+    if chosen.superblock.generation != newest.generation {
+        losses.mended(MendKind::OlderRoot, 1);
+    }
+    start(storage, chosen, held, losses).map(Some)
+}
+
+fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {
+    let cache = Arc::new(NodeCache::new(storage.clone(), CACHE_BYTES));
+    let mut trees = Vec::new();
+    let mut seen = BTreeSet::new();
+    for t in &root.trees {
+        if seen.insert(t.tree) {
+            let tree = Tree::open(t);
+            let survey = tree.survey(&cache, &mut |ptr| copies(storage, ptr));
+            trees.push((tree, survey));
+        }
+    }
+    let log = Walk::new(storage, &chain_of(superblock)).run()?;
+    let islands = match log.damage {
+        Some(_) => Walk::new(storage, &chain_of(superblock)).behind(&log)?,
+        None => Vec::new(),
+    };
+    Ok(Candidate { superblock: superblock.clone(), root, trees, log, islands, cache })
+}
+
+/// Which copies of a node are right.
+fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
+    ptr.copies.map(|addr| {
+        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
+        storage.read(addr, NODE_BLOCKS).is_ok_and(|bytes| right(&bytes))
+    })
+}
+
+fn chain_of(superblock: &Superblock) -> Chain {
+    Chain {
+        uuid: superblock.uuid,
+        epoch: superblock.epoch,
+        segment: superblock.chain.0,
+        block: superblock.chain.1,
+        next: superblock.chain_next,
+        seq: superblock.chain_seq,
+        last_addr: superblock.chain_last,
+        last_crc: superblock.chain_crc,
+    }
+}
+
+fn hold_segments(held: &mut [bool], segments: impl IntoIterator<Item = SegmentNo>) {
+    for segment in segments {
+        if let Some(h) = held.get_mut(segment.0 as usize) {
+            *h = true;
+        }
+    }
+}
+
+/// Marks what a root and the log behind it may need.
+fn hold(c: &Candidate, held: &mut [bool]) -> Result<()> {
+    hold_segments(held, c.root.index_segments.iter().map(|(segment, _)| *segment));
+    hold_segments(held, c.superblock.root.iter().map(|(_, addr, _)| addr.segment()));
+    hold_segments(held, [c.superblock.chain.0.segment]);
+    hold_segments(held, c.superblock.chain_next.map(|s| s.segment));
+    for f in c.log.accepted.iter().chain(c.islands.iter().flatten()) {
+        hold_segments(held, [f.header.addr.segment()].into_iter().chain(f.header.next.map(|s| s.segment)));
+        for e in named(f) {
+            hold_segments(held, [e.addr.segment()]);
+        }
+    }
+    for (tree, _) in &c.trees {
+        tree.walk(&c.cache, &mut |key, value| {
+            match key.kind {
+                Kind::Extent => {
+                    if let Ok(e) = Extent::decode(value) {
+                        hold_segments(held, (!e.is_unwritten()).then(|| e.addr.segment()));
+                    }
+                }
+                Kind::Segment => hold_segments(held, [SegmentNo(key.off)]),
+                _ => {}
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Extents outside the chain that a partial's records name.
+fn named(f: &Found) -> Vec<Extent> {
+    let mut out = Vec::new();
+    let mut r = Reader::new(&f.records);
+    while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
+        match record {
+            Record::Content { ops, .. } => out.extend(ops.into_iter().filter_map(|op| match op {
+                ContentOp::Extent(_, e) if !e.is_unwritten() && !e.addr.is_payload() => Some(e),
+                _ => None,
+            })),
+            Record::Move { new, .. } => out.push(new),
+            _ => {}
+        }
+    }
+    out
+}
+
+fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Losses) -> Result<Base> {
+    let Candidate { superblock, root, trees, log, islands, cache } = c;
+    let mut state = State {
+        cache: cache.clone(),
+        live: Tree::empty(TreeId::LIVE),
+        space: Tree::empty(TreeId::SPACE),
+        history: Vec::new(),
+        segments: Segments::new(storage.segments, superblock.generation.next()),
+        kept: BTreeMap::new(),
+        hash_key: superblock.hash_key,
+        next_ino: root.next_ino,
+        open_cno: root.open_cno,
+        last_cno: root.last_cno,
+        next_tree: root.next_tree,
+        inodes: root.inodes,
+        live_blocks: root.live_blocks,
+        history_blocks: root.history_blocks,
+        named_blocks: root.named_blocks,
+        retention: root.retention.clone(),
+    };
+    let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
+    for (mut tree, survey) in trees {
+        tree.prune(&cache, &survey)?;
+        losses.mended(MendKind::NodesRewritten, survey.weak.len() as u64);
+        match tree.id() {
+            TreeId::LIVE => (state.live, lost) = (tree, survey.lost),
+            TreeId::SPACE => {
+                space_lost = !survey.lost.is_empty();
+                state.space = tree;
+            }
+            id if is_history(id) => {
+                let Some(t) = root.trees.iter().find(|t| t.tree == id) else { continue };
+                if !survey.lost.is_empty() {
+                    past_lost = past_lost.max(Some(t.deaths.1));
+                }
+                state.next_tree = state.next_tree.max(id.0.saturating_add(1));
+                state.history.push(HistoryTree { tree, deaths: t.deaths, sealed: t.sealed });
+            }
+            _ => {}
+        }
+    }
+    let segment_items = load_space(&mut state)?;
+    let mut chain = chain_of(&superblock);
+    let mut unproven = BTreeSet::new();
+    // Records that change shared extents need them.
+    losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
+    roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
+    let gap_from = log.damage.is_some().then_some(state.next_ino);
+    let mut before = log.accepted.last().map(|f| f.header.written_at);
+    for island in &islands {
+        let Some(first) = island.first() else { continue };
+        tell_gap(&chain, before, Some(&first.header), losses);
+        pass_gap(&mut state, island, &mut unproven, losses)?;
+        roll_forward(&mut state, &mut chain, island, losses)?;
+        before = island.last().map(|f| f.header.written_at);
+    }
+    if log.damage.is_some() && chain.seq < log.durable_seq {
+        tell_gap(&chain, before, None, losses);
+    }
+    Ok(Base { storage, superblock, state, chain, lost, space_lost, past_lost, held, segment_items, gap_from, unproven })
+}
+
+/// Tells what of the log is missing.
+fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: &mut Losses) {
+    let seconds = |t: Time| t.0.div_euclid(1_000_000_000);
+    let from = before.map_or_else(|| "the last index checkpoint".to_owned(), |t| format!("@{}", seconds(t)));
+    let first = chain.seq.next();
+    let text = match next {
+        Some(h) => {
+            let last = h.seq.0.saturating_sub(1);
+            format!(
+                "partial segments {first} to {last} are missing, written between {from} and @{}",
+                seconds(h.written_at)
+            )
+        }
+        None => format!("partial segments from {first} on are missing, written after {from}"),
+    };
+    losses.add(LossKind::LogGap, About::Volume, format!("{text} (seconds since 1970)"));
+}
+
+/// Makes the state such that records behind a gap apply as far as they can.
+fn pass_gap(state: &mut State, island: &Island, unproven: &mut BTreeSet<u64>, losses: &mut Losses) -> Result<()> {
+    let mut told: BTreeSet<u64> = BTreeSet::new();
+    let mut made: BTreeSet<u64> = BTreeSet::new();
+    if let Some(open) =
+        island.first().map(|f| f.header.open_cno).filter(|open| *open > state.open_cno && open.0 < COUNTER_MAX)
+    {
+        let text = format!("checkpoints {} to {} were in the gap", state.open_cno, open.0 - 1);
+        losses.add(LossKind::CheckpointsLost, About::Volume, text);
+        state.open_cno = open;
+        state.last_cno = Cno(open.0 - 1);
+    }
+    for found in island {
+        let mut r = Reader::new(&found.records);
+        while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
+            match record {
+                Record::Create { ino, .. } => drop(made.insert(ino.0)),
+                Record::Content { ino, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
+                    if state.inode(ino)?.is_some() {
+                        losses.add(LossKind::FileUncertain, About::Inode(ino), "changed behind a gap in the log");
+                    } else if ino >= state.next_ino {
+                        // It was made in the gap: what is written of it is all that is known.
+                        let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
+                        state.put_inode(ino, inode)?;
+                        unproven.insert(ino.0);
+                        let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
+                        losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of the space tree is kept in memory; items that mean nothing are left for later.
+fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
+    let mut segments = BTreeMap::new();
+    let mut kept = BTreeMap::new();
+    state.space.walk(&state.cache, &mut |key: &Key, value| {
+        match key.kind {
+            Kind::Segment => drop(Segment::decode(value).map(|s| segments.insert(key.off, s))),
+            Kind::Checkpoint => drop(Checkpoint::decode(value).map(|c| kept.insert(Cno(key.off), c))),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    state.kept = kept;
+    Ok(segments)
+}
+
+/// Applies what can be applied.
+pub(super) fn roll_forward(
+    state: &mut State,
+    chain: &mut Chain,
+    accepted: &[Found],
+    losses: &mut Losses,
+) -> Result<()> {
+    for found in accepted {
+        let header = &found.header;
+        let mut r = Reader::new(&found.records);
+        while !r.is_empty() {
+            let Ok(record) = Record::decode(&mut r) else {
+                let text = format!("a record of the partial segment at {} means nothing", header.addr);
+                losses.add(LossKind::ChangeLost, About::Volume, text);
+                break;
+            };
+            match state.apply(&record, header.payload_addr()) {
+                Ok(()) => {}
+                Err(Error::Device(e)) => return Err(Error::Device(e)),
+                Err(e) => losses.add(LossKind::ChangeLost, about(&record), e.to_string()),
+            }
+        }
+        chain.segment = found.segment;
+        chain.block = header.addr.block() + header.total_blocks();
+        chain.next = header.next;
+        chain.epoch = header.epoch;
+        chain.seq = header.seq;
+        chain.last_addr = header.addr;
+        chain.last_crc = found.crc;
+    }
+    losses.mended(MendKind::RolledForward, accepted.len() as u64);
+    Ok(())
+}
+
+/// What a record changes, for the list of losses.
+fn about(record: &Record<'_>) -> About {
+    match record {
+        Record::Create { parent, name, .. }
+        | Record::Link { parent, name, .. }
+        | Record::Unlink { parent, name, .. } => About::Name(*parent, name.to_vec()),
+        Record::Rename { to, new, .. } => About::Name(*to, new.to_vec()),
+        Record::SetAttr { ino, .. }
+        | Record::SetXattr { ino, .. }
+        | Record::RemoveXattr { ino, .. }
+        | Record::Content { ino, .. }
+        | Record::Release { ino }
+        | Record::ReapStep { ino, .. } => About::Inode(*ino),
+        _ => About::Volume,
+    }
+}

@@ -1,0 +1,245 @@
+//! Repair of a volume that nobody has mounted: a whole plan in memory first,
+//! then an index checkpoint into free segments, the root slot last.
+//!
+//! The decision record docs/decisions/0006-repair.md has the cases. The plan is
+//! the repaired state itself, not a list of edits; before anything is written
+//! it has to pass the same check that an unrepaired volume fails.
+//!
+//! Invariants
+//! 1. Nothing is written before the plan is complete and checked.
+//! 2. Nothing is written to a segment that a usable root, or the log behind it,
+//!    may need: until the new root slot is there, the volume is what it was.
+//! 3. Whatever is not as it was is listed as a loss.
+
+mod base;
+mod inodes;
+mod items;
+mod losses;
+mod mender;
+mod names;
+mod past;
+#[cfg(test)]
+mod shared_tests;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use losses::{LOSSES_MAX, Loss, LossKind, MendKind};
+
+use crate::check::{self, CheckOptions, CheckReport, Finding, Progress, Severity, What};
+use crate::fs::Opened;
+use crate::recovery::{pin_roots, start_epoch, with_newest_generation};
+use crate::storage::{Probe, probe};
+use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result};
+use base::Base;
+use losses::Losses;
+use mender::Mender;
+use nenrin_device::BlockDevice;
+use nenrin_format::superblock::SLOTS_PER_AREA;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What a repair found, and does or would do.
+#[derive(Clone, Debug, Default)]
+pub struct RepairReport {
+    /// Something is to be written.
+    pub needed: bool,
+    /// What is lost, the first [`LOSSES_MAX`] of it, by kind.
+    pub losses: Vec<Loss>,
+    /// All losses, those not kept too.
+    pub losses_total: u64,
+    /// What is mended without any loss: how many.
+    pub mends: Vec<(MendKind, u64)>,
+    /// Index nodes to be written, each counted once although there are two copies.
+    pub nodes: u64,
+    /// Segments that may be needed for that, at most.
+    pub segments_needed: u64,
+    /// Segments that are free.
+    pub segments_free: u64,
+}
+
+impl RepairReport {
+    /// Whether reading some file is an error, before and after the repair.
+    #[must_use]
+    pub fn has_unreadable(&self) -> bool {
+        self.losses.iter().any(|l| matches!(l.kind, LossKind::RangeUnreadable | LossKind::RangeLost))
+    }
+}
+
+/// A repair, complete but not carried out.
+pub struct RepairPlan {
+    report: RepairReport,
+    ready: Option<Opened>,
+}
+
+impl std::fmt::Debug for RepairPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RepairPlan").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+impl RepairPlan {
+    /// Plans the repair of a volume that nobody has mounted. All content is
+    /// read; nothing is written. `progress` is called now and then.
+    ///
+    /// # Errors
+    /// [`Error::Open`] when it is no nenrin volume, or damaged in a way that
+    /// cannot be repaired: says what, and that nothing was changed. Device errors.
+    pub fn new(
+        devices: &[Arc<dyn BlockDevice>],
+        clock: &dyn Clock,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self> {
+        let [device] = devices else {
+            return Err(Error::Open("this version repairs volumes of one device".into()));
+        };
+        let before = check::check(devices, &CheckOptions { data: false }, progress)?;
+        if before.recovery.is_some() && !before.findings.iter().any(is_of_structure) {
+            let whole = check::check(devices, &CheckOptions { data: true }, progress)?;
+            let mut report = RepairReport::default();
+            report.add_content(&whole);
+            return Ok(Self { report, ready: None });
+        }
+        let found = probe(device.as_ref())?;
+        let mut losses = Losses::default();
+        let Some(base) = base::find(device, &found, &mut losses)? else {
+            return Err(Error::Open(
+                "no root can be read, and this version cannot repair that; nothing was changed".into(),
+            ));
+        };
+        let slots = |f: &&Finding| matches!(f.what.number(), 101..=107);
+        losses.mended(MendKind::SlotsRewritten, before.findings.iter().filter(slots).count() as u64);
+        plan(base, &found, losses, clock, progress)
+    }
+
+    /// What was found, and what is to be done.
+    #[must_use]
+    pub fn report(&self) -> &RepairReport {
+        &self.report
+    }
+
+    /// Writes the repaired state: into free segments, then its root slots. A
+    /// cut leaves the volume as it was or repaired.
+    ///
+    /// # Errors
+    /// When a write or flush failed. The volume is as it was, or repaired.
+    pub fn carry_out(self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
+        let Some(opened) = self.ready else { return Ok(self.report) };
+        let fs = Fs::assemble(opened, clock, MountOptions::default());
+        // The first root is the repair; the others take the places of the roots of before.
+        for _ in 0..SLOTS_PER_AREA {
+            fs.index_checkpoint_as_is(true)?;
+        }
+        Ok(self.report)
+    }
+}
+
+/// Whether a finding is about more than bytes of content.
+fn is_of_structure(f: &Finding) -> bool {
+    f.what.severity() == Severity::Error && !is_of_content(f)
+}
+
+fn is_of_content(f: &Finding) -> bool {
+    f.what.number() >= 700
+}
+
+fn plan(
+    base: Base,
+    found: &Probe,
+    losses: Losses,
+    clock: &dyn Clock,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RepairPlan> {
+    let Base {
+        storage,
+        superblock,
+        state,
+        mut chain,
+        lost,
+        space_lost,
+        past_lost,
+        held,
+        segment_items,
+        gap_from,
+        unproven,
+    } = base;
+    if let Some(l) = lost.iter().find(|l| l.level > 0) {
+        return Err(Error::Open(format!(
+            "a node at level {} of the index is lost, which this version cannot repair; nothing was changed",
+            l.level
+        )));
+    }
+    let superblock = with_newest_generation(&superblock, found);
+    let mut mender = Mender {
+        state,
+        storage: storage.clone(),
+        losses,
+        now: clock.wall(),
+        lost,
+        gone: BTreeSet::new(),
+        holes: Vec::new(),
+        gap_from,
+        unproven,
+        missing: BTreeSet::new(),
+        space_lost,
+        past_lost,
+        held,
+        segment_items,
+    };
+    mender.tell_ranges();
+    mender.items()?;
+    mender.names()?;
+    mender.inodes()?;
+    mender.past()?;
+    mender.space_items()?;
+    mender.owners()?;
+    mender.sharing()?;
+    mender.recount(superblock.generation.next())?;
+    let Mender { mut state, losses, .. } = mender;
+    let root_pins = pin_roots(&mut state.segments, found, &superblock);
+    let free = state.segments.free_count();
+    let (nodes, needed) = space::room(&mut state, storage.segment_blocks)?;
+    let mut report =
+        RepairReport { needed: true, nodes, segments_needed: needed, segments_free: free, ..RepairReport::default() };
+    if free < needed {
+        return Err(space::no_room(needed, free));
+    }
+    start_epoch(&mut state, &mut chain, &storage, found, true)?;
+    let opened =
+        Opened { storage, state, chain, superblock, report: RecoveryReport::default(), window_bytes: 0, root_pins };
+    let (opened, after) = check::check_planned(opened, progress)?;
+    if let Some(f) = after.findings.iter().find(|f| is_of_structure(f)) {
+        return Err(Error::Open(format!("this damage cannot be repaired yet ({f}); nothing was changed")));
+    }
+    report.losses = losses.tell(&opened.state);
+    report.losses_total = losses.total;
+    report.mends = losses.mends.iter().map(|(k, n)| (*k, *n)).collect();
+    report.add_content(&after);
+    Ok(RepairPlan { report, ready: Some(opened) })
+}
+
+impl RepairReport {
+    /// Adds what a check says of content: ranges that cannot be read.
+    fn add_content(&mut self, check: &CheckReport) {
+        let told: BTreeSet<_> = self.losses.iter().filter(|l| l.kind == LossKind::RangeLost).map(|l| l.ino).collect();
+        let mut ranges: BTreeMap<_, (u64, &Finding)> = BTreeMap::new();
+        for f in check.findings.iter().filter(|f| is_of_content(f)) {
+            let kind = match f.what {
+                What::ContentDamaged | What::ContentUnreadable => LossKind::RangeUnreadable,
+                What::ContentLost if !told.contains(&f.ino) => LossKind::RangeLost,
+                _ => continue,
+            };
+            let entry = ranges.entry((kind, f.ino)).or_insert((0, f));
+            entry.0 += 1;
+        }
+        for ((kind, ino), (pieces, f)) in ranges {
+            let text = match pieces {
+                1 => f.text.clone(),
+                n => format!("{}, and {} more pieces", f.text, n - 1),
+            };
+            self.losses.push(Loss { kind, path: f.path.clone(), ino, range: None, text });
+            self.losses_total += 1;
+        }
+        self.losses.sort_by_key(|l| l.kind);
+    }
+}

@@ -1,0 +1,355 @@
+//! The space tree, who owns which block, and all counters by recount.
+//!
+//! Invariants
+//! 1. Nothing that is counted is believed.
+//! 2. A segment that any usable root may need and the repaired state does not is
+//!    pending, not free, until the roots of before are overwritten.
+//! 3. Memory: two bits for each block of the volume, and two counters for each segment.
+
+use super::losses::{About, LossKind, MendKind};
+use super::mender::Mender;
+use crate::breaks::{Break, broken};
+use crate::log::index::NODES_MAX;
+use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
+use crate::state::State;
+use crate::{Error, Result};
+use nenrin_format::items::{
+    BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Reap, Segment,
+};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
+use nenrin_format::partial::summary_blocks;
+use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::superblock::SLOTS_PER_AREA;
+use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BLOCKS, SegmentNo};
+use std::collections::BTreeMap;
+
+/// Segments that the chain takes when an epoch begins: its own and the next.
+const CHAIN_SEGMENTS: u64 = 2;
+
+/// Which blocks have an owner, and which of them one that does not share.
+pub(super) struct Owners {
+    segment_blocks: u64,
+    bits: Vec<u64>,
+    alone: Vec<u64>,
+}
+
+impl Owners {
+    pub fn new(segments: u64, segment_blocks: u32) -> Self {
+        let words = (segments * u64::from(segment_blocks)).div_ceil(64) as usize;
+        Self { segment_blocks: u64::from(segment_blocks), bits: vec![0; words], alone: vec![0; words] }
+    }
+    fn place(&self, addr: Addr) -> (usize, u64) {
+        let i = addr.segment().0 * self.segment_blocks + u64::from(addr.block());
+        ((i / 64) as usize, 1 << (i % 64))
+    }
+    /// Whether a block has an owner.
+    pub fn has(&self, addr: Addr) -> bool {
+        let (word, bit) = self.place(addr);
+        self.bits.get(word).is_none_or(|w| w & bit != 0)
+    }
+    fn is_alone(&self, addr: Addr) -> bool {
+        let (word, bit) = self.place(addr);
+        self.alone.get(word).is_none_or(|w| w & bit != 0)
+    }
+    /// Takes blocks into possession, unless one of them has an owner already
+    /// and the two do not both share. Returns how many had none before.
+    pub fn claim(&mut self, e: &Extent) -> Option<u32> {
+        let shares = e.flags & EXTENT_SHARED != 0;
+        let fresh = (0..e.blocks).filter(|i| !self.has(e.addr.add(*i))).count() as u32;
+        if fresh < e.blocks && (!shares || (0..e.blocks).any(|i| self.is_alone(e.addr.add(i)))) {
+            return None;
+        }
+        for i in 0..e.blocks {
+            let (word, bit) = self.place(e.addr.add(i));
+            for bits in [&mut self.bits, &mut self.alone].into_iter().take(if shares { 1 } else { 2 }) {
+                if let Some(w) = bits.get_mut(word) {
+                    *w |= bit;
+                }
+            }
+        }
+        Some(fresh)
+    }
+}
+
+impl Mender {
+    /// Items of the space tree that mean nothing, or contradict the inodes, go.
+    pub(super) fn space_items(&mut self) -> Result<()> {
+        let (mut wrong, mut told) = (Vec::new(), 0u64);
+        let (state, count) = (&self.state, self.storage.segments);
+        state.space.walk(&state.cache, &mut |key, value| {
+            let misplaced = key.kind < Kind::Segment
+                || key.ino != 0 && key.kind != Kind::Backref
+                || key.death != 0
+                || key.kind == Kind::Segment && key.off >= count;
+            let right = match key.kind {
+                Kind::Segment => Segment::decode(value).is_ok(),
+                Kind::Checkpoint => {
+                    Checkpoint::decode(value).is_ok() && state.kept.contains_key(&nenrin_format::Cno(key.off))
+                }
+                Kind::Backref => BackrefDisk::read_prefix(value).is_ok(),
+                Kind::Orphan => match state.inode(Ino(key.off))? {
+                    Some(i) => Reap::decode(value).is_ok_and(|r| r.death <= state.open_cno) && i.nlink == 0,
+                    None => false,
+                },
+                _ => Reap::decode(value).is_ok_and(|r| {
+                    let inode = state.inode(Ino(key.off)).ok().flatten();
+                    let idle = if r.whole { inode.is_none() } else { inode.is_none_or(|i| i.fork > r.fork) };
+                    idle && r.death <= state.open_cno && (r.whole || r.fork == key.fork)
+                }),
+            };
+            if misplaced || !right {
+                wrong.push(*key);
+                told += u64::from(key.kind == Kind::Checkpoint);
+            }
+            Ok(())
+        })?;
+        for key in &wrong {
+            self.state.space.remove(&self.state.cache, key)?;
+        }
+        if told > 0 {
+            let text = format!("{told} checkpoints could not be understood");
+            self.losses.add(LossKind::CheckpointsLost, About::Volume, text);
+        }
+        Ok(())
+    }
+
+    /// Every block has one owner: who comes second loses it.
+    pub(super) fn owners(&mut self) -> Result<Owners> {
+        let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
+        self.sweep(&mut |this, key, value| {
+            let Some(e) = written(key, value) else { return Ok(()) };
+            if owners.claim(&e).is_some() {
+                return Ok(());
+            }
+            let lost = Extent {
+                addr: Addr::NONE,
+                flags: EXTENT_UNWRITTEN | EXTENT_LOST,
+                granule_shift: 0,
+                lead: 0,
+                tail: 0,
+                crcs: Vec::new(),
+                ..e
+            };
+            let range = (key.off * BLOCK_BYTES as u64, (key.off + u64::from(e.blocks)) * BLOCK_BYTES as u64);
+            let about = About::Inode(Ino(key.ino));
+            this.losses.add_range(LossKind::RangeLost, about, Some(range), "its blocks belong to another file");
+            this.set(*key, lost.encode())
+        })?;
+        for i in 0..self.state.history.len() {
+            let mut second = Vec::new();
+            self.state.history[i].tree.walk(&self.state.cache, &mut |key, value| {
+                if let Some(e) = written(key, value) {
+                    if owners.claim(&e).is_none() {
+                        second.push(*key);
+                    }
+                }
+                Ok(())
+            })?;
+            for key in &second {
+                self.state.history[i].tree.remove(&self.state.cache, key)?;
+            }
+            if !second.is_empty() {
+                let text = format!("{} past extents had blocks that belong to others", second.len());
+                self.losses.add(LossKind::PastIncomplete, About::Volume, text);
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Extents that say they are shared have a back reference, and nothing else has one.
+    pub(super) fn sharing(&mut self) -> Result<()> {
+        let mended = self.state.mend_backrefs()?;
+        self.losses.mended(MendKind::SharingRestored, mended);
+        Ok(())
+    }
+
+    /// Counts everything. `generation`: the next to be written.
+    pub(super) fn recount(&mut self, generation: Generation) -> Result<()> {
+        let count = self.storage.segments as usize;
+        let mut nodes = vec![0u32; count];
+        let cache = self.state.cache.clone();
+        let mut placed = |ptr: &nenrin_format::node::NodePtr| {
+            for addr in ptr.copies {
+                if let Some(n) = nodes.get_mut(addr.segment().0 as usize) {
+                    *n += 1;
+                }
+            }
+        };
+        self.state.history.retain(|t| t.tree.height() > 0 || !t.sealed);
+        let state = &mut self.state;
+        for tree in [&mut state.live, &mut state.space].into_iter().chain(state.history.iter_mut().map(|t| &mut t.tree))
+        {
+            tree.recount(&cache, &mut placed)?;
+        }
+        let (mut live, mut history) = (vec![0u32; count], vec![0u32; count]);
+        let (mut inodes, mut live_blocks, mut history_blocks) = (0, 0, 0);
+        let mut next_ino = state.next_ino;
+        let mut named_blocks = 0;
+        let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
+        state.live.walk(&cache, &mut |key, value| {
+            inodes += u64::from(key.kind == Kind::Inode);
+            next_ino = next_ino.max(Ino(key.ino).next());
+            if let Some(e) = written(key, value) {
+                let fresh = owners.claim(&e).unwrap_or(0);
+                named_blocks += u64::from(e.blocks);
+                live_blocks += u64::from(fresh);
+                live[e.addr.segment().0 as usize] += fresh;
+            }
+            Ok(())
+        })?;
+        for t in &state.history {
+            t.tree.walk(&cache, &mut |key, value| {
+                if let Some(e) = written(key, value) {
+                    let fresh = owners.claim(&e).unwrap_or(0);
+                    history_blocks += u64::from(fresh);
+                    history[e.addr.segment().0 as usize] += fresh;
+                }
+                Ok(())
+            })?;
+        }
+        (state.inodes, state.live_blocks, state.history_blocks) = (inodes, live_blocks, history_blocks);
+        state.named_blocks = named_blocks;
+        state.next_ino = next_ino;
+        let mut segments = Segments::new(count as u64, generation);
+        for i in 0..count {
+            let old = self.segment_items.get(&(i as u64)).copied().unwrap_or_default();
+            let content = live[i] + history[i] > 0;
+            let unused = !content && nodes[i] == 0;
+            let item = Segment {
+                live_blocks: live[i],
+                history_blocks: history[i],
+                emptied_generation: if unused && self.held[i] && !broken(Break::RepairOverOld) {
+                    generation.0
+                } else {
+                    0
+                },
+                chain_seq: nenrin_format::Seq(0),
+                written_at: old.written_at,
+                kind: match old.kind {
+                    KIND_CHAIN | KIND_DATA => old.kind,
+                    _ if content => KIND_DATA,
+                    kind => kind,
+                },
+            };
+            let no = SegmentNo(i as u64);
+            segments.load(no, item);
+            if nodes[i] > 0 {
+                segments.load_nodes(no, nodes[i], generation);
+            }
+        }
+        self.store(segments)
+    }
+
+    /// Puts the counts in place; segments whose items differ are written with the next checkpoint.
+    fn store(&mut self, mut segments: Segments) -> Result<()> {
+        let mut stored: BTreeMap<u64, Segment> = BTreeMap::new();
+        self.state.space.walk(&self.state.cache, &mut |key, value| {
+            if key.kind == Kind::Segment {
+                stored.extend(Segment::decode(value).ok().map(|s| (key.off, s)));
+            }
+            Ok(())
+        })?;
+        let mut changed = 0;
+        let wanted = segments.kept_items();
+        for (no, item) in wanted {
+            if stored.get(&no.0).copied() != item {
+                segments.note_changed(no);
+                changed += 1;
+            }
+        }
+        self.losses.mended(MendKind::SpaceRecounted, changed);
+        self.state.segments = segments;
+        Ok(())
+    }
+}
+
+/// The extent of an item that has blocks on the device.
+fn written(key: &Key, value: &[u8]) -> Option<Extent> {
+    if key.kind != Kind::Extent {
+        return None;
+    }
+    Extent::decode(value).ok().filter(|e| !e.is_unwritten())
+}
+
+/// Segments that one copy of the index fills, when checkpoint after checkpoint
+/// writes so many nodes and a root, packed as the index log packs them.
+fn packed(writes: &[u64], root_blocks: u32, segment_blocks: u32) -> u64 {
+    // Where the next partial goes; the first one takes a fresh segment.
+    let (mut segments, mut block) = (0, segment_blocks);
+    for nodes in writes {
+        let mut in_partial = 0;
+        for _ in 0..*nodes {
+            let head = u32::from(in_partial == 0);
+            if block + head + NODE_BLOCKS > segment_blocks {
+                (segments, block, in_partial) = (segments + 1, 1, 0);
+            } else {
+                block += head;
+            }
+            block += NODE_BLOCKS;
+            in_partial = (in_partial + 1) % NODES_MAX;
+        }
+        if block + 1 + root_blocks > segment_blocks {
+            (segments, block) = (segments + 1, 0);
+        }
+        block += root_blocks;
+    }
+    segments
+}
+
+/// What a repaired state takes, at most: nodes that its first index checkpoint
+/// writes, and free segments for that one, for the small ones that bring the
+/// other slots after it, and for the chain. The items of segments are stored
+/// here, as that checkpoint would, so that what they make dirty is counted.
+pub(super) fn room(state: &mut State, segment_blocks: u32) -> Result<(u64, u64)> {
+    state.store_segments()?;
+    let trees = [&state.live, &state.space].into_iter().chain(state.history.iter().map(|t| &t.tree));
+    let nodes: u64 = trees.map(|t| t.dirty_nodes() as u64).sum();
+    // After it, only items of segments change: of those it emptied, and of those that become free.
+    let changed = 2 * nodes + state.segments.pending_count() + CHAIN_SEGMENTS;
+    let small = (u64::from(state.space.height().max(1)) * changed).min(state.space.nodes() + 1);
+    let mut writes = vec![small; SLOTS_PER_AREA as usize];
+    writes[0] = nodes;
+    let mut root = Root {
+        next_ino: state.next_ino,
+        open_cno: state.open_cno,
+        last_cno: state.last_cno,
+        next_tree: state.next_tree,
+        inodes: state.inodes,
+        live_blocks: state.live_blocks,
+        history_blocks: state.history_blocks,
+        named_blocks: state.named_blocks,
+        retention: state.retention.clone(),
+        trees: Vec::new(),
+        index_segments: state.segments.index_segments(Generation(0)),
+    };
+    let any = TreeRoot {
+        tree: TreeId::LIVE,
+        level: 0,
+        ptr: None,
+        items: 0,
+        nodes: 0,
+        deaths: Default::default(),
+        sealed: false,
+    };
+    root.trees.resize(state.history.len() + 2, any);
+    if Root::decode(&root.encode()).is_err() {
+        return Err(Error::Open(
+            "a counter is beyond what a root can state, which this version cannot repair; nothing was changed".into(),
+        ));
+    }
+    let root_blocks = |root: &Root| summary_blocks(root.encode().len(), 0);
+    // The root names the segments that are filled now, too.
+    let first = packed(&writes, root_blocks(&root), segment_blocks);
+    let named = root.index_segments.len() + 2 * first as usize + 2;
+    root.index_segments.resize(named, (SegmentNo(0), 0));
+    Ok((nodes, 2 * packed(&writes, root_blocks(&root), segment_blocks) + CHAIN_SEGMENTS))
+}
+
+/// Segments that a plan needs free: an error that says so.
+pub(super) fn no_room(needed: u64, free: u64) -> Error {
+    Error::Open(format!(
+        "the repair needs {needed} free segments and there are {free}; nothing was changed. \
+         mount it with -o ro to copy what can be read"
+    ))
+}

@@ -1,0 +1,223 @@
+//! Repair under power cuts: a volume is damaged, repaired on the crash disk,
+//! and the power is cut after every write and every flush of the repair. What
+//! is found must be the damaged volume as it was, so that repairing it once
+//! more gives the same, or the repaired one; nothing between.
+
+use crate::clock::VirtualClock;
+use crate::config::Config;
+use crate::content;
+use crate::driver::{Failure, Tally};
+use crate::hash;
+use crate::ops::Op;
+use crate::prng::Prng;
+use crate::run::Run;
+use nenrin_core::format::node::{self, NODE_MAGIC};
+use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use nenrin_core::{At, Error, FileKind, Fs, MountOptions, NewInode, RepairPlan};
+use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, Image};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+type Core = Arc<Fs>;
+
+/// Kinds of disks tried at each cut.
+const CHOICES: u64 = 5;
+/// Nodes tried until one is found that the volume needs.
+const TRIES: u64 = 12;
+
+/// What a plan says of damage that repair does not mend yet. Refusals for other reasons are failures.
+const NOT_YET: &str = "this damage cannot be repaired yet";
+
+/// A file or directory as it is found: attributes, and a hash of its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    ino: u64,
+    attributes: String,
+    content: Option<u64>,
+}
+
+/// Runs the workload of `config`, damages the volume, and cuts its repair.
+///
+/// # Errors
+/// The first cut that leaves something between, or a file that changed without a word.
+pub fn repair_cuts(config: &Config, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    cuts(config, tally).map_err(|what| {
+        let replay = format!("cargo test -p nenrin-sim --test mend # {}", config.arguments());
+        Box::new(Failure { replay, what, detail: String::new() })
+    })
+}
+
+fn cuts(config: &Config, tally: &mut Tally) -> Result<(), String> {
+    let mut random = Prng::stream(config.seed, 9);
+    // A volume without room for its own checkpoints is none to repair.
+    let Some((image, clock)) = used(config, random.chance(50))? else { return Ok(()) };
+    let before = tree(&image, &clock)?;
+    tally.workloads += 1;
+    let Some(damaged) = damage(&image, &clock, &mut random)? else { return Ok(()) };
+    let disk = Arc::new(CrashDisk::from_image(damaged));
+    let plan = plan(&disk, &clock)?;
+    let told: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
+    let paths: BTreeSet<Vec<u8>> = plan.report().losses.iter().filter_map(|l| l.path.clone()).collect();
+    let unsure = plan.report().losses.iter().any(|l| l.path.is_none());
+    plan.carry_out(clock.clone()).map_err(|e| format!("the repair failed: {e}"))?;
+    let repaired = tree(&disk.current(), &clock)?;
+    for (path, entry) in &before {
+        let listed = (1..=path.len()).any(|n| paths.contains(&path[..n]));
+        if !listed && !unsure && repaired.get(path) != Some(entry) {
+            return Err(format!("{} changed without a word; told were {told:?}", String::from_utf8_lossy(path)));
+        }
+    }
+    let history = disk.history().ok_or("no history is kept")?;
+    let mut cursor = history.cursor();
+    let mut seen = BTreeSet::new();
+    for at in 0..=history.cut_points() {
+        cursor.advance_to(at);
+        for choice in 0..CHOICES {
+            let image = cursor.image(&CrashChoice::from_seed(choice + config.seed * u64::from(choice > 2)));
+            tally.count_image(image.content_hash(), "repair cut");
+            if seen.insert(image.content_hash()) {
+                judge(image.content(), &clock, &told, &repaired)
+                    .map_err(|e| format!("cut after operation {at}, choice {choice}: {e}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A volume that was used; closed, or with its last commits in the log only.
+fn used(config: &Config, closed: bool) -> Result<Option<(Image, Arc<VirtualClock>)>, String> {
+    let disk = Arc::new(CrashDisk::new(config.device_bytes));
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    let mut run = Run::<Core>::format(disk, device, config.segment_blocks, config.options())?;
+    if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
+        return Err(format!("the volume failed without a fault: {e}"));
+    }
+    run.step(&Op::SyncAll)?;
+    run.forget();
+    let clock = Arc::new(run.clock.fork());
+    let disk = Arc::new(CrashDisk::from_image(run.disk.current()).without_history());
+    let text = |e: Error| e.to_string();
+    // So that the two usable roots share nodes.
+    for _ in 0..3 {
+        match Fs::open(vec![disk.clone()], clock.clone(), MountOptions::default()).and_then(|fs| fs.close()) {
+            Err(Error::NoSpace) => return Ok(None),
+            other => other.map_err(text)?,
+        }
+    }
+    if !closed {
+        let opened = Fs::open(vec![disk.clone()], clock.clone(), MountOptions::default());
+        let Ok(fs) = opened else { return Ok(None) };
+        for i in 0..6u64 {
+            let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
+            let created = fs.create(Ino::ROOT, format!("in the log only {i}").as_bytes(), &new);
+            let f = match created {
+                Err(Error::NoSpace) => return Ok(None),
+                other => other.map_err(text)?,
+            };
+            fs.write(f.ino, 0, &content::pattern(i as u32, 0, 300), 0).map_err(text)?;
+            fs.fsync_wait(f.ino).map_err(text)?;
+        }
+    }
+    Ok(Some((disk.current(), clock)))
+}
+
+fn plan(disk: &Arc<CrashDisk>, clock: &Arc<VirtualClock>) -> Result<RepairPlan, String> {
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    RepairPlan::new(&[device], clock.as_ref(), &mut |_| {}).map_err(|e| format!("no plan: {e}"))
+}
+
+/// Destroys both copies of a leaf that the volume needs; one copy of some other nodes too.
+fn damage(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) -> Result<Option<Image>, String> {
+    let mut nodes: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    let blocks = image.bytes() / BLOCK_BYTES as u64;
+    let whole = CrashDisk::from_image(image.clone());
+    for block in 0..blocks.saturating_sub(4) {
+        let bytes = whole.read(block * BLOCK_BYTES as u64, NODE_BYTES).map_err(|e| e.to_string())?;
+        let leaf = bytes[..4] == NODE_MAGIC.to_le_bytes() && bytes[14] == 0;
+        if leaf && node::verify(&bytes) {
+            nodes.entry(node::stored_crc(&bytes).unwrap_or(0)).or_default().push(block);
+        }
+    }
+    let all: Vec<Vec<u64>> = nodes.into_values().collect();
+    for _ in 0..if all.is_empty() { 0 } else { TRIES } {
+        let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
+        let places = &all[random.index(all.len())];
+        for block in places {
+            let junk = Arc::new(nenrin_device::AlignedBuf::padded(&[0xa5; NODE_BYTES]));
+            disk.write(block * BLOCK_BYTES as u64, junk).map_err(|e| e.to_string())?;
+        }
+        let planned = plan(&disk, clock);
+        if planned.as_ref().is_err_and(|e| e.contains(NOT_YET)) {
+            // Refused with nothing changed, as for back references: nothing to cut.
+            continue;
+        }
+        if planned?.report().needed {
+            return Ok(Some(disk.current()));
+        }
+    }
+    Ok(None)
+}
+
+/// After a cut: the same repair again, or nothing left to lose.
+fn judge(
+    image: Image,
+    clock: &Arc<VirtualClock>,
+    told: &[String],
+    repaired: &BTreeMap<Vec<u8>, Entry>,
+) -> Result<(), String> {
+    let disk = Arc::new(CrashDisk::from_image(image).without_history());
+    let plan = plan(&disk, clock)?;
+    let now: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
+    let structural = |l: &&nenrin_core::repair::Loss| l.kind.number() > 802;
+    if now != told && plan.report().losses.iter().any(|l| structural(&l)) {
+        return Err(format!("other losses than before: {now:?}, before {told:?}"));
+    }
+    plan.carry_out(clock.clone()).map_err(|e| e.to_string())?;
+    let found = tree(&disk.current(), clock)?;
+    if found == *repaired { Ok(()) } else { Err("another state than the repaired one".to_owned()) }
+}
+
+/// Everything on the volume, by path.
+fn tree(image: &Image, clock: &Arc<VirtualClock>) -> Result<BTreeMap<Vec<u8>, Entry>, String> {
+    let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = Fs::open(vec![disk], clock.clone(), options).map_err(|e| e.to_string())?;
+    let mut out = BTreeMap::new();
+    let mut open = vec![(Ino::ROOT, Vec::new())];
+    while let Some((dir, path)) = open.pop() {
+        let mut entries = Vec::new();
+        fs.readdir(At::Live, dir, 0, &mut |e| {
+            entries.push(e);
+            true
+        })
+        .map_err(|e| e.to_string())?;
+        for e in entries.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+            let path = [&path[..], b"/", &e.name].concat();
+            let a = fs.getattr(At::Live, e.ino).map_err(|e| e.to_string())?;
+            let content = match a.kind() {
+                FileKind::Regular => content_hash(&fs, e.ino, a.size),
+                FileKind::Directory => {
+                    open.push((e.ino, path.clone()));
+                    Some(0)
+                }
+                _ => Some(0),
+            };
+            let nlink = if a.kind() == FileKind::Directory { 0 } else { a.nlink };
+            let attributes = format!("{:o} {} {} {} {}", a.mode, a.uid, a.gid, nlink, a.rdev);
+            out.insert(path, Entry { ino: e.ino.0, attributes, content });
+        }
+    }
+    Ok(out)
+}
+
+/// `None` when the file cannot be read.
+fn content_hash(fs: &Core, ino: Ino, size: u64) -> Option<u64> {
+    let mut sum = size;
+    let mut at = 0;
+    while at < size.min(64 << 20) {
+        let bytes = fs.read(At::Live, ino, at, content::PAGE_BYTES * 64).ok()?;
+        sum = hash::of_words(&[sum, u64::from(nenrin_core::format::crc(&bytes))]);
+        at += (content::PAGE_BYTES * 64) as u64;
+    }
+    Some(sum)
+}
