@@ -104,6 +104,7 @@ fn numbers_and_names_are_unique_and_stable() {
         (701, "content-damaged"),
         (702, "content-unreadable"),
         (703, "tail-not-zero"),
+        (704, "content-lost"),
     ];
     for (number, name) in fixed {
         assert!(What::ALL.iter().any(|w| w.number() == number && w.name() == name), "{number} {name}");
