@@ -55,11 +55,14 @@ fn main() -> ExitCode {
 #[cfg(feature = "breaks")]
 fn breaks(mut parser: lexopt::Parser) -> ExitCode {
     use nenrin_sim::breaks::{TRIALS, Trial};
-    let name = match (parser.next(), parser.next()) {
-        (Ok(None), _) => None,
-        (Ok(Some(Value(name))), Ok(None)) => Some(name.string().unwrap_or_default()),
-        _ => return wrong("breaks takes the name of one break, or nothing"),
-    };
+    let mut name = None;
+    loop {
+        match parser.next() {
+            Ok(None) => break,
+            Ok(Some(Value(one))) if name.is_none() => name = Some(one.string().unwrap_or_default()),
+            _ => return wrong("breaks takes the name of one break, or nothing"),
+        }
+    }
     let wanted = |t: &&Trial| name.as_ref().is_none_or(|n| t.name() == *n);
     let chosen: Vec<&Trial> = TRIALS.iter().filter(wanted).collect();
     if chosen.is_empty() {
