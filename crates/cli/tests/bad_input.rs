@@ -129,12 +129,11 @@ fn a_busy_volume() {
     nenrin(["check", &place.image()]).fails(8, &["in use by nenrin", &pid]);
     place.umount().ok();
     // Somebody who is no daemon of ours is named at once.
-    let mut holder = Command::new("flock").args(["-x", &place.image(), "sleep", "60"]).spawn().unwrap();
+    let mut holder = Command::new("flock").args(["-F", "-x", &place.image(), "sleep", "60"]).spawn().unwrap();
     let busy = || run("flock", &["-n", "-x", &place.image(), "true"]).code != 0;
     wait_until("somebody holds the image", busy);
     nenrin(["mount", &place.image(), &other]).fails(1, &["in use by"]);
-    run("pkill", &["-P", &holder.id().to_string()]);
-    let _ = holder.kill();
+    holder.kill().unwrap();
     holder.wait().unwrap();
 }
 

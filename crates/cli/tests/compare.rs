@@ -230,7 +230,7 @@ fn interrupted() {
         // Nothing to interrupt where recording does not work.
         return;
     }
-    run("kill", &["-INT", &child.id().to_string()]).ok();
+    signal(child.id(), "INT");
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(130), "{said}");

@@ -136,7 +136,7 @@ fn in_the_foreground() {
         .unwrap();
     wait_until("it is mounted", || fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
     fs::write(place.path("mnt/note"), b"kept").unwrap();
-    run("kill", &["-TERM", &child.id().to_string()]).ok();
+    signal(child.id(), "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -160,7 +160,7 @@ fn sigterm_ends_it_even_when_it_is_used() {
     let mut file = fs::File::create(place.path("mnt/note")).unwrap();
     file.write_all(b"kept").unwrap();
     let pid = place.pid();
-    run("kill", &["-TERM", &pid.to_string()]).ok();
+    signal(pid, "TERM");
     wait_until("it has ended", || !Path::new(&format!("/proc/{pid}")).exists());
     drop(file);
     place.mount("").ok();

@@ -204,7 +204,7 @@ fn a_signal_ends_it() {
     wait_until("it records", || instance.exists());
     // The command runs by then, or is told as soon as it does.
     std::thread::sleep(std::time::Duration::from_millis(200));
-    run("kill", &["-TERM", &child.id().to_string()]).ok();
+    signal(child.id(), "TERM");
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(143));
     assert!(!instance.exists(), "the instance is left in the kernel");

@@ -64,6 +64,11 @@ pub fn run(program: &str, args: &[&str]) -> Out {
     Out::new(Command::new(program).args(args).stdin(Stdio::null()).output().unwrap())
 }
 
+/// Sends a process a signal, by the shell's own `kill`: there is a machine without the program.
+pub fn signal(pid: impl std::fmt::Display, name: &str) {
+    run("sh", &["-c", &format!("kill -{name} {pid}")]).ok();
+}
+
 /// Runs a shell script, with $NENRIN set.
 pub fn shell(script: &str, dir: &Path) -> Out {
     let mut command = Command::new("sh");
@@ -151,7 +156,7 @@ impl Place {
     /// Kills it as a power cut would.
     pub fn kill(&self) {
         let pid = self.pid();
-        run("kill", &["-9", &pid.to_string()]).ok();
+        signal(pid, "KILL");
         wait_until("the process has ended", || !Path::new(&format!("/proc/{pid}")).exists());
     }
     /// Overwrites bytes of the image.
