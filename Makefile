@@ -4,12 +4,13 @@ IMAGE ?= nenrin.img
 SIZE  ?= 1G
 MNT   ?= mnt
 
-.PHONY: help build mount umount test lint bench compare trace-cost soak install uninstall clean
+.PHONY: help build mount umount test proof lint bench compare trace-cost soak install uninstall clean
 
 help:
 	@echo 'make mount    build, make a volume in $(IMAGE) if there is none, mount it at ./$(MNT)'
 	@echo 'make umount   undo that (the volume stays)'
 	@echo 'make test     every test, under 25 minutes on two cores'
+	@echo 'make proof    what is tried to break it, counted, into docs/TESTING.md'
 	@echo 'make build    the release build: target/release/nenrin'
 	@echo 'make lint     formatting and lints'
 	@echo 'make bench    benchmarks against other file systems (needs root)'
@@ -33,6 +34,10 @@ umount:
 test:
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+proof:
+	@scripts/setup.sh test
+	@scripts/proof.sh --write
 
 lint:
 	@scripts/setup.sh lint

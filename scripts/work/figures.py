@@ -1,0 +1,75 @@
+"""The table of what was tried, for docs/TESTING.md, from the logs of the parts. figures.py LOGS [DOCUMENT]
+With DOCUMENT, what stands there between the two marks is replaced."""
+import datetime, os, re, sys
+
+logs, document = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+
+
+def log(name):
+    path = os.path.join(logs, name + ".log")
+    return open(path, errors="replace").read() if os.path.exists(path) else ""
+
+
+crash = log("crash")
+number = lambda n: f"{n:,}"
+
+
+def total(pattern, text=crash):
+    """All numbers of the pattern's one group, added up."""
+    found = re.findall(pattern, text, re.M)
+    return sum(int(n) for n in found) if found else None
+
+
+def several(patterns, text=crash):
+    counts = {name: total(p, text) or 0 for name, p in patterns.items()}
+    return ", ".join(f"{name} {number(n)}" for name, n in counts.items() if n) or None
+
+
+rows = []
+
+
+def row(what, value):
+    """A figure that no log has is said to be missing, not left out."""
+    rows.append(f"| {what} | {number(value) if isinstance(value, int) else value or 'not run'} |")
+
+
+row("distinct crash states: recovered, read back, judged", total(r"^crash images +\d+ +distinct (\d+)"))
+row("images cut, equal ones included", total(r"^crash images +(\d+)"))
+speeds = re.findall(r"distinct images per second (\d+)", crash)
+row("distinct states a second, by simulation", ", ".join(number(int(s)) for s in speeds))
+row("past states compared", total(r"past states compared (\d+)"))
+row("recovered volumes used further and closed", total(r"^second lives +(\d+)"))
+row("images cut from those and from recovery", total(r"^second lives .* images cut from them (\d+)"))
+decisions = {d: rf"^  {d} +(\d+)" for d in (
+    "partials accepted", "cut before missing payload", "cut before missing data",
+    "unfinished logical segment dropped", "the log ends", "damage proven")}
+row("mounts by decision of recovery", several(decisions))
+for kind, plural in (("Write", "writes"), ("Flush", "flushes"), ("Read", "reads")):
+    answers = dict.fromkeys(re.findall(rf"^  {kind} fails: (\w+)", crash, re.M))
+    row(f"{plural} that failed, one a run, by answer",
+        several({a: rf"^  {kind} fails: {a} +(\d+)" for a in answers}))
+row("bits flipped, by what was seen", several({a: rf"^  Bit flipped: {a} +(\d+)" for a in ("Same", "Error", "Damage")}))
+named = re.search(r"^(\d+ of \d+) deliberate breaks were noticed", crash, re.M)
+hostile = len(re.findall(r"^P8 .* noticed after", crash, re.M))
+row("deliberate breaks noticed", named and f"{named[1]} in the simulator, {hostile} by hostile bytes")
+cases = re.findall(r"^\.*(\w[\w ]*): (\d+) cases of seed", log("hostile"), re.M)
+row("hostile cases", ", ".join(f"{name} {number(int(n))}" for name, n in sorted(cases)))
+passed = re.findall(r"(\d+) failed, \d+ skipped, (\d+) passed", log("pjdfstest"))
+row("pjdfstest", ", ".join(f"{p} passed and {f} failed" for f, p in passed))
+row("fsx, seeds of 3,000 operations", total(r"fsx, seeds of \d+ operations +(\d+)", log("fsx")))
+row("SQLite killed under three journal modes, times", total(r"three journal modes, times +(\d+)", log("sqlite")))
+row("dbench, operations", total(r"dbench, operations +(\d+)", log("dbench")))
+for name in ("fio-verify", "stress"):
+    text = log(name)
+    row(name, text and ("passed" if re.search(r"^== exit 0$", text, re.M) else "FAILED"))
+row("SIGKILL under SQLite, git and files, rounds", total(r"^ +rounds, slowest .* (\d+), \d+$", log("kill")))
+
+table = f"Of {datetime.date.today()}.\n\n| what | how much |\n|---|---|\n" + "\n".join(rows) + "\n"
+print(table)
+if document:
+    text = open(document).read()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        sys.exit(f"{document}: the marks {BEGIN.strip()} and {END.strip()} are not there once each")
+    head, rest = text.split(BEGIN)
+    open(document, "w").write(head + BEGIN + table + END + rest.split(END)[1])
