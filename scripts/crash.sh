@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 find_cargo
-images=${1:-200000} minutes=${2:-4}
+images=${1:-200000} minutes=${2:-15}
 jobs=$(nproc)
 
 # Every deliberate break must be noticed. Apart, so that what is tested below is what is shipped.
