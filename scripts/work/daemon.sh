@@ -39,8 +39,8 @@ other_ends() {
     exec 9>&-
     wait "$OTHER_PID" || { cat "$W/other.out" >&2; wrong "the work on the other volume failed"; }
     figure "rounds of work on the other volume meanwhile" "$(cat "$W/other.out")"
-    "$NENRIN" umount "$OTHER"
-    "$NENRIN" check --data "$W/other.img" >/dev/null
+    "$NENRIN" umount "$OTHER" || wrong "umount of the other volume: exit $?"
+    "$NENRIN" check --data "$W/other.img" >"$W/said" 2>&1 || wrong "check of the other volume: exit $?, $(cat "$W/said")"
 }
 
 # ends PID SECONDS: the process is gone by then.
