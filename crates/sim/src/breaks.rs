@@ -59,7 +59,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 26] = [
+pub const TRIALS: [Trial; 27] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
@@ -86,6 +86,7 @@ pub const TRIALS: [Trial; 26] = [
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
+    trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
 ];
 
 impl Trial {

@@ -11,6 +11,7 @@
 mod calls;
 mod compare;
 mod past;
+mod promises;
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
@@ -60,6 +61,7 @@ pub struct Run<S> {
     listed: Vec<CheckpointInfo>,
     /// Checkpoints cut in this mount that the model knows of.
     cuts_known: u64,
+    promises: promises::Promises,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
@@ -113,6 +115,7 @@ impl<S: Subject> Run<S> {
             marks: VecDeque::new(),
             listed: Vec::new(),
             cuts_known: 0,
+            promises: promises::Promises::default(),
             digest: 0,
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
@@ -230,6 +233,7 @@ impl<S: Subject> Run<S> {
             return Err(format!("no end after {CALL_OPERATIONS_MAX} operations of the device"));
         }
         let step = step?;
+        self.note_promises(op, &step)?;
         if matches!(step, Step::Failed(_)) {
             let now = self.fs()?.checkpoints();
             for old in std::mem::take(&mut self.listed) {
