@@ -137,7 +137,8 @@ fn small_volumes_keep_their_promises() {
         for i in 0..pieces {
             let place = i * 7919 % pieces;
             if let Err(e) = fs.write(ino, place * piece, &vec![i as u8; piece as usize], 0) {
-                failed.push(format!("{mib} MiB, {percent} %, {piece}, {crash}: {i} of {pieces}: {e}: {:?}", fs.usage()));
+                failed
+                    .push(format!("{mib} MiB, {percent} %, {piece}, {crash}: {i} of {pieces}: {e}: {:?}", fs.usage()));
                 break;
             }
             if i % 3 == 0 {

@@ -17,8 +17,8 @@ use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
 use nenrin_format::items::Checkpoint;
-use nenrin_format::records::Record;
 use nenrin_format::key::Kind;
+use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS};
 use std::sync::MutexGuard;
 
@@ -153,7 +153,8 @@ impl Inner {
     /// Whether there is this room and `extra` blocks besides, without making any.
     fn has_room_beyond(&self, fs: &Fs, room: Room, extra: u64) -> bool {
         let promised = self.promised();
-        let kept_back = |promised: u64| self.free_blocks(fs, self.reserve_segments(fs)).checked_sub(fs.kept_for(promised));
+        let kept_back =
+            |promised: u64| self.free_blocks(fs, self.reserve_segments(fs)).checked_sub(fs.kept_for(promised));
         let (left, needed) = match room {
             Room::Content(blocks) => (kept_back(promised), with_summaries(blocks)),
             Room::Write(ino, from, to) => {
@@ -321,7 +322,10 @@ impl Fs {
             idle = if room > best { 0 } else { idle + 1 };
             best = best.max(room);
             let now = self.clock.monotonic_nanos();
-            if enough(&inner) || round > ROUNDS_MAX.max(self.storage.segments as u32) || round == 0 && inner.is_exhausted(now) {
+            if enough(&inner)
+                || round > ROUNDS_MAX.max(self.storage.segments as u32)
+                || round == 0 && inner.is_exhausted(now)
+            {
                 return Ok(inner);
             }
             if idle > IDLE_ROUNDS_MAX {

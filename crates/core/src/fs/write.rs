@@ -252,7 +252,8 @@ impl Fs {
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
         let before = inner.content_mut(self, ino)?.size;
         // What is set aside counts by itself until it is committed, so what it promises is looked up before.
-        let gone = if size < before || size == 0 { inner.promised_in(ino, size.div_ceil(BLOCK), u64::MAX)? } else { 0 };
+        let gone =
+            if size < before || size == 0 { inner.promised_in(ino, size.div_ceil(BLOCK), u64::MAX)? } else { 0 };
         let owed = size == 0 && inner.set_aside(self, ino)?;
         inner.content_mut(self, ino)?;
         inner.promise(ino, -(gone as i64));

@@ -50,8 +50,10 @@ impl Promises {
     /// Notes what a call did.
     pub(super) fn note(&mut self, op: &Op, step: &Step) -> Result<(), String> {
         let done = matches!(step, Step::Done);
-        let (Op::Write { ino, .. } | Op::Allocate { ino, .. } | Op::SetAttr { ino, .. } | Op::CopyRange { to: ino, .. }) =
-            op
+        let (Op::Write { ino, .. }
+        | Op::Allocate { ino, .. }
+        | Op::SetAttr { ino, .. }
+        | Op::CopyRange { to: ino, .. }) = op
         else {
             return Ok(());
         };
