@@ -76,8 +76,9 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
     } else {
         u64::from(offer.flags)
     };
+    // Not ATOMIC_O_TRUNC: with it OPEN empties the file before the kernel has
+    // looked whether somebody runs it.
     let mut wanted = init::ASYNC_READ
-        | init::ATOMIC_O_TRUNC
         | init::EXPORT_SUPPORT
         | init::BIG_WRITES
         | init::DO_READDIRPLUS

@@ -52,7 +52,7 @@ macro_rules! suite {
 }
 suite! {
     allow_other:
-        content::write_and_read, content::append_and_truncate, content::shared_mapping,
+        content::write_and_read, content::append_and_truncate, content::running_programs_stay, content::shared_mapping,
         content::direct_io, content::times, content::unlinked_but_open, content::many_at_once,
         names::renames, names::links, names::directories, names::odd_names, names::special_files,
         names::large_listing, names::xattrs,
@@ -60,7 +60,7 @@ suite! {
         owners::users, owners::set_group_id_directories, owners::privileges_go_with_a_write,
         owners::access_lists, owners::default_lists, owners::changed_programs_run_without_privileges;
     writeback:
-        content::write_and_read, content::append_and_truncate, content::shared_mapping,
+        content::write_and_read, content::append_and_truncate, content::running_programs_stay, content::shared_mapping,
         content::direct_io, content::times, content::unlinked_but_open, content::many_at_once,
         names::renames, names::links, names::directories, names::large_listing, names::xattrs,
         space::holes, space::reservations, space::copies;

@@ -14,6 +14,8 @@ use nenrin_format::records::Record;
 const HOLD_NANOS_MAX: u64 = 30_000_000_000;
 /// Idle time after which a durable mark closes the window of P4.
 const MARK_NANOS: u64 = 500_000_000;
+/// A mark is left out when a commit is due within this time.
+const MARK_WAIT_NANOS: u64 = 1_000_000_000;
 /// Idle time after which the index is checkpointed, so that the next mount is quick.
 const IDLE_NANOS: u64 = 20_000_000_000;
 /// Items reaped by one record.
@@ -55,7 +57,7 @@ impl Fs {
         }
         inner.reap_writes();
         self.log_old_accesses(&mut inner, now)?;
-        if inner.commit_is_due(now, self.options.commit_nanos) {
+        if inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now) {
             drop(inner);
             self.sync_received(false)?;
             inner = self.lock();
@@ -67,14 +69,17 @@ impl Fs {
         // must not keep the rest from being done.
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
         let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
-        let inner = self.lock();
+        let mut inner = self.lock();
         inner.check_alive()?;
+        // The next commit proves as much as a mark.
+        let coming = inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now + MARK_WAIT_NANOS);
         let idle = now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS && inner.window_bytes > 0;
         let mark = !idle
             && now.saturating_sub(inner.last_commit_at) >= MARK_NANOS
             && inner.proven_seq < inner.chain.seq
             && inner.durable_seq == inner.chain.seq
-            && inner.batch.records.is_empty();
+            && inner.batch.records.is_empty()
+            && !coming;
         let promote = inner.wants_promotion(self);
         let due = idle || promote || self.checkpoint_is_due(&inner);
         drop(inner);
@@ -191,19 +196,20 @@ impl Fs {
 pub(super) const WINDOW_BYTES_MAX: u64 = 32 << 20;
 
 impl Inner {
-    fn commit_is_due(&mut self, now: u64, commit_nanos: u64) -> bool {
-        let mut due = self.batch.since.is_some_and(|s| now.saturating_sub(s) >= commit_nanos);
+    /// When (monotonic) the next commit by time is due; may be past.
+    fn commit_due_at(&mut self, now: u64, commit_nanos: u64) -> Option<u64> {
+        let mut since = self.batch.since;
         for f in self.files.values_mut() {
             let Some(c) = &mut f.content else { continue };
             match c.held_since {
-                Some(since) if now.saturating_sub(since) < HOLD_NANOS_MAX => {}
+                Some(held) if now.saturating_sub(held) < HOLD_NANOS_MAX => {}
                 _ => {
                     c.held_since = None;
-                    due |= now.saturating_sub(c.since) >= commit_nanos;
+                    since = Some(since.map_or(c.since, |s| s.min(c.since)));
                 }
             }
         }
-        due
+        since.map(|s| s.saturating_add(commit_nanos))
     }
 
     /// The key at which a sweep of `max` items from `from` would stop.

@@ -14,8 +14,6 @@ pub const ROOT_NODE: u64 = 1;
 pub mod init {
     /// Several reads of one file at a time.
     pub const ASYNC_READ: u64 = 1 << 0;
-    /// OPEN carries O_TRUNC and truncates.
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// LOOKUP of "." and "..", for file handles that outlive the kernel's memory of an inode.
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// WRITE of more than a page.

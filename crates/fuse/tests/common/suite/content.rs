@@ -6,6 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Child, Command};
 use std::time::{Duration, SystemTime};
 
 pub fn write_and_read(root: &Path) {
@@ -63,6 +64,35 @@ pub fn append_and_truncate(root: &Path) {
     let content = fs::read(&path).unwrap();
     assert_eq!(content.len(), 9001);
     assert!(content[5..9000].iter().all(|&b| b == 0));
+}
+
+/// ETXTBSY: nobody empties or writes a program that runs.
+pub fn running_programs_stay(root: &Path) {
+    let path = root.join("sleep");
+    fs::copy("/usr/bin/sleep", &path).unwrap();
+    let program = fs::read(&path).unwrap();
+    for _ in 0..20 {
+        let mut running = start(Command::new(&path).arg("1000"));
+        for flags in [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR] {
+            assert_eq!(errno(raw::open(&path, flags | libc::O_TRUNC, 0)), libc::ETXTBSY, "{flags}");
+        }
+        assert_eq!(running.try_wait().unwrap(), None, "it runs on");
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert!(fs::read(&path).unwrap() == program);
+    }
+    fs::write(&path, b"").unwrap();
+}
+
+/// Starts a program that was written a moment ago. A process that another
+/// thread of the tests forks meanwhile has the file open until its own exec.
+fn start(command: &mut Command) -> Child {
+    loop {
+        match command.spawn() {
+            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => std::thread::yield_now(),
+            started => return started.unwrap(),
+        }
+    }
 }
 
 pub fn shared_mapping(root: &Path) {
