@@ -226,12 +226,9 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
     let (device, clients) = with_clients(config, disk.clone());
-    let turns = clients.1;
     let mut run = Run::<S>::format(disk, device, config.segment_blocks, config.options()).map_err(fail)?;
-    if let Some(turns) = &turns {
-        run.clock.decide_turns(Arc::clone(turns));
-    }
-    run.clients = Clients::new(clients.0, turns);
+    clients.decide_turns(&run.clock);
+    run.clients = clients;
     run.trace = keep_trace.then(Vec::new);
     record_run(config, run, |run| whole_workload(run, config))
 }
@@ -239,11 +236,11 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
 type Device = Arc<dyn BlockDevice>;
 
 /// The device as the file system sees it: behind a queue, and perhaps with other clients.
-fn with_clients(config: &Config, disk: Device) -> (Device, (Arc<Queue<Device>>, Option<Arc<Turns>>)) {
+fn with_clients(config: &Config, disk: Device) -> (Device, Clients) {
     let queue = Arc::new(Queue::new(disk, config.seed, config.queued));
     let clients = config.clients || config.scenario == Some(Scenario::Clients);
     let turns = clients.then(|| Turns::new(config.seed));
-    (queue.clone(), (queue, turns))
+    (queue.clone(), Clients::new(queue, turns))
 }
 
 /// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.

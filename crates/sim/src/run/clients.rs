@@ -1,6 +1,7 @@
 //! Syncs of other clients, under way while the calls of the workload are made.
 
 use super::{Check, Run, Step};
+use crate::clock::VirtualClock;
 use crate::model::Promise;
 use crate::queue::Queue;
 use crate::subject::Subject;
@@ -32,10 +33,16 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// None besides the workload.
+    /// The queue in front of the device and, where there are others, who decides turns.
     #[must_use]
     pub fn new(queue: Arc<Queue<Arc<dyn BlockDevice>>>, turns: Option<Arc<Turns>>) -> Self {
         Self { queue: Some(queue), turns, asked: Vec::new() }
+    }
+    /// Where a call waits it lets the others run.
+    pub fn decide_turns(&self, clock: &VirtualClock) {
+        if let Some(t) = &self.turns {
+            clock.decide_turns(Arc::clone(t));
+        }
     }
     /// Whether a call of theirs is under way or not answered.
     pub(super) fn are_busy(&self) -> bool {
