@@ -317,7 +317,7 @@ fn a_log_that_is_lost_where_the_newest_root_begins_is_damage() {
     // A repair says so, too, and takes what is intact behind the gap.
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(lost));
     let clock = Arc::new(TestClock::default());
-    let plan = RepairPlan::new(&[device.clone()], clock.as_ref(), &mut |_| {}).unwrap();
+    let plan = RepairPlan::new(std::slice::from_ref(&device), clock.as_ref(), &mut |_| {}).unwrap();
     assert!(plan.report().losses.iter().any(|l| l.kind == LossKind::LogGap), "{:?}", plan.report());
     plan.carry_out(clock.clone()).unwrap();
     let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
