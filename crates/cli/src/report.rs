@@ -162,6 +162,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         live_bytes: bytes(usage.live_blocks),
         history_bytes: bytes(usage.history_blocks),
         shared_bytes: bytes(usage.shared_blocks),
+        reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
         cleaner: cleaner(fs),
         inodes: usage.inodes,
@@ -234,6 +235,7 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
     row("history", format!("{} ({} %)", show_bytes(v.history_bytes), percent(v.history_bytes)));
     row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
+    row("reserved", format!("{} by fallocate, not written yet", show_bytes(v.reserved_bytes)));
     row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
     let c = &v.cleaner;
     let stuck = match c.stuck_segments {

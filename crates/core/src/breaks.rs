@@ -60,6 +60,8 @@ pub enum Break {
     PagesWithoutRoom,
     /// Content is accepted without room for it.
     NoReserve,
+    /// Space that was reserved is given to whoever comes first.
+    PromisesTaken,
     /// The cleaner moves an item whatever it holds by then.
     MoveBlind,
     /// A segment that cleaning emptied is handed out at once.

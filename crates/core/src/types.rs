@@ -211,6 +211,8 @@ pub struct Usage {
     pub history_blocks: u64,
     /// What shared content would take more if every owner had its own: live state only.
     pub shared_blocks: u64,
+    /// Reserved by fallocate, with nothing written to it yet.
+    pub reserved_blocks: u64,
     /// What can still be written, counting history that may be shed.
     pub available_blocks: u64,
     /// Inodes of the live state.

@@ -91,8 +91,8 @@ pub const TRIALS: [Trial; 31] = [
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
-    trial(Break::PagesWithoutRoom, "P7", Hunt::Cuts(Profile::Fill)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
+    trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
 ];
 
 impl Trial {

@@ -4,7 +4,7 @@
 use crate::ops::Op;
 use crate::run::{Run, Step};
 use crate::subject::Subject;
-use nenrin_core::{RenameMode, SetAttr};
+use nenrin_core::{AllocateMode, RenameMode, SetAttr};
 use nenrin_format::Ino;
 
 /// A named scenario.
@@ -28,6 +28,8 @@ pub enum Scenario {
     Reflink,
     /// A copy waits to be committed while its source goes and the volume is full.
     ReflinkHeld,
+    /// Space is reserved, others take all the rest, and what was reserved is written.
+    Reserve,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
 }
@@ -48,6 +50,7 @@ impl Scenario {
         Self::Reflink,
         Self::ReflinkHeld,
         Self::Writeback,
+        Self::Reserve,
     ];
 
     /// Name on the command line.
@@ -64,6 +67,7 @@ impl Scenario {
             Self::Reflink => "reflink",
             Self::ReflinkHeld => "reflink-held",
             Self::Writeback => "writeback",
+            Self::Reserve => "reserve",
         }
     }
 
@@ -90,6 +94,7 @@ impl Scenario {
             Self::Reflink => s.reflink(),
             Self::ReflinkHeld => s.reflink_held(),
             Self::Writeback => s.writeback(),
+            Self::Reserve => s.reserve(),
         }
     }
 }
@@ -381,6 +386,40 @@ impl<S: Subject> Calls<'_, S> {
             self.fsync(old)?;
         }
         self.run.compare_all()
+    }
+
+    fn reserve(&mut self) -> Result<(), String> {
+        let (a, b) = (self.create("a")?, self.create("b")?);
+        let mode = AllocateMode::Reserve;
+        self.call(Op::Allocate { ino: a, mode, offset: 0, bytes: 900_000 })?;
+        self.fsync(a)?;
+        self.call(Op::Allocate { ino: b, mode: AllocateMode::ReserveKeepSize, offset: 10_000, bytes: 400_000 })?;
+        for (n, bytes) in [400_000, 100_000, 20_000, 3000, 100, 0].into_iter().enumerate() {
+            for i in 0.. {
+                let (name, target) = (format!("{n} {i}").into_bytes(), Vec::new());
+                let op = Op::Create { parent: ROOT, name, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
+                if matches!(self.step(op)?.1, Step::Refused) {
+                    break;
+                }
+                let ino = self.run.newest_inode()?;
+                self.id += 1;
+                if matches!(self.step(Op::Write { ino, offset: 0, bytes, id: self.id })?.1, Step::Refused) {
+                    break;
+                }
+            }
+        }
+        self.call(Op::Remount)?;
+        for place in [3, 0, 7, 1, 5, 2, 6, 4] {
+            self.write(a, place * 100_000 + 50_000, 40_000)?;
+            self.fsync(a)?;
+            self.write(b, 12_288 + place * 40_960, 40_960)?;
+            self.pass(300_000_000)?;
+        }
+        self.call(Op::SyncAll)?;
+        self.run.compare_all()?;
+        self.call(Op::SetAttr { ino: a, set: SetAttr { size: Some(300_000), ..SetAttr::default() } })?;
+        self.unlink("b")?;
+        self.pass(6_000_000_000)
     }
 
     fn writeback(&mut self) -> Result<(), String> {

@@ -330,6 +330,8 @@ pub struct VolumeInfo {
     pub history_bytes: u64,
     /// What shared content would take more if every owner had its own.
     pub shared_bytes: u64,
+    /// Bytes that fallocate has reserved, with nothing written to them yet.
+    pub reserved_bytes: u64,
     /// Bytes that can still be written, history that may be shed included.
     pub available_bytes: u64,
     /// What the cleaner does.

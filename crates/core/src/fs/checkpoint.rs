@@ -425,6 +425,7 @@ impl Inner {
             live_blocks: s.live_blocks,
             history_blocks: s.history_blocks,
             named_blocks: s.named_blocks,
+            promised_blocks: s.promised_blocks,
             retention: s.retention.clone(),
             trees: Vec::new(),
             index_segments: Vec::new(),

@@ -22,6 +22,7 @@ mod cleaning;
 mod commit;
 mod copy;
 mod namespace;
+mod promise;
 mod read;
 mod retain;
 mod scrub;
@@ -152,6 +153,8 @@ struct Inner {
     unflushed_blocks: u64,
     /// Pages in memory.
     pages: u64,
+    /// By how many blocks more uncommitted content reserves than what is committed.
+    promised_here: i64,
     /// Chain bytes since the last index checkpoint.
     window_bytes: u64,
     /// Highest `durable_seq` a written header states.
@@ -228,6 +231,7 @@ impl Fs {
             contents: 0,
             unflushed_blocks: 0,
             pages: 0,
+            promised_here: 0,
             window_bytes: opened.window_bytes,
             proven_seq: durable_seq,
             last_commit_at: now,

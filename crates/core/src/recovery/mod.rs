@@ -294,6 +294,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         live_blocks: root.live_blocks,
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
+        promised_blocks: root.promised_blocks,
         retention: root.retention.clone(),
         cache,
     };

@@ -66,6 +66,8 @@ pub struct State {
     pub history_blocks: u64,
     /// Blocks that extents of the live tree name, shared ones once for each owner.
     pub named_blocks: u64,
+    /// Blocks that extents of the live tree reserve, with nothing written to them yet.
+    pub promised_blocks: u64,
     /// The retention rule as text; empty for the default.
     pub retention: Vec<u8>,
 }

@@ -12,6 +12,7 @@ mod calls;
 mod clients;
 mod compare;
 mod past;
+mod promises;
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
@@ -67,6 +68,7 @@ pub struct Run<S> {
     pub clients: Clients,
     /// A sync of another client failed with the volume.
     beside_failed: Option<Error>,
+    promises: promises::Promises,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
@@ -122,6 +124,7 @@ impl<S: Subject> Run<S> {
             cuts_known: 0,
             clients: Clients::default(),
             beside_failed: None,
+            promises: promises::Promises::default(),
             digest: 0,
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
@@ -250,6 +253,7 @@ impl<S: Subject> Run<S> {
             Some(e) => Step::Failed(e),
             None => step?,
         };
+        self.note_promises(op, &step)?;
         if matches!(step, Step::Failed(_)) {
             let now = self.fs()?.checkpoints();
             for old in std::mem::take(&mut self.listed) {
