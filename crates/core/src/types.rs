@@ -295,10 +295,22 @@ impl Default for MountOptions {
     }
 }
 
-/// Time and chance, from outside.
+/// Time and turns, from outside.
 pub trait Clock: Send + Sync {
     /// Wall time.
     fn wall(&self) -> Time;
     /// Nanoseconds since some start; never goes back.
     fn monotonic_nanos(&self) -> u64;
+    /// Who decides which thread runs, if that is not the kernel.
+    fn turns(&self) -> Option<&dyn Turns> {
+        None
+    }
+}
+
+/// Decides which of several threads runs, one at a time, as a simulator does.
+pub trait Turns {
+    /// The calling thread cannot go on before another one does. It holds no
+    /// lock but perhaps the cleaner's. Returns when it is its turn again, which
+    /// may be too early: it asks once more then.
+    fn let_others_run(&self);
 }

@@ -22,6 +22,8 @@ pub enum Scenario {
     Clean,
     /// Two programs sync at once, the second while the first is told that its sync is done.
     TwoClients,
+    /// Three programs write and sync; each sync is under way while the others write, sync, rename and remove.
+    Clients,
     /// A file is copied by sharing, then both are overwritten, cleaned, removed and read, with snapshots between.
     Reflink,
     /// A copy waits to be committed while its source goes and the volume is full.
@@ -37,13 +39,14 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
         Self::ClockJumps,
         Self::Clean,
         Self::TwoClients,
+        Self::Clients,
         Self::Reflink,
         Self::ReflinkHeld,
         Self::Writeback,
@@ -60,6 +63,7 @@ impl Scenario {
             Self::ClockJumps => "clock-jumps",
             Self::Clean => "clean",
             Self::TwoClients => "two-clients",
+            Self::Clients => "clients",
             Self::Reflink => "reflink",
             Self::ReflinkHeld => "reflink-held",
             Self::Writeback => "writeback",
@@ -86,6 +90,7 @@ impl Scenario {
             Self::ClockJumps => s.clock_jumps(),
             Self::Clean => s.clean(),
             Self::TwoClients => s.two_clients(),
+            Self::Clients => s.clients(),
             Self::Reflink => s.reflink(),
             Self::ReflinkHeld => s.reflink_held(),
             Self::Writeback => s.writeback(),
@@ -274,6 +279,36 @@ impl<S: Subject> Calls<'_, S> {
             }
         }
         Ok(())
+    }
+
+    fn clients(&mut self) -> Result<(), String> {
+        let files = [self.create("a")?, self.create("b")?, self.create("c")?];
+        for round in 0..10u64 {
+            for (n, ino) in files.into_iter().enumerate() {
+                self.write(ino, round * 3000, 2000 + n * 3000)?;
+                self.call(Op::FsyncBeside { ino })?;
+            }
+            let new = self.create("new")?;
+            self.call(Op::Open { ino: new })?;
+            self.write(new, 0, 40_000)?;
+            self.call(Op::FsyncBeside { ino: new })?;
+            self.write(new, 3000, 5000)?;
+            let mode = RenameMode::Replace;
+            let (old, to) = (b"new".to_vec(), format!("kept {}", round % 3).into_bytes());
+            self.call(Op::Rename { from: ROOT, old, to: ROOT, new: to, mode })?;
+            self.empty(files[0])?;
+            self.call(Op::FsyncBeside { ino: files[1] })?;
+            self.call(Op::Close { ino: new })?;
+            match round % 5 {
+                1 => self.call(Op::CheckpointCreate { name: None })?,
+                2 => self.pass(1_500_000_000)?,
+                3 => self.call(Op::SyncAll)?,
+                4 => self.call(Op::Clean)?,
+                _ => self.unlink(&format!("kept {}", round % 3))?,
+            }
+        }
+        self.call(Op::Scrub)?;
+        self.run.compare_all()
     }
 
     /// The whole of a file, as cp(1) asks for it.

@@ -77,7 +77,7 @@ impl Fs {
         let cno = inner.state.open_cno;
         let cut = Cut { wall: self.clock.wall(), flags, name: name.to_vec() };
         self.lead(inner, Some(cut), Stay::Briefly);
-        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))?;
+        self.answer(&rx)?;
         let inner = self.lock();
         inner.state.kept.get(&cno).map(|c| info(cno, c)).ok_or(Error::Stale)
     }

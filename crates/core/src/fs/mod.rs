@@ -45,7 +45,7 @@ use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
@@ -295,11 +295,30 @@ impl Fs {
     }
 
     /// Waits until some commit, index checkpoint or data write has ended.
-    fn wait_idle<'a>(&self, mut guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+    /// May return early: who waits asks again.
+    fn wait_idle<'a>(&'a self, mut guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        if let Some(turns) = self.clock.turns() {
+            drop(guard);
+            turns.let_others_run();
+            return self.lock();
+        }
         guard.idle_waiters += 1;
         let mut guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
         guard.idle_waiters -= 1;
         guard
+    }
+
+    /// Waits until a commit answers.
+    fn answer(&self, rx: &mpsc::Receiver<Result<()>>) -> Result<()> {
+        let gone = || Error::Failed("a commit ended without an answer".into());
+        while let Some(turns) = self.clock.turns() {
+            match rx.try_recv() {
+                Ok(answer) => return answer,
+                Err(mpsc::TryRecvError::Empty) => turns.let_others_run(),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(gone()),
+            }
+        }
+        rx.recv().unwrap_or_else(|_| Err(gone()))
     }
 
     /// Wakes those in [`Fs::wait_idle`], and spares the system call when there are none.

@@ -1,6 +1,7 @@
 //! The retention rule at work: unnamed checkpoints are thinned as they age.
 
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::retention::{Kept, Moment, Retention};
 use crate::{Error, Result};
 use nenrin_format::Cno;
@@ -45,7 +46,7 @@ impl Fs {
         let mut inner = self.room_to_let_go()?;
         inner.log(&Record::Retention { value: value.as_bytes() }, self.clock.monotonic_nanos())?;
         drop(inner);
-        self.sync_received(false)
+        if broken(Break::RuleNotSynced) { Ok(()) } else { self.sync_received(false) }
     }
 
     /// A checkpoint is in use, for instance mounted: retention leaves it alone.

@@ -143,7 +143,7 @@ impl Fs {
             }
             // Pages that are loaded take room, too: were it not asked for, they would
             // take away again and again what was found.
-            if missing * PAGE_ROOM_BLOCKS > extra {
+            if missing * PAGE_ROOM_BLOCKS > extra && !broken(Break::PagesWithoutRoom) {
                 extra = missing * PAGE_ROOM_BLOCKS;
                 continue;
             }
