@@ -21,6 +21,7 @@ mod checkpoint;
 mod cleaning;
 mod commit;
 mod copy;
+mod history;
 mod namespace;
 mod read;
 mod retain;
@@ -48,6 +49,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
+pub use history::{Change, NameState};
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 
