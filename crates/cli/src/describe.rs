@@ -111,6 +111,7 @@ pub fn root(r: &Root) -> Value {
         "live_blocks": r.live_blocks,
         "history_blocks": r.history_blocks,
         "named_blocks": r.named_blocks,
+        "promised_blocks": r.promised_blocks,
         "retention": name(&r.retention),
         "trees": trees,
         "index_segments": segments,

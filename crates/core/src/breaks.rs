@@ -12,6 +12,10 @@ pub enum Break {
     NoFlush,
     /// Callers are told before the commit is written.
     AckEarly,
+    /// Who asks for a sync while a commit is under way is told with that one.
+    SharedTooEarly,
+    /// What is on its way to the device is read from there.
+    ReadTooEarly,
     /// A commit does not wait for the data that it names.
     DataNotAwaited,
     /// The oldest namespace operation of a commit comes with the next one.
@@ -40,6 +44,8 @@ pub enum Break {
     OneCopy,
     /// Damage in the chain is taken for its end.
     DamageIsEnd,
+    /// Where the newest root cannot be read, the log behind the one before is believed to be all there was.
+    WentBackUnseen,
     /// A failed write or flush is told once and then forgotten.
     FailureForgotten,
     /// A failed flush is tried again.
@@ -48,8 +54,14 @@ pub enum Break {
     HistoryFreed,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
+    /// A rule for keeping checkpoints is acknowledged before it is committed.
+    RuleNotSynced,
+    /// Pages that a write has to read first are loaded without asking for their room.
+    PagesWithoutRoom,
     /// Content is accepted without room for it.
     NoReserve,
+    /// Space that was reserved is given to whoever comes first.
+    PromisesTaken,
     /// The cleaner moves an item whatever it holds by then.
     MoveBlind,
     /// A segment that cleaning emptied is handed out at once.
@@ -85,6 +97,11 @@ mod switch {
         f()
     }
 
+    /// What is broken in this thread at the moment.
+    pub fn now() -> Option<Break> {
+        NOW.get()
+    }
+
     /// Whether this is broken at the moment.
     pub fn broken(what: Break) -> bool {
         NOW.get() == Some(what)
@@ -92,7 +109,7 @@ mod switch {
 }
 
 #[cfg(feature = "breaks")]
-pub use switch::{broken, with};
+pub use switch::{broken, now, with};
 
 /// Whether this is broken: never.
 #[cfg(not(feature = "breaks"))]

@@ -130,6 +130,8 @@ fn empty(
         live_blocks: 0,
         history_blocks: 0,
         named_blocks: 0,
+        promised_blocks: 0,
+        named_history: 0,
         retention: Vec::new(),
     };
     let root = Inode {

@@ -209,8 +209,12 @@ pub struct Usage {
     pub live_blocks: u64,
     /// Content that only past states need.
     pub history_blocks: u64,
+    /// Of these, those that snapshots keep; the others may be shed for want of room.
+    pub snapshot_blocks: u64,
     /// What shared content would take more if every owner had its own: live state only.
     pub shared_blocks: u64,
+    /// Reserved by fallocate, with nothing written to it yet.
+    pub reserved_blocks: u64,
     /// What can still be written, counting history that may be shed.
     pub available_blocks: u64,
     /// Inodes of the live state.
@@ -291,10 +295,22 @@ impl Default for MountOptions {
     }
 }
 
-/// Time and chance, from outside.
+/// Time and turns, from outside.
 pub trait Clock: Send + Sync {
     /// Wall time.
     fn wall(&self) -> Time;
     /// Nanoseconds since some start; never goes back.
     fn monotonic_nanos(&self) -> u64;
+    /// Who decides which thread runs, if that is not the kernel.
+    fn turns(&self) -> Option<&dyn Turns> {
+        None
+    }
+}
+
+/// Decides which of several threads runs, one at a time, as a simulator does.
+pub trait Turns {
+    /// The calling thread cannot go on before another one does. It holds no
+    /// lock but perhaps the cleaner's. Returns when it is its turn again, which
+    /// may be too early: it asks once more then.
+    fn let_others_run(&self);
 }

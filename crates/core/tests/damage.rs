@@ -7,6 +7,7 @@ mod common;
 use common::{TestClock, World, file};
 use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::{self, Superblock};
+use nenrin_core::repair::{LossKind, RepairPlan};
 use nenrin_core::{At, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
 use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
 use std::sync::Arc;
@@ -205,6 +206,11 @@ fn destroy(bytes: &mut [u8], block: u64) {
 /// A volume that crashed, so that the end of its log was dropped, was mounted,
 /// used, and crashed again. Also the block in which the second mount's log begins.
 fn crashed_twice() -> (Vec<u8>, Superblock, u64) {
+    crashed_after(5)
+}
+
+/// The same, with so many commits in the second life.
+fn crashed_after(commits: u64) -> (Vec<u8>, Superblock, u64) {
     let w = World::with(32 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
     let fs = w.open();
     let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
@@ -220,7 +226,7 @@ fn crashed_twice() -> (Vec<u8>, Superblock, u64) {
     let fs = Fs::open(vec![device.clone()], w.clock.clone(), MountOptions::default()).unwrap();
     assert_eq!(fs.recovery_report().dropped, 1);
     let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap();
-    for i in 0..5u64 {
+    for i in 0..commits {
         fs.write(g.ino, i * 4096, &[7; 4096], 0).unwrap();
         fs.fsync_wait(g.ino).unwrap();
     }
@@ -286,4 +292,36 @@ fn going_back_in_time_is_damage() {
     }
     let fs = open(lost, false).unwrap();
     assert!(fs.recovery_report().damage.is_some(), "{:?}", fs.recovery_report());
+}
+
+/// P1, P4: the newest root is lost, and with it the whole segment in which its log begins. The log before it looks as if
+/// it ended there; the slot, which is intact, tells where it went on.
+#[test]
+fn a_log_that_is_lost_where_the_newest_root_begins_is_damage() {
+    let (bytes, sb, begin) = crashed_after(180);
+    let whole = open(bytes.clone(), true).unwrap();
+    assert_eq!(whole.recovery_report().damage, None);
+    assert!(whole.recovery_report().partials >= 180, "{:?}", whole.recovery_report());
+    let mut lost = bytes;
+    for (_, addr, _) in sb.root {
+        destroy(&mut lost, 16 + addr.segment().0 * u64::from(sb.segment_blocks) + u64::from(addr.block()));
+    }
+    for block in begin..begin + u64::from(sb.segment_blocks) {
+        destroy(&mut lost, block);
+    }
+    let fs = open(lost.clone(), false).unwrap();
+    let report = fs.recovery_report();
+    assert!(report.damage.as_ref().is_some_and(|d| d.contains("what came later is not shown")), "{report:?}");
+    assert!(matches!(fs.create(Ino::ROOT, b"x", &file(0o600)), Err(Error::ReadOnly)));
+    drop(fs);
+    // A repair says so, too, and takes what is intact behind the gap.
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(lost));
+    let clock = Arc::new(TestClock::default());
+    let plan = RepairPlan::new(std::slice::from_ref(&device), clock.as_ref(), &mut |_| {}).unwrap();
+    assert!(plan.report().losses.iter().any(|l| l.kind == LossKind::LogGap), "{:?}", plan.report());
+    plan.carry_out(clock.clone()).unwrap();
+    let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
+    assert_eq!(fs.recovery_report().damage, None);
+    assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().size, 4 * 4096);
+    fs.lookup(At::Live, Ino::ROOT, b"lost+found").unwrap();
 }

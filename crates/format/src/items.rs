@@ -379,6 +379,11 @@ impl Extent {
     pub const fn stored_blocks(&self) -> u32 {
         if self.is_unwritten() { 0 } else { self.blocks }
     }
+    /// Blocks that are reserved, with nothing written to them yet.
+    #[must_use]
+    pub const fn promised_blocks(&self) -> u32 {
+        if self.is_unwritten() && !self.is_lost() { self.blocks } else { 0 }
+    }
     /// The part of the extent that starts `skip` blocks in and has `blocks`.
     ///
     /// Checksums that cover it come along; blocks outside that they cover too

@@ -33,8 +33,8 @@ disk_struct! {
         pub named_blocks: U64,
         /// Newest checkpoint ever made.
         pub last_cno: U64,
-        /// Must be zero.
-        pub reserved2: U64,
+        /// Blocks that extents of the live tree reserve, with nothing written to them yet.
+        pub promised_blocks: U64,
     }
 }
 
@@ -116,6 +116,8 @@ pub struct Root {
     pub history_blocks: u64,
     /// Blocks that extents of the live tree name, shared ones once for each owner.
     pub named_blocks: u64,
+    /// Blocks that extents of the live tree reserve, with nothing written to them yet.
+    pub promised_blocks: u64,
     /// All trees.
     pub trees: Vec<TreeRoot>,
     /// Use of index segments, in node copies.
@@ -140,6 +142,7 @@ impl Root {
         d.live_blocks.set(self.live_blocks);
         d.history_blocks.set(self.history_blocks);
         d.named_blocks.set(self.named_blocks);
+        d.promised_blocks.set(self.promised_blocks);
         let mut out = d.bytes().to_vec();
         for t in &self.trees {
             let mut e = TreeDisk::zeroed();
@@ -173,7 +176,7 @@ impl Root {
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let (d, rest) = RootDisk::read_prefix(bytes)?;
         let counters = [d.next_ino.get(), d.open_cno.get(), d.last_cno.get(), d.inodes.get()];
-        let blocks = [d.live_blocks.get(), d.history_blocks.get(), d.named_blocks.get()];
+        let blocks = [d.live_blocks.get(), d.history_blocks.get(), d.named_blocks.get(), d.promised_blocks.get()];
         if counters.iter().chain(&blocks).any(|n| *n > COUNTER_MAX) {
             return Err(Invalid::Bounds);
         }
@@ -187,6 +190,7 @@ impl Root {
             live_blocks: d.live_blocks.get(),
             history_blocks: d.history_blocks.get(),
             named_blocks: d.named_blocks.get(),
+            promised_blocks: d.promised_blocks.get(),
             trees: Vec::new(),
             index_segments: Vec::new(),
             retention: Vec::new(),

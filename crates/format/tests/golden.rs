@@ -231,6 +231,7 @@ fn root() -> Root {
         live_blocks: 5,
         history_blocks: 6,
         named_blocks: 7,
+        promised_blocks: 5,
         retention: b"1h:all".to_vec(),
         trees: vec![
             TreeRoot {

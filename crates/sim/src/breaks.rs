@@ -29,6 +29,8 @@ enum Hunt {
     Flips,
     /// A write of an earlier life that lands late.
     LateWrite,
+    /// The newest root is lost, and the segment in which its log begins.
+    LostRoot,
     /// Power cuts in the repair of a damaged volume.
     RepairCuts,
 }
@@ -59,9 +61,11 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 26] = [
+pub const TRIALS: [Trial; 31] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
+    trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
+    trial(Break::ReadTooEarly, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),
     trial(Break::PastHole, "P2", Hunt::Cuts(Profile::General)),
@@ -80,12 +84,15 @@ pub const TRIALS: [Trial; 26] = [
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),
+    trial(Break::WentBackUnseen, "P4", Hunt::LostRoot),
     trial(Break::RepairOverOld, "P4", Hunt::RepairCuts),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
+    trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
+    trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
 ];
 
 impl Trial {
@@ -147,6 +154,10 @@ impl Trial {
             }
             Hunt::Flips => flip::flip_all::<Core>(&Config { remounts: false, ..base }, tally),
             Hunt::RepairCuts => mend::repair_cuts(&Config { remounts: false, ..base }, tally),
+            Hunt::LostRoot => {
+                tally.images += 1;
+                life::lost_root(seed)
+            }
             Hunt::LateWrite => {
                 tally.images += 1;
                 life::late_write(seed)

@@ -43,7 +43,8 @@ nenrin-sim: power cuts against a model
       promise rests on, and shows how it is noticed. Fails when one is not.
 
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
-          --device BYTES  --segment-blocks N  --remounts true|false  --ace STEP,STEP,...  --scenario NAME
+          --device BYTES  --segment-blocks N  --remounts true|false
+          --queued true|false  --clients true|false  --ace STEP,STEP,...  --scenario NAME
 
 For example: nenrin-sim run --seeds 0..100 --images 20000
 Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2: bad arguments.
@@ -82,6 +83,8 @@ pub struct Arguments {
     device: Option<u64>,
     segment_blocks: Option<u32>,
     remounts: Option<bool>,
+    queued: Option<bool>,
+    clients: Option<bool>,
 }
 
 impl Arguments {
@@ -150,6 +153,8 @@ impl Arguments {
                 Long("device") => a.device = Some(parser.value()?.parse()?),
                 Long("segment-blocks") => a.segment_blocks = Some(parser.value()?.parse()?),
                 Long("remounts") => a.remounts = Some(parser.value()?.parse()?),
+                Long("queued") => a.queued = Some(parser.value()?.parse()?),
+                Long("clients") => a.clients = Some(parser.value()?.parse()?),
                 Long("order") => {
                     a.order = Some(match parser.value()?.string()?.as_str() {
                         "relaxed" => Order::Relaxed,
@@ -188,6 +193,8 @@ impl Arguments {
             device_bytes: self.device.unwrap_or(base.device_bytes),
             segment_blocks: self.segment_blocks.unwrap_or(base.segment_blocks),
             remounts: self.remounts.unwrap_or(base.remounts && self.ace.is_empty()),
+            queued: self.queued.unwrap_or(base.queued),
+            clients: self.clients.unwrap_or(base.clients),
             ace: self.ace.clone(),
             scenario: self.scenario,
         }

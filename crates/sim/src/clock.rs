@@ -1,21 +1,32 @@
 //! Virtual time: it moves only when the simulator moves it.
 
+use crate::turns::Turns;
 use nenrin_core::Clock;
 use nenrin_format::Time;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A clock that stands still until it is told otherwise.
 #[derive(Debug)]
 pub struct VirtualClock {
     wall: AtomicI64,
     monotonic: AtomicU64,
+    turns: OnceLock<Arc<Turns>>,
 }
 
 impl VirtualClock {
     /// Starts on 2025-01-01, for every simulation alike.
     #[must_use]
     pub const fn new() -> Self {
-        Self { wall: AtomicI64::new(1_735_689_600_000_000_000), monotonic: AtomicU64::new(1_000_000_000) }
+        Self {
+            wall: AtomicI64::new(1_735_689_600_000_000_000),
+            monotonic: AtomicU64::new(1_000_000_000),
+            turns: OnceLock::new(),
+        }
+    }
+    /// From now on this decides which thread runs.
+    pub fn decide_turns(&self, turns: Arc<Turns>) {
+        self.turns.get_or_init(|| turns);
     }
     /// Both times go on.
     pub fn advance(&self, nanos: u64) {
@@ -26,10 +37,14 @@ impl VirtualClock {
     pub fn jump(&self, nanos: i64) {
         self.wall.fetch_add(nanos, Ordering::Relaxed);
     }
-    /// A clock that shows the same and goes its own way from here.
+    /// A clock that shows the same and goes its own way from here, for one thread.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self { wall: AtomicI64::new(self.wall().0), monotonic: AtomicU64::new(self.monotonic_nanos()) }
+        Self {
+            wall: AtomicI64::new(self.wall().0),
+            monotonic: AtomicU64::new(self.monotonic_nanos()),
+            turns: OnceLock::new(),
+        }
     }
 }
 
@@ -45,5 +60,8 @@ impl Clock for VirtualClock {
     }
     fn monotonic_nanos(&self) -> u64 {
         self.monotonic.load(Ordering::Relaxed)
+    }
+    fn turns(&self) -> Option<&dyn nenrin_core::Turns> {
+        self.turns.get().map(|t| t.as_ref() as _)
     }
 }

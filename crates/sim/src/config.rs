@@ -24,6 +24,10 @@ pub struct Config {
     pub segment_blocks: u32,
     /// Unmounts and deaths of the process in between.
     pub remounts: bool,
+    /// The device carries requests out in an order drawn from the seed.
+    pub queued: bool,
+    /// Syncs of other clients are under way while the calls are made.
+    pub clients: bool,
     /// The steps of a bounded-exhaustive sequence ([`crate::ace`]), in place of the random workload.
     pub ace: Vec<u16>,
     /// A named scenario, in place of the random workload.
@@ -47,6 +51,7 @@ impl Config {
             64 => rng.range(27, 40),
             _ => rng.range(27, 32),
         };
+        let mut others = Prng::stream(seed, 10);
         let steps = if rng.chance(10) { rng.range(300, 900) } else { rng.range(30, 110) };
         Self {
             seed,
@@ -57,6 +62,8 @@ impl Config {
             device_bytes: nenrin_format::superblock::device_blocks(segments, segment_blocks) * 4096,
             segment_blocks,
             remounts: rng.chance(40),
+            queued: others.chance(50),
+            clients: others.chance(40),
             ace: Vec::new(),
             scenario: None,
         }
@@ -119,6 +126,11 @@ impl Config {
         }
         if self.remounts != base.remounts {
             out += &format!(" --remounts {}", self.remounts);
+        }
+        for (name, mine, usual) in [("queued", self.queued, base.queued), ("clients", self.clients, base.clients)] {
+            if mine != usual {
+                out += &format!(" --{name} {mine}");
+            }
         }
         out
     }

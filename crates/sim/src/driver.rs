@@ -12,9 +12,12 @@ use crate::config::Config;
 use crate::hash;
 use crate::model::Model;
 use crate::oracle::{self, Rules};
-use crate::run::{Run, Step};
+use crate::queue::Queue;
+use crate::run::{Clients, Run, Step};
+use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::tree::Tree;
+use crate::turns::Turns;
 use crate::walk::{Found, walk};
 use crate::workload::Workload;
 use nenrin_core::{At, Barrier, CheckpointInfo};
@@ -193,6 +196,7 @@ pub struct Recorded {
 struct Seen {
     found: Found,
     listed: Vec<CheckpointInfo>,
+    rule: Option<String>,
 }
 
 fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<Failure> {
@@ -221,10 +225,22 @@ const fn choice_name(choice: u64) -> &'static str {
 pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
-    let device: Arc<dyn BlockDevice> = disk.clone();
+    let (device, clients) = with_clients(config, disk.clone());
     let mut run = Run::<S>::format(disk, device, config.segment_blocks, config.options()).map_err(fail)?;
+    clients.decide_turns(&run.clock);
+    run.clients = clients;
     run.trace = keep_trace.then(Vec::new);
     record_run(config, run, |run| whole_workload(run, config))
+}
+
+type Device = Arc<dyn BlockDevice>;
+
+/// The device as the file system sees it: behind a queue, and perhaps with other clients.
+fn with_clients(config: &Config, disk: Device) -> (Device, Clients) {
+    let queue = Arc::new(Queue::new(disk, config.seed, config.queued));
+    let clients = config.clients || config.scenario == Some(Scenario::Clients);
+    let turns = clients.then(|| Turns::new(config.seed));
+    (queue.clone(), Clients::new(queue, turns))
 }
 
 /// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.
@@ -257,6 +273,9 @@ fn record_run<S: Subject>(
     let done = calls(&mut run);
     let trace = run.trace.take().unwrap_or_default();
     let first = done.map_err(|e| failure(config, &[], e, trace.join("\n")))?;
+    for (what, n) in run.clients.activity() {
+        *run.activity.entry(what).or_default() += n;
+    }
     run.forget();
     let history = run.disk.history().ok_or_else(|| fail("no history was kept".into()))?;
     Ok(Recorded {
@@ -364,8 +383,9 @@ impl Recorded {
         let turn = hash::of_words(&[cut.at as u64, cut.choice]);
         tally.verdicts(&fs);
         let model = self.era(cut.at)?;
-        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
+        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
         oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
+        oracle::judge_rule(model, self.rules(cut.choice), cut.at, seen.rule.as_deref())?;
         let known = oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed)?;
         let all = turn % 32 == 0;
         let one = (turn as usize).checked_rem(known.len()).unwrap_or(0);
@@ -382,6 +402,7 @@ impl Recorded {
     fn judge_again(&self, cut: Cut, seen: &Seen) -> Result<(), String> {
         let model = self.era(cut.at)?;
         oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
+        oracle::judge_rule(model, self.rules(cut.choice), cut.at, seen.rule.as_deref())?;
         oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed).map(drop)
     }
 
@@ -519,7 +540,7 @@ impl Recorded {
         let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
         tally.recoveries += 1;
         tally.verdicts(&fs);
-        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints() };
+        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
         if let Some(first) = before {
             if seen != *first {
                 return Err("recovery was interrupted, and another state was found afterwards".into());
@@ -528,6 +549,7 @@ impl Recorded {
         }
         let rules = self.rules(cut.choice);
         oracle::judge(model, rules, cut.at, &seen.found)?;
+        oracle::judge_rule(model, rules, cut.at, seen.rule.as_deref())?;
         oracle::judge_checkpoints(model, rules, cut.at, &seen.listed).map(drop)
     }
 

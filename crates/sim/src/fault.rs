@@ -8,6 +8,7 @@ use crate::driver::{Failure, Recorded, Tally};
 use crate::ops::Op;
 use crate::oracle::{self, Rules};
 use crate::prng::Prng;
+use crate::queue::Queue;
 use crate::run::{Run, Step};
 use crate::subject::Subject;
 use crate::walk::walk;
@@ -87,7 +88,7 @@ pub enum Ending {
 /// When something was acknowledged after the failure, or something that was
 /// acknowledged before is lost.
 pub fn run_with_fault<S: Subject>(config: &Config, plan: FaultPlan, tally: &mut Tally) -> Result<Ending, Box<Failure>> {
-    let config = Config { remounts: false, ..config.clone() };
+    let config = Config { remounts: false, clients: false, ..config.clone() };
     let done = Broken::<S>::start(&config, plan).and_then(|mut b| {
         let ending = b.go(&config)?;
         b.aftermath(&config)?;
@@ -117,6 +118,7 @@ impl<S: Subject> Broken<S> {
         let disk = Arc::new(CrashDisk::new(config.device_bytes));
         let faulty = Arc::new(Faulty::new(disk.clone()));
         let faults = faulty.faults();
+        let faulty = Arc::new(Queue::new(faulty, config.seed, config.queued));
         let run = Run::format(disk, faulty, config.segment_blocks, config.options())?;
         let times = if plan.for_good { u64::MAX } else { 1 };
         faults.inject(Fault::Fail { kind: plan.kind, from: plan.number, times });

@@ -11,8 +11,8 @@ use crate::subject::Subject;
 use crate::walk::walk;
 use nenrin_core::{At, Barrier, Fs, MountOptions, NewInode};
 use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, Image};
-use nenrin_format::Ino;
 use nenrin_format::superblock::AREA_BLOCKS;
+use nenrin_format::{Addr, Ino};
 use std::sync::Arc;
 
 /// Lives after which the chain must have come back to a segment.
@@ -80,6 +80,55 @@ fn lands(
     let fs = <Core as Subject>::open(image, clock.clone(), MountOptions::default()).map_err(|e| e.to_string())?;
     let after = walk(&fs, At::Live, None)?;
     if before == after { Ok(()) } else { Err("a commit of an earlier life came back".to_owned()) }
+}
+
+/// The newest root cannot be read, and the segment in which its log begins is
+/// gone with it. The log before looks whole, and ends too early: that must be
+/// said, or all that the last life wrote is lost without a word.
+///
+/// # Errors
+/// When nothing is said, or the situation cannot be brought about.
+pub fn lost_root(seed: u64) -> Result<(), Box<Failure>> {
+    lost_with_its_log(seed).map_err(failure)
+}
+
+fn lost_with_its_log(seed: u64) -> Result<(), String> {
+    let disk = Arc::new(CrashDisk::new((20 + seed % 8) << 20).without_history());
+    let clock: Arc<VirtualClock> = Arc::new(VirtualClock::new());
+    let (device, time): (Arc<dyn BlockDevice>, Arc<dyn nenrin_core::Clock>) = (disk.clone(), clock.clone());
+    <Core as Subject>::mkfs(&device, &time, 64).map_err(|e| e.to_string())?;
+    let open =
+        || <Core as Subject>::open(disk.clone(), clock.clone(), MountOptions::default()).map_err(|e| e.to_string());
+    let mut superblock = None;
+    for (life, commits) in [3 + seed % 5, 40 + seed % 50].into_iter().enumerate() {
+        let fs = open()?;
+        let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let file = fs.create(Ino::ROOT, format!("life {life}").as_bytes(), &new).map_err(|e| e.to_string())?;
+        for n in 0..commits {
+            fs.write(file.ino, n * 4096, &pattern(n as u32, 0, 4096), 0).map_err(|e| e.to_string())?;
+            fs.fsync_wait(file.ino).map_err(|e| e.to_string())?;
+        }
+        superblock = Some(fs.superblock());
+    }
+    let before = walk(&open_read_only(&disk, &clock)?, At::Live, None)?;
+    let superblock = superblock.ok_or("no root")?;
+    let block = |addr: Addr| AREA_BLOCKS + addr.segment().0 * 64 + u64::from(addr.block());
+    let log = AREA_BLOCKS + superblock.chain.0.segment.0 * 64;
+    for at in superblock.root.iter().map(|(_, addr, _)| block(*addr)).chain(log..log + 64) {
+        let junk = Arc::new(AlignedBuf::padded(&[0x5a; BLOCK_BYTES]));
+        disk.write(at * BLOCK_BYTES as u64, junk).map_err(|e| e.to_string())?;
+    }
+    let fs = open_read_only(&disk, &clock)?;
+    let after = walk(&fs, At::Live, None)?;
+    if before != after && Subject::damage(&fs).is_none() {
+        return Err("what a whole life wrote is not shown, and nothing is said about damage".to_owned());
+    }
+    Ok(())
+}
+
+fn open_read_only(disk: &Arc<CrashDisk>, clock: &Arc<VirtualClock>) -> Result<Core, String> {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    <Core as Subject>::open(disk.clone(), clock.clone(), options).map_err(|e| e.to_string())
 }
 
 /// Cut, mount, write the same length again, cut again: nothing of the first

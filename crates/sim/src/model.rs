@@ -182,6 +182,8 @@ pub struct Model {
     pub passing: Vec<CheckpointLog>,
     /// From this device operation on every state is at least that of this call (for `order=strict`).
     pub order_promised: Vec<(usize, u32)>,
+    /// Rules for keeping checkpoints, in order.
+    pub rules: Vec<RuleLog>,
     /// Device operations before each call; call 0 is the mount.
     pub op_starts: Vec<usize>,
     /// Calls so far.
@@ -200,6 +202,7 @@ impl Model {
             files: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             passing: Vec::new(),
+            rules: Vec::new(),
             order_promised: vec![(end, 0)],
             op_starts: vec![0],
             op: 0,
@@ -340,22 +343,23 @@ impl Model {
 
     /// fsync of one file was acknowledged.
     pub fn fsynced(&mut self, ino: u64, end: usize) {
-        let prefix = self.prefix();
-        self.namespace_promised.push((end, prefix));
-        self.order_promised.push((end, self.op));
-        self.promise_checkpoints(end);
+        self.promise_names(end);
         if let Some(log) = self.files.get_mut(&ino) {
             let current = log.current();
             log.promise(end, current);
         }
     }
 
-    /// Everything received was committed and acknowledged, except what is held back.
-    pub fn synced(&mut self, end: usize) {
+    fn promise_names(&mut self, end: usize) {
         let prefix = self.prefix();
         self.namespace_promised.push((end, prefix));
         self.order_promised.push((end, self.op));
         self.promise_checkpoints(end);
+    }
+
+    /// Everything received was committed and acknowledged, except what is held back.
+    pub fn synced(&mut self, end: usize) {
+        self.promise_names(end);
         for log in self.files.values_mut() {
             log.promise(end, log.covered());
         }
@@ -416,6 +420,26 @@ impl Model {
     pub fn checkpoint_gone(&mut self, cno: u64, start: usize) {
         if let Some(c) = self.checkpoints.get_mut(&cno) {
             c.gone.get_or_insert(start);
+        }
+    }
+
+    /// What an fsync of `ino`, or of all files, that begins now promises once it is answered.
+    #[must_use]
+    pub fn promise(&self, ino: u64, all: bool) -> Promise {
+        let files = self.files.iter().filter(|(n, _)| all || **n == ino);
+        let files = files.map(|(n, l)| (*n, l.current(), l.times.len() as u32 - 1)).collect();
+        Promise { prefix: self.prefix(), op: self.op, files }
+    }
+
+    /// A sync was answered after `end` operations, while other calls were made.
+    pub fn reached(&mut self, promise: &Promise, end: usize) {
+        put_promise(&mut self.namespace_promised, (end, promise.prefix), |a, b| *a = (*a).max(b));
+        put_promise(&mut self.order_promised, (end, promise.op), |a, b| *a = (*a).max(b));
+        for (ino, state, times) in &promise.files {
+            let Some(log) = self.files.get_mut(ino) else { continue };
+            let mut all: Vec<(usize, (u32, u32))> = log.promised.iter().map(|p| (p.0, (p.1, p.2))).collect();
+            put_promise(&mut all, (end, (*state, *times)), |a, b| *a = (a.0.max(b.0), a.1.max(b.1)));
+            log.promised = all.into_iter().map(|(at, (s, t))| (at, s, t)).collect();
         }
     }
 
@@ -481,6 +505,38 @@ impl Model {
 pub struct Mark {
     prefix: u32,
     files: Vec<(u64, u32)>,
+}
+
+/// What a sync under way will have promised.
+#[derive(Clone, Debug)]
+pub struct Promise {
+    prefix: u32,
+    op: u32,
+    /// Inode, content and times.
+    files: Vec<(u64, u32, u32)>,
+}
+
+/// Puts a promise where it belongs in time: it is no less than those before, and those behind are no less than it.
+fn put_promise<T: Copy>(list: &mut Vec<(usize, T)>, (end, mut value): (usize, T), raise: impl Fn(&mut T, T)) {
+    let at = list.partition_point(|p| p.0 <= end);
+    if let Some((_, before)) = at.checked_sub(1).and_then(|i| list.get(i)) {
+        raise(&mut value, *before);
+    }
+    list.insert(at, (end, value));
+    for (_, later) in list.iter_mut().skip(at + 1) {
+        raise(later, value);
+    }
+}
+
+/// The rule by which checkpoints are kept.
+#[derive(Clone, Debug)]
+pub struct RuleLog {
+    /// Device operations before the call that set it.
+    pub start: usize,
+    /// From here on an older one must not show.
+    pub promised: usize,
+    /// The rule.
+    pub rule: String,
 }
 
 /// The last promise at or before cut `k`.

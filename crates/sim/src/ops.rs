@@ -99,6 +99,10 @@ pub enum Op {
         first: u64,
         second: u64,
     },
+    /// Another client asks for a sync, and the next calls are made while that is under way.
+    FsyncBeside {
+        ino: u64,
+    },
     SyncAll,
     CheckpointCreate {
         name: Option<Vec<u8>>,
@@ -120,6 +124,12 @@ pub enum Op {
     Tick,
     /// Everything that can be cleaned is.
     Clean,
+    /// Everything is verified.
+    Scrub,
+    /// The rule by which checkpoints are kept.
+    SetRetention {
+        rule: &'static str,
+    },
     Read {
         ino: u64,
         offset: u64,
@@ -164,6 +174,7 @@ impl Op {
             Self::Flush { .. } => "flush",
             Self::Fsync { .. } => "fsync",
             Self::FsyncPair { .. } => "fsync_pair",
+            Self::FsyncBeside { .. } => "fsync_beside",
             Self::SyncAll => "sync_all",
             Self::CheckpointCreate { .. } => "checkpoint_create",
             Self::CheckpointName { .. } => "checkpoint_name",
@@ -172,6 +183,8 @@ impl Op {
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",
             Self::Clean => "clean",
+            Self::Scrub => "scrub",
+            Self::SetRetention { .. } => "set_retention",
             Self::Read { .. } => "read",
             Self::Seek { .. } => "seek",
             Self::List { .. } => "list",

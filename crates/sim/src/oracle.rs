@@ -218,6 +218,20 @@ pub fn judge_checkpoints<'m>(
     Ok(known)
 }
 
+/// Judges the rule for keeping checkpoints found after a cut at `k`.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn judge_rule(model: &Model, rules: Rules, k: usize, found: Option<&str>) -> Result<(), String> {
+    let Some(found) = found.filter(|_| !model.rules.is_empty()) else { return Ok(()) };
+    let least = if rules.durable { model.rules.iter().rposition(|r| r.promised <= k).unwrap_or(0) } else { 0 };
+    let mut allowed = model.rules.iter().skip(least).filter(|r| r.start < k || r.start == 0);
+    if allowed.any(|r| r.rule == found) {
+        return Ok(());
+    }
+    Err(format!("the rule for keeping checkpoints is {found:?}, of {:?} from {least} on", model.rules))
+}
+
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

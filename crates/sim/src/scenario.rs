@@ -4,7 +4,7 @@
 use crate::ops::Op;
 use crate::run::{Run, Step};
 use crate::subject::Subject;
-use nenrin_core::{RenameMode, SetAttr};
+use nenrin_core::{AllocateMode, RenameMode, SetAttr};
 use nenrin_format::Ino;
 
 /// A named scenario.
@@ -22,10 +22,14 @@ pub enum Scenario {
     Clean,
     /// Two programs sync at once, the second while the first is told that its sync is done.
     TwoClients,
+    /// Three programs write and sync; each sync is under way while the others write, sync, rename and remove.
+    Clients,
     /// A file is copied by sharing, then both are overwritten, cleaned, removed and read, with snapshots between.
     Reflink,
     /// A copy waits to be committed while its source goes and the volume is full.
     ReflinkHeld,
+    /// Space is reserved, others take all the rest, and what was reserved is written.
+    Reserve,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
 }
@@ -35,16 +39,18 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
         Self::ClockJumps,
         Self::Clean,
         Self::TwoClients,
+        Self::Clients,
         Self::Reflink,
         Self::ReflinkHeld,
         Self::Writeback,
+        Self::Reserve,
     ];
 
     /// Name on the command line.
@@ -57,9 +63,11 @@ impl Scenario {
             Self::ClockJumps => "clock-jumps",
             Self::Clean => "clean",
             Self::TwoClients => "two-clients",
+            Self::Clients => "clients",
             Self::Reflink => "reflink",
             Self::ReflinkHeld => "reflink-held",
             Self::Writeback => "writeback",
+            Self::Reserve => "reserve",
         }
     }
 
@@ -82,9 +90,11 @@ impl Scenario {
             Self::ClockJumps => s.clock_jumps(),
             Self::Clean => s.clean(),
             Self::TwoClients => s.two_clients(),
+            Self::Clients => s.clients(),
             Self::Reflink => s.reflink(),
             Self::ReflinkHeld => s.reflink_held(),
             Self::Writeback => s.writeback(),
+            Self::Reserve => s.reserve(),
         }
     }
 }
@@ -271,6 +281,36 @@ impl<S: Subject> Calls<'_, S> {
         Ok(())
     }
 
+    fn clients(&mut self) -> Result<(), String> {
+        let files = [self.create("a")?, self.create("b")?, self.create("c")?];
+        for round in 0..10u64 {
+            for (n, ino) in files.into_iter().enumerate() {
+                self.write(ino, round * 3000, 2000 + n * 3000)?;
+                self.call(Op::FsyncBeside { ino })?;
+            }
+            let new = self.create("new")?;
+            self.call(Op::Open { ino: new })?;
+            self.write(new, 0, 40_000)?;
+            self.call(Op::FsyncBeside { ino: new })?;
+            self.write(new, 3000, 5000)?;
+            let mode = RenameMode::Replace;
+            let (old, to) = (b"new".to_vec(), format!("kept {}", round % 3).into_bytes());
+            self.call(Op::Rename { from: ROOT, old, to: ROOT, new: to, mode })?;
+            self.empty(files[0])?;
+            self.call(Op::FsyncBeside { ino: files[1] })?;
+            self.call(Op::Close { ino: new })?;
+            match round % 5 {
+                1 => self.call(Op::CheckpointCreate { name: None })?,
+                2 => self.pass(1_500_000_000)?,
+                3 => self.call(Op::SyncAll)?,
+                4 => self.call(Op::Clean)?,
+                _ => self.unlink(&format!("kept {}", round % 3))?,
+            }
+        }
+        self.call(Op::Scrub)?;
+        self.run.compare_all()
+    }
+
     /// The whole of a file, as cp(1) asks for it.
     fn copy(&mut self, from: u64, to: u64) -> Result<(), String> {
         self.call(Op::CopyRange { from, from_offset: 0, to, to_offset: 0, bytes: 1 << 30 })
@@ -346,6 +386,40 @@ impl<S: Subject> Calls<'_, S> {
             self.fsync(old)?;
         }
         self.run.compare_all()
+    }
+
+    fn reserve(&mut self) -> Result<(), String> {
+        let (a, b) = (self.create("a")?, self.create("b")?);
+        let mode = AllocateMode::Reserve;
+        self.call(Op::Allocate { ino: a, mode, offset: 0, bytes: 900_000 })?;
+        self.fsync(a)?;
+        self.call(Op::Allocate { ino: b, mode: AllocateMode::ReserveKeepSize, offset: 10_000, bytes: 400_000 })?;
+        for (n, bytes) in [400_000, 100_000, 20_000, 3000, 100, 0].into_iter().enumerate() {
+            for i in 0.. {
+                let (name, target) = (format!("{n} {i}").into_bytes(), Vec::new());
+                let op = Op::Create { parent: ROOT, name, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
+                if matches!(self.step(op)?.1, Step::Refused) {
+                    break;
+                }
+                let ino = self.run.newest_inode()?;
+                self.id += 1;
+                if matches!(self.step(Op::Write { ino, offset: 0, bytes, id: self.id })?.1, Step::Refused) {
+                    break;
+                }
+            }
+        }
+        self.call(Op::Remount)?;
+        for place in [3, 0, 7, 1, 5, 2, 6, 4] {
+            self.write(a, place * 100_000 + 50_000, 40_000)?;
+            self.fsync(a)?;
+            self.write(b, 12_288 + place * 40_960, 40_960)?;
+            self.pass(300_000_000)?;
+        }
+        self.call(Op::SyncAll)?;
+        self.run.compare_all()?;
+        self.call(Op::SetAttr { ino: a, set: SetAttr { size: Some(300_000), ..SetAttr::default() } })?;
+        self.unlink("b")?;
+        self.pass(6_000_000_000)
     }
 
     fn writeback(&mut self) -> Result<(), String> {

@@ -68,6 +68,10 @@ pub trait Subject: Sized {
         self.fsync(first, done);
         self.fsync(second, then);
     }
+    /// [`Subject::fsync`], to be called from another thread.
+    fn fsync_elsewhere(&self, _ino: Ino, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
+        Err(done)
+    }
     fn sync_all(&self) -> Result<()>;
     fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo>;
     fn checkpoints(&self) -> Vec<CheckpointInfo>;
@@ -78,6 +82,16 @@ pub trait Subject: Sized {
     fn tick(&self) -> Result<()>;
     /// Cleans all there is to clean.
     fn clean(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Verifies everything; what is lost, one line each.
+    fn scrub(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    fn retention(&self) -> Option<String> {
+        None
+    }
+    fn set_retention(&self, _rule: &str) -> Result<()> {
         Ok(())
     }
 }
@@ -203,6 +217,10 @@ impl Subject for Arc<Fs> {
     fn fsync_wait(&self, ino: Ino) -> Result<()> {
         Fs::fsync_wait(self, ino)
     }
+    fn fsync_elsewhere(&self, ino: Ino, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
+        let fs = Self::clone(self);
+        Ok(Box::new(move || Fs::fsync(&fs, ino, done)))
+    }
     fn sync_all(&self) -> Result<()> {
         Fs::sync_all(self)
     }
@@ -229,6 +247,22 @@ impl Subject for Arc<Fs> {
     }
     fn tick(&self) -> Result<()> {
         Fs::tick(self)
+    }
+    fn scrub(&self) -> Result<Vec<String>> {
+        let mut scrub = Fs::scrub(self);
+        while !scrub.is_done() {
+            self.scrub_step(&mut scrub, 1 << 20)?;
+        }
+        let report = scrub.report();
+        let lost = report.nodes_lost + report.extents_damaged;
+        let told = report.findings.iter().map(|f| f.text.clone()).chain([format!("{lost} pieces are lost")]);
+        Ok(if lost > 0 { told.collect() } else { Vec::new() })
+    }
+    fn retention(&self) -> Option<String> {
+        Some(Fs::retention(self))
+    }
+    fn set_retention(&self, rule: &str) -> Result<()> {
+        Fs::set_retention(self, rule)
     }
     fn clean(&self) -> Result<()> {
         let mut clean = Fs::clean(self);

@@ -94,3 +94,25 @@ fn a_seed_means_the_same_every_time() {
     digests.dedup();
     assert_eq!(digests.len(), 5, "and another seed means something else");
 }
+
+/// Threads and the order in which requests complete are of the seed, too.
+#[test]
+fn a_seed_with_other_clients_means_the_same_every_time() {
+    let plan = Plan { images_max: 100, deep_every: 10, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 0..12 {
+        let config = Config { clients: true, queued: true, barrier: Barrier::Sync, ..Config::of_seed(seed) };
+        let mut first = Tally::default();
+        let mut second = Tally::default();
+        cut(&config, &plan, &mut first);
+        cut(&config, &plan, &mut second);
+        assert_eq!(first, second, "seed {seed}");
+        tally.add(first);
+    }
+    for what in ["syncs interrupted by other calls", "requests that overtook others"] {
+        assert!(tally.activity.get(what).is_some_and(|n| *n > 20), "{what}: {:?}", tally.activity);
+    }
+    for call in ["scrub", "clean", "set_retention", "checkpoint_drop", "fsync_beside"] {
+        assert!(tally.by_call.get(call).is_some_and(|n| *n > 0), "{call}: {:?}", tally.by_call);
+    }
+}

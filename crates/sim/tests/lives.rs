@@ -20,6 +20,13 @@ fn a_commit_of_an_earlier_life_that_lands_late_stays_out() {
     }
 }
 
+#[test]
+fn a_life_that_is_lost_with_its_root_is_missed() {
+    for seed in 0..8 {
+        life::lost_root(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
 /// "Cut, mount, write the same length, cut again, reordered": no zombie tail.
 #[test]
 fn the_same_length_written_again_after_a_cut_shows_nothing_of_the_first() {

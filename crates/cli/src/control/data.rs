@@ -14,6 +14,8 @@ pub enum Request {
     Info,
     /// All checkpoints.
     Checkpoints,
+    /// All snapshots, with what letting each go would free.
+    Snapshots,
     /// Cut a checkpoint; with a name, a snapshot.
     CheckpointCreate {
         /// The snapshot's name.
@@ -296,6 +298,9 @@ pub struct CheckpointData {
     pub name: Option<String>,
     /// Made on request rather than by time.
     pub asked: bool,
+    /// Bytes of content that letting it go, alone, would free; where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frees_bytes: Option<u64>,
 }
 
 /// One segment, for listings.
@@ -369,8 +374,12 @@ pub struct VolumeInfo {
     pub live_bytes: u64,
     /// Bytes that only past states need.
     pub history_bytes: u64,
+    /// Of these, bytes that snapshots keep; the others may be shed for want of room.
+    pub snapshot_bytes: u64,
     /// What shared content would take more if every owner had its own.
     pub shared_bytes: u64,
+    /// Bytes that fallocate has reserved, with nothing written to them yet.
+    pub reserved_bytes: u64,
     /// Bytes that can still be written, history that may be shed included.
     pub available_bytes: u64,
     /// What the cleaner does.

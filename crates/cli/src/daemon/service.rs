@@ -238,6 +238,7 @@ impl Service {
             Request::Hello => value(&self.hello()),
             Request::Info => value(&self.info()?),
             Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
+            Request::Snapshots => value(&report::snapshots(&*self.fs()?).map_err(plain)?),
             Request::CheckpointCreate { name } => {
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 value(&report::checkpoint(&info))

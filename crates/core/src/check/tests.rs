@@ -288,6 +288,7 @@ fn content_that_does_not_fit_its_inode() {
     let grow = |s: &mut State, off, blocks| {
         s.set(Key::new(FILE, Kind::Extent, 0, off), unwritten(blocks));
         s.edit_inode(FILE, |i| i.blocks += u64::from(blocks));
+        s.promised_blocks += u64::from(blocks);
     };
     assert_finds(&[411], |s| grow(s, 255, 2));
     assert_finds(&[411], |s| grow(s, u64::MAX - 3, 2));
@@ -357,6 +358,7 @@ fn space_that_is_miscounted() {
     assert_finds(&[508], |s| s.history_blocks += 1);
     assert_finds(&[508], |s| s.inodes += 1);
     assert_finds(&[508], |s| s.named_blocks += 1);
+    assert_finds(&[508], |s| s.promised_blocks += 1);
     assert_finds(&[509], |s| s.next_ino = DEAD);
     assert_finds(&[108], |s| s.open_cno = s.open_cno.next());
 }

@@ -76,6 +76,8 @@ pub struct Usage {
     pub history_blocks: u64,
     /// Blocks of the live tree, shared ones once for each owner.
     pub named_blocks: u64,
+    /// Blocks that the live tree reserves.
+    pub promised_blocks: u64,
     pub inodes: u64,
 }
 
@@ -92,6 +94,7 @@ impl Usage {
             live_blocks: 0,
             history_blocks: 0,
             named_blocks: 0,
+            promised_blocks: 0,
             inodes: 0,
         }
     }
@@ -129,6 +132,7 @@ impl Usage {
         let past = key.death > 0;
         if !past {
             self.named_blocks = self.named_blocks.saturating_add(u64::from(e.stored_blocks()));
+            self.promised_blocks = self.promised_blocks.saturating_add(u64::from(e.promised_blocks()));
         }
         if !e.is_shared() {
             self.total(e.stored_blocks(), past);
@@ -213,6 +217,7 @@ impl Usage {
             ("live blocks", state.live_blocks, self.live_blocks),
             ("history blocks", state.history_blocks, self.history_blocks),
             ("named blocks", state.named_blocks, self.named_blocks),
+            ("reserved blocks", state.promised_blocks, self.promised_blocks),
             ("inodes", state.inodes, self.inodes),
         ];
         for (name, stated, counted) in totals {

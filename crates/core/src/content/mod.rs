@@ -139,6 +139,8 @@ pub struct Content {
     pub version: u64,
     /// Segments that hold blocks of it which no record names yet, once for each write.
     pub pins: Vec<SegmentNo>,
+    /// By how many blocks more is reserved in it than in what is committed of the file.
+    pub promised: i64,
 }
 
 impl Content {
@@ -156,6 +158,7 @@ impl Content {
             since: now,
             version: 0,
             pins: Vec::new(),
+            promised: 0,
         }
     }
 

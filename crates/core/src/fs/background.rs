@@ -20,6 +20,8 @@ const MARK_WAIT_NANOS: u64 = 1_000_000_000;
 const IDLE_NANOS: u64 = 20_000_000_000;
 /// Items reaped by one record.
 const REAP_ITEMS: u32 = 512;
+/// Bytes of records after which who reaps for room commits them.
+const REAP_RECORD_BYTES_MAX: usize = 64 << 10;
 /// Reap and sweep records in one tick.
 const STEPS_MAX: usize = 8;
 /// How long a sweep rests after an error.
@@ -67,6 +69,10 @@ impl Fs {
         drop(inner);
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
+        if now >= self.lock().named_rest_until && self.count_named_history().is_err() {
+            // Until then all of history counts as kept. Who needs what is damaged is told.
+            self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
+        }
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
         let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
         let mut inner = self.lock();
@@ -97,7 +103,7 @@ impl Fs {
 
     fn has_room_to_cut(&self) -> bool {
         let usage = self.usage();
-        usage.available_blocks > usage.total_blocks / 50
+        usage.available_blocks + usage.reserved_blocks > usage.total_blocks / 50
     }
 
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
@@ -142,6 +148,27 @@ impl Fs {
             inner.log(&record, self.clock.monotonic_nanos())?;
         }
         Ok(())
+    }
+
+    /// Frees what was removed, as far as there is room to do it in. For who makes
+    /// room, and so must not wait for any.
+    pub(super) fn reap_for_room(&self) -> Result<()> {
+        loop {
+            let mut inner = self.lock_to_change()?;
+            let work = inner.state.pending_reaps(Kind::Reap, 1)?;
+            let Some((key, _)) = work.first() else { return Ok(()) };
+            if inner.nodes_to_spare(self) == 0 {
+                return Ok(());
+            }
+            let max = inner.items_to_let_go(self, REAP_ITEMS);
+            let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
+            inner.log(&record, self.clock.monotonic_nanos())?;
+            let much = inner.batch.bytes > REAP_RECORD_BYTES_MAX;
+            drop(inner);
+            if much {
+                self.sync_received(false)?;
+            }
+        }
     }
 
     fn sweep_some(&self, now: u64) -> Result<()> {

@@ -77,7 +77,7 @@ impl Fs {
         let cno = inner.state.open_cno;
         let cut = Cut { wall: self.clock.wall(), flags, name: name.to_vec() };
         self.lead(inner, Some(cut), Stay::Briefly);
-        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))?;
+        self.answer(&rx)?;
         let inner = self.lock();
         inner.state.kept.get(&cno).map(|c| info(cno, c)).ok_or(Error::Stale)
     }
@@ -113,8 +113,12 @@ impl Fs {
             }
         }
         inner.log(&Record::NameCheckpoint { cno, name: name.unwrap_or(b"") }, self.clock.monotonic_nanos())?;
+        inner.named_stale = true;
         drop(inner);
-        self.sync_received(false)
+        self.sync_received(false)?;
+        // Where that cannot be read, all of history counts as kept.
+        drop(self.recount_named_history());
+        Ok(())
     }
 
     /// Lets checkpoints go. What only they saw is freed in the background.
@@ -425,6 +429,7 @@ impl Inner {
             live_blocks: s.live_blocks,
             history_blocks: s.history_blocks,
             named_blocks: s.named_blocks,
+            promised_blocks: s.promised_blocks,
             retention: s.retention.clone(),
             trees: Vec::new(),
             index_segments: Vec::new(),

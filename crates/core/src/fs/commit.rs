@@ -122,7 +122,7 @@ impl Fs {
     pub fn fsync_wait(&self, ino: Ino) -> Result<()> {
         let (tx, rx) = mpsc::channel();
         self.ask(ino, Box::new(move |r| drop(tx.send(r))), Stay::Briefly);
-        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))
+        self.answer(&rx)
     }
 
     /// Commits everything received, of all files, and makes it durable.
@@ -147,7 +147,7 @@ impl Fs {
         inner.join_all(held);
         inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
         self.see_to(inner, Stay::Briefly);
-        rx.recv().unwrap_or_else(|_| Err(Error::Failed("a commit ended without an answer".into())))
+        self.answer(&rx)
     }
 
     /// Has the open batch committed: by whoever leads or is about to, else by this thread.
@@ -195,7 +195,11 @@ impl Fs {
                     if broken(Break::AckEarly) {
                         waiters.drain(..).for_each(|done| done(Ok(())));
                     }
-                    (self.carry_out(commit), waiters)
+                    let result = self.carry_out(commit);
+                    if broken(Break::SharedTooEarly) {
+                        waiters.append(&mut self.lock().batch.waiters);
+                    }
+                    (result, waiters)
                 }
                 Err((e, waiters)) => (Err(e), waiters),
             };
@@ -463,6 +467,7 @@ impl Inner {
     /// its pages count no more, and segments it was written to are held no longer.
     pub(super) fn let_go(&mut self, content: &mut Content) {
         self.pages -= content.pages.len() as u64;
+        self.promised_here -= std::mem::take(&mut content.promised);
         for segment in content.pins.drain(..) {
             self.state.segments.unpin(segment);
         }

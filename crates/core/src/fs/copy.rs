@@ -271,6 +271,10 @@ impl Inner {
         if broken(Break::CopyNotHeld) {
             self.unpin_pieces(&pieces);
         }
+        self.content_mut(fs, span.to)?;
+        if span.bytes > 0 {
+            self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))?;
+        }
         let content = self.content_mut(fs, span.to)?;
         let before = content.pages.len();
         for (at, data) in edges {

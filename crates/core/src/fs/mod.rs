@@ -13,6 +13,7 @@
 //!    waiting for count as under way until that thread has seen them complete
 //!    ([`Inner::awaited`]).
 
+mod account;
 mod atime;
 mod attrs;
 mod background;
@@ -23,6 +24,7 @@ mod commit;
 mod copy;
 mod history;
 mod namespace;
+mod promise;
 mod read;
 mod retain;
 mod scrub;
@@ -44,7 +46,7 @@ use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
@@ -154,6 +156,8 @@ struct Inner {
     unflushed_blocks: u64,
     /// Pages in memory.
     pages: u64,
+    /// By how many blocks more uncommitted content reserves than what is committed.
+    promised_here: i64,
     /// Chain bytes since the last index checkpoint.
     window_bytes: u64,
     /// Highest `durable_seq` a written header states.
@@ -164,6 +168,11 @@ struct Inner {
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
+    /// What snapshots keep has to be counted anew.
+    named_stale: bool,
+    named_count: Option<account::NamedCount>,
+    /// After an error, when (monotonic) counting is tried again.
+    named_rest_until: u64,
     /// Checkpoints that somebody uses, with how many do.
     held: BTreeMap<Cno, u32>,
     /// Monotonic time at which the retention rule was last applied.
@@ -230,6 +239,7 @@ impl Fs {
             contents: 0,
             unflushed_blocks: 0,
             pages: 0,
+            promised_here: 0,
             window_bytes: opened.window_bytes,
             proven_seq: durable_seq,
             last_commit_at: now,
@@ -239,6 +249,9 @@ impl Fs {
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
+            named_stale: true,
+            named_count: None,
+            named_rest_until: 0,
             held: BTreeMap::new(),
             thinned_at: now,
             failed: None,
@@ -284,11 +297,30 @@ impl Fs {
     }
 
     /// Waits until some commit, index checkpoint or data write has ended.
-    fn wait_idle<'a>(&self, mut guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+    /// May return early: who waits asks again.
+    fn wait_idle<'a>(&'a self, mut guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        if let Some(turns) = self.clock.turns() {
+            drop(guard);
+            turns.let_others_run();
+            return self.lock();
+        }
         guard.idle_waiters += 1;
         let mut guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
         guard.idle_waiters -= 1;
         guard
+    }
+
+    /// Waits until a commit answers.
+    fn answer(&self, rx: &mpsc::Receiver<Result<()>>) -> Result<()> {
+        let gone = || Error::Failed("a commit ended without an answer".into());
+        while let Some(turns) = self.clock.turns() {
+            match rx.try_recv() {
+                Ok(answer) => return answer,
+                Err(mpsc::TryRecvError::Empty) => turns.let_others_run(),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(gone()),
+            }
+        }
+        rx.recv().unwrap_or_else(|_| Err(gone()))
     }
 
     /// Wakes those in [`Fs::wait_idle`], and spares the system call when there are none.

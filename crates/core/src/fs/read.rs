@@ -163,7 +163,7 @@ impl Inner {
     /// The bytes of an extent that is still on its way to the device.
     pub(super) fn in_flight(&self, e: &Extent) -> Option<Vec<u8>> {
         let (start, buf) = self.inflight.range(..=e.addr).next_back()?;
-        if start.segment() != e.addr.segment() {
+        if start.segment() != e.addr.segment() || broken(Break::ReadTooEarly) {
             return None;
         }
         let first = (e.addr.0 - start.0) as usize * BLOCK_BYTES;

@@ -8,6 +8,8 @@
 //! 3. Who stops where, from the first to the last: content at the reserve,
 //!    removing at [`Inner::removal_segments`], letting the past go, cleaning and
 //!    tidying at the floor. So what makes room has room when nothing else has.
+//! 4. What is promised is kept back besides, from all but those who write it and
+//!    what makes room; see `promise`.
 
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -15,8 +17,9 @@ use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
 use nenrin_format::items::Checkpoint;
+use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
-use nenrin_format::{BLOCK_BYTES, Cno, NODE_BLOCKS};
+use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS};
 use std::sync::MutexGuard;
 
 /// Nodes' worth of blocks that an index checkpoint writes beyond dirty nodes:
@@ -33,6 +36,8 @@ const NODES_ABOVE: u64 = 2;
 /// Blocks that removing one thing may take until the next index checkpoint: a
 /// page, and two copies of three leaves.
 const REMOVAL_BLOCKS: u64 = 1 + 2 * 3 * NODE_BLOCKS as u64;
+/// Segments above the floor at which writing to reserved space stops.
+const PROMISE_SEGMENTS: u64 = TIDY_SEGMENTS / 2;
 /// Room for writers, in segments, below which pending segments are made free.
 const PROMOTE_SEGMENTS: u64 = 2;
 /// How long it is believed that nothing makes room, while nothing changes.
@@ -51,6 +56,10 @@ const IDLE_ROUNDS_MAX: u32 = 5;
 pub(super) enum Room {
     /// For so many blocks of content, or records like them.
     Content(u64),
+    /// For writing these blocks of a file, of which some may be reserved: from, and up to.
+    Write(Ino, u64, u64),
+    /// To reserve so many blocks.
+    Promise(u64),
     /// For removing or changing one thing that is there.
     Removal,
 }
@@ -60,7 +69,7 @@ pub(super) enum Room {
 pub(super) struct PictureOfRoom {
     segments: [u64; 3],
     needed: [u64; 3],
-    waiting: [u64; 3],
+    waiting: [u64; 4],
     kept: [u64; 2],
 }
 
@@ -136,24 +145,49 @@ impl Inner {
         (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
     }
 
-    /// Whether there is this room without making any.
+    /// Whether this room is granted without making any.
     pub(super) fn has_room(&self, fs: &Fs, room: Room) -> bool {
-        self.has_room_beyond(fs, room, 0)
+        self.has_room_beyond(fs, room, 0) || self.has_promised_room(fs, room, 0)
     }
 
     /// Whether there is this room and `extra` blocks besides, without making any.
     fn has_room_beyond(&self, fs: &Fs, room: Room, extra: u64) -> bool {
-        match room {
-            Room::Content(blocks) => {
-                self.free_blocks(fs, self.reserve_segments(fs)) >= blocks + blocks / 16 + 2 + extra
+        let promised = self.promised();
+        let kept_back =
+            |promised: u64| self.free_blocks(fs, self.reserve_segments(fs)).checked_sub(fs.kept_for(promised));
+        let (left, needed) = match room {
+            Room::Content(blocks) => (kept_back(promised), with_summaries(blocks)),
+            Room::Write(ino, from, to) => {
+                let own = self.promised_in(ino, from, to).unwrap_or(0);
+                (kept_back(promised.saturating_sub(own)), with_summaries(to - from))
             }
-            Room::Removal => self.free_blocks(fs, self.removal_segments(fs)) >= REMOVAL_BLOCKS + extra,
-        }
+            Room::Promise(blocks) => (kept_back(promised + blocks), 0),
+            Room::Removal => {
+                let free = self.free_blocks(fs, self.removal_segments(fs));
+                (free.checked_sub(fs.kept_for(promised)), REMOVAL_BLOCKS)
+            }
+        };
+        left.is_some_and(|left| left >= needed + extra)
+    }
+
+    /// Whether this room was promised, and is there at the cost of what is kept
+    /// for removing. Of what is not promised there may be the blocks at both ends, which
+    /// a program that goes on where it stopped writes a second time.
+    fn has_promised_room(&self, fs: &Fs, room: Room, extra: u64) -> bool {
+        let Room::Write(ino, from, to) = room else { return false };
+        let here = self.pages_in(ino, from, to);
+        self.promised_in(ino, from, to).is_ok_and(|own| own > 0 && own + here + 2 >= to - from)
+            && self.free_blocks(fs, self.floor_segments(fs) + PROMISE_SEGMENTS) >= with_summaries(to - from) + extra
+    }
+
+    /// Blocks for content that nobody was promised.
+    fn room_blocks(&self, fs: &Fs) -> u64 {
+        self.free_blocks(fs, self.reserve_segments(fs)).saturating_sub(fs.kept_for(self.promised()))
     }
 
     /// Segments that writers may take before room must be made.
     pub(super) fn room_segments(&self, fs: &Fs) -> u64 {
-        self.free_blocks(fs, self.reserve_segments(fs)) / u64::from(fs.storage.segment_blocks)
+        self.room_blocks(fs) / u64::from(fs.storage.segment_blocks)
     }
 
     /// Blocks that are free or will be, open index segments included.
@@ -169,7 +203,7 @@ impl Inner {
         PictureOfRoom {
             segments: [s.segments.free_count(), s.segments.pending_count(), s.segments.promotable_count()],
             needed: [s.live_blocks, s.history_blocks, s.live.nodes() + s.space.nodes() + history],
-            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64],
+            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64, self.promised()],
             kept: [s.kept.len() as u64, s.kept.values().filter(|c| c.is_named()).count() as u64],
         }
     }
@@ -189,7 +223,8 @@ impl Inner {
         let needed: u64 = s.iter().map(|(_, s)| u64::from(s.used_blocks()) + u64::from(s.node_blocks())).sum();
         // What is kept back for pages in memory is no garbage.
         let kept_back = s.free_count().saturating_sub(self.room_segments(fs));
-        s.count().saturating_sub(needed.div_ceil(blocks) + kept_back.max(self.reserve_segments(fs)))
+        let least = self.reserve_segments(fs) + fs.kept_for(self.promised()).div_ceil(blocks);
+        s.count().saturating_sub(needed.div_ceil(blocks) + kept_back.max(least))
     }
 
     /// Whether room for writers is short while index checkpoints would add to it.
@@ -202,7 +237,7 @@ impl Inner {
     /// Whether so many records on different inodes fit without making room.
     pub(super) fn has_room_for_records(&self, fs: &Fs, records: u64) -> bool {
         let nodes = records.min(self.state.live.nodes()) * 2 * u64::from(NODE_BLOCKS);
-        self.free_blocks(fs, self.reserve_segments(fs)) > nodes + records / 32
+        self.room_blocks(fs) > nodes + records / 32
     }
 
     /// Space and counts.
@@ -210,21 +245,32 @@ impl Inner {
         let reserve = self.reserve_segments(fs);
         let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
         let nodes = self.state.live.nodes() + self.state.space.nodes();
+        let named = self.named_history();
+        // What only snapshots keep is no more to be had than what is live.
+        let kept = named + self.named_history_nodes() * 2 * u64::from(NODE_BLOCKS);
         let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
         // What cleaning can bring together, less what it leaves in segments
         // that are not worth it. History may be shed, so it counts as room.
         let segments = self.state.segments.count().saturating_sub(reserve);
         let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
-        let available = usable.saturating_sub(live + self.pages / 16);
+        let promised = self.promised();
+        let available = usable.saturating_sub(live + kept + self.pages / 16 + fs.kept_for(promised));
         Usage {
             total_blocks: total,
             live_blocks: live,
             history_blocks: self.state.history_blocks,
+            snapshot_blocks: named,
             shared_blocks: self.state.named_blocks.saturating_sub(self.state.live_blocks),
+            reserved_blocks: promised,
             available_blocks: available.min(total),
             inodes: self.state.inodes,
         }
     }
+}
+
+/// Blocks of content with their share of summaries.
+const fn with_summaries(blocks: u64) -> u64 {
+    blocks + blocks / 16 + 2
 }
 
 impl Fs {
@@ -254,7 +300,8 @@ impl Fs {
     pub(super) fn room_beyond(&self, room: Room, extra: u64) -> Result<MutexGuard<'_, Inner>> {
         let enough = |inner: &Inner| inner.has_room_beyond(self, room, extra);
         let inner = self.make_room_until(&enough)?;
-        if enough(&inner) || broken(Break::NoReserve) { Ok(inner) } else { Err(Error::NoSpace) }
+        let granted = enough(&inner) || inner.has_promised_room(self, room, extra) || broken(Break::NoReserve);
+        if granted { Ok(inner) } else { Err(Error::NoSpace) }
     }
 
     /// The lock, to let something of the past go, which is never refused: it is
@@ -279,7 +326,10 @@ impl Fs {
             idle = if room > best { 0 } else { idle + 1 };
             best = best.max(room);
             let now = self.clock.monotonic_nanos();
-            if enough(&inner) || round > ROUNDS_MAX || round == 0 && inner.is_exhausted(now) {
+            if enough(&inner)
+                || round > ROUNDS_MAX.max(self.storage.segments as u32)
+                || round == 0 && inner.is_exhausted(now)
+            {
                 return Ok(inner);
             }
             if idle > IDLE_ROUNDS_MAX {
@@ -304,12 +354,14 @@ impl Fs {
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
+        let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count();
         drop(inner);
         match round % 4 {
             // Write out what waits, so that what it replaced can go.
-            0 | 2 if waiting => {
+            0 | 2 if waiting || reaps => {
                 self.sync_received(false)?;
+                self.reap_for_room()?;
                 self.index_checkpoint(false)?;
                 self.index_checkpoint(false)
             }

@@ -6,9 +6,9 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, zero_page};
 use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Result};
-use nenrin_format::items::{EXTENT_UNWRITTEN, Extent, Inode};
+use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
+use nenrin_format::{BLOCK_BYTES, Ino};
 use std::ops::Range;
 use std::sync::MutexGuard;
 
@@ -113,6 +113,8 @@ impl Fs {
             if content.version != version || content.pages.contains_key(&block) {
                 continue;
             }
+            inner.promise_ends(ino, block, block + 1)?;
+            let content = inner.content_mut(self, ino)?;
             let mut page: Page = zero_page();
             page.copy_from_slice(&bytes);
             content.pages.insert(block, page);
@@ -141,7 +143,7 @@ impl Fs {
             }
             // Pages that are loaded take room, too: were it not asked for, they would
             // take away again and again what was found.
-            if missing * PAGE_ROOM_BLOCKS > extra {
+            if missing * PAGE_ROOM_BLOCKS > extra && !broken(Break::PagesWithoutRoom) {
                 extra = missing * PAGE_ROOM_BLOCKS;
                 continue;
             }
@@ -202,7 +204,8 @@ impl Fs {
         let whole = whole_blocks(offset, data.len());
         // Behind the end there is nothing to read, and must be nothing if the write is refused.
         let edges = |size: u64| cut_blocks(offset, end).into_iter().filter(|b| b * BLOCK < size).collect();
-        let mut inner = self.room_and_pages(Room::Content(last - first + 1), ino, &edges)?;
+        let mut inner = self.room_and_pages(Room::Write(ino, first, last + 1), ino, &edges)?;
+        inner.promise_ends(ino, first, last + 1)?;
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
         let before = content.pages.len();
@@ -248,7 +251,12 @@ impl Fs {
         let wall = self.clock.wall();
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
         let before = inner.content_mut(self, ino)?.size;
+        // What is set aside counts by itself until it is committed, so what it promises is looked up before.
+        let gone =
+            if size < before || size == 0 { inner.promised_in(ino, size.div_ceil(BLOCK), u64::MAX)? } else { 0 };
         let owed = size == 0 && inner.set_aside(self, ino)?;
+        inner.content_mut(self, ino)?;
+        inner.promise(ino, -(gone as i64));
         let content = inner.content_mut(self, ino)?;
         let pages = content.pages.len();
         if size == 0 {
@@ -304,8 +312,13 @@ impl Fs {
         };
         let mut inner = self.room_and_pages(Room::Removal, ino, &edges)?;
         let wall = self.clock.wall();
+        let size = inner.content_mut(self, ino)?.size;
+        let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
+        let whole = (offset.div_ceil(BLOCK), whole_end);
+        if whole.0 < whole.1 {
+            inner.promise_ends(ino, whole.0, whole.1)?;
+        }
         let content = inner.content_mut(self, ino)?;
-        let size = content.size;
         let before = content.pages.len();
         for (block, page) in content.pages.range_mut(offset / BLOCK..end.div_ceil(BLOCK)) {
             let start = block * BLOCK;
@@ -313,8 +326,6 @@ impl Fs {
             let b = end.min(start + BLOCK) - start;
             page[a as usize..b as usize].fill(0);
         }
-        let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
-        let whole = (offset.div_ceil(BLOCK), whole_end);
         if whole.0 < whole.1 {
             let mut rest = content.pages.split_off(&whole.0);
             let mut behind = rest.split_off(&whole.1);
@@ -330,58 +341,6 @@ impl Fs {
         let after = content.pages.len();
         inner.pages = inner.pages + after as u64 - before as u64;
         Ok(())
-    }
-
-    /// Reserves space for the blocks of `[offset, end)` that hold nothing.
-    fn reserve(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
-        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let mut inner = self.room_for(last - first)?;
-        inner.content_mut(self, ino)?;
-        let mut block = first;
-        while block < last {
-            let to = (block + 65536).min(last);
-            let pieces = inner.look(At::Live, ino, block, to)?;
-            let content = inner.content_mut(self, ino)?;
-            let mut at = block;
-            for p in pieces {
-                if matches!(p.source, super::read::Source::Zero) {
-                    content.reserve_hole(at, at + p.blocks);
-                }
-                at += p.blocks;
-            }
-            block = to;
-        }
-        let wall = self.clock.wall();
-        let content = inner.content_mut(self, ino)?;
-        if grow && end > content.size {
-            content.size = end;
-            content.mtime = wall;
-        }
-        content.ctime = wall;
-        content.version += 1;
-        Ok(())
-    }
-}
-
-impl Content {
-    fn reserve_hole(&mut self, from: u64, to: u64) {
-        let mut at = from;
-        while at < to {
-            let window = u64::from(EXTENT_BLOCKS_MAX) - at % u64::from(EXTENT_BLOCKS_MAX);
-            let end = (at + window).min(to);
-            let extent = Extent {
-                birth: Cno(0),
-                addr: Addr::NONE,
-                blocks: (end - at) as u32,
-                flags: EXTENT_UNWRITTEN,
-                granule_shift: 0,
-                lead: 0,
-                tail: 0,
-                crcs: Vec::new(),
-            };
-            self.overlay.set(at, end, Over::Extent(extent));
-            at = end;
-        }
     }
 }
 

@@ -16,6 +16,7 @@
 mod behind;
 mod walk;
 
+use crate::breaks::{Break, broken};
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
@@ -105,7 +106,7 @@ pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) 
         match recover_from(device, root, &found, options, report.clone()) {
             Ok(mut opened) => {
                 if rank > 0 {
-                    went_back(&found.roots[0], root, &mut opened, options);
+                    went_back(&found.roots[0], root, &mut opened, options)?;
                 }
                 return Ok(opened);
             }
@@ -119,19 +120,41 @@ pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) 
 
 /// The newest root could not be read. The log behind the one before leads
 /// over it, unless that is damaged, too: then what came later is not shown.
-fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, options: &MountOptions) {
+fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, options: &MountOptions) -> Result<()> {
     let report = &mut opened.report;
     report.notes.push(format!(
         "the newest root (generation {}) cannot be read; went on from generation {} and the log behind it",
         newest.generation, used.generation
     ));
-    if opened.chain.seq < newest.chain_seq && !options.no_recovery && report.damage.is_none() {
+    if options.no_recovery || report.damage.is_some() {
+        return Ok(());
+    }
+    let reached = opened.chain.seq;
+    // The slot is intact and says where the log went on; that may be further than the log before it still leads.
+    let behind = Walk::new(&opened.storage, &chain_of(newest)).run()?;
+    let proven = newest.chain_seq.max(behind.proves());
+    if reached < proven && !broken(Break::WentBackUnseen) {
         report.damage = Some(format!(
-            "the newest root (generation {}) cannot be read, and the log behind generation {} ends at partial {} \
-             of {}: what came later is not shown",
-            newest.generation, used.generation, opened.chain.seq, newest.chain_seq
+            "the newest root (generation {}) cannot be read, and the log behind generation {} ends at partial {reached} \
+             of {proven}: what came later is not shown",
+            newest.generation, used.generation
         ));
         report.verdicts.push(Verdict::Damage);
+    }
+    Ok(())
+}
+
+/// Where the log goes on behind a root.
+pub(crate) fn chain_of(superblock: &Superblock) -> Chain {
+    Chain {
+        uuid: superblock.uuid,
+        epoch: superblock.epoch,
+        segment: superblock.chain.0,
+        block: superblock.chain.1,
+        next: superblock.chain_next,
+        seq: superblock.chain_seq,
+        last_addr: superblock.chain_last,
+        last_crc: superblock.chain_crc,
     }
 }
 
@@ -193,16 +216,7 @@ pub(crate) fn recover_from(
     let storage = Arc::new(Storage::new(device.clone(), superblock.segment_blocks, count));
     let root = read_root(&storage, superblock)?;
     let mut state = load_state(&storage, superblock, &root, options)?;
-    let mut chain = Chain {
-        uuid: superblock.uuid,
-        epoch: superblock.epoch,
-        segment: superblock.chain.0,
-        block: superblock.chain.1,
-        next: superblock.chain_next,
-        seq: superblock.chain_seq,
-        last_addr: superblock.chain_last,
-        last_crc: superblock.chain_crc,
-    };
+    let mut chain = chain_of(superblock);
     let mut window_bytes = 0;
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
@@ -280,6 +294,8 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         live_blocks: root.live_blocks,
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
+        promised_blocks: root.promised_blocks,
+        named_history: 0,
         retention: root.retention.clone(),
         cache,
     };

@@ -72,6 +72,13 @@ pub(crate) struct Outcome {
     pub requests: u64,
 }
 
+impl Outcome {
+    /// The last partial that counts, or that a later one proves to have been durable.
+    pub fn proves(&self) -> Seq {
+        self.accepted.last().map_or(self.durable_seq, |f| f.header.seq.max(self.durable_seq))
+    }
+}
+
 /// A walk from where a root says the chain goes on.
 pub(crate) struct Walk<'a> {
     pub(super) storage: &'a Storage,

@@ -14,7 +14,7 @@
 use super::losses::{About, LossKind, Losses, MendKind};
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
-use crate::recovery::{Found, Island, Outcome, Walk, read_root};
+use crate::recovery::{Found, Island, Outcome, Walk, chain_of, read_root};
 use crate::segments::Segments;
 use crate::state::{HistoryTree, State, is_history};
 use crate::storage::{Probe, Storage};
@@ -29,7 +29,7 @@ use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::{Superblock, device_blocks, segments_on};
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Time};
+use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -73,6 +73,16 @@ impl Candidate {
     fn lost(&self) -> usize {
         self.trees.iter().map(|(_, s)| s.lost.len()).sum()
     }
+    /// A log that ends without damage before what others prove is damaged, too.
+    fn miss(&mut self, storage: &Storage, furthest: Option<u64>) -> Result<()> {
+        let furthest = Seq(furthest.unwrap_or(0));
+        if self.log.damage.is_none() && Seq(self.reaches()) < furthest {
+            self.log.damage = Some(format!("it ends before partial {furthest}"));
+            self.log.durable_seq = self.log.durable_seq.max(furthest);
+            self.islands = Walk::new(storage, &chain_of(&self.superblock)).behind(&self.log)?;
+        }
+        Ok(())
+    }
     /// Highest sequence that the state after roll-forward contains.
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
@@ -95,16 +105,25 @@ pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Lo
     }
     let storage = Arc::new(Storage::new(device.clone(), newest.segment_blocks, count));
     let mut all: Vec<Candidate> = Vec::new();
+    let mut proven = Seq(0);
     for superblock in found.roots.iter().filter(|r| r.uuid == newest.uuid) {
-        if let Ok(root) = read_root(&storage, superblock) {
-            all.push(candidate(&storage, superblock, root)?);
+        match read_root(&storage, superblock) {
+            Ok(root) => all.push(candidate(&storage, superblock, root)?),
+            // Where its log begins is known all the same.
+            Err(_) => proven = proven.max(Walk::new(&storage, &chain_of(superblock)).run()?.proves()),
         }
     }
     // What any of them proves to have been durable, all of them must reach.
     let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
-    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).max();
+    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).chain([proven.0]).max();
     let sound = |c: &Candidate| c.lost() == 0 && c.log.damage.is_none() && Some(c.reaches()) >= furthest;
-    let chosen = all.iter().position(sound).unwrap_or(0);
+    let chosen = match all.iter().position(sound) {
+        Some(chosen) => chosen,
+        None => {
+            all.first_mut().map_or(Ok(()), |c| c.miss(&storage, furthest))?;
+            0
+        }
+    };
     let mut held = vec![false; count as usize];
     for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
         hold(c, &mut held)?;
@@ -147,19 +166,6 @@ fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
         let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
         storage.read(addr, NODE_BLOCKS).is_ok_and(|bytes| right(&bytes))
     })
-}
-
-fn chain_of(superblock: &Superblock) -> Chain {
-    Chain {
-        uuid: superblock.uuid,
-        epoch: superblock.epoch,
-        segment: superblock.chain.0,
-        block: superblock.chain.1,
-        next: superblock.chain_next,
-        seq: superblock.chain_seq,
-        last_addr: superblock.chain_last,
-        last_crc: superblock.chain_crc,
-    }
 }
 
 fn hold_segments(held: &mut [bool], segments: impl IntoIterator<Item = SegmentNo>) {
@@ -234,6 +240,8 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         live_blocks: root.live_blocks,
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
+        promised_blocks: root.promised_blocks,
+        named_history: 0,
         retention: root.retention.clone(),
     };
     let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
@@ -263,12 +271,13 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     // Records that change shared extents need them.
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
     roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
-    let gap_from = log.damage.is_some().then_some(state.next_ino);
+    let first_made = state.next_ino;
+    let gap_from = log.damage.is_some().then_some(first_made);
     let mut before = log.accepted.last().map(|f| f.header.written_at);
     for island in &islands {
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
-        pass_gap(&mut state, island, &mut unproven, losses)?;
+        pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
         roll_forward(&mut state, &mut chain, island, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
@@ -297,7 +306,13 @@ fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: 
 }
 
 /// Makes the state such that records behind a gap apply as far as they can.
-fn pass_gap(state: &mut State, island: &Island, unproven: &mut BTreeSet<u64>, losses: &mut Losses) -> Result<()> {
+fn pass_gap(
+    state: &mut State,
+    gap_from: Ino,
+    island: &Island,
+    unproven: &mut BTreeSet<u64>,
+    losses: &mut Losses,
+) -> Result<()> {
     let mut told: BTreeSet<u64> = BTreeSet::new();
     let mut made: BTreeSet<u64> = BTreeSet::new();
     if let Some(open) =
@@ -316,10 +331,11 @@ fn pass_gap(state: &mut State, island: &Island, unproven: &mut BTreeSet<u64>, lo
                 Record::Content { ino, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
                     if state.inode(ino)?.is_some() {
                         losses.add(LossKind::FileUncertain, About::Inode(ino), "changed behind a gap in the log");
-                    } else if ino >= state.next_ino {
+                    } else if ino >= gap_from {
                         // It was made in the gap: what is written of it is all that is known.
                         let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
                         state.put_inode(ino, inode)?;
+                        state.next_ino = state.next_ino.max(ino.next());
                         unproven.insert(ino.0);
                         let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
                         losses.add(LossKind::AttributesLost, About::Inode(ino), text);

@@ -185,11 +185,12 @@ impl Mender {
         let (mut live, mut history) = (vec![0u32; count], vec![0u32; count]);
         let (mut inodes, mut live_blocks, mut history_blocks) = (0, 0, 0);
         let mut next_ino = state.next_ino;
-        let mut named_blocks = 0;
+        let (mut named_blocks, mut promised_blocks) = (0, 0);
         let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
         state.live.walk(&cache, &mut |key, value| {
             inodes += u64::from(key.kind == Kind::Inode);
             next_ino = next_ino.max(Ino(key.ino).next());
+            promised_blocks += promised(key, value);
             if let Some(e) = written(key, value) {
                 let fresh = owners.claim(&e).unwrap_or(0);
                 named_blocks += u64::from(e.blocks);
@@ -209,7 +210,7 @@ impl Mender {
             })?;
         }
         (state.inodes, state.live_blocks, state.history_blocks) = (inodes, live_blocks, history_blocks);
-        state.named_blocks = named_blocks;
+        (state.named_blocks, state.promised_blocks) = (named_blocks, promised_blocks);
         state.next_ino = next_ino;
         let mut segments = Segments::new(count as u64, generation);
         for i in 0..count {
@@ -272,6 +273,12 @@ fn written(key: &Key, value: &[u8]) -> Option<Extent> {
     Extent::decode(value).ok().filter(|e| !e.is_unwritten())
 }
 
+/// Blocks that an item of the live tree reserves.
+fn promised(key: &Key, value: &[u8]) -> u64 {
+    let extent = (key.kind == Kind::Extent).then(|| Extent::decode(value).ok()).flatten();
+    extent.map_or(0, |e| u64::from(e.promised_blocks()))
+}
+
 /// Segments that one copy of the index fills, when checkpoint after checkpoint
 /// writes so many nodes and a root, packed as the index log packs them.
 fn packed(writes: &[u64], root_blocks: u32, segment_blocks: u32) -> u64 {
@@ -319,6 +326,7 @@ pub(super) fn room(state: &mut State, segment_blocks: u32) -> Result<(u64, u64)>
         live_blocks: state.live_blocks,
         history_blocks: state.history_blocks,
         named_blocks: state.named_blocks,
+        promised_blocks: state.promised_blocks,
         retention: state.retention.clone(),
         trees: Vec::new(),
         index_segments: state.segments.index_segments(Generation(0)),

@@ -66,8 +66,12 @@ pub struct State {
     pub live_blocks: u64,
     /// Blocks of content that only history needs.
     pub history_blocks: u64,
+    /// Of these, those that snapshots see, as far as they went to history in this mount; in memory only.
+    pub named_history: u64,
     /// Blocks that extents of the live tree name, shared ones once for each owner.
     pub named_blocks: u64,
+    /// Blocks that extents of the live tree reserve, with nothing written to them yet.
+    pub promised_blocks: u64,
     /// The retention rule as text; empty for the default.
     pub retention: Vec<u8>,
 }
@@ -193,7 +197,12 @@ impl State {
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
             }
+            let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
+            let buried = self.history_blocks.saturating_sub(before);
+            if buried > 0 && self.kept.range(birth..death).any(|(_, c)| c.is_named()) {
+                self.named_history = self.named_history.saturating_add(buried);
+            }
             if e.is_shared() && visible {
                 self.add_backref(&key.died(death.0), &e)?;
             }

@@ -38,6 +38,8 @@ impl State {
     /// One owner needs an extent's blocks otherwise than before. When the
     /// extent is shared, this owner has no back reference meanwhile.
     pub(super) fn change_need(&mut self, e: &Extent, from: Need, to: Need) -> Result<()> {
+        let promised = |need| if need == Need::Live { u64::from(e.promised_blocks()) } else { 0 };
+        self.promised_blocks = self.promised_blocks.saturating_add(promised(to)).saturating_sub(promised(from));
         let blocks = e.stored_blocks();
         if blocks == 0 {
             return Ok(());

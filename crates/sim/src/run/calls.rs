@@ -114,22 +114,23 @@ impl<S: Subject> Run<S> {
             Order::Relaxed => self.model()?.flush(ino, start),
             Order::Strict => self.model()?.end_holds(start),
         }
-        let fs = self.fs()?;
+        let all = self.options.order == Order::Strict;
+        let promise = self.model()?.promise(ino, all);
         let (got, end) = if callback {
-            let slot = Arc::new(Mutex::new(None));
-            let inner = Arc::clone(&slot);
-            let disk = Arc::clone(&self.disk);
-            fs.fsync(
-                Ino(ino),
-                Box::new(move |r| {
-                    // The promise binds from this moment on, not from when the call returns.
-                    *inner.lock().unwrap_or_else(PoisonError::into_inner) = Some((r, disk.cut_points()));
-                }),
-            );
-            let answer = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-            answer.ok_or("fsync did not call back, though nothing else is under way")?
+            let (answer, done) = self.teller();
+            self.fs()?.fsync(Ino(ino), done);
+            let now = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match now {
+                Some(now) => now,
+                // Whoever commits now tells it later.
+                None if self.clients.are_busy() => {
+                    self.clients.ask(ino, promise, answer);
+                    return Ok(Step::Done);
+                }
+                None => return Err("fsync did not call back, though nothing else is under way".to_owned()),
+            }
         } else {
-            let got = fs.fsync_wait(Ino(ino));
+            let got = self.fs()?.fsync_wait(Ino(ino));
             (got, self.disk.cut_points())
         };
         let want = self.model()?.tree.inode(ino).map(drop);
@@ -185,6 +186,10 @@ impl<S: Subject> Run<S> {
             self.model()?.passing_checkpoint(false, None, start, end);
             return Ok(step);
         }
+        if self.clients.are_busy() {
+            // What a commit under way carries is promised when that is done.
+            return Ok(step);
+        }
         let due = now.saturating_sub(self.options.commit_nanos);
         while self.marks.front().is_some_and(|(at, _)| *at <= due) {
             if let Some((_, mark)) = self.marks.pop_front() {
@@ -199,6 +204,33 @@ impl<S: Subject> Run<S> {
         self.model()?.expire_holds(now, start);
         let got = self.fs()?.clean();
         self.answer(got, Ok(()))
+    }
+
+    pub(super) fn scrub(&mut self) -> Check {
+        match self.fs()?.scrub() {
+            Ok(lost) if lost.is_empty() => Ok(Step::Done),
+            Ok(lost) => Err(format!("scrub, where nothing is damaged: {}", lost.join("; "))),
+            Err(e) => self.answer(Err::<(), _>(e), Ok(())),
+        }
+    }
+
+    pub(super) fn set_retention(&mut self, rule: &str, start: usize) -> Check {
+        // The toy has no rule.
+        if self.fs()?.retention().is_none() {
+            return Ok(Step::Done);
+        }
+        let got = self.fs()?.set_retention(rule);
+        let step = self.answer(got, Ok(()))?;
+        let end = self.disk.cut_points();
+        let now = self.fs()?.retention();
+        let done = matches!(step, Step::Done);
+        let model = self.model()?;
+        let promised = if done { end } else { usize::MAX };
+        model.rules.extend(now.map(|rule| crate::model::RuleLog { start, promised, rule }));
+        if done {
+            model.synced(end);
+        }
+        Ok(step)
     }
 
     pub(super) fn seek(&mut self, ino: u64, offset: u64) -> Check {

@@ -9,13 +9,15 @@
 //!    starting state is durable.
 
 mod calls;
+mod clients;
 mod compare;
 mod past;
+mod promises;
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
 use crate::hash;
-use crate::model::{Mark, Model};
+use crate::model::{Mark, Model, RuleLog};
 use crate::ops::Op;
 use crate::oracle::{self, Rules};
 use crate::subject::Subject;
@@ -27,6 +29,8 @@ use nenrin_device::{BlockDevice, CrashDisk};
 use nenrin_format::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+pub use clients::Clients;
 
 /// Operations of the device after which a call is taken for one that never ends.
 const CALL_OPERATIONS_MAX: usize = 20_000;
@@ -60,6 +64,11 @@ pub struct Run<S> {
     listed: Vec<CheckpointInfo>,
     /// Checkpoints cut in this mount that the model knows of.
     cuts_known: u64,
+    /// Who else is at work.
+    pub clients: Clients,
+    /// A sync of another client failed with the volume.
+    beside_failed: Option<Error>,
+    promises: promises::Promises,
     /// Hash of all calls and answers.
     pub digest: u64,
     /// Calls by kind: made, and refused.
@@ -113,6 +122,9 @@ impl<S: Subject> Run<S> {
             marks: VecDeque::new(),
             listed: Vec::new(),
             cuts_known: 0,
+            clients: Clients::default(),
+            beside_failed: None,
+            promises: promises::Promises::default(),
             digest: 0,
             calls: BTreeMap::new(),
             activity: BTreeMap::new(),
@@ -142,6 +154,7 @@ impl<S: Subject> Run<S> {
             let found = walk(fs, At::Past(info.cno), None).map_err(|e| format!("checkpoint {}: {e}", info.cno))?;
             model.adopt_checkpoint(info, &found, durable);
         }
+        model.rules.extend(fs.retention().map(|rule| RuleLog { start: 0, promised: 0, rule }));
         self.listed = listed;
         self.marks.clear();
         self.eras.push((durable, model));
@@ -175,6 +188,8 @@ impl<S: Subject> Run<S> {
 
     /// Lets go of the file system without a word, as a killed process does.
     pub fn forget(&mut self) {
+        // Should they not end, they sleep on.
+        drop(self.clients.die());
         if let Some(fs) = self.fs.take() {
             for (what, n) in fs.activity() {
                 *self.activity.entry(what).or_default() += n;
@@ -188,7 +203,10 @@ impl<S: Subject> Run<S> {
     /// The first answer that was wrong.
     pub fn steps(&mut self, workload: &mut Workload, steps: usize) -> Result<Option<Error>, String> {
         for n in 0..steps {
-            let op = workload.next(self.model()?);
+            let op = match workload.next(self.model()?) {
+                Op::Fsync { ino, callback: true } if self.clients.takes_over() => Op::FsyncBeside { ino },
+                op => op,
+            };
             let handles_lost = matches!(op, Op::Remount | Op::Kill);
             let before = self.disk.cut_points();
             let step = self.step(&op).map_err(|e| format!("call {n} {op:?}: {e}"))?;
@@ -225,11 +243,17 @@ impl<S: Subject> Run<S> {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
         self.disk.power_off_at(start + CALL_OPERATIONS_MAX);
-        let step = self.dispatch(op, start);
+        self.clients.between();
+        self.hear()?;
+        let step = self.dispatch(op, start).and_then(|step| self.hear().map(|()| step));
         if self.disk.cut_points() >= start + CALL_OPERATIONS_MAX {
             return Err(format!("no end after {CALL_OPERATIONS_MAX} operations of the device"));
         }
-        let step = step?;
+        let step = match self.beside_failed.take() {
+            Some(e) => Step::Failed(e),
+            None => step?,
+        };
+        self.note_promises(op, &step)?;
         if matches!(step, Step::Failed(_)) {
             let now = self.fs()?.checkpoints();
             for old in std::mem::take(&mut self.listed) {
@@ -322,6 +346,7 @@ impl<S: Subject> Run<S> {
             }
             Op::Fsync { ino, callback } => self.fsync(*ino, *callback, start),
             Op::FsyncPair { first, second } => self.fsync_pair(*first, *second, start),
+            Op::FsyncBeside { ino } => self.fsync_beside(*ino, start),
             Op::SyncAll => {
                 self.model()?.end_holds(start);
                 let got = self.fs()?.sync_all();
@@ -347,6 +372,8 @@ impl<S: Subject> Run<S> {
             }
             Op::Tick => self.tick(start),
             Op::Clean => self.clean(start),
+            Op::Scrub => self.scrub(),
+            Op::SetRetention { rule } => self.set_retention(rule, start),
             Op::Read { ino, offset, bytes } => {
                 let got = self.fs()?.read(At::Live, Ino(*ino), *offset, *bytes);
                 let want = self.model()?.tree.inode(*ino).map(|i| i.content.read(*offset, *bytes));
@@ -365,6 +392,7 @@ impl<S: Subject> Run<S> {
     /// # Errors
     /// The first difference.
     pub fn compare_all(&mut self) -> Result<(), String> {
+        self.others_end()?;
         let found = walk(self.fs()?, At::Live, None)?;
         let tree = &self.model()?.tree;
         if found.sum != tree.sum() {
@@ -392,6 +420,7 @@ impl<S: Subject> Run<S> {
         if matches!(step, Step::Done) {
             let end = self.disk.cut_points();
             self.model()?.closed(start, end);
+            self.others_end()?;
         }
         Ok(step)
     }
@@ -426,6 +455,8 @@ impl<S: Subject> Run<S> {
         let listed = self.fs()?.checkpoints();
         oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
         oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;
+        let rule = self.fs()?.retention();
+        oracle::judge_rule(self.model()?, rules, k, rule.as_deref())?;
         let durable = self.disk.cut_points();
         self.adopt(durable)?;
         Ok(Step::Done)

@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 const DIRS_MAX: usize = 10;
 const FILES_MAX: usize = 28;
 const OPEN_MAX: usize = 6;
+/// Rules by which checkpoints are kept.
+const RULES: [&str; 5] = ["default", "1m:all 1h:10m forever:1h", "1h:all", "1s:all forever:1d", "forever:all"];
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 
@@ -176,6 +178,8 @@ pub struct Allow {
 #[derive(Clone, Debug)]
 pub struct Workload {
     rng: Prng,
+    /// What an administrator does, drawn apart.
+    chores: Option<Prng>,
     /// The kind of program.
     pub profile: Profile,
     allow: Allow,
@@ -197,8 +201,10 @@ impl Workload {
             Profile::Clean => 3,
             _ => 8,
         };
+        let mut chores = Prng::stream(seed, 11);
         Self {
             rng,
+            chores: chores.chance(50).then_some(chores),
             profile,
             allow,
             open: Vec::new(),
@@ -221,6 +227,9 @@ impl Workload {
 
     /// The next step.
     pub fn next(&mut self, model: &Model) -> Op {
+        if let Some(op) = self.chore(model) {
+            return op;
+        }
         while let Some(l) = self.later.pop_front() {
             if let Some(op) = self.resolve(l, model) {
                 return op;
@@ -232,6 +241,31 @@ impl Workload {
             }
         }
         Op::Tick
+    }
+
+    /// Cleaning, scrubbing, another rule, and time for what they begin.
+    fn chore(&mut self, model: &Model) -> Option<Op> {
+        let rng = self.chores.as_mut().filter(|_| self.profile != Profile::AppendFsync)?;
+        if rng.below(25) > 0 {
+            return None;
+        }
+        match rng.below(8) {
+            0..=1 => Some(Op::Clean),
+            2..=3 => Some(Op::Scrub),
+            4 => Some(Op::SetRetention { rule: RULES[rng.index(RULES.len())] }),
+            // Long enough for the rule to be applied.
+            5 => {
+                self.later.push_front(Later::Do(Op::Tick));
+                Some(Op::Advance { nanos: 700_000_000_000 + rng.below(10_000_000_000_000) })
+            }
+            _ => {
+                let unnamed = |c: &crate::model::CheckpointLog| {
+                    c.gone.is_none() && c.names.last().is_none_or(|n| n.name.is_none())
+                };
+                let all: Vec<u64> = model.checkpoints.iter().filter(|(_, c)| unnamed(c)).map(|(n, _)| *n).collect();
+                rng.pick(&all).map(|cno| Op::CheckpointDrop { cno: *cno })
+            }
+        }
     }
 
     fn resolve(&mut self, later: Later, model: &Model) -> Option<Op> {

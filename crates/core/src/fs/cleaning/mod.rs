@@ -28,7 +28,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::{BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 use survey::Claim;
 
 /// Live blocks of a batch: 64 MiB.
@@ -194,6 +194,13 @@ pub(super) const fn last_key() -> Key {
 
 impl Fs {
     fn cleaner(&self) -> MutexGuard<'_, Cleaner> {
+        while let Some(turns) = self.clock.turns() {
+            match self.cleaner.try_lock() {
+                Err(TryLockError::WouldBlock) => turns.let_others_run(),
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
+            }
+        }
         // A job that a panic cut short is given up below like any other.
         self.cleaner.lock().unwrap_or_else(PoisonError::into_inner)
     }

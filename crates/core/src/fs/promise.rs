@@ -1,0 +1,235 @@
+//! Space that fallocate has reserved and nothing was written to yet.
+//!
+//! What is promised: the first write to each such block finds room, whatever
+//! others do meanwhile, across unmounting and crashes. In a log every later
+//! write to the same block needs room of its own, which is not promised.
+//!
+//! Invariants
+//! 1. [`Inner::promised`] is what a commit of everything now would leave
+//!    reserved, or more: less is never kept back than was promised.
+//! 2. Content, records and removing leave what is promised alone; what makes
+//!    room may use it for a while, since it gives back more than it takes.
+
+use super::space::Room;
+use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
+use crate::content::{Content, Over};
+use crate::{Error, Result};
+use nenrin_format::items::{EXTENT_UNWRITTEN, Extent};
+use nenrin_format::key::Kind;
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Extents looked at to learn what a change of content takes back at once; what
+/// lies behind them is kept back until the change is committed.
+const EXTENTS_MAX: usize = 16_384;
+/// File blocks looked at in one piece.
+const WINDOW_BLOCKS: u64 = 65_536;
+
+/// Segments that are not filled when a mount or a crash comes between.
+const BROKEN_SEGMENTS: u64 = 2;
+
+impl Inner {
+    /// Blocks that are reserved and not written yet, of all files.
+    pub(super) fn promised(&self) -> u64 {
+        if broken(Break::PromisesTaken) {
+            return 0;
+        }
+        self.state.promised_blocks.saturating_add_signed(self.promised_here)
+    }
+
+    /// Ranges of file blocks within `[from, to)` that are reserved and not written yet.
+    fn promises(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        if self.promised() == 0 {
+            return Ok(Vec::new());
+        }
+        let content = self.files.get(&ino).and_then(|f| f.content.as_ref());
+        let mut out = Vec::new();
+        let inode = self.state.inode(ino)?.filter(|i| i.blocks > 0 && content.is_none_or(|c| !c.replaced));
+        if let Some(inode) = inode {
+            for (key, e) in self.state.extents(ino, inode.fork, from, to, EXTENTS_MAX)? {
+                if e.promised_blocks() == 0 {
+                    continue;
+                }
+                let (first, end) = (key.off.max(from), (key.off + u64::from(e.blocks)).min(to));
+                let mut at = first;
+                for (start, stop, _) in content.iter().flat_map(|c| c.overlay.overlapping(first, end)) {
+                    if start > at {
+                        out.push((at, start));
+                    }
+                    at = stop.max(at);
+                }
+                if at < end {
+                    out.push((at, end));
+                }
+            }
+        }
+        let Some(content) = content else { return Ok(out) };
+        for (start, stop, over) in content.overlay.overlapping(from, to).take(EXTENTS_MAX) {
+            if matches!(over, Over::Extent(e) if e.promised_blocks() > 0) {
+                out.push((start.max(from), stop.min(to)));
+            }
+        }
+        if content.pages.range(from..to).next().is_none() {
+            return Ok(out);
+        }
+        let mut free = Vec::with_capacity(out.len());
+        for (mut at, end) in out {
+            for page in content.pages.range(at..end).map(|(b, _)| *b) {
+                if page > at {
+                    free.push((at, page));
+                }
+                at = page + 1;
+            }
+            if at < end {
+                free.push((at, end));
+            }
+        }
+        Ok(free)
+    }
+
+    /// How many of the file blocks `[from, to)` are reserved and not written yet.
+    pub(super) fn promised_in(&self, ino: Ino, from: u64, to: u64) -> Result<u64> {
+        Ok(self.promises(ino, from, to)?.iter().map(|(a, b)| b - a).sum())
+    }
+
+    /// How many of the file blocks `[from, to)` are in memory, and so have their room.
+    pub(super) fn pages_in(&self, ino: Ino, from: u64, to: u64) -> u64 {
+        let content = self.files.get(&ino).and_then(|f| f.content.as_ref());
+        content.map_or(0, |c| c.pages.range(from..to).count() as u64)
+    }
+
+    /// Uncommitted content of a file reserves so many blocks more.
+    pub(super) fn promise(&mut self, ino: Ino, blocks: i64) {
+        if let Some(c) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            c.promised += blocks;
+            self.promised_here += blocks;
+        }
+    }
+
+    /// File blocks `[from, to)` are about to be written, or to be nothing any
+    /// more. The file has uncommitted content.
+    pub(super) fn promise_ends(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let gone = self.promised_in(ino, from, to)?;
+        self.promise(ino, -(gone as i64));
+        Ok(())
+    }
+
+    /// Ranges of file blocks within a window that hold nothing and are not reserved.
+    fn holes(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        let mut taken = self.promises(ino, from, to)?;
+        taken.sort_unstable();
+        let mut taken = taken.into_iter().peekable();
+        let mut out = Vec::new();
+        let mut at = from;
+        for p in self.look(crate::At::Live, ino, from, to)? {
+            let (mut start, end) = (at, at + p.blocks);
+            at = end;
+            if !matches!(p.source, super::read::Source::Zero) {
+                continue;
+            }
+            while let Some((a, b)) = taken.peek().copied().filter(|(a, _)| *a < end) {
+                if a > start {
+                    out.push((start, a));
+                }
+                start = start.max(b.min(end));
+                if b > end {
+                    break;
+                }
+                taken.next();
+            }
+            if start < end {
+                out.push((start, end));
+            }
+        }
+        Ok(out)
+    }
+
+    /// How many of the file blocks `[from, to)` hold nothing and are not
+    /// reserved; not counted on beyond `most`.
+    fn blocks_to_reserve(&self, ino: Ino, from: u64, to: u64, most: u64) -> Result<u64> {
+        let (mut at, mut blocks) = (from, 0);
+        while at < to && blocks <= most {
+            let end = (at + WINDOW_BLOCKS).min(to);
+            blocks += self.holes(ino, at, end)?.iter().map(|(a, b)| b - a).sum::<u64>();
+            at = end;
+        }
+        Ok(blocks)
+    }
+}
+
+impl Fs {
+    /// Blocks kept back for so many promised ones: themselves, summaries, their
+    /// share of leaves, and what a mount in between leaves unused.
+    pub(super) fn kept_for(&self, promised: u64) -> u64 {
+        let broken = if promised > 0 { BROKEN_SEGMENTS * u64::from(self.storage.segment_blocks) } else { 0 };
+        promised + promised / 8 + broken
+    }
+
+    /// Reserves space for the blocks of `[offset, end)` that hold nothing.
+    pub(super) fn reserve(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let mut blocks = 0;
+        let mut inner = loop {
+            let mut inner = self.room(Room::Promise(blocks))?;
+            inner.content_mut(self, ino)?;
+            // Who asks for more than there is must not cost anybody's past.
+            let most = inner.usage(self).available_blocks;
+            let needed = inner.blocks_to_reserve(ino, first, last, most)?;
+            let promised = inner.promised();
+            if self.kept_for(promised + needed) - self.kept_for(promised) > most {
+                if inner.state.pending_reaps(Kind::Reap, 1)?.is_empty() || inner.nodes_to_spare(self) == 0 {
+                    return Err(Error::NoSpace);
+                }
+                // What was removed is there to be had, too.
+                drop(inner);
+                self.reap_for_room()?;
+                continue;
+            }
+            if needed <= blocks {
+                break inner;
+            }
+            blocks = needed;
+        };
+        let mut at = first;
+        while at < last {
+            let to = (at + WINDOW_BLOCKS).min(last);
+            for (from, to) in inner.holes(ino, at, to)? {
+                inner.content_mut(self, ino)?.reserve_hole(from, to);
+                inner.promise(ino, (to - from) as i64);
+            }
+            at = to;
+        }
+        let wall = self.clock.wall();
+        let content = inner.content_mut(self, ino)?;
+        if grow && end > content.size {
+            content.size = end;
+            content.mtime = wall;
+        }
+        content.ctime = wall;
+        content.version += 1;
+        Ok(())
+    }
+}
+
+impl Content {
+    fn reserve_hole(&mut self, from: u64, to: u64) {
+        let mut at = from;
+        while at < to {
+            let window = u64::from(EXTENT_BLOCKS_MAX) - at % u64::from(EXTENT_BLOCKS_MAX);
+            let end = (at + window).min(to);
+            let extent = Extent {
+                birth: Cno(0),
+                addr: Addr::NONE,
+                blocks: (end - at) as u32,
+                flags: EXTENT_UNWRITTEN,
+                granule_shift: 0,
+                lead: 0,
+                tail: 0,
+                crcs: Vec::new(),
+            };
+            self.overlay.set(at, end, Over::Extent(extent));
+            at = end;
+        }
+    }
+}
