@@ -22,6 +22,7 @@ mod repair;
 mod report;
 mod signature;
 mod size;
+mod states;
 mod sys;
 mod target;
 mod when;

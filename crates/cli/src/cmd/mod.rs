@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod clean;
 pub mod compare;
 pub mod dump;
+pub mod history;
 pub mod info;
 pub mod mkfs;
 pub mod mount;
@@ -25,6 +26,7 @@ pub const ALL: &[&Command] = &[
     &info::COMMAND,
     &checkpoint::COMMAND,
     &snapshot::COMMAND,
+    &history::COMMAND,
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,

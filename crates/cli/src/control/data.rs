@@ -42,7 +42,13 @@ pub enum Request {
     },
     /// How long checkpoints are kept.
     Retention,
-    /// Change that.
+    /// The states of a name.
+    History {
+        /// Its path from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
+    /// Change how long checkpoints are kept.
     SetRetention {
         /// The rule.
         rule: String,
@@ -137,6 +143,41 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+}
+
+/// What a name stood for during some time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StateData {
+    /// The oldest checkpoint that shows it; none when it is only there now.
+    pub cno: Option<u64>,
+    /// The newest.
+    pub last_cno: Option<u64>,
+    /// When the oldest was cut, RFC 3339.
+    pub cut: Option<String>,
+    /// It is what there is now.
+    pub is_now: bool,
+    /// Its path then, from the root of the volume.
+    pub path: String,
+    /// made, content, attributes, renamed, linked or removed.
+    pub change: String,
+    /// The path it had before, or has too.
+    pub from: Option<String>,
+    /// When it was last changed, RFC 3339; none when the name stood for nothing.
+    pub changed: Option<String>,
+    /// The same in nanoseconds since 1970; then that of the checkpoint.
+    pub nanos: i64,
+    /// file, directory, symlink, ...
+    pub kind: Option<String>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Who last wrote the content.
+    pub editor_uid: Option<u32>,
+    /// Inode.
+    pub ino: Option<u64>,
 }
 
 /// Which checkpoints were let go.

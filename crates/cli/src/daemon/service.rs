@@ -247,6 +247,10 @@ impl Service {
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
             Request::SnapshotDelete { name } => self.delete(&name),
             Request::Retention => value(&self.fs()?.retention()),
+            Request::History { path } => {
+                let fs = self.fs()?;
+                value(&crate::states::of(&fs, &path)?)
+            }
             Request::SetRetention { rule } => {
                 let fs = self.fs()?;
                 fs.set_retention(&rule).map_err(plain)?;

@@ -22,6 +22,7 @@ mod checkpoint;
 mod cleaning;
 mod commit;
 mod copy;
+mod history;
 mod namespace;
 mod promise;
 mod read;
@@ -50,6 +51,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
+pub use history::{Change, NameState};
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 

@@ -16,9 +16,11 @@ mod history;
 mod namespace;
 mod past;
 mod sharing;
+mod versions;
 
 pub use history::HistoryTree;
 pub use namespace::xattr_pieces;
+pub use versions::{Span, Version};
 
 use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree, Value};
