@@ -288,3 +288,58 @@ fn overwrites_go_on_for_ever() {
     println!("{cost:?}");
     c.verify();
 }
+
+/// Blocks that files and past states share are moved with all who own them, and stay shared.
+#[test]
+fn what_is_shared_is_moved_with_all_its_owners() {
+    let w = small();
+    let fs = open(&w);
+    let files = half_garbage(&fs, 160);
+    let copy = |name: &str, as_name: &str, from: u64, blocks: u64| {
+        let source = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
+        let to = fs.create(Ino::ROOT, as_name.as_bytes(), &file(0o600)).unwrap().ino;
+        assert_eq!(fs.copy_range(source, from * 4096, to, 0, blocks * 4096, 0).unwrap(), blocks * 4096);
+        to
+    };
+    // Copies of wholes and of parts, of copies, within history too.
+    for (i, (name, _)) in files.iter().enumerate() {
+        copy(name, &format!("whole {name}"), 0, 20);
+        copy(name, &format!("part {name}"), i as u64 % 10, 7);
+    }
+    fs.sync_all().unwrap();
+    let cno = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+    for (i, (name, byte)) in files.iter().enumerate() {
+        match i % 3 {
+            0 => fs.unlink(Ino::ROOT, format!("whole {name}").as_bytes()).unwrap(),
+            1 => drop(write(&fs, &format!("whole {name}"), 3, 5, byte.wrapping_add(100))),
+            _ => drop(copy(&format!("whole {name}"), &format!("again {name}"), 5, 9)),
+        }
+    }
+    fs.sync_all().unwrap();
+    let before = fs.usage();
+    let told = fs.clean_estimate();
+    let freed = clean(&fs);
+    assert!(freed >= 15, "{freed} of {told:?}");
+    assert_eq!((fs.counters().tree_walks, fs.cleaner_status().stuck_segments), (0, 0));
+    // Nothing was copied twice, and nobody lost a neighbour.
+    let after = fs.usage();
+    assert_eq!((after.shared_blocks, after.history_blocks), (before.shared_blocks, before.history_blocks));
+    assert!(fs.counters().moved_blocks <= told.live_blocks, "{told:?}");
+    let right = |fs: &Fs| {
+        assert_files(fs, &files);
+        for (i, (name, byte)) in files.iter().enumerate() {
+            let past = fs.lookup(At::Past(cno), Ino::ROOT, format!("whole {name}").as_bytes()).unwrap().ino;
+            assert_eq!(fs.read(At::Past(cno), past, 0, 1 << 20).unwrap(), vec![*byte; 20 * 4096], "{name}");
+            let part = fs.lookup(At::Live, Ino::ROOT, format!("part {name}").as_bytes()).unwrap().ino;
+            assert_eq!(fs.read(At::Live, part, 0, 1 << 20).unwrap(), vec![*byte; 7 * 4096], "{name}");
+            if i % 3 == 2 {
+                let again = fs.lookup(At::Live, Ino::ROOT, format!("again {name}").as_bytes()).unwrap().ino;
+                assert_eq!(fs.read(At::Live, again, 0, 1 << 20).unwrap(), vec![*byte; 9 * 4096], "{name}");
+            }
+        }
+    };
+    right(&fs);
+    fs.close().unwrap();
+    assert_sound(&w);
+    right(&open(&w));
+}

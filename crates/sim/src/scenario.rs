@@ -30,6 +30,8 @@ pub enum Scenario {
     ReflinkHeld,
     /// Space is reserved, others take all the rest, and what was reserved is written.
     Reserve,
+    /// Files that share blocks with each other and with the past are overwritten and cleaned, while copies wait to be committed.
+    ReflinkClean,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
 }
@@ -39,7 +41,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -51,6 +53,7 @@ impl Scenario {
         Self::ReflinkHeld,
         Self::Writeback,
         Self::Reserve,
+        Self::ReflinkClean,
     ];
 
     /// Name on the command line.
@@ -68,6 +71,7 @@ impl Scenario {
             Self::ReflinkHeld => "reflink-held",
             Self::Writeback => "writeback",
             Self::Reserve => "reserve",
+            Self::ReflinkClean => "reflink-clean",
         }
     }
 
@@ -95,6 +99,7 @@ impl Scenario {
             Self::ReflinkHeld => s.reflink_held(),
             Self::Writeback => s.writeback(),
             Self::Reserve => s.reserve(),
+            Self::ReflinkClean => s.reflink_clean(),
         }
     }
 }
@@ -385,6 +390,46 @@ impl<S: Subject> Calls<'_, S> {
             self.call(Op::Close { ino: old })?;
             self.fsync(old)?;
         }
+        self.run.compare_all()
+    }
+
+    fn reflink_clean(&mut self) -> Result<(), String> {
+        let mut files = Vec::new();
+        for i in 0..8 {
+            let ino = self.create(&format!("f{i}"))?;
+            self.write(ino, 0, 90_000)?;
+            self.fsync(ino)?;
+            let copy = self.create(&format!("c{i}"))?;
+            self.copy(ino, copy)?;
+            self.fsync(copy)?;
+            files.extend([ino, copy]);
+        }
+        self.call(Op::CheckpointCreate { name: Some(b"all".to_vec()) })?;
+        for round in 0..3u64 {
+            for i in 0..4 {
+                let (ino, copy) = (files[i * 4], files[i * 4 + 1]);
+                self.write(ino, round * 20_480, 16_384)?;
+                // A part of a copy, somewhere else, in a third file.
+                let (from_offset, to_offset) = (round * 8192, 40_960 + round * 4096);
+                self.call(Op::CopyRange { from: copy, from_offset, to: files[i * 4 + 2], to_offset, bytes: 20_480 })?;
+            }
+            self.pass(1_100_000_000)?;
+            if round == 1 {
+                for i in [1, 5] {
+                    self.unlink(&format!("f{i}"))?;
+                }
+                self.call(Op::CheckpointCreate { name: None })?;
+            }
+            // Uncommitted while segments are emptied.
+            self.call(Op::CopyRange { from: files[13], from_offset: 0, to: files[8], to_offset: 0, bytes: 61_440 })?;
+            self.call(Op::Clean)?;
+            self.fsync(files[8])?;
+            self.run.compare_all()?;
+        }
+        self.call(Op::CheckpointName { cno: 1, name: None })?;
+        self.churn(4)?;
+        self.pass(6_000_000_000)?;
+        self.call(Op::Clean)?;
         self.run.compare_all()
     }
 

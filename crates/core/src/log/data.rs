@@ -116,6 +116,18 @@ impl DataLog {
         Some((addr, blocks))
     }
 
+    /// Blocks that the next [`DataLog::allocate`] can give in one piece without beginning a segment.
+    pub fn room_in_one(&self, storage: &Storage) -> u32 {
+        let open = !self.map.is_empty() && self.map.len() < map_capacity(1);
+        let begins = self.segment.is_none() || self.ended;
+        if begins { 0 } else { storage.segment_blocks.saturating_sub(self.block + u32::from(!open)) }
+    }
+
+    /// The next [`DataLog::allocate`] begins a segment.
+    pub fn end_segment(&mut self) {
+        self.ended = true;
+    }
+
     /// Whether one more block fits the segment being filled.
     fn has_room(&self, storage: &Storage) -> bool {
         let needs = if self.map.is_empty() { 2 } else { 1 };

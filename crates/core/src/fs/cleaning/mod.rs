@@ -15,6 +15,7 @@
 mod index;
 mod policy;
 mod relocate;
+mod shared;
 mod survey;
 
 pub use policy::Rest;
@@ -22,7 +23,7 @@ pub use policy::Rest;
 use super::{Fs, Inner};
 use crate::segments::SegmentState;
 use crate::{Error, Result};
-use nenrin_format::items::{EXTENT_SHARED, Extent};
+use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::{BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
@@ -70,6 +71,8 @@ enum Stage {
     Compare,
     /// Moving, from this one on.
     Moves { at: usize },
+    /// Moving what is shared, from this group on.
+    Shared { at: usize },
     /// Nothing is left to do.
     Done,
 }
@@ -80,6 +83,9 @@ struct Job {
     stage: Stage,
     claims: Vec<Claim>,
     moves: Vec<Move>,
+    groups: Vec<shared::Group>,
+    /// Back references were looked at.
+    grouped: bool,
     /// All trees were walked.
     walked: bool,
     /// The batch must gain more than it costs the index.
@@ -93,13 +99,26 @@ struct Job {
 }
 
 impl Job {
-    fn add(&mut self, found: Vec<Move>) {
+    /// Extents that were found; those that are shared are found by their back references.
+    fn add(&mut self, mut found: Vec<Move>) {
+        found.retain(|m| !m.extent.is_shared());
         for m in &found {
             if let Some(v) = self.victims.get_mut(&m.extent.addr.segment()) {
                 v.found += m.extent.blocks;
             }
         }
         self.moves.extend(found);
+    }
+
+    /// What is shared in the victims, by its back references: these name all owners.
+    fn find_groups(&mut self, fs: &Fs) -> Result<()> {
+        for (no, v) in &mut self.victims {
+            // Where one is wrong, what is missing keeps the segment where it is.
+            let groups = fs.groups_of(*no)?.unwrap_or_default();
+            v.found += groups.iter().map(|g| g.blocks).sum::<u32>();
+            self.groups.extend(groups);
+        }
+        Ok(())
     }
 }
 
@@ -134,7 +153,7 @@ pub struct CleanerStatus {
     pub cleaned_segments: u64,
     /// Blocks moved since then.
     pub moved_blocks: u64,
-    /// Segments with garbage that are left alone: shared extents, or blocks that cannot be read.
+    /// Segments with garbage that are left alone: blocks that cannot be read, or whose owners are not known.
     pub stuck_segments: u64,
 }
 
@@ -383,6 +402,8 @@ impl Fs {
             stage: Stage::Summaries { victim: 0, block: 0 },
             claims: Vec::new(),
             moves: Vec::new(),
+            groups: Vec::new(),
+            grouped: false,
             walked: false,
             idle: pace == Pace::Idle,
             unreadable: BTreeSet::new(),
@@ -426,6 +447,7 @@ impl Fs {
             Stage::Walk { .. } => self.walk_trees(job),
             Stage::Compare => self.compare(job, &mut cleaner.left),
             Stage::Moves { .. } => return self.move_some(job, blocks),
+            Stage::Shared { .. } => return self.move_shared(job),
             Stage::Done => Ok(()),
         };
         if let Err(e) = done {
@@ -444,23 +466,27 @@ impl Fs {
     /// Takes victims out of the job that cannot be emptied, and puts in order
     /// what is to be moved.
     fn compare(&self, job: &mut Job, left: &mut BTreeMap<SegmentNo, (u32, Left)>) -> Result<()> {
+        if !job.grouped {
+            job.grouped = true;
+            job.find_groups(self)?;
+        }
         let mut inner = self.lock_to_change()?;
         let used = |inner: &Inner, no: &SegmentNo| inner.state.segments.get(*no).map_or(0, |s| s.used_blocks());
         let incomplete = |inner: &Inner, job: &Job| {
             let missing = |(no, v): &(&SegmentNo, &Victim)| v.found < used(inner, no);
             job.victims.iter().filter(missing).map(|(no, _)| *no).collect::<BTreeSet<_>>()
         };
-        let mut out = incomplete(&inner, job);
+        let out = incomplete(&inner, job);
         if !out.is_empty() && !job.walked {
             job.walked = true;
             job.moves.clear();
+            job.groups.clear();
+            job.grouped = false;
             job.victims.values_mut().for_each(|v| v.found = 0);
             job.stage = Stage::Walk { tree: 0, from: super::background::first_key() };
             inner.counters.tree_walks += 1;
             return Ok(());
         }
-        let shared = |m: &&Move| m.extent.flags & EXTENT_SHARED != 0;
-        out.extend(job.moves.iter().filter(shared).map(|m| m.extent.addr.segment()));
         for no in &out {
             left.insert(*no, (used(&inner, no), Left::Stuck));
             job.victims.remove(no);
@@ -468,10 +494,12 @@ impl Fs {
         }
         drop(inner);
         job.moves.retain(|m| !out.contains(&m.extent.addr.segment()));
+        job.groups.retain(|g| !out.contains(&g.segment()));
         // The files as they are in order, then what is past.
         job.moves.sort_unstable_by_key(|m| (m.tree, m.key));
         if job.idle {
-            let leaves = self.leaves_to_dirty(&job.moves)?;
+            let owners: u64 = job.groups.iter().map(shared::Group::leaves).sum();
+            let leaves = self.leaves_to_dirty(&job.moves)? + owners;
             if leaves * 2 * u64::from(NODE_BLOCKS) >= job.garbage {
                 left.extend(job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Costly))));
                 job.stage = Stage::Done;

@@ -57,7 +57,7 @@ impl Copied {
 impl Fs {
     /// Extents that may be moved before an index checkpoint, which must still
     /// fit then: each may make a leaf dirty.
-    fn moves_to_spare(&self) -> Result<u64> {
+    pub(super) fn moves_to_spare(&self) -> Result<u64> {
         let inner = self.lock_to_change()?;
         // A step may take a segment for the copies.
         let segment = u64::from(inner.cold.needs_segment(&self.storage));
@@ -78,7 +78,7 @@ impl Fs {
     pub(super) fn move_some(&self, job: &mut Job, blocks: u64) -> Result<Option<u64>> {
         let Stage::Moves { at } = &mut job.stage else { return Ok(Some(0)) };
         if *at >= job.moves.len() {
-            job.stage = Stage::Done;
+            job.stage = Stage::Shared { at: 0 };
             return Ok(Some(0));
         }
         let moves = self.moves_to_spare()?;

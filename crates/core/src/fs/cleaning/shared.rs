@@ -1,0 +1,192 @@
+//! Moves blocks that several extents name, with all of them at once.
+//!
+//! Invariants
+//! 1. Owners whose blocks overlap form a group. A group is copied once, to one
+//!    place, and all its owners are named anew in one logical segment: a crash
+//!    finds them all here or all there, still sharing.
+//! 2. Who owns what is asked again before that is logged. An owner more or less,
+//!    or one that changed, and the group stays where it is.
+
+use super::super::{Fs, Inner};
+use super::{Job, Move, Stage};
+use crate::breaks::{Break, broken};
+use crate::{Error, Result};
+use nenrin_device::AlignedBuf;
+use nenrin_format::items::{Backref, Extent};
+use nenrin_format::records::Record;
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
+use std::sync::Arc;
+
+/// Shared blocks that belong together, and all extents that name them.
+pub(super) struct Group {
+    start: Addr,
+    pub blocks: u32,
+    owners: Vec<Move>,
+}
+
+impl Group {
+    /// The segment it lies in.
+    pub fn segment(&self) -> SegmentNo {
+        self.start.segment()
+    }
+    /// Leaves that moving it makes dirty, at most: of each owner, and of its two back references.
+    pub fn leaves(&self) -> u64 {
+        3 * self.owners.len() as u64
+    }
+    /// What must be read to verify it: from where, and how many blocks.
+    fn covered(&self) -> (Addr, u32) {
+        let starts = self.owners.iter().map(|m| m.extent.addr.0.saturating_sub(u64::from(m.extent.lead)));
+        let ends = self.owners.iter().map(|m| m.extent.addr.0 + u64::from(m.extent.blocks + m.extent.tail));
+        let first = starts.min().unwrap_or(self.start.0);
+        (Addr(first), (ends.max().unwrap_or(first) - first) as u32)
+    }
+}
+
+impl Inner {
+    /// The item that a back reference names, if it is what it says.
+    fn owner(&self, addr: Addr, b: &Backref) -> Result<Option<Move>> {
+        let live = (b.owner.death == 0).then_some(&self.state.live);
+        let past = self.state.history.iter().map(|t| &t.tree).filter(|_| b.owner.death > 0);
+        for tree in live.into_iter().chain(past) {
+            let Some(value) = tree.get(&self.state.cache, &b.owner)? else { continue };
+            let extent = Extent::decode(&value).ok();
+            let fits = extent.filter(|e| e.is_shared() && e.addr == addr && e.blocks == b.blocks);
+            return Ok(fits.map(|extent| Move { tree: tree.id(), key: b.owner, extent }));
+        }
+        Ok(None)
+    }
+
+    /// The shared blocks within a range, in groups; `None` where a back reference is wrong.
+    pub(super) fn groups(&self, addr: Addr, blocks: u32) -> Result<Option<Vec<Group>>> {
+        let mut owners = self.state.owners(addr, blocks)?;
+        owners.sort_by_key(|(addr, _)| *addr);
+        let mut groups: Vec<Group> = Vec::new();
+        for (addr, b) in owners {
+            let Some(owner) = self.owner(addr, &b)? else { return Ok(None) };
+            match groups.last_mut() {
+                Some(g) if addr.0 < g.start.0 + u64::from(g.blocks) => {
+                    g.blocks = g.blocks.max((addr.0 - g.start.0) as u32 + b.blocks);
+                    g.owners.push(owner);
+                }
+                _ => groups.push(Group { start: addr, blocks: b.blocks, owners: vec![owner] }),
+            }
+        }
+        Ok(Some(groups))
+    }
+
+    /// One place for a group, pinned; `None` when there is no room.
+    fn place_group(&mut self, fs: &Fs, group: &Group, bytes: &[u8]) -> Result<Option<Addr>> {
+        if self.cold.room_in_one(&fs.storage) < group.blocks {
+            if self.state.segments.free_count() <= self.floor_segments(fs) {
+                return Ok(None);
+            }
+            self.cold.end_segment();
+        }
+        let Some(first) = group.owners.first().map(|m| m.key) else { return Ok(None) };
+        let owner = (Ino(first.ino), first.fork, first.off);
+        let (addr, blocks) = match self.allocate_cold(fs, owner, group.blocks) {
+            Ok(got) => got,
+            Err(Error::NoSpace) => return Ok(None),
+            Err(e) => {
+                self.fail(&e.to_string());
+                return Err(e);
+            }
+        };
+        let crcs: Vec<u32> = bytes.chunks_exact(BLOCK_BYTES).take(blocks as usize).map(nenrin_format::crc).collect();
+        self.cold.describe(addr, 0, &crcs);
+        if blocks < group.blocks {
+            return Ok(None);
+        }
+        // Until records name the copy nothing else keeps its segment.
+        self.state.segments.pin(addr.segment());
+        Ok(Some(addr))
+    }
+
+    /// Whether exactly these own the group, as they did.
+    fn still_own(&self, group: &Group) -> Result<bool> {
+        let now = self.groups(group.start, group.blocks)?;
+        let mut owners: Vec<Move> = now.into_iter().flatten().flat_map(|g| g.owners).collect();
+        let same = |m: &Move| {
+            let at = owners.iter().position(|o| (o.tree, o.key) == (m.tree, m.key) && o.extent == m.extent)?;
+            Some(drop(owners.swap_remove(at)))
+        };
+        Ok(group.owners.iter().map(same).all(|found| found.is_some()) && owners.is_empty())
+    }
+}
+
+impl Fs {
+    /// Moves the next group of the job; how many blocks were copied, or `None` when there is no room to go on.
+    pub(super) fn move_shared(&self, job: &mut Job) -> Result<Option<u64>> {
+        let Stage::Shared { at } = &mut job.stage else { return Ok(Some(0)) };
+        let Some(group) = job.groups.get(*at) else {
+            job.stage = Stage::Done;
+            return Ok(Some(0));
+        };
+        let moves = self.moves_to_spare()?;
+        if moves < group.leaves() {
+            return Ok(None);
+        }
+        *at += 1;
+        let (first, blocks) = group.covered();
+        let bytes = self.storage.read(first, blocks);
+        let skip = |e: &Extent| (e.addr.0 - u64::from(e.lead) - first.0) as usize * BLOCK_BYTES;
+        let sound = |m: &Move, bytes: &[u8]| {
+            let e = &m.extent;
+            let length = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
+            bytes.get(skip(e)..skip(e) + length).is_some_and(|b| super::super::verify(e, b).is_ok())
+        };
+        let Some(bytes) = bytes.ok().filter(|b| group.owners.iter().all(|m| sound(m, b))) else {
+            job.unreadable.insert(group.start.segment());
+            return Ok(Some(u64::from(blocks)));
+        };
+        let from = (group.start.0 - first.0) as usize * BLOCK_BYTES;
+        let bytes = &bytes[from..from + group.blocks as usize * BLOCK_BYTES];
+        let Some(new) = self.lock_to_change()?.place_group(self, group, bytes)? else { return Ok(None) };
+        let moved = self.write_group(group, new, bytes);
+        self.lock().segments().unpin(new.segment());
+        job.moved += moved?;
+        Ok(Some(u64::from(group.blocks)))
+    }
+
+    /// Writes the copy of a group and names it; how many blocks moved.
+    fn write_group(&self, group: &Group, new: Addr, bytes: &[u8]) -> Result<u64> {
+        let mut buf = AlignedBuf::unset(bytes.len());
+        buf.copy_from_slice(bytes);
+        let flushed = super::super::flushes(self.options.barrier);
+        let written = self.storage.submit_write(new, Arc::new(buf)).and_then(|t| Ok(t.wait()?));
+        let written = written.and_then(|_| if flushed { self.flush_device() } else { Ok(()) });
+        written.inspect_err(|e| self.lock().fail(&e.to_string()))?;
+        let now = self.clock.monotonic_nanos();
+        let mut inner = self.lock_to_change()?;
+        if !inner.still_own(group)? && !broken(Break::MoveBlind) {
+            return Ok(0);
+        }
+        for Move { tree, key, extent } in &group.owners {
+            let place = moved_extent(extent, group.start, new, bytes);
+            if !flushed {
+                inner.batch.moved_blocks += u64::from(place.blocks);
+            }
+            inner.log(&Record::Move { tree: *tree, key: *key, old: extent.addr, new: place }, now)?;
+        }
+        inner.counters.moved_blocks += u64::from(group.blocks);
+        Ok(u64::from(group.blocks))
+    }
+
+    /// All groups of a segment; `None` where a back reference is wrong.
+    pub(super) fn groups_of(&self, segment: SegmentNo) -> Result<Option<Vec<Group>>> {
+        self.lock_to_change()?.groups(Addr::new(segment, 0), self.storage.segment_blocks)
+    }
+}
+
+/// An extent of a group, whose blocks are `bytes` from `start` on, at the group's new place.
+fn moved_extent(e: &Extent, start: Addr, new: Addr, bytes: &[u8]) -> Extent {
+    let skip = (e.addr.0 - start.0) as usize;
+    let addr = new.add(skip as u32);
+    if e.lead == 0 && e.tail == 0 {
+        return Extent { addr, ..e.clone() };
+    }
+    // The blocks around that its checksums cover stay behind.
+    let own = &bytes[skip * BLOCK_BYTES..(skip + e.blocks as usize) * BLOCK_BYTES];
+    let crcs = own.chunks_exact(BLOCK_BYTES).map(nenrin_format::crc).collect();
+    Extent { addr, granule_shift: 0, lead: 0, tail: 0, crcs, ..e.clone() }
+}
