@@ -39,7 +39,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
