@@ -211,9 +211,8 @@ impl Inner {
     /// Whether everything was tried a moment ago, and nothing has changed since:
     /// who is refused again and again costs the device nothing.
     fn is_exhausted(&self, now: u64) -> bool {
-        self.exhausted
-            .as_ref()
-            .is_some_and(|(then, at)| now.saturating_sub(*at) < EXHAUSTED_NANOS && *then == self.picture_of_room())
+        let was = self.exhausted.as_ref().filter(|_| !broken(Break::NeverExhausted));
+        was.is_some_and(|(then, at)| now.saturating_sub(*at) < EXHAUSTED_NANOS && *then == self.picture_of_room())
     }
 
     /// What [`Inner::room_segments`] would be if there were no garbage.

@@ -104,7 +104,8 @@ fn hold(held: &mut [bool], addr: Addr) {
 fn scan(storage: &Storage, newest: &Superblock, epoch: Epoch) -> Result<Vec<Node>> {
     let mut nodes = Vec::new();
     Walk::new(storage, &chain_of(newest)).each_partial(&mut |header| {
-        if header.kind == PartialKind::Index && header.epoch <= epoch {
+        let possible = header.seq.0 < COUNTER_MAX && header.open_cno.0 < COUNTER_MAX;
+        if header.kind == PartialKind::Index && header.epoch <= epoch && possible {
             nodes_of(storage, header, &mut nodes)?;
         }
         Ok(())
