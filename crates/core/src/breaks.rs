@@ -56,8 +56,6 @@ pub enum Break {
     SnapshotsShed,
     /// A rule for keeping checkpoints is acknowledged before it is committed.
     RuleNotSynced,
-    /// Who is refused for want of room has all of it tried again each time.
-    NeverExhausted,
     /// A lost range that is written leaves no trace in the past, as a reservation does.
     LostIsReserved,
     /// Pages that a write has to read first are loaded without asking for their room.

@@ -121,11 +121,3 @@ fn refusals_cost_the_device_nothing() {
     let cost = fs.counters().index_checkpoints - before;
     assert!(cost <= 12, "{cost} index checkpoints for 100 refusals");
 }
-
-/// The test above can fail: `cargo test -p nenrin-core --features breaks`.
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "index checkpoints for 100 refusals")]
-fn refusals_that_cost_are_noticed() {
-    nenrin_core::breaks::with(nenrin_core::breaks::Break::NeverExhausted, refusals_cost_the_device_nothing);
-}

@@ -211,8 +211,9 @@ impl Inner {
     /// Whether everything was tried a moment ago, and nothing has changed since:
     /// who is refused again and again costs the device nothing.
     fn is_exhausted(&self, now: u64) -> bool {
-        let was = self.exhausted.as_ref().filter(|_| !broken(Break::NeverExhausted));
-        was.is_some_and(|(then, at)| now.saturating_sub(*at) < EXHAUSTED_NANOS && *then == self.picture_of_room())
+        self.exhausted
+            .as_ref()
+            .is_some_and(|(then, at)| now.saturating_sub(*at) < EXHAUSTED_NANOS && *then == self.picture_of_room())
     }
 
     /// What [`Inner::room_segments`] would be if there were no garbage.
@@ -244,17 +245,21 @@ impl Inner {
         let reserve = self.reserve_segments(fs);
         let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
         let nodes = self.state.live.nodes() + self.state.space.nodes();
+        let named = self.named_history();
+        // What only snapshots keep is no more to be had than what is live.
+        let kept = named + self.named_history_nodes() * 2 * u64::from(NODE_BLOCKS);
         let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
         // What cleaning can bring together, less what it leaves in segments
         // that are not worth it. History may be shed, so it counts as room.
         let segments = self.state.segments.count().saturating_sub(reserve);
         let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
         let promised = self.promised();
-        let available = usable.saturating_sub(live + self.pages / 16 + fs.kept_for(promised));
+        let available = usable.saturating_sub(live + kept + self.pages / 16 + fs.kept_for(promised));
         Usage {
             total_blocks: total,
             live_blocks: live,
             history_blocks: self.state.history_blocks,
+            snapshot_blocks: named,
             shared_blocks: self.state.named_blocks.saturating_sub(self.state.live_blocks),
             reserved_blocks: promised,
             available_blocks: available.min(total),
