@@ -200,7 +200,10 @@ impl State {
             let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
             let buried = self.history_blocks.saturating_sub(before);
-            if buried > 0 && self.kept.range(birth..death).any(|(_, c)| c.is_named()) {
+            // Of shared blocks other items of history may be the last owners: rather too much.
+            let unknown = e.is_shared() && self.kept.values().any(Checkpoint::is_named);
+            let named = || birth < death && self.kept.range(birth..death).any(|(_, c)| c.is_named());
+            if buried > 0 && (unknown || named()) {
                 self.named_history = self.named_history.saturating_add(buried);
             }
             if e.is_shared() && visible {
