@@ -45,6 +45,16 @@ record "$W/nenrin" "'$NENRIN' mount '$loop' '$MNT'; $load; '$NENRIN' umount '$MN
     wrong "nenrin: kinds do not add up"
 figure "nenrin: bytes written for 32 MiB" "$(field "$W/nenrin" 'r["written_bytes"]')"
 
+# A recorder that gets no time, with a buffer that is too small: what the kernel dropped is counted and said.
+flood='echo 4 >/sys/kernel/tracing/instances/nenrin-$PPID-0/buffer_size_kb; kill -STOP $PPID
+    dd if=/dev/zero of='"$loop"' bs=4k count=4000 oflag=direct status=none; kill -CONT $PPID'
+record "$W/lost" "$flood"
+read -r lost issued completed agree < <(field "$W/lost" 'r["lost"], r["write_requests"], r["counted"][0]["writes"], r["counters_agree"]' | tr -d '(),')
+{ [ "$lost" -gt 0 ] && [ "$agree" = False ]; } || wrong "lost events: $lost reported, counters agree: $agree"
+[ $((lost + issued + completed)) = 8000 ] || wrong "of 8000 events $lost are lost, $issued and $completed are there"
+"$NENRIN" trace report "$W/lost" | grep -q "$lost events LOST: counts are too low" || wrong "the report does not say what was lost"
+figure "a starved recorder: events lost, counted, of 8000" "$lost, $((issued + completed))"
+
 "$NENRIN" trace report --html "$W/page.html" "$W/ext4" "$W/nenrin" >/dev/null
 grep -q '<svg' "$W/page.html" && ! grep -q 'https\?:' "$W/page.html" || wrong "the page needs something from outside"
 ! ls /sys/kernel/tracing/instances | grep -q "nenrin-" || say "   note: somebody else is recording"

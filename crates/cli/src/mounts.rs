@@ -16,6 +16,8 @@ pub const FSTYPE: &str = "fuse.nenrin";
 pub struct Mount {
     /// `major:minor` of the file system.
     pub device: String,
+    /// What of the file system is shown there; a bind mount may show a directory.
+    pub root: PathBuf,
     /// Where it is, absolute and without links.
     pub point: PathBuf,
     /// Options of this mount.
@@ -47,6 +49,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let user = super_options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
     Some(Mount {
         device: text(fields.get(2)?),
+        root: path(fields.get(3)?),
         point: path(fields.get(4)?),
         options: text(fields.get(5)?),
         fstype: text(fields.get(dash + 1)?),

@@ -37,12 +37,21 @@ pub fn checkpoint(info: &CheckpointInfo) -> CheckpointData {
         nanos: info.wall.0,
         name: info.name.as_ref().map(|n| String::from_utf8_lossy(n).into_owned()),
         asked: info.asked,
+        frees_bytes: None,
     }
 }
 
 /// All checkpoints, oldest first.
 pub fn checkpoints(fs: &Fs) -> Vec<CheckpointData> {
     fs.checkpoints().iter().map(checkpoint).collect()
+}
+
+/// All snapshots, oldest first, with what letting each go would free.
+pub fn snapshots(fs: &Fs) -> nenrin_core::Result<Vec<CheckpointData>> {
+    let freed = fs.freed_by_each_snapshot()?;
+    let frees = |c: &CheckpointInfo| freed.get(&c.cno).map(|blocks| blocks * BLOCK_BYTES as u64);
+    let named = fs.checkpoints().into_iter().filter(|c| c.name.is_some());
+    Ok(named.map(|c| CheckpointData { frees_bytes: frees(&c), ..checkpoint(&c) }).collect())
 }
 
 /// All segments.
@@ -140,6 +149,8 @@ fn segment(s: &SegmentInfo) -> SegmentData {
 /// Everything about a volume that is not mounted here; the owner adds its own.
 pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
     let sb = fs.superblock();
+    // Where this cannot be read, all of history counts as kept by snapshots.
+    while matches!(fs.count_named_history(), Ok(true)) {}
     let usage = fs.usage();
     let report = fs.recovery_report();
     let list = checkpoints(fs);
@@ -161,6 +172,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         total_bytes: bytes(usage.total_blocks),
         live_bytes: bytes(usage.live_blocks),
         history_bytes: bytes(usage.history_blocks),
+        snapshot_bytes: bytes(usage.snapshot_blocks),
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
@@ -233,7 +245,13 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     }
     let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
     row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
-    row("history", format!("{} ({} %)", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    let sheddable = v.history_bytes.saturating_sub(v.snapshot_bytes);
+    let kept = format!(
+        "{} kept by snapshots, {} shed when room is short",
+        show_bytes(v.snapshot_bytes),
+        show_bytes(sheddable)
+    );
+    row("history", format!("{} ({} %): {kept}", show_bytes(v.history_bytes), percent(v.history_bytes)));
     row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
     row("reserved", format!("{} by fallocate, not written yet", show_bytes(v.reserved_bytes)));
     row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));
@@ -271,6 +289,15 @@ pub fn show_checkpoints(list: &[CheckpointData]) -> String {
         vec![c.cno.to_string(), when::show(c.nanos), kind.into(), c.name.as_deref().map(printable).unwrap_or_default()]
     };
     table(&["cno", "time", "kind", "name"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Snapshots for people.
+pub fn show_snapshots(list: &[CheckpointData]) -> String {
+    let row = |c: &CheckpointData| {
+        let frees = c.frees_bytes.map(show_bytes).unwrap_or_default();
+        vec![c.cno.to_string(), when::show(c.nanos), frees, c.name.as_deref().map(printable).unwrap_or_default()]
+    };
+    table(&["cno", "time", "frees", "name"], &list.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Segments for people.

@@ -65,6 +65,13 @@ impl Target {
             Self::Device(fs, _) => Ok(report::checkpoints(fs)),
         }
     }
+    /// Its snapshots, oldest first, with what letting each go would free.
+    pub fn snapshots(&mut self) -> Result<Vec<CheckpointData>, Fail> {
+        match self {
+            Self::Owner(owner) => owner.call(&Request::Snapshots),
+            Self::Device(fs, path) => report::snapshots(fs).map_err(|e| Fail::at(path.display(), e)),
+        }
+    }
     /// How long its checkpoints are kept.
     pub fn retention(&mut self) -> Result<String, Fail> {
         match self {

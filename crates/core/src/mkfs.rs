@@ -131,6 +131,7 @@ fn empty(
         history_blocks: 0,
         named_blocks: 0,
         promised_blocks: 0,
+        named_history: 0,
         retention: Vec::new(),
     };
     let root = Inode {

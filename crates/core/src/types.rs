@@ -209,6 +209,8 @@ pub struct Usage {
     pub live_blocks: u64,
     /// Content that only past states need.
     pub history_blocks: u64,
+    /// Of these, those that snapshots keep; the others may be shed for want of room.
+    pub snapshot_blocks: u64,
     /// What shared content would take more if every owner had its own: live state only.
     pub shared_blocks: u64,
     /// Reserved by fallocate, with nothing written to it yet.

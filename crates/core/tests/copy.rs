@@ -293,3 +293,30 @@ fn random_changes_of_files_that_share() {
         }
     }
 }
+
+/// A file without a name that is let go gives its blocks to the past that shares them, although
+/// what it held was born after its name went.
+#[test]
+fn an_orphan_leaves_what_it_shares_to_history() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let s = new(&fs, b"s", &noise(1, 300_000));
+    let f = new(&fs, b"f", b"");
+    fs.sync_all().unwrap();
+    fs.retain(f);
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    fs.checkpoint_create(Some(b"first")).unwrap();
+    copy(&fs, s, f);
+    fs.fsync_wait(f).unwrap();
+    fs.checkpoint_create(Some(b"second")).unwrap();
+    fs.unlink(Ino::ROOT, b"s").unwrap();
+    fs.release(f);
+    fs.sync_all().unwrap();
+    for _ in 0..5 {
+        w.pass(1_000_000_000);
+        fs.tick().unwrap();
+    }
+    let usage = fs.usage();
+    assert_eq!((usage.history_blocks, usage.snapshot_blocks), (74, 74));
+    checked(&w, fs);
+}

@@ -6,7 +6,7 @@ mod common;
 use common::{World, file};
 use nenrin_core::format::{Cno, Ino};
 use nenrin_core::{At, Error, Fs, MountOptions};
-use nenrin_device::{Fault, Faulty, OpKind};
+use nenrin_device::{Fault, Faulty, OpKind, Prng};
 use std::sync::Arc;
 
 const SECOND: u64 = 1_000_000_000;
@@ -115,20 +115,34 @@ fn a_sweep_goes_on_after_an_error() {
     assert_eq!(fs.usage().history_blocks, 0);
 }
 
-/// What letting checkpoints go is said to free is what it frees.
+/// What letting checkpoints go is said to free is what it frees: whatever they share
+/// with each other, and files with files.
 #[test]
 fn what_is_said_to_become_free_becomes_free() {
+    for (seed, copies) in [(7, 0), (8, 1), (9, 3), (10, 8)] {
+        said_and_freed(seed, copies);
+    }
+}
+
+fn said_and_freed(seed: u64, copies: u64) {
     let w = World::new(64 << 20);
     let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
     let mut made = Vec::new();
     let files: Vec<Ino> =
         (0..12).map(|i| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
-    let mut random = 7u64;
+    let mut random = Prng::new(seed);
     for round in 0..10u64 {
         for ino in &files {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let (block, blocks) = ((random >> 33) % 100, 1 + (random >> 50) % 60);
+            let (block, blocks) = (random.below(100), 1 + random.below(60));
             fs.write(*ino, block * 4096, &vec![round as u8; blocks as usize * 4096], 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+        for _ in 0..copies {
+            let (from, to) = (files[random.below(12) as usize], files[random.below(12) as usize]);
+            let (at, blocks) = (random.below(60) * 4096, 1 + random.below(40));
+            if from != to {
+                fs.copy_range(from, at, to, at / 2 / 4096 * 4096, blocks * 4096, 0).unwrap();
+            }
         }
         let name = (round % 3 == 0).then(|| format!("snap{round}").into_bytes());
         made.push(fs.checkpoint_create(name.as_deref()).unwrap().cno);
@@ -143,6 +157,9 @@ fn what_is_said_to_become_free_becomes_free() {
         fs.usage().history_blocks
     };
     let mut history = settle();
+    for (cno, said) in fs.freed_by_each_snapshot().unwrap() {
+        assert_eq!(fs.freed_by_dropping(&[cno]).unwrap(), said, "snapshot {cno}, {copies} copies");
+    }
     // One, a snapshot, several that are neighbours and not, the rest.
     for drops in [vec![1], vec![3], vec![4, 5, 8], vec![0, 2, 6, 7, 9]] {
         let cnos: Vec<Cno> = drops.into_iter().map(|i: usize| made[i]).collect();
@@ -152,10 +169,54 @@ fn what_is_said_to_become_free_becomes_free() {
         }
         fs.checkpoint_drop(&cnos).unwrap();
         let now = settle();
-        assert_eq!(history - now, said, "letting {cnos:?} go");
+        assert_eq!(history - now, said, "letting {cnos:?} go, {copies} copies");
         assert!(said > 0);
         history = now;
     }
     assert_eq!(history, 0);
     assert!(matches!(fs.freed_by_dropping(&made[..1]), Err(Error::Checkpoint(_))));
+}
+
+/// df: what can be shed counts as available, what a snapshot keeps does not.
+#[test]
+fn what_snapshots_keep_is_not_available() {
+    let w = World::new(256 << 20);
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open_with(options.clone());
+    fs.tick().unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let fill = |fs: &Fs, byte: u8| {
+        fs.write(f, 0, &vec![byte; 32 << 20], 0).unwrap();
+        fs.sync_all().unwrap();
+        fs.usage()
+    };
+    let first = fill(&fs, 1);
+    let unnamed = fs.checkpoint_create(None).unwrap().cno;
+    let second = fill(&fs, 2);
+    let near = |a: u64, b: u64| a.abs_diff(b) < 8192 / 20;
+    assert_eq!((second.history_blocks, second.snapshot_blocks), (8192, 0));
+    assert!(near(second.available_blocks, first.available_blocks), "{first:?} {second:?}");
+    let named = fs.checkpoint_create(Some(b"s")).unwrap().cno;
+    let third = fill(&fs, 3);
+    assert_eq!((third.history_blocks, third.snapshot_blocks), (16384, 8192));
+    assert!(near(third.available_blocks + 8192, first.available_blocks), "{first:?} {third:?}");
+    // What gets a name later counts from then on, and what loses it no more.
+    fs.checkpoint_name(unnamed, Some(b"t")).unwrap();
+    assert_eq!(fs.usage().snapshot_blocks, 16384);
+    assert!(near(fs.usage().available_blocks + 16384, first.available_blocks));
+    fs.checkpoint_name(unnamed, None).unwrap();
+    assert_eq!(fs.usage().snapshot_blocks, 8192);
+    fs.close().unwrap();
+    drop(fs);
+    // A mount counts again, and takes all for kept until it has.
+    let fs = w.open_with(options);
+    assert_eq!(fs.usage().snapshot_blocks, 16384);
+    fs.tick().unwrap();
+    assert_eq!(fs.usage().snapshot_blocks, 8192);
+    let before = fs.usage().available_blocks;
+    assert_eq!(fs.freed_by_each_snapshot().unwrap()[&named], 8192);
+    fs.checkpoint_name(named, None).unwrap();
+    fs.checkpoint_drop(&[named]).unwrap();
+    let after = fs.usage().available_blocks;
+    assert!((after - before).abs_diff(8192) <= 8192 / 20, "{before} {after}");
 }

@@ -4,7 +4,9 @@ pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod compare;
+pub mod diff;
 pub mod dump;
+pub mod history;
 pub mod info;
 pub mod mkfs;
 pub mod mount;
@@ -25,6 +27,8 @@ pub const ALL: &[&Command] = &[
     &info::COMMAND,
     &checkpoint::COMMAND,
     &snapshot::COMMAND,
+    &history::COMMAND,
+    &diff::COMMAND,
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,

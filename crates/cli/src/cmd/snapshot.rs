@@ -20,7 +20,8 @@ pub const COMMAND: Command = Command {
     about: "Keeps a state of the volume by name, lists such states, or lets one go",
     options: &[("--of CNO", "name this checkpoint instead of making a new one"), ("--json", "as JSON")],
     notes: "With one argument, create and delete take it for a directory if there is one of that name, else for the snapshot's\n\
-            name. Without a name, create uses the time. A name must not look like a number or a time.",
+            name. Without a name, create uses the time. A name must not look like a number or a time.\n\
+            What a listing says that a snapshot frees is what deleting it alone frees; blocks that two keep are freed with the second.",
     examples: &[
         ("snapshot create ~/work monday", "keeps the state of now"),
         ("snapshot create --of 1234 ~/work before-upgrade", "keeps an earlier state"),
@@ -44,12 +45,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     match verb.to_str() {
         Some("list") if rest.len() <= 1 => {
             let path = rest.first().map_or(Path::new("."), Path::new);
-            let list: Vec<CheckpointData> =
-                Target::find(path)?.checkpoints()?.into_iter().filter(|c| c.name.is_some()).collect();
+            let list = Target::find(path)?.snapshots()?;
             if json {
                 output::json(&list)?;
             } else {
-                output::print(&report::show_checkpoints(&list));
+                output::print(&report::show_snapshots(&list));
             }
             Ok(0)
         }

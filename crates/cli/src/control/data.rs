@@ -14,6 +14,8 @@ pub enum Request {
     Info,
     /// All checkpoints.
     Checkpoints,
+    /// All snapshots, with what letting each go would free.
+    Snapshots,
     /// Cut a checkpoint; with a name, a snapshot.
     CheckpointCreate {
         /// The snapshot's name.
@@ -40,7 +42,23 @@ pub enum Request {
     },
     /// How long checkpoints are kept.
     Retention,
-    /// Change that.
+    /// The states of a name.
+    History {
+        /// Its path from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
+    /// What differs between two states.
+    Diff {
+        /// The directory, from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+        /// The older state, as WHEN.
+        from: String,
+        /// The newer one; none for what there is now.
+        to: Option<String>,
+    },
+    /// Change how long checkpoints are kept.
     SetRetention {
         /// The rule.
         rule: String,
@@ -135,6 +153,67 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+}
+
+/// One difference between two states.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiffData {
+    /// `+`, `-`, `M` or `R`.
+    pub change: String,
+    /// Its path, from the directory that was asked about.
+    pub path: String,
+    /// The path it had before.
+    pub from: Option<String>,
+    /// file, directory, symlink, ...
+    pub kind: String,
+    /// Bytes, in the state that has it.
+    pub size: u64,
+}
+
+/// What differs between two states.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiffResult {
+    /// The older state.
+    pub from: CheckpointData,
+    /// The newer one; none for what there is now.
+    pub to: Option<CheckpointData>,
+    /// By path.
+    pub differences: Vec<DiffData>,
+}
+
+/// What a name stood for during some time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StateData {
+    /// The oldest checkpoint that shows it; none when it is only there now.
+    pub cno: Option<u64>,
+    /// The newest.
+    pub last_cno: Option<u64>,
+    /// When the oldest was cut, RFC 3339.
+    pub cut: Option<String>,
+    /// It is what there is now.
+    pub is_now: bool,
+    /// Its path then, from the root of the volume.
+    pub path: String,
+    /// made, content, attributes, renamed, linked or removed.
+    pub change: String,
+    /// The path it had before, or has too.
+    pub from: Option<String>,
+    /// When it was last changed, RFC 3339; none when the name stood for nothing.
+    pub changed: Option<String>,
+    /// The same in nanoseconds since 1970; then that of the checkpoint.
+    pub nanos: i64,
+    /// file, directory, symlink, ...
+    pub kind: Option<String>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Who last wrote the content.
+    pub editor_uid: Option<u32>,
+    /// Inode.
+    pub ino: Option<u64>,
 }
 
 /// Which checkpoints were let go.
@@ -255,6 +334,9 @@ pub struct CheckpointData {
     pub name: Option<String>,
     /// Made on request rather than by time.
     pub asked: bool,
+    /// Bytes of content that letting it go, alone, would free; where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frees_bytes: Option<u64>,
 }
 
 /// One segment, for listings.
@@ -328,6 +410,8 @@ pub struct VolumeInfo {
     pub live_bytes: u64,
     /// Bytes that only past states need.
     pub history_bytes: u64,
+    /// Of these, bytes that snapshots keep; the others may be shed for want of room.
+    pub snapshot_bytes: u64,
     /// What shared content would take more if every owner had its own.
     pub shared_bytes: u64,
     /// Bytes that fallocate has reserved, with nothing written to them yet.

@@ -2,9 +2,9 @@
 //! to commands.
 
 use super::log::Log;
-use crate::control::{DeletedData, Hello, MountData, PastMount, Released, Request, VolumeInfo};
+use crate::control::{DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
-use crate::{device, mounts, past, report};
+use crate::{device, diff, mounts, past, report};
 use nenrin_core::{At, Clean, Fs, Scrub};
 use nenrin_format::Cno;
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
@@ -238,6 +238,7 @@ impl Service {
             Request::Hello => value(&self.hello()),
             Request::Info => value(&self.info()?),
             Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
+            Request::Snapshots => value(&report::snapshots(&*self.fs()?).map_err(plain)?),
             Request::CheckpointCreate { name } => {
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 value(&report::checkpoint(&info))
@@ -246,6 +247,11 @@ impl Service {
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
             Request::SnapshotDelete { name } => self.delete(&name),
             Request::Retention => value(&self.fs()?.retention()),
+            Request::History { path } => {
+                let fs = self.fs()?;
+                value(&crate::states::of(&fs, &path)?)
+            }
+            Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref()),
             Request::SetRetention { rule } => {
                 let fs = self.fs()?;
                 fs.set_retention(&rule).map_err(plain)?;
@@ -362,6 +368,18 @@ impl Service {
         // By now only the retention rule might keep it, which a user who deletes does not mean.
         fs.checkpoint_drop(&[info.cno]).map_err(plain)?;
         value(&report::checkpoint(&info))
+    }
+
+    /// Both states are held meanwhile; programs go on.
+    fn diff(&self, path: &Path, from: &str, to: Option<&str>) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let old = past::find(&fs, from)?;
+        let new = to.map(|to| past::find(&fs, to)).transpose()?;
+        let (old_at, new_at) = (At::Past(old.cno), new.as_ref().map_or(At::Live, |c| At::Past(c.cno)));
+        let held = [Hold::new(fs.clone(), old_at).map_err(plain)?, Hold::new(fs.clone(), new_at).map_err(plain)?];
+        let differences = diff::between(&fs, path, old_at, new_at)?;
+        drop(held);
+        value(&DiffResult { from: report::checkpoint(&old), to: new.as_ref().map(report::checkpoint), differences })
     }
 
     fn mount_past(self: &Arc<Self>, how: &PastMount) -> Result<Value, Fail> {

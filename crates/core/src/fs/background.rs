@@ -69,6 +69,10 @@ impl Fs {
         drop(inner);
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
+        if now >= self.lock().named_rest_until && self.count_named_history().is_err() {
+            // Until then all of history counts as kept. Who needs what is damaged is told.
+            self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
+        }
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
         let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
         let mut inner = self.lock();

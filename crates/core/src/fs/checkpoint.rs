@@ -113,8 +113,12 @@ impl Fs {
             }
         }
         inner.log(&Record::NameCheckpoint { cno, name: name.unwrap_or(b"") }, self.clock.monotonic_nanos())?;
+        inner.named_stale = true;
         drop(inner);
-        self.sync_received(false)
+        self.sync_received(false)?;
+        // Where that cannot be read, all of history counts as kept.
+        drop(self.recount_named_history());
+        Ok(())
     }
 
     /// Lets checkpoints go. What only they saw is freed in the background.

@@ -13,6 +13,7 @@
 //!    waiting for count as under way until that thread has seen them complete
 //!    ([`Inner::awaited`]).
 
+mod account;
 mod atime;
 mod attrs;
 mod background;
@@ -21,6 +22,7 @@ mod checkpoint;
 mod cleaning;
 mod commit;
 mod copy;
+mod history;
 mod namespace;
 mod promise;
 mod read;
@@ -49,6 +51,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
+pub use history::{Change, NameState};
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 
@@ -165,6 +168,11 @@ struct Inner {
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
+    /// What snapshots keep has to be counted anew.
+    named_stale: bool,
+    named_count: Option<account::NamedCount>,
+    /// After an error, when (monotonic) counting is tried again.
+    named_rest_until: u64,
     /// Checkpoints that somebody uses, with how many do.
     held: BTreeMap<Cno, u32>,
     /// Monotonic time at which the retention rule was last applied.
@@ -241,6 +249,9 @@ impl Fs {
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
+            named_stale: true,
+            named_count: None,
+            named_rest_until: 0,
             held: BTreeMap::new(),
             thinned_at: now,
             failed: None,

@@ -5,18 +5,11 @@ use crate::breaks::{Break, broken};
 use crate::retention::{Kept, Moment, Retention};
 use crate::{Error, Result};
 use nenrin_format::Cno;
-use nenrin_format::items::Extent;
-use nenrin_format::key::Kind;
-use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
-use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 /// How often the rule is applied. Sweeping what only thinned checkpoints saw
 /// costs a walk over history, so not with every checkpoint.
 const THIN_NANOS: u64 = 600_000_000_000;
-/// Items of history looked at under one clone of a tree.
-const ITEMS_AT_ONCE: usize = 4096;
 /// Checkpoints let go by one record.
 const CNOS_MAX: usize = 512;
 
@@ -78,62 +71,6 @@ impl Fs {
                 inner.held.remove(&cno);
             }
         }
-    }
-
-    /// Blocks of content that letting these checkpoints go would free: those
-    /// that no other kept checkpoint sees, and that are not live. Walks over
-    /// the history that they see, without keeping others from working.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] when one is unknown; an index node that cannot be read.
-    pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<u64> {
-        let inner = self.lock();
-        if let Some(cno) = cnos.iter().find(|c| !inner.state.kept.contains_key(c)) {
-            return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
-        }
-        let now: BTreeSet<Cno> = inner.state.kept.keys().copied().collect();
-        let first = cnos.iter().min().copied().unwrap_or(Cno::NEVER);
-        // A tree whose newest death was before the first of them holds nothing that they see.
-        let trees: Vec<TreeId> =
-            inner.state.history.iter().filter(|t| t.deaths.1 > first).map(|t| t.tree.id()).collect();
-        drop(inner);
-        let then: BTreeSet<Cno> = now.iter().filter(|c| !cnos.contains(c)).copied().collect();
-        let sees =
-            |kept: &BTreeSet<Cno>, birth: Cno, death: Cno| birth < death && kept.range(birth..death).next().is_some();
-        let mut blocks = 0;
-        for id in trees {
-            let mut from = Some(super::background::first_key());
-            while let Some(start) = from.take() {
-                let inner = self.lock();
-                let Some(tree) = inner.tree(id).cloned() else { break };
-                let (cache, generation) = (inner.state.cache.clone(), inner.generation());
-                drop(inner);
-                let (mut seen, mut found) = (0, 0);
-                let scanned = tree.scan(&cache, &start, &super::cleaning::last_key(), &mut |k, v| {
-                    if seen == ITEMS_AT_ONCE {
-                        from = Some(*k);
-                        return ControlFlow::Break(());
-                    }
-                    seen += 1;
-                    if k.kind == Kind::Extent {
-                        if let Ok(e) = Extent::decode(v) {
-                            let death = Cno(k.death);
-                            if sees(&now, e.birth, death) && !sees(&then, e.birth, death) {
-                                found += u64::from(e.stored_blocks());
-                            }
-                        }
-                    }
-                    ControlFlow::Continue(())
-                });
-                match scanned {
-                    Ok(()) => blocks += found,
-                    // Index checkpoints since then may have used the places of old nodes again.
-                    Err(_) if self.lock().generation() != generation => from = Some(start),
-                    Err(e) => return Err(e),
-                }
-            }
-        }
-        Ok(blocks)
     }
 
     /// Lets go what the rule does not keep, now and then.

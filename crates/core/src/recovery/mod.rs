@@ -295,6 +295,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
+        named_history: 0,
         retention: root.retention.clone(),
         cache,
     };

@@ -247,6 +247,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
+        named_history: 0,
         retention: root.retention.clone(),
     };
     let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);

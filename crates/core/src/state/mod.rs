@@ -16,9 +16,11 @@ mod history;
 mod namespace;
 mod past;
 mod sharing;
+mod versions;
 
 pub use history::HistoryTree;
 pub use namespace::xattr_pieces;
+pub use versions::{Span, Version};
 
 use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree, Value};
@@ -64,6 +66,8 @@ pub struct State {
     pub live_blocks: u64,
     /// Blocks of content that only history needs.
     pub history_blocks: u64,
+    /// Of these, those that snapshots see, as far as they went to history in this mount; in memory only.
+    pub named_history: u64,
     /// Blocks that extents of the live tree name, shared ones once for each owner.
     pub named_blocks: u64,
     /// Blocks that extents of the live tree reserve, with nothing written to them yet.
@@ -193,7 +197,15 @@ impl State {
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
             }
+            let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
+            let buried = self.history_blocks.saturating_sub(before);
+            // Of shared blocks other items of history may be the last owners: rather too much.
+            let unknown = e.is_shared() && self.kept.values().any(Checkpoint::is_named);
+            let named = || birth < death && self.kept.range(birth..death).any(|(_, c)| c.is_named());
+            if buried > 0 && (unknown || named()) {
+                self.named_history = self.named_history.saturating_add(buried);
+            }
             if e.is_shared() && visible {
                 self.add_backref(&key.died(death.0), &e)?;
             }

@@ -76,6 +76,7 @@ fn section(view: &View) -> String {
     if let Some(kinds) = &view.kinds {
         out += "<h3>What the writes to the volume were</h3>\n";
         out += &plot::table(&KINDS_HEAD, &kinds.rows());
+        out += "<h3>Files that were written most</h3>\n";
         out += &plot::table(&FILES_HEAD, &kinds.file_rows(20));
     }
     out

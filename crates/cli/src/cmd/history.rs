@@ -1,0 +1,97 @@
+//! `nenrin history`.
+
+use crate::command::{Command, arguments};
+use crate::control::{Client, Request, StateData, owner_of_directory};
+use crate::error::{Fail, Outcome};
+use crate::{output, states};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "history",
+    usage: &["history [--json] PATH"],
+    about: "Lists the states of a file or directory that can be gone back to",
+    options: &[("--json", "as JSON")],
+    notes: "The name is followed: over files that replace each other under it, over renames of what it stands for now and of\n\
+            the directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept\n\
+            (nenrin retention). \"by\" is the user who last wrote the content. To see a state, mount its checkpoint:\n\
+            nenrin mount -o cp=N DEVICE DIR.",
+    examples: &[
+        ("history ~/work/report.txt", "each state of it, oldest first"),
+        ("history --json ~/work/gone.txt", "of something that was removed, too"),
+    ],
+    run,
+};
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let mut json = false;
+    let given = arguments(&COMMAND, parser, 1, |flag, _| {
+        json |= flag.is("--json");
+        Ok(flag.is("--json"))
+    })?;
+    let path = given.first().map(Path::new).ok_or_else(|| COMMAND.misuse("a path is needed"))?;
+    let (mut owner, inside) = inside(path)?;
+    let list: Vec<StateData> = owner.call(&Request::History { path: inside.clone() })?;
+    if json {
+        output::json(&list)?;
+    } else {
+        output::print(&states::show(&list, &inside.to_string_lossy()));
+    }
+    Ok(0)
+}
+
+/// The owner of the volume that `path` lies or lay on, and the path from its root.
+///
+/// # Errors
+/// It is on no volume, or on one whose owner does not answer.
+pub fn inside(path: &Path) -> Result<(Client, PathBuf), Fail> {
+    let (there, gone) = existing(path)?;
+    let (owner, mount, real) = owner_of_directory(&there)?;
+    let below = real.strip_prefix(&mount.point).map_err(|_| Fail::at(path.display(), "cannot be resolved"))?;
+    let inside = mount.root.join(below).join(&gone);
+    Ok((owner, inside.components().filter(|c| matches!(c, Component::Normal(_))).collect()))
+}
+
+/// The directory that is there and on the way to `path`, and the rest. The last part
+/// is never followed, so that a link is asked about itself.
+fn existing(path: &Path) -> Result<(PathBuf, PathBuf), Fail> {
+    let is_directory = |p: &Path| std::fs::symlink_metadata(p).is_ok_and(|m| m.is_dir());
+    if is_directory(path) {
+        return Ok((path.to_owned(), PathBuf::new()));
+    }
+    let mut there = path.to_owned();
+    let mut rest: Vec<OsString> = Vec::new();
+    loop {
+        let Some(name) = there.file_name().map(OsString::from) else {
+            return Err(Fail::at(path.display(), "\"..\" behind what is not there cannot be resolved"));
+        };
+        rest.push(name);
+        there.pop();
+        if there.as_os_str().is_empty() {
+            there.push(".");
+        }
+        // Links on the way are followed, as by everything else.
+        if there.is_dir() {
+            return Ok((there, rest.iter().rev().collect()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_told_from_what_is_not() {
+        let of = |p: &str| existing(Path::new(p)).unwrap();
+        assert_eq!(of("/usr/bin"), ("/usr/bin".into(), "".into()));
+        assert_eq!(of("/proc/self"), ("/proc".into(), "self".into()), "a link is asked about itself");
+        assert_eq!(of("/usr/bin/env"), ("/usr/bin".into(), "env".into()));
+        assert_eq!(of("/usr/gone/deep/file"), ("/usr".into(), "gone/deep/file".into()));
+        assert_eq!(of("gone"), (".".into(), "gone".into()));
+        assert_eq!(of("/"), ("/".into(), "".into()));
+        assert_eq!(of("."), (".".into(), "".into()));
+        assert!(existing(Path::new("/usr/gone/../file")).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! The states of a name, as the data that is printed and sent.
+
+use crate::control::StateData;
+use crate::error::Fail;
+use crate::output::{printable, table};
+use crate::size::show_bytes;
+use crate::when;
+use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, NameState};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The states of `path`, which begins at the root of the volume; oldest first.
+///
+/// # Errors
+/// It never stood for anything, as far as is known; damage.
+pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
+    let parts: Vec<&[u8]> = path.components().map(|c| c.as_os_str().as_bytes()).filter(|c| *c != b"/").collect();
+    let checkpoints = fs.checkpoints();
+    match fs.history(&parts) {
+        Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints)).collect()),
+        Err(Error::NotFound) => {
+            let reach = checkpoints.first().map_or_else(
+                || "the volume has no checkpoints yet".to_owned(),
+                |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show(c.wall.0)),
+            );
+            Err(Fail::at(path.display(), format!("there is and was nothing of this name; {reach}")))
+        }
+        Err(e) => Err(Fail::at(path.display(), e)),
+    }
+}
+
+fn state(s: &NameState, checkpoints: &[CheckpointInfo]) -> StateData {
+    let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    let (change, from) = match &s.change {
+        Change::Made => ("made", None),
+        Change::Content => ("content", None),
+        Change::Attributes => ("attributes", None),
+        Change::Renamed(from) => ("renamed", Some(text(from))),
+        Change::Linked(to) => ("linked", Some(text(to))),
+        Change::Removed => ("removed", None),
+    };
+    let cut = s.shown_by.and_then(|(cno, _)| checkpoints.iter().find(|c| c.cno == cno)).map(|c| c.wall.0);
+    StateData {
+        cno: s.shown_by.map(|(oldest, _)| oldest.0),
+        last_cno: s.shown_by.map(|(_, newest)| newest.0),
+        cut: cut.map(when::show_rfc3339),
+        is_now: s.is_now,
+        path: text(&s.path),
+        change: change.into(),
+        from,
+        changed: s.attr.map(|a| when::show_rfc3339(a.ctime.0)),
+        nanos: s.attr.map(|a| a.ctime.0).or(cut).unwrap_or(0),
+        kind: s.attr.map(|a| kind(a.kind()).into()),
+        size: s.attr.map(|a| a.size),
+        mode: s.attr.map(|a| a.mode & 0o7777),
+        uid: s.attr.map(|a| a.uid),
+        editor_uid: s.attr.map(|_| s.editor_uid),
+        ino: s.attr.map(|a| a.ino.0),
+    }
+}
+
+/// What it is, in a word.
+pub fn kind(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+        FileKind::Fifo => "pipe",
+        FileKind::Socket => "socket",
+    }
+}
+
+/// For people. `asked` is the path that all states bear that do not say another.
+pub fn show(list: &[StateData], asked: &str) -> String {
+    let row = |s: &StateData| {
+        let checkpoint = match (s.cno, s.last_cno, s.is_now) {
+            (Some(a), _, true) => format!("{a}..now"),
+            (Some(a), Some(b), false) if a != b => format!("{a}..{b}"),
+            (Some(a), ..) => a.to_string(),
+            (None, ..) => "now".into(),
+        };
+        let time = if s.nanos == 0 { String::new() } else { when::show(s.nanos) };
+        let mut what = match (s.change.as_str(), &s.from) {
+            ("renamed", Some(from)) => format!("renamed from {}", printable(from)),
+            ("linked", Some(to)) => format!("linked to {}", printable(to)),
+            (change, _) => change.to_owned(),
+        };
+        if s.path != asked {
+            what = format!("{what}, as {}", printable(&s.path));
+        }
+        let size = match s.kind.as_deref() {
+            Some("directory") => "dir".into(),
+            _ => s.size.map(show_bytes).unwrap_or_default(),
+        };
+        vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), what]
+    };
+    table(&["checkpoint", "changed", "size", "by", "what"], &list.iter().map(row).collect::<Vec<_>>())
+}

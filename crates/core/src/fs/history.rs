@@ -1,0 +1,246 @@
+//! The history of a name: what it stood for, and stands for. See
+//! docs/decisions/0011.
+
+use super::namespace::attr_of;
+use super::{Fs, Inner};
+use crate::state::{SLOT_MASK, Span, State, bad_item};
+use crate::{Attr, Error, Result};
+use nenrin_format::items::{Dirent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
+use std::collections::BTreeSet;
+
+/// Directories on the way to the root before a loop is assumed.
+const DEPTH_MAX: usize = 4096;
+
+/// What set a state apart from the one before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was made; or it is the oldest that is left.
+    Made,
+    /// Its content.
+    Content,
+    /// Owner, permissions or other attributes.
+    Attributes,
+    /// It had this path before.
+    Renamed(Vec<u8>),
+    /// It has this path, too.
+    Linked(Vec<u8>),
+    /// The name stands for nothing any more.
+    Removed,
+}
+
+/// What a name stood for during some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameState {
+    /// The kept checkpoints that show it, oldest and newest; `None`: only now.
+    pub shown_by: Option<(Cno, Cno)>,
+    /// It is what there is now.
+    pub is_now: bool,
+    /// Its path then, from the root of the volume, without a slash before it.
+    pub path: Vec<u8>,
+    /// What it was; `None` when the name stood for nothing.
+    pub attr: Option<Attr>,
+    /// Who last wrote the content.
+    pub editor_uid: u32,
+    /// What set it apart.
+    pub change: Change,
+}
+
+/// A name that stood for an inode.
+#[derive(Clone, Copy)]
+struct Named {
+    ino: Ino,
+    span: Span,
+}
+
+/// A name that an inode bore.
+struct Link {
+    parent: Ino,
+    name: Vec<u8>,
+    span: Span,
+}
+
+impl Fs {
+    /// Every state of `path` (its parts, from the root of the volume) that a kept
+    /// checkpoint shows, and what it stands for now; oldest first. Before it got this
+    /// name an inode is followed under the names that it had.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when it never stood for anything, as far as is known.
+    pub fn history(&self, path: &[&[u8]]) -> Result<Vec<NameState>> {
+        if path.iter().any(|name| name.len() > NAME_BYTES_MAX) {
+            return Err(Error::NameTooLong);
+        }
+        if !self.options.read_only {
+            // So that what is there now is a state of its own. On a volume that has
+            // failed the past can be read all the same.
+            let _ = self.sync_received(false);
+        }
+        let inner = self.lock();
+        let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        for name in path {
+            named = inner.state.named(&named, name)?;
+        }
+        let asked = path.join(&b'/');
+        let inodes: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
+        let mut found = Vec::new();
+        for ino in inodes {
+            let own: Vec<Span> = named.iter().filter(|n| n.ino == ino).map(|n| n.span).collect();
+            inner.states_of(ino, &own, &asked, &mut found)?;
+        }
+        inner.removals(&named, &asked, &mut found);
+        if found.is_empty() {
+            return Err(Error::NotFound);
+        }
+        found.sort_by_key(|(from, _)| *from);
+        Ok(found.into_iter().map(|(_, state)| state).collect())
+    }
+}
+
+impl Inner {
+    /// The states of one inode while it bore the name, and before.
+    fn states_of(&self, ino: Ino, own: &[Span], asked: &[u8], found: &mut Vec<(Cno, NameState)>) -> Result<()> {
+        let links = self.state.links(ino)?;
+        let first = own.iter().map(|s| s.from).min().unwrap_or(Cno(0));
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        let mut before: Option<Inode> = None;
+        let mut last: Option<(Cno, NameState)> = None;
+        for v in self.state.versions(&key, &key)? {
+            let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            // The name may be taken away and given back while nothing else changes.
+            let under_name: Vec<Span> = own.iter().filter_map(|s| s.cut(&v.span)).collect();
+            let earlier = v.span.cut(&Span { from: Cno(0), to: Some(first) });
+            for (span, is_asked) in earlier.iter().map(|s| (*s, false)).chain(under_name.iter().map(|s| (*s, true))) {
+                let shown_by = self.state.shown_by(&span);
+                let is_now = span.to.is_none() && is_asked;
+                if shown_by.is_none() && !is_now {
+                    continue;
+                }
+                let begins = is_asked && own.iter().any(|s| s.from == span.from);
+                let change = self.state.change(&links, span.from, begins, before.as_ref(), &inode)?;
+                before = Some(inode);
+                if let (None, Some((_, state))) = (&change, &mut last) {
+                    // The same as before, for all that can be told.
+                    let oldest = state.shown_by.or(shown_by).map(|(oldest, _)| oldest);
+                    state.shown_by = oldest.zip(shown_by.or(state.shown_by).map(|(_, newest)| newest));
+                    state.is_now |= is_now;
+                    continue;
+                }
+                found.extend(last.take());
+                let path = if is_asked { asked.to_vec() } else { self.state.path_in(&links, span.from)? };
+                let mut attr = attr_of(ino, &inode);
+                if is_now {
+                    attr = self.attr(crate::At::Live, ino)?;
+                }
+                let (change, editor_uid) = (change.unwrap_or(Change::Attributes), inode.editor_uid);
+                last = Some((span.from, NameState { shown_by, is_now, path, attr: Some(attr), editor_uid, change }));
+            }
+        }
+        found.extend(last);
+        Ok(())
+    }
+
+    /// The times in which the name stood for nothing.
+    fn removals(&self, named: &[Named], asked: &[u8], found: &mut Vec<(Cno, NameState)>) {
+        let mut spans: Vec<Span> = named.iter().map(|n| n.span).collect();
+        spans.sort_by_key(|s| s.from);
+        for (i, span) in spans.iter().enumerate() {
+            let Some(from) = span.to else { continue };
+            let to = spans.get(i + 1).map(|s| s.from);
+            let gone = Span { from, to };
+            let shown_by = self.state.shown_by(&gone);
+            if to.is_some_and(|to| to <= from) || shown_by.is_none() && to.is_some() {
+                continue;
+            }
+            let path = asked.to_vec();
+            let state =
+                NameState { shown_by, is_now: to.is_none(), path, attr: None, editor_uid: 0, change: Change::Removed };
+            found.push((from, state));
+        }
+    }
+}
+
+impl State {
+    /// What `name` stood for in these directories.
+    fn named(&self, directories: &[Named], name: &[u8]) -> Result<Vec<Named>> {
+        let mut out = Vec::new();
+        for dir in directories {
+            let group = self.dirent_key(dir.ino, name);
+            for v in self.versions(&group, &Key { off: group.off | SLOT_MASK, ..group })? {
+                let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+                if entry.name == name {
+                    out.extend(v.span.cut(&dir.span).map(|span| Named { ino: entry.ino, span }));
+                }
+            }
+        }
+        out.sort_by_key(|n| n.span.from);
+        Ok(out)
+    }
+
+    /// All names that an inode bore.
+    fn links(&self, ino: Ino) -> Result<Vec<Link>> {
+        let from = Key::new(ino, Kind::Link, 0, 0);
+        let versions = self.versions(&from, &Key { off: u64::MAX, ..from })?;
+        let link = |v: &crate::state::Version| {
+            let l = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            Ok(Link { parent: l.ino, name: l.name.to_vec(), span: v.span })
+        };
+        versions.iter().map(link).collect()
+    }
+
+    /// What sets the state of `inode` from checkpoint `from` on apart from the one
+    /// before; `None` when nothing does. `begins`: it got the name that is asked for.
+    fn change(
+        &self,
+        links: &[Link],
+        from: Cno,
+        begins: bool,
+        before: Option<&Inode>,
+        inode: &Inode,
+    ) -> Result<Option<Change>> {
+        if begins && from.0 > 0 {
+            let then = Cno(from.0 - 1);
+            if links.iter().any(|l| l.span.to == Some(from)) {
+                return Ok(Some(Change::Renamed(self.path_in(links, then)?)));
+            }
+            if links.iter().any(|l| l.span.from < from && l.span.holds(from)) {
+                let path = self.path_in(links, then)?;
+                // One name: it stayed, and a directory above it moved.
+                let moved = links.iter().filter(|l| l.span.holds(from)).count() == 1;
+                return Ok(Some(if moved { Change::Renamed(path) } else { Change::Linked(path) }));
+            }
+        }
+        let Some(old) = before else { return Ok(Some(Change::Made)) };
+        let content = |i: &Inode| (i.size, i.mtime, i.fork, i.blocks);
+        let others = |i: &Inode| (i.mode, i.uid, i.gid, i.flags, i.nlink, i.ctime);
+        Ok(if content(old) != content(inode) {
+            Some(Change::Content)
+        } else if others(old) != others(inode) {
+            Some(Change::Attributes)
+        } else {
+            None
+        })
+    }
+
+    /// The oldest path of what has these links, as of a checkpoint; "?" stands for what is
+    /// not known any more.
+    fn path_in(&self, links: &[Link], at: Cno) -> Result<Vec<u8>> {
+        let Some(link) = links.iter().filter(|l| l.span.holds(at)).min_by_key(|l| l.span.from) else {
+            return Ok(b"?".to_vec());
+        };
+        let mut parts = vec![link.name.clone()];
+        let mut dir = link.parent;
+        while dir != Ino::ROOT {
+            let above = self.links(dir)?;
+            let Some(link) = above.into_iter().find(|l| l.span.holds(at)).filter(|_| parts.len() < DEPTH_MAX) else {
+                parts.push(b"?".to_vec());
+                break;
+            };
+            parts.push(link.name);
+            dir = link.parent;
+        }
+        parts.reverse();
+        Ok(parts.join(&b'/'))
+    }
+}
