@@ -269,6 +269,7 @@ fn base(
         history_blocks: 0,
         named_blocks: 0,
         promised_blocks: 0,
+        named_history: 0,
         retention: Vec::new(),
     };
     let chain = Chain {
