@@ -11,6 +11,7 @@ mod control;
 mod daemon;
 mod describe;
 mod device;
+mod diff;
 mod error;
 mod libmount;
 mod mounts;

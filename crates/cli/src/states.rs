@@ -59,7 +59,8 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo]) -> StateData {
     }
 }
 
-fn kind(kind: FileKind) -> &'static str {
+/// What it is, in a word.
+pub fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
         FileKind::Directory => "directory",

@@ -56,6 +56,8 @@ pub enum Break {
     SnapshotsShed,
     /// A rule for keeping checkpoints is acknowledged before it is committed.
     RuleNotSynced,
+    /// A lost range that is written leaves no trace in the past, as a reservation does.
+    LostIsReserved,
     /// Pages that a write has to read first are loaded without asking for their room.
     PagesWithoutRoom,
     /// Content is accepted without room for it.

@@ -21,6 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 enum Hunt {
     /// Power cuts in random workloads of a kind.
     Cuts(Profile),
+    /// Random workloads of a kind, without a cut.
+    Calls(Profile),
     /// Power cuts in a named scenario.
     Scenario(Scenario),
     /// Requests of this kind that fail.
@@ -61,7 +63,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 31] = [
+pub const TRIALS: [Trial; 32] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -91,6 +93,7 @@ pub const TRIALS: [Trial; 31] = [
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
+    trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
 ];
@@ -142,6 +145,10 @@ impl Trial {
                 let config = Config { profile: Some(profile), steps, ..base };
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
             }
+            Hunt::Calls(profile) => {
+                tally.images += 1;
+                record::<Core>(&Config { profile: Some(profile), steps: 600, ..base }, false).map(drop)
+            }
             Hunt::Scenario(scenario) => {
                 let config = Config { scenario: Some(scenario), remounts: false, ..base };
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
@@ -153,7 +160,7 @@ impl Trial {
                 run_with_fault::<Core>(&base, fault, tally).map(drop)
             }
             Hunt::Flips => flip::flip_all::<Core>(&Config { remounts: false, ..base }, tally),
-            Hunt::RepairCuts => mend::repair_cuts(&Config { remounts: false, ..base }, tally),
+            Hunt::RepairCuts => mend::repair_cuts(&Config { remounts: false, ..base }, mend::Damage::Leaf, tally),
             Hunt::LostRoot => {
                 tally.images += 1;
                 life::lost_root(seed)

@@ -12,7 +12,9 @@ use crate::ops::Op;
 use crate::prng::Prng;
 use crate::run::Run;
 use nenrin_core::format::node::{self, NODE_MAGIC};
+use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use nenrin_core::repair::{Loss, LossKind};
 use nenrin_core::{At, Error, FileKind, Fs, MountOptions, NewInode, RepairPlan};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, Image};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +30,9 @@ const TRIES: u64 = 12;
 /// What a plan says of damage that repair does not mend yet. Refusals for other reasons are failures.
 const NOT_YET: &str = "this damage cannot be repaired yet";
 
+/// What a plan says when too few segments are free.
+const NO_ROOM: &str = "free segments and there are";
+
 /// A file or directory as it is found: attributes, and a hash of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
@@ -36,29 +41,44 @@ struct Entry {
     content: Option<u64>,
 }
 
+/// How the volume is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Both copies of a leaf that the volume needs; one copy of some other nodes too.
+    Leaf,
+    /// Every root partial there is.
+    Roots,
+}
+
 /// Runs the workload of `config`, damages the volume, and cuts its repair.
 ///
 /// # Errors
 /// The first cut that leaves something between, or a file that changed without a word.
-pub fn repair_cuts(config: &Config, tally: &mut Tally) -> Result<(), Box<Failure>> {
-    cuts(config, tally).map_err(|what| {
+pub fn repair_cuts(config: &Config, damage: Damage, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    cuts(config, damage, tally).map_err(|what| {
         let replay = format!("cargo test -p nenrin-sim --test mend # {}", config.arguments());
         Box::new(Failure { replay, what, detail: String::new() })
     })
 }
 
-fn cuts(config: &Config, tally: &mut Tally) -> Result<(), String> {
+fn cuts(config: &Config, kind: Damage, tally: &mut Tally) -> Result<(), String> {
     let mut random = Prng::stream(config.seed, 9);
     // A volume without room for its own checkpoints is none to repair.
     let Some((image, clock)) = used(config, random.chance(50))? else { return Ok(()) };
     let before = tree(&image, &clock)?;
     tally.workloads += 1;
-    let Some(damaged) = damage(&image, &clock, &mut random)? else { return Ok(()) };
+    let damaged = match kind {
+        Damage::Leaf => damage(&image, &clock, &mut random)?,
+        Damage::Roots => destroy_roots(&image, &clock)?,
+    };
+    let Some(damaged) = damaged else { return Ok(()) };
     let disk = Arc::new(CrashDisk::from_image(damaged));
     let plan = plan(&disk, &clock)?;
     let told: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
     let paths: BTreeSet<Vec<u8>> = plan.report().losses.iter().filter_map(|l| l.path.clone()).collect();
-    let unsure = plan.report().losses.iter().any(|l| l.path.is_none());
+    // That checkpoints are gone is no excuse for the live state.
+    let excuse = |l: &Loss| l.path.is_none() && !(kind == Damage::Roots && l.kind == LossKind::CheckpointsLost);
+    let unsure = plan.report().losses.iter().any(excuse);
     plan.carry_out(clock.clone()).map_err(|e| format!("the repair failed: {e}"))?;
     let repaired = tree(&disk.current(), &clock)?;
     for (path, entry) in &before {
@@ -126,6 +146,24 @@ fn plan(disk: &Arc<CrashDisk>, clock: &Arc<VirtualClock>) -> Result<RepairPlan, 
     RepairPlan::new(&[device], clock.as_ref(), &mut |_| {}).map_err(|e| format!("no plan: {e}"))
 }
 
+/// Destroys every root partial; `None` where repair finds no room, and says so.
+fn destroy_roots(image: &Image, clock: &Arc<VirtualClock>) -> Result<Option<Image>, String> {
+    let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
+    for block in 0..image.bytes() / BLOCK_BYTES as u64 {
+        let at = block * BLOCK_BYTES as u64;
+        let bytes = disk.read(at, BLOCK_BYTES).map_err(|e| e.to_string())?;
+        if Header::peek(&bytes).is_ok_and(|h| h.kind == PartialKind::Root) {
+            let junk = Arc::new(nenrin_device::AlignedBuf::padded(&[0xa5; BLOCK_BYTES]));
+            disk.write(at, junk).map_err(|e| e.to_string())?;
+        }
+    }
+    match plan(&disk, clock) {
+        Ok(_) => Ok(Some(disk.current())),
+        Err(e) if e.contains(NO_ROOM) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Destroys both copies of a leaf that the volume needs; one copy of some other nodes too.
 fn damage(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) -> Result<Option<Image>, String> {
     let mut nodes: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
@@ -168,7 +206,7 @@ fn judge(
     let disk = Arc::new(CrashDisk::from_image(image).without_history());
     let plan = plan(&disk, clock)?;
     let now: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
-    let structural = |l: &&nenrin_core::repair::Loss| l.kind.number() > 802;
+    let structural = |l: &&Loss| l.kind.number() > 802;
     if now != told && plan.report().losses.iter().any(|l| structural(&l)) {
         return Err(format!("other losses than before: {now:?}, before {told:?}"));
     }

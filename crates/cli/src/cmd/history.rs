@@ -1,7 +1,7 @@
 //! `nenrin history`.
 
 use crate::command::{Command, arguments};
-use crate::control::{Request, StateData, owner_of_directory};
+use crate::control::{Client, Request, StateData, owner_of_directory};
 use crate::error::{Fail, Outcome};
 use crate::{output, states};
 use std::ffi::OsString;
@@ -31,11 +31,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(flag.is("--json"))
     })?;
     let path = given.first().map(Path::new).ok_or_else(|| COMMAND.misuse("a path is needed"))?;
-    let (there, gone) = existing(path)?;
-    let (mut owner, mount, real) = owner_of_directory(&there)?;
-    let below = real.strip_prefix(&mount.point).map_err(|_| Fail::at(path.display(), "cannot be resolved"))?;
-    let inside: PathBuf = mount.root.join(below).join(&gone);
-    let inside: PathBuf = inside.components().filter(|c| matches!(c, Component::Normal(_))).collect();
+    let (mut owner, inside) = inside(path)?;
     let list: Vec<StateData> = owner.call(&Request::History { path: inside.clone() })?;
     if json {
         output::json(&list)?;
@@ -43,6 +39,18 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         output::print(&states::show(&list, &inside.to_string_lossy()));
     }
     Ok(0)
+}
+
+/// The owner of the volume that `path` lies or lay on, and the path from its root.
+///
+/// # Errors
+/// It is on no volume, or on one whose owner does not answer.
+pub fn inside(path: &Path) -> Result<(Client, PathBuf), Fail> {
+    let (there, gone) = existing(path)?;
+    let (owner, mount, real) = owner_of_directory(&there)?;
+    let below = real.strip_prefix(&mount.point).map_err(|_| Fail::at(path.display(), "cannot be resolved"))?;
+    let inside = mount.root.join(below).join(&gone);
+    Ok((owner, inside.components().filter(|c| matches!(c, Component::Normal(_))).collect()))
 }
 
 /// The directory that is there and on the way to `path`, and the rest. The last part

@@ -4,6 +4,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod compare;
+pub mod diff;
 pub mod dump;
 pub mod history;
 pub mod info;
@@ -27,6 +28,7 @@ pub const ALL: &[&Command] = &[
     &checkpoint::COMMAND,
     &snapshot::COMMAND,
     &history::COMMAND,
+    &diff::COMMAND,
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,

@@ -48,6 +48,16 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         path: PathBuf,
     },
+    /// What differs between two states.
+    Diff {
+        /// The directory, from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+        /// The older state, as WHEN.
+        from: String,
+        /// The newer one; none for what there is now.
+        to: Option<String>,
+    },
     /// Change how long checkpoints are kept.
     SetRetention {
         /// The rule.
@@ -143,6 +153,32 @@ pub struct PastMount {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+}
+
+/// One difference between two states.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiffData {
+    /// `+`, `-`, `M` or `R`.
+    pub change: String,
+    /// Its path, from the directory that was asked about.
+    pub path: String,
+    /// The path it had before.
+    pub from: Option<String>,
+    /// file, directory, symlink, ...
+    pub kind: String,
+    /// Bytes, in the state that has it.
+    pub size: u64,
+}
+
+/// What differs between two states.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiffResult {
+    /// The older state.
+    pub from: CheckpointData,
+    /// The newer one; none for what there is now.
+    pub to: Option<CheckpointData>,
+    /// By path.
+    pub differences: Vec<DiffData>,
 }
 
 /// What a name stood for during some time.

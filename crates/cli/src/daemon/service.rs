@@ -2,9 +2,9 @@
 //! to commands.
 
 use super::log::Log;
-use crate::control::{DeletedData, Hello, MountData, PastMount, Released, Request, VolumeInfo};
+use crate::control::{DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
-use crate::{device, mounts, past, report};
+use crate::{device, diff, mounts, past, report};
 use nenrin_core::{At, Clean, Fs, Scrub};
 use nenrin_format::Cno;
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
@@ -251,6 +251,7 @@ impl Service {
                 let fs = self.fs()?;
                 value(&crate::states::of(&fs, &path)?)
             }
+            Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref()),
             Request::SetRetention { rule } => {
                 let fs = self.fs()?;
                 fs.set_retention(&rule).map_err(plain)?;
@@ -367,6 +368,18 @@ impl Service {
         // By now only the retention rule might keep it, which a user who deletes does not mean.
         fs.checkpoint_drop(&[info.cno]).map_err(plain)?;
         value(&report::checkpoint(&info))
+    }
+
+    /// Both states are held meanwhile; programs go on.
+    fn diff(&self, path: &Path, from: &str, to: Option<&str>) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let old = past::find(&fs, from)?;
+        let new = to.map(|to| past::find(&fs, to)).transpose()?;
+        let (old_at, new_at) = (At::Past(old.cno), new.as_ref().map_or(At::Live, |c| At::Past(c.cno)));
+        let held = [Hold::new(fs.clone(), old_at).map_err(plain)?, Hold::new(fs.clone(), new_at).map_err(plain)?];
+        let differences = diff::between(&fs, path, old_at, new_at)?;
+        drop(held);
+        value(&DiffResult { from: report::checkpoint(&old), to: new.as_ref().map(report::checkpoint), differences })
     }
 
     fn mount_past(self: &Arc<Self>, how: &PastMount) -> Result<Value, Fail> {

@@ -7,8 +7,8 @@
 //!    sequence was never acknowledged, or is of a life that recovery cut off.
 
 use super::walk::{Found, Outcome, Walk};
-use crate::Result;
-use nenrin_format::partial::{LOGICAL_BEGIN, LOGICAL_END};
+use crate::{Error, Result};
+use nenrin_format::partial::{Header, LOGICAL_BEGIN, LOGICAL_END};
 use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
 use std::collections::BTreeMap;
 
@@ -20,6 +20,17 @@ impl Walk<'_> {
     pub fn behind(mut self, log: &Outcome) -> Result<Vec<Island>> {
         let (seq, epoch) = log.stopped;
         let found = newest_lives(self.all_behind(seq, epoch)?);
+        self.islands(found, log.durable_seq)
+    }
+
+    /// What is intact behind this sequence, from this epoch on, in order.
+    pub fn from(mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Island>> {
+        let found = newest_lives(self.all_behind(seq, epoch)?);
+        let durable = found.iter().map(|f| f.header.durable_seq).max().unwrap_or(seq);
+        self.islands(found, durable)
+    }
+
+    fn islands(self, found: Vec<Found>, durable_seq: Seq) -> Result<Vec<Island>> {
         let mut islands: Vec<Island> = Vec::new();
         for f in found {
             let linked = islands.last().and_then(|i| i.last()).is_some_and(|last| {
@@ -36,7 +47,7 @@ impl Walk<'_> {
         for mut island in islands {
             let first = island.iter().position(|f| f.header.flags & LOGICAL_BEGIN != 0);
             island.drain(..first.unwrap_or(island.len()));
-            let unproven = self.first_unproven(&island, log.durable_seq)?;
+            let unproven = self.first_unproven(&island, durable_seq)?;
             island.truncate(unproven.unwrap_or(island.len()));
             while island.last().is_some_and(|f| f.header.flags & LOGICAL_END == 0) {
                 island.pop();
@@ -49,6 +60,25 @@ impl Walk<'_> {
             }
         }
         Ok(out)
+    }
+
+    /// Calls `each` for every intact partial of the volume, of any kind.
+    pub fn each_partial(mut self, each: &mut dyn FnMut(&Header) -> Result<()>) -> Result<()> {
+        for segment in (0..self.storage.segments).map(SegmentNo) {
+            let mut block = 0;
+            while block < self.storage.segment_blocks {
+                let addr = Addr::new(segment, block);
+                block += match self.intact(addr) {
+                    Ok(Some(header)) => {
+                        each(&header)?;
+                        header.total_blocks().max(1)
+                    }
+                    Ok(None) | Err(Error::Device(_)) => 1,
+                    Err(e) => return Err(e),
+                };
+            }
+        }
+        Ok(())
     }
 
     /// Intact partials of the chain with a higher sequence, in no order.

@@ -134,16 +134,22 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Blocks of an intact partial of another kind at `addr`.
-    pub(super) fn blocks_of_other(&mut self, addr: Addr) -> Result<Option<u32>> {
+    /// The header of an intact partial of any kind at `addr`.
+    pub(super) fn intact(&mut self, addr: Addr) -> Result<Option<Header>> {
         let uuid = self.at.uuid;
         let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
         let Ok(head) = Header::peek(first) else { return Ok(None) };
-        if head.addr != addr || head.uuid != uuid || head.kind == PartialKind::Chain {
+        if head.addr != addr || head.uuid != uuid {
             return Ok(None);
         }
         let Some(bytes) = self.blocks(addr, head.summary_blocks)? else { return Ok(None) };
-        Ok(Header::decode(bytes).ok().map(|s| s.header.total_blocks()))
+        Ok(Header::decode(bytes).ok().map(|s| s.header))
+    }
+
+    /// Blocks of an intact partial of another kind at `addr`.
+    pub(super) fn blocks_of_other(&mut self, addr: Addr) -> Result<Option<u32>> {
+        let other = self.intact(addr)?.filter(|h| h.kind != PartialKind::Chain);
+        Ok(other.map(|h| h.total_blocks()))
     }
 
     /// A partial with what its payload is worth.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
 //! | no such root | the newest root that can be read, without the nodes that cannot |
+//! | no root, or one with lost branches | what [`salvage`] finds |
 //! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
 //! Invariants
@@ -12,6 +13,7 @@
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
 use super::losses::{About, LossKind, Losses, MendKind};
+use super::salvage;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Found, Island, Outcome, Walk, chain_of, read_root};
@@ -70,6 +72,9 @@ struct Candidate {
 }
 
 impl Candidate {
+    fn has_lost_branches(&self) -> bool {
+        self.trees.iter().any(|(tree, s)| tree.id() == TreeId::LIVE && s.lost.iter().any(|l| l.level > 0))
+    }
     fn lost(&self) -> usize {
         self.trees.iter().map(|(_, s)| s.lost.len()).sum()
     }
@@ -131,8 +136,9 @@ pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Lo
     for root in found.roots.iter().take(2) {
         hold_segments(&mut held, root.root.iter().map(|(_, addr, _)| addr.segment()));
     }
-    if chosen >= all.len() {
-        return Ok(None);
+    // A lost inner node hides what is below it: a whole tree, even an older one, is worth more.
+    if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
+        return salvage::find(&storage, found, newest, held, losses);
     }
     let chosen = all.swap_remove(chosen);
     if chosen.superblock.generation != newest.generation {
@@ -161,7 +167,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
 }
 
 /// Which copies of a node are right.
-fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
+pub(super) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
     ptr.copies.map(|addr| {
         let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
         storage.read(addr, NODE_BLOCKS).is_ok_and(|bytes| right(&bytes))
@@ -206,7 +212,7 @@ fn hold(c: &Candidate, held: &mut [bool]) -> Result<()> {
 }
 
 /// Extents outside the chain that a partial's records name.
-fn named(f: &Found) -> Vec<Extent> {
+pub(super) fn named(f: &Found) -> Vec<Extent> {
     let mut out = Vec::new();
     let mut r = Reader::new(&f.records);
     while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
@@ -288,7 +294,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
 }
 
 /// Tells what of the log is missing.
-fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: &mut Losses) {
+pub(super) fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: &mut Losses) {
     let seconds = |t: Time| t.0.div_euclid(1_000_000_000);
     let from = before.map_or_else(|| "the last index checkpoint".to_owned(), |t| format!("@{}", seconds(t)));
     let first = chain.seq.next();
@@ -306,7 +312,7 @@ fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: 
 }
 
 /// Makes the state such that records behind a gap apply as far as they can.
-fn pass_gap(
+pub(super) fn pass_gap(
     state: &mut State,
     gap_from: Ino,
     island: &Island,

@@ -72,6 +72,7 @@ kinds! {
     907 OlderRoot "older-root" "The newest root is damaged; the log behind an older one holds everything since.";
     908 RolledForward "rolled-forward" "Partial segments of the log are taken into the index.";
     909 SharingRestored "sharing-restored" "Who shares which blocks is counted anew from the files themselves.";
+    910 IndexFound "index-found" "No root leads to a whole index; one was found by searching for its nodes.";
 }
 
 /// What a loss is about.

@@ -18,6 +18,9 @@ mod losses;
 mod mender;
 mod names;
 mod past;
+mod salvage;
+#[cfg(test)]
+mod salvage_tests;
 #[cfg(test)]
 mod shared_tests;
 mod space;
@@ -104,7 +107,7 @@ impl RepairPlan {
         let mut losses = Losses::default();
         let Some(base) = base::find(device, &found, &mut losses)? else {
             return Err(Error::Open(
-                "no root can be read, and this version cannot repair that; nothing was changed".into(),
+                "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
             ));
         };
         let slots = |f: &&Finding| matches!(f.what.number(), 101..=107);

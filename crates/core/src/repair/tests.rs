@@ -449,6 +449,14 @@ fn a_lost_range_is_no_hole_in_the_past_either() {
     assert!(seen > 0);
 }
 
+/// The test above can fail: `cargo test -p nenrin-core --features breaks`.
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "range: Some")]
+fn a_lost_range_that_is_a_hole_in_the_past_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::LostIsReserved, a_lost_range_is_no_hole_in_the_past_either);
+}
+
 /// States that no damage of bytes makes: items changed behind the back of the records.
 #[test]
 fn any_item_with_any_bytes() {

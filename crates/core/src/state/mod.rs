@@ -193,7 +193,7 @@ impl State {
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
             // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
-            visible &= !e.is_unwritten() || e.is_lost();
+            visible &= !e.is_unwritten() || e.is_lost() && !broken(Break::LostIsReserved);
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
             }

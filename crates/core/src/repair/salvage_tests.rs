@@ -1,0 +1,159 @@
+//! Volumes of which no root is left, or whose index has lost branches.
+
+use super::tests::{assert_exact, clock, device, new, numbers, read_only, repair, tree, volume};
+use super::{LossKind, MendKind, RepairPlan, RepairReport};
+use crate::{At, Error, Fs, MountOptions};
+use nenrin_device::MemDevice;
+use nenrin_format::node::NODE_MAGIC;
+use nenrin_format::node::NodeHeader;
+use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use std::sync::Arc;
+
+/// Destroys every root partial there is.
+fn destroy_roots(bytes: &mut [u8]) -> usize {
+    let mut destroyed = 0;
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+        if Header::peek(block).is_ok_and(|h| h.kind == PartialKind::Root) {
+            block.fill(0x5a);
+            destroyed += 1;
+        }
+    }
+    destroyed
+}
+
+/// Destroys every index node for which `which` holds, of any checkpoint; told by tree, level and generation.
+fn destroy_nodes(bytes: &mut [u8], mut which: impl FnMut(u32, u8, u64) -> bool) -> usize {
+    let mut destroyed = 0;
+    let blocks = bytes.len() / BLOCK_BYTES;
+    for block in 0..blocks - NODE_BYTES / BLOCK_BYTES {
+        let at = block * BLOCK_BYTES;
+        let node = &bytes[at..at + NODE_BYTES];
+        if nenrin_format::node::verify(node) && node[..4] == NODE_MAGIC.to_le_bytes() {
+            let (head, _) = NodeHeader::read_prefix(node).unwrap();
+            if which(head.tree.get(), head.level, head.generation.get()) {
+                bytes[at..at + NODE_BYTES].fill(0xa5);
+                destroyed += 1;
+            }
+        }
+    }
+    destroyed
+}
+
+fn mended(report: &RepairReport, kind: MendKind) -> u64 {
+    report.mends.iter().find(|(k, _)| *k == kind).map_or(0, |(_, n)| *n)
+}
+
+/// Names, owners, content: all of it is what it was.
+fn assert_live_state(bytes: &[u8], damaged: &[u8]) -> (Vec<u8>, RepairReport) {
+    let before = tree(&read_only(bytes), At::Live);
+    let (after, report) = repair(damaged);
+    assert_eq!(before, tree(&read_only(&after), At::Live));
+    (after, report)
+}
+
+/// The same, by a salvage: only the past is gone.
+fn assert_all_there(bytes: &[u8], damaged: &[u8]) {
+    let (after, report) = assert_live_state(bytes, damaged);
+    assert_eq!(mended(&report, MendKind::IndexFound), 1);
+    assert!(report.losses.iter().all(|l| l.kind == LossKind::CheckpointsLost), "{:?}", report.losses);
+    assert!(!report.losses.is_empty() && read_only(&after).checkpoints().is_empty());
+}
+
+#[test]
+fn without_any_root_partial_the_live_state_is_found() {
+    for clean in [true, false] {
+        let bytes = volume(400, clean);
+        let mut damaged = bytes.clone();
+        assert!(destroy_roots(&mut damaged) >= 8);
+        assert_all_there(&bytes, &damaged);
+    }
+}
+
+/// A volume that was used and unmounted several times more, so that its last checkpoints differ.
+fn with_checkpoints(files: u64) -> Vec<u8> {
+    let memory = Arc::new(MemDevice::from_bytes(volume(files, true)));
+    for round in 0..4 {
+        let fs = Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+        for n in 0..20 {
+            let f = fs.create(Ino::ROOT, format!("round {round} file {n}").as_bytes(), &new(0o100_644)).unwrap();
+            fs.write(f.ino, 0, &vec![round + 1; 3000 * n], 0).unwrap();
+        }
+        fs.unlink(Ino::ROOT, format!("round {round} file 3").as_bytes()).unwrap();
+        fs.close().unwrap();
+    }
+    memory.snapshot()
+}
+
+/// Branches of the newest live tree are lost, both copies: an older tree and the log behind it have it all.
+#[test]
+fn a_lost_branch_is_found_in_an_older_tree() {
+    let bytes = with_checkpoints(400);
+    let mut all = Vec::new();
+    destroy_nodes(&mut bytes.clone(), |tree, level, generation| {
+        all.extend((tree == 1 && level > 0).then_some(generation));
+        false
+    });
+    all.sort_unstable();
+    all.dedup();
+    assert!(all.len() >= 4, "{all:?}");
+    // One checkpoint after another loses its branches.
+    for lost in 1..3 {
+        let from = all[all.len() - lost];
+        let mut damaged = bytes.clone();
+        destroy_nodes(&mut damaged, |tree, level, generation| tree == 1 && level > 0 && generation >= from);
+        assert_live_state(&bytes, &damaged);
+        // The roots may be gone as well.
+        destroy_roots(&mut damaged);
+        assert_all_there(&bytes, &damaged);
+    }
+}
+
+/// Nothing of the index is left: names and content come from the log.
+#[test]
+fn without_index_the_log_tells() {
+    for clean in [true, false] {
+        let bytes = volume(400, clean);
+        let before = tree(&read_only(&bytes), At::Live);
+        let mut damaged = bytes.clone();
+        destroy_roots(&mut damaged);
+        assert!(destroy_nodes(&mut damaged, |_, _, _| true) > 20);
+        let (after, report) = repair(&damaged);
+        let found = tree(&read_only(&after), At::Live);
+        assert_exact(&before, &found, &report);
+        let same = before.iter().filter(|(path, file)| found.get(*path) == Some(file)).count();
+        // Where the log was written over, the names made there are gone; all of it is told.
+        let least = if clean { before.len() } else { before.len() / 2 };
+        assert!(same >= least, "{same} of {}", before.len());
+        assert!(clean || report.losses.iter().any(|l| l.kind == LossKind::LogGap));
+    }
+}
+
+/// The top of every tree is lost: what is found must not pass for the whole.
+#[test]
+fn part_of_a_tree_is_not_taken_for_the_whole() {
+    let bytes = with_checkpoints(900);
+    let before = tree(&read_only(&bytes), At::Live);
+    let mut damaged = bytes.clone();
+    destroy_roots(&mut damaged);
+    assert!(destroy_nodes(&mut damaged, |tree, level, _| tree == 1 && level > 0) > 2);
+    let (after, report) = repair(&damaged);
+    assert_exact(&before, &tree(&read_only(&after), At::Live), &report);
+}
+
+#[test]
+fn where_nothing_is_left_nothing_is_done() {
+    let bytes = volume(40, true);
+    let mut damaged = bytes;
+    destroy_roots(&mut damaged);
+    for block in damaged.chunks_exact_mut(BLOCK_BYTES) {
+        if Header::peek(block).is_ok() {
+            block.fill(0);
+        }
+    }
+    destroy_nodes(&mut damaged, |_, _, _| true);
+    let device = device(&damaged);
+    let refused = RepairPlan::new(std::slice::from_ref(&device), clock().as_ref(), &mut |_| {}).unwrap_err();
+    assert!(matches!(&refused, Error::Open(t) if t.contains("nothing was changed")), "{refused}");
+    assert!(!numbers(&device).is_empty());
+}
