@@ -108,7 +108,8 @@ impl Inner {
         let mut owners: Vec<Move> = now.into_iter().flatten().flat_map(|g| g.owners).collect();
         let same = |m: &Move| {
             let at = owners.iter().position(|o| (o.tree, o.key) == (m.tree, m.key) && o.extent == m.extent)?;
-            Some(drop(owners.swap_remove(at)))
+            owners.swap_remove(at);
+            Some(())
         };
         Ok(group.owners.iter().map(same).all(|found| found.is_some()) && owners.is_empty())
     }
