@@ -1,4 +1,4 @@
-//! The history of a name (decision 0011).
+//! The history of a name (decision 0012).
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 mod common;

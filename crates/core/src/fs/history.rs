@@ -1,5 +1,5 @@
 //! The history of a name: what it stood for, and stands for. See
-//! docs/decisions/0011.
+//! docs/decisions/0012.
 
 use super::namespace::attr_of;
 use super::{Fs, Inner};
