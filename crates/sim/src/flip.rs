@@ -17,9 +17,13 @@ use nenrin_core::{At, Barrier, MountOptions};
 use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, Fault, Faulty, Image};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::superblock::AREA_BLOCKS;
-use nenrin_format::{Addr, SegmentNo};
+use nenrin_format::{Addr, NODE_BYTES, SegmentNo, node};
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Blocks of a node.
+const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK_BYTES) as u64;
 
 /// What a flip came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +166,24 @@ fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, Str
         let Ok(header) = Header::peek(&bytes) else { continue };
         let at = block - AREA_BLOCKS;
         let here = Addr::new(SegmentNo(at / segment_blocks), (at % segment_blocks) as u32);
-        if header.addr == here && matches!(header.kind, PartialKind::Index | PartialKind::Root) {
-            blocks.extend(block..block + u64::from(header.total_blocks()));
+        if header.addr != here {
+            continue;
+        }
+        let end = block + u64::from(header.total_blocks());
+        match header.kind {
+            PartialKind::Root => blocks.extend(block..end),
+            // A segment that was emptied and is filled anew keeps the header of before until
+            // that of its data is written: only what is still a node counts.
+            PartialKind::Index => {
+                let nodes = (block + u64::from(header.summary_blocks)..end).step_by(NODE_BLOCKS as usize);
+                for node in nodes.filter(|n| n + NODE_BLOCKS <= device_blocks) {
+                    let bytes = run.disk.read(node * BLOCK_BYTES as u64, NODE_BYTES).map_err(|e| e.to_string())?;
+                    if node::verify(&bytes) {
+                        blocks.extend(node..node + NODE_BLOCKS);
+                    }
+                }
+            }
+            PartialKind::Chain | PartialKind::Data => {}
         }
     }
     Ok(blocks)
