@@ -129,6 +129,14 @@ fn removed_and_made_again() {
     p.fs.unlink(ROOT, b"f").unwrap();
     assert_eq!(told(&p.fs, "f"), ["f 10 made", "f - removed", "f 20 made", "f - removed, now"]);
     assert_eq!(p.fs.history(&[b"f"]).unwrap()[1].shown_by, Some((gone, gone)));
+    // What is not shown by any checkpoint any more is nothing between two absences.
+    let last = p.cut();
+    let between: Vec<Cno> = p.fs.checkpoints().iter().map(|c| c.cno).filter(|c| *c > gone && *c < last).collect();
+    p.fs.checkpoint_drop(&between).unwrap();
+    assert_eq!(told(&p.fs, "f"), ["f 10 made", "f - removed, now"]);
+    let all: Vec<Cno> = p.fs.checkpoints().iter().map(|c| c.cno).collect();
+    p.fs.checkpoint_drop(&all).unwrap();
+    assert!(matches!(p.fs.history(&[b"f"]), Err(Error::NotFound)));
 }
 
 #[test]

@@ -77,8 +77,9 @@ impl Fs {
         let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
         let mut inner = self.lock();
         inner.check_alive()?;
-        // The next commit proves as much as a mark.
-        let coming = inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now + MARK_WAIT_NANOS);
+        // The next commit proves as much as a mark; one that never comes proves nothing.
+        let coming = now.saturating_sub(inner.last_commit_at) < MARK_NANOS + MARK_WAIT_NANOS
+            && inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now + MARK_WAIT_NANOS);
         let idle = now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS && inner.window_bytes > 0;
         let mark = !idle
             && now.saturating_sub(inner.last_commit_at) >= MARK_NANOS

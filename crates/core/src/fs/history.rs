@@ -90,11 +90,24 @@ impl Fs {
             inner.states_of(ino, &own, &asked, &mut found)?;
         }
         inner.removals(&named, &asked, &mut found);
-        if found.is_empty() {
+        // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
+        if found.iter().all(|(_, state)| state.attr.is_none()) {
             return Err(Error::NotFound);
         }
         found.sort_by_key(|(from, _)| *from);
-        Ok(found.into_iter().map(|(_, state)| state).collect())
+        let mut states: Vec<NameState> = Vec::with_capacity(found.len());
+        for (_, state) in found {
+            match states.last_mut() {
+                // What came between was seen by nobody.
+                Some(last) if last.attr.is_none() && state.attr.is_none() => {
+                    let oldest = last.shown_by.or(state.shown_by).map(|(oldest, _)| oldest);
+                    last.shown_by = oldest.zip(state.shown_by.or(last.shown_by).map(|(_, newest)| newest));
+                    last.is_now |= state.is_now;
+                }
+                _ => states.push(state),
+            }
+        }
+        Ok(states)
     }
 }
 
