@@ -1,5 +1,5 @@
-//! What differs between two states of a directory. Directories are read one at a
-//! time, so that nobody has to wait for the walk.
+//! What differs between two states of a directory. Directories are read in
+//! pieces, so that nobody has to wait for the walk.
 
 use crate::control::DiffData;
 use crate::error::Fail;
@@ -9,6 +9,9 @@ use nenrin_format::Ino;
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// Entries read without letting others in.
+const ENTRIES_AT_ONCE: usize = 1024;
 
 /// Something that only one of the states has under a path.
 struct Lone {
@@ -154,18 +157,27 @@ fn attr(fs: &Fs, at: At, ino: Ino) -> Result<Option<Attr>, Fail> {
     }
 }
 
+/// In pieces, between which others get the volume.
 fn entries(fs: &Fs, at: At, dir: Option<Ino>) -> Result<BTreeMap<Vec<u8>, Ino>, Error> {
     let mut out = BTreeMap::new();
     let Some(dir) = dir else { return Ok(out) };
-    let listed = fs.readdir(at, dir, 0, &mut |e| {
-        if e.name != b"." && e.name != b".." {
-            out.insert(e.name, e.ino);
+    let mut cookie = 0;
+    loop {
+        let mut seen = 0;
+        let listed = fs.readdir(at, dir, cookie, &mut |e| {
+            cookie = e.cookie;
+            seen += 1;
+            if e.name != b"." && e.name != b".." {
+                out.insert(e.name, e.ino);
+            }
+            seen < ENTRIES_AT_ONCE
+        });
+        match listed {
+            Ok(()) if seen < ENTRIES_AT_ONCE => return Ok(out),
+            Ok(()) => {}
+            Err(Error::NotFound) => return Ok(out),
+            Err(e) => return Err(e),
         }
-        true
-    });
-    match listed {
-        Ok(()) | Err(Error::NotFound) => Ok(out),
-        Err(e) => Err(e),
     }
 }
 

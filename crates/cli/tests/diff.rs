@@ -82,6 +82,26 @@ fn what_came_went_changed_and_moved() {
     assert_eq!(json["from"]["name"], "before");
 }
 
+/// More entries than are read at once.
+#[test]
+fn a_large_directory() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    for n in 0..2500 {
+        fs::write(mnt.join(format!("f{n}")), "").unwrap();
+    }
+    nenrin(["snapshot", "create", &root, "s"]).ok();
+    assert_eq!(told(&[&root, "s"]), (0, vec![]));
+    fs::remove_file(mnt.join("f2499")).unwrap();
+    assert_eq!(told(&[&root, "s"]), (0, vec!["- f2499".into()]));
+    fs::remove_dir_all(&mnt).unwrap_err();
+    assert_eq!(told(&[&root, "s"]).1.len(), 2500);
+}
+
 #[test]
 fn what_cannot_be_compared() {
     nenrin(["diff"]).fails(2, &["a directory and a state"]);
