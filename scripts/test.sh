@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh
 find_cargo
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
+# Nothing is built twice here, so what helps the second time only costs.
+export CARGO_INCREMENTAL=0
 
 summary=()
 failed=()

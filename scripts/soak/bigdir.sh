@@ -3,5 +3,5 @@
 cd "$(dirname "$0")/../.." || exit 1
 . scripts/lib.sh
 find_cargo
-"$CARGO" test --release --locked --quiet -p nenrin-core --test counts -- --ignored --nocapture a_million || exit 1
+"$CARGO" test --release --locked --quiet -p nenrin-core --test it -- --ignored --nocapture a_million || exit 1
 exec scripts/work/bigdir.sh 1000000

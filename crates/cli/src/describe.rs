@@ -253,6 +253,9 @@ pub fn record(r: &Record<'_>) -> Value {
             json!({"record": "OpenSegment", "segment": segment.0, "kind": kind})
         }
         Record::Mark => json!({"record": "Mark"}),
+        Record::SharePast { ino, cno, from, blocks } => {
+            json!({"record": "SharePast", "ino": ino.0, "cno": cno.0, "from": from, "blocks": blocks})
+        }
         Record::Retention { value } => json!({"record": "Retention", "value": name(value)}),
     }
 }

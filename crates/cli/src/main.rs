@@ -21,6 +21,7 @@ mod past;
 mod personality;
 mod repair;
 mod report;
+mod restore;
 mod signature;
 mod size;
 mod states;

@@ -71,10 +71,13 @@ impl Progress {
     }
     /// Of the part `what`, `done` of `all` is done.
     pub fn at(&mut self, what: &str, done: u64, all: u64) {
+        self.show(|| format!("{what}: {:3} %", done.saturating_mul(100).checked_div(all).unwrap_or(100)));
+    }
+    /// So much is done, of nobody knows how much.
+    pub fn show(&mut self, text: impl FnOnce() -> String) {
         if self.shown && Instant::now() >= self.next {
             self.next = Instant::now() + Duration::from_millis(200);
-            let percent = done.saturating_mul(100).checked_div(all).unwrap_or(100);
-            let _ = write!(io::stderr().lock(), "\r{what}: {percent:3} %\u{1b}[K");
+            let _ = write!(io::stderr().lock(), "\r{}\u{1b}[K", text());
         }
     }
 }

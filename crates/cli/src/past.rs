@@ -4,7 +4,10 @@ use crate::clock;
 use crate::error::Fail;
 use crate::when::{self, When};
 use nenrin_core::{CheckpointInfo, Fs};
-use nenrin_format::Time;
+use nenrin_format::{Cno, Time};
+use nenrin_fuse::{Shelf, States};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The checkpoint of `fs` that `text` means: of a moment, the newest not later.
 ///
@@ -19,14 +22,47 @@ fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInf
     let found = match &wanted {
         When::Cno(n) => list.iter().find(|c| c.cno.0 == *n),
         When::Name(name) => list.iter().find(|c| c.name.as_deref() == Some(name.as_bytes())),
-        // Clocks go back at times: by number, which is the order in which states came to be.
-        When::Moment(nanos) => list.iter().rev().find(|c| c.wall <= Time(*nanos)),
+        When::Moment(nanos) => newest(list, *nanos),
     };
     found.cloned().ok_or_else(|| match wanted {
         When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", reach(list)),
         When::Name(name) => format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"),
         When::Moment(nanos) => format!("there is no state as old as {}; {}", when::show(nanos), reach(list)),
     })
+}
+
+/// What the names of states inside a live mount mean.
+pub struct Shelves(pub Arc<Fs>);
+
+impl States for Shelves {
+    fn find(&self, shelf: Shelf, name: &[u8]) -> Option<Cno> {
+        let text = std::str::from_utf8(name).ok()?;
+        let list = self.0.checkpoints();
+        match shelf {
+            Shelf::At => choose(&list, text, clock::now()).ok().map(|c| c.cno),
+            Shelf::Snapshots => newest(&list, when::parse_gmt(text)?).map(|c| c.cno),
+        }
+    }
+
+    fn names(&self, shelf: Shelf) -> Vec<Vec<u8>> {
+        let list = self.0.checkpoints();
+        match shelf {
+            Shelf::At => {
+                let named = list.iter().filter_map(|c| c.name.clone());
+                named.chain(list.iter().map(|c| c.cno.to_string().into_bytes())).collect()
+            }
+            Shelf::Snapshots => {
+                let names: BTreeSet<_> = list.iter().map(|c| when::show_gmt(c.wall.0).into_bytes()).collect();
+                names.into_iter().collect()
+            }
+        }
+    }
+}
+
+/// The newest state not later; by number, which is the order in which states
+/// came to be, since clocks go back at times.
+fn newest(list: &[CheckpointInfo], nanos: i64) -> Option<&CheckpointInfo> {
+    list.iter().rev().find(|c| c.wall <= Time(nanos))
 }
 
 fn reach(list: &[CheckpointInfo]) -> String {
@@ -41,7 +77,6 @@ fn reach(list: &[CheckpointInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nenrin_format::Cno;
 
     fn list() -> Vec<CheckpointInfo> {
         let one = |cno, secs: i64, name: Option<&str>| CheckpointInfo {

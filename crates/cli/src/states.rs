@@ -1,11 +1,11 @@
 //! The states of a name, as the data that is printed and sent.
 
-use crate::control::StateData;
+use crate::control::{GoneData, StateData};
 use crate::error::Fail;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
-use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, NameState};
+use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, NameState};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -14,19 +14,61 @@ use std::path::Path;
 /// # Errors
 /// It never stood for anything, as far as is known; damage.
 pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
-    let parts: Vec<&[u8]> = path.components().map(|c| c.as_os_str().as_bytes()).filter(|c| *c != b"/").collect();
     let checkpoints = fs.checkpoints();
-    match fs.history(&parts) {
+    match fs.history(&parts(path)) {
         Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints)).collect()),
-        Err(Error::NotFound) => {
-            let reach = checkpoints.first().map_or_else(
-                || "the volume has no checkpoints yet".to_owned(),
-                |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show(c.wall.0)),
-            );
-            Err(Fail::at(path.display(), format!("there is and was nothing of this name; {reach}")))
-        }
+        Err(Error::NotFound) => Err(never(path, &checkpoints)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
+}
+
+/// The names that the directory `path` has no more.
+///
+/// # Errors
+/// There never was such a directory, as far as is known; damage.
+pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
+    let checkpoints = fs.checkpoints();
+    let data = |g: &GoneName| {
+        let cut = checkpoints.iter().find(|c| c.cno == g.last).map_or(0, |c| c.wall.0);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        GoneData {
+            name: text(&g.name),
+            cno: g.last.0,
+            cut: when::show_rfc3339(cut),
+            nanos: cut,
+            kind: kind(g.attr.kind()).into(),
+            size: g.attr.size,
+            now: g.now.as_deref().map(text),
+        }
+    };
+    match fs.gone(&parts(path)) {
+        Ok(list) => Ok(list.iter().map(data).collect()),
+        Err(Error::NotFound) => Err(never(path, &checkpoints)),
+        Err(e) => Err(Fail::at(path.display(), e)),
+    }
+}
+
+/// For people.
+pub fn show_gone(list: &[GoneData]) -> String {
+    let row = |g: &GoneData| {
+        let slash = if g.kind == "directory" { "/" } else { "" };
+        let size = if slash.is_empty() { show_bytes(g.size) } else { "dir".into() };
+        let fate = g.now.as_deref().map_or("removed".into(), |now| format!("moved to {}", printable(now)));
+        vec![format!("{}{slash}", printable(&g.name)), size, g.cno.to_string(), when::show(g.nanos), fate]
+    };
+    table(&["name", "size", "last in checkpoint", "of", "what"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+fn parts(path: &Path) -> Vec<&[u8]> {
+    path.components().map(|c| c.as_os_str().as_bytes()).filter(|c| *c != b"/").collect()
+}
+
+fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
+    let reach = checkpoints.first().map_or_else(
+        || "the volume has no checkpoints yet".to_owned(),
+        |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show(c.wall.0)),
+    );
+    Fail::at(path.display(), format!("there is and was nothing of this name; {reach}"))
 }
 
 fn state(s: &NameState, checkpoints: &[CheckpointInfo]) -> StateData {

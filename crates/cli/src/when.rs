@@ -173,6 +173,34 @@ fn days_since_1970((year, month, day): Date) -> i64 {
     365 * year + leap_days + in_year - 719_468
 }
 
+/// `@GMT-2025.06.01-14:00:30` with points for colons, as Samba names a state: the last nanosecond of that second.
+pub fn parse_gmt(name: &str) -> Option<i64> {
+    let (day, clock) = name.strip_prefix("@GMT-")?.split_once('-')?;
+    let (day, (h, m, s)) = (date(&day.replace('.', "-"))?, time(&clock.replace('.', ":"))?);
+    let plain = day.0 >= 1970 && clock.len() == 8 && name.len() == 24;
+    let secs = days_since_1970(day) * 86_400 + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s);
+    plain.then(|| secs.checked_mul(SECOND)?.checked_add(SECOND - 1))?
+}
+
+/// The name that Samba gives a state of this moment.
+pub fn show_gmt(nanos: i64) -> String {
+    let secs = nanos.div_euclid(SECOND);
+    let ((y, mo, d), day) = (date_of(secs.div_euclid(86_400)), secs.rem_euclid(86_400));
+    format!("@GMT-{y:04}.{mo:02}.{d:02}-{:02}.{:02}.{:02}", day / 3600, day / 60 % 60, day % 60)
+}
+
+/// The date that many days after 1970-01-01: the other way round.
+fn date_of(days: i64) -> Date {
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    (year + era * 400, month as u32, day as u32)
+}
+
 /// Local time for tables: `2025-06-01 14:00:30`.
 pub fn show(nanos: i64) -> String {
     let l = sys::local_time(nanos.div_euclid(SECOND));
@@ -263,6 +291,25 @@ mod tests {
         }
         let day = parse("2025-06-01", NOW).unwrap();
         assert_eq!(day, parse("2025-06-01 00:00", NOW).unwrap());
+    }
+
+    #[test]
+    fn names_as_samba_has_them() {
+        assert_eq!(show_gmt(0), "@GMT-1970.01.01-00.00.00");
+        assert_eq!(show_gmt(951_782_400 * SECOND + 5), "@GMT-2000.02.29-00.00.00");
+        for secs in (0..5_000_000_000).step_by(86_400 * 17 + 12_345) {
+            assert_eq!(parse_gmt(&show_gmt(secs * SECOND)), Some(secs * SECOND + SECOND - 1));
+        }
+        for name in [
+            "",
+            "@GMT-",
+            "@GMT-2025.06.01",
+            "@GMT-2025.06.01-14.00",
+            "@GMT-2025.6.1-14.00.00",
+            "@GMT-2025-06.01-14.00.00x",
+        ] {
+            assert_eq!(parse_gmt(name), None, "{name}");
+        }
     }
 
     #[test]

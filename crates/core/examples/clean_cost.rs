@@ -2,7 +2,7 @@
 //! `cargo run --release -p nenrin-core --example clean_cost -- [MiB] [percent] [commit-blocks]`
 #![allow(clippy::unwrap_used)] // an example stops at the first error
 
-#[path = "../tests/common/churn.rs"]
+#[path = "../tests/it/common/churn.rs"]
 mod churn;
 
 use churn::{Churn, Pattern};

@@ -70,6 +70,10 @@ pub enum Break {
     VictimReused,
     /// A shared block counts as nobody's as soon as one of its owners lets go of it.
     OwnersForgotten,
+    /// What a copy from the past names is not marked as shared there.
+    PastNotShared,
+    /// Under order=strict a sync that waited for its turn takes names along, and no content received before them.
+    StrictForgets,
     /// Blocks that a copy is to share are not held until its commit names them.
     CopyNotHeld,
     /// Numbers on the device are believed.

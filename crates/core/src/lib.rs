@@ -25,8 +25,8 @@ pub use check::{CheckOptions, CheckReport, check};
 pub use content::ReadBytes;
 pub use error::{Error, Result};
 pub use fs::{
-    Change, Clean, CleanEstimate, CleanerStatus, Counters, Done, Fs, NameState, Rest, Scrub, ScrubFinding, ScrubReport,
-    SegmentInfo,
+    Change, Clean, CleanEstimate, CleanerStatus, Counters, Done, Fs, GoneName, NameState, Rest, Scrub, ScrubFinding,
+    ScrubReport, SegmentInfo,
 };
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
 pub use recovery::{RecoveryReport, Verdict};

@@ -95,6 +95,8 @@ pub enum Record<'a> {
     /// The extents that hold these file blocks may get further owners: they get
     /// the flag and a back reference.
     Share { ino: Ino, from: u64, blocks: u64 },
+    /// The same of what a kept checkpoint shows of an inode.
+    SharePast { ino: Ino, cno: Cno, from: u64, blocks: u64 },
     /// A segment is put to use for data.
     OpenSegment { segment: SegmentNo, kind: u8 },
     /// Nothing: carries a durable mark.
@@ -123,6 +125,7 @@ mod tag {
     pub const OPEN_SEGMENT: u8 = 17;
     pub const MARK: u8 = 18;
     pub const RETENTION: u8 = 19;
+    pub const SHARE_PAST: u8 = 20;
 
     pub const OP_HOLE: u8 = 1;
     pub const OP_EXTENT: u8 = 2;
@@ -152,6 +155,7 @@ pub const TABLE: &[(u8, &str, &str)] = &[
     (tag::OPEN_SEGMENT, "OpenSegment", "segment u64, kind u8"),
     (tag::MARK, "Mark", ""),
     (tag::RETENTION, "Retention", "value"),
+    (tag::SHARE_PAST, "SharePast", "ino u64, cno u64, from u64, blocks u64"),
 ];
 
 fn put_time(out: &mut Vec<u8>, t: Time) {
@@ -325,6 +329,12 @@ impl<'a> Record<'a> {
                 out.put_u64(old.0);
                 new.encode_into(out);
             }
+            Self::SharePast { ino, cno, from, blocks } => {
+                out.put_u8(tag::SHARE_PAST);
+                for v in [ino.0, cno.0, *from, *blocks] {
+                    out.put_u64(v);
+                }
+            }
             Self::Share { ino, from, blocks } => {
                 out.put_u8(tag::SHARE);
                 for v in [ino.0, *from, *blocks] {
@@ -423,6 +433,9 @@ impl<'a> Record<'a> {
             tag::OPEN_SEGMENT => Self::OpenSegment { segment: SegmentNo(r.u64()?), kind: r.u8()? },
             tag::MARK => Self::Mark,
             tag::RETENTION => Self::Retention { value: r.short()? },
+            tag::SHARE_PAST => {
+                Self::SharePast { ino: Ino(r.u64()?), cno: Cno(r.u64()?), from: r.u64()?, blocks: r.u64()? }
+            }
             other => return Err(Invalid::Kind(other)),
         })
     }

@@ -119,6 +119,7 @@ fn records() -> Vec<Record<'static>> {
         Record::OpenSegment { segment: SegmentNo(8), kind: 2 },
         Record::Mark,
         Record::Retention { value: b"all:1h" },
+        Record::SharePast { ino: Ino(16), cno: Cno(7), from: 1, blocks: 3 },
     ]
 }
 

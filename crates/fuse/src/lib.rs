@@ -22,6 +22,7 @@ mod mount;
 mod mountinfo;
 mod nodes;
 mod notify;
+mod past;
 mod perm;
 mod proto;
 mod requests;
@@ -32,6 +33,7 @@ mod transport;
 mod volume;
 
 pub use mount::{MountError, MountOptions, unmount};
+pub use past::{Shelf, ShowPast, States};
 pub use requests::Requests;
 pub use session::{Cache, Permissions, Session, SessionOptions, Stopper};
 pub use volume::Volume;

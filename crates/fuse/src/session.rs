@@ -12,6 +12,7 @@ use crate::dispatch::{Behaviour, Server};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
 use crate::mount::{self, Mount, MountError, MountOptions};
 use crate::notify::Notifier;
+use crate::past::ShowPast;
 use crate::proto::request::{self, Op};
 use crate::requests::Requests;
 use crate::transport::{Received, Receiver, Reply, Transport};
@@ -64,6 +65,8 @@ pub struct SessionOptions {
     pub valid: Duration,
     /// How often [`Volume::tick`] is called; zero when somebody else does.
     pub tick: Duration,
+    /// The past inside a live mount, as `.nenrin` and `.snapshots`.
+    pub past: ShowPast,
     /// How far the kernel reads ahead, in KiB. Only root can set it.
     pub read_ahead_kib: u32,
 }
@@ -78,6 +81,7 @@ impl Default for SessionOptions {
             acl: true,
             valid: Duration::from_secs(3600),
             tick: Duration::from_millis(100),
+            past: ShowPast::default(),
             read_ahead_kib: 4096,
         }
     }
@@ -160,7 +164,8 @@ impl Session {
             .map_err(|e| HandshakeError::Io(e).in_directory(mount.directory()))?;
         let read_only = mount_options.read_only;
         let access_times = !read_only && !mount_options.noatime;
-        let behaviour = Behaviour { at, read_only, access_times, own_check, valid: options.valid };
+        let past = options.past.0.clone().filter(|_| at == At::Live);
+        let behaviour = Behaviour { at, read_only, access_times, own_check, valid: options.valid, past };
         let ticks = at == At::Live && !options.tick.is_zero();
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());

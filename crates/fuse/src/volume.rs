@@ -5,7 +5,7 @@ use nenrin_core::{
     AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr,
     Usage, XattrMode,
 };
-use nenrin_format::Ino;
+use nenrin_format::{Cno, Ino};
 
 /// The calls of `nenrin_core::Fs` that requests of the kernel turn into. Their
 /// meaning, shapes and errors are the library's (docs/decisions/0001-core-api.md).
@@ -48,11 +48,25 @@ pub trait Volume: Send + Sync {
         self.write(ino, offset, &data, uid)
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
-    fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
+    #[expect(clippy::too_many_arguments, reason = "as copy_file_range(2)")]
+    fn copy_range(
+        &self,
+        at: At,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        bytes: u64,
+        uid: u32,
+    ) -> Result<u64>;
     fn flush(&self, ino: Ino) -> Result<()>;
 
     fn fsync(&self, ino: Ino, done: Done);
     fn sync_all(&self) -> Result<()>;
+
+    /// A checkpoint is looked into, and no more.
+    fn hold_checkpoint(&self, cno: Cno) -> Result<()>;
+    fn let_checkpoint_go(&self, cno: Cno);
 
     /// The content of an inode was read: its access time may have to move.
     fn accessed(&self, ino: Ino) -> Result<()>;
@@ -137,8 +151,17 @@ impl Volume for Fs {
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         Self::allocate(self, ino, mode, offset, bytes)
     }
-    fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64> {
-        Self::copy_range(self, from, from_offset, to, to_offset, bytes, uid)
+    fn copy_range(
+        &self,
+        at: At,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        bytes: u64,
+        uid: u32,
+    ) -> Result<u64> {
+        Self::copy_range_at(self, at, from, from_offset, to, to_offset, bytes, uid)
     }
     fn flush(&self, ino: Ino) -> Result<()> {
         Self::flush(self, ino)
@@ -148,6 +171,12 @@ impl Volume for Fs {
     }
     fn sync_all(&self) -> Result<()> {
         Self::sync_all(self)
+    }
+    fn hold_checkpoint(&self, cno: Cno) -> Result<()> {
+        Self::hold_checkpoint(self, cno)
+    }
+    fn let_checkpoint_go(&self, cno: Cno) {
+        Self::let_checkpoint_go(self, cno);
     }
     fn usage(&self) -> Usage {
         Self::usage(self)

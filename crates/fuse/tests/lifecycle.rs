@@ -233,7 +233,7 @@ macro_rules! pass_on {
 mod panics {
     use super::{Panics, Volume};
     use nenrin_core::*;
-    use nenrin_format::Ino;
+    use nenrin_format::{Cno, Ino};
 
     impl Volume for Panics {
         fn read(&self, _: At, _: Ino, _: u64, _: usize) -> Result<nenrin_core::ReadBytes> {
@@ -265,7 +265,9 @@ mod panics {
             release(ino: Ino);
             write(ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
             allocate(ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
-            copy_range(from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
+            copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
+            hold_checkpoint(cno: Cno) -> Result<()>;
+            let_checkpoint_go(cno: Cno);
             flush(ino: Ino) -> Result<()>;
             sync_all() -> Result<()>;
             usage() -> Usage;

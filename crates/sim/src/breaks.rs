@@ -21,6 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 enum Hunt {
     /// Power cuts in random workloads of a kind.
     Cuts(Profile),
+    /// Power cuts in a named scenario under order=strict, with other clients.
+    Strict(Scenario),
     /// Random workloads of a kind, without a cut.
     Calls(Profile),
     /// Power cuts in a named scenario.
@@ -63,7 +65,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 32] = [
+pub const TRIALS: [Trial; 34] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -82,6 +84,8 @@ pub const TRIALS: [Trial; 32] = [
     trial(Break::MoveBlind, "P3", Hunt::Cuts(Profile::Clean)),
     trial(Break::VictimReused, "P1", Hunt::Cuts(Profile::Clean)),
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
+    trial(Break::PastNotShared, "P3", Hunt::Cuts(Profile::Past)),
+    trial(Break::StrictForgets, "P2", Hunt::Strict(Scenario::Waiting)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
@@ -143,6 +147,11 @@ impl Trial {
             Hunt::Cuts(profile) => {
                 let steps = if matches!(profile, Profile::Fill | Profile::Clean) { 300 } else { base.steps };
                 let config = Config { profile: Some(profile), steps, ..base };
+                record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
+            }
+            Hunt::Strict(scenario) => {
+                let config =
+                    Config { scenario: Some(scenario), order: Order::Strict, clients: true, remounts: false, ..base };
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
             }
             Hunt::Calls(profile) => {

@@ -75,6 +75,15 @@ pub enum Op {
         to_offset: u64,
         bytes: u64,
     },
+    /// As `CopyRange`, of what the source was in a checkpoint.
+    CopyPast {
+        cno: u64,
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        bytes: u64,
+    },
     Open {
         ino: u64,
     },
@@ -168,6 +177,7 @@ impl Op {
             Self::Write { .. } => "write",
             Self::Allocate { .. } => "allocate",
             Self::CopyRange { .. } => "copy_range",
+            Self::CopyPast { .. } => "copy_past",
             Self::Open { .. } => "open",
             Self::Close { .. } => "close",
             Self::Release { .. } => "release",

@@ -32,6 +32,8 @@ pub enum Scenario {
     Reserve,
     /// Files that share blocks with each other and with the past are overwritten and cleaned, while copies wait to be committed.
     ReflinkClean,
+    /// Syncs wait for their turn while others write and create: under order=strict nothing overtakes what was received before.
+    Waiting,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
 }
@@ -41,7 +43,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -54,6 +56,7 @@ impl Scenario {
         Self::Writeback,
         Self::Reserve,
         Self::ReflinkClean,
+        Self::Waiting,
     ];
 
     /// Name on the command line.
@@ -72,6 +75,7 @@ impl Scenario {
             Self::Writeback => "writeback",
             Self::Reserve => "reserve",
             Self::ReflinkClean => "reflink-clean",
+            Self::Waiting => "waiting",
         }
     }
 
@@ -100,6 +104,7 @@ impl Scenario {
             Self::Writeback => s.writeback(),
             Self::Reserve => s.reserve(),
             Self::ReflinkClean => s.reflink_clean(),
+            Self::Waiting => s.waiting(),
         }
     }
 }
@@ -314,6 +319,23 @@ impl<S: Subject> Calls<'_, S> {
         }
         self.call(Op::Scrub)?;
         self.run.compare_all()
+    }
+
+    fn waiting(&mut self) -> Result<(), String> {
+        let files = [self.create("a")?, self.create("b")?, self.create("c")?];
+        for round in 0..20u64 {
+            for ino in files.into_iter().take(2) {
+                self.write(ino, round * 300, 2000)?;
+                self.call(Op::FsyncBeside { ino })?;
+            }
+            self.write(files[2], round * 500, 3000)?;
+            let name = format!("new {}", round % 4);
+            if round >= 4 {
+                self.unlink(&name)?;
+            }
+            self.create(&name)?;
+        }
+        self.call(Op::SyncAll)
     }
 
     /// The whole of a file, as cp(1) asks for it.

@@ -60,6 +60,10 @@ pub trait Subject: Sized {
     fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64>;
+    /// `copy_range` of a past state.
+    fn copy_past(&self, _cno: Cno, _from: (Ino, u64), _to: (Ino, u64), _bytes: u64, _uid: u32) -> Result<u64> {
+        Err(nenrin_core::Error::NotSupported)
+    }
     fn flush(&self, ino: Ino) -> Result<()>;
     fn fsync(&self, ino: Ino, done: Done);
     fn fsync_wait(&self, ino: Ino) -> Result<()>;
@@ -136,6 +140,9 @@ impl Subject for Arc<Fs> {
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
         Fs::copy_range(self, from.0, from.1, to.0, to.1, bytes, uid)
+    }
+    fn copy_past(&self, cno: Cno, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
+        Fs::copy_range_at(self, At::Past(cno), from.0, from.1, to.0, to.1, bytes, uid)
     }
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
         Fs::lookup(self, at, parent, name)

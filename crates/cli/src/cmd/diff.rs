@@ -33,7 +33,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (Some(dir), Some(from)) = (given.first(), text(1)) else {
         return Err(COMMAND.misuse("a directory and a state to compare with are needed"));
     };
-    let (mut owner, path) = super::history::inside(Path::new(dir))?;
+    let (mut owner, _, path) = super::history::inside(Path::new(dir))?;
     let result: DiffResult = owner.call(&Request::Diff { path, from, to: text(2) })?;
     if json {
         output::json(&result)?;

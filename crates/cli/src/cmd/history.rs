@@ -3,6 +3,7 @@
 use crate::command::{Command, arguments};
 use crate::control::{Client, Request, StateData, owner_of_directory};
 use crate::error::{Fail, Outcome};
+use crate::mounts::Mount;
 use crate::{output, states};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -15,8 +16,8 @@ pub const COMMAND: Command = Command {
     options: &[("--json", "as JSON")],
     notes: "The name is followed: over files that replace each other under it, over renames of what it stands for now and of\n\
             the directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept\n\
-            (nenrin retention). \"by\" is the user who last wrote the content. To see a state, mount its checkpoint:\n\
-            nenrin mount -o cp=N DEVICE DIR.",
+            (nenrin retention). \"by\" is the user who last wrote the content. A state is seen below\n\
+            .nenrin/at/CHECKPOINT/ in the root of the mount, and brought back by nenrin restore.",
     examples: &[
         ("history ~/work/report.txt", "each state of it, oldest first"),
         ("history --json ~/work/gone.txt", "of something that was removed, too"),
@@ -31,7 +32,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(flag.is("--json"))
     })?;
     let path = given.first().map(Path::new).ok_or_else(|| COMMAND.misuse("a path is needed"))?;
-    let (mut owner, inside) = inside(path)?;
+    let (mut owner, _, inside) = inside(path)?;
     let list: Vec<StateData> = owner.call(&Request::History { path: inside.clone() })?;
     if json {
         output::json(&list)?;
@@ -41,16 +42,17 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     Ok(0)
 }
 
-/// The owner of the volume that `path` lies or lay on, and the path from its root.
+/// The owner of the volume that `path` lies or lay on, its mount, and the path from its root.
 ///
 /// # Errors
 /// It is on no volume, or on one whose owner does not answer.
-pub fn inside(path: &Path) -> Result<(Client, PathBuf), Fail> {
+pub fn inside(path: &Path) -> Result<(Client, Mount, PathBuf), Fail> {
     let (there, gone) = existing(path)?;
     let (owner, mount, real) = owner_of_directory(&there)?;
     let below = real.strip_prefix(&mount.point).map_err(|_| Fail::at(path.display(), "cannot be resolved"))?;
     let inside = mount.root.join(below).join(&gone);
-    Ok((owner, inside.components().filter(|c| matches!(c, Component::Normal(_))).collect()))
+    let inside = inside.components().filter(|c| matches!(c, Component::Normal(_))).collect();
+    Ok((owner, mount, inside))
 }
 
 /// The directory that is there and on the way to `path`, and the rest. The last part

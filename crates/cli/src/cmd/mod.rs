@@ -10,6 +10,7 @@ pub mod history;
 pub mod info;
 pub mod mkfs;
 pub mod mount;
+pub mod restore;
 pub mod retention;
 pub mod scrub;
 pub mod segments;
@@ -29,6 +30,7 @@ pub const ALL: &[&Command] = &[
     &snapshot::COMMAND,
     &history::COMMAND,
     &diff::COMMAND,
+    &restore::COMMAND,
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,

@@ -12,6 +12,8 @@ pub enum Request {
     Hello,
     /// Everything about the volume.
     Info,
+    /// Make everything received durable.
+    Sync,
     /// All checkpoints.
     Checkpoints,
     /// All snapshots, with what letting each go would free.
@@ -47,6 +49,17 @@ pub enum Request {
         /// Its path from the root of the volume.
         #[serde(with = "path_bytes")]
         path: PathBuf,
+    },
+    /// The names that a directory has no more.
+    Gone {
+        /// Its path from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
+    /// The checkpoint that a WHEN means.
+    Find {
+        /// As the user said it.
+        when: String,
     },
     /// What differs between two states.
     Diff {
@@ -214,6 +227,25 @@ pub struct StateData {
     pub editor_uid: Option<u32>,
     /// Inode.
     pub ino: Option<u64>,
+}
+
+/// A name that a directory has no more.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GoneData {
+    /// The name.
+    pub name: String,
+    /// The newest checkpoint that shows it.
+    pub cno: u64,
+    /// When that was cut, RFC 3339.
+    pub cut: String,
+    /// The same in nanoseconds since 1970.
+    pub nanos: i64,
+    /// file, directory, symlink, ...
+    pub kind: String,
+    /// Bytes.
+    pub size: u64,
+    /// Where it is now, from the root of the volume, when it was only moved.
+    pub now: Option<String>,
 }
 
 /// Which checkpoints were let go.

@@ -20,7 +20,7 @@ use crate::{control, mounts, output, past, report, sys};
 pub use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};
-use nenrin_fuse::{MountOptions, Permissions, SessionOptions};
+use nenrin_fuse::{MountOptions, Permissions, SessionOptions, ShowPast};
 use serde::{Deserialize, Serialize};
 use service::{Event, Service};
 use std::fs::File;
@@ -222,7 +222,9 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
     how.suid = o.suid;
     how.exec = !o.noexec;
     how.noatime = o.noatime;
-    service.add(at, &how, &session_options(o))
+    let mut options = session_options(o);
+    options.past = ShowPast(Some(Arc::new(past::Shelves(fs))));
+    service.add(at, &how, &options)
 }
 
 /// The library is ticked by [`tick`], also while only the past is mounted.

@@ -237,6 +237,10 @@ impl Service {
         match request {
             Request::Hello => value(&self.hello()),
             Request::Info => value(&self.info()?),
+            Request::Sync => {
+                self.fs()?.sync_all().map_err(plain)?;
+                value(&())
+            }
             Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
             Request::Snapshots => value(&report::snapshots(&*self.fs()?).map_err(plain)?),
             Request::CheckpointCreate { name } => {
@@ -250,6 +254,14 @@ impl Service {
             Request::History { path } => {
                 let fs = self.fs()?;
                 value(&crate::states::of(&fs, &path)?)
+            }
+            Request::Gone { path } => {
+                let fs = self.fs()?;
+                value(&crate::states::gone(&fs, &path)?)
+            }
+            Request::Find { when } => {
+                let fs = self.fs()?;
+                value(&report::checkpoint(&past::find(&fs, &when)?))
             }
             Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref()),
             Request::SetRetention { rule } => {

@@ -352,6 +352,11 @@ impl Inner {
     /// Lays out the open batch as one logical segment and applies what was not
     /// applied yet. An error here leaves memory ahead of the log: it is final.
     pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
+        if fs.options.order == Order::Strict && !broken(Break::StrictForgets) {
+            // Names that were received since the sync was asked for are in the batch; the content
+            // that was received before them has to be, too.
+            self.join_all(false);
+        }
         let mut batch = std::mem::take(&mut self.batch);
         let waiters = std::mem::take(&mut batch.waiters);
         let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch, cut));

@@ -36,6 +36,7 @@ const RANGES_MAX: usize = 32 << 10;
 /// From where to where a copy goes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
+    at: At,
     from: Ino,
     from_offset: u64,
     to: Ino,
@@ -84,7 +85,25 @@ impl Fs {
         bytes: u64,
         uid: u32,
     ) -> Result<u64> {
-        let all = self.lock_to_change()?.copy_span(Span { from, from_offset, to, to_offset, bytes })?;
+        self.copy_range_at(At::Live, from, from_offset, to, to_offset, bytes, uid)
+    }
+
+    /// [`Fs::copy_range`] of what the source was in a state of the past, too.
+    ///
+    /// # Errors
+    /// As there.
+    #[expect(clippy::too_many_arguments, reason = "as copy_file_range(2)")]
+    pub fn copy_range_at(
+        &self,
+        at: At,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        bytes: u64,
+        uid: u32,
+    ) -> Result<u64> {
+        let all = self.lock_to_change()?.copy_span(Span { at, from, from_offset, to, to_offset, bytes })?;
         let (mut done, mut copied) = (0, 0);
         while done < all.bytes.min(SHARED_BYTES_MAX) && copied < COPIED_BYTES_MAX {
             let rest = all.advanced(done);
@@ -108,14 +127,14 @@ impl Fs {
     /// Copies a piece by reading and writing.
     fn copy_step(&self, span: Span, uid: u32) -> Result<u64> {
         let bytes = span.bytes.min(CHUNK_BYTES - span.to_offset % BLOCK);
-        let data = self.read(At::Live, span.from, span.from_offset, bytes as usize)?;
+        let data = self.read(span.at, span.from, span.from_offset, bytes as usize)?;
         self.write(span.to, span.to_offset, &data, uid).map(|n| n as u64)
     }
 
     /// Shares the whole blocks of a piece and copies its edges, in one change.
     fn share_step(&self, span: Span, uid: u32) -> Result<u64> {
         let inner = self.lock_to_change()?;
-        let data = inner.next_data(At::Live, span.from, span.from_offset / BLOCK)?;
+        let data = inner.next_data(span.at, span.from, span.from_offset / BLOCK)?;
         drop(inner);
         let hole = data.map_or(u64::MAX, |block| block.saturating_mul(BLOCK)).saturating_sub(span.from_offset);
         if hole.min(span.bytes) > STEP_BYTES {
@@ -124,13 +143,15 @@ impl Fs {
         }
         let bytes = span.bytes.min(STEP_BYTES - span.from_offset % BLOCK);
         let span = Span { bytes, ..span };
-        self.await_writes_of(span.from)?;
+        if span.at == At::Live {
+            self.await_writes_of(span.from)?;
+        }
         let mut room = 4;
         loop {
             let plan = self.lock_to_change()?.copy_plan(span)?;
             let mut edges = Vec::with_capacity(2);
             for (offset, bytes) in plan.edges {
-                edges.push((plan.span.target(offset), self.read(At::Live, span.from, offset, bytes as usize)?));
+                edges.push((plan.span.target(offset), self.read(span.at, span.from, offset, bytes as usize)?));
             }
             let mut partial: Vec<u64> =
                 edges.iter().filter(|(_, data)| !data.is_empty()).map(|(at, _)| at / BLOCK).collect();
@@ -142,14 +163,20 @@ impl Fs {
                 continue;
             }
             let pieces = inner.whole_pieces(&plan)?;
-            let in_memory = |p: &Piece| if matches!(p.source, Source::Memory(_)) { p.blocks } else { 0 };
-            let needed = 4 + pieces.iter().map(in_memory).sum::<u64>() + pieces.len() as u64 / 2;
+            // Blocks that history has alone stop being room that can be made.
+            let past = span.at != At::Live;
+            let needs = |p: &Piece| match p.source {
+                Source::Memory(_) => p.blocks,
+                Source::Disk(_) if past => p.blocks,
+                _ => 0,
+            };
+            let needed = 4 + pieces.iter().map(needs).sum::<u64>() + pieces.len() as u64 / 2;
             if needed > room {
                 inner.unpin_pieces(&pieces);
                 room = needed;
                 continue;
             }
-            if let Err(e) = inner.prepare_source(self, span.from, plan.whole.0, &pieces) {
+            if let Err(e) = inner.prepare_source(self, span, plan.whole.0, &pieces) {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
@@ -181,18 +208,18 @@ impl Fs {
 impl Inner {
     /// The span, as far as the source reaches.
     fn copy_span(&self, span: Span) -> Result<Span> {
-        let size_of = |ino| {
-            let inode = self.current_inode(At::Live, ino)?;
+        let size_of = |at, ino| {
+            let inode = self.current_inode(at, ino)?;
             match FileKind::from_mode(inode.mode) {
                 FileKind::Regular => Ok(inode.size),
                 FileKind::Directory => Err(Error::IsDirectory),
                 _ => Err(Error::BadArgument("not a regular file")),
             }
         };
-        size_of(span.to)?;
-        let size = size_of(span.from)?;
+        size_of(At::Live, span.to)?;
+        let size = size_of(span.at, span.from)?;
         let apart = span.from_offset.abs_diff(span.to_offset);
-        if span.from == span.to && apart < span.bytes {
+        if span.at == At::Live && span.from == span.to && apart < span.bytes {
             return Err(Error::BadArgument("the ranges overlap"));
         }
         let bytes = span.bytes.min(size.saturating_sub(span.from_offset));
@@ -207,7 +234,7 @@ impl Inner {
         let (from, end) = (span.from_offset, span.from_offset + span.bytes);
         // The last block is whole when the file ends in it on both sides: what is behind is zero.
         let ends = end % BLOCK != 0
-            && end == self.current_inode(At::Live, span.from)?.size
+            && end == self.current_inode(span.at, span.from)?.size
             && span.target(end) >= self.current_inode(At::Live, span.to)?.size;
         let first = from.div_ceil(BLOCK);
         let last = if ends { end.div_ceil(BLOCK) } else { end / BLOCK };
@@ -224,7 +251,7 @@ impl Inner {
     /// What the whole blocks of a plan are. Segments of those on disk are pinned.
     fn whole_pieces(&mut self, plan: &Plan) -> Result<Vec<Piece>> {
         let (first, last) = plan.whole;
-        if first < last { self.pieces(At::Live, plan.span.from, first, last) } else { Ok(Vec::new()) }
+        if first < last { self.pieces(plan.span.at, plan.span.from, first, last) } else { Ok(Vec::new()) }
     }
 
     fn unpin_pieces(&mut self, pieces: &[Piece]) {
@@ -237,24 +264,28 @@ impl Inner {
 
     /// Marks what these pieces, from file block `first` on, lie in as shared:
     /// what is committed by a record, what is not with its own commit.
-    fn prepare_source(&mut self, fs: &Fs, ino: Ino, first: u64, pieces: &[Piece]) -> Result<()> {
+    fn prepare_source(&mut self, fs: &Fs, span: Span, first: u64, pieces: &[Piece]) -> Result<()> {
+        let ino = span.from;
         let mut committed: Option<(u64, u64)> = None;
         let mut block = first;
         for p in pieces {
             let (from, to) = (block, block + p.blocks);
             block = to;
             let Source::Disk(e) = &p.source else { continue };
-            let content = self.files.get_mut(&ino).and_then(|f| f.content.as_mut());
+            let content = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()).filter(|_| span.at == At::Live);
             match content.filter(|c| c.overlay.overlapping(from, to).next().is_some()) {
                 Some(content) => content.overlay.share(from, to),
                 None if !e.is_shared() => committed = Some((committed.map_or(from, |c| c.0), to)),
                 None => {}
             }
         }
-        match committed {
-            Some((from, to)) => self.log(&Record::Share { ino, from, blocks: to - from }, fs.clock.monotonic_nanos()),
-            None => Ok(()),
-        }
+        let Some((from, to)) = committed else { return Ok(()) };
+        let blocks = to - from;
+        let record = match span.at {
+            At::Live => Record::Share { ino, from, blocks },
+            At::Past(cno) => Record::SharePast { ino, cno, from, blocks },
+        };
+        self.log(&record, fs.clock.monotonic_nanos())
     }
 
     /// Makes pieces and edges content of the destination.

@@ -4,11 +4,11 @@
 use super::namespace::attr_of;
 use super::{Fs, Inner};
 use crate::state::{SLOT_MASK, Span, State, bad_item};
-use crate::{Attr, Error, Result};
+use crate::{At, Attr, Error, Result};
 use nenrin_format::items::{Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Directories on the way to the root before a loop is assumed.
 const DEPTH_MAX: usize = 4096;
@@ -111,6 +111,65 @@ impl Fs {
     }
 }
 
+/// A name that a directory had, and has no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoneName {
+    /// The name.
+    pub name: Vec<u8>,
+    /// The newest kept checkpoint that shows it.
+    pub last: Cno,
+    /// What it stood for then.
+    pub attr: Attr,
+    /// Where that is now, from the root of the volume, if it still has a name.
+    pub now: Option<Vec<u8>>,
+}
+
+impl Fs {
+    /// The names that the directory `path` (its parts, from the root of the volume) had in a kept
+    /// checkpoint and has no more, by name. The directory itself may be gone.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there never was such a directory, as far as is known.
+    pub fn gone(&self, path: &[&[u8]]) -> Result<Vec<GoneName>> {
+        let inner = self.lock();
+        let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        for name in path {
+            named = inner.state.named(&named, name)?;
+        }
+        if named.is_empty() {
+            return Err(Error::NotFound);
+        }
+        let now = named.iter().find(|n| n.span.to.is_none()).map(|n| n.ino);
+        let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
+        for dir in &named {
+            let from = Key::new(dir.ino, Kind::Dirent, 0, 0);
+            for v in inner.state.ended(&from, &Key { off: u64::MAX, ..from })? {
+                let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+                let shown = v.span.cut(&dir.span).and_then(|span| inner.state.shown_by(&span));
+                let Some((_, last)) = shown else { continue };
+                let known = newest.entry(entry.name.to_vec()).or_insert((last, entry.ino));
+                if known.0 < last {
+                    *known = (last, entry.ino);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        for (name, (last, ino)) in newest {
+            if let Some(dir) = now {
+                if inner.state.dirent(dir, &name)?.is_some() {
+                    continue;
+                }
+            }
+            let attr = inner.attr(At::Past(last), ino)?;
+            let links = inner.state.links(ino)?;
+            let has_name = links.iter().any(|l| l.span.to.is_none());
+            let now = has_name.then(|| inner.state.path_in(&links, Cno(u64::MAX))).transpose()?;
+            out.push(GoneName { name, last, attr, now });
+        }
+        Ok(out)
+    }
+}
+
 impl Inner {
     /// The states of one inode while it bore the name, and before.
     fn states_of(&self, ino: Ino, own: &[Span], asked: &[u8], found: &mut Vec<(Cno, NameState)>) -> Result<()> {
@@ -144,7 +203,7 @@ impl Inner {
                 let path = if is_asked { asked.to_vec() } else { self.state.path_in(&links, span.from)? };
                 let mut attr = attr_of(ino, &inode);
                 if is_now {
-                    attr = self.attr(crate::At::Live, ino)?;
+                    attr = self.attr(At::Live, ino)?;
                 }
                 let (change, editor_uid) = (change.unwrap_or(Change::Attributes), inode.editor_uid);
                 last = Some((span.from, NameState { shown_by, is_now, path, attr: Some(attr), editor_uid, change }));

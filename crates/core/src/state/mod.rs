@@ -124,6 +124,7 @@ impl State {
                 Ok(())
             }
             Record::Share { ino, from, blocks } => self.share(*ino, *from, *blocks),
+            Record::SharePast { ino, cno, from, blocks } => self.share_past(*ino, *cno, *from, *blocks),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::index::Value;
 use crate::{At, Error, Result};
 use nenrin_format::items::{self, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
 use nenrin_format::{Cno, Ino};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -134,6 +135,35 @@ impl View<'_> {
             Some(v) => Inode::decode(&v).map(Some).map_err(|why| bad_item(&key, why)),
             None => Ok(None),
         }
+    }
+
+    /// The items of a past state that hold extents which overlap file blocks
+    /// `from` to `last`, with the trees they are in.
+    pub(super) fn extent_items(&self, ino: Ino, from: u64, last: u64) -> Result<Vec<(TreeId, Key, Extent)>> {
+        let inode = self.inode(ino)?.ok_or_else(|| Error::Corrupt(format!("inode {ino} is not in that state")))?;
+        let cno = self.cno.unwrap_or(Cno(u64::MAX));
+        let first = Key::new(ino, Kind::Extent, inode.fork, super::content::window_start(from));
+        let last = Key::new(ino, Kind::Extent, inode.fork, last);
+        let (mut out, mut bad) = (Vec::new(), None);
+        let mut take = |tree: TreeId, k: &Key, v: &Value| match super::content::extent(k, v) {
+            Ok(e) => {
+                let there = e.birth <= cno && (k.death == 0 || cno.0 < k.death);
+                if there && k.off.saturating_add(u64::from(e.blocks)) > from {
+                    out.push((tree, *k, e));
+                }
+                ControlFlow::Continue(())
+            }
+            Err(e) => {
+                bad = Some(e);
+                ControlFlow::Break(())
+            }
+        };
+        let s = self.state;
+        s.live.scan(&s.cache, &first, &last, &mut |k, v| take(s.live.id(), k, v))?;
+        for t in s.history.iter().filter(|t| t.deaths.1 > cno) {
+            t.tree.scan(&s.cache, &first, &last.died(u64::MAX), &mut |k, v| take(t.tree.id(), k, v))?;
+        }
+        bad.map_or(Ok(out), Err)
     }
 
     /// The extents that overlap file blocks `[from, to)`, in order.

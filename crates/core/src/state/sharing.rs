@@ -10,10 +10,10 @@
 use super::content::extent;
 use super::{SLOT_MASK, State, bad_item};
 use crate::breaks::{Break, broken};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use nenrin_format::items::{Backref, EXTENT_SHARED, Extent};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino};
+use nenrin_format::{Addr, Cno, EXTENT_BLOCKS_MAX, Ino};
 use std::ops::ControlFlow;
 
 /// Who needs a block; the greatest counts.
@@ -188,6 +188,29 @@ impl State {
             }
             let shared = Extent { flags: e.flags | EXTENT_SHARED, ..e };
             self.live.insert(&self.cache, key, shared.encode().into())?;
+            self.add_backref(&key, &shared)?;
+        }
+        Ok(())
+    }
+
+    /// What a kept checkpoint shows of these file blocks may be shared from now on.
+    pub(super) fn share_past(&mut self, ino: Ino, cno: Cno, from: u64, blocks: u64) -> Result<()> {
+        let Some(last) = from.checked_add(blocks).and_then(|end| end.checked_sub(1)).filter(|_| blocks > 0) else {
+            return Ok(());
+        };
+        if broken(Break::PastNotShared) {
+            return Ok(());
+        }
+        for (tree, key, e) in self.view(At::Past(cno))?.extent_items(ino, from, last)? {
+            if e.stored_blocks() == 0 || e.is_shared() {
+                continue;
+            }
+            let shared = Extent { flags: e.flags | EXTENT_SHARED, ..e };
+            let value = shared.encode().into();
+            match self.history.iter_mut().find(|t| t.tree.id() == tree) {
+                Some(t) => t.tree.insert(&self.cache, key, value)?,
+                None => self.live.insert(&self.cache, key, value)?,
+            };
             self.add_backref(&key, &shared)?;
         }
         Ok(())

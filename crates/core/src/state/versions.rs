@@ -58,6 +58,12 @@ impl State {
     /// A node that cannot be read; an item that makes no sense.
     pub fn versions(&self, from: &Key, to: &Key) -> Result<Vec<Version>> {
         let mut out = Vec::new();
+        self.each_version(&mut out, from, to, true)?;
+        out.sort_by_key(|v| (v.key, v.span.from));
+        Ok(out)
+    }
+
+    fn each_version(&self, out: &mut Vec<Version>, from: &Key, to: &Key, live: bool) -> Result<()> {
         let mut bad: Option<Error> = None;
         let mut take = |k: &Key, v: &Value| match items::birth(v) {
             Ok(birth) => {
@@ -70,14 +76,22 @@ impl State {
                 ControlFlow::Break(())
             }
         };
-        self.live.scan(&self.cache, from, to, &mut take)?;
+        if live {
+            self.live.scan(&self.cache, from, to, &mut take)?;
+        }
         for t in &self.history {
             t.tree.scan(&self.cache, from, &to.died(u64::MAX), &mut take)?;
         }
-        if let Some(e) = bad {
-            return Err(e);
-        }
-        out.sort_by_key(|v| (v.key, v.span.from));
+        bad.map_or(Ok(()), Err)
+    }
+
+    /// As [`State::versions`], of those that have ended only.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ended(&self, from: &Key, to: &Key) -> Result<Vec<Version>> {
+        let mut out = Vec::new();
+        self.each_version(&mut out, from, to, false)?;
         Ok(out)
     }
 

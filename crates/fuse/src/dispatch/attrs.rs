@@ -24,11 +24,11 @@ fn is_privileged(mode: u32) -> bool {
 
 impl Server {
     pub(super) fn getattr(&self, ino: u64) -> Result<AttrOut> {
-        Ok(reply::attr_out(&self.attr_of(ino)?, self.behaviour.valid))
+        Ok(reply::attr_out(&self.attr_of(ino)?, self.valid(ino)))
     }
 
     pub(super) fn statx(&self, ino: u64) -> Result<StatxOut> {
-        Ok(reply::statx(&self.attr_of(ino)?, self.behaviour.valid))
+        Ok(reply::statx(&self.attr_of(ino)?, self.valid(ino)))
     }
 
     pub(super) fn access(&self, head: &InHeader, mask: u32) -> Result<()> {

@@ -3,12 +3,12 @@
 
 use super::{Result, Server};
 use crate::init::TRANSFER_BYTES_MAX;
+use crate::past::Node;
 use crate::perm;
 use crate::proto::abi::{EntryOut, InHeader};
 use crate::proto::reply::Listing;
 use crate::transport::Reply;
 use nenrin_core::DirEntry;
-use nenrin_format::Ino;
 
 /// "." and "..", of which the kernel has its own idea.
 fn is_dots(name: &[u8]) -> bool {
@@ -19,9 +19,7 @@ impl Server {
     pub(super) fn readdir(&self, head: &InHeader, cookie: u64, bytes: u32) -> Result<Vec<u8>> {
         self.check(head, head.nodeid, perm::READ)?;
         let mut listing = Listing::new((bytes as usize).min(TRANSFER_BYTES_MAX));
-        self.volume.readdir(self.behaviour.at, Ino(head.nodeid), cookie, &mut |e: DirEntry| {
-            listing.push(e.ino.0, e.cookie, e.kind, &e.name)
-        })?;
+        self.entries(head.nodeid, cookie, &mut |e: DirEntry| listing.push(e.ino.0, e.cookie, e.kind, &e.name))?;
         self.listed(head.nodeid, cookie);
         Ok(listing.into_bytes())
     }
@@ -52,7 +50,7 @@ impl Server {
         // The library is not called from within its own call.
         let mut entries = Vec::new();
         let mut left = bytes;
-        self.volume.readdir(self.behaviour.at, Ino(head.nodeid), cookie, &mut |e: DirEntry| {
+        self.entries(head.nodeid, cookie, &mut |e: DirEntry| {
             match left.checked_sub(Listing::bytes_for(&e.name, true)) {
                 Some(rest) => left = rest,
                 None => return false,
@@ -67,7 +65,7 @@ impl Server {
             // Without an inode the kernel takes the entry for a name only, which
             // is also right for one that went away meanwhile.
             let mut entry = EntryOut::default();
-            if may_look_up && !is_dots(&e.name) {
+            if may_look_up && !is_dots(&e.name) && !matches!(Node::of(head.nodeid), Node::Made(_)) {
                 if let Ok(attr) = self.attr_of(e.ino.0) {
                     entry = self.entry(&attr);
                 }

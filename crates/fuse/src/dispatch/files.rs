@@ -7,6 +7,7 @@
 use super::{Result, Server};
 use crate::errno::Errno;
 use crate::init::TRANSFER_BYTES_MAX;
+use crate::past;
 use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
@@ -28,7 +29,7 @@ const HANDLE_WRITES: u64 = 1;
 const HANDLE_SYNCS: u64 = 2;
 
 /// What an open(2) asks for. O_ACCMODE 3 is for device control only.
-fn wanted(flags: i32) -> u32 {
+pub(super) fn wanted(flags: i32) -> u32 {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => perm::READ,
         libc::O_WRONLY => perm::WRITE,
@@ -92,7 +93,8 @@ impl Server {
     /// `flags` are those of the open file that the kernel reads for.
     pub(super) fn read(&self, ino: u64, offset: u64, bytes: u32, flags: u32) -> Result<ReadBytes> {
         let bytes = (bytes as usize).min(TRANSFER_BYTES_MAX);
-        let content = self.volume.read(self.behaviour.at, Ino(ino), offset, bytes)?;
+        let place = self.place(ino)?;
+        let content = self.volume.read(place.at, place.ino, offset, bytes)?;
         if flags & libc::O_NOATIME as u32 == 0 {
             self.accessed(ino);
         }
@@ -130,7 +132,7 @@ impl Server {
     }
 
     pub(super) fn fsync(&self, ino: u64, reply: Reply) {
-        if self.changeable().is_err() {
+        if self.changeable().is_err() || past::is_past(ino) {
             return reply.ok();
         }
         self.volume.fsync(Ino(ino), Box::new(move |result| reply.done(result)));
@@ -169,8 +171,8 @@ impl Server {
         let server = self.clone();
         let waits = self.agreed.writeback() && self.open_files.writer(ino).is_some();
         self.with_pages(waits.then_some(ino), move || {
-            let found = server.volume.seek(server.behaviour.at, Ino(ino), offset, what);
-            reply.result(found.map(|offset| LseekOut { offset }).map_err(Errno::from));
+            let found = server.place(ino).and_then(|p| Ok(server.volume.seek(p.at, p.ino, offset, what)?));
+            reply.result(found.map(|offset| LseekOut { offset }));
         });
     }
 
@@ -202,8 +204,8 @@ impl Server {
         if head.uid != 0 {
             self.shed_privileges(args.nodeid_out)?;
         }
-        let (from, to) = (Ino(head.nodeid), Ino(args.nodeid_out));
-        Ok(self.volume.copy_range(from, args.offset_in, to, args.offset_out, bytes, head.uid)?)
+        let (from, to) = (self.place(head.nodeid)?, Ino(args.nodeid_out));
+        Ok(self.volume.copy_range(from.at, from.ino, args.offset_in, to, args.offset_out, bytes, head.uid)?)
     }
 }
 

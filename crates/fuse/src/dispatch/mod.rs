@@ -17,14 +17,16 @@ mod create;
 mod dirs;
 mod files;
 mod names;
+mod past;
 mod xattrs;
 
-use crate::acl::{self, Acl};
+use crate::acl::Acl;
 use crate::errno::Errno;
 use crate::helper::Helper;
 use crate::init::Agreed;
 use crate::nodes::{Nodes, OpenFiles};
 use crate::notify::Notifier;
+use crate::past::{Node, States, Views};
 use crate::perm::{self, Caller};
 use crate::proto::abi::{EntryOut, InHeader};
 use crate::proto::flags::ROOT_NODE;
@@ -58,6 +60,8 @@ pub(crate) struct Behaviour {
     pub own_check: bool,
     /// How long the kernel may believe what it was told.
     pub valid: Duration,
+    /// Knows the states that are shown inside a live mount, if they are.
+    pub past: Option<Arc<dyn States>>,
 }
 
 /// The serving side of a session, shared by its threads.
@@ -69,6 +73,7 @@ pub(crate) struct Server {
     helper: Helper,
     requests: Requests,
     nodes: Nodes,
+    views: Views,
     open_files: OpenFiles,
     plain_directories: PlainDirectories,
     /// Raised whenever some file may have got set-id bits.
@@ -93,6 +98,7 @@ impl Server {
             helper: Helper::new(),
             requests: Requests::new(),
             nodes: Nodes::new(),
+            views: Views::default(),
             open_files: OpenFiles::new(),
             plain_directories: PlainDirectories::new(),
             privilege_epoch: AtomicU64::new(0),
@@ -125,8 +131,14 @@ impl Server {
 
     fn dispatch(self: &Arc<Self>, Request { head, op }: Request<'_>, reply: Reply) {
         let node = head.nodeid;
+        if let Some(why) = self.refused(&head, &op) {
+            return reply.error(why);
+        }
         match op {
-            Op::Lookup { name } => self.answer_lookup(reply, self.lookup(&head, name)),
+            Op::Lookup { name } => match self.shelf(node) {
+                Some(shelf) if name != b"." => self.answer_state(reply, shelf, name),
+                _ => self.answer_lookup(reply, self.lookup(&head, name)),
+            },
             Op::Forget { nlookup } => {
                 self.forget(node, nlookup);
                 reply.none();
@@ -194,19 +206,24 @@ impl Server {
     pub fn let_go(&self) {
         self.helper.finish();
         self.nodes.drain().into_iter().for_each(|ino| self.volume.release(Ino(ino)));
+        self.views.drain(&*self.volume);
     }
 
     /// Counts a reply that tells the kernel of an inode. A past state keeps its
     /// inodes by itself.
-    fn remember(&self, ino: u64) {
-        if self.behaviour.at == At::Live {
-            self.nodes.remember(ino);
+    fn remember(&self, id: u64) {
+        match Node::of(id) {
+            Node::Own(_) if self.behaviour.at == At::Live => self.nodes.remember(id),
+            Node::Past(view, _) => self.views.remember(view),
+            _ => {}
         }
     }
 
-    fn forget(&self, ino: u64, lookups: u64) {
-        if self.nodes.forget(ino, lookups) {
-            self.volume.release(Ino(ino));
+    fn forget(&self, id: u64, lookups: u64) {
+        match Node::of(id) {
+            Node::Own(ino) if self.nodes.forget(id, lookups) => self.volume.release(ino),
+            Node::Past(view, _) => self.views.forget(&*self.volume, view, lookups),
+            _ => {}
         }
     }
 
@@ -242,18 +259,23 @@ impl Server {
     }
 
     fn entry(&self, attr: &Attr) -> EntryOut {
-        reply::entry(attr, self.behaviour.valid)
+        reply::entry(attr, self.valid(attr.ino.0))
     }
 
-    fn attr_of(&self, ino: u64) -> Result<Attr> {
-        Ok(self.volume.getattr(self.behaviour.at, Ino(ino))?)
+    /// Attributes of a node, with its id as inode number.
+    fn attr_of(&self, id: u64) -> Result<Attr> {
+        if let Node::Made(made) = Node::of(id) {
+            return Ok(reply::directory_of_ours(Ino(made.id())));
+        }
+        let place = self.place(id)?;
+        self.seen(place, self.volume.getattr(place.at, place.ino)?)
     }
 
     /// What was read has been answered for; a volume that failed can still be
     /// read, and its access times stay as they are.
-    fn accessed(&self, ino: u64) {
-        if self.behaviour.access_times {
-            drop(self.volume.accessed(Ino(ino)));
+    fn accessed(&self, id: u64) {
+        if let (true, Node::Own(ino)) = (self.behaviour.access_times, Node::of(id)) {
+            drop(self.volume.accessed(ino));
         }
     }
 
@@ -285,7 +307,7 @@ impl Server {
     }
 
     fn check_attr(&self, caller: &Caller, attr: &Attr, want: u32) -> Result<()> {
-        let acl = if caller.owns(attr) { None } else { self.acl_of(self.behaviour.at, attr.ino.0, acl::ACCESS)? };
+        let acl = if caller.owns(attr) { None } else { self.shown_acl(attr.ino.0)? };
         perm::may(caller, attr, acl.as_ref(), want)
     }
 }

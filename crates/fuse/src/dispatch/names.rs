@@ -19,12 +19,17 @@ impl Server {
         }
         let name = checked_name(name)?;
         self.check(head, head.nodeid, perm::EXECUTE)?;
-        Ok(self.volume.lookup(self.behaviour.at, Ino(head.nodeid), name)?)
+        if let Some(made) = self.made(head.nodeid, name) {
+            return made.and_then(|made| self.attr_of(made.id()));
+        }
+        let place = self.place(head.nodeid)?;
+        self.seen(place, self.volume.lookup(place.at, place.ino, name)?)
     }
 
-    pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
-        let target = self.volume.readlink(self.behaviour.at, Ino(ino))?;
-        self.accessed(ino);
+    pub(super) fn readlink(&self, id: u64) -> Result<Vec<u8>> {
+        let place = self.place(id)?;
+        let target = self.volume.readlink(place.at, place.ino)?;
+        self.accessed(id);
         Ok(target)
     }
 

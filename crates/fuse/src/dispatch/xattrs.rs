@@ -130,9 +130,7 @@ impl Server {
     }
 
     pub(super) fn getxattr(&self, head: &InHeader, name: &[u8], bytes: u32, reply: Reply) {
-        let value = self
-            .check_xattr(head, name, false)
-            .and_then(|()| Ok(self.volume.getxattr(self.behaviour.at, Ino(head.nodeid), name)?));
+        let value = self.check_xattr(head, name, false).and_then(|()| self.shown_xattr(head.nodeid, name));
         answer_sized(reply, value, bytes);
     }
 
@@ -143,7 +141,7 @@ impl Server {
     /// The names one after the other, each with a zero byte behind it.
     fn xattr_names(&self, head: &InHeader) -> Result<Vec<u8>> {
         let mut list = Vec::new();
-        for name in self.volume.listxattr(self.behaviour.at, Ino(head.nodeid))? {
+        for name in self.shown_xattrs(head.nodeid)? {
             // What is trusted only shows itself to root; an ACL only where it counts.
             let hidden = name.starts_with(b"trusted.") && head.uid != 0 || Self::is_acl(&name) && !self.agreed.acl();
             if !hidden {

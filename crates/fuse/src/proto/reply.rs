@@ -2,7 +2,7 @@
 
 use super::abi;
 use nenrin_core::{Attr, FileKind, Usage};
-use nenrin_format::BLOCK_BYTES;
+use nenrin_format::{BLOCK_BYTES, Ino, Time};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -31,6 +31,25 @@ pub fn attr(a: &Attr) -> abi::Attr {
         rdev: a.rdev,
         blksize: PREFERRED_IO_BYTES,
         flags: 0,
+    }
+}
+
+/// A directory that no volume stores, which everybody may look into.
+pub fn directory_of_ours(ino: Ino) -> Attr {
+    let time = Time(0);
+    Attr {
+        ino,
+        mode: FileKind::Directory.mode() | 0o555,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks_512: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
     }
 }
 

@@ -433,7 +433,16 @@ impl Volume for Toy {
         inode.touch();
         Ok(())
     }
-    fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, _uid: u32) -> Result<u64> {
+    fn copy_range(
+        &self,
+        _at: At,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        bytes: u64,
+        _uid: u32,
+    ) -> Result<u64> {
         let data = self.read(At::Live, from, from_offset, bytes as usize)?.into_vec();
         self.state().get_mut(to)?.put(to_offset, &data);
         Ok(data.len() as u64)
@@ -454,6 +463,10 @@ impl Volume for Toy {
         let inodes = self.state().inodes.len() as u64;
         Usage { total_blocks: 1 << 20, available_blocks: 1 << 19, inodes, ..Default::default() }
     }
+    fn hold_checkpoint(&self, _: Cno) -> Result<()> {
+        Err(Error::Stale)
+    }
+    fn let_checkpoint_go(&self, _: Cno) {}
     fn accessed(&self, _: Ino) -> Result<()> {
         Ok(())
     }

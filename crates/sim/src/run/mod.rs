@@ -321,6 +321,9 @@ impl<S: Subject> Run<S> {
             Op::CopyRange { from, from_offset, to, to_offset, bytes } => {
                 self.copy((*from, *from_offset), (*to, *to_offset), *bytes, start, now)
             }
+            Op::CopyPast { cno, from, from_offset, to, to_offset, bytes } => {
+                self.copy_past(*cno, (*from, *from_offset), (*to, *to_offset), *bytes, start, now)
+            }
             Op::Open { ino } => {
                 self.fs()?.retain(Ino(*ino));
                 self.model()?.tree.retain(*ino);

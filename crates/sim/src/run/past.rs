@@ -7,7 +7,7 @@ use crate::subject::Subject;
 use crate::tree::Tree;
 use crate::walk::walk;
 use nenrin_core::{At, Error};
-use nenrin_format::{Cno, Ino};
+use nenrin_format::{Cno, Ino, Time};
 
 impl<S: Subject> Run<S> {
     pub(super) fn checkpoint_create(&mut self, name: Option<&[u8]>, start: usize) -> Check {
@@ -111,6 +111,39 @@ impl<S: Subject> Run<S> {
             }
         }
         Ok(())
+    }
+
+    /// A file gets back what a checkpoint shows of a file.
+    pub(super) fn copy_past(
+        &mut self,
+        cno: u64,
+        from: (u64, u64),
+        to: (u64, u64),
+        bytes: u64,
+        start: usize,
+        now: Time,
+    ) -> Check {
+        let at = At::Past(Cno(cno));
+        // What it shows is judged where checkpoints are read; here the copy must be the same.
+        let source = match self.fs()?.read(at, Ino(from.0), from.1, bytes as usize) {
+            Ok(data) => data,
+            // It was let go for want of room, or shows no such file.
+            Err(Error::Stale | Error::NotFound | Error::IsDirectory | Error::BadArgument(_)) => return Ok(Step::Done),
+            Err(e) => return self.answer(Err::<(), _>(e), Ok(())),
+        };
+        let got = self.fs()?.copy_past(Cno(cno), (Ino(from.0), from.1), (Ino(to.0), to.1), bytes, 1000);
+        match &got {
+            Ok(n) if *n as usize <= source.len() && (*n > 0 || source.is_empty()) => {
+                let data = source.get(..*n as usize).unwrap_or_default().to_vec();
+                if data.is_empty() {
+                    return Ok(Step::Done);
+                }
+                self.content(got, to.0, start, |t| t.write(to.0, to.1, &data, now))
+            }
+            Ok(n) => Err(format!("{n} bytes copied of {}", source.len())),
+            Err(Error::NotSupported | Error::Stale) => Ok(Step::Denied),
+            Err(_) => self.answer(got, Ok(())),
+        }
     }
 
     pub(super) fn read_past(&mut self, cno: u64) -> Check {

@@ -53,7 +53,8 @@ impl Promises {
         let (Op::Write { ino, .. }
         | Op::Allocate { ino, .. }
         | Op::SetAttr { ino, .. }
-        | Op::CopyRange { to: ino, .. }) = op
+        | Op::CopyRange { to: ino, .. }
+        | Op::CopyPast { to: ino, .. }) = op
         else {
             return Ok(());
         };
@@ -84,7 +85,7 @@ impl Promises {
                     file.free(size / BLOCK..u64::MAX);
                 }
             }
-            Op::CopyRange { to_offset, bytes, .. } => {
+            Op::CopyRange { to_offset, bytes, .. } | Op::CopyPast { to_offset, bytes, .. } => {
                 let all = touched(*to_offset, (*bytes).min(1 << 31));
                 file.free(to_offset / BLOCK..u64::MAX);
                 file.touched.extend(all.start..all.end.min(all.start + (1 << 14)));

@@ -180,6 +180,8 @@ pub struct Workload {
     rng: Prng,
     /// What an administrator does, drawn apart.
     chores: Option<Prng>,
+    /// Who gets back what was, drawn apart.
+    restores: Option<Prng>,
     /// The kind of program.
     pub profile: Profile,
     allow: Allow,
@@ -202,9 +204,11 @@ impl Workload {
             _ => 8,
         };
         let mut chores = Prng::stream(seed, 11);
+        let mut restores = Prng::stream(seed, 14);
         Self {
             rng,
             chores: chores.chance(50).then_some(chores),
+            restores: restores.chance(40).then_some(restores),
             profile,
             allow,
             open: Vec::new(),
@@ -227,7 +231,7 @@ impl Workload {
 
     /// The next step.
     pub fn next(&mut self, model: &Model) -> Op {
-        if let Some(op) = self.chore(model) {
+        if let Some(op) = self.chore(model).or_else(|| self.restore(model)) {
             return op;
         }
         while let Some(l) = self.later.pop_front() {
@@ -266,6 +270,28 @@ impl Workload {
                 rng.pick(&all).map(|cno| Op::CheckpointDrop { cno: *cno })
             }
         }
+    }
+
+    /// A file, or a part of it, as it was in a checkpoint, into the same or another file.
+    fn restore(&mut self, model: &Model) -> Option<Op> {
+        let rng = self.restores.as_mut().filter(|_| self.profile != Profile::AppendFsync)?;
+        if rng.below(20) > 0 {
+            return None;
+        }
+        let there: Vec<_> = model.checkpoints.iter().filter(|(_, c)| c.gone.is_none() && !c.files.is_empty()).collect();
+        let (cno, log) = rng.pick(&there)?;
+        let (from, _) = rng.pick(&log.files)?;
+        let regular = |ino: &u64| model.tree.inodes.get(ino).is_some_and(|i| i.attr.kind() == FileKind::Regular);
+        let files: Vec<u64> = model.tree.inodes.keys().copied().filter(regular).collect();
+        let to = if regular(from) && rng.chance(50) { *from } else { *rng.pick(&files)? };
+        let (mut from_offset, mut to_offset, mut bytes) = (0, 0, 1 << 20);
+        if rng.chance(50) {
+            (from_offset, to_offset, bytes) = (rng.below(10) * 4096, rng.below(10) * 4096, 1 + rng.below(60_000));
+        }
+        if rng.chance(20) {
+            from_offset += rng.below(4096);
+        }
+        Some(Op::CopyPast { cno: **cno, from: *from, from_offset, to, to_offset, bytes })
     }
 
     fn resolve(&mut self, later: Later, model: &Model) -> Option<Op> {

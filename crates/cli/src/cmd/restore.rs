@@ -1,0 +1,142 @@
+//! `nenrin restore`.
+
+use super::history::inside;
+use crate::command::{Command, arguments, text_value};
+use crate::control::{CheckpointData, GoneData, Request};
+use crate::error::{Fail, Outcome};
+use crate::output::{self, Progress};
+use crate::restore::{self, Calls, Copied};
+use crate::size::show_bytes;
+use crate::{states, when};
+use serde_json::json;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "restore",
+    usage: &["restore [--json] PATH --at WHEN [--to DEST] [--force]", "restore [--json] --list-deleted DIR"],
+    about: "Brings back a file or a directory as it was",
+    options: &[
+        ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
+        ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
+        ("--force", "replace what is there; it stays in the history"),
+        ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
+        ("--json", "as JSON"),
+    ],
+    notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
+            what there was. The copy gets owner, times, extended attributes, access lists, hard links and holes; of permissions those\n\
+            that both then and now allow, as everywhere in the past. It shares its blocks with the past, so that it takes no\n\
+            room on the volume, and takes the name in one step.",
+    examples: &[
+        ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
+        ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
+        ("restore --list-deleted ~/work", "what is missing here"),
+        ("restore ~/work/old-project --at 1234", "a directory that was removed"),
+    ],
+    run,
+};
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let (mut json, mut force, mut list) = (false, false, false);
+    let (mut at, mut to) = (None, None);
+    let given = arguments(&COMMAND, parser, 1, |flag, parser| {
+        match flag.shown().as_str() {
+            "--json" => json = true,
+            "--force" => force = true,
+            "--list-deleted" => list = true,
+            "--at" => at = Some(text_value(parser)?),
+            "--to" => to = Some(PathBuf::from(parser.value()?)),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let path = given.first().map(Path::new);
+    match (list, path, at) {
+        (true, Some(_), Some(_)) => Err(COMMAND.misuse("--list-deleted takes no --at")),
+        (true, Some(_), None) if to.is_some() || force => {
+            Err(COMMAND.misuse("--list-deleted restores nothing, so --to and --force mean nothing"))
+        }
+        (true, Some(dir), None) => list_deleted(dir, json),
+        (true, None, _) => Err(COMMAND.misuse("a directory is needed")),
+        (false, Some(path), Some(at)) => bring_back(path, &at, to.as_deref(), force, json),
+        (false, Some(_), None) => Err(COMMAND.misuse("--at says which state")),
+        (false, None, _) => Err(COMMAND.misuse("a path is needed")),
+    }
+}
+
+fn list_deleted(dir: &Path, json: bool) -> Outcome {
+    let (mut owner, _, path) = inside(dir)?;
+    let list: Vec<GoneData> = owner.call(&Request::Gone { path })?;
+    if json {
+        output::json(&list)?;
+    } else {
+        output::print(&states::show_gone(&list));
+    }
+    Ok(0)
+}
+
+fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
+    let (mut owner, mount, inside) = inside(path)?;
+    let state: CheckpointData = owner.call(&Request::Find { when: at.to_owned() })?;
+    if mount.root != Path::new("/") {
+        let text = "only a directory of the volume is mounted here; ask where its root is mounted";
+        return Err(Fail::at(mount.point.display(), text));
+    }
+    if inside.as_os_str().is_empty() && to.is_none() {
+        return Err(Fail::at(
+            path.display(),
+            "is all of the volume; --to DEST restores it beside, or name what is missing",
+        ));
+    }
+    let from = mount.point.join(".nenrin/at").join(state.cno.to_string()).join(&inside);
+    let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
+    match fs::symlink_metadata(&from) {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENOTDIR) => {
+            let text = format!("was not there in {named}; nenrin history shows when it was");
+            return Err(Fail::at(path.display(), text));
+        }
+        Err(e) => return Err(Fail::at(path.display(), format!("cannot be read as of {named}: {e}"))),
+    }
+    let dest = to.unwrap_or(path);
+    if !force && fs::symlink_metadata(dest).is_ok() {
+        return Err(restore::exists(dest));
+    }
+    let parent = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        let text = "is not there; restore that directory, or say where else by --to DEST";
+        return Err(Fail::at(parent.display(), text));
+    }
+    let mut progress = Progress::new();
+    let mut calls = Calls {
+        progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
+        sync: &mut || owner.call::<serde_json::Value>(&Request::Sync).map(drop),
+    };
+    let copied = restore::copy(&from, dest, force, &mut calls)
+        .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
+    drop(progress);
+    if copied.owners_lost > 0 {
+        output::notice(format!("{} got you as owner; only root can give them back to others", copied.owners_lost));
+    }
+    if json {
+        output::json(&json!({
+            "path": dest.to_string_lossy(),
+            "from": state,
+            "files": copied.files,
+            "directories": copied.directories,
+            "bytes": copied.bytes,
+            "owners_lost": copied.owners_lost,
+        }))?;
+        return Ok(0);
+    }
+    let what = match (copied.files, copied.directories) {
+        (_, 0) => show_bytes(copied.bytes),
+        (1, n) => format!("1 file and {n} directories, {}", show_bytes(copied.bytes)),
+        (files, 1) => format!("{files} files, {}", show_bytes(copied.bytes)),
+        (files, n) => format!("{files} files and {n} directories, {}", show_bytes(copied.bytes)),
+    };
+    output::line(format!("{} restored from {named}: {what}", dest.display()));
+    Ok(0)
+}

@@ -1,0 +1,280 @@
+//! Copies a file or a tree, with everything that belongs to it, into a place of
+//! its own, and then gives it its name in one step.
+//!
+//! An ordinary client of the mount: content is asked for by copy_file_range(2),
+//! which shares blocks where both ends lie on one volume.
+//!
+//! Invariants
+//! 1. Until the last step what has the name stays what it was; a failure before leaves
+//!    nothing behind.
+//! 2. Until then nobody but the user who copies can enter the copy, or put something else in its place: it is
+//!    made in a directory of its own that is held open, and reached through that.
+
+use crate::error::{At, Fail};
+use rustix::fs::{
+    self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
+};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Files, of every kind but directories.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Bytes of content, without holes.
+    pub bytes: u64,
+    /// Inodes whose owner or group only root could have set.
+    pub owners_lost: u64,
+}
+
+/// What a copy tells, and asks for.
+pub struct Calls<'a> {
+    /// So much was copied.
+    pub progress: &'a mut dyn FnMut(&Copied),
+    /// Everything written so far has to be durable: syncfs(2) does not reach a file system in user space.
+    pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
+}
+
+/// Copies `from` to `to`, which `replace` allows to be there already.
+///
+/// # Errors
+/// What cannot be read, made or named, and why.
+pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Result<Copied, Fail> {
+    let place = Place::new(to)?;
+    let mut work = Work { copied: Copied::default(), links: HashMap::new(), progress: calls.progress };
+    let result = work.copy(from, &place.copy());
+    let copied = work.copied;
+    let result = result.and_then(|()| place.take_name(replace, calls.sync));
+    let tidied = place.tidy();
+    result.map_err(|e| Fail {
+        message: e.message.replace(&place.copy().display().to_string(), &to.display().to_string()),
+        ..e
+    })?;
+    tidied.map(|()| copied)
+}
+
+/// A private directory beside the destination, in which the copy is made.
+struct Place<'a> {
+    to: &'a Path,
+    name: &'a OsStr,
+    parent: File,
+    hidden: OsString,
+    private: File,
+}
+
+impl<'a> Place<'a> {
+    fn new(to: &'a Path) -> Result<Self, Fail> {
+        let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
+        let above = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = File::open(above).at(above.display())?;
+        let hidden = OsString::from(format!(".restoring-{}", std::process::id()));
+        match sys::mkdirat(&parent, &hidden, Mode::RWXU) {
+            Err(Errno::EXIST) => {
+                let text = "is left from a restore that was broken off; remove it";
+                return Err(Fail::at(above.join(hidden).display(), text));
+            }
+            made => made.at(above.display())?,
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let private = File::from(sys::openat(&parent, &hidden, flags, Mode::empty()).at(above.display())?);
+        let meta = private.metadata().at(above.display())?;
+        if meta.uid() != crate::sys::euid() || meta.mode() & 0o077 != 0 {
+            return Err(Fail::at(above.display(), "somebody else moves things about here; try again"));
+        }
+        Ok(Self { to, name, parent, hidden, private })
+    }
+
+    /// Where the copy is, whatever becomes of the names above it.
+    fn copy(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/copy", self.private.as_raw_fd()))
+    }
+
+    /// Durable first, so that no crash shows an empty file under the name.
+    fn take_name(&self, replace: bool, sync: &mut dyn FnMut() -> Result<(), Fail>) -> Result<(), Fail> {
+        let place = self.to.display();
+        sys::syncfs(&self.parent).at(&place)?;
+        sync()?;
+        let rename = |flags| sys::renameat_with(&self.private, "copy", &self.parent, self.name, flags);
+        match rename(RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) if replace => rename(RenameFlags::EXCHANGE).at(&place)?,
+            Err(Errno::EXIST) => return Err(exists(self.to)),
+            // A file system without such renames; it is not one of ours.
+            Err(Errno::INVAL | Errno::NOSYS) if replace || fs::symlink_metadata(self.to).is_err() => {
+                rename(RenameFlags::empty()).at(&place)?;
+            }
+            other => other.at(&place)?,
+        }
+        self.parent.sync_all().at(&place)?;
+        sync()
+    }
+
+    /// What is in the private directory by now goes: what was replaced, or what was copied in vain.
+    fn tidy(&self) -> Result<(), Fail> {
+        let rest = self.copy();
+        let removed = match fs::symlink_metadata(&rest) {
+            Ok(meta) if meta.is_dir() => fs::remove_dir_all(&rest),
+            Ok(_) => fs::remove_file(&rest),
+            Err(_) => Ok(()),
+        };
+        removed.at(self.to.with_file_name(&self.hidden).display())?;
+        sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(self.to.with_file_name(&self.hidden).display())
+    }
+}
+
+/// The failure when something is in the way.
+pub fn exists(to: &Path) -> Fail {
+    Fail::at(to.display(), "is there already; --force replaces it, --to DEST restores beside it")
+}
+
+struct Work<'a> {
+    copied: Copied,
+    /// Where inodes with several names were copied to.
+    links: HashMap<u64, PathBuf>,
+    progress: &'a mut dyn FnMut(&Copied),
+}
+
+impl Work<'_> {
+    fn copy(&mut self, from: &Path, to: &Path) -> Result<(), Fail> {
+        let meta = fs::symlink_metadata(from).at(from.display())?;
+        if meta.is_dir() {
+            self.directory(from, to, &meta)?;
+        } else {
+            if meta.nlink() > 1 {
+                if let Some(first) = self.links.get(&meta.ino()) {
+                    return fs::hard_link(first, to).at(to.display());
+                }
+                self.links.insert(meta.ino(), to.to_owned());
+            }
+            self.file(from, to, &meta)?;
+            self.copied.files += 1;
+        }
+        (self.progress)(&self.copied);
+        Ok(())
+    }
+
+    fn directory(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+        DirBuilder::new().mode(0o700).create(to).at(to.display())?;
+        for entry in fs::read_dir(from).at(from.display())? {
+            let name = entry.at(from.display())?.file_name();
+            self.copy(&from.join(&name), &to.join(&name))?;
+        }
+        self.copied.directories += 1;
+        self.attributes(from, to, meta)
+    }
+
+    fn file(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+        let kind = meta.file_type();
+        if kind.is_file() {
+            let source = File::open(from).at(from.display())?;
+            let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
+            self.content(&source, &target, meta.len()).at(to.display())?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(from).at(from.display())?, to).at(to.display())?;
+        } else {
+            let special = [
+                (kind.is_fifo(), FileType::Fifo),
+                (kind.is_socket(), FileType::Socket),
+                (kind.is_char_device(), FileType::CharacterDevice),
+                (kind.is_block_device(), FileType::BlockDevice),
+            ];
+            let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
+            sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()).at(to.display())?;
+        }
+        self.attributes(from, to, meta)
+    }
+
+    /// Content where there is some, holes where there are holes.
+    fn content(&mut self, source: &File, target: &File, size: u64) -> io::Result<()> {
+        let mut at = 0;
+        while at < size {
+            let begin = match sys::seek(source, SeekFrom::Data(at)) {
+                Ok(begin) => begin,
+                Err(Errno::NXIO) => break,
+                Err(e) => return Err(e.into()),
+            };
+            let end = sys::seek(source, SeekFrom::Hole(begin))?.min(size);
+            self.range(source, target, begin, end)?;
+            at = end;
+        }
+        target.set_len(size)
+    }
+
+    fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> io::Result<()> {
+        let (mut from, mut to) = (begin, begin);
+        while from < end {
+            let bytes = usize::try_from(end - from).unwrap_or(usize::MAX).min(1 << 30);
+            match sys::copy_file_range(source, Some(&mut from), target, Some(&mut to), bytes) {
+                // Shorter by now; a state of the past never is.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.copied.bytes += n as u64,
+                // The destination lies elsewhere.
+                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    let (mut source, mut target) = (source, target);
+                    sys::seek(source, SeekFrom::Start(from))?;
+                    sys::seek(target, SeekFrom::Start(to))?;
+                    self.copied.bytes += io::copy(&mut Read::by_ref(&mut source).take(end - from), &mut target)?;
+                    return target.flush();
+                }
+                Err(e) => return Err(e.into()),
+            }
+            (self.progress)(&self.copied);
+        }
+        Ok(())
+    }
+
+    /// Everything but content. Times last, since all else changes them; before
+    /// them the mode, since a change of the owner takes set-id bits away.
+    fn attributes(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+        let is_link = meta.file_type().is_symlink();
+        match lchown(to, Some(meta.uid()), Some(meta.gid())) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
+            Err(e) => return Err(Fail::at(to.display(), e)),
+        }
+        copy_xattrs(from, to)?;
+        if !is_link {
+            fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o7777)).at(to.display())?;
+        }
+        let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos };
+        let times = Timestamps {
+            last_access: time(meta.atime(), meta.atime_nsec()),
+            last_modification: time(meta.mtime(), meta.mtime_nsec()),
+        };
+        sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display())
+    }
+}
+
+/// Those that the user may set; access lists are among them.
+fn copy_xattrs(from: &Path, to: &Path) -> Result<(), Fail> {
+    let mut names = vec![0; 65_536];
+    let bytes = match sys::llistxattr(from, names.as_mut_slice()) {
+        Ok(bytes) => bytes,
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        Err(e) => return Err(Fail::at(from.display(), e)),
+    };
+    let mut value = vec![0; 65_536];
+    for name in names[..bytes].split_inclusive(|b| *b == 0) {
+        let name = CStr::from_bytes_with_nul(name).at(from.display())?;
+        let bytes = match sys::lgetxattr(from, name, value.as_mut_slice()) {
+            Ok(bytes) => bytes,
+            Err(Errno::NODATA) => continue,
+            Err(e) => return Err(Fail::at(from.display(), e)),
+        };
+        match sys::lsetxattr(to, name, &value[..bytes], XattrFlags::empty()) {
+            Ok(()) => {}
+            // trusted.* and security.* are root's.
+            Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
+            Err(e) => return Err(Fail::at(to.display(), e)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! `nenrin diff`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+/// Exit code and what was printed, without the line that names the states.
+fn told(args: &[&str]) -> (i32, Vec<String>) {
+    let out = command([&["diff"], args].concat()).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    (out.status.code().unwrap(), text.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn what_came_went_changed_and_moved() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    for d in ["kept", "moved/deep", "gone"] {
+        fs::create_dir_all(mnt.join(d)).unwrap();
+    }
+    for f in ["same", "changed", "mode", "old name", "kept/f", "moved/deep/f", "moved/deep/g", "gone/f"] {
+        fs::write(mnt.join(f), f).unwrap();
+    }
+    nenrin(["snapshot", "create", &root, "before"]).ok();
+    assert_eq!(told(&[&root, "before"]), (0, vec![]));
+    fs::write(mnt.join("changed"), "other").unwrap();
+    fs::set_permissions(mnt.join("mode"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(mnt.join("old name"), mnt.join("kept/new name")).unwrap();
+    fs::rename(mnt.join("moved"), mnt.join("elsewhere")).unwrap();
+    fs::write(mnt.join("elsewhere/deep/g"), "changed, too").unwrap();
+    fs::remove_dir_all(mnt.join("gone")).unwrap();
+    fs::create_dir(mnt.join("new")).unwrap();
+    fs::write(mnt.join("new/f"), "").unwrap();
+    // Another file under the same name.
+    fs::remove_file(mnt.join("kept/f")).unwrap();
+    fs::write(mnt.join("kept/f"), "kept/f").unwrap();
+    // Reading changes nothing.
+    fs::read(mnt.join("same")).unwrap();
+    let want = [
+        "M changed",
+        "R moved/ -> elsewhere/",
+        "M elsewhere/deep/g",
+        "- gone/",
+        "- gone/f",
+        "M kept/",
+        "- kept/f",
+        "+ kept/f",
+        "R old name -> kept/new name",
+        "M mode",
+        "+ new/",
+        "+ new/f",
+    ];
+    let (code, mut lines) = told(&[&root, "before"]);
+    let mut want: Vec<String> = want.iter().map(|l| (*l).to_owned()).collect();
+    lines.sort();
+    want.sort();
+    assert_eq!((code, lines), (0, want.clone()));
+    // Between two states of the past, of a part, and backwards.
+    nenrin(["snapshot", "create", &root, "after"]).ok();
+    fs::write(mnt.join("later"), "").unwrap();
+    let (code, mut lines) = told(&[&root, "before", "after"]);
+    lines.sort();
+    assert_eq!((code, lines), (0, want));
+    let kept = mnt.join("kept").to_str().unwrap().to_owned();
+    assert_eq!(told(&[&kept, "before", "after"]).1.len(), 3);
+    assert_eq!(
+        told(&[&root, "after", "before"]).1.iter().filter(|l| l.starts_with("R elsewhere/ -> moved/")).count(),
+        1
+    );
+    // Of a directory that one state lacks.
+    let new = mnt.join("new").to_str().unwrap().to_owned();
+    assert_eq!(told(&[&new, "before", "after"]), (0, vec!["+ f".into()]));
+    let json = command(["diff", "--json", &new, "before"]).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["differences"][0]["change"], "+");
+    assert_eq!(json["from"]["name"], "before");
+}
+
+/// More entries than are read at once.
+#[test]
+fn a_large_directory() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    for n in 0..2500 {
+        fs::write(mnt.join(format!("f{n}")), "").unwrap();
+    }
+    nenrin(["snapshot", "create", &root, "s"]).ok();
+    assert_eq!(told(&[&root, "s"]), (0, vec![]));
+    fs::remove_file(mnt.join("f2499")).unwrap();
+    assert_eq!(told(&[&root, "s"]), (0, vec!["- f2499".into()]));
+    fs::remove_dir_all(&mnt).unwrap_err();
+    assert_eq!(told(&[&root, "s"]).1.len(), 2500);
+}
+
+#[test]
+fn what_cannot_be_compared() {
+    nenrin(["diff"]).fails(2, &["a directory and a state"]);
+    nenrin(["diff", "/proc", "5"]).fails(1, &["/proc", "not on a nenrin volume"]);
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let mnt = place.text("mnt");
+    nenrin(["snapshot", "create", &mnt, "s"]).ok();
+    nenrin(["diff", &mnt, "1000000"]).fails(1, &["no checkpoint 1000000"]);
+    nenrin(["diff", &mnt, "monday"]).fails(1, &["no snapshot \"monday\""]);
+    nenrin(["diff", &format!("{mnt}/never"), "s"]).fails(1, &["never: neither of the two states has such a directory"]);
+}

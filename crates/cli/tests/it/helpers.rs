@@ -1,0 +1,115 @@
+//! The program by its other names, as mount(8), mkfs(8) and fsck(8) call it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+/// Runs the program under another name.
+fn helper(place: &Place, name: &str, args: &[&str]) -> Out {
+    let link = place.path(name);
+    let _ = symlink(env!("CARGO_BIN_EXE_nenrin"), &link);
+    run(link.to_str().unwrap(), args)
+}
+
+#[test]
+fn mkfs_and_fsck() {
+    let place = Place::new();
+    let image = place.image();
+    helper(&place, "mkfs.nenrin", &["--size", SIZE, &image]).ok();
+    assert!(helper(&place, "fsck.nenrin", &["-a", &image]).ok().contains(": clean"));
+    helper(&place, "fsck.nenrin", &["-p", "-C0", &image]).ok();
+    helper(&place, "fsck.nenrin", &["-n", &image]).ok();
+    helper(&place, "fsck.nenrin", &["-y", "-f", &image]).ok();
+    helper(&place, "fsck.nenrin", &[]).fails(16, &["a device is needed"]);
+    helper(&place, "fsck.nenrin", &["-a", "/no/such/device"]).fails(8, &["no such file or device"]);
+    fs::write(place.path("other"), vec![0; 8 << 20]).unwrap();
+    helper(&place, "fsck.nenrin", &["-a", &place.text("other")]).fails(8, &["not a nenrin volume"]);
+    helper(&place, "mkfs.nenrin", &[&image]).fails(1, &["a nenrin volume"]);
+}
+
+#[test]
+fn mount_helper() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    let mount = |name: &str, args: &[&str]| helper(&place, name, args);
+    mount("mount.nenrin", &[&image, &mnt, "-o", "rw,nofail,x-systemd.automount,user,commit=2"]).ok();
+    assert_eq!(place.info()["options"]["commit"], "2");
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+
+    // A remount gets the whole old list, and changes the mount and nothing else.
+    let pid = place.pid();
+    mount("mount.nenrin", &[&image, &mnt, "-o", "ro,commit=2,remount"]).ok();
+    assert_eq!(fs::write(place.path("mnt/note"), b"x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(place.pid(), pid);
+    mount("mount.nenrin", &[&image, &mnt, "-o", "rw,remount"]).ok();
+    fs::write(place.path("mnt/note"), b"again").unwrap();
+    place.umount().ok();
+    mount("mount.nenrin", &[&image, &mnt, "-o", "rw,remount"]).fails(32, &["nothing can be remounted"]);
+
+    mount("mount.fuse.nenrin", &[&image, &mnt, "-n", "-s", "-v", "-o", "ro"]).ok();
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"again");
+    place.umount().ok();
+    // -f is fake here, as mount(8) means it.
+    mount("mount.nenrin", &["-f", &image, &mnt]).ok();
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
+    mount("mount.nenrin", &[&image]).fails(1, &["a device and a directory are needed"]);
+    mount("mount.nenrin", &[&image, &mnt, "-o", "frobnicate"]).fails(1, &["unknown mount option \"frobnicate\""]);
+    mount("mount.nenrin", &["/no/such/image", &mnt]).fails(32, &["no such file or device"]);
+}
+
+/// mount(8) itself, with the helper where it looks for it, in a mount name space of its own.
+#[test]
+fn mount_8_finds_the_helper() {
+    if !can_mount() || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.sub("mnt");
+    place.sub("sbin");
+    let script = "
+        ln -s $NENRIN sbin/mount.nenrin
+        ln -s $NENRIN sbin/mount.fuse.nenrin
+        ln -s $NENRIN sbin/umount.fuse.nenrin
+        cp -a /sbin/. sbin/ 2>/dev/null || true
+        mount --bind sbin /sbin
+        mount -t nenrin $PWD/image mnt
+        grep -q \"^$PWD/image $PWD/mnt fuse.nenrin rw\" /proc/mounts
+        echo kept > mnt/note
+        mount -o remount,ro mnt
+        grep -q \"$PWD/mnt fuse.nenrin ro\" /proc/mounts
+        ! touch mnt/note 2>/dev/null
+        mount -o remount,rw mnt
+        touch mnt/note
+        umount mnt
+        # By the helper, so the owner has ended already.
+        flock -n -x image true
+        mount -t fuse.nenrin -o ro $PWD/image mnt
+        cat mnt/note
+        umount -l mnt";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-ec", script]).current_dir(place.dir()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "kept\n");
+}
+
+#[test]
+fn help_and_version() {
+    let text = nenrin(["help"]).ok();
+    for command in ["mkfs", "mount", "umount", "info", "checkpoint", "snapshot", "check", "segments", "dump"] {
+        assert!(text.contains(&format!("\n  {command} ")), "{command} is missing in:\n{text}");
+        let help = nenrin(["help", command]).ok();
+        assert!(help.contains("examples:") && help.starts_with("usage: nenrin "), "{help}");
+        assert_eq!(nenrin([command, "--help"]).ok(), help);
+    }
+    assert!(nenrin(["--version"]).ok().starts_with("nenrin "));
+    nenrin(["frobnicate"]).fails(2, &["unknown command \"frobnicate\"", "nenrin help"]);
+    nenrin(["help", "frobnicate"]).fails(2, &["unknown command"]);
+    assert_eq!(nenrin(Vec::<&str>::new()).code, 2);
+}

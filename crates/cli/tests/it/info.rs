@@ -1,0 +1,69 @@
+//! `nenrin info`, and how a volume is found from a path.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+
+#[test]
+fn any_path_on_the_volume_names_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    fs::create_dir_all(place.path("mnt/a/b")).unwrap();
+    fs::write(place.path("mnt/a/note"), b"x").unwrap();
+    let uuid = place.info()["uuid"].clone();
+    for path in [place.text("mnt/a/b"), place.text("mnt/a/note"), place.image()] {
+        assert_eq!(nenrin(["info", "--json", &path]).json()["uuid"], uuid, "{path}");
+    }
+    let here = shell("$NENRIN info --json", &place.path("mnt/a")).json();
+    assert_eq!(here["uuid"], uuid);
+    let info = place.info();
+    assert_eq!(info["label"], "test");
+    assert_eq!(info["inodes"], 4);
+    assert_eq!(info["problems"].as_array().unwrap().len(), 0);
+    assert!(info["counters"]["commits"].is_u64() && info["recovery"]["bytes_read"].is_u64());
+    let text = nenrin(["info", &place.text("mnt")]).ok();
+    for part in ["volume ", "\"test\"", "owned by process", "(live)", "available", "health       good"] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_not_mounted_is_only_read() {
+    let place = Place::with_volume();
+    let before = fs::read(place.image()).unwrap();
+    let text = nenrin(["info", &place.image()]).ok();
+    assert!(text.contains("not mounted") && text.contains("after a clean unmount"), "{text}");
+    assert!(fs::read(place.image()).unwrap() == before, "info wrote to the image");
+}
+
+#[test]
+fn space_is_counted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::write(place.path("mnt/big"), vec![7; 4 << 20]).unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "with-big"]).ok();
+    let info = place.info();
+    let live = info["live_bytes"].as_u64().unwrap();
+    assert!((4 << 20..5 << 20).contains(&live), "live: {live}");
+    fs::remove_file(place.path("mnt/big")).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    wait_until("the content counts as history", || place.info()["history_bytes"].as_u64().unwrap() >= 4 << 20);
+    assert_eq!(place.info()["snapshots"], 1);
+}
+
+#[test]
+fn wrong_calls() {
+    let place = Place::new();
+    fs::write(place.image(), vec![1; 8192]).unwrap();
+    nenrin(["info", "/"]).fails(1, &["not on a nenrin volume"]);
+    nenrin(["info", "/no/such/path"]).fails(1, &["/no/such/path"]);
+    nenrin(["info", &place.image()]).fails(1, &["not a nenrin volume"]);
+    nenrin(["info", "--frob"]).fails(2, &["unknown option --frob"]);
+    nenrin(["info", "a", "b"]).fails(2, &["unexpected argument \"b\""]);
+}

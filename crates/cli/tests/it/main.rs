@@ -1,0 +1,23 @@
+//! The commands, as a user calls them. One program, since each costs seconds to link; one file for each area.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+mod common;
+
+mod bad_input;
+mod check;
+mod checkpoint;
+mod clean;
+mod compare;
+mod diff;
+mod dump;
+mod helpers;
+mod history;
+mod info;
+mod mkfs;
+mod mount;
+mod past;
+mod restore;
+mod retention;
+mod scrub;
+mod trace;
+mod umount;

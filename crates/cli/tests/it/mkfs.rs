@@ -1,0 +1,167 @@
+//! `nenrin mkfs`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+#[test]
+fn an_image_is_allocated_whole() {
+    let place = Place::with_volume();
+    let meta = fs::metadata(place.image()).unwrap();
+    assert_eq!(meta.len(), 32 << 20);
+    assert!(meta.blocks() * 512 >= meta.len(), "only {} of {} bytes are allocated", meta.blocks() * 512, meta.len());
+}
+
+#[test]
+fn a_sparse_image_is_not() {
+    let place = Place::new();
+    nenrin(["mkfs", "--sparse", "--size", "1G", &place.image()]).ok();
+    let meta = fs::metadata(place.image()).unwrap();
+    assert_eq!(meta.len(), 1 << 30);
+    assert!(meta.blocks() * 512 < 16 << 20);
+}
+
+#[test]
+fn what_was_made_is_told() {
+    let place = Place::new();
+    let made = nenrin(["mkfs", "--json", "--size", "64M", "--label", "年輪", &place.image()]).json();
+    assert_eq!(made["label"], "年輪");
+    let info = nenrin(["info", "--json", &place.image()]).json();
+    assert_eq!(made["uuid"], info["uuid"]);
+    assert_eq!(info["label"], "年輪");
+    assert_eq!(info["total_bytes"], made["bytes"]);
+    let text = nenrin(["mkfs", "--force", &place.image()]).ok();
+    assert!(text.contains("volume ") && text.contains(" segments of "), "{text}");
+    assert_ne!(nenrin(["info", "--json", &place.image()]).json()["uuid"], made["uuid"]);
+}
+
+#[test]
+fn an_empty_file_and_one_of_zeros_will_do() {
+    let place = Place::new();
+    fs::write(place.image(), b"").unwrap();
+    nenrin(["mkfs", &place.image()]).fails(1, &["0 bytes are too small", "the smallest is"]);
+    nenrin(["mkfs", "--size", SIZE, &place.image()]).ok();
+    fs::write(place.image(), vec![0; 16 << 20]).unwrap();
+    nenrin(["mkfs", &place.image()]).ok();
+}
+
+#[test]
+fn wrong_calls() {
+    let place = Place::new();
+    let image = place.image();
+    let long = "x".repeat(65);
+    for (args, code, parts) in [
+        (vec!["mkfs"], 2, vec!["no device given", "usage:"]),
+        (vec!["mkfs", &image], 1, vec!["no such file or device", "--size"]),
+        (vec!["mkfs", "--size", "10X", &image], 2, vec!["10X", "such as 512M"]),
+        (vec!["mkfs", "--size", "1M", &image], 1, vec!["too small", "the smallest is"]),
+        (vec!["mkfs", "--size", "900000T", &image], 1, vec!["cannot hold a file of 900000T"]),
+        (vec!["mkfs", "--label", &long, "--size", SIZE, &image], 2, vec!["65 bytes; 64 fit"]),
+        (vec!["mkfs", "--profile", "mirror", "--size", SIZE, &image], 2, vec!["one device"]),
+        (vec!["mkfs", "--profile", "heap", "--size", SIZE, &image], 2, vec!["there is single"]),
+        (vec!["mkfs", "--frob", &image], 2, vec!["unknown option --frob"]),
+        (vec!["mkfs", "--size", SIZE, &image, "second"], 2, vec!["several devices"]),
+        (vec!["mkfs", "--size", SIZE, "/dev/no-such-device"], 1, vec!["no such device"]),
+        (vec!["mkfs", "/dev/null"], 1, vec!["neither a regular file nor a block device"]),
+        (vec!["mkfs", "--size", SIZE, "/no/such/dir/image"], 1, vec!["/no/such/dir/image"]),
+    ] {
+        let shown = format!("{args:?}");
+        let out = nenrin(&args);
+        assert_eq!(out.code, code, "{shown}: {}", out.stderr);
+        out.fails(code, &parts);
+    }
+    assert!(!place.path("image").exists(), "a failed mkfs leaves no file");
+}
+
+/// Every foreign thing that can be made by writing a few bytes.
+#[test]
+fn what_is_there_is_named_and_kept() {
+    let marks: &[(&str, usize, &[u8])] = &[
+        ("xfs", 0, b"XFSB"),
+        ("btrfs", 0x1_0040, b"_BHRfS_M"),
+        ("f2fs", 1024, b"\x10\x20\xf5\xf2"),
+        ("nilfs2", 1030, b"\x34\x34"),
+        ("ntfs", 3, b"NTFS    "),
+        ("vfat", 82, b"FAT32   "),
+        ("exfat", 3, b"EXFAT   "),
+        ("jfs", 0x8000, b"JFS1"),
+        ("reiserfs", 0x1_0034, b"ReIsEr2Fs"),
+        ("iso9660", 0x8001, b"CD001"),
+        ("ext2", 1080, b"\x53\xef"),
+        ("swap", 4086, b"SWAPSPACE2"),
+        ("LUKS", 0, b"LUKS\xba\xbe"),
+        ("LVM", 512, b"LABELONE"),
+        ("GPT", 512, b"EFI PART"),
+        ("has content", 70_000, b"dear diary"),
+    ];
+    for (name, offset, bytes) in marks {
+        let place = Place::new();
+        let mut content = vec![0; 8 << 20];
+        content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+        fs::write(place.image(), &content).unwrap();
+        nenrin(["mkfs", &place.image()]).fails(1, &[name, "--force"]);
+        assert!(fs::read(place.image()).unwrap() == content, "{name}: something was written");
+        nenrin(["mkfs", "--force", &place.image()]).ok();
+        let now = fs::read(place.image()).unwrap();
+        assert_ne!(&now[*offset..offset + bytes.len()], *bytes, "{name}: the old signature is still there");
+    }
+    let place = Place::with_volume();
+    nenrin(["mkfs", &place.image()]).fails(1, &["a nenrin volume", "--force"]);
+}
+
+#[test]
+fn real_file_systems_are_named() {
+    for (program, args, name) in [
+        ("mkfs.ext4", vec!["-q", "-F"], "ext4"),
+        ("mkfs.ext4", vec!["-q", "-F", "-t", "ext2"], "ext2"),
+        ("mkswap", vec![], "swap"),
+    ] {
+        if !has(program) {
+            continue;
+        }
+        let place = Place::new();
+        fs::write(place.image(), vec![0; 16 << 20]).unwrap();
+        let image = place.image();
+        let mut args = args;
+        args.push(&image);
+        shell(&format!("PATH=$PATH:/sbin:/usr/sbin {program} {}", args.join(" ")), place.dir()).ok();
+        nenrin(["mkfs", &image]).fails(1, &[name, "--force"]);
+        // And mounting says what it is.
+        let mnt = place.sub("mnt");
+        nenrin(["mount", &image, &mnt]).fails(1, &["not a nenrin volume", name]);
+    }
+}
+
+#[test]
+fn a_volume_in_use_is_left_alone() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    nenrin(["mkfs", "--force", &place.image()]).fails(1, &["in use by nenrin", "nenrin umount"]);
+}
+
+#[test]
+fn a_full_host_leaves_no_half_image() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let small = place.sub("small");
+    run("mount", &["-t", "tmpfs", "-o", "size=8M", "none", &small]).ok();
+    nenrin(["mkfs", "--size", "64M", &place.text("small/image")]).fails(1, &["no room for 64M", "--sparse"]);
+    assert!(!place.path("small/image").exists());
+}
+
+#[test]
+fn the_root_belongs_to_who_made_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let meta = fs::metadata(place.path("mnt")).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o755));
+}

@@ -1,0 +1,229 @@
+//! `nenrin mount`, and the daemon behind it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+#[test]
+fn what_was_written_is_there_after_the_next_mount() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    place.umount().ok();
+    assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none());
+    place.mount("").ok();
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"kept");
+}
+
+#[test]
+fn mounts_show_device_type_and_flags() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("allow_other,dev,noexec,noatime").ok();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|l| l.contains(&place.text("mnt"))).unwrap();
+    let fields: Vec<&str> = line.split(' ').collect();
+    assert_eq!((fields[0], fields[2]), (place.image().as_str(), "fuse.nenrin"));
+    let options: Vec<&str> = fields[3].split(',').collect();
+    for wanted in ["rw", "nosuid", "noexec", "noatime", "allow_other", "default_permissions"] {
+        assert!(options.contains(&wanted), "{wanted} is missing in {line}");
+    }
+    assert!(!options.contains(&"nodev"), "{line}");
+}
+
+#[test]
+fn read_only() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    place.umount().ok();
+    let before = fs::read(place.image()).unwrap();
+    place.mount("ro").ok();
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"kept");
+    assert_eq!(fs::write(place.path("mnt/note"), b"x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(place.info()["read_only"], true);
+    place.umount().ok();
+    assert!(fs::read(place.image()).unwrap() == before, "a read-only mount wrote to the image");
+}
+
+#[test]
+fn a_killed_daemon_is_a_power_cut_and_no_more() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let mut file = fs::File::create(place.path("mnt/note")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    place.kill();
+    drop(file);
+    assert!(fs::read(place.path("mnt/note")).is_err());
+    let out = place.mount("");
+    assert_eq!(out.code, 0, "{}", out.stderr);
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"synced");
+    assert_eq!(place.info()["recovery"]["clean"], false);
+    place.kill();
+    let out = place.umount();
+    assert!(out.stderr.contains("had ended"), "{}", out.stderr);
+    out.ok();
+    assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none());
+}
+
+#[test]
+fn states_of_the_past_beside_the_live_mount() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (image, past, other) = (place.image(), place.sub("past"), place.sub("other"));
+    place.mount("checkpoint=0").ok();
+    fs::write(place.path("mnt/note"), b"first").unwrap();
+    let cno = nenrin(["checkpoint", "create", &place.text("mnt")]).ok().trim().to_owned();
+    fs::write(place.path("mnt/note"), b"second").unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "two"]).ok();
+    fs::write(place.path("mnt/note"), b"third").unwrap();
+
+    let said = nenrin(["mount", "-o", &format!("cp={cno}"), &image, &past]).ok();
+    assert!(said.starts_with(&format!("checkpoint {cno} of ")), "{said}");
+    nenrin(["mount", "-o", "at=two", &image, &other]).ok();
+    assert_eq!(fs::read(place.path("past/note")).unwrap(), b"first");
+    assert_eq!(fs::read(place.path("other/note")).unwrap(), b"second");
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"third");
+    assert_eq!(fs::write(place.path("past/new"), b"x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(place.info()["mounts"].as_array().unwrap().len(), 3);
+
+    nenrin(["mount", "-o", "at=never", &image, &past]).fails(1, &["no snapshot \"never\""]);
+    nenrin(["mount", "-o", "cp=99999", &image, &past]).fails(1, &["no checkpoint 99999"]);
+    nenrin(["mount", "-o", "at=1999-12-31", &image, &past]).fails(1, &["no state as old as 1999-12-31"]);
+
+    // The volume is released with the last of its mounts.
+    let out = place.umount();
+    assert!(out.stderr.contains("also mounted at"), "{}", out.stderr);
+    out.ok();
+    assert_eq!(fs::read(place.path("past/note")).unwrap(), b"first");
+    nenrin(["umount", &past]).ok();
+    nenrin(["umount", &other]).ok();
+    // Without a live mount, and as the newest state that is not later.
+    nenrin(["mount", "-o", "at=0 seconds ago", &image, &past]).ok();
+    assert_eq!(fs::read(place.path("past/note")).unwrap(), b"second");
+}
+
+#[test]
+fn in_the_foreground() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    let log = place.text("log");
+    let mut child = command(["mount", "-f", "--log", &log, &image, &mnt])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("it is mounted", || fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    signal(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("mounted at") && said.contains("released"), "{said}");
+    let logged = fs::read_to_string(log).unwrap();
+    assert!(logged.contains("mounted at") && logged.contains("released"), "{logged}");
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
+    // SIGTERM was a clean end.
+    place.mount("").ok();
+    assert_eq!(place.info()["recovery"]["clean"], true);
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"kept");
+}
+
+#[test]
+fn sigterm_ends_it_even_when_it_is_used() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let mut file = fs::File::create(place.path("mnt/note")).unwrap();
+    file.write_all(b"kept").unwrap();
+    let pid = place.pid();
+    signal(pid, "TERM");
+    wait_until("it has ended", || !Path::new(&format!("/proc/{pid}")).exists());
+    drop(file);
+    place.mount("").ok();
+    assert_eq!(place.info()["recovery"]["clean"], true);
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"kept");
+}
+
+#[test]
+fn the_next_mount_waits_for_an_owner_that_is_finishing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    for round in 0..5 {
+        place.mount("").ok();
+        fs::write(place.path("mnt/note"), vec![round; 1 << 20]).unwrap();
+        // umount(2) of a FUSE mount returns before the daemon has ended.
+        run("umount", &[&place.text("mnt")]).ok();
+        place.mount("").ok();
+        assert_eq!(fs::read(place.path("mnt/note")).unwrap(), vec![round; 1 << 20]);
+        place.umount().ok();
+    }
+}
+
+#[test]
+fn options_reach_the_volume() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("order=strict,barrier=checkpoint,commit=0.25,checkpoint=60,cache-size=8M,discard").ok();
+    let options = &place.info()["options"];
+    for (name, value) in [
+        ("order", "strict"),
+        ("barrier", "checkpoint"),
+        ("commit", "0.25"),
+        ("checkpoint", "60"),
+        ("cache-size", "8M"),
+        ("discard", "true"),
+    ] {
+        assert_eq!(options[name], value, "{name}");
+    }
+    place.umount().ok();
+    place.mount("cache=writeback").ok();
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    place.umount().ok();
+    place.mount("norecovery").ok();
+    assert_eq!(place.info()["read_only"], true);
+}
+
+#[test]
+fn copies_of_an_image_are_different_volumes() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    fs::copy(place.image(), place.path("copy")).unwrap();
+    place.mount("").ok();
+    let other = place.sub("other");
+    nenrin(["mount", &place.text("copy"), &other]).ok();
+    fs::write(place.path("mnt/a"), b"a").unwrap();
+    assert!(!place.path("other/a").exists());
+    assert_eq!(nenrin(["info", "--json", &other]).json()["device"], place.text("copy"));
+    assert_eq!(place.info()["device"], place.image());
+    nenrin(["umount", &other]).ok();
+    fs::write(place.path("mnt/b"), b"b").unwrap();
+}

@@ -1,0 +1,184 @@
+//! `nenrin restore`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+
+fn cut(place: &Place) -> String {
+    nenrin(["checkpoint", "create", "--json", &place.text("mnt")]).json()["cno"].to_string()
+}
+
+fn restore(args: &[&str]) -> Out {
+    nenrin(["restore"].iter().chain(args))
+}
+
+#[test]
+fn an_overwritten_file() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let file = place.path("mnt/report");
+    let path = place.text("mnt/report");
+    let first = vec![1; 3 << 20];
+    fs::write(&file, &first).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    let time = fs::metadata(&file).unwrap().modified().unwrap();
+    let cno = cut(&place);
+    fs::write(&file, "spoilt").unwrap();
+    fs::File::open(&file).unwrap().sync_all().unwrap();
+    // It is there, so nothing happens without being told.
+    restore(&[&path, "--at", &cno]).fails(1, &["report", "is there already", "--force", "--to"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "spoilt");
+    let beside = place.text("mnt/report.old");
+    let shared = || {
+        let info = place.info();
+        (info["live_bytes"].as_u64().unwrap(), info["shared_bytes"].as_u64().unwrap())
+    };
+    let before = shared();
+    let told = restore(&[&path, "--at", &cno, "--to", &beside]).ok();
+    assert!(told.contains(&format!("restored from checkpoint {cno} of 20")) && told.contains("3M"), "{told}");
+    assert!(fs::read(&beside).unwrap() == first);
+    let after = shared();
+    assert_eq!(after.0, before.0 + (3 << 20), "what only history had is live again");
+    let told = restore(&["--json", &path, "--at", &cno, "--force"]).json();
+    assert_eq!((told["files"].as_u64(), told["bytes"].as_u64()), (Some(1), Some(3 << 20)));
+    assert_eq!(told["from"]["cno"].to_string(), cno);
+    assert!(fs::read(&file).unwrap() == first);
+    let now = fs::metadata(&file).unwrap();
+    assert_eq!((now.mode() & 0o7777, now.modified().unwrap()), (0o640, time));
+    // The old content of the file took a block inline or out of line; the second copy takes none.
+    let twice = shared();
+    assert_eq!(
+        (twice.0.abs_diff(after.0) < 8192, twice.1),
+        (true, 3 << 20),
+        "two copies share their blocks: {twice:?}"
+    );
+    assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 2, "nothing is left behind");
+    place.umount().ok();
+    nenrin(["check", "--data", &place.image()]).ok();
+}
+
+#[test]
+fn a_removed_tree() {
+    if !can_mount() || !has("setfattr") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.path("mnt");
+    let dir = mnt.join("project");
+    fs::create_dir_all(dir.join("a/b")).unwrap();
+    fs::write(dir.join("a/one"), "one").unwrap();
+    fs::hard_link(dir.join("a/one"), dir.join("a/b/two")).unwrap();
+    symlink("a/one", dir.join("link")).unwrap();
+    let sparse = fs::File::create(dir.join("sparse")).unwrap();
+    sparse.write_all_at(b"end", 5 << 20).unwrap();
+    drop(sparse);
+    fs::write(dir.join("a/closed"), "").unwrap();
+    fs::set_permissions(dir.join("a/closed"), Permissions::from_mode(0o4400)).unwrap();
+    run("setfattr", &["-n", "user.what", "-v", "kept", dir.join("a/one").to_str().unwrap()]).ok();
+    run("mkfifo", &[dir.join("pipe").to_str().unwrap()]).ok();
+    std::os::unix::fs::chown(dir.join("a/one"), Some(1234), Some(1235)).unwrap();
+    let outside = place.sub("kept");
+    run("cp", &["-a", dir.to_str().unwrap(), &outside]).ok();
+    fs::write(mnt.join("elsewhere"), "").unwrap();
+    let cno = cut(&place);
+    fs::remove_dir_all(&dir).unwrap();
+    fs::rename(mnt.join("elsewhere"), mnt.join("moved")).unwrap();
+
+    let listed = restore(&["--list-deleted", &place.text("mnt")]).ok();
+    assert!(listed.contains("project/") && listed.contains("removed") && listed.contains("moved to moved"), "{listed}");
+    let listed = restore(&["--json", "--list-deleted", dir.to_str().unwrap()]).json();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "link", "pipe", "sparse"], "of a directory that is gone itself");
+    assert_eq!(listed[0]["cno"].to_string(), cno);
+
+    let told = restore(&[dir.to_str().unwrap(), "--at", &cno]).ok();
+    assert!(told.contains("5 files and 3 directories"), "{told}");
+    // Modes without set-id bits; everything else as it was.
+    fs::set_permissions(place.path("kept/project/a/closed"), Permissions::from_mode(0o400)).unwrap();
+    let compare = "cd kept/project && find . -printf '%P %y %m %U:%G %n %s %l %T@\\n' | grep -v '^ \\|/$' | sort > ../a
+        cd ../../mnt/project && find . -printf '%P %y %m %U:%G %n %s %l %T@\\n' | grep -v '^ \\|/$' | sort > ../../kept/b
+        cd ../.. && diff kept/a kept/b && diff -r --no-dereference -x pipe kept/project mnt/project";
+    let differs = shell(&format!("{compare} >&2"), place.dir());
+    // Directories' sizes are each file system's own matter.
+    let lines: Vec<&str> = differs.stderr.lines().filter(|l| l.starts_with(['<', '>']) && !l.contains(" d ")).collect();
+    assert!(lines.is_empty(), "{}", differs.stderr);
+    assert_eq!(fs::metadata(dir.join("a/one")).unwrap().ino(), fs::metadata(dir.join("a/b/two")).unwrap().ino());
+    assert!(fs::metadata(dir.join("sparse")).unwrap().blocks() < 64, "holes stay holes");
+    let value = run("getfattr", &["--only-values", "-n", "user.what", dir.join("a/one").to_str().unwrap()]).ok();
+    assert_eq!(value, "kept");
+    // A single file out of it, below a directory that is there again; and elsewhere.
+    restore(&[dir.join("a/one").to_str().unwrap(), "--at", &cno, "--to", &place.text("outside")]).ok();
+    assert_eq!(fs::read_to_string(place.path("outside")).unwrap(), "one");
+    // A tree over a tree, a file over a directory.
+    fs::write(dir.join("new"), "").unwrap();
+    restore(&[dir.to_str().unwrap(), "--at", &cno, "--force"]).ok();
+    assert!(!dir.join("new").exists() && dir.join("a/one").exists());
+    restore(&[dir.join("a/one").to_str().unwrap(), "--at", &cno, "--force", "--to", dir.to_str().unwrap()]).ok();
+    assert_eq!(fs::read_to_string(&dir).unwrap(), "one");
+    place.umount().ok();
+    nenrin(["check", "--data", &place.image()]).ok();
+}
+
+#[test]
+fn what_cannot_be_restored() {
+    restore(&[]).fails(2, &["a path is needed"]);
+    restore(&["x"]).fails(2, &["--at says which state"]);
+    restore(&["--list-deleted"]).fails(2, &["a directory is needed"]);
+    restore(&["--list-deleted", "x", "--force"]).fails(2, &["--list-deleted restores nothing"]);
+    restore(&["/proc/version", "--at", "1"]).fails(1, &["not on a nenrin volume"]);
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.path("mnt");
+    let (f, root) = (place.text("mnt/f"), place.text("mnt"));
+    restore(&[&f, "--at", "1"]).fails(1, &["no checkpoint 1", "no checkpoints yet"]);
+    fs::write(mnt.join("f"), vec![1; 1 << 20]).unwrap();
+    fs::create_dir(mnt.join("d")).unwrap();
+    fs::write(mnt.join("d/in"), "in").unwrap();
+    let cno = cut(&place);
+    restore(&[&f, "--at", "999"]).fails(1, &["no checkpoint 999", &cno]);
+    restore(&[&f, "--at", "1990-01-01"]).fails(1, &["no state as old as 1990"]);
+    restore(&[&f, "--at", "nobody"]).fails(1, &["no snapshot \"nobody\""]);
+    restore(&[&place.text("mnt/g"), "--at", &cno])
+        .fails(1, &["mnt/g", "was not there in checkpoint", "nenrin history"]);
+    restore(&[&place.text("mnt/f/x"), "--at", &cno]).fails(1, &["was not there in checkpoint"]);
+    restore(&[&root, "--at", &cno]).fails(1, &["all of the volume", "--to"]);
+    restore(&[&f, "--at", &cno, "--to", &place.text("mnt/no/f")]).fails(1, &["mnt/no", "is not there", "--to DEST"]);
+    restore(&[&place.text("mnt/d"), "--at", &cno, "--to", &f]).fails(1, &["mnt/f", "is there already"]);
+    fs::remove_dir_all(mnt.join("d")).unwrap();
+    restore(&[&place.text("mnt/d/in"), "--at", &cno]).fails(1, &["mnt/d", "restore that directory"]);
+    // Without room: to another, small file system.
+    let small = place.sub("small");
+    if run("mount", &["-t", "tmpfs", "-o", "size=64k", "none", &small]).code == 0 {
+        let out = restore(&[&f, "--at", &cno, "--to", &place.text("small/f")]);
+        let left = fs::read_dir(&small).unwrap().count();
+        run("umount", &[&small]).ok();
+        out.fails(1, &["small/f", "No space left"]);
+        assert_eq!(left, 0, "nothing is left behind");
+    }
+    // Without permission.
+    if is_root() && has("setpriv") {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_nenrin")]);
+        let out = command.args(["restore", &f, "--at", &cno]).output().unwrap();
+        assert_eq!(out.status.code(), Some(1));
+        assert_eq!(String::from_utf8_lossy(&out.stderr).lines().count(), 1);
+    }
+    // What is mounted by another directory of it.
+    let bound = place.sub("bound");
+    fs::create_dir(mnt.join("e")).unwrap();
+    fs::write(mnt.join("e/f"), "x").unwrap();
+    let cno = cut(&place);
+    if run("mount", &["--bind", mnt.join("e").to_str().unwrap(), &bound]).code == 0 {
+        let out = restore(&[&place.text("bound/f"), "--at", &cno, "--force"]);
+        run("umount", &[&bound]).ok();
+        out.fails(1, &["only a directory of the volume is mounted here"]);
+    }
+}

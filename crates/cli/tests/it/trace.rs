@@ -1,0 +1,240 @@
+//! `nenrin trace`: what it reads, what it refuses, what it leaves behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::process::Stdio;
+
+const BLKPARSE: &str = "\
+  8,0    3       10     0.000021450   697  D  WS 223496 + 56 [jbd2/sda-8]
+  8,0    3       11     0.009507758     0  C  WS 223496 + 56 [0]
+  8,0    3       12     0.011000000   697  D  FN [jbd2/sda-8]
+  8,0    3       13     0.012000000     0  C  FN 0 [0]
+";
+
+/// A loop device, detached when it goes.
+struct Loop(String);
+
+impl Loop {
+    fn new(place: &Place) -> Option<Self> {
+        if !is_root() || !has("losetup") {
+            eprintln!("skipped: this test needs root and losetup");
+            return None;
+        }
+        fs::File::create(place.path("disk")).unwrap().set_len(32 << 20).unwrap();
+        let out = run("losetup", &["--find", "--show", &place.text("disk")]);
+        if out.code != 0 {
+            eprintln!("skipped: {}", out.stderr);
+            return None;
+        }
+        Some(Self(out.stdout.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["--detach", &self.0]);
+    }
+}
+
+/// Whether recording works here; says so when not.
+fn can_record(device: &Loop, place: &Place) -> bool {
+    let out = nenrin(["trace", "record", "--device", &device.0, "-o", &place.text("try"), "--", "true"]);
+    if out.stderr.contains("tracefs") || out.stderr.contains("tracepoint") {
+        eprintln!("skipped: {}", out.stderr);
+        return false;
+    }
+    out.ok();
+    true
+}
+
+fn instances() -> usize {
+    let all = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
+    all.filter(|e| e.file_name().to_string_lossy().starts_with("nenrin-")).count()
+}
+
+#[test]
+fn calls_that_do_not_fit() {
+    let place = Place::new();
+    let file = place.text("file");
+    fs::write(&file, "precious").unwrap();
+    nenrin(["trace"]).fails(2, &["record or report is needed", "usage"]);
+    nenrin(["trace", "play"]).fails(2, &["record or report"]);
+    nenrin(["trace", "record"]).fails(2, &["--device is needed", "findmnt"]);
+    nenrin(["trace", "record", "--device", "/no/such"]).fails(1, &["/no/such", "No such file"]);
+    nenrin(["trace", "record", "--device", &file]).fails(1, &["not a block device", "losetup"]);
+    nenrin(["trace", "record", "--for", "soon", "--device", &file]).fails(2, &["--for", "30s"]);
+    nenrin(["trace", "report"]).fails(2, &["a trace is needed"]);
+    nenrin(["trace", "report", "--json", "--csv", &file]).fails(2, &["exclude each other"]);
+    nenrin(["trace", "report", "--data", "much", &file]).fails(2, &["--data", "512M"]);
+    nenrin(["trace", "report", "/no/such"]).fails(1, &["/no/such", "No such file"]);
+    nenrin(["trace", "report", &file]).fails(1, &["file", "too short"]);
+    assert!(nenrin(["trace", "--help"]).ok().contains("trace record --device"));
+    assert!(nenrin(["trace", "report", "--help"]).ok().contains("blkparse"));
+}
+
+#[test]
+fn files_that_are_no_trace() {
+    let place = Place::new();
+    let file = place.text("file");
+    fs::write(&file, "x".repeat(100)).unwrap();
+    nenrin(["trace", "report", &file]).fails(1, &["neither a trace", "blkparse", "nenrin trace record"]);
+    fs::write(&file, b"NENTRACE\x07\0\0\0\x02\0\0\0{}").unwrap();
+    nenrin(["trace", "report", &file]).fails(1, &["version 7", "version 1", "update nenrin"]);
+    fs::write(&file, b"NENTRACE\x01\0\0\0\x02\0\0\0{}").unwrap();
+    nenrin(["trace", "report", &file]).fails(1, &["the header is damaged"]);
+    fs::write(&file, "8,0 0 1 0.1 5 Q W 1 + 8 [a]\n").unwrap();
+    nenrin(["trace", "report", &file]).fails(1, &["no request found"]);
+    let text = place.text("text");
+    fs::write(&text, BLKPARSE).unwrap();
+    fs::write(place.image(), vec![0; 8 << 20]).unwrap();
+    nenrin(["trace", "report", "--volume", &place.image(), &text]).fails(1, &["not a nenrin volume"]);
+    nenrin(["trace", "report", "--html", "/no/such/dir/page", &text]).fails(1, &["/no/such/dir/page"]);
+}
+
+#[test]
+fn text_of_other_tools() {
+    let place = Place::new();
+    let file = place.text("text");
+    fs::write(&file, BLKPARSE).unwrap();
+    let page = place.text("page.html");
+    let out = nenrin(["trace", "report", "--data", "8K", "--html", &page, &file]).ok();
+    for wanted in ["write             1  28K", "jbd2/sda-8", "file data 8K, metadata 20K (250.00 % of it)", "flushes 1"]
+    {
+        assert!(out.contains(wanted), "{wanted:?} is missing in\n{out}");
+    }
+    let html = fs::read_to_string(page).unwrap();
+    assert!(html.contains("<svg") && html.contains("prefers-color-scheme") && !html.contains("http"));
+    let json = nenrin(["trace", "report", "--json", &file]).json();
+    assert_eq!(json[0]["operations"]["write"]["bytes"], 56 * 512);
+    assert_eq!(json[0]["operations"]["write"]["latency"]["max"], 9_486_308);
+    assert_eq!(json[0]["source"], "blkparse");
+    let csv = nenrin(["trace", "report", "--csv", &file]).ok();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[1].ends_with(",\"8,0\",write,S,114429952,28672,9486.308,0,697,jbd2/sda-8,"), "{}", lines[1]);
+}
+
+#[test]
+fn only_root_records() {
+    if !is_root() || !has("setpriv") {
+        return;
+    }
+    let place = Place::new();
+    let Some(device) = Loop::new(&place) else { return };
+    let before = instances();
+    // From a place where it may be run, whatever the build directory allows.
+    let program = place.text("nenrin");
+    fs::copy(env!("CARGO_BIN_EXE_nenrin"), &program).unwrap();
+    run("chmod", &["-R", "a+rwx", place.dir().to_str().unwrap()]).ok();
+    let args = [
+        "--reuid=65534",
+        "--clear-groups",
+        &program,
+        "trace",
+        "record",
+        "--device",
+        &device.0,
+        "-o",
+        &place.text("t"),
+        "--",
+        "true",
+    ];
+    run("setpriv", &args).fails(1, &["only root may", "run it as root"]);
+    // Other tests record at the same time, so there may be one for a moment.
+    wait_until("no instance is left", || instances() <= before);
+}
+
+#[test]
+fn commands_under_record() {
+    let place = Place::new();
+    let Some(device) = Loop::new(&place) else { return };
+    if !can_record(&device, &place) {
+        return;
+    }
+    let trace = place.text("t");
+    let record = |more: &[&str]| nenrin(["trace", "record", "--device", &device.0, "-o", &trace].iter().chain(more));
+    // Its exit code is ours, and what it did is there.
+    let out = record(&[
+        "--",
+        "sh",
+        "-c",
+        &format!("dd if=/dev/zero of={} bs=64k count=4 oflag=direct status=none; exit 7", device.0),
+    ]);
+    assert_eq!(out.code, 7, "{}", out.stderr);
+    assert!(
+        out.stderr.contains("256K written in 4 requests") && out.stderr.contains("counters agree"),
+        "{}",
+        out.stderr
+    );
+    assert!(nenrin(["trace", "report", &trace]).ok().contains("(exit code 7)"));
+    assert_eq!(record(&["--", "sh", "-c", "kill -9 $$"]).code, 137);
+    record(&["--", "/no/such/program"]).fails(127, &["/no/such/program", "no such program"]);
+    record(&["--device", &device.0, "--", "true"]).fails(2, &["overlap"]);
+    // What is no trace is not replaced; a trace is.
+    let other = place.text("other");
+    fs::write(&other, "precious").unwrap();
+    nenrin(["trace", "record", "--device", &device.0, "-o", &other, "--", "true"])
+        .fails(1, &["exists and is no trace", "-o"]);
+    assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    nenrin(["trace", "record", "--device", &device.0, "-o", "/no/such/t", "--", "true"]).fails(1, &["/no/such/t"]);
+    if std::path::Path::new("/dev/full").exists() {
+        let out = nenrin(["trace", "record", "--device", &device.0, "-o", "/dev/full", "--", "true"]);
+        out.fails(1, &["/dev/full", "No space left"]);
+    }
+    record(&["--for", "100ms"]).ok();
+}
+
+/// A signal ends command and recording, and the trace is whole.
+#[test]
+fn a_signal_ends_it() {
+    let place = Place::new();
+    let Some(device) = Loop::new(&place) else { return };
+    if !can_record(&device, &place) {
+        return;
+    }
+    let trace = place.text("t");
+    let mut child = command(["trace", "record", "--device", &device.0, "-o", &trace, "--", "sleep", "60"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let own = format!("nenrin-{}-0", child.id());
+    let instance = std::path::Path::new("/sys/kernel/tracing/instances").join(own);
+    wait_until("it records", || instance.exists());
+    // The command runs by then, or is told as soon as it does.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    signal(child.id(), "TERM");
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(143));
+    assert!(!instance.exists(), "the instance is left in the kernel");
+    assert!(!nenrin(["trace", "report", &trace]).ok().contains("CUT"));
+}
+
+/// Where tracefs is not mounted it is mounted; where that may not be, it is said how.
+#[test]
+fn without_tracefs() {
+    let place = Place::new();
+    let Some(device) = Loop::new(&place) else { return };
+    if !can_record(&device, &place) || !has("unshare") || !has("setpriv") {
+        return;
+    }
+    // In a table of mounts of its own, so that nobody else misses it.
+    let hidden = |before: &str| {
+        let script = format!(
+            "umount /sys/kernel/tracing; ! [ -e /sys/kernel/tracing/instances ] || exit 99; ! [ -e /sys/kernel/debug/tracing ] || exit 99; \
+             exec {before} \"$0\" \"$@\""
+        );
+        let args = ["trace", "record", "--device", &device.0, "-o", &place.text("t"), "--", "true"];
+        let start = ["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_nenrin")];
+        run("unshare", &start.into_iter().chain(args).collect::<Vec<_>>())
+    };
+    let mounts_it = hidden("");
+    if mounts_it.code == 99 || mounts_it.stderr.contains("unshare:") {
+        eprintln!("skipped: tracefs cannot be hidden here");
+        return;
+    }
+    assert!(mounts_it.stderr.contains("counters agree"), "{}", mounts_it.stderr);
+    mounts_it.ok();
+    hidden("setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin")
+        .fails(1, &["tracefs is not mounted", "mount -t tracefs tracefs /sys/kernel/tracing"]);
+}

@@ -1,0 +1,343 @@
+//! The cleaner: what it empties, when it rests, what it costs, counted.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::churn::{Churn, Pattern};
+use crate::common::{World, file};
+use nenrin_core::format::partial::{DATA_MOVED, Header, PartialKind};
+use nenrin_core::format::{BLOCK_BYTES, Ino};
+use nenrin_core::{At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, check};
+use nenrin_device::BlockDevice;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn small() -> World {
+    World::with(32 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() })
+}
+
+fn open(w: &World) -> Arc<Fs> {
+    w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() })
+}
+
+fn write(fs: &Fs, name: &str, block: u64, blocks: usize, byte: u8) -> Ino {
+    let ino = match fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)) {
+        Ok(f) => f.ino,
+        Err(_) => fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino,
+    };
+    fs.write(ino, block * 4096, &vec![byte; blocks * 4096], 0).unwrap();
+    ino
+}
+
+/// Files of 20 blocks, every second of which is removed: segments half full of garbage.
+fn half_garbage(fs: &Fs, files: usize) -> Vec<(String, u8)> {
+    let names: Vec<(String, u8)> = (0..files).map(|i| (format!("f{i}"), i as u8)).collect();
+    for (name, byte) in &names {
+        write(fs, name, 0, 20, *byte);
+    }
+    fs.sync_all().unwrap();
+    for (name, _) in names.iter().step_by(2) {
+        fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    fs.sync_all().unwrap();
+    names.into_iter().skip(1).step_by(2).collect()
+}
+
+fn clean(fs: &Fs) -> u64 {
+    let mut clean = fs.clean();
+    while !clean.is_done() {
+        fs.clean_step(&mut clean, 256).unwrap();
+    }
+    assert!(!clean.is_out_of_room());
+    clean.freed_segments()
+}
+
+fn assert_files(fs: &Fs, files: &[(String, u8)]) {
+    for (name, byte) in files {
+        let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
+        assert_eq!(fs.read(At::Live, ino, 0, 1 << 20).unwrap(), vec![*byte; 20 * 4096], "{name}");
+    }
+}
+
+fn assert_sound(w: &World) {
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let report = check(&[device], &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn what_is_asked_for_is_cleaned_and_told() {
+    let w = small();
+    let fs = open(&w);
+    let files = half_garbage(&fs, 240);
+    let told = fs.clean_estimate();
+    let freed = clean(&fs);
+    assert!(freed >= 20, "{freed} of {told:?}");
+    // What it said is what came of it, but for the summaries and the open segment.
+    let said = told.garbage_blocks / 64;
+    assert!(freed.abs_diff(said) <= said / 10 + 2, "{freed} freed, {said} said");
+    assert_eq!(fs.counters().tree_walks, 0);
+    assert!(fs.clean_estimate().garbage_blocks < told.garbage_blocks / 10, "{:?}", fs.clean_estimate());
+    assert_eq!(clean(&fs), 0, "there is nothing more to gain");
+    assert_files(&fs, &files);
+    fs.close().unwrap();
+    assert_sound(&w);
+    assert_files(&open(&w), &files);
+}
+
+#[test]
+fn snapshots_do_not_stop_it_and_stay() {
+    let w = small();
+    let fs = open(&w);
+    let files = half_garbage(&fs, 160);
+    let cno = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+    for (name, byte) in files.iter().step_by(2) {
+        write(&fs, name, 3, 9, byte.wrapping_add(1));
+        fs.sync_all().unwrap();
+    }
+    let freed = clean(&fs);
+    assert!(freed >= 10, "{freed}");
+    for (name, byte) in &files {
+        let ino = fs.lookup(At::Past(cno), Ino::ROOT, name.as_bytes()).unwrap().ino;
+        assert_eq!(fs.read(At::Past(cno), ino, 0, 1 << 20).unwrap(), vec![*byte; 20 * 4096], "{name}");
+    }
+    assert_eq!(fs.counters().tree_walks, 0);
+    fs.close().unwrap();
+    assert_sound(&w);
+}
+
+/// A crash can leave the summary of a data partial unwritten. Then nothing says
+/// whose the blocks are but the trees.
+#[test]
+fn without_summaries_the_trees_are_walked() {
+    let w = small();
+    let fs = open(&w);
+    let files = half_garbage(&fs, 240);
+    fs.close().unwrap();
+    drop(fs);
+    let mut erased = 0;
+    let bytes = w.device.inner().snapshot();
+    for block in 16..bytes.len() / BLOCK_BYTES - 16 {
+        let at = block * BLOCK_BYTES;
+        if Header::decode(&bytes[at..]).is_ok_and(|s| s.header.kind == PartialKind::Data) {
+            let zeros = nenrin_device::AlignedBuf::zeroed(BLOCK_BYTES);
+            w.device.write(at as u64, Arc::new(zeros)).unwrap();
+            erased += 1;
+        }
+    }
+    assert!(erased > 20);
+    let fs = open(&w);
+    let freed = clean(&fs);
+    assert!(freed >= 20, "{freed}");
+    assert!(fs.counters().tree_walks > 0);
+    assert_files(&fs, &files);
+}
+
+/// Blocks that cannot be read stay where they are, and are tried once.
+#[test]
+fn what_cannot_be_read_is_left_alone() {
+    let w = small();
+    let fs = open(&w);
+    half_garbage(&fs, 60);
+    fs.close().unwrap();
+    drop(fs);
+    let bytes = w.device.inner().snapshot();
+    let at = bytes.windows(BLOCK_BYTES).step_by(BLOCK_BYTES).position(|b| b.iter().all(|x| *x == 31)).unwrap();
+    w.device.write((at * BLOCK_BYTES) as u64, Arc::new(nenrin_device::AlignedBuf::zeroed(BLOCK_BYTES))).unwrap();
+    let fs = open(&w);
+    clean(&fs);
+    let moved = fs.counters().moved_blocks;
+    assert!(moved > 0);
+    for _ in 0..3 {
+        clean(&fs);
+    }
+    assert_eq!(fs.counters().moved_blocks, moved);
+    assert_eq!(fs.cleaner_status().stuck_segments, 1);
+    let ino = fs.lookup(At::Live, Ino::ROOT, b"f31").unwrap().ino;
+    assert!(fs.read(At::Live, ino, 0, 20 * 4096).is_err(), "damage is told, not moved");
+}
+
+/// A file written at random lies in order again after cleaning: reading it takes few requests.
+#[test]
+fn a_file_written_at_random_is_put_in_order() {
+    let w = World::with(64 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
+    let fs = open(&w);
+    let (ino, other) = (write(&fs, "f", 0, 1, 0), write(&fs, "other", 0, 1, 0));
+    let blocks = 2000u64;
+    for i in 0..blocks {
+        let block = i * 7919 % blocks;
+        fs.write(ino, block * 4096, &vec![(i % 251) as u8; 4096], 0).unwrap();
+        fs.write(other, block * 4096, &[1; 4096], 0).unwrap();
+        if i % 100 == 99 {
+            fs.sync_all().unwrap();
+        }
+    }
+    // What is left of each segment is half of it. Closing seals the last one.
+    fs.unlink(Ino::ROOT, b"other").unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(&w);
+    while fs.clean_estimate().live_blocks < blocks {
+        w.pass(SECOND);
+        fs.tick().unwrap();
+    }
+    let expected = fs.read(At::Live, ino, 0, 1 << 30).unwrap();
+    let reads = || {
+        let before = w.device.counters();
+        for at in (0..blocks).step_by(250) {
+            let got = fs.read(At::Live, ino, at * 4096, 250 * 4096).unwrap();
+            assert!(got == expected[at as usize * 4096..][..got.len()], "content at {at}");
+        }
+        w.device.counters().since(&before).reads
+    };
+    let before = reads();
+    clean(&fs);
+    let after = reads();
+    assert!(before > 1500, "{before} requests");
+    assert!(after < 40, "{after} requests for 8 reads of 1 MB; {before} before");
+}
+
+/// Relocated data and new data never share a segment.
+#[test]
+fn cold_data_has_segments_of_its_own() {
+    let w = small();
+    let fs = open(&w);
+    let old = half_garbage(&fs, 120);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(&w);
+    let epoch = fs.superblock().epoch;
+    let mut job = fs.clean();
+    let mut new = 0;
+    while !job.is_done() {
+        fs.clean_step(&mut job, 64).unwrap();
+        write(&fs, &format!("new{new}"), 0, 10, 200);
+        fs.sync_all().unwrap();
+        new += 1;
+    }
+    assert!(new > 10, "{new}");
+    fs.close().unwrap();
+    let old: BTreeSet<u64> =
+        old.iter().map(|(n, _)| fs.lookup(At::Live, Ino::ROOT, n.as_bytes()).unwrap().ino.0).collect();
+    let bytes = w.device.inner().snapshot();
+    let (mut both, mut cold) = (0, 0);
+    for s in fs.segments().iter().filter(|s| s.live_blocks > 0 && s.kind == 2) {
+        let first = (16 + s.segment.0 as usize * 64) * BLOCK_BYTES;
+        let mut at = 0;
+        let (mut olds, mut news) = (0, 0);
+        while at < 64 {
+            let Ok(summary) = Header::decode(&bytes[first + at as usize * BLOCK_BYTES..]) else { break };
+            for run in summary.map.iter().filter(|_| summary.header.epoch == epoch) {
+                let moved = old.contains(&run.ino.get());
+                // The header says so, for who looks at the device.
+                assert_eq!(summary.header.flags & DATA_MOVED != 0, moved, "{run:?}");
+                *(if moved { &mut olds } else { &mut news }) += 1;
+            }
+            at += summary.header.total_blocks();
+        }
+        both += u32::from(olds > 0 && news > 0);
+        cold += olds;
+    }
+    assert!(cold > 20, "{cold} runs relocated");
+    assert_eq!(both, 0, "segments with relocated and new data");
+}
+
+/// Nothing to gain, nothing done: a full volume that nobody uses is left in peace.
+#[test]
+fn idle_and_full_costs_nothing() {
+    let w = small();
+    let fs = w.open();
+    let mut n = 0;
+    while fs.create(Ino::ROOT, format!("f{n}").as_bytes(), &file(0o600)).is_ok_and(|f| {
+        w.pass(SECOND / 10);
+        fs.tick().unwrap();
+        fs.write(f.ino, 0, &vec![n as u8; 50_000], 0).is_ok()
+    }) {
+        n += 1;
+    }
+    assert!(n > 100, "{n} files");
+    for _ in 0..600 {
+        w.pass(SECOND / 10);
+        fs.tick().unwrap();
+    }
+    let (before, done) = (w.device.counters(), fs.counters());
+    for hour in 0..3 {
+        let start = w.device.counters();
+        for _ in 0..36_000 {
+            w.pass(SECOND / 10);
+            fs.tick().unwrap();
+        }
+        let writes = w.device.counters().since(&start).writes;
+        assert!(writes <= 12, "{writes} writes in hour {hour}");
+    }
+    assert_eq!(fs.counters().moved_blocks, done.moved_blocks, "relocated in idle time");
+    assert!(matches!(fs.cleaner_status().rest, Rest::NothingToGain | Rest::EnoughRoom | Rest::NoRoom));
+    println!("{} writes in 3 hours", w.device.counters().since(&before).writes);
+}
+
+/// The background keeps up: random overwrites for long, without a walk of all
+/// trees, without history, and every block right at the end.
+#[test]
+fn overwrites_go_on_for_ever() {
+    let mut c = Churn::new(64 << 20, 80, Pattern::HotCold, 400);
+    let cost = c.overwrite(6);
+    assert_eq!(cost.tree_walks, 0);
+    assert!(cost.moved > 0.0, "{cost:?}");
+    println!("{cost:?}");
+    c.verify();
+}
+
+/// Blocks that files and past states share are moved with all who own them, and stay shared.
+#[test]
+fn what_is_shared_is_moved_with_all_its_owners() {
+    let w = small();
+    let fs = open(&w);
+    let files = half_garbage(&fs, 160);
+    let copy = |name: &str, as_name: &str, from: u64, blocks: u64| {
+        let source = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
+        let to = fs.create(Ino::ROOT, as_name.as_bytes(), &file(0o600)).unwrap().ino;
+        assert_eq!(fs.copy_range(source, from * 4096, to, 0, blocks * 4096, 0).unwrap(), blocks * 4096);
+        to
+    };
+    // Copies of wholes and of parts, of copies, within history too.
+    for (i, (name, _)) in files.iter().enumerate() {
+        copy(name, &format!("whole {name}"), 0, 20);
+        copy(name, &format!("part {name}"), i as u64 % 10, 7);
+    }
+    fs.sync_all().unwrap();
+    let cno = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+    for (i, (name, byte)) in files.iter().enumerate() {
+        match i % 3 {
+            0 => fs.unlink(Ino::ROOT, format!("whole {name}").as_bytes()).unwrap(),
+            1 => drop(write(&fs, &format!("whole {name}"), 3, 5, byte.wrapping_add(100))),
+            _ => drop(copy(&format!("whole {name}"), &format!("again {name}"), 5, 9)),
+        }
+    }
+    fs.sync_all().unwrap();
+    let before = fs.usage();
+    let told = fs.clean_estimate();
+    let freed = clean(&fs);
+    assert!(freed >= 15, "{freed} of {told:?}");
+    assert_eq!((fs.counters().tree_walks, fs.cleaner_status().stuck_segments), (0, 0));
+    // Nothing was copied twice, and nobody lost a neighbour.
+    let after = fs.usage();
+    assert_eq!((after.shared_blocks, after.history_blocks), (before.shared_blocks, before.history_blocks));
+    assert!(fs.counters().moved_blocks <= told.live_blocks, "{told:?}");
+    let right = |fs: &Fs| {
+        assert_files(fs, &files);
+        for (i, (name, byte)) in files.iter().enumerate() {
+            let past = fs.lookup(At::Past(cno), Ino::ROOT, format!("whole {name}").as_bytes()).unwrap().ino;
+            assert_eq!(fs.read(At::Past(cno), past, 0, 1 << 20).unwrap(), vec![*byte; 20 * 4096], "{name}");
+            let part = fs.lookup(At::Live, Ino::ROOT, format!("part {name}").as_bytes()).unwrap().ino;
+            assert_eq!(fs.read(At::Live, part, 0, 1 << 20).unwrap(), vec![*byte; 7 * 4096], "{name}");
+            if i % 3 == 2 {
+                let again = fs.lookup(At::Live, Ino::ROOT, format!("again {name}").as_bytes()).unwrap().ino;
+                assert_eq!(fs.read(At::Live, again, 0, 1 << 20).unwrap(), vec![*byte; 9 * 4096], "{name}");
+            }
+        }
+    };
+    right(&fs);
+    fs.close().unwrap();
+    assert_sound(&w);
+    right(&open(&w));
+}

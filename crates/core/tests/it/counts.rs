@@ -1,0 +1,155 @@
+//! What operations cost on the device, counted and therefore asserted.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)] // tests say what went wrong by stopping
+
+use crate::common::{World, dir, file};
+use nenrin_core::format::Ino;
+use nenrin_core::{At, Fs, MountOptions};
+use std::sync::Arc;
+
+#[test]
+fn an_append_with_fsync_costs_one_write_of_8_kib_and_one_flush() {
+    let w = World::new(256 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, &[1; 4096], 0).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    for i in 1..200u64 {
+        let before = w.device.counters();
+        fs.write(f.ino, i * 4096, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        let cost = w.device.counters().since(&before);
+        assert_eq!((cost.writes, cost.flushes), (1, 1), "append {i}");
+        assert!(cost.write_bytes <= 8192, "append {i} wrote {} bytes", cost.write_bytes);
+        assert_eq!(cost.reads, 0);
+    }
+}
+
+#[test]
+fn a_small_file_travels_inside_its_record() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, &[1; 1000], 0).unwrap();
+    let before = w.device.counters();
+    fs.fsync_wait(f.ino).unwrap();
+    let cost = w.device.counters().since(&before);
+    assert_eq!((cost.writes, cost.flushes, cost.write_bytes), (1, 1, 4096));
+}
+
+/// A 1 MiB file written 4 KiB at a time with O_SYNC: the founding paper needed
+/// 1541 blocks, 265 without O_SYNC.
+#[test]
+fn a_mebibyte_of_synchronous_writes_costs_at_most_530_blocks() {
+    let w = World::new(256 << 20);
+    let fs = w.open();
+    let before = w.device.counters();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    for i in 0..256u64 {
+        fs.write(f.ino, i * 4096, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+    }
+    let blocks = w.device.counters().since(&before).write_bytes / 4096;
+    assert!(blocks <= 530, "{blocks} blocks");
+}
+
+/// DESIGN section 6: at most 64 MiB and 200 requests, whatever happened before.
+#[test]
+fn recovery_reads_a_bounded_part_of_the_log() {
+    let w = World::new(1 << 30);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    let (mut most_bytes, mut most_requests) = (0, 0);
+    for i in 0..12_000u64 {
+        fs.write(f.ino, i % 5000 * 4096, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        if i % 1500 == 1499 {
+            let report = reopen_read_only(&w);
+            most_bytes = most_bytes.max(report.0);
+            most_requests = most_requests.max(report.1);
+        }
+    }
+    assert!(most_bytes > 1 << 20, "the test must see recovery at work: {most_bytes}");
+    assert!(most_bytes <= 64 << 20, "{most_bytes} bytes");
+    assert!(most_requests <= 200, "{most_requests} requests");
+}
+
+fn reopen_read_only(w: &World) -> (u64, u64) {
+    let fs: Arc<Fs> = w.open_with(MountOptions { read_only: true, ..MountOptions::default() });
+    let r = fs.recovery_report();
+    (r.bytes_read, r.requests)
+}
+
+/// Makes a directory of `n` entries, and counts the index nodes that operations in it read when next to
+/// nothing is cached: look-ups, creations, removals; at most and on average.
+fn nodes_of_operations(n: u32) -> [(u64, f64); 3] {
+    let w = World::new((64 << 20) + n as usize * 3 * 1024);
+    let fs = w.open();
+    let d = fs.create(Ino::ROOT, b"d", &dir()).unwrap().ino;
+    let now_and_then = |fs: &Fs, i: u32| {
+        if i % 1000 == 0 {
+            w.pass(100_000_000);
+            fs.tick().unwrap();
+        }
+    };
+    for i in 0..n {
+        fs.create(d, format!("entry-{i}").as_bytes(), &file(0o600)).unwrap();
+        now_and_then(&fs, i);
+    }
+    fs.close().unwrap();
+    let count = |operation: &dyn Fn(&Fs, u32)| {
+        let fs = w.open_with(MountOptions { cache_bytes: 64 << 10, ..MountOptions::default() });
+        let reads: Vec<u64> = (0..n)
+            .step_by(n as usize / 300)
+            .map(|i| {
+                let before = w.device.counters();
+                operation(&fs, i);
+                w.device.counters().since(&before).reads
+            })
+            .collect();
+        fs.close().unwrap();
+        (reads.iter().copied().max().unwrap(), reads.iter().sum::<u64>() as f64 / reads.len() as f64)
+    };
+    let counts = [
+        count(&|fs, i| assert!(fs.lookup(At::Live, d, format!("entry-{i}").as_bytes()).is_ok())),
+        count(&|fs, i| assert!(fs.create(d, format!("new-{i}").as_bytes(), &file(0o600)).is_ok())),
+        count(&|fs, i| fs.unlink(d, format!("new-{i}").as_bytes()).unwrap()),
+    ];
+    println!("{n} entries: nodes read by a look-up, a creation, a removal (most, mean): {counts:?}");
+    let fs = w.open();
+    let mut seen = 0;
+    fs.readdir(At::Live, d, 0, &mut |_| {
+        seen += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!(seen, n + 2);
+    for i in 0..n {
+        fs.unlink(d, format!("entry-{i}").as_bytes()).unwrap();
+        now_and_then(&fs, i);
+    }
+    fs.rmdir(Ino::ROOT, b"d").unwrap();
+    fs.close().unwrap();
+    counts
+}
+
+/// Ten times the entries cost a level of the tree at most, in each of the places that an operation looks at.
+fn assert_logarithmic(small: &[(u64, f64); 3], large: &[(u64, f64); 3]) {
+    for ((_, small), (most, large)) in small.iter().zip(large) {
+        assert!(*large <= small + 4.0, "{small} nodes became {large}");
+        assert!(*most <= 24, "{most} nodes for one operation");
+    }
+}
+
+#[test]
+fn large_directories_cost_a_logarithmic_number_of_nodes() {
+    let small = nodes_of_operations(10_000);
+    let large = nodes_of_operations(100_000);
+    assert_logarithmic(&small, &large);
+    assert!(large[0].0 <= 6, "a cold look-up read {} nodes", large[0].0);
+}
+
+#[test]
+#[ignore = "takes long without optimisation; scripts/soak/bigdir.sh runs it"]
+fn a_million_entries_cost_a_logarithmic_number_of_nodes() {
+    assert_logarithmic(&nodes_of_operations(100_000), &nodes_of_operations(1_000_000));
+}

@@ -1,0 +1,116 @@
+//! P3: a file that is emptied to be written anew shows, after a power cut, one
+//! of its commits: also when it waits for a commit already.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use crate::common::gate::{World, world};
+use crate::common::{TestClock, file};
+use nenrin_core::format::Ino;
+use nenrin_core::{At, Fs, MountOptions, RenameMode, SetAttr};
+use nenrin_device::{MemDevice, Op};
+use std::sync::Arc;
+use std::thread;
+
+fn empty(fs: &Fs, ino: Ino) {
+    fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+}
+
+/// The device as it is, after the power has gone: nothing of what is in memory.
+fn after_a_cut(device: &MemDevice) -> Arc<Fs> {
+    let device = MemDevice::from_bytes(device.snapshot());
+    Fs::open(vec![Arc::new(device)], Arc::new(TestClock::default()), MountOptions::default()).unwrap()
+}
+
+fn content(fs: &Fs, name: &[u8]) -> Vec<u8> {
+    let f = fs.lookup(At::Live, Ino::ROOT, name).unwrap();
+    fs.read(At::Live, f.ino, 0, 1 << 20).unwrap()
+}
+
+fn is_write(op: &Op) -> bool {
+    matches!(op, Op::Write { .. })
+}
+
+/// Small content lives in the index, larger in blocks, and more goes ahead of its commit.
+const SIZES: [usize; 3] = [100, 9000, 600 << 10];
+
+#[test]
+fn content_that_a_rename_carries_survives_being_emptied() {
+    for bytes in SIZES {
+        let World { device, fs, .. } = world(MountOptions::default());
+        let old = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap();
+        fs.write(old.ino, 0, &vec![1; bytes], 0).unwrap();
+        let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap();
+        fs.sync_all().unwrap();
+        let new = fs.create(Ino::ROOT, b"new", &file(0o600)).unwrap();
+        fs.write(new.ino, 0, &vec![2; bytes], 0).unwrap();
+        fs.rename(Ino::ROOT, b"new", Ino::ROOT, b"file", RenameMode::Replace).unwrap();
+        empty(&fs, new.ino);
+        fs.write(other.ino, 0, &[9; 100], 0).unwrap();
+        fs.fsync_wait(other.ino).unwrap();
+        assert!(content(&after_a_cut(&device), b"file") == vec![2; bytes], "{bytes} bytes: emptied");
+        // Beside it the emptied file is what it was made, and goes on.
+        assert_eq!(content(&fs, b"file"), b"");
+        fs.write(new.ino, 0, &vec![3; bytes / 2], 0).unwrap();
+        fs.fsync_wait(other.ino).unwrap();
+        assert!(content(&after_a_cut(&device), b"file") == vec![2; bytes], "{bytes} bytes: half of it written");
+        fs.flush(new.ino).unwrap();
+        fs.sync_all().unwrap();
+        assert!(content(&after_a_cut(&device), b"file") == vec![3; bytes / 2], "{bytes} bytes: closed");
+    }
+}
+
+#[test]
+fn content_that_a_sync_waits_to_commit_survives_being_emptied() {
+    for bytes in SIZES {
+        let World { gate, device, fs, .. } = world(MountOptions::default());
+        let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap();
+        fs.write(f.ino, 0, &vec![1; bytes], 0).unwrap();
+        let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap();
+        fs.sync_all().unwrap();
+        // A commit of another file is under way, so that the next has to wait.
+        gate.close(is_write, 0);
+        fs.write(other.ino, 0, &[9; 100], 0).unwrap();
+        let leader = {
+            let fs = fs.clone();
+            thread::spawn(move || fs.fsync_wait(other.ino))
+        };
+        gate.wait_until(|s| s.waiting == 1);
+        fs.write(f.ino, 0, &vec![2; bytes], 0).unwrap();
+        let shared = fs.counters().shared_commits;
+        let syncer = {
+            let fs = fs.clone();
+            thread::spawn(move || fs.fsync_wait(f.ino))
+        };
+        while fs.counters().shared_commits == shared {
+            thread::yield_now();
+        }
+        empty(&fs, f.ino);
+        gate.open();
+        syncer.join().unwrap().unwrap();
+        leader.join().unwrap().unwrap();
+        assert!(content(&after_a_cut(&device), b"file") == vec![2; bytes], "{bytes} bytes: what was synced is gone");
+        assert_eq!(content(&fs, b"file"), b"");
+        fs.close().unwrap();
+        assert_eq!(content(&after_a_cut(&device), b"file"), b"");
+    }
+}
+
+/// What waits for a commit goes with the file.
+#[test]
+fn a_file_that_is_gone_needs_no_commit() {
+    let World { device, fs, .. } = world(MountOptions::default());
+    let old = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap();
+    fs.write(old.ino, 0, &[1; 9000], 0).unwrap();
+    fs.sync_all().unwrap();
+    let new = fs.create(Ino::ROOT, b"new", &file(0o600)).unwrap();
+    fs.write(new.ino, 0, &vec![2; 600 << 10], 0).unwrap();
+    fs.rename(Ino::ROOT, b"new", Ino::ROOT, b"file", RenameMode::Replace).unwrap();
+    empty(&fs, new.ino);
+    fs.unlink(Ino::ROOT, b"file").unwrap();
+    fs.sync_all().unwrap();
+    for _ in 0..20 {
+        fs.tick().unwrap();
+    }
+    assert_eq!(fs.usage().inodes, 1);
+    fs.close().unwrap();
+    after_a_cut(&device).close().unwrap();
+}

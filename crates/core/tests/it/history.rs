@@ -1,0 +1,214 @@
+//! The history of a name (decision 0012).
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::{World, dir, file};
+use nenrin_core::format::{Cno, Ino};
+use nenrin_core::{Change, Error, Fs, MountOptions, NameState, RenameMode, SetAttr};
+
+/// One line for each state: change, path, size or "-", and whether it is what there is now.
+fn told(fs: &Fs, path: &str) -> Vec<String> {
+    let parts: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
+    fs.history(&parts).unwrap().iter().map(line).collect()
+}
+
+fn line(s: &NameState) -> String {
+    let text = |path: &[u8]| String::from_utf8(path.to_vec()).unwrap();
+    let change = match &s.change {
+        Change::Made => "made".into(),
+        Change::Content => "content".into(),
+        Change::Attributes => "attributes".into(),
+        Change::Renamed(from) => format!("renamed from {}", text(from)),
+        Change::Linked(to) => format!("linked to {}", text(to)),
+        Change::Removed => "removed".to_owned(),
+    };
+    let size = s.attr.map_or("-".into(), |a| a.size.to_string());
+    format!("{} {size} {change}{}", text(&s.path), if s.is_now { ", now" } else { "" })
+}
+
+struct Past {
+    w: World,
+    fs: std::sync::Arc<Fs>,
+}
+
+impl Past {
+    fn new() -> Self {
+        let w = World::new(64 << 20);
+        let fs = w.open();
+        Self { w, fs }
+    }
+    fn cut(&self) -> Cno {
+        self.w.pass(1_000_000_000);
+        self.fs.checkpoint_create(None).unwrap().cno
+    }
+    fn write(&self, ino: Ino, bytes: usize) {
+        self.w.pass(1000);
+        self.fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        self.fs.write(ino, 0, &vec![7; bytes], 1000).unwrap();
+        self.fs.fsync_wait(ino).unwrap();
+    }
+    fn rename(&self, from: (Ino, &str), to: (Ino, &str)) {
+        self.fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), RenameMode::Replace).unwrap();
+    }
+}
+
+const ROOT: Ino = Ino::ROOT;
+
+#[test]
+fn every_state_that_a_checkpoint_shows_is_told() {
+    let p = Past::new();
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    let first = p.cut();
+    p.write(f, 20);
+    // No checkpoint shows this one.
+    p.write(f, 21);
+    let second = p.cut();
+    p.cut();
+    p.fs.setattr(f, &SetAttr { mode: Some(0o640), ..SetAttr::default() }).unwrap();
+    p.cut();
+    p.write(f, 5000);
+    assert_eq!(told(&p.fs, "f"), ["f 10 made", "f 21 content", "f 21 attributes", "f 5000 content, now"]);
+    let states = p.fs.history(&[b"f"]).unwrap();
+    assert_eq!(states[0].shown_by, Some((first, first)));
+    assert_eq!(states[1].shown_by, Some((second, second.next())));
+    assert_eq!(states[3].shown_by, None);
+    assert_eq!(states[1].editor_uid, 1000);
+    // A state whose checkpoints are let go is told no more.
+    p.fs.checkpoint_drop(&[first]).unwrap();
+    assert_eq!(told(&p.fs, "f"), ["f 21 made", "f 21 attributes", "f 5000 content, now"]);
+    assert!(matches!(p.fs.history(&[b"g"]), Err(Error::NotFound)));
+    assert!(matches!(p.fs.history(&[b"f", b"g"]), Err(Error::NotFound)));
+    assert!(matches!(p.fs.history(&[&[b'x'; 256]]), Err(Error::NameTooLong)));
+    p.fs.close().unwrap();
+}
+
+#[test]
+fn reading_makes_no_state_of_its_own() {
+    let p = Past::new();
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.w.pass(3_600_000_000_000 * 30);
+    p.fs.accessed(f).unwrap();
+    p.w.pass(3_600_000_000_000 * 30);
+    p.fs.tick().unwrap();
+    p.cut();
+    assert_eq!(told(&p.fs, "f"), ["f 10 made, now"]);
+}
+
+/// As editors save: a new file, renamed over the old one.
+#[test]
+fn a_name_is_followed_over_files_that_replace_each_other() {
+    let p = Past::new();
+    for size in [10, 20, 30] {
+        let f = p.fs.create(ROOT, b".f.swp", &file(0o600)).unwrap().ino;
+        p.write(f, size);
+        if size == 20 {
+            // This one a checkpoint has seen before it got its name.
+            p.cut();
+        }
+        p.rename((ROOT, ".f.swp"), (ROOT, "f"));
+        p.cut();
+    }
+    assert_eq!(told(&p.fs, "f"), ["f 10 made", ".f.swp 20 made", "f 20 renamed from .f.swp", "f 30 made, now"]);
+}
+
+#[test]
+fn removed_and_made_again() {
+    let p = Past::new();
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.fs.unlink(ROOT, b"f").unwrap();
+    let gone = p.cut();
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 20);
+    p.cut();
+    p.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!(told(&p.fs, "f"), ["f 10 made", "f - removed", "f 20 made", "f - removed, now"]);
+    assert_eq!(p.fs.history(&[b"f"]).unwrap()[1].shown_by, Some((gone, gone)));
+    // What is not shown by any checkpoint any more is nothing between two absences.
+    let last = p.cut();
+    let between: Vec<Cno> = p.fs.checkpoints().iter().map(|c| c.cno).filter(|c| *c > gone && *c < last).collect();
+    p.fs.checkpoint_drop(&between).unwrap();
+    assert_eq!(told(&p.fs, "f"), ["f 10 made", "f - removed, now"]);
+    let all: Vec<Cno> = p.fs.checkpoints().iter().map(|c| c.cno).collect();
+    p.fs.checkpoint_drop(&all).unwrap();
+    assert!(matches!(p.fs.history(&[b"f"]), Err(Error::NotFound)));
+}
+
+#[test]
+fn directories_on_the_way_may_move_and_be_made_anew() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"d", &dir()).unwrap().ino;
+    let f = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.rename((ROOT, "d"), (ROOT, "old"));
+    let d = p.fs.create(ROOT, b"d", &dir()).unwrap().ino;
+    p.cut();
+    let g = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
+    p.write(g, 20);
+    p.cut();
+    assert_eq!(told(&p.fs, "d/f"), ["d/f 10 made", "d/f - removed", "d/f 20 made, now"]);
+    assert_eq!(told(&p.fs, "old/f"), ["d/f 10 made", "old/f 10 renamed from d/f, now"]);
+}
+
+#[test]
+fn links_and_moves_between_directories() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"d", &dir()).unwrap().ino;
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.fs.link(f, d, b"link").unwrap();
+    p.cut();
+    p.fs.unlink(ROOT, b"f").unwrap();
+    p.cut();
+    p.rename((d, "link"), (ROOT, "back"));
+    p.cut();
+    assert_eq!(
+        told(&p.fs, "d/link"),
+        ["f 10 made", "d/link 10 linked to f", "d/link 10 attributes", "d/link - removed, now"]
+    );
+    assert_eq!(
+        told(&p.fs, "back"),
+        ["f 10 made", "f 10 attributes", "d/link 10 attributes", "back 10 renamed from d/link, now"]
+    );
+}
+
+#[test]
+fn history_outlives_a_mount_and_is_told_of_a_volume_that_is_only_read() {
+    let p = Past::new();
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.write(f, 20);
+    p.fs.close().unwrap();
+    let want = ["f 10 made", "f 20 content, now"];
+    let fs = p.w.open_with(MountOptions { read_only: true, ..MountOptions::default() });
+    assert_eq!(told(&fs, "f"), want);
+}
+
+/// What it reads does not grow with the number of files: device reads when nothing is cached.
+#[test]
+fn one_name_among_many() {
+    let reads = |others: u32| {
+        let p = Past::new();
+        for n in 0..others {
+            p.fs.create(ROOT, format!("other{n}").as_bytes(), &file(0o600)).unwrap();
+        }
+        let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+        for size in 1..=50 {
+            p.write(f, size);
+            p.cut();
+        }
+        p.fs.close().unwrap();
+        let fs = p.w.open_with(MountOptions { cache_bytes: 64 << 10, ..MountOptions::default() });
+        let before = p.w.device.counters();
+        assert_eq!(fs.history(&[b"f"]).unwrap().len(), 50);
+        p.w.device.counters().since(&before).reads
+    };
+    let (few, many) = (reads(100), reads(20_000));
+    assert!(many <= few + 8 && many <= 24, "{few} reads among 100 files, {many} among 20,000");
+}

@@ -1,0 +1,24 @@
+//! The calls on a memory device. One program, since each costs seconds to link; one file for each area.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+mod common;
+
+mod atime;
+mod check;
+mod check_damage;
+mod cleaning;
+mod coarse;
+mod copy;
+mod counts;
+mod damage;
+mod full;
+mod held;
+mod history;
+mod races;
+mod reserve;
+mod retention;
+mod scrub;
+mod smoke;
+mod summaries;
+mod under_way;
+mod write_cost;

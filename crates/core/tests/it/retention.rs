@@ -1,0 +1,220 @@
+//! The retention rule at work on a volume.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use crate::common::{World, file};
+use nenrin_core::format::{Cno, Ino};
+use nenrin_core::{At, Error, Fs, MountOptions};
+use nenrin_device::{Fault, Faulty, OpKind, Prng};
+use std::sync::Arc;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Uses the volume for some hours, a checkpoint a minute.
+fn use_it(w: &World, fs: &Fs, hours: u64) {
+    let f = match fs.lookup(At::Live, Ino::ROOT, b"f") {
+        Ok(f) => f,
+        Err(_) => fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap(),
+    };
+    for minute in 0..hours * 60 {
+        fs.write(f.ino, 0, &minute.to_le_bytes(), 0).unwrap();
+        w.pass(60 * SECOND);
+        fs.tick().unwrap();
+    }
+    for _ in 0..20 {
+        fs.tick().unwrap();
+    }
+}
+
+fn open(w: &World) -> Arc<Fs> {
+    w.open_with(MountOptions { checkpoint_nanos: 50 * SECOND, ..MountOptions::default() })
+}
+
+#[test]
+fn old_checkpoints_are_thinned_and_what_they_saw_is_freed() {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    use_it(&w, &fs, 1);
+    let named = fs.checkpoint_create(Some(b"kept")).unwrap();
+    let held = fs.checkpoint_create(None).unwrap();
+    fs.hold_checkpoint(held.cno).unwrap();
+    use_it(&w, &fs, 9);
+    let kept = fs.checkpoints();
+    // 60 of the last hour, 6 in each hour before, and what waits for the next thinning.
+    assert!((60 + 9 * 6..60 + 9 * 6 + 20).contains(&kept.len()), "{}", kept.len());
+    assert!(kept.iter().any(|c| c.cno == named.cno) && kept.iter().any(|c| c.cno == held.cno));
+    // Past states that were kept are what they were.
+    let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap();
+    for c in &kept {
+        assert_eq!(fs.read(At::Past(c.cno), f.ino, 0, 8).unwrap().len(), 8, "{}", c.cno);
+    }
+    fs.let_checkpoint_go(held.cno);
+    fs.set_retention("10m:all").unwrap();
+    use_it(&w, &fs, 1);
+    let kept = fs.checkpoints();
+    assert!(kept.len() < 25, "{}", kept.len());
+    assert!(kept.iter().all(|c| c.cno != held.cno) && kept.iter().any(|c| c.cno == named.cno));
+    assert!(matches!(fs.read(At::Past(held.cno), f.ino, 0, 8), Err(Error::Stale)));
+}
+
+#[test]
+fn the_rule_is_the_volumes_own() {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    assert_eq!(fs.retention(), "1h:all 1d:10m 7d:1h 30d:1d");
+    assert!(matches!(fs.set_retention("1h:sometimes"), Err(Error::BadRule(_))));
+    fs.set_retention("2h:all forever:1d").unwrap();
+    // A crash: the record alone must do.
+    drop(fs);
+    let fs = open(&w);
+    assert_eq!(fs.retention(), "2h:all forever:1d");
+    fs.close().unwrap();
+    let fs = open(&w);
+    assert_eq!(fs.retention(), "2h:all forever:1d");
+    fs.set_retention("default").unwrap();
+    assert_eq!(fs.retention(), "1h:all 1d:10m 7d:1h 30d:1d");
+    assert!(matches!(fs.hold_checkpoint(Cno(99)), Err(Error::Stale)));
+}
+
+/// A read that fails while history is swept is told, keeps nothing else from
+/// being done, and the sweep goes on afterwards.
+#[test]
+fn a_sweep_goes_on_after_an_error() {
+    let w = World::new(64 << 20);
+    let device = Arc::new(Faulty::new(w.device.clone()));
+    let options = MountOptions { cache_bytes: 1, checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = Fs::open(vec![device.clone()], w.clock.clone(), options).unwrap();
+    let files: Vec<Ino> =
+        (0..300).map(|i| fs.create(Ino::ROOT, format!("file {i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    let write_all = |byte: u8| {
+        for ino in &files {
+            fs.write(*ino, 0, &[byte; 9000], 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+    };
+    write_all(1);
+    let first = fs.checkpoint_create(None).unwrap();
+    write_all(2);
+    // History reaches the device, and leaves memory.
+    w.pass(30 * SECOND);
+    fs.tick().unwrap();
+    assert_eq!(fs.usage().history_blocks, 900);
+    fs.checkpoint_drop(&[first.cno]).unwrap();
+    device.faults().inject(Fault::Fail { kind: OpKind::Read, from: 1, times: u64::MAX / 2 });
+    w.pass(30 * SECOND);
+    let before = fs.counters().index_checkpoints;
+    assert!(fs.tick().is_err(), "nothing was read");
+    assert_eq!(fs.failed(), None);
+    assert!(fs.counters().index_checkpoints > before, "the rest was not done");
+    device.faults().clear();
+    for _ in 0..20 {
+        w.pass(10 * SECOND);
+        fs.tick().unwrap();
+    }
+    assert_eq!(fs.usage().history_blocks, 0);
+}
+
+/// What letting checkpoints go is said to free is what it frees: whatever they share
+/// with each other, and files with files.
+#[test]
+fn what_is_said_to_become_free_becomes_free() {
+    for (seed, copies) in [(7, 0), (8, 1), (9, 3), (10, 8)] {
+        said_and_freed(seed, copies);
+    }
+}
+
+fn said_and_freed(seed: u64, copies: u64) {
+    let w = World::new(64 << 20);
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let mut made = Vec::new();
+    let files: Vec<Ino> =
+        (0..12).map(|i| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    let mut random = Prng::new(seed);
+    for round in 0..10u64 {
+        for ino in &files {
+            let (block, blocks) = (random.below(100), 1 + random.below(60));
+            fs.write(*ino, block * 4096, &vec![round as u8; blocks as usize * 4096], 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+        for _ in 0..copies {
+            let (from, to) = (files[random.below(12) as usize], files[random.below(12) as usize]);
+            let (at, blocks) = (random.below(60) * 4096, 1 + random.below(40));
+            if from != to {
+                fs.copy_range(from, at, to, at / 2 / 4096 * 4096, blocks * 4096, 0).unwrap();
+            }
+        }
+        let name = (round % 3 == 0).then(|| format!("snap{round}").into_bytes());
+        made.push(fs.checkpoint_create(name.as_deref()).unwrap().cno);
+    }
+    fs.unlink(Ino::ROOT, b"f0").unwrap();
+    fs.sync_all().unwrap();
+    let settle = || {
+        for _ in 0..50 {
+            w.pass(SECOND);
+            fs.tick().unwrap();
+        }
+        fs.usage().history_blocks
+    };
+    let mut history = settle();
+    for (cno, said) in fs.freed_by_each_snapshot().unwrap() {
+        assert_eq!(fs.freed_by_dropping(&[cno]).unwrap(), said, "snapshot {cno}, {copies} copies");
+    }
+    // One, a snapshot, several that are neighbours and not, the rest.
+    for drops in [vec![1], vec![3], vec![4, 5, 8], vec![0, 2, 6, 7, 9]] {
+        let cnos: Vec<Cno> = drops.into_iter().map(|i: usize| made[i]).collect();
+        let said = fs.freed_by_dropping(&cnos).unwrap();
+        for cno in &cnos {
+            fs.checkpoint_name(*cno, None).unwrap();
+        }
+        fs.checkpoint_drop(&cnos).unwrap();
+        let now = settle();
+        assert_eq!(history - now, said, "letting {cnos:?} go, {copies} copies");
+        assert!(said > 0);
+        history = now;
+    }
+    assert_eq!(history, 0);
+    assert!(matches!(fs.freed_by_dropping(&made[..1]), Err(Error::Checkpoint(_))));
+}
+
+/// df: what can be shed counts as available, what a snapshot keeps does not.
+#[test]
+fn what_snapshots_keep_is_not_available() {
+    let w = World::new(256 << 20);
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open_with(options.clone());
+    fs.tick().unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let fill = |fs: &Fs, byte: u8| {
+        fs.write(f, 0, &vec![byte; 32 << 20], 0).unwrap();
+        fs.sync_all().unwrap();
+        fs.usage()
+    };
+    let first = fill(&fs, 1);
+    let unnamed = fs.checkpoint_create(None).unwrap().cno;
+    let second = fill(&fs, 2);
+    let near = |a: u64, b: u64| a.abs_diff(b) < 8192 / 20;
+    assert_eq!((second.history_blocks, second.snapshot_blocks), (8192, 0));
+    assert!(near(second.available_blocks, first.available_blocks), "{first:?} {second:?}");
+    let named = fs.checkpoint_create(Some(b"s")).unwrap().cno;
+    let third = fill(&fs, 3);
+    assert_eq!((third.history_blocks, third.snapshot_blocks), (16384, 8192));
+    assert!(near(third.available_blocks + 8192, first.available_blocks), "{first:?} {third:?}");
+    // What gets a name later counts from then on, and what loses it no more.
+    fs.checkpoint_name(unnamed, Some(b"t")).unwrap();
+    assert_eq!(fs.usage().snapshot_blocks, 16384);
+    assert!(near(fs.usage().available_blocks + 16384, first.available_blocks));
+    fs.checkpoint_name(unnamed, None).unwrap();
+    assert_eq!(fs.usage().snapshot_blocks, 8192);
+    fs.close().unwrap();
+    drop(fs);
+    // A mount counts again, and takes all for kept until it has.
+    let fs = w.open_with(options);
+    assert_eq!(fs.usage().snapshot_blocks, 16384);
+    fs.tick().unwrap();
+    assert_eq!(fs.usage().snapshot_blocks, 8192);
+    let before = fs.usage().available_blocks;
+    assert_eq!(fs.freed_by_each_snapshot().unwrap()[&named], 8192);
+    fs.checkpoint_name(named, None).unwrap();
+    fs.checkpoint_drop(&[named]).unwrap();
+    let after = fs.usage().available_blocks;
+    assert!((after - before).abs_diff(8192) <= 8192 / 20, "{before} {after}");
+}

@@ -1,0 +1,88 @@
+//! What large writes cost beyond their data, counted: the two patterns of seed 5.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::{World, file};
+use nenrin_core::format::Ino;
+use nenrin_core::{AllocateMode, MkfsOptions};
+use nenrin_device::Prng;
+
+/// One write of a program.
+const WRITE: u64 = 256 << 10;
+/// How long it takes: 256 MB a second, so that checkpoints fall into the run.
+const NANOS: u64 = 1_024_000;
+
+/// Bytes in parts per million of the data that the device gets beyond it, from the mount to the unmount,
+/// less what a mount alone writes, when a write takes `nanos`: `files` files of `bytes` in all, reserved before, each filled once, in
+/// sequence or at random places in turn.
+fn metadata_ppm(bytes: u64, files: u64, random: bool, nanos: u64) -> u64 {
+    let options = MkfsOptions { segment_blocks: 4096, ..MkfsOptions::default() };
+    let w = World::with((bytes + bytes / 4 + (256 << 20)) as usize, &options);
+    let before = w.device.counters().write_bytes;
+    w.open().close().unwrap();
+    let fixed = w.device.counters().write_bytes - before;
+    let before = w.device.counters();
+    let fs = w.open();
+    let mut random_source = Prng::new(1);
+    let mut ticked = 0;
+    let mut places = Vec::new();
+    for n in 0..files {
+        let ino = fs.create(Ino::ROOT, format!("f{n}").as_bytes(), &file(0o600)).unwrap().ino;
+        fs.allocate(ino, AllocateMode::Reserve, 0, bytes / files).unwrap();
+        let mut own: Vec<u64> = (0..bytes / files / WRITE).collect();
+        if random {
+            for i in (1..own.len()).rev() {
+                own.swap(i, random_source.below(i as u64 + 1) as usize);
+            }
+        }
+        places.push((ino, own));
+    }
+    let data = vec![7; WRITE as usize];
+    for i in 0..(bytes / files / WRITE) as usize {
+        for (ino, own) in &places {
+            fs.write(*ino, own[i] * WRITE, &data, 0).unwrap();
+            w.pass(nanos);
+            ticked += nanos;
+            if ticked >= 100_000_000 {
+                ticked = 0;
+                fs.tick().unwrap();
+            }
+        }
+    }
+    for (ino, _) in &places {
+        fs.fsync_wait(*ino).unwrap();
+    }
+    fs.close().unwrap();
+    let c = fs.counters();
+    let cost = w.device.counters().since(&before);
+    let beyond = cost.write_bytes - fixed - bytes;
+    println!(
+        "{} MiB, {files} files, random {random}: {beyond} bytes beyond the data, {} of them chain; {} index checkpoints, {} checkpoints",
+        bytes >> 20,
+        c.chain_blocks * 4096,
+        c.index_checkpoints,
+        fs.checkpoints().len()
+    );
+    beyond * 1_000_000 / bytes
+}
+
+/// DESIGN section 5 allows 0.15 %; 0.08 % was counted.
+#[test]
+fn sequential_writing_costs_little_metadata() {
+    let ppm = metadata_ppm(2 << 30, 1, false, NANOS);
+    assert!(ppm <= 900, "{ppm} millionths");
+}
+
+/// DESIGN section 5 allows 0.4 %; 0.14 % was counted.
+#[test]
+fn random_large_writes_cost_little_metadata() {
+    let ppm = metadata_ppm(2 << 30, 8, true, NANOS);
+    assert!(ppm <= 1500, "{ppm} millionths");
+}
+
+/// A slow device: 8 MB a second. What is written by the clock then weighs more: a commit each second,
+/// one block, and nothing between two commits.
+#[test]
+fn slow_writing_costs_a_block_a_second_more() {
+    let ppm = metadata_ppm(1 << 30, 1, false, 32 * NANOS);
+    assert!(ppm <= 1500, "{ppm} millionths");
+}

@@ -1,0 +1,247 @@
+//! The past inside a live mount: which state a node belongs to, what of it is
+//! shown, and what is refused.
+
+use super::{Result, Server, checked_name};
+use crate::acl::{self, Acl};
+use crate::errno::Errno;
+use crate::past::{self, Made, Node, Shelf};
+use crate::perm;
+use crate::proto::abi::InHeader;
+use crate::proto::flags::ROOT_NODE;
+use crate::proto::reply;
+use crate::proto::request::Op;
+use crate::transport::Reply;
+use nenrin_core::{At, Attr, DirEntry, Error, FileKind};
+use nenrin_format::Ino;
+use std::time::Duration;
+
+/// How long the kernel may believe what it was told of the past: its
+/// permissions are also those of now, and names as "1 hour ago" move on.
+const PAST_VALID: Duration = Duration::from_secs(1);
+
+/// Where the library has what a node id stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub at: At,
+    pub ino: Ino,
+    /// The view through which it is seen, if it is not the state that is mounted.
+    view: Option<u16>,
+}
+
+impl Server {
+    /// Where the library has an inode.
+    pub(super) fn place(&self, id: u64) -> Result<Place> {
+        match Node::of(id) {
+            Node::Own(ino) => Ok(Place { at: self.behaviour.at, ino, view: None }),
+            Node::Past(view, ino) => {
+                let cno = self.views.cno(view).ok_or(Errno(libc::ESTALE))?;
+                Ok(Place { at: At::Past(cno), ino, view: Some(view) })
+            }
+            // The callers have dealt with what is ours.
+            Node::Made(_) | Node::Nothing => Err(Errno(libc::ENOENT)),
+        }
+    }
+
+    /// How long the kernel may believe what it is told of a node.
+    pub(super) fn valid(&self, id: u64) -> Duration {
+        if past::is_past(id) { PAST_VALID.min(self.behaviour.valid) } else { self.behaviour.valid }
+    }
+
+    /// What is refused because it is about the past, or about a name of ours.
+    pub(super) fn refused(&self, head: &InHeader, op: &Op<'_>) -> Option<Errno> {
+        self.behaviour.past.as_ref()?;
+        let (node, is_past) = (head.nodeid, past::is_past(head.nodeid));
+        let writes = |flags: u32| super::files::wanted(flags as i32) & perm::WRITE != 0;
+        let read_only = Some(Errno(libc::EROFS));
+        match op {
+            Op::Setattr(_)
+            | Op::Symlink { .. }
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Create { .. }
+            | Op::Tmpfile { .. }
+            | Op::Write { .. }
+            | Op::Fallocate { .. }
+            | Op::Setxattr { .. }
+            | Op::Removexattr { .. }
+            | Op::Link { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+                if is_past =>
+            {
+                read_only
+            }
+            Op::Open { flags, .. } if is_past && writes(*flags) => read_only,
+            Op::Access { mask } if is_past && mask & perm::WRITE != 0 => read_only,
+            Op::Rename { to, .. } if past::is_past(*to) => read_only,
+            Op::CopyFileRange { args, .. } if past::is_past(args.nodeid_out) => read_only,
+            Op::Link { ino, .. } if past::is_past(*ino) => Some(Errno(libc::EXDEV)),
+            Op::Rmdir { name } | Op::Unlink { name } if self.is_ours(node, name) => Some(Errno(libc::EPERM)),
+            Op::Rename { old, to, new, .. } if self.is_ours(node, old) || self.is_ours(*to, new) => {
+                Some(Errno(libc::EPERM))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a name stands for a directory that no volume stores.
+    fn is_ours(&self, dir: u64, name: &[u8]) -> bool {
+        self.made(dir, name).is_some_and(|made| made.is_ok())
+    }
+
+    /// The directory of ours that a name in one of ours, or in the root, stands
+    /// for. What the volume has in its root under such a name comes first.
+    pub(super) fn made(&self, dir: u64, name: &[u8]) -> Option<Result<Made>> {
+        match Node::of(dir) {
+            Node::Made(Made::Home) if name == b"at" => Some(Ok(Made::At)),
+            Node::Made(_) | Node::Nothing => Some(Err(Errno(libc::ENOENT))),
+            Node::Own(Ino::ROOT) if self.behaviour.past.is_some() => {
+                let made = Made::in_root(name)?;
+                let there = self.volume.lookup(At::Live, Ino::ROOT, name);
+                matches!(there, Err(Error::NotFound)).then_some(Ok(made))
+            }
+            _ => None,
+        }
+    }
+
+    /// The shelf that a node is.
+    pub(super) fn shelf(&self, id: u64) -> Option<Shelf> {
+        match Node::of(id) {
+            Node::Made(made) => made.shelf(),
+            _ => None,
+        }
+    }
+
+    /// Answers a lookup on a shelf with the root of a state.
+    pub(super) fn answer_state(&self, reply: Reply, shelf: Shelf, name: &[u8]) {
+        let view = match self.enter(shelf, name) {
+            Ok(Some(view)) => view,
+            // Tomorrow there may be one.
+            Ok(None) => return reply.value(&reply::no_entry(Duration::ZERO)).whatever(),
+            Err(e) => return reply.error(e),
+        };
+        let root = past::id_of(view, Ino::ROOT).ok_or(Errno(libc::EOVERFLOW));
+        self.answer_entry(reply, root.and_then(|id| self.attr_of(id)));
+        self.views.forget(&*self.volume, view, 1);
+    }
+
+    /// The view of the state that a name means, with one reference to be given back.
+    fn enter(&self, shelf: Shelf, name: &[u8]) -> Result<Option<u16>> {
+        let name = checked_name(name)?;
+        let Some(cno) = self.behaviour.past.as_ref().and_then(|states| states.find(shelf, name)) else {
+            return Ok(None);
+        };
+        self.views.enter(&*self.volume, cno).map(Some)
+    }
+
+    /// An inode as it is shown: of the past by its node id, and with permissions
+    /// of then and now.
+    pub(super) fn seen(&self, place: Place, mut attr: Attr) -> Result<Attr> {
+        let Some(view) = place.view else { return Ok(attr) };
+        if attr.kind() == FileKind::Regular {
+            attr.mode &= !0o6000;
+        }
+        match self.volume.getattr(At::Live, attr.ino) {
+            Ok(now) => attr.mode = past::mode_of_both(&attr, &now, self.has_same_acl(place.at, attr.ino)?),
+            Err(Error::NotFound) => {}
+            Err(e) => return Err(e.into()),
+        }
+        attr.ino = Ino(past::id_of(view, attr.ino).ok_or(Errno(libc::EOVERFLOW))?);
+        Ok(attr)
+    }
+
+    fn has_same_acl(&self, at: At, ino: Ino) -> Result<bool> {
+        let of = |at| match self.volume.getxattr(at, ino, acl::ACCESS) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::NoAttribute | Error::NotSupported | Error::NotFound) => Ok(None),
+            Err(e) => Err(Errno::from(e)),
+        };
+        Ok(of(at)? == of(At::Live)?)
+    }
+
+    /// Whether an access list of the past says what may be done today, too.
+    fn acl_counts(&self, place: Place) -> Result<bool> {
+        Ok(place.view.is_none()
+            || matches!(self.volume.getattr(At::Live, place.ino), Err(Error::NotFound))
+            || self.has_same_acl(place.at, place.ino)?)
+    }
+
+    /// The access list by which a node is to be judged.
+    pub(super) fn shown_acl(&self, id: u64) -> Result<Option<Acl>> {
+        if let Node::Made(_) = Node::of(id) {
+            return Ok(None);
+        }
+        let place = self.place(id)?;
+        if !self.acl_counts(place)? {
+            return Ok(None);
+        }
+        self.acl_of(place.at, place.ino.0, acl::ACCESS)
+    }
+
+    /// An extended attribute of a node.
+    pub(super) fn shown_xattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if let Node::Made(_) = Node::of(id) {
+            return Err(Errno(libc::ENODATA));
+        }
+        let place = self.place(id)?;
+        // Privileges of then are not shown, as set-id bits are not.
+        let hidden =
+            place.view.is_some() && name == b"security.capability" || name == acl::ACCESS && !self.acl_counts(place)?;
+        if hidden {
+            return Err(Errno(libc::ENODATA));
+        }
+        Ok(self.volume.getxattr(place.at, place.ino, name)?)
+    }
+
+    /// The names of the extended attributes of a node.
+    pub(super) fn shown_xattrs(&self, id: u64) -> Result<Vec<Vec<u8>>> {
+        if let Node::Made(_) = Node::of(id) {
+            return Ok(Vec::new());
+        }
+        let place = self.place(id)?;
+        let mut names = self.volume.listxattr(place.at, place.ino)?;
+        if place.view.is_some() {
+            names.retain(|n| n != b"security.capability");
+        }
+        if names.iter().any(|n| n == acl::ACCESS) && !self.acl_counts(place)? {
+            names.retain(|n| n != acl::ACCESS);
+        }
+        Ok(names)
+    }
+
+    /// A listing of any directory, by node ids.
+    pub(super) fn entries(&self, id: u64, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        if let Node::Made(made) = Node::of(id) {
+            self.entries_of_ours(made, cookie, each);
+            return Ok(());
+        }
+        let place = self.place(id)?;
+        self.volume.readdir(place.at, place.ino, cookie, &mut |mut e: DirEntry| {
+            if let Some(view) = place.view {
+                // One that cannot be looked up is shown by its own number.
+                e.ino = past::id_of(view, e.ino).map_or(e.ino, Ino);
+            }
+            each(e)
+        })?;
+        Ok(())
+    }
+
+    fn entries_of_ours(&self, made: Made, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) {
+        let states = |shelf| self.behaviour.past.as_ref().map(|p| p.names(shelf)).unwrap_or_default();
+        let names = match made.shelf() {
+            None => vec![b"at".to_vec()],
+            Some(shelf) => states(shelf),
+        };
+        let above = if made == Made::At { Made::Home.id() } else { ROOT_NODE };
+        let dots = [(b".".to_vec(), made.id()), (b"..".to_vec(), above)];
+        // Programs take an inode number of 0 for a name that was removed.
+        let of_state = |name| (name, Made::At.id());
+        let all = dots.into_iter().chain(names.into_iter().map(of_state)).zip(1..);
+        for ((name, ino), next) in all.skip(cookie as usize) {
+            if !each(DirEntry { name, ino: Ino(ino), kind: FileKind::Directory, cookie: next }) {
+                return;
+            }
+        }
+    }
+}
