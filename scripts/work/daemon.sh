@@ -12,8 +12,9 @@ LOADS=$HERE/daemon.py
 UNDER_DAEMON=
 finish_all() {
     local code=$?
-    [ -z "$UNDER_DAEMON" ] || kill -CONT "$UNDER_DAEMON" 2>/dev/null
     set +e
+    # It may have ended a moment ago, which is no failure.
+    [ -z "$UNDER_DAEMON" ] || kill -CONT "$UNDER_DAEMON" 2>/dev/null
     ( exit "$code" )
     finish
 }
@@ -278,6 +279,7 @@ inner_begins() {
 }
 inner_ends() {
     "$NENRIN" umount "$UNDER"
+    UNDER_DAEMON=
     IMG=$W/volume.img
 }
 

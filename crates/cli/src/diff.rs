@@ -189,5 +189,6 @@ fn data(letter: &str, path: &[u8], from: Option<&[u8]>, attr: &Attr) -> DiffData
         from: from.map(text),
         kind: kind(attr.kind()).into(),
         size: attr.size,
+        content: None,
     }
 }

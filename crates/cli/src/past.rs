@@ -31,6 +31,9 @@ fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInf
     })
 }
 
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
 /// What the names of states inside a live mount mean.
 pub struct Shelves(pub Arc<Fs>);
 
@@ -44,16 +47,21 @@ impl States for Shelves {
         }
     }
 
-    fn names(&self, shelf: Shelf) -> Vec<Vec<u8>> {
+    fn names(&self, shelf: Shelf) -> Vec<(u64, Vec<u8>)> {
         let list = self.0.checkpoints();
         match shelf {
             Shelf::At => {
-                let named = list.iter().filter_map(|c| c.name.clone());
-                named.chain(list.iter().map(|c| c.cno.to_string().into_bytes())).collect()
+                let both = |c: &CheckpointInfo| {
+                    let place = c.cno.0.saturating_mul(2);
+                    let named = c.name.clone().map(|name| (place + 1, name));
+                    std::iter::once((place, c.cno.to_string().into_bytes())).chain(named)
+                };
+                list.iter().flat_map(both).collect()
             }
             Shelf::Snapshots => {
-                let names: BTreeSet<_> = list.iter().map(|c| when::show_gmt(c.wall.0).into_bytes()).collect();
-                names.into_iter().collect()
+                let second = |c: &CheckpointInfo| u64::try_from(c.wall.0).ok().map(|nanos| nanos / SECOND);
+                let seconds: BTreeSet<u64> = list.iter().filter_map(second).collect();
+                seconds.into_iter().map(|s| (s, when::show_gmt((s * SECOND) as i64).into_bytes())).collect()
             }
         }
     }

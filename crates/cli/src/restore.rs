@@ -11,6 +11,7 @@
 //!    made in a directory of its own that is held open, and reached through that.
 
 use crate::error::{At, Fail};
+use crate::{mounts, output};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -40,8 +41,11 @@ pub struct Copied {
 pub struct Calls<'a> {
     /// So much was copied.
     pub progress: &'a mut dyn FnMut(&Copied),
-    /// Everything written so far has to be durable: syncfs(2) does not reach a file system in user space.
+    /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
+    /// reach a file system in user space.
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// What is there now is about to be replaced, and has to be seen by a checkpoint.
+    pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
 }
 
 /// Copies `from` to `to`, which `replace` allows to be there already.
@@ -49,17 +53,56 @@ pub struct Calls<'a> {
 /// # Errors
 /// What cannot be read, made or named, and why.
 pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Result<Copied, Fail> {
-    let place = Place::new(to)?;
-    let mut work = Work { copied: Copied::default(), links: HashMap::new(), progress: calls.progress };
+    // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
+    let known = fs::symlink_metadata(to).ok().filter(|_| replace);
+    let place = Place::new(to, from, known.is_some(), calls.keep)?;
+    let mut work = Work {
+        copied: Copied::default(),
+        links: HashMap::new(),
+        progress: calls.progress,
+        syncs_each: !place.is_same_volume,
+    };
     let result = work.copy(from, &place.copy());
     let copied = work.copied;
-    let result = result.and_then(|()| place.take_name(replace, calls.sync));
-    let tidied = place.tidy();
-    result.map_err(|e| Fail {
+    let result =
+        result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, calls.keep));
+    let here = |e: Fail| Fail {
         message: e.message.replace(&place.copy().display().to_string(), &to.display().to_string()),
         ..e
-    })?;
-    tidied.map(|()| copied)
+    };
+    match result {
+        Ok(()) => place.tidy().map_err(here).map(|()| copied),
+        Err(Stop::Before(e)) => {
+            // What was copied in vain goes, whatever else is wrong.
+            let _ = place.tidy();
+            Err(here(e))
+        }
+        Err(Stop::After(e)) => {
+            let rest = to.with_file_name(&place.hidden);
+            let e = here(e);
+            Err(Fail { message: format!("{}; what was there before is in {}", e.message, rest.display()), ..e })
+        }
+    }
+}
+
+/// Why the end was not reached: before the name changed hands, or when it had.
+enum Stop {
+    Before(Fail),
+    After(Fail),
+}
+
+impl From<Fail> for Stop {
+    fn from(e: Fail) -> Self {
+        Self::Before(e)
+    }
+}
+
+/// What the hidden directories begin with.
+const HIDDEN: &str = ".restoring-";
+
+/// Whether a name is that of a directory in which a copy was made.
+pub fn is_hidden(name: &[u8]) -> bool {
+    name.strip_prefix(HIDDEN.as_bytes()).is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
 }
 
 /// A private directory beside the destination, in which the copy is made.
@@ -69,28 +112,33 @@ struct Place<'a> {
     parent: File,
     hidden: OsString,
     private: File,
+    /// What is copied lies on the same volume.
+    is_same_volume: bool,
 }
 
 impl<'a> Place<'a> {
-    fn new(to: &'a Path) -> Result<Self, Fail> {
+    /// `keeps`: what is there will be replaced.
+    fn new(to: &'a Path, from: &Path, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
         let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
         let above = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = File::open(above).at(above.display())?;
-        let hidden = OsString::from(format!(".restoring-{}", std::process::id()));
-        match sys::mkdirat(&parent, &hidden, Mode::RWXU) {
-            Err(Errno::EXIST) => {
-                let text = "is left from a restore that was broken off; remove it";
-                return Err(Fail::at(above.join(hidden).display(), text));
+        let there = parent.metadata().at(above.display())?;
+        let is_same_volume = fs::symlink_metadata(from).at(from.display())?.dev() == there.dev();
+        for left in left_over(above) {
+            output::notice(format!("{} is left from a restore that was broken off; remove it", left.display()));
+        }
+        if keeps && is_same_volume {
+            keep()?;
+        }
+        let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
+        sys::mkdirat(&parent, &hidden, Mode::RWXU).at(above.display())?;
+        match private_directory(&parent, &hidden) {
+            Ok(private) => Ok(Self { to, name, parent, hidden, private, is_same_volume }),
+            Err(why) => {
+                let _ = sys::unlinkat(&parent, &hidden, AtFlags::REMOVEDIR);
+                Err(Fail::at(above.display(), why))
             }
-            made => made.at(above.display())?,
         }
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let private = File::from(sys::openat(&parent, &hidden, flags, Mode::empty()).at(above.display())?);
-        let meta = private.metadata().at(above.display())?;
-        if meta.uid() != crate::sys::euid() || meta.mode() & 0o077 != 0 {
-            return Err(Fail::at(above.display(), "somebody else moves things about here; try again"));
-        }
-        Ok(Self { to, name, parent, hidden, private })
     }
 
     /// Where the copy is, whatever becomes of the names above it.
@@ -99,35 +147,137 @@ impl<'a> Place<'a> {
     }
 
     /// Durable first, so that no crash shows an empty file under the name.
-    fn take_name(&self, replace: bool, sync: &mut dyn FnMut() -> Result<(), Fail>) -> Result<(), Fail> {
+    fn take_name(
+        &self,
+        replace: bool,
+        known: Option<&Metadata>,
+        sync: &mut dyn FnMut() -> Result<(), Fail>,
+        keep: &mut dyn FnMut() -> Result<(), Fail>,
+    ) -> Result<(), Stop> {
         let place = self.to.display();
         sys::syncfs(&self.parent).at(&place)?;
         sync()?;
         let rename = |flags| sys::renameat_with(&self.private, "copy", &self.parent, self.name, flags);
+        // A directory that moves to another one has to be writable, for its "..".
+        let movable = Movable::new(&self.copy()).at(&place)?;
         match rename(RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) if replace => rename(RenameFlags::EXCHANGE).at(&place)?,
-            Err(Errno::EXIST) => return Err(exists(self.to)),
+            Err(Errno::EXIST) if replace => {
+                self.may_be_replaced()?;
+                // What changed within a directory its own times do not tell.
+                let now = fs::symlink_metadata(self.to).at(&place)?;
+                let same =
+                    |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
+                if self.is_same_volume && (now.is_dir() || !known.is_some_and(same)) {
+                    keep()?;
+                }
+                let old = Movable::new(self.to).at(&place)?;
+                rename(RenameFlags::EXCHANGE).at(&place)?;
+                drop(old);
+            }
+            Err(Errno::EXIST) => return Err(exists(self.to).into()),
             // A file system without such renames; it is not one of ours.
             Err(Errno::INVAL | Errno::NOSYS) if replace || fs::symlink_metadata(self.to).is_err() => {
                 rename(RenameFlags::empty()).at(&place)?;
             }
             other => other.at(&place)?,
         }
-        self.parent.sync_all().at(&place)?;
-        sync()
+        let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
+        durable.map_err(Stop::After)
+    }
+
+    /// What is replaced is removed, with all that is in it.
+    fn may_be_replaced(&self) -> Result<(), Fail> {
+        let place = self.to.display();
+        let meta = fs::symlink_metadata(self.to).at(place.to_string())?;
+        if !meta.is_dir() {
+            return Ok(());
+        }
+        if !self.is_same_volume {
+            let text = "is a directory on a file system that keeps no past of it; move it away first";
+            return Err(Fail::at(place, text));
+        }
+        let real = fs::canonicalize(self.to).at(place.to_string())?;
+        match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| m.point.starts_with(&real)) {
+            Some(m) => Err(Fail::at(m.point.display(), "something is mounted there; unmount it first")),
+            None => Ok(()),
+        }
     }
 
     /// What is in the private directory by now goes: what was replaced, or what was copied in vain.
     fn tidy(&self) -> Result<(), Fail> {
-        let rest = self.copy();
-        let removed = match fs::symlink_metadata(&rest) {
-            Ok(meta) if meta.is_dir() => fs::remove_dir_all(&rest),
-            Ok(_) => fs::remove_file(&rest),
-            Err(_) => Ok(()),
-        };
-        removed.at(self.to.with_file_name(&self.hidden).display())?;
-        sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(self.to.with_file_name(&self.hidden).display())
+        let shown = self.to.with_file_name(&self.hidden);
+        let device = self.private.metadata().at(shown.display())?.dev();
+        match remove(&self.copy(), device) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Fail::at(shown.display(), e)),
+            _ => {}
+        }
+        sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(shown.display())
     }
+}
+
+/// Private directories in `above` whose processes are gone.
+fn left_over(above: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(above) else { return Vec::new() };
+    let is_left = |name: &OsStr| {
+        let pid = name.to_str().and_then(|n| n.strip_prefix(HIDDEN)).and_then(|pid| pid.parse::<u32>().ok());
+        pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+    };
+    entries.flatten().filter(|e| is_left(&e.file_name())).map(|e| e.path()).collect()
+}
+
+/// Opens the directory that was just made, if it is ours alone.
+fn private_directory(parent: &File, hidden: &OsStr) -> Result<File, String> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let private = File::from(sys::openat(parent, hidden, flags, Mode::empty()).map_err(|e| e.to_string())?);
+    let meta = private.metadata().map_err(|e| e.to_string())?;
+    if meta.uid() != crate::sys::euid() || meta.mode() & 0o077 != 0 {
+        return Err("this file system keeps no permissions; restore to another place and copy from there".into());
+    }
+    // What is made in it shall not inherit access lists.
+    match sys::fremovexattr(&private, c"system.posix_acl_default") {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(private),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// A directory that may be moved, whatever its mode, until it gets that back.
+struct Movable(Option<(File, Metadata)>);
+
+impl Movable {
+    fn new(path: &Path) -> io::Result<Self> {
+        let meta = fs::symlink_metadata(path)?;
+        if !meta.is_dir() || meta.mode() & 0o200 != 0 {
+            return Ok(Self(None));
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(directory) = sys::open(path, flags, Mode::empty()) else { return Ok(Self(None)) };
+        let directory = File::from(directory);
+        // Who is not its owner is told by the rename.
+        let changed = directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777 | 0o200));
+        Ok(Self(changed.is_ok().then_some((directory, meta))))
+    }
+    fn restore(mut self) -> io::Result<()> {
+        let Some((directory, meta)) = self.0.take() else { return Ok(()) };
+        directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
+    }
+}
+
+/// Removes a tree, and nothing that is mounted in it.
+fn remove(path: &Path, device: u64) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    if !meta.is_dir() {
+        return fs::remove_file(path);
+    }
+    if meta.dev() != device {
+        return Err(io::Error::other("something is mounted in it"));
+    }
+    if meta.mode() & 0o700 != 0o700 {
+        fs::set_permissions(path, Permissions::from_mode(meta.mode() & 0o7777 | 0o700))?;
+    }
+    for entry in fs::read_dir(path)? {
+        remove(&entry?.path(), device)?;
+    }
+    fs::remove_dir(path)
 }
 
 /// The failure when something is in the way.
@@ -140,6 +290,8 @@ struct Work<'a> {
     /// Where inodes with several names were copied to.
     links: HashMap<u64, PathBuf>,
     progress: &'a mut dyn FnMut(&Copied),
+    /// Nothing else makes the copies durable.
+    syncs_each: bool,
 }
 
 impl Work<'_> {
@@ -177,6 +329,9 @@ impl Work<'_> {
             let source = File::open(from).at(from.display())?;
             let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
             self.content(&source, &target, meta.len()).at(to.display())?;
+            if self.syncs_each {
+                target.sync_all().at(to.display())?;
+            }
         } else if kind.is_symlink() {
             symlink(fs::read_link(from).at(from.display())?, to).at(to.display())?;
         } else {

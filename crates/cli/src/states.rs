@@ -6,8 +6,12 @@ use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, NameState};
+use nenrin_format::Cno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// What stands for the end of time.
+const FOREVER: &str = "forever";
 
 /// The states of `path`, which begins at the root of the volume; oldest first.
 ///
@@ -15,8 +19,10 @@ use std::path::Path;
 /// It never stood for anything, as far as is known; damage.
 pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
     let checkpoints = fs.checkpoints();
+    let (kept, now) = (fs.keeps_for(), crate::clock::now());
+    let until = |s: &NameState| s.shown_by.map(|shown| until(&kept, shown, now));
     match fs.history(&parts(path)) {
-        Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints)).collect()),
+        Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints, until(s))).collect()),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
@@ -42,7 +48,7 @@ pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
         }
     };
     match fs.gone(&parts(path)) {
-        Ok(list) => Ok(list.iter().map(data).collect()),
+        Ok(list) => Ok(list.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data).collect()),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
@@ -71,7 +77,16 @@ fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
     Fail::at(path.display(), format!("there is and was nothing of this name; {reach}"))
 }
 
-fn state(s: &NameState, checkpoints: &[CheckpointInfo]) -> StateData {
+/// Until when the last of the checkpoints from `first` to `last` is kept.
+fn until(kept: &[(Cno, Option<u64>)], (first, last): (Cno, Cno), now: i64) -> String {
+    let of_state = kept.iter().filter(|(cno, _)| (first..=last).contains(cno));
+    match of_state.map(|(_, left)| left.unwrap_or(u64::MAX)).max() {
+        None | Some(u64::MAX) => FOREVER.into(),
+        Some(left) => when::show_rfc3339(now.saturating_add_unsigned(left)),
+    }
+}
+
+fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<String>) -> StateData {
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let (change, from) = match &s.change {
         Change::Made => ("made", None),
@@ -86,6 +101,7 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo]) -> StateData {
         cno: s.shown_by.map(|(oldest, _)| oldest.0),
         last_cno: s.shown_by.map(|(_, newest)| newest.0),
         cut: cut.map(when::show_rfc3339),
+        kept_until,
         is_now: s.is_now,
         path: text(&s.path),
         change: change.into(),
@@ -136,7 +152,9 @@ pub fn show(list: &[StateData], asked: &str) -> String {
             Some("directory") => "dir".into(),
             _ => s.size.map(show_bytes).unwrap_or_default(),
         };
-        vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), what]
+        // Of RFC 3339 what a person reads: day and time.
+        let until = s.kept_until.as_deref().map(|u| u.get(..16).unwrap_or(u).replace('T', " ")).unwrap_or_default();
+        vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), until, what]
     };
-    table(&["checkpoint", "changed", "size", "by", "what"], &list.iter().map(row).collect::<Vec<_>>())
+    table(&["checkpoint", "changed", "size", "by", "kept until", "what"], &list.iter().map(row).collect::<Vec<_>>())
 }

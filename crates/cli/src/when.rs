@@ -129,7 +129,7 @@ fn moment(text: &str) -> Option<i64> {
     if rest.is_empty() {
         return sys::from_local(day, (0, 0, 0))?.checked_mul(SECOND);
     }
-    let clock = &rest[1..];
+    let clock = rest.get(1..)?;
     match rest.as_bytes()[0] {
         b' ' => sys::from_local(day, time(clock)?)?.checked_mul(SECOND),
         b'T' | b't' => rfc3339(day, clock),
@@ -275,6 +275,7 @@ mod tests {
             "2025-06-15T15:06:40.Z",
             "2025-6-1",
             "2025-06-15x",
+            "2025-06-15é",
             "2025-06-15 15",
             "2025-06-15 15:06:40Z",
         ] {

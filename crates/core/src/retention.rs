@@ -125,6 +125,32 @@ impl Retention {
     }
 }
 
+impl Retention {
+    /// How much longer each checkpoint is kept, in nanoseconds, if the volume stays mounted; `None` for
+    /// ever. `kept` is in the order of their numbers. What comes later changes nothing, since
+    /// the oldest in each stretch of time stays; under pressure all may go sooner.
+    #[must_use]
+    pub fn keeps_for(&self, now: Moment, kept: &[Kept]) -> Vec<Option<u64>> {
+        // The stretch of each step that the one before was in.
+        let mut last: Vec<Option<i64>> = vec![None; self.steps.len()];
+        let mut out = Vec::with_capacity(kept.len());
+        for (k, age) in kept.iter().zip(ages(now, kept)) {
+            let mut until = if k.held { None } else { Some(0) };
+            let mut survives = !k.held;
+            for (step, last) in self.steps.iter().zip(&mut last).filter(|_| !k.held) {
+                let stretch = (step.every > 0).then(|| k.moment.wall.div_euclid(step.every as i64));
+                survives &= stretch.is_none() || *last != stretch;
+                *last = stretch;
+                if survives {
+                    until = (step.upto < u64::MAX).then(|| step.upto.saturating_sub(age));
+                }
+            }
+            out.push(until);
+        }
+        out
+    }
+}
+
 impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, s) in self.steps.iter().enumerate() {
@@ -241,6 +267,39 @@ mod tests {
             }
         }
         assert!(often.len().abs_diff(once.len()) <= 4, "{} and {}", often.len(), once.len());
+    }
+
+    /// A checkpoint is kept for exactly as long as was told, seen from several moments.
+    #[test]
+    fn what_is_told_is_kept() {
+        let rule = Retention::parse("1h:all 1d:10m 7d:1h 30d:1d").unwrap();
+        let start = 1000 * DAY + 7 * HOUR;
+        let all = kept((0..300).map(|i| (start + i * i * 40 * SECOND, i * i * 40 * SECOND)));
+        let end = all.last().unwrap().moment;
+        let later = |nanos: u64| now(end.wall as u64 + nanos, end.mounted + nanos);
+        // Thinned up to now, as it would have been.
+        let mut left_now: Vec<Kept> = Vec::new();
+        for k in &all {
+            left_now.push(*k);
+            let dropped = rule.drops(k.moment, &left_now);
+            left_now = left(&left_now, &dropped);
+        }
+        let told = rule.keeps_for(end, &left_now);
+        let mut there = left_now.clone();
+        let step = 10 * MINUTE;
+        for at in (0..31 * DAY).step_by(step as usize) {
+            let dropped = rule.drops(later(at), &there);
+            for (k, until) in left_now.iter().zip(&told).filter(|(k, _)| dropped.contains(&k.cno)) {
+                let until = until.unwrap();
+                assert!(until <= at && at <= until + step, "{} told {until}, dropped after {at}", k.cno);
+            }
+            there = left(&there, &dropped);
+        }
+        assert!(there.is_empty() && left_now.len() > 20);
+        let for_ever = Retention::parse("1h:all forever:1d").unwrap().keeps_for(end, &all);
+        assert!(for_ever.contains(&None) && for_ever.iter().flatten().count() > 0);
+        let held: Vec<Kept> = all.iter().map(|k| Kept { held: true, ..*k }).collect();
+        assert!(rule.keeps_for(end, &held).iter().all(Option::is_none));
     }
 
     #[test]

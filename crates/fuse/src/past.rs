@@ -26,8 +26,8 @@ pub enum Shelf {
 pub trait States: Send + Sync {
     /// The state that a name means.
     fn find(&self, shelf: Shelf, name: &[u8]) -> Option<Cno>;
-    /// The names that a listing shows.
-    fn names(&self, shelf: Shelf) -> Vec<Vec<u8>>;
+    /// The names that a listing shows, each with a place that grows and that the name keeps while others come and go.
+    fn names(&self, shelf: Shelf) -> Vec<(u64, Vec<u8>)>;
 }
 
 /// Whether and how the past is shown inside a live mount.
@@ -121,22 +121,32 @@ pub(crate) const fn id_of(view: u16, ino: Ino) -> Option<u64> {
     if ino.0 > INO_MASK { None } else { Some(PAST | (view as u64) << VIEW_SHIFT | ino.0) }
 }
 
-/// The mode of a past inode that is there today, too: what both grant.
+/// The mode of a past inode that is there today, too: to each class of users what both grant.
 pub(crate) fn mode_of_both(then: &Attr, now: &Attr, same_acl: bool) -> u32 {
     const WRITES: u32 = 0o222;
-    let granted = if then.uid != now.uid {
-        0
-    } else if then.gid != now.gid || !same_acl {
-        now.mode & 0o700
-    } else {
-        now.mode & 0o777
-    };
+    let class = |shift: u32| (now.mode >> shift) & 0o7;
+    let (mut owner, mut group, mut others) = (class(6), class(3), class(0));
+    // Who was in another class then than now gets what is granted wherever they may be now.
+    if then.uid != now.uid {
+        others &= owner;
+        owner = class(3) & class(0);
+    }
+    if then.gid != now.gid {
+        others &= group;
+        group &= class(0);
+    }
+    if !same_acl {
+        (group, others) = (0, 0);
+    }
     // Nothing can be written anyway.
-    then.mode & (!0o777 | WRITES | granted)
+    then.mode & (!0o777 | WRITES | owner << 6 | group << 3 | others)
 }
 
 struct View {
     cno: Cno,
+    /// By which name it was entered.
+    shelf: Shelf,
+    name: Vec<u8>,
     /// References that the kernel has.
     known: u64,
     held: bool,
@@ -160,12 +170,13 @@ impl Views {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The view of a checkpoint, with one reference to be given back.
-    pub fn enter(&self, volume: &dyn Volume, cno: Cno) -> Result<u16, Errno> {
+    /// The view of a checkpoint by this name, with one reference to be given back.
+    pub fn enter(&self, volume: &dyn Volume, cno: Cno, shelf: Shelf, name: &[u8]) -> Result<u16, Errno> {
         let mut table = self.lock();
         table.entries += 1;
         let entered = table.entries;
-        let there = table.views.iter().find(|(_, v)| v.cno == cno).map(|(number, _)| *number);
+        let is_it = |v: &View| v.cno == cno && v.shelf == shelf && v.name == name;
+        let there = table.views.iter().find(|(_, v)| is_it(v)).map(|(number, _)| *number);
         let number = match there {
             Some(number) => number,
             None => table.free_number().ok_or(Errno(libc::ENFILE))?,
@@ -174,7 +185,14 @@ impl Views {
         if !held {
             volume.hold_checkpoint(cno)?;
         }
-        let view = table.views.entry(number).or_insert(View { cno, known: 0, held: true, entered });
+        let view = table.views.entry(number).or_insert_with(|| View {
+            cno,
+            shelf,
+            name: name.to_vec(),
+            known: 0,
+            held: true,
+            entered,
+        });
         view.known += 1;
         view.held = true;
         view.entered = entered;
@@ -268,15 +286,23 @@ mod tests {
 
     #[test]
     fn both_must_grant() {
-        let attr = |mode, uid, gid| Attr { mode, uid, gid, ..crate::proto::reply::directory_of_ours(Ino(1)) };
+        let attr = |mode, uid, gid| Attr {
+            mode,
+            uid,
+            gid,
+            ..crate::proto::reply::directory_of_ours(Ino(1), nenrin_format::Time(0))
+        };
         let both = |then, now| mode_of_both(&then, &now, true);
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 1)), 0o100_644);
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_600, 1, 1)), 0o100_600);
         assert_eq!(both(attr(0o100_600, 1, 1), attr(0o100_644, 1, 1)), 0o100_600, "not more than then");
         assert_eq!(both(attr(0o040_755, 1, 1), attr(0o040_700, 1, 1)), 0o040_700);
         assert_eq!(both(attr(0o100_664, 1, 1), attr(0o100_444, 1, 1)), 0o100_664, "writing is refused anyway");
-        assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 2)), 0o100_600, "another group");
-        assert_eq!(both(attr(0o100_755, 1, 1), attr(0o100_755, 2, 1)), 0o100_200, "another owner");
+        assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_644, 1, 2)), 0o100_644, "all groups may");
+        assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_640, 1, 2)), 0o100_600, "the old group may not any more");
+        assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_604, 1, 2)), 0o100_600, "the new group may not");
+        assert_eq!(both(attr(0o100_600, 1, 1), attr(0o100_600, 2, 1)), 0o100_200, "given away");
+        assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_044, 2, 1)), 0o100_640, "not even the new owner");
         assert_eq!(mode_of_both(&attr(0o100_644, 1, 1), &attr(0o100_644, 1, 1), false), 0o100_600);
     }
 }

@@ -67,6 +67,7 @@ pub trait Volume: Send + Sync {
     /// A checkpoint is looked into, and no more.
     fn hold_checkpoint(&self, cno: Cno) -> Result<()>;
     fn let_checkpoint_go(&self, cno: Cno);
+    fn last_seen(&self, ino: Ino) -> Result<Option<Cno>>;
 
     /// The content of an inode was read: its access time may have to move.
     fn accessed(&self, ino: Ino) -> Result<()>;
@@ -177,6 +178,9 @@ impl Volume for Fs {
     }
     fn let_checkpoint_go(&self, cno: Cno) {
         Self::let_checkpoint_go(self, cno);
+    }
+    fn last_seen(&self, ino: Ino) -> Result<Option<Cno>> {
+        Self::last_seen(self, ino)
     }
     fn usage(&self) -> Usage {
         Self::usage(self)

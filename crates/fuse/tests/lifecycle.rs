@@ -268,6 +268,7 @@ mod panics {
             copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
             hold_checkpoint(cno: Cno) -> Result<()>;
             let_checkpoint_go(cno: Cno);
+            last_seen(ino: Ino) -> Result<Option<Cno>>;
             flush(ino: Ino) -> Result<()>;
             sync_all() -> Result<()>;
             usage() -> Usage;

@@ -15,9 +15,10 @@ pub const COMMAND: Command = Command {
     about: "Lists the states of a file or directory that can be gone back to",
     options: &[("--json", "as JSON")],
     notes: "The name is followed: over files that replace each other under it, over renames of what it stands for now and of\n\
-            the directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept\n\
-            (nenrin retention). \"by\" is the user who last wrote the content. A state is seen below\n\
-            .nenrin/at/CHECKPOINT/ in the root of the mount, and brought back by nenrin restore.",
+            the directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept:\n\
+            \"kept until\" is what the rule says (nenrin retention); a full volume may let unnamed ones go before. \"by\" is\n\
+            the user who last wrote the content. A state is seen below .nenrin/at/CHECKPOINT/ in the root of the mount, and\n\
+            brought back by nenrin restore.",
     examples: &[
         ("history ~/work/report.txt", "each state of it, oldest first"),
         ("history --json ~/work/gone.txt", "of something that was removed, too"),

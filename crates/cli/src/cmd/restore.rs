@@ -4,13 +4,16 @@ use super::history::inside;
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, GoneData, Request};
 use crate::error::{Fail, Outcome};
+use crate::mounts::Mount;
 use crate::output::{self, Progress};
 use crate::restore::{self, Calls, Copied};
 use crate::size::show_bytes;
 use crate::{states, when};
 use serde_json::json;
+use std::cell::RefCell;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The command.
@@ -21,7 +24,7 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
         ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
-        ("--force", "replace what is there; it stays in the history"),
+        ("--force", "replace what is there; a checkpoint keeps it"),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
@@ -66,6 +69,30 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
 }
 
+fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Where a state is seen.
+///
+/// # Errors
+/// Not from this mount.
+pub fn state_root(mount: &Mount, cno: u64) -> Result<PathBuf, Fail> {
+    if mount.root != Path::new("/") {
+        let text = "only a directory of the volume is mounted here; ask where its root is mounted";
+        return Err(Fail::at(mount.point.display(), text));
+    }
+    let shelf = mount.point.join(".nenrin/at");
+    // The numbers of what no volume stores have the highest bit.
+    match fs::symlink_metadata(&shelf) {
+        Ok(meta) if meta.ino() >> 63 == 1 => Ok(shelf.join(cno.to_string())),
+        Ok(_) => Err(Fail::at(shelf.display(), "is a directory of the volume's own, and hides the past; rename it")),
+        Err(_) => {
+            Err(Fail::at(mount.point.display(), "shows a state of the past; ask where the volume is mounted live"))
+        }
+    }
+}
+
 fn list_deleted(dir: &Path, json: bool) -> Outcome {
     let (mut owner, _, path) = inside(dir)?;
     let list: Vec<GoneData> = owner.call(&Request::Gone { path })?;
@@ -80,17 +107,14 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut owner, mount, inside) = inside(path)?;
     let state: CheckpointData = owner.call(&Request::Find { when: at.to_owned() })?;
-    if mount.root != Path::new("/") {
-        let text = "only a directory of the volume is mounted here; ask where its root is mounted";
-        return Err(Fail::at(mount.point.display(), text));
-    }
+    let root = state_root(&mount, state.cno)?;
     if inside.as_os_str().is_empty() && to.is_none() {
         return Err(Fail::at(
             path.display(),
             "is all of the volume; --to DEST restores it beside, or name what is missing",
         ));
     }
-    let from = mount.point.join(".nenrin/at").join(state.cno.to_string()).join(&inside);
+    let from = root.join(&inside);
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     match fs::symlink_metadata(&from) {
         Ok(_) => {}
@@ -109,10 +133,12 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         let text = "is not there; restore that directory, or say where else by --to DEST";
         return Err(Fail::at(parent.display(), text));
     }
+    let owner = RefCell::new(owner);
     let mut progress = Progress::new();
     let mut calls = Calls {
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
-        sync: &mut || owner.call::<serde_json::Value>(&Request::Sync).map(drop),
+        sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
+        keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
     };
     let copied = restore::copy(&from, dest, force, &mut calls)
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
@@ -131,11 +157,15 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         }))?;
         return Ok(0);
     }
+    let bytes = match copied.bytes {
+        n if n < 1024 => plural(n, "byte", "bytes"),
+        n => show_bytes(n),
+    };
     let what = match (copied.files, copied.directories) {
-        (_, 0) => show_bytes(copied.bytes),
-        (1, n) => format!("1 file and {n} directories, {}", show_bytes(copied.bytes)),
-        (files, 1) => format!("{files} files, {}", show_bytes(copied.bytes)),
-        (files, n) => format!("{files} files and {n} directories, {}", show_bytes(copied.bytes)),
+        (_, 0) => bytes,
+        (files, n) => {
+            format!("{} and {}, {bytes}", plural(files, "file", "files"), plural(n, "directory", "directories"))
+        }
     };
     output::line(format!("{} restored from {named}: {what}", dest.display()));
     Ok(0)

@@ -181,6 +181,9 @@ pub struct DiffData {
     pub kind: String,
     /// Bytes, in the state that has it.
     pub size: u64,
+    /// What changed in it, as `diff -u` shows it, where that was asked for and is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
 }
 
 /// What differs between two states.
@@ -203,6 +206,9 @@ pub struct StateData {
     pub last_cno: Option<u64>,
     /// When the oldest was cut, RFC 3339.
     pub cut: Option<String>,
+    /// Until when the retention rule keeps a checkpoint that shows it, RFC 3339; "forever"; none when no checkpoint does.
+    /// A volume that becomes full may let it go before.
+    pub kept_until: Option<String>,
     /// It is what there is now.
     pub is_now: bool,
     /// Its path then, from the root of the volume.

@@ -106,6 +106,22 @@ fn bind(uuid: &str) -> io::Result<(UnixListener, PathBuf)> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{COPIES_MAX} volumes with the identity {uuid} are mounted")))
 }
 
+/// Counts a request that is being answered, also when that panics.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 fn serve(stream: UnixStream, handler: &Handler, busy: &AtomicUsize) {
     let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == sys::euid());
     let mut stream = BufReader::new(stream);
@@ -115,12 +131,12 @@ fn serve(stream: UnixStream, handler: &Handler, busy: &AtomicUsize) {
             Ok(n) if n > 0 => {}
             _ => return,
         }
-        busy.fetch_add(1, Ordering::AcqRel);
+        let busy = Busy::new(busy);
         let reply = answer(&line, allowed, handler);
         let mut text = serde_json::to_string(&reply).unwrap_or_default();
         text.push('\n');
         let sent = stream.get_mut().write_all(text.as_bytes());
-        busy.fetch_sub(1, Ordering::AcqRel);
+        drop(busy);
         if sent.is_err() || !allowed {
             return;
         }

@@ -81,6 +81,42 @@ fn what_came_went_changed_and_moved() {
     assert_eq!(json["from"]["name"], "before");
 }
 
+#[test]
+fn what_changed_in_files() {
+    if !can_mount() || !has("patch") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    fs::create_dir(mnt.join("src")).unwrap();
+    let lines = |changed: &str| {
+        (0..40).map(|n| if n == 20 { format!("{changed}\n") } else { format!("line {n}\n") }).collect::<String>()
+    };
+    fs::write(mnt.join("src/a"), lines("old")).unwrap();
+    fs::write(mnt.join("src/binary"), [0, 1, 2]).unwrap();
+    fs::write(mnt.join("src/gone"), "gone\n").unwrap();
+    fs::write(mnt.join("src/mode"), "same\n").unwrap();
+    nenrin(["snapshot", "create", &root, "s"]).ok();
+    let kept = place.sub("kept");
+    run("cp", &["-a", mnt.join("src").to_str().unwrap(), &kept]).ok();
+    fs::write(mnt.join("src/a"), lines("new")).unwrap();
+    fs::write(mnt.join("src/binary"), [0, 1, 3]).unwrap();
+    fs::remove_file(mnt.join("src/gone")).unwrap();
+    fs::write(mnt.join("src/come"), "come\n").unwrap();
+    run("chmod", &["600", mnt.join("src/mode").to_str().unwrap()]).ok();
+    let text = nenrin(["diff", "--content", mnt.join("src").to_str().unwrap(), "s"]).ok();
+    assert!(text.contains("M a\n--- a/a\n+++ b/a\n@@ ") && text.contains("\n-old\n+new\n line 21\n"), "{text}");
+    assert!(text.contains("a/binary and b/binary differ, and are no text\n"), "{text}");
+    assert!(text.contains("+ come\n--- /dev/null\n+++ b/come\n") && text.contains("M mode\n"), "{text}");
+    // What patch(1) makes of it is what there is.
+    fs::write(place.path("patch"), &text).unwrap();
+    shell("cd kept/src && patch -s -p1 <../../patch && cp ../../mnt/src/binary . && chmod 600 mode", place.dir()).ok();
+    run("diff", &["-r", &place.text("kept/src"), mnt.join("src").to_str().unwrap()]).ok();
+    let json = nenrin(["diff", "--json", "--content", mnt.join("src").to_str().unwrap(), "s"]).json();
+    assert!(json["differences"][0]["content"].as_str().unwrap().contains("+new"));
+}
+
 /// More entries than are read at once.
 #[test]
 fn a_large_directory() {

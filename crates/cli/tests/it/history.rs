@@ -28,6 +28,11 @@ fn a_name_over_time() {
     let told: Vec<_> = states.as_array().unwrap().iter().map(|s| (s["cno"].as_u64(), s["size"].as_u64())).collect();
     assert_eq!(told, [(Some(first), Some(5)), (Some(second), Some(10)), (None, Some(3))]);
     assert_eq!(states[2]["is_now"], true);
+    // All for an hour, then, unless it is the oldest of its ten minutes, no longer.
+    let until: Vec<_> = states.as_array().unwrap().iter().map(|s| s["kept_until"].as_str()).collect();
+    assert!(until[0].unwrap() > until[1].unwrap() && until[2].is_none(), "{until:?}");
+    nenrin(["snapshot", "create", &image, "kept"]).ok();
+    assert_eq!(nenrin(["history", "--json", &asked]).json()[2]["kept_until"], "forever");
     assert_eq!(states[0]["path"], "work/report.txt");
     assert!(states[0]["cut"].as_str().unwrap().starts_with("20"));
     // What was removed, with the directory that held it.

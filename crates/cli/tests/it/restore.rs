@@ -49,6 +49,13 @@ fn an_overwritten_file() {
     assert!(fs::read(&file).unwrap() == first);
     let now = fs::metadata(&file).unwrap();
     assert_eq!((now.mode() & 0o7777, now.modified().unwrap()), (0o640, time));
+    // What was replaced can be had back, although nobody had asked for a checkpoint.
+    let states = nenrin(["history", "--json", &path]).json();
+    let spoilt = states.as_array().unwrap().iter().find(|s| s["size"] == 6).expect("the replaced content");
+    let gone = restore(&["--json", "--list-deleted", &place.text("mnt")]).json();
+    assert_eq!(gone.as_array().unwrap().len(), 0, "nothing of the work is seen: {gone}");
+    let at = place.path("mnt/.nenrin/at").join(spoilt["cno"].to_string()).join("report");
+    assert_eq!(fs::read_to_string(at).unwrap(), "spoilt");
     // The old content of the file took a block inline or out of line; the second copy takes none.
     let twice = shared();
     assert_eq!(
@@ -170,6 +177,54 @@ fn what_cannot_be_restored() {
         let out = command.args(["restore", &f, "--at", &cno]).output().unwrap();
         assert_eq!(out.status.code(), Some(1));
         assert_eq!(String::from_utf8_lossy(&out.stderr).lines().count(), 1);
+    }
+    // Over a directory in which something is mounted, and over one that lies elsewhere.
+    fs::create_dir_all(mnt.join("tree/inner")).unwrap();
+    let cno_of_tree = cut(&place);
+    let other = place.sub("other");
+    fs::write(place.path("other/keep"), "keep").unwrap();
+    if run("mount", &["--bind", &other, mnt.join("tree/inner").to_str().unwrap()]).code == 0 {
+        let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force"]);
+        run("umount", &[mnt.join("tree/inner").to_str().unwrap()]).ok();
+        out.fails(1, &["tree/inner", "something is mounted there"]);
+    }
+    let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--to", &other]);
+    out.fails(1, &["other", "keeps no past of it"]);
+    assert_eq!(fs::read_to_string(place.path("other/keep")).unwrap(), "keep");
+    assert!(!fs::read_dir(place.dir()).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().starts_with(".rest")));
+    // From a mount that is of the past itself.
+    let past = place.sub("past");
+    nenrin(["mount", "-o", &format!("cp={cno}"), &place.image(), &past]).ok();
+    restore(&[&place.text("past/f"), "--at", &cno, "--to", &place.text("x")]).fails(1, &["shows a state of the past"]);
+    nenrin(["umount", &past]).ok();
+    // A directory that nobody may write to, by its owner.
+    if is_root() && has("setpriv") {
+        let user = |args: &[&str]| {
+            let mut command = std::process::Command::new("setpriv");
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(args);
+            let out = command.output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        };
+        fs::set_permissions(place.dir(), Permissions::from_mode(0o777)).unwrap();
+        let (image, dir) = (place.text("user.img"), place.text("user"));
+        let program = place.text("nenrin");
+        fs::copy(env!("CARGO_BIN_EXE_nenrin"), &program).unwrap();
+        // As on every machine that has udev.
+        let open_to_all = fs::metadata("/dev/fuse").is_ok_and(|m| m.mode() & 0o006 == 0o006);
+        if open_to_all && std::path::Path::new("/usr/bin/fusermount3").exists() {
+            user(&[&program, "mkfs", "--size", SIZE, &image]);
+            user(&["mkdir", &dir]);
+            user(&[&program, "mount", &image, &dir]);
+            let tree = place.text("user/tree");
+            user(&["sh", "-c", &format!("mkdir -p {tree}/a && echo x >{tree}/a/f && chmod 555 {tree}/a {tree}")]);
+            user(&[&program, "snapshot", "create", &dir, "s"]);
+            for _ in 0..2 {
+                user(&[&program, "restore", &tree, "--at", "s", "--force"]);
+            }
+            user(&[&program, "restore", &tree, "--at", "s", "--to", &place.text("user/again")]);
+            user(&["sh", "-c", &format!("test $(ls -A {dir} | wc -l) = 2 && test $(stat -c %a {dir}/again) = 555")]);
+            user(&[&program, "umount", &dir]);
+        }
     }
     // What is mounted by another directory of it.
     let bound = place.sub("bound");

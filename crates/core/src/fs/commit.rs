@@ -354,7 +354,7 @@ impl Inner {
     pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
         if fs.options.order == Order::Strict && !broken(Break::StrictForgets) {
             // Names that were received since the sync was asked for are in the batch; the content
-            // that was received before them has to be, too.
+            // that was received before them has to be, too; but for what a truncation holds back.
             self.join_all(false);
         }
         let mut batch = std::mem::take(&mut self.batch);

@@ -163,6 +163,10 @@ impl Fs {
                 continue;
             }
             let pieces = inner.whole_pieces(&plan)?;
+            if pieces.iter().any(|p| matches!(p.source, Source::Lost)) {
+                inner.unpin_pieces(&pieces);
+                return Err(Error::Corrupt("the content to be copied was lost to damage".into()));
+            }
             // Blocks that history has alone stop being room that can be made.
             let past = span.at != At::Live;
             let needs = |p: &Piece| match p.source {
@@ -319,7 +323,8 @@ impl Inner {
             content.pages.append(&mut behind);
             match p.source {
                 Source::Zero => content.overlay.set(block, end, Over::Hole),
-                Source::Lost => return Err(Error::Corrupt("the content to be copied was lost to damage".into())),
+                // Refused before anything was begun.
+                Source::Lost => {}
                 Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
                 Source::Disk(e) => {
                     content.share_extent(block, &e);

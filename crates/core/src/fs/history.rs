@@ -131,10 +131,9 @@ impl Fs {
     /// # Errors
     /// [`Error::NotFound`] when there never was such a directory, as far as is known.
     pub fn gone(&self, path: &[&[u8]]) -> Result<Vec<GoneName>> {
-        let inner = self.lock();
         let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
         for name in path {
-            named = inner.state.named(&named, name)?;
+            named = self.lock().state.named(&named, name)?;
         }
         if named.is_empty() {
             return Err(Error::NotFound);
@@ -142,31 +141,68 @@ impl Fs {
         let now = named.iter().find(|n| n.span.to.is_none()).map(|n| n.ino);
         let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
         for dir in &named {
-            let from = Key::new(dir.ino, Kind::Dirent, 0, 0);
-            for v in inner.state.ended(&from, &Key { off: u64::MAX, ..from })? {
-                let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
-                let shown = v.span.cut(&dir.span).and_then(|span| inner.state.shown_by(&span));
-                let Some((_, last)) = shown else { continue };
-                let known = newest.entry(entry.name.to_vec()).or_insert((last, entry.ino));
-                if known.0 < last {
-                    *known = (last, entry.ino);
-                }
+            for piece in 0..GONE_PIECES {
+                // Others get the volume in between.
+                self.lock().gone_in_piece(dir, piece, &mut newest)?;
             }
         }
+        let all: Vec<_> = newest.into_iter().collect();
         let mut out = Vec::new();
-        for (name, (last, ino)) in newest {
-            if let Some(dir) = now {
-                if inner.state.dirent(dir, &name)?.is_some() {
+        for some in all.chunks(GONE_AT_ONCE) {
+            let inner = self.lock();
+            for (name, (last, ino)) in some {
+                let is_there = now.map(|dir| inner.state.dirent(dir, name)).transpose()?.flatten().is_some();
+                // Meanwhile the checkpoint may have been let go.
+                let Ok(attr) = inner.attr(At::Past(*last), *ino) else { continue };
+                if is_there {
                     continue;
                 }
+                let links = inner.state.links(*ino)?;
+                let has_name = links.iter().any(|l| l.span.to.is_none());
+                let now = has_name.then(|| inner.state.path_in(&links, Cno(u64::MAX))).transpose()?;
+                out.push(GoneName { name: name.clone(), last: *last, attr, now });
             }
-            let attr = inner.attr(At::Past(last), ino)?;
-            let links = inner.state.links(ino)?;
-            let has_name = links.iter().any(|l| l.span.to.is_none());
-            let now = has_name.then(|| inner.state.path_in(&links, Cno(u64::MAX))).transpose()?;
-            out.push(GoneName { name, last, attr, now });
         }
         Ok(out)
+    }
+}
+
+/// Pieces of a directory, by the hashes of its names, and names, that are looked at under one lock.
+const GONE_PIECES: u64 = 64;
+const GONE_AT_ONCE: usize = 256;
+
+impl Inner {
+    /// Adds the names of a piece of `dir` that a checkpoint shows and that ended, or that the directory
+    /// took along when it lost its own name.
+    fn gone_in_piece(&self, dir: &Named, piece: u64, newest: &mut BTreeMap<Vec<u8>, (Cno, Ino)>) -> Result<()> {
+        let width = u64::MAX / GONE_PIECES + 1;
+        let from = Key::new(dir.ino, Kind::Dirent, 0, piece * width);
+        let to = Key { off: from.off + (width - 1), ..from };
+        let versions =
+            if dir.span.to.is_some() { self.state.versions(&from, &to)? } else { self.state.ended(&from, &to)? };
+        for v in versions {
+            let shown = v.span.cut(&dir.span).and_then(|span| self.state.shown_by(&span));
+            let Some((_, last)) = shown else { continue };
+            let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            let known = newest.entry(entry.name.to_vec()).or_insert((last, entry.ino));
+            if known.0 < last {
+                *known = (last, entry.ino);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// The newest kept checkpoint that shows an inode.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn last_seen(&self, ino: Ino) -> Result<Option<Cno>> {
+        let inner = self.lock();
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        let versions = inner.state.versions(&key, &key)?;
+        Ok(versions.iter().filter_map(|v| inner.state.shown_by(&v.span)).map(|(_, last)| last).max())
     }
 }
 

@@ -20,6 +20,16 @@ impl Inner {
         if text.is_empty() { Some(Retention::default()) } else { Retention::parse(text).ok() }
     }
 
+    /// The kept checkpoints, and for which the rule does not count.
+    fn kept(&self, is_held: impl Fn(&Cno, bool) -> bool) -> Vec<Kept> {
+        let kept = |(cno, c): (&Cno, &nenrin_format::items::Checkpoint)| Kept {
+            cno: *cno,
+            moment: Moment { wall: c.wall.0, mounted: c.mounted_nanos },
+            held: is_held(cno, c.is_named()),
+        };
+        self.state.kept.iter().map(kept).collect()
+    }
+
     /// Nanoseconds that the volume has been mounted for, over its whole life.
     pub(super) fn mounted_nanos(&self, now: u64) -> u64 {
         self.superblock.mounted_nanos.saturating_add(now.saturating_sub(self.mounted_at))
@@ -35,6 +45,19 @@ impl Fs {
             Some(rule) => rule.to_string(),
             None => String::from_utf8_lossy(&inner.state.retention).into_owned(),
         }
+    }
+
+    /// How much longer the rule keeps each checkpoint, in nanoseconds from now on; `None` for ever. A full volume
+    /// may let those without a name go before.
+    #[must_use]
+    pub fn keeps_for(&self) -> Vec<(Cno, Option<u64>)> {
+        let now = self.clock.monotonic_nanos();
+        let inner = self.lock();
+        let kept: Vec<Kept> = inner.kept(|_, is_named| is_named);
+        let Some(rule) = inner.retention() else { return kept.iter().map(|k| (k.cno, None)).collect() };
+        let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
+        let left = rule.keeps_for(moment, &kept);
+        kept.iter().zip(left).map(|(k, left)| (k.cno, left)).collect()
     }
 
     /// Sets the retention rule, durably. It is applied within ten minutes.
@@ -83,16 +106,7 @@ impl Fs {
         let Some(rule) = inner.retention() else { return Ok(()) };
         let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
         let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno);
-        let kept: Vec<Kept> = inner
-            .state
-            .kept
-            .iter()
-            .map(|(cno, c)| Kept {
-                cno: *cno,
-                moment: Moment { wall: c.wall.0, mounted: c.mounted_nanos },
-                held: c.is_named() || held(&inner, cno),
-            })
-            .collect();
+        let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);
         let drops = rule.drops(moment, &kept);
         for cnos in drops.chunks(CNOS_MAX) {

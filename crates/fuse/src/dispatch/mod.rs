@@ -265,7 +265,7 @@ impl Server {
     /// Attributes of a node, with its id as inode number.
     fn attr_of(&self, id: u64) -> Result<Attr> {
         if let Node::Made(made) = Node::of(id) {
-            return Ok(reply::directory_of_ours(Ino(made.id())));
+            return Ok(reply::directory_of_ours(Ino(made.id()), past::now()));
         }
         let place = self.place(id)?;
         self.seen(place, self.volume.getattr(place.at, place.ino)?)

@@ -12,12 +12,18 @@ use crate::proto::reply;
 use crate::proto::request::Op;
 use crate::transport::Reply;
 use nenrin_core::{At, Attr, DirEntry, Error, FileKind};
-use nenrin_format::Ino;
-use std::time::Duration;
+use nenrin_format::{Ino, Time};
+use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe what it was told of the past: its
 /// permissions are also those of now, and names as "1 hour ago" move on.
 const PAST_VALID: Duration = Duration::from_secs(1);
+
+/// The time of this machine: states may have come and gone until now.
+pub(super) fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
 
 /// Where the library has what a node id stands for.
 #[derive(Clone, Copy)]
@@ -127,12 +133,13 @@ impl Server {
     }
 
     /// The view of the state that a name means, with one reference to be given back.
+    /// Each name has its own: the kernel wants a directory to have one name only.
     fn enter(&self, shelf: Shelf, name: &[u8]) -> Result<Option<u16>> {
         let name = checked_name(name)?;
         let Some(cno) = self.behaviour.past.as_ref().and_then(|states| states.find(shelf, name)) else {
             return Ok(None);
         };
-        self.views.enter(&*self.volume, cno).map(Some)
+        self.views.enter(&*self.volume, cno, shelf, name).map(Some)
     }
 
     /// An inode as it is shown: of the past by its node id, and with permissions
@@ -142,29 +149,49 @@ impl Server {
         if attr.kind() == FileKind::Regular {
             attr.mode &= !0o6000;
         }
-        match self.volume.getattr(At::Live, attr.ino) {
-            Ok(now) => attr.mode = past::mode_of_both(&attr, &now, self.has_same_acl(place.at, attr.ino)?),
-            Err(Error::NotFound) => {}
-            Err(e) => return Err(e.into()),
+        if let Some((at, now)) = self.newest(place.at, attr.ino)? {
+            attr.mode = past::mode_of_both(&attr, &now, self.has_same_acl(place.at, at, attr.ino)?);
         }
         attr.ino = Ino(past::id_of(view, attr.ino).ok_or(Errno(libc::EOVERFLOW))?);
         Ok(attr)
     }
 
-    fn has_same_acl(&self, at: At, ino: Ino) -> Result<bool> {
+    /// What an inode is now; or was last, as far as that is known, when it is gone: who closes a file and
+    /// then replaces it does not open its past again.
+    fn newest(&self, than: At, ino: Ino) -> Result<Option<(At, Attr)>> {
+        match self.volume.getattr(At::Live, ino) {
+            Ok(now) => return Ok(Some((At::Live, now))),
+            Err(Error::NotFound) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let Some(last) = self.volume.last_seen(ino)?.map(At::Past).filter(|last| *last != than) else {
+            return Ok(None);
+        };
+        match self.volume.getattr(last, ino) {
+            Ok(attr) => Ok(Some((last, attr))),
+            Err(Error::NotFound | Error::Stale) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn has_same_acl(&self, then: At, now: At, ino: Ino) -> Result<bool> {
         let of = |at| match self.volume.getxattr(at, ino, acl::ACCESS) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(Error::NoAttribute | Error::NotSupported | Error::NotFound) => Ok(None),
             Err(e) => Err(Errno::from(e)),
         };
-        Ok(of(at)? == of(At::Live)?)
+        Ok(of(then)? == of(now)?)
     }
 
     /// Whether an access list of the past says what may be done today, too.
     fn acl_counts(&self, place: Place) -> Result<bool> {
-        Ok(place.view.is_none()
-            || matches!(self.volume.getattr(At::Live, place.ino), Err(Error::NotFound))
-            || self.has_same_acl(place.at, place.ino)?)
+        if place.view.is_none() {
+            return Ok(true);
+        }
+        let Some((at, now)) = self.newest(place.at, place.ino)? else { return Ok(true) };
+        let then = self.volume.getattr(place.at, place.ino)?;
+        // It does not name the owning group, so it means something else for another one.
+        Ok((then.uid, then.gid) == (now.uid, now.gid) && self.has_same_acl(place.at, at, place.ino)?)
     }
 
     /// The access list by which a node is to be judged.
@@ -219,8 +246,9 @@ impl Server {
         let place = self.place(id)?;
         self.volume.readdir(place.at, place.ino, cookie, &mut |mut e: DirEntry| {
             if let Some(view) = place.view {
-                // One that cannot be looked up is shown by its own number.
-                e.ino = past::id_of(view, e.ino).map_or(e.ino, Ino);
+                // One that cannot be looked up is not listed either.
+                let Some(id) = past::id_of(view, e.ino) else { return true };
+                e.ino = Ino(id);
             }
             each(e)
         })?;
@@ -230,15 +258,15 @@ impl Server {
     fn entries_of_ours(&self, made: Made, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) {
         let states = |shelf| self.behaviour.past.as_ref().map(|p| p.names(shelf)).unwrap_or_default();
         let names = match made.shelf() {
-            None => vec![b"at".to_vec()],
+            None => vec![(0, b"at".to_vec())],
             Some(shelf) => states(shelf),
         };
         let above = if made == Made::At { Made::Home.id() } else { ROOT_NODE };
-        let dots = [(b".".to_vec(), made.id()), (b"..".to_vec(), above)];
+        let dots = [(1, b".".to_vec(), made.id()), (2, b"..".to_vec(), above)];
         // Programs take an inode number of 0 for a name that was removed.
-        let of_state = |name| (name, Made::At.id());
-        let all = dots.into_iter().chain(names.into_iter().map(of_state)).zip(1..);
-        for ((name, ino), next) in all.skip(cookie as usize) {
+        let of_state = |(place, name): (u64, Vec<u8>)| (place.saturating_add(3), name, Made::At.id());
+        let all = dots.into_iter().chain(names.into_iter().map(of_state));
+        for (next, name, ino) in all.filter(|(next, ..)| *next > cookie) {
             if !each(DirEntry { name, ino: Ino(ino), kind: FileKind::Directory, cookie: next }) {
                 return;
             }

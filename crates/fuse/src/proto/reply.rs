@@ -34,9 +34,9 @@ pub fn attr(a: &Attr) -> abi::Attr {
     }
 }
 
-/// A directory that no volume stores, which everybody may look into.
-pub fn directory_of_ours(ino: Ino) -> Attr {
-    let time = Time(0);
+/// A directory that no volume stores, which everybody may look into. It was changed at `time`: the kernel keeps a
+/// listing for as long as that stays.
+pub fn directory_of_ours(ino: Ino, time: Time) -> Attr {
     Attr {
         ino,
         mode: FileKind::Directory.mode() | 0o555,

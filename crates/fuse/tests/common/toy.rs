@@ -467,6 +467,9 @@ impl Volume for Toy {
         Err(Error::Stale)
     }
     fn let_checkpoint_go(&self, _: Cno) {}
+    fn last_seen(&self, _: Ino) -> Result<Option<Cno>> {
+        Ok(None)
+    }
     fn accessed(&self, _: Ino) -> Result<()> {
         Ok(())
     }

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# undo-guide.sh: runs the steps of docs/UNDO.md on a volume of its own and prints each with what it says,
+# as the guide shows it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$PWD/target/release:$PATH"
+dir=$(mktemp -d)
+export HOME=$dir
+cleanup() { nenrin umount "$HOME/work" >/dev/null 2>&1 || true; rm -rf "$dir"; }
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+cd "$HOME"
+nenrin mkfs --size 256M work.img >/dev/null
+mkdir work
+nenrin mount -o checkpoint=1 work.img work >/dev/null
+
+step() {
+    printf '    $ %s\n' "$1"
+    bash -c "$1" 2>&1 | sed 's/^/    /; s/ *$//'
+}
+text() { printf '\n%s\n\n' "$*"; }
+
+mkdir -p work/thesis/figures
+printf 'Chapter 1\n\nIt was a dark and stormy night.\n' >work/thesis/chapter1.txt
+printf 'Chapter 2\n' >work/thesis/chapter2.txt
+head -c 300000 /dev/urandom >work/thesis/figures/rings.png
+sleep 2.5
+printf 'Chapter 1\n\nIt was a bright cold day in April.\nThe clocks were striking thirteen.\n' >work/thesis/chapter1.txt
+sleep 2.5
+text "You saved over \`chapter1.txt\`. What was in it before?"
+step "nenrin history work/thesis/chapter1.txt"
+text "Each line is a state that can be gone back to. Look at the first one, in the directory that is never listed, or compare:"
+first=$(nenrin history --json work/thesis/chapter1.txt | sed -n 's/^ *"cno": \([0-9]*\),$/\1/p' | head -1)
+step "cat work/.nenrin/at/$first/thesis/chapter1.txt"
+step "nenrin diff --content work/thesis $first"
+text "Bring it back beside the new one, or in its place. What is replaced stays in the history, so this can be undone, too:"
+step "nenrin restore work/thesis/chapter1.txt --at $first --to work/thesis/chapter1.old.txt"
+step "nenrin restore work/thesis/chapter1.txt --at $first --force"
+rm work/thesis/chapter1.old.txt
+sleep 2.5
+rm -r work/thesis/figures
+sleep 2.5
+text "You removed a directory. What is missing here, and which state had it last?"
+step "nenrin restore --list-deleted work/thesis"
+last=$(nenrin restore --json --list-deleted work/thesis | sed -n '/"figures"/,/}/s/^ *"cno": \([0-9]*\),$/\1/p')
+step "nenrin restore work/thesis/figures --at $last"
+step "ls work/thesis work/thesis/figures"
+text "A state can be said in several ways: by its number, by time, by the name of a snapshot you made:"
+step "nenrin snapshot create work before-review"
+step "nenrin diff work '5 seconds ago'"
+step "ls work/.nenrin/at/before-review"
