@@ -24,8 +24,10 @@ pub struct Measured {
     pub pattern: String,
     /// The trace.
     pub trace: PathBuf,
-    /// Bytes that the programs wrote.
+    /// Bytes that the programs wrote, as the pattern is meant.
     pub data: u64,
+    /// Bytes that they wrote before, to have something to work on: no part of what is compared.
+    pub before: u64,
     /// Bytes that reached the device.
     pub written: u64,
     /// Of those, by ext4's thread that writes inode tables after the mount: what it sent itself, or has the device zero.
@@ -67,7 +69,7 @@ pub fn measure(
     let mounted = Mounted::new(site, contender)?;
     let begin = Instant::now();
     recording.mark("load");
-    let (data, rate) = load(site, pattern, bytes)?;
+    let (data, before, rate) = load(site, pattern, bytes)?;
     recording.mark("unmount");
     mounted.unmount()?;
     let seconds = begin.elapsed().as_secs_f64();
@@ -75,7 +77,7 @@ pub fn measure(
     let map = if contender.is_ours() { Some(Map::read(&site.device)?) } else { None };
     let mut view = report::read(&trace, map.as_ref(), map.as_ref().map(|_| site.device.as_path()))?;
     view.name = pattern.name();
-    view.data = Some(data);
+    view.data = Some(data + before);
     let s = &view.found.summary;
     let lazy = if contender.kind.fstype == "ext4" {
         // Zeros that the device writes by itself are sent by whoever comes along.
@@ -90,6 +92,7 @@ pub fn measure(
         pattern: pattern.name(),
         trace,
         data,
+        before,
         written: s.written_bytes(),
         background: lazy,
         requests: s.write_requests(),
@@ -101,9 +104,9 @@ pub fn measure(
     })
 }
 
-/// Runs the pattern's calls of fio; bytes written, and the rate of the last.
-fn load(site: &Site, pattern: &Pattern, bytes: u64) -> Result<(u64, u64), Fail> {
-    let mut out = (0, 0);
+/// Runs the pattern's calls of fio; bytes written by the last, by those before, and the rate of the last.
+fn load(site: &Site, pattern: &Pattern, bytes: u64) -> Result<(u64, u64, u64), Fail> {
+    let mut out = (0, 0, 0);
     if *pattern == Pattern::Idle {
         let end = Instant::now() + IDLE;
         while Instant::now() < end {
@@ -124,7 +127,7 @@ fn load(site: &Site, pattern: &Pattern, bytes: u64) -> Result<(u64, u64), Fail> 
         let _ = fs::remove_file(&told);
         let (data, rate) =
             told_by_fio(&text).ok_or_else(|| Fail::new("fio: its report is not understood; fio 3 is needed"))?;
-        out = (out.0 + data, rate);
+        out = (data, out.0 + out.1, rate);
     }
     Ok(out)
 }
