@@ -16,6 +16,7 @@ echo "nenrin-sim breaks"
 target/release/nenrin-sim-breaks breaks
 "$CARGO" test --locked --quiet -p nenrin-fuzz -p nenrin-sim --features nenrin-fuzz/breaks,nenrin-sim/breaks \
     --test breaks --test help -- --nocapture
+"$CARGO" test --locked --quiet -p nenrin-core --features breaks --lib is_noticed
 
 simulate() {
     local wanted=$1 out distinct

@@ -330,10 +330,10 @@ with_slow_device() {
     sync "$MNT/before"
     acked_begins
     before=$(wc -l <"$W/acks")
-    # 1 ms of 300: what took 0.1 ms takes 30 and more.
-    ( while :; do kill -STOP "$UNDER_DAEMON" || exit; sleep 0.3; kill -CONT "$UNDER_DAEMON"; sleep 0.001; done ) 2>/dev/null & SLOW=$!
+    # 1 ms of a second: what took 0.1 ms takes 100 and more, a thousand times as long.
+    ( while :; do kill -STOP "$UNDER_DAEMON" || exit; sleep 1; kill -CONT "$UNDER_DAEMON"; sleep 0.001; done ) 2>/dev/null & SLOW=$!
     PIDS+=("$SLOW")
-    sleep 1
+    sleep 4
     other_is_well
     # Who only looks is not held up by who waits for the device.
     worst=$(python3 "$LOADS" slowest "$MNT" 4)

@@ -49,6 +49,10 @@ for kind, plural in (("Write", "writes"), ("Flush", "flushes"), ("Read", "reads"
     answers = dict.fromkeys(re.findall(rf"^  {kind} fails: (\w+)", crash, re.M))
     row(f"{plural} that failed, one a run, by answer",
         several({a: rf"^  {kind} fails: {a} +(\d+)" for a in answers}))
+for kind, plural in (("Lost", "lost"), ("Misdirected", "to another place")):
+    answers = ("Same", "InLife", "Error", "Damage", "NotReached")
+    row(f"writes that went {plural} without a word, one a run, by what was seen",
+        several({a: rf"^  Write {kind}: {a} +(\d+)" for a in answers}))
 row("bits flipped, by what was seen", several({a: rf"^  Bit flipped: {a} +(\d+)" for a in ("Same", "Error", "Damage")}))
 named = re.search(r"^(\d+ of \d+) deliberate breaks were noticed", crash, re.M)
 hostile = len(re.findall(r"^P8 .* noticed after", crash, re.M))

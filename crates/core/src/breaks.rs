@@ -58,6 +58,8 @@ pub enum Break {
     RuleNotSynced,
     /// A lost range that is written leaves no trace in the past, as a reservation does.
     LostIsReserved,
+    /// A branch of a tree that was found passes for the whole tree.
+    FragmentIsWhole,
     /// Pages that a write has to read first are loaded without asking for their room.
     PagesWithoutRoom,
     /// Content is accepted without room for it.

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::driver::{Failure, Plan, Tally, record};
 use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
+use crate::lie::{Kind, Lie, run_with_lie};
 use crate::life;
 use crate::mend;
 use crate::scenario::Scenario;
@@ -31,6 +32,8 @@ enum Hunt {
     Faults(OpKind),
     /// Bits that flip.
     Flips,
+    /// Writes that are lost, or go elsewhere.
+    Lies,
     /// A write of an earlier life that lands late.
     LateWrite,
     /// The newest root is lost, and the segment in which its log begins.
@@ -65,7 +68,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 34] = [
+pub const TRIALS: [Trial; 35] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -90,6 +93,7 @@ pub const TRIALS: [Trial; 34] = [
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),
+    trial(Break::DamageIsEnd, "P4", Hunt::Lies),
     trial(Break::WentBackUnseen, "P4", Hunt::LostRoot),
     trial(Break::RepairOverOld, "P4", Hunt::RepairCuts),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
@@ -169,6 +173,11 @@ impl Trial {
                 run_with_fault::<Core>(&base, fault, tally).map(drop)
             }
             Hunt::Flips => flip::flip_all::<Core>(&Config { remounts: false, ..base }, tally),
+            Hunt::Lies => {
+                let kind = if seed % 2 == 0 { Kind::Lost } else { Kind::Misdirected };
+                tally.images += 1;
+                run_with_lie::<Core>(&base, Lie { kind, number: 1 + seed % 40 }, tally).map(drop)
+            }
             Hunt::RepairCuts => mend::repair_cuts(&Config { remounts: false, ..base }, mend::Damage::Leaf, tally),
             Hunt::LostRoot => {
                 tally.images += 1;

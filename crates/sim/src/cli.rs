@@ -3,10 +3,11 @@
 
 use crate::ace;
 use crate::config::Config;
-use crate::driver::{Cut, Failure, Plan, Tally, record};
+use crate::driver::{Cut, Failure, Plan, Tally, guarded, record};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
+use crate::lie::{self, Lie};
 use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::workload::Profile;
@@ -23,7 +24,7 @@ pub const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--faults N] [--flips N] [--jobs N] [--keep-going]
+                 [--faults N] [--lies N] [--flips N] [--jobs N] [--keep-going]
       Runs the workloads of these seeds and recovers from every cut, until the
       seeds, the minutes or the distinct images are used up. --flips N: in the
       volume of every Nth seed one bit of each block flips, in turn.
@@ -31,7 +32,8 @@ nenrin-sim: power cuts against a model
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
       The named scenarios, each with several seeds of settings, cut everywhere.
-  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--flip BLOCK]
+  nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
+                    [--flip BLOCK]
                     [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
@@ -65,6 +67,7 @@ pub struct Arguments {
     verbose: bool,
     keep_going: bool,
     faults: u64,
+    lies: u64,
     flips: u64,
     jobs: usize,
     length: u32,
@@ -73,6 +76,7 @@ pub struct Arguments {
     ace: Vec<u16>,
     scenario: Option<Scenario>,
     fault: Option<FaultPlan>,
+    lie: Option<Lie>,
     flip: Option<u64>,
     plan: Plan,
     cut: [(Option<usize>, Option<u64>); 2],
@@ -93,7 +97,7 @@ impl Arguments {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(mut parser: lexopt::Parser) -> Result<Self, lexopt::Error> {
-        let mut a = Self { faults: 4, jobs: 1, length: 1, ..Self::default() };
+        let mut a = Self { faults: 4, lies: 2, jobs: 1, length: 1, ..Self::default() };
         while let Some(arg) = parser.next()? {
             match arg {
                 Long("seeds") => {
@@ -139,6 +143,11 @@ impl Arguments {
                 Long("deep") => a.plan.deep_every = parser.value()?.parse()?,
                 Long("json") => a.json = true,
                 Long("faults") => a.faults = parser.value()?.parse()?,
+                Long("lies") => a.lies = parser.value()?.parse()?,
+                Long("lie") => {
+                    let text = parser.value()?.string()?;
+                    a.lie = Some(Lie::parse(&text).ok_or("--lie takes lost|misdirected:N")?);
+                }
                 Long("fault") => {
                     let text = parser.value()?.string()?;
                     a.fault = Some(FaultPlan::parse(&text).ok_or("--fault takes read|write|flush:N or :N+")?);
@@ -263,10 +272,16 @@ pub fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
 
 fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
     let config = a.config(seed);
-    let recorded = record::<S>(&config, false)?;
-    recorded.cut_all::<S>(&a.plan, tally)?;
+    let recorded = guarded(&config, || {
+        let recorded = record::<S>(&config, false)?;
+        recorded.cut_all::<S>(&a.plan, tally)?;
+        Ok(recorded)
+    })?;
     for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
         fault::run_with_fault::<S>(&config, plan, tally)?;
+    }
+    for lie in lie::lies(seed, recorded.last_cut() - recorded.first_cut(), a.lies) {
+        lie::run_with_lie::<S>(&config, lie, tally)?;
     }
     if a.flips > 0 && seed % a.flips == 0 {
         flip::flip_all::<S>(&Config { remounts: false, ..config }, tally)?;
@@ -287,7 +302,7 @@ pub fn exhaustive<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         let number = if a.sample.is_some() { hash::of_words(&[a.first, number]) % all } else { number };
         let steps = Arguments { ace: ace::sequence(number, a.length), ..Arguments::default() };
         let config = Arguments { order: a.order, barrier: a.barrier, ..steps }.config(number);
-        record::<S>(&config, false)?.cut_all::<S>(&plan, tally)
+        guarded(&config, || record::<S>(&config, false)?.cut_all::<S>(&plan, tally))
     })
 }
 
@@ -303,7 +318,7 @@ pub fn scenarios<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     worlds(a, 0, all * SCENARIO_SEEDS, |number, tally| {
         let scenario = Scenario::ALL.into_iter().nth((number % all) as usize);
         let config = Config { scenario, remounts: false, ..a.config(number / all) };
-        record::<S>(&config, false)?.cut_all::<S>(&a.plan, tally)
+        guarded(&config, || record::<S>(&config, false)?.cut_all::<S>(&a.plan, tally))
     })
 }
 
@@ -357,6 +372,11 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     if let Some(plan) = a.fault {
         let mut tally = Tally::default();
         println!("{:?}", fault::run_with_fault::<S>(&a.config(a.first), plan, &mut tally)?);
+        return Ok(tally);
+    }
+    if let Some(lie) = a.lie {
+        let mut tally = Tally::default();
+        println!("{:?}", lie::run_with_lie::<S>(&a.config(a.first), lie, &mut tally)?);
         return Ok(tally);
     }
     let recorded = record::<S>(&a.config(a.first), a.verbose)?;

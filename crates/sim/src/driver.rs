@@ -24,6 +24,7 @@ use nenrin_core::{At, Barrier, CheckpointInfo};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, Image};
 use nenrin_format::Cno;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// How thoroughly a workload is cut.
@@ -208,6 +209,17 @@ fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<F
     Box::new(Failure { replay, what, detail })
 }
 
+/// Runs the world of `config`; a panic in it is a failure like any other, with the line that replays it.
+///
+/// # Errors
+/// Those of `world`, and its panic.
+pub fn guarded<T>(config: &Config, world: impl FnOnce() -> Result<T, Box<Failure>>) -> Result<T, Box<Failure>> {
+    catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(failure(config, &[], format!("a panic: {}", text.unwrap_or("without a text")), String::new()))
+    })
+}
+
 /// The kind of a choice, for counting.
 const fn choice_name(choice: u64) -> &'static str {
     match choice {
@@ -238,7 +250,7 @@ type Device = Arc<dyn BlockDevice>;
 /// The device as the file system sees it: behind a queue, and perhaps with other clients.
 fn with_clients(config: &Config, disk: Device) -> (Device, Clients) {
     let queue = Arc::new(Queue::new(disk, config.seed, config.queued));
-    let clients = config.clients || config.scenario == Some(Scenario::Clients);
+    let clients = config.clients || matches!(config.scenario, Some(Scenario::Clients | Scenario::Waiting));
     let turns = clients.then(|| Turns::new(config.seed));
     (queue.clone(), Clients::new(queue, turns))
 }

@@ -190,6 +190,6 @@ fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, Str
 }
 
 /// Whether mounting or a walk ended with the file system saying that bytes are damaged.
-fn is_report(text: &str) -> bool {
-    text.contains("damage at block")
+pub(crate) fn is_report(text: &str) -> bool {
+    text.contains("damage at block") || text.contains("Damaged(Addr")
 }

@@ -18,6 +18,7 @@ pub mod driver;
 pub mod fault;
 pub mod flip;
 pub mod hash;
+pub mod lie;
 pub mod life;
 pub mod mend;
 pub mod model;

@@ -17,6 +17,7 @@
 use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, tell_gap};
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
+use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Island, Walk, chain_of};
@@ -178,7 +179,7 @@ fn choose(
             losses.mended(MendKind::IndexFound, 1);
             return Ok(start);
         }
-        if second.is_none() && !is_fragment(nodes, &is_outside) {
+        if second.is_none() && (broken(Break::FragmentIsWhole) || !is_fragment(nodes, &is_outside)) {
             start.lost.push(LostRange { low: None, high: Some(top.first), level: 0 });
             start.lost.push(LostRange { low: Some(last), high: None, level: 0 });
             second = Some(start);

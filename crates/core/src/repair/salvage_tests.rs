@@ -141,6 +141,14 @@ fn part_of_a_tree_is_not_taken_for_the_whole() {
     assert_exact(&before, &tree(&read_only(&after), At::Live), &report);
 }
 
+/// The test above can fail: `scripts/crash.sh` runs this.
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic]
+fn a_part_that_passes_for_the_whole_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FragmentIsWhole, part_of_a_tree_is_not_taken_for_the_whole);
+}
+
 #[test]
 fn where_nothing_is_left_nothing_is_done() {
     let bytes = volume(40, true);

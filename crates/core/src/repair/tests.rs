@@ -449,7 +449,7 @@ fn a_lost_range_is_no_hole_in_the_past_either() {
     assert!(seen > 0);
 }
 
-/// The test above can fail: `cargo test -p nenrin-core --features breaks`.
+/// The test above can fail: `scripts/crash.sh` runs this.
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "range: Some")]

@@ -359,8 +359,10 @@ impl<'a> Result<'a> {
 
 fn row(label: &str, pattern: &str, all: &[&Measured], fixed: u64, published: Option<f64>) -> Row {
     let numbers = |f: &dyn Fn(&Measured) -> u64| median(&all.iter().map(|m| f(m)).collect::<Vec<_>>(), 0);
-    let mut metadata: Vec<i64> =
-        all.iter().map(|m| m.written as i64 - m.background as i64 - fixed as i64 - (m.data + m.before) as i64).collect();
+    let mut metadata: Vec<i64> = all
+        .iter()
+        .map(|m| m.written as i64 - m.background as i64 - fixed as i64 - (m.data + m.before) as i64)
+        .collect();
     metadata.sort_unstable();
     let at = |i: usize| metadata.get(i).copied().unwrap_or(0);
     Row {

@@ -1,0 +1,61 @@
+//! docs/FINDINGS.md lists every number that check and repair say. `NENRIN_GOLDEN=write cargo test -p nenrin-core
+//! --test it findings` writes it; its diff is read: a number never means something else.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use nenrin_core::check::{Severity, What};
+use nenrin_core::repair::{LossKind, MendKind};
+use std::fmt::Write as _;
+use std::path::Path;
+
+fn document() -> String {
+    let mut out = String::from(
+        "# What check and repair say\n\nEvery number that `nenrin check`, `check --repair` and `scrub` print, and what it means. A number and its name \
+         never come to mean\nsomething else. Errors make `check` end with 4, notes do not. Kept in step with the code by a test.\n",
+    );
+    let mut table = |title: &str, rows: Vec<(u16, &str, &str, &str)>| {
+        let _ = write!(out, "\n## {title}\n\n| number | name | | meaning |\n|---|---|---|---|\n");
+        for (number, name, kind, meaning) in rows {
+            let _ = writeln!(out, "| {number} | `{name}` | {kind} | {meaning} |");
+        }
+    };
+    let severity = |w: What| if w.severity() == Severity::Error { "error" } else { "note" };
+    let of = |hundred: u16| {
+        let these = What::ALL.iter().filter(|w| w.number() / 100 == hundred);
+        these.map(|w| (w.number(), w.name(), severity(*w), w.meaning())).collect::<Vec<_>>()
+    };
+    let titles = [
+        "Superblocks, roots and log",
+        "Index",
+        "Names",
+        "Inodes and content",
+        "Space",
+        "History and checkpoints",
+        "Bytes of content",
+    ];
+    for (hundred, title) in (1..).zip(titles) {
+        table(title, of(hundred));
+    }
+    assert!(What::ALL.iter().all(|w| (1..=7).contains(&(w.number() / 100))));
+    table(
+        "What a repair could not bring back",
+        LossKind::ALL.iter().map(|k| (k.number(), k.name(), "loss", k.meaning())).collect(),
+    );
+    table(
+        "What a repair mended without loss",
+        MendKind::ALL.iter().map(|k| (k.number(), k.name(), "mended", k.meaning())).collect(),
+    );
+    out
+}
+
+#[test]
+fn the_document_lists_every_number() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/FINDINGS.md");
+    let wanted = document();
+    if std::env::var_os("NENRIN_GOLDEN").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap();
+    let differs = wanted.lines().zip(found.lines()).find(|(a, b)| a != b);
+    assert_eq!(differs, None, "docs/FINDINGS.md is not what the code says");
+    assert_eq!(wanted.lines().count(), found.lines().count());
+}

@@ -1,0 +1,43 @@
+//! Devices that lie about a write (promise P4), and worlds that panic.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
+
+use nenrin_sim::cli::Core;
+use nenrin_sim::config::Config;
+use nenrin_sim::driver::{Tally, guarded};
+use nenrin_sim::lie::{Kind, Lie, lies, run_with_lie};
+
+#[test]
+fn every_early_lie_is_noticed_or_needed_by_nobody() {
+    let mut tally = Tally::default();
+    for seed in 0..6 {
+        let config = Config { steps: 80, ..Config::of_seed(seed) };
+        for kind in [Kind::Lost, Kind::Misdirected] {
+            for number in 1..40 {
+                run_with_lie::<Core>(&config, Lie { kind, number }, &mut tally).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+    }
+    println!("{:?}", tally.faults);
+    for kind in ["Lost", "Misdirected"] {
+        let of = |what: &str| tally.faults.get(&format!("Write {kind}: {what}")).copied().unwrap_or(0);
+        assert!(of("InLife") + of("Error") + of("Damage") >= 10, "{:?}", tally.faults);
+    }
+}
+
+#[test]
+fn a_lie_is_named_and_found_again() {
+    for lie in lies(7, 1000, 20) {
+        let text = lie.argument();
+        assert_eq!(Lie::parse(text.trim_start_matches("--lie ")), Some(lie));
+    }
+    assert_eq!(Lie::parse("lost"), None);
+    assert_eq!(Lie::parse("found:1"), None);
+}
+
+#[test]
+fn a_panic_is_a_failure_with_its_line() {
+    let config = Config::of_seed(77);
+    let failure = guarded::<()>(&config, || panic!("on purpose")).unwrap_err();
+    assert!(failure.what.contains("a panic: on purpose") && failure.replay.contains("--seed 77"), "{failure}");
+}
