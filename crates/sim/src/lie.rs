@@ -114,7 +114,8 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
     let queue = Arc::new(Queue::new(faulty, config.seed, config.queued));
     let mut run = Run::<S>::format(disk, queue, config.segment_blocks, config.options())?;
     let blocks = config.device_bytes / BLOCK_BYTES as u64;
-    let to = Prng::stream(config.seed ^ lie.number, 16).below(blocks) * BLOCK_BYTES as u64;
+    // No write is half as long as the device, so none ends behind it.
+    let to = Prng::stream(config.seed ^ lie.number, 16).below(blocks / 2) * BLOCK_BYTES as u64;
     faults.inject(match lie.kind {
         Kind::Lost => Fault::LoseWrites { from: lie.number, times: 1 },
         Kind::Misdirected => Fault::MisdirectWrite { number: lie.number, to },
