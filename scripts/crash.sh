@@ -14,8 +14,16 @@ cp target/release/nenrin-sim target/release/nenrin-sim-breaks
 "$CARGO" build --release --locked --quiet -p nenrin-sim
 echo "nenrin-sim breaks"
 target/release/nenrin-sim-breaks breaks
-"$CARGO" test --locked --quiet -p nenrin-fuzz -p nenrin-sim --features nenrin-fuzz/breaks,nenrin-sim/breaks \
-    --test breaks --test help -- --nocapture
+one=$(target/release/nenrin-sim-breaks breaks NoFlush)
+grep -q NoFlush <<<"$one" && [ "$(tail -n +2 <<<"$one")" = "1 of 1 deliberate breaks were noticed" ] ||
+    fail "crash.sh: breaks NoFlush should try one: $one"
+for wrong in Flush "NoFlush AckEarly" --all; do
+    code=0
+    # shellcheck disable=SC2086 # two words are two arguments
+    target/release/nenrin-sim-breaks breaks $wrong >/dev/null 2>&1 || code=$?
+    [ $code = 2 ] || fail "crash.sh: breaks $wrong should end with 2, not $code"
+done
+"$CARGO" test --locked --quiet -p nenrin-fuzz --features breaks --test breaks -- --nocapture
 "$CARGO" test --locked --quiet -p nenrin-core --features breaks --lib is_noticed
 
 simulate() {

@@ -21,7 +21,7 @@ const LIVES_MAX: usize = 60;
 type Core = Arc<Fs>;
 
 fn failure(what: String) -> Box<Failure> {
-    Box::new(Failure { replay: "cargo test -p nenrin-sim --test lives".to_owned(), what, detail: String::new() })
+    Box::new(Failure { replay: "cargo test -p nenrin-sim --test it lives".to_owned(), what, detail: String::new() })
 }
 
 /// A commit of one life stays in some queue, and lands when a later life has

@@ -56,7 +56,7 @@ pub enum Damage {
 /// The first cut that leaves something between, or a file that changed without a word.
 pub fn repair_cuts(config: &Config, damage: Damage, tally: &mut Tally) -> Result<(), Box<Failure>> {
     cuts(config, damage, tally).map_err(|what| {
-        let replay = format!("cargo test -p nenrin-sim --test mend # {}", config.arguments());
+        let replay = format!("cargo test -p nenrin-sim --test it mend # {}", config.arguments());
         Box::new(Failure { replay, what, detail: String::new() })
     })
 }
