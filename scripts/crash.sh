@@ -12,6 +12,18 @@ jobs=$(nproc)
 "$CARGO" build --release --locked --quiet -p nenrin-sim --features breaks
 cp target/release/nenrin-sim target/release/nenrin-sim-breaks
 "$CARGO" build --release --locked --quiet -p nenrin-sim
+# The table of the promises names every break, and each where the hunt has it.
+documented=$(awk -F'|' '/^\|/ && match($4, /`[A-Z][A-Za-z]+`/) {
+    name = substr($4, RSTART + 1, RLENGTH - 2)
+    if (match($2, /P[1-8]/)) promise = substr($2, RSTART, 2)
+    print promise, name }' docs/CRASH-MODEL.md | sort -u)
+listed=$(target/release/nenrin-sim-breaks breaks --list | sort -u)
+missing=$(comm -13 <(echo "$documented") <(echo "$listed"))
+[ -z "$missing" ] || fail "docs/CRASH-MODEL.md does not name in their rows: $missing"
+missing=$(comm -3 <(cut -d' ' -f2 <<<"$documented" | sort -u) \
+    <(sed -n '/^pub enum Break/,/^}/s/^    \([A-Z][A-Za-z]*\),$/\1/p' crates/core/src/breaks.rs | sort))
+[ -z "$missing" ] || fail "docs/CRASH-MODEL.md and crates/core/src/breaks.rs do not name the same breaks: $missing"
+
 echo "nenrin-sim breaks"
 target/release/nenrin-sim-breaks breaks
 one=$(target/release/nenrin-sim-breaks breaks NoFlush)
@@ -41,5 +53,6 @@ simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 2
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
 simulate "$((images / 20))" run --seeds 6000000..7000000 --profile clean --steps 300 --images "$((images / 20))"
 simulate 10000 scenarios
+simulate 300 lives --seeds 100..104
 simulate 3000 ace --length 1
 simulate "$((images / 20))" ace --length 2 --sample 2000

@@ -30,6 +30,10 @@ pub enum Break {
     ForgetEpoch,
     /// The root slot is written before what it names was flushed.
     RootBeforeFlush,
+    /// Under barrier=checkpoint roots are written without any flush, as under barrier=none.
+    RootsUnflushed,
+    /// The change time that a kernel sends which caches writes is taken for that of the call.
+    KernelTimesDropped,
     /// A truncation to nothing is not held back.
     NoHold,
     /// A rename over a name does not carry the content.
@@ -80,6 +84,10 @@ pub enum Break {
     CopyNotHeld,
     /// Numbers on the device are believed.
     BelieveNumbers,
+    /// The number of segments that a superblock states is believed, whatever the device has room for.
+    SizeBelieved,
+    /// A node of which no copy is right is read again, until one is.
+    ReadAgain,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
 }

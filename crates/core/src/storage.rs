@@ -120,16 +120,20 @@ impl NodeSource for Storage {
     fn read_node(&self, ptr: &NodePtr) -> Result<Vec<u8>> {
         let mut why = Error::Damaged(ptr.copies[0], Invalid::Checksum);
         let copies = if broken(Break::OneCopy) { &ptr.copies[..1] } else { &ptr.copies[..] };
-        for &addr in copies {
-            match self.read(addr, NODE_BLOCKS) {
-                Ok(bytes) if node::stored_crc(&bytes) == Some(ptr.crc) && node::verify(&bytes) => {
-                    return Ok(bytes.to_vec());
+        loop {
+            for &addr in copies {
+                match self.read(addr, NODE_BLOCKS) {
+                    Ok(bytes) if node::stored_crc(&bytes) == Some(ptr.crc) && node::verify(&bytes) => {
+                        return Ok(bytes.to_vec());
+                    }
+                    Ok(_) => {}
+                    Err(e) => why = e,
                 }
-                Ok(_) => {}
-                Err(e) => why = e,
+            }
+            if !broken(Break::ReadAgain) || matches!(why, Error::Device(_)) {
+                return Err(why);
             }
         }
-        Err(why)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a seed means: the volume, the mount options, the workload.
 
+use crate::life::Life;
 use crate::prng::Prng;
 use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
@@ -28,10 +29,14 @@ pub struct Config {
     pub queued: bool,
     /// Syncs of other clients are under way while the calls are made.
     pub clients: bool,
+    /// `cache=writeback`: the kernel keeps what is written, and sends it later in whole pages.
+    pub writeback: bool,
     /// The steps of a bounded-exhaustive sequence ([`crate::ace`]), in place of the random workload.
     pub ace: Vec<u16>,
     /// A named scenario, in place of the random workload.
     pub scenario: Option<Scenario>,
+    /// Something over several lives of the volume, in place of cuts in one.
+    pub life: Option<Life>,
 }
 
 impl Config {
@@ -64,8 +69,11 @@ impl Config {
             remounts: rng.chance(40),
             queued: others.chance(50),
             clients: others.chance(40),
+            // order=strict and a kernel that decides what arrives when exclude each other.
+            writeback: Prng::stream(seed, 17).chance(25) && order == Order::Relaxed,
             ace: Vec::new(),
             scenario: None,
+            life: None,
         }
     }
 
@@ -96,7 +104,8 @@ impl Config {
     pub fn workload(&self) -> Workload {
         // Without flushes a mount cannot know what a later power cut takes away again.
         let kill = self.remounts && self.barrier != Barrier::None;
-        Workload::new(self.seed, self.device_bytes, Allow { remount: self.remounts, kill }, self.profile)
+        let plain = Workload::new(self.seed, self.device_bytes, Allow { remount: self.remounts, kill }, self.profile);
+        if self.writeback { plain.through_page_cache(self.seed) } else { plain }
     }
 
     /// The arguments that give these settings again.
@@ -111,6 +120,9 @@ impl Config {
         }
         if let Some(scenario) = self.scenario {
             out += &format!(" --scenario {}", scenario.name());
+        }
+        if let Some(life) = self.life {
+            out += &format!(" --life {}", life.name());
         }
         if self.steps != base.steps {
             out += &format!(" --steps {}", self.steps);
@@ -127,7 +139,12 @@ impl Config {
         if self.remounts != base.remounts {
             out += &format!(" --remounts {}", self.remounts);
         }
-        for (name, mine, usual) in [("queued", self.queued, base.queued), ("clients", self.clients, base.clients)] {
+        let switches = [
+            ("queued", self.queued, base.queued),
+            ("clients", self.clients, base.clients),
+            ("writeback", self.writeback, base.writeback),
+        ];
+        for (name, mine, usual) in switches {
             if mine != usual {
                 out += &format!(" --{name} {mine}");
             }

@@ -11,7 +11,7 @@ use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::hash;
 use crate::model::Model;
-use crate::oracle::{self, Rules};
+use crate::oracle::{self, Binds, Rules};
 use crate::queue::Queue;
 use crate::run::{Clients, Run, Step};
 use crate::scenario::Scenario;
@@ -20,7 +20,7 @@ use crate::tree::Tree;
 use crate::turns::Turns;
 use crate::walk::{Found, walk};
 use crate::workload::Workload;
-use nenrin_core::{At, Barrier, CheckpointInfo};
+use nenrin_core::{At, Barrier, CheckpointInfo, MountOptions};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, Image};
 use nenrin_format::Cno;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -46,6 +46,9 @@ impl Default for Plan {
         Self { choices: 6, deep_every: 40, second_cuts: 6, images_max: 1500 }
     }
 }
+
+/// Memory for index nodes where a recovered state is only read.
+const LOOK_CACHE_BYTES: usize = 4 << 20;
 
 /// A cut: where, and the seed of what survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +203,8 @@ struct Seen {
     rule: Option<String>,
 }
 
-fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<Failure> {
+/// A failure, with the line that replays it.
+pub(crate) fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<Failure> {
     let mut replay = format!("cargo run --release -p nenrin-sim -- replay {}", config.arguments());
     for (n, cut) in cuts.iter().enumerate() {
         let second = if n == 0 { "" } else { "2" };
@@ -376,20 +380,27 @@ impl Recorded {
         era.map(|e| &e.1).ok_or_else(|| "no era".to_owned())
     }
 
-    /// Whether acknowledgements bind: with fewer flushes, only in cuts that
-    /// leave the device's cache alone.
+    /// Which acknowledgements bind: all, in cuts that leave the device's cache
+    /// alone; with fewer flushes, fewer in others.
     #[must_use]
-    pub fn binds(config: &Config, choice: u64) -> bool {
-        config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED
+    pub fn binds(config: &Config, choice: u64) -> Binds {
+        match config.barrier {
+            _ if choice == CrashChoice::SEED_APPLIED => Binds::Acknowledged,
+            Barrier::Sync => Binds::Acknowledged,
+            Barrier::Checkpoint => Binds::Checkpointed,
+            Barrier::None => Binds::Nothing,
+        }
     }
 
     fn rules(&self, choice: u64) -> Rules {
-        Rules { order: self.config.order, durable: Self::binds(&self.config, choice) }
+        Rules { order: self.config.order, binds: Self::binds(&self.config, choice) }
     }
 
     /// Recovers the image and judges it. The image is written by that.
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
-        let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
+        // Who only looks needs no small cache; second lives have that of the world.
+        let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
+        let fs = open::<S>(options, &self.clock, Arc::new(image))?;
         tally.recoveries += 1;
         // Which past states are read depends on the cut alone, so that a replay reads the same.
         let turn = hash::of_words(&[cut.at as u64, cut.choice]);
@@ -549,7 +560,7 @@ impl Recorded {
         image: CrashImage,
         tally: &mut Tally,
     ) -> Result<(), String> {
-        let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
+        let fs = open::<S>(self.config.options(), &self.clock, Arc::new(image))?;
         tally.recoveries += 1;
         tally.verdicts(&fs);
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
@@ -579,7 +590,7 @@ impl Recorded {
 
     fn found_instead<S: Subject>(&self, model: &Model, image: CrashImage) -> String {
         let mut tree = Tree::default();
-        match open::<S>(&self.config, &self.clock, Arc::new(image)) {
+        match open::<S>(self.config.options(), &self.clock, Arc::new(image)) {
             Ok(fs) if walk(&fs, At::Live, Some(&mut tree)).is_ok() => oracle::difference(model, &tree),
             _ => String::new(),
         }
@@ -597,9 +608,9 @@ fn choices(config: &Config, salt: u64, wanted: u64, unflushed: usize) -> Vec<u64
     fixed.chain((3..wanted).map(random)).collect()
 }
 
-fn open<S: Subject>(config: &Config, clock: &VirtualClock, device: Arc<dyn BlockDevice>) -> Result<S, String> {
+fn open<S: Subject>(options: MountOptions, clock: &VirtualClock, device: Arc<dyn BlockDevice>) -> Result<S, String> {
     let clock = Arc::new(clock.fork());
-    S::open(device, clock, config.options()).map_err(|e| format!("recovery: {e}"))
+    S::open(device, clock, options).map_err(|e| format!("recovery: {e}"))
 }
 
 fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {

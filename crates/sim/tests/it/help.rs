@@ -1,6 +1,4 @@
 //! `nenrin-sim --help`, wherever it stands.
-#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
-
 use std::process::{Command, Output};
 
 fn nenrin_sim(words: &[&str]) -> Output {
