@@ -7,8 +7,8 @@ use crate::driver::{Cut, Failure, Plan, Tally, guarded, record};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
-use crate::life::{self, Life};
 use crate::lie::{self, Lie};
+use crate::life::{self, Life};
 use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::workload::Profile;
@@ -42,6 +42,9 @@ nenrin-sim: power cuts against a model
 
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
       Lists the device operations of a run, up to and with operation K.
+
+  nenrin-sim image --seed S [--barrier MODE] --out FILE
+      Writes what a power cut under load leaves of a volume of 1 GiB to a file.
 
   nenrin-sim breaks [NAME | --list]
       With the feature `breaks`: takes away one thing after another that a
@@ -94,6 +97,19 @@ pub struct Arguments {
     queued: Option<bool>,
     clients: Option<bool>,
     writeback: Option<bool>,
+}
+
+/// A barrier mode by its name.
+///
+/// # Errors
+/// What the names are.
+pub fn barrier(name: &str) -> Result<Barrier, String> {
+    match name {
+        "sync" => Ok(Barrier::Sync),
+        "checkpoint" => Ok(Barrier::Checkpoint),
+        "none" => Ok(Barrier::None),
+        _ => Err("--barrier takes sync, checkpoint or none".to_owned()),
+    }
 }
 
 impl Arguments {
@@ -182,12 +198,7 @@ impl Arguments {
                     });
                 }
                 Long("barrier") => {
-                    a.barrier = Some(match parser.value()?.string()?.as_str() {
-                        "sync" => Barrier::Sync,
-                        "checkpoint" => Barrier::Checkpoint,
-                        "none" => Barrier::None,
-                        _ => return Err("--barrier takes sync, checkpoint or none".into()),
-                    });
+                    a.barrier = Some(barrier(&parser.value()?.string()?)?);
                 }
                 Long("profile") => {
                     let name = parser.value()?.string()?;

@@ -158,7 +158,9 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
     }
     let of_node = liar.hit_a_node()?;
     if told && of_node {
-        return Err("a node of the index was read wrongly, it has a second copy, and yet that was told as damage".into());
+        return Err(
+            "a node of the index was read wrongly, it has a second copy, and yet that was told as damage".into()
+        );
     }
     liar.faults.clear();
     match liar.afterwards(config, tally)? {

@@ -64,8 +64,7 @@ pub enum Damage {
 /// # Errors
 /// The first cut that leaves something between, or a file that changed without a word.
 pub fn repair_cuts(config: &Config, damage: Damage, only: Option<Cut>, tally: &mut Tally) -> Result<(), Box<Failure>> {
-    cuts(config, damage, only, tally)
-        .map_err(|(cut, what)| failure(config, cut.as_slice(), what, String::new()))
+    cuts(config, damage, only, tally).map_err(|(cut, what)| failure(config, cut.as_slice(), what, String::new()))
 }
 
 /// What is wrong, after which cut.

@@ -53,7 +53,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let path = given.first().map_or(Path::new("."), Path::new);
     let could_not = |f: Fail| f.with_code(super::check::COULD_NOT);
     let data = match Target::find(path).map_err(could_not)? {
-        Target::Owner(mut owner) => paced(rate, &mut RealTime(Instant::now()), |begin, bytes| step_of_owner(&mut owner, begin, bytes)),
+        Target::Owner(mut owner) => {
+            paced(rate, &mut RealTime(Instant::now()), |begin, bytes| step_of_owner(&mut owner, begin, bytes))
+        }
         Target::Device(fs, _) => {
             let mut scrub = fs.scrub();
             paced(rate, &mut RealTime(Instant::now()), |_, bytes| step_here(&fs, &mut scrub, bytes))

@@ -75,9 +75,7 @@ impl PageCache {
                 self.send(*b, model, &mut out);
             }
             Op::Rename { from, old, to, new, mode } => self.renamed((*from, old), (*to, new), *mode, model, &mut out),
-            Op::SyncAll | Op::Remount => {
-                while self.send_one(model, &mut out) {}
-            }
+            Op::SyncAll | Op::Remount => while self.send_one(model, &mut out) {},
             // The kernel writes back what is old.
             Op::Advance { .. } if self.rng.chance(40) => drop(self.send_one(model, &mut out)),
             _ => {}
@@ -138,7 +136,9 @@ impl PageCache {
         let mut requests: Vec<(u64, u64)> = Vec::new();
         for page in kept.pages {
             match requests.last_mut() {
-                Some((first, count)) if *first + *count == page && *count < REQUEST_PAGES_MAX && !self.rng.chance(10) => {
+                Some((first, count))
+                    if *first + *count == page && *count < REQUEST_PAGES_MAX && !self.rng.chance(10) =>
+                {
                     *count += 1;
                 }
                 _ => requests.push((page, 1)),
