@@ -129,7 +129,8 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
         // A device of several has to hold its share of as many segments as a volume needs at least.
         let share = match profile {
             _ if devices.len() == 1 => segment_blocks,
-            Profile::Single => segment_blocks,
+            // One after the other: only together they need as many.
+            Profile::Single => segment_blocks / SEGMENTS_MIN as u32,
             _ => share_units(segment_blocks, devices.len() as u32, u32::from(copies)) * UNIT_BLOCKS,
         };
         if segments_on(*have, share) < SEGMENTS_MIN {
@@ -146,6 +147,10 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
         Profile::Single => bands_single(&blocks, segment_blocks),
         _ => bands_wide(&blocks, segment_blocks, copies),
     };
+    if bands.iter().map(|b| b.segments).sum::<u64>() < SEGMENTS_MIN {
+        let need = SEGMENTS_MIN * u64::from(segment_blocks) * BLOCK_BYTES as u64;
+        return Err(Error::Open(format!("the devices are too small: together a volume needs at least {need} bytes")));
+    }
     Ok(Plan { segment_blocks, bands })
 }
 

@@ -231,7 +231,7 @@ pub struct Band {
 impl Band {
     /// Units that a segment takes on each device, given the blocks of a segment.
     #[must_use]
-    pub const fn share_units(&self, segment_blocks: u32) -> u32 {
+    pub fn share_units(&self, segment_blocks: u32) -> u32 {
         share_units(segment_blocks, self.members.len() as u32, self.copies as u32)
     }
     /// First block behind the band on its member number `column`, counted from the start of the device.

@@ -96,6 +96,8 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     }
     let several = slots.len() > 1;
     let why = missing.iter().map(|i| (*i as u16, "it was not there when the volume was opened".to_owned())).collect();
+    // So that none is ever more than one behind.
+    let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest));
     let (mut devices, mut probes) = (Vec::new(), Vec::new());
     for (i, g) in slots.into_iter().enumerate() {
         match g {
@@ -107,7 +109,7 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         }
     }
     let found = merged(&probes);
-    Ok(Assembly { devices: Devices::open(devices, newest, why), found, probes, notes })
+    Ok(Assembly { devices: Devices::open(devices, newest, why, behind), found, probes, notes })
 }
 
 /// The devices that hold a root of one volume.

@@ -18,6 +18,7 @@ mod tests;
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use layout::Layout;
 
+use crate::breaks::{Break, broken};
 use layout::Place;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock};
@@ -104,7 +105,7 @@ pub(crate) struct Devices {
     members: Vec<Member>,
     pub layout: Layout,
     table: Mutex<Table>,
-    /// A member was left out, and the roots do not say so yet.
+    /// A member was left out, and the roots do not say so yet; or one lacks the newest root.
     unmarked: AtomicBool,
 }
 
@@ -116,11 +117,17 @@ impl Devices {
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
-    fn open(devices: Vec<Option<Arc<dyn BlockDevice>>>, superblock: Superblock, why: Vec<(u16, String)>) -> Arc<Self> {
+    /// `behind`: one of them lacks that root.
+    fn open(
+        devices: Vec<Option<Arc<dyn BlockDevice>>>,
+        superblock: Superblock,
+        why: Vec<(u16, String)>,
+        behind: bool,
+    ) -> Arc<Self> {
         let standing = |d: &Option<_>| if d.is_some() { Standing::Active } else { Standing::Absent };
         let members: Vec<Member> = devices.into_iter().map(|d| Member::new(d.clone(), standing(&d))).collect();
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
-        let unmarked = members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
+        let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
         let table = Table { superblock: Some(superblock), why, broken: None };
         Arc::new(Self { members, layout, table: Mutex::new(table), unmarked: AtomicBool::new(unmarked) })
     }
@@ -175,7 +182,10 @@ impl Devices {
         if let Some(device) = self.solo() {
             return device.flush();
         }
-        let flushes = self.start_flushes(|_| true);
+        let mut flushes = self.start_flushes(|_| true);
+        if broken(Break::FlushHalf) {
+            flushes.truncate(1);
+        }
         self.end_flushes(flushes)?;
         self.settle()
     }
@@ -219,7 +229,7 @@ impl Devices {
         self.mark(&mut table)
     }
 
-    /// Before anything is acknowledged that an absent member misses: the roots say that it is absent.
+    /// Before anything is acknowledged that an absent member misses: the roots say that it is absent, on all devices.
     pub fn settle(&self) -> Result<(), DeviceError> {
         if !self.unmarked.load(SeqCst) {
             return Ok(());

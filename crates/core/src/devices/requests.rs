@@ -6,6 +6,7 @@
 
 use super::layout::{Run, Runs};
 use super::{Devices, Member};
+use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
 use std::collections::BTreeSet;
@@ -121,7 +122,7 @@ impl Devices {
         let (mut missing, mut left_out) = (false, false);
         self.layout.each_piece(addr, blocks, |from, count, places| {
             let mut any = false;
-            for p in places {
+            for p in places.iter().take(if broken(Break::MirrorHalf) { 1 } else { places.len() }) {
                 if self.is_active(p.device) {
                     runs.add(*p, from, count);
                     any = true;

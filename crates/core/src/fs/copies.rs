@@ -1,6 +1,7 @@
 //! Copies of blocks on several devices: what is done so that each device that should have one has it.
 
 use super::Fs;
+use crate::breaks::{Break, broken};
 use crate::recovery::Unproven;
 use crate::{DeviceHealth, Result};
 
@@ -10,7 +11,7 @@ impl Fs {
     pub(crate) fn before_writing(&self, unproven: &[Unproven]) -> Result<u64> {
         self.storage.settle()?;
         let mut written = 0;
-        for u in unproven {
+        for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
             let (addr, blocks) = u.place();
             written += self.storage.equalize(addr, blocks, |bytes| u.is_right(bytes))?;
         }
