@@ -13,8 +13,8 @@ use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::items::Inode;
 use nenrin_format::node::TreeId;
 use nenrin_format::superblock::{
-    AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks,
-    segments_on, share_units,
+    AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks, rows,
+    segment_units, segments_on,
 };
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, VecDeque};
@@ -126,19 +126,22 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
         }
     };
     for (device, have) in devices.iter().zip(&blocks) {
-        // A device of several has to hold its share of as many segments as a volume needs at least.
-        let share = match profile {
-            _ if devices.len() == 1 => segment_blocks,
-            // One after the other: only together they need as many.
-            Profile::Single => segment_blocks / SEGMENTS_MIN as u32,
-            _ => share_units(segment_blocks, devices.len() as u32, u32::from(copies)) * UNIT_BLOCKS,
+        // A device of several has to hold its share of as many segments as a volume needs at least;
+        // one after the other they need as many only together.
+        let need = match profile {
+            Profile::Single if devices.len() > 1 => device_blocks(1, segment_blocks),
+            Profile::Single => device_blocks(SEGMENTS_MIN, segment_blocks),
+            _ => {
+                let rows = rows(SEGMENTS_MIN, segment_blocks, devices.len() as u32, u32::from(copies));
+                2 * AREA_BLOCKS + rows * u64::from(UNIT_BLOCKS)
+            }
         };
-        if segments_on(*have, share) < SEGMENTS_MIN {
+        if *have < need {
             return Err(Error::Open(format!(
                 "{} is too small: {} bytes, and a volume needs at least {}{}",
                 device.geometry().name,
                 device.geometry().bytes,
-                device_blocks(SEGMENTS_MIN, share) * BLOCK_BYTES as u64,
+                need * BLOCK_BYTES as u64,
                 if devices.len() > 1 { " on each device" } else { "" }
             )));
         }
@@ -205,14 +208,15 @@ fn bands_wide(blocks: &[u64], segment_blocks: u32, copies: u8) -> Vec<Band> {
         if members.len() < usize::from(copies) {
             break;
         }
-        let share = u64::from(share_units(segment_blocks, members.len() as u32, u32::from(copies)));
         let Some(end) = members.iter().map(|m| units[usize::from(m.0)]).min() else { break };
-        let segments = (end - taken) / share;
-        taken = if segments == 0 { end } else { taken + segments * share };
+        let (width, copies) = (members.len() as u32, u32::from(copies));
+        let cells = (end - taken) * u64::from(width);
+        let segments = cells / u64::from(segment_units(segment_blocks) * copies);
+        taken = if segments == 0 { end } else { taken + rows(segments, segment_blocks, width, copies) };
         if segments > 0 {
-            bands.push(Band { first: SegmentNo(first), segments, copies, members });
+            bands.push(Band { first: SegmentNo(first), segments, copies: copies as u8, members });
             first += segments;
-        } else if members.len() == usize::from(copies) {
+        } else if width == copies {
             break;
         }
     }

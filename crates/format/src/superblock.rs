@@ -229,17 +229,12 @@ pub struct Band {
 }
 
 impl Band {
-    /// Units that a segment takes on each device, given the blocks of a segment.
-    #[must_use]
-    pub fn share_units(&self, segment_blocks: u32) -> u32 {
-        share_units(segment_blocks, self.members.len() as u32, self.copies as u32)
-    }
-    /// First block behind the band on its member number `column`, counted from the start of the device.
+    /// First block behind the band on each of its devices, counted from the start of that device.
     #[must_use]
     pub fn end_block(&self, column: usize, segment_blocks: u32) -> u64 {
         let start = self.members.get(column).map_or(0, |m| u64::from(m.1));
-        let units = u64::from(self.share_units(segment_blocks)).saturating_mul(self.segments);
-        AREA_BLOCKS.saturating_add(start.saturating_add(units).saturating_mul(u64::from(UNIT_BLOCKS)))
+        let rows = rows(self.segments, segment_blocks, self.members.len() as u32, u32::from(self.copies));
+        AREA_BLOCKS.saturating_add(start.saturating_add(rows).saturating_mul(u64::from(UNIT_BLOCKS)))
     }
     fn encode(&self) -> BandDisk {
         let mut d = BandDisk::zeroed();
@@ -282,10 +277,17 @@ impl Band {
     }
 }
 
-/// Units of a segment of `segment_blocks` blocks on each of `width` devices, with so many copies.
+/// Units of a segment.
 #[must_use]
-pub const fn share_units(segment_blocks: u32, width: u32, copies: u32) -> u32 {
-    (segment_blocks.div_ceil(UNIT_BLOCKS) * copies).div_ceil(width)
+pub const fn segment_units(segment_blocks: u32) -> u32 {
+    segment_blocks.div_ceil(UNIT_BLOCKS)
+}
+
+/// Units that so many segments take on each of `width` devices, with so many copies.
+#[must_use]
+pub fn rows(segments: u64, segment_blocks: u32, width: u32, copies: u32) -> u64 {
+    let cells = segments.saturating_mul(u64::from(segment_units(segment_blocks) * copies));
+    cells.div_ceil(u64::from(width.max(1)))
 }
 
 /// A decoded root slot.

@@ -5,7 +5,7 @@ use crate::prng::Prng;
 use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
 use nenrin_core::{Barrier, MountOptions, Order};
-use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS};
+use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, rows};
 
 /// Everything that decides a run. Two runs of equal settings are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,11 +104,10 @@ impl Config {
     pub fn on(mut self, members: Members) -> Self {
         if members.count > 1 {
             let copies = if members.profile == Layout::Mirror { 2 } else { 1 };
-            // What a segment leaves of its last row, and the areas of each device, come on top.
-            let row = u64::from(members.count) * UNIT_BYTES;
-            let rows = (u64::from(self.segment_blocks) * 4096 * copies).div_ceil(row);
-            let segments = self.device_bytes / 4096 / u64::from(self.segment_blocks);
-            self.device_bytes = u64::from(members.count) * (2 * AREA_BLOCKS * 4096 + segments * rows * UNIT_BYTES);
+            // The areas of each device come on top.
+            let segments = self.device_bytes / 4096 / u64::from(self.segment_blocks) + u64::from(members.count) - 1;
+            let rows = rows(segments, self.segment_blocks, u32::from(members.count), copies);
+            self.device_bytes = u64::from(members.count) * (2 * AREA_BLOCKS * 4096 + rows * UNIT_BYTES);
         }
         self.members = members;
         self

@@ -4,7 +4,7 @@
 //! 1. Two copies of a block lie on different devices.
 //! 2. No two blocks of the volume share a place, and none lies in an area.
 
-use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS};
+use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS, segment_units};
 use nenrin_format::{Addr, SegmentNo};
 
 /// Blocks of one request at most where pieces are merged: 1 MiB.
@@ -108,18 +108,17 @@ impl Layout {
         if let Some(place) = self.alone(addr) {
             return each(0, blocks, &[place]);
         }
-        let (width, copies) = (band.members.len() as u32, u32::from(band.copies));
-        let share = u64::from(band.share_units(self.segment_blocks));
-        let row_first = (addr.segment().0 - band.first.0) * share;
+        let (width, copies) = (band.members.len() as u64, u64::from(band.copies));
+        let first_unit = (addr.segment().0 - band.first.0) * u64::from(segment_units(self.segment_blocks));
         let mut at = 0;
         while at < blocks {
             let block = addr.block() + at;
-            let (unit, within) = (block / UNIT_BLOCKS, block % UNIT_BLOCKS);
+            let (unit, within) = (first_unit + u64::from(block / UNIT_BLOCKS), block % UNIT_BLOCKS);
             let count = (UNIT_BLOCKS - within).min(blocks - at);
-            let place = |copy: u32| {
+            let place = |copy: u64| {
                 let cell = unit * copies + copy;
                 let (device, start) = band.members[(cell % width) as usize];
-                let unit = u64::from(start) + row_first + u64::from(cell / width);
+                let unit = u64::from(start) + cell / width;
                 let block = AREA_BLOCKS + unit * u64::from(UNIT_BLOCKS) + u64::from(within);
                 Place { device: u16::from(device), block }
             };
@@ -131,19 +130,19 @@ impl Layout {
         }
     }
 
-    /// What a segment takes of each device: where, and how many blocks.
+    /// What a segment takes of the devices: where, and how many blocks.
     pub fn shares(&self, segment: SegmentNo) -> Vec<(Place, u64)> {
-        if let Some(place) = self.alone(Addr::new(segment, 0)) {
-            return vec![(place, u64::from(self.segment_blocks))];
-        }
-        let Some(band) = self.band(segment) else { return Vec::new() };
-        let share = u64::from(band.share_units(self.segment_blocks));
-        let first = (segment.0 - band.first.0) * share;
-        let place = |(device, start): &(u8, u32)| {
-            let block = AREA_BLOCKS + (u64::from(*start) + first) * u64::from(UNIT_BLOCKS);
-            (Place { device: u16::from(*device), block }, share * u64::from(UNIT_BLOCKS))
-        };
-        band.members.iter().map(place).collect()
+        let mut shares: Vec<(Place, u64)> = Vec::new();
+        self.each_piece(Addr::new(segment, 0), self.segment_blocks, |_, count, places| {
+            for place in places {
+                let last = shares.iter_mut().rev().find(|(p, _)| p.device == place.device);
+                match last {
+                    Some((p, blocks)) if p.block + *blocks == place.block => *blocks += u64::from(count),
+                    _ => shares.push((*place, u64::from(count))),
+                }
+            }
+        });
+        shares
     }
 
     /// Whether each block of the volume has a copy on a device that is `there`.
@@ -191,8 +190,10 @@ mod tests {
             let members: Vec<(u8, u32)> = (0..width).map(|d| (d, u32::from(d) * 3)).collect();
             for segment_blocks in [32, 64, 128] {
                 let first = band(0, 5, copies, &members);
-                let share = first.share_units(segment_blocks);
-                let behind: Vec<(u8, u32)> = members.iter().map(|(d, s)| (*d, s + 5 * share)).collect();
+                let rows = nenrin_format::superblock::rows;
+                let taken = |n| rows(n, segment_blocks, u32::from(width), u32::from(copies)) as u32;
+                let (five, two) = (taken(5), taken(2));
+                let behind: Vec<(u8, u32)> = members.iter().map(|(d, s)| (*d, s + five)).collect();
                 let l = Layout::new(segment_blocks, vec![first.clone(), band(5, 2, copies, &behind)]);
                 let mut used: BTreeMap<(u16, u64), Addr> = BTreeMap::new();
                 for segment in 0..7 {
@@ -212,7 +213,7 @@ mod tests {
                     let own: Vec<u64> = used.keys().filter(|k| k.0 == u16::from(*device)).map(|k| k.1).collect();
                     // A segment can have fewer units than there are devices.
                     let Some(last) = own.last() else { continue };
-                    let end = first.end_block(column, segment_blocks) + 2 * u64::from(share * UNIT_BLOCKS);
+                    let end = first.end_block(column, segment_blocks) + u64::from(two * UNIT_BLOCKS);
                     assert!(own[0] == AREA_BLOCKS + u64::from(start * UNIT_BLOCKS) && *last < end);
                 }
             }
