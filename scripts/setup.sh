@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what one target of the Makefile needs: as root with apt, otherwise it
 # prints the one line to run and goes on with what is there.
-#   setup.sh build|mount|lint|test|bench|soak
+#   setup.sh build|mount|lint|test|bench|bench-sync|soak
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -12,13 +12,15 @@ mount="$build fusermount3:fuse3"
 test="$mount rsync:rsync git:git sqlite3:sqlite3 setfacl:acl setfattr:attr mkfs.ext4:e2fsprogs mountpoint:util-linux python3:python3 setcap:libcap2-bin useradd:passwd"
 # What the public suites are, or are built from.
 suites="fio:fio stress-ng:stress-ng dbench:dbench /usr/include/sys/acl.h:libacl1-dev /usr/include/sqlite3.h:libsqlite3-dev xz:xz-utils"
+guest="qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod"
 case "${1:-}" in
 build | lint) needs=$build ;;
 mount) needs=$mount ;;
 test) needs="$test $suites" ;;
 bench) needs="$mount fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount" ;;
-soak) needs="$test $suites debootstrap:debootstrap qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod" ;;
-*) fail "setup.sh: build, mount, lint, test, bench or soak, not '${1:-}'" ;;
+bench-sync) needs="$mount $guest fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount python3:python3 psql:postgresql db_bench:rocksdb-tools" ;;
+soak) needs="$test $suites debootstrap:debootstrap $guest" ;;
+*) fail "setup.sh: build, mount, lint, test, bench, bench-sync or soak, not '${1:-}'" ;;
 esac
 
 missing=

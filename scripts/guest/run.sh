@@ -2,7 +2,9 @@
 # run.sh DIR OUT GIB JOB: boots the guest of setup.sh with a disk of GIB at /dev/vda,
 # has it run the shell script JOB, and leaves in OUT what the job wrote to /host:
 # out, err, code, dmesg and its own files. Emulated, it is slow: times mean little,
-# counts and bytes are what they are. GUEST_ACCEL=kvm where that works.
+# counts and bytes are what they are. GUEST_ACCEL=kvm where that works. GUEST_DISKS=N: so many
+# disks of that size, written in full, GUEST_LIMIT=OPTIONS: QEMU's throttle for each of them, as
+# throttling.iops-total=200; GUEST_FILES: more files for the job, found in /host.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
@@ -16,16 +18,27 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 cp "$nenrin" "$out/nenrin"
 cp "$job" "$out/job"
+# shellcheck disable=SC2086
+[ -z "${GUEST_FILES:-}" ] || cp $GUEST_FILES "$out/"
 
 # The guest has only what it was given: everything nenrin is linked with must be there.
-disk=$dir/disk-$gib.img
-[ -e "$disk" ] || { fallocate -l "${gib}G" "$disk.new" && mv "$disk.new" "$disk"; } || { rm -f "$disk.new"; fail "run.sh: no room for a disk of $gib GiB in $dir"; }
+disks=()
+for n in $(seq 0 $((${GUEST_DISKS:-1} - 1))); do
+    disk=$dir/disk-$gib.img
+    make="fallocate -l ${gib}G $disk.new"
+    if [ -n "${GUEST_DISKS:-}" ]; then
+        disk=$dir/disk-$gib-$n.img
+        make="dd if=/dev/zero of=$disk.new bs=4M count=$((gib * 256)) oflag=direct status=none"
+    fi
+    [ -e "$disk" ] || { $make && mv "$disk.new" "$disk"; } || { rm -f "$disk.new"; fail "run.sh: no room for a disk of $gib GiB in $dir"; }
+    disks+=(-drive "file=$disk,if=none,id=d$n,format=raw,cache=none,aio=native${GUEST_LIMIT:+,$GUEST_LIMIT}"
+        -device "virtio-blk-pci,drive=d$n,num-queues=1,queue-size=256,write-zeroes=off")
+done
 # Not KVM by itself: within a virtual machine it may be there and hang.
 accelerator=${GUEST_ACCEL:-tcg,thread=multi}
 qemu-system-x86_64 -accel "$accelerator" -cpu max -smp 2 -m 2048m -kernel "$dir/vmlinuz" -initrd "$dir/base.cpio" \
     -append "console=ttyS0 panic=-1 quiet mitigations=off" -display none -serial "file:$out/console" -monitor none -no-reboot -nodefaults \
-    -drive "file=$disk,if=none,id=d0,format=raw,cache=none,aio=native" \
-    -device virtio-blk-pci,drive=d0,num-queues=1,queue-size=256,write-zeroes=off \
+    "${disks[@]}" \
     -virtfs "local,path=$out,mount_tag=share,security_model=none" </dev/null >"$out/qemu" 2>&1 &
 guest=$!
 # Without its name in the table of mounts there is nothing to unmount here: it ends, and that is all.

@@ -7,14 +7,16 @@ use std::time::Duration;
 use crate::contender::{Contender, Tools};
 use crate::error::{Error, Result};
 use crate::gate;
-use crate::workload::{GROUPS, Plan};
+use crate::limit::Limit;
+use crate::workload::{Group, Plan, Suite, groups};
 
 /// What --help prints.
 pub const HELP: &str = "\
 nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
 
+  --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is the limit
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
-  --contenders NAME,...   raw, ext4, xfs, btrfs, nenrin; mount options after `+`, as in nenrin+cache=writeback
+  --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback
   --nenrin PATH           the nenrin program (default: the one beside this program)
   --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated
   --nenrin-mount OPTIONS  mount options for every nenrin contender; may be repeated
@@ -24,6 +26,11 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --full                  1,000,000 files in the row about memory instead of 100,000
   --walk-files N          files in the row about memory
   --size SIZE             size of each device, as 4G (default) or 2048M
+  --loaded-s N            length of a slice in which others write all the time (default 5)
+  --long-s N              length of the row osync-cost (default 600)
+  --devices DEV,...       block devices instead of images, one for each contender; all they hold is lost
+  --limit-iops N          write (and read) requests per second of each device, by the blkio controller
+  --limit-bps SIZE        bytes per second of each device, likewise
   --dir DIR               image files and mount points, on a real disk (default ./bench-results/work)
   --out DIR               results.json and results.md (default ./bench-results)
   --keep-images           leaves the fully written image files for the next run
@@ -52,6 +59,8 @@ pub enum Task {
 /// A run.
 #[derive(Debug)]
 pub struct Config {
+    /// Which rows there are.
+    pub suite: Suite,
     /// Names or beginnings of rows; empty for all.
     pub only: Vec<String>,
     /// Contenders; empty for those of each row.
@@ -62,6 +71,10 @@ pub struct Config {
     pub plan: Plan,
     /// Length of a slice.
     pub budget: Duration,
+    /// Devices to use instead of images.
+    pub devices: Vec<PathBuf>,
+    /// What every device is limited to.
+    pub limit: Limit,
     /// Images and mount points.
     pub work: PathBuf,
     /// Results.
@@ -101,11 +114,20 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
     let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
     let arguments = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut config = Config {
+        suite: Suite::Main,
         only: Vec::new(),
         contenders: Vec::new(),
         tools: Tools { nenrin: None, nenrin_mkfs: Vec::new(), nenrin_mount: Vec::new() },
-        plan: Plan { slices: 15, device_bytes: 4 << 30, walk_files: 100_000 },
+        plan: Plan {
+            slices: 15,
+            device_bytes: 4 << 30,
+            walk_files: 100_000,
+            loaded: Duration::from_secs(5),
+            long: Duration::from_secs(600),
+        },
         budget: Duration::from_millis(400),
+        devices: Vec::new(),
+        limit: Limit::default(),
         work: PathBuf::from("bench-results/work"),
         out: PathBuf::from("bench-results"),
         keep_images: false,
@@ -113,6 +135,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         nice: 0,
         arguments,
     };
+    let mut listing = false;
     let mut parser = lexopt::Parser::from_args(words);
     while let Some(argument) = parser.next().map_err(|e| bad(e.to_string()))? {
         let name = match argument {
@@ -122,7 +145,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         };
         match name.as_str() {
             "help" => return Ok(Task::Print(HELP.to_owned())),
-            "list" => return Ok(Task::Print(list())),
+            "list" => listing = true,
             "quick" => config.plan.slices = 5,
             "full" => config.plan.walk_files = 1_000_000,
             "keep-images" => config.keep_images = true,
@@ -135,8 +158,12 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
             }
         }
     }
+    let groups = groups(config.suite);
+    if listing {
+        return Ok(Task::Print(list(&groups)));
+    }
     for name in &config.only {
-        if !GROUPS.iter().flat_map(|group| group.rows).any(|row| row.name.starts_with(name.as_str())) {
+        if !groups.iter().flat_map(|group| &group.rows).any(|row| row.name.starts_with(name.as_str())) {
             return Err(bad(format!("no row is called `{name}`; see --list")));
         }
     }
@@ -146,6 +173,19 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
 fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
     let number = || value.parse::<u64>().map_err(|_| bad(format!("--{name}: `{value}` is not a number")));
     match name {
+        "suite" => {
+            config.suite = match value {
+                "main" => Suite::Main,
+                "sync" => Suite::Sync,
+                "limited" => Suite::Limited,
+                _ => return Err(bad(format!("--suite takes main, sync or limited, not `{value}`"))),
+            }
+        }
+        "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),
+        "long-s" => config.plan.long = Duration::from_secs(number()?.clamp(1, 36_000)),
+        "devices" => config.devices = names(value).map(PathBuf::from).collect(),
+        "limit-iops" => config.limit.iops = Some(number()?.max(1)),
+        "limit-bps" => config.limit.bps = Some(size(value)?.max(1)),
         "only" => config.only = names(value).map(str::to_owned).collect(),
         "contenders" => config.contenders = names(value).map(Contender::parse).collect::<Result<_>>()?,
         "nenrin" => config.tools.nenrin = Some(value.into()),
@@ -180,11 +220,11 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-fn list() -> String {
+fn list(groups: &[Group]) -> String {
     let mut text = String::new();
-    for group in GROUPS {
-        for row in group.rows {
-            text += &format!("{:<22} {} ({})\n", row.name, row.title, group.contenders.join(", "));
+    for group in groups {
+        for row in &group.rows {
+            text += &format!("{:<30} {} ({})\n", row.name, row.title, group.contenders.join(", "));
         }
     }
     text
@@ -232,7 +272,14 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        for words in [&["--slices", "0"][..], &["--size", "1M"], &["--frob", "1"], &["row"], &["--contenders", "zfs"]] {
+        for words in [
+            &["--slices", "0"][..],
+            &["--suite", "all"],
+            &["--size", "1M"],
+            &["--frob", "1"],
+            &["row"],
+            &["--contenders", "zfs"],
+        ] {
             assert!(matches!(parse(words.iter().copied()), Err(Error::Refused(_))), "{words:?}");
         }
     }

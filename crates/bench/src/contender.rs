@@ -19,6 +19,12 @@ pub enum Kind {
     Xfs,
     /// Btrfs.
     Btrfs,
+    /// NILFS2.
+    Nilfs2,
+    /// F2FS.
+    F2fs,
+    /// JFS.
+    Jfs,
     /// This project.
     Nenrin,
 }
@@ -43,11 +49,14 @@ impl Contender {
             "ext4" => Kind::Ext4,
             "xfs" => Kind::Xfs,
             "btrfs" => Kind::Btrfs,
+            "nilfs2" => Kind::Nilfs2,
+            "f2fs" => Kind::F2fs,
+            "jfs" => Kind::Jfs,
             "nenrin" => Kind::Nenrin,
             other => {
                 return Err(Error::Refused(format!(
-                    "unknown contender `{other}`: there are raw, ext4, xfs, btrfs and nenrin, with mount options after \
-                     `+` as in nenrin+cache=writeback"
+                    "unknown contender `{other}`: there are raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs and nenrin, with \
+                     mount options after `+` as in nenrin+cache=writeback"
                 )));
             }
         };
@@ -64,7 +73,7 @@ impl Contender {
         match self.kind {
             Kind::Raw => "direct I/O",
             Kind::Nenrin => given.unwrap_or("default (writethrough)"),
-            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => "page cache, write-back",
+            _ => "page cache, write-back",
         }
     }
 }
@@ -90,8 +99,15 @@ impl Tools {
             Kind::Ext4 => ("mkfs.ext4", "e2fsprogs"),
             Kind::Xfs => ("mkfs.xfs", "xfsprogs"),
             Kind::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
+            Kind::Nilfs2 => ("mkfs.nilfs2", "nilfs-tools"),
+            Kind::F2fs => ("mkfs.f2fs", "f2fs-tools"),
+            Kind::Jfs => ("mkfs.jfs", "jfsutils"),
         };
-        (!command::find(needed.0)).then(|| format!("{} is missing: apt-get install {}", needed.0, needed.1))
+        let name = needed.0.strip_prefix("mkfs.").unwrap_or_default();
+        if !command::find(needed.0) {
+            return Some(format!("{} is missing: apt-get install {}", needed.0, needed.1));
+        }
+        (!machine::knows(name)).then(|| format!("this kernel has no {name}"))
     }
 
     /// Version line of the program that makes this contender.
@@ -101,6 +117,9 @@ impl Tools {
             Kind::Ext4 => ("mkfs.ext4".to_owned(), "-V"),
             Kind::Xfs => ("mkfs.xfs".to_owned(), "-V"),
             Kind::Btrfs => ("mkfs.btrfs".to_owned(), "-V"),
+            Kind::Nilfs2 => ("mkfs.nilfs2".to_owned(), "-V"),
+            Kind::F2fs => ("mkfs.f2fs".to_owned(), "-V"),
+            Kind::Jfs => ("mkfs.jfs".to_owned(), "-V"),
             Kind::Nenrin => (self.nenrin.as_ref()?.display().to_string(), "--version"),
         };
         let version = machine::version(&program, &[flag])?;
@@ -113,7 +132,9 @@ impl Tools {
             Kind::Nenrin => self.nenrin_mount.clone(),
             // The default since Linux 6.2 is discard=async, which would punch holes into the image.
             Kind::Btrfs => vec!["nodiscard".to_owned()],
-            Kind::Raw | Kind::Ext4 | Kind::Xfs => Vec::new(),
+            // On by default there as well.
+            Kind::F2fs => vec!["nodiscard".to_owned()],
+            _ => Vec::new(),
         };
         common.into_iter().chain(contender.options.iter().cloned()).collect()
     }
@@ -126,6 +147,9 @@ impl Tools {
             Kind::Ext4 => words("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
             Kind::Xfs => words("mkfs.xfs -q -f -K"),
             Kind::Btrfs => words("mkfs.btrfs -q -f -K"),
+            Kind::Nilfs2 => words("mkfs.nilfs2 -q -f -K"),
+            Kind::F2fs => words("mkfs.f2fs -q -f -t 0"),
+            Kind::Jfs => words("mkfs.jfs -q"),
             Kind::Nenrin => {
                 let mut line = vec![nenrin, "mkfs".to_owned(), "--force".to_owned()];
                 line.extend(self.nenrin_mkfs.iter().cloned());
@@ -144,6 +168,10 @@ impl Tools {
             Kind::Ext4 => words("mount -t ext4"),
             Kind::Xfs => words("mount -t xfs"),
             Kind::Btrfs => words("mount -t btrfs"),
+            // Not by mount.nilfs2, which would start a cleaner: nothing here lives long enough to need one.
+            Kind::Nilfs2 => words("mount -i -t nilfs2"),
+            Kind::F2fs => words("mount -t f2fs"),
+            Kind::Jfs => words("mount -t jfs"),
             Kind::Nenrin => {
                 vec![self.nenrin.as_ref()?.display().to_string(), "mount".to_owned(), "-f".to_owned()]
             }

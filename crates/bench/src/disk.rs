@@ -8,7 +8,7 @@
 //! 4. What was attached is detached when the value is dropped. The image stays, for the next group of rows.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -132,9 +132,9 @@ fn parse_stat(text: &str) -> Option<(Counters, u64)> {
     })
 }
 
-/// An image file with its loop device.
+/// An image file with its loop device, or a device that was given.
 pub struct Disk {
-    image: PathBuf,
+    image: Option<PathBuf>,
     device: PathBuf,
     name: String,
     bytes: u64,
@@ -143,7 +143,7 @@ pub struct Disk {
 impl Disk {
     /// Writes (or takes over) the image and attaches it.
     pub fn make(image: &Path, bytes: u64) -> Result<Self> {
-        let mut disk = Self { image: image.to_owned(), device: PathBuf::new(), name: String::new(), bytes };
+        let mut disk = Self { image: Some(image.to_owned()), device: PathBuf::new(), name: String::new(), bytes };
         write_whole(image, bytes)?;
         let image_text = image.display().to_string();
         let device = run(&["losetup", "--find", "--show", "--direct-io=on", &image_text])?;
@@ -159,7 +159,20 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Path of the loop device.
+    /// Takes a block device as it is: whoever gave it wrote it in full before.
+    pub fn given(device: &Path) -> Result<Self> {
+        let doing = || format!("looking at {}", device.display());
+        let mut file = File::open(device).doing(doing)?;
+        let bytes = file.seek(SeekFrom::End(0)).doing(doing)?;
+        let name = device.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let disk = Self { image: None, device: device.to_owned(), name, bytes };
+        if disk.stat().is_none() {
+            return Err(Error::Refused(format!("{} is not a whole block device", device.display())));
+        }
+        Ok(disk)
+    }
+
+    /// Path of the device.
     pub fn device(&self) -> &Path {
         &self.device
     }
@@ -219,9 +232,9 @@ impl Disk {
 
     /// Writes zeroes wherever mkfs left holes or unwritten extents, which read as zeroes; how many bytes that were.
     pub fn fill_holes(&self) -> Result<u64> {
-        let doing = || format!("filling holes of {}", self.image.display());
-        let file =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&self.image).doing(doing)?;
+        let Some(image) = &self.image else { return Ok(0) };
+        let doing = || format!("filling holes of {}", image.display());
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(image).doing(doing)?;
         let mut zeroes = Aligned::noise(CHUNK, 0);
         zeroes.get_mut().fill(0);
         let mut filled = 0;
@@ -240,14 +253,15 @@ impl Disk {
 
     /// Bytes of the image that are holes or unwritten.
     pub fn hole_bytes(&self) -> u64 {
-        let counted = File::open(&self.image).and_then(|file| holes(&file, self.bytes));
+        let Some(image) = &self.image else { return 0 };
+        let counted = File::open(image).and_then(|file| holes(&file, self.bytes));
         counted.map_or(0, |holes| holes.iter().map(|(start, end)| end - start).sum())
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if !self.name.is_empty() {
+        if self.image.is_some() && !self.name.is_empty() {
             detach(&self.device);
         }
     }

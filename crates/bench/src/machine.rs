@@ -100,6 +100,15 @@ fn host_file_system(path: &Path) -> String {
     best.max_by_key(|(length, _)| *length).map(|(_, text)| text).unwrap_or_default()
 }
 
+/// Whether this kernel has a file system, perhaps after loading its module.
+pub fn knows(name: &str) -> bool {
+    let there = || read("/proc/filesystems").lines().any(|line| line.split_whitespace().last() == Some(name));
+    there() || {
+        let loaded = Command::new("modprobe").args(["-q", name]).status();
+        loaded.is_ok_and(|status| status.success()) && there()
+    }
+}
+
 /// Ticks that all processors were busy, out of the text of /proc/stat. Waiting for a disk and being idle are not busy;
 /// time that the hypervisor gave to somebody else is.
 fn busy_ticks(stat: &str) -> Option<u64> {

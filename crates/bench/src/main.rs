@@ -10,6 +10,7 @@ mod contender;
 mod disk;
 mod error;
 mod gate;
+mod limit;
 mod machine;
 mod report;
 mod schema;
@@ -30,7 +31,7 @@ use crate::args::{Config, Task};
 use crate::contender::Contender;
 use crate::error::{Doing, Error, Result};
 use crate::schema::Results;
-use crate::workload::{GROUPS, Group};
+use crate::workload::{Group, groups};
 
 const EXIT_INTERRUPTED: u8 = 130;
 
@@ -190,13 +191,19 @@ fn measure(mut config: Config) -> Result<()> {
 
     let mut notes = BTreeSet::new();
     let mut todo = Vec::new();
-    for group in GROUPS.iter().filter(|group| group.rows.iter().any(|row| config.wants(row.name))) {
-        let contenders = able(group, &config, &mut notes)?;
+    for group in groups(config.suite).into_iter().filter(|group| group.rows.iter().any(|row| config.wants(&row.name))) {
+        let contenders = able(&group, &config, &mut notes)?;
         if !contenders.is_empty() {
             todo.push((group, contenders));
         }
     }
-    check_space(&directory.path, &config, todo.iter().map(|(_, c)| c.len()).max().unwrap_or(0))?;
+    let most = todo.iter().map(|(_, c)| c.len()).max().unwrap_or(0);
+    if config.devices.is_empty() {
+        check_space(&directory.path, &config, most)?;
+    } else if config.devices.len() < most {
+        let text = format!("--devices: {most} are needed for as many contenders, {} were given", config.devices.len());
+        return Err(Error::Refused(text));
+    }
 
     let mut results = Results {
         schema: schema::NAME.to_owned(),
@@ -210,6 +217,8 @@ fn measure(mut config: Config) -> Result<()> {
             slice_ms: u64::try_from(config.budget.as_millis()).unwrap_or(u64::MAX),
             device_bytes: config.plan.device_bytes,
             walk_files: config.plan.walk_files,
+            limit_iops: config.limit.iops,
+            limit_bps: config.limit.bps,
             nice: config.nice,
             gate: config.gate.clone(),
         },
@@ -225,7 +234,7 @@ fn measure(mut config: Config) -> Result<()> {
 fn run_all(
     config: &Config,
     directory: &WorkDirectory,
-    todo: &[(&Group, Vec<Contender>)],
+    todo: &[(Group, Vec<Contender>)],
     results: &mut Results,
 ) -> Result<()> {
     let mut bench = slice::Bench {
@@ -235,6 +244,8 @@ fn run_all(
         work: directory.path.clone(),
         gate: gate::Gate::new(config.gate.clone(), machine::Processors),
         watchdog: watchdog::Watchdog::default(),
+        devices: config.devices.clone(),
+        limit: config.limit,
     };
     for (group, contenders) in todo {
         let rows = bench.run(group, contenders, |row| config.wants(row))?;

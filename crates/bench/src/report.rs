@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::schema::{Entry, Results, Row};
+use crate::schema::{Better, Entry, Results, Row, Target};
 use crate::stats::Summary;
 
-const HEAD: [&str; 17] = [
+const HEAD: [&str; 19] = [
     "contender",
     "median",
     "p10",
@@ -18,6 +18,8 @@ const HEAD: [&str; 17] = [
     "by p50",
     "p50 us",
     "p99 us",
+    "p99.9 us",
+    "max us",
     "writes/op",
     "with data",
     "KiB/op",
@@ -63,6 +65,8 @@ fn cells(row: &Row, entry: &Entry) -> Vec<String> {
         entry.to_ext4_by_p50.as_ref().map(|s| format!("{:.2}", s.median)).unwrap_or_default(),
         optional(latency.map(|l| l.p50_us)),
         optional(latency.map(|l| l.p99_us)),
+        optional(latency.map(|l| l.p999_us)),
+        optional(latency.map(|l| l.max_us)),
         optional(cost.map(|c| c.writes)),
         optional(cost.and_then(|c| c.data_writes)),
         optional(cost.map(|c| (c.write_bytes + c.read_bytes) / 1024.0)),
@@ -71,20 +75,26 @@ fn cells(row: &Row, entry: &Entry) -> Vec<String> {
     ]
 }
 
-/// What a result means against what was set out: `None` when nothing was, or when there is no ratio.
-pub fn verdict(entry: &Entry) -> Option<String> {
-    let target = entry.target?;
-    let reached = entry.to_ext4.as_ref()?.median;
-    let word = if reached >= target.aim {
-        "aim reached"
-    } else if reached >= target.floor {
-        "above the floor"
-    } else {
-        "BELOW THE FLOOR"
+/// What a result means against what was set out, one line for each target that has a ratio.
+pub fn verdicts(row: &Row, entry: &Entry) -> Vec<String> {
+    entry.targets.iter().filter_map(|target| verdict(row.better, entry, target)).collect()
+}
+
+fn verdict(better: Better, entry: &Entry, target: &Target) -> Option<String> {
+    let reached = entry.ratios.get(&target.against)?.median;
+    let meets = |wanted: f64| if better == Better::Higher { reached >= wanted } else { reached <= wanted };
+    let word = match (meets(target.aim), meets(target.floor), better) {
+        (true, ..) => "aim reached",
+        (false, true, Better::Higher) => "above the floor",
+        (false, false, Better::Higher) => "BELOW THE FLOOR",
+        (false, true, Better::Lower) => "within the bound",
+        (false, false, Better::Lower) => "OVER THE BOUND",
     };
     let busy = if entry.gate_gave_up * 2 > entry.samples.len() { ", on a busy machine" } else { "" };
-    let by_p50 = entry.to_ext4_by_p50.as_ref().map(|s| format!(" ({:.2}x by p50)", s.median)).unwrap_or_default();
-    Some(format!("{reached:.2}x ext4{by_p50}, floor {}x, aim {}x: {word}{busy}", target.floor, target.aim))
+    let by_p50 = entry.ratios_by_p50.get(&target.against).filter(|_| better == Better::Higher);
+    let by_p50 = by_p50.map(|s| format!(" ({:.2}x by p50)", s.median)).unwrap_or_default();
+    let (name, floor, aim) = (&target.against, target.floor, target.aim);
+    Some(format!("{reached:.2}x {name}{by_p50}, floor {floor}x, aim {aim}x: {word}{busy}"))
 }
 
 /// Lines below a table: verdicts, errors, figures of their own, doubts.
@@ -94,12 +104,12 @@ fn remarks(row: &Row) -> Vec<String> {
         if let Some(error) = &entry.error {
             lines.push(format!("{}: {error}", entry.name));
         }
-        if let Some(text) = verdict(entry) {
+        for text in verdicts(row, entry) {
             lines.push(format!("{}: {text}", entry.name));
         }
         if let Some(quiet) = &entry.to_ext4_quiet {
             let all = entry.to_ext4.as_ref().map_or(0, |s| s.n);
-            if quiet.n < all && entry.target.is_some() {
+            if quiet.n < all && !entry.targets.is_empty() {
                 lines
                     .push(format!("{}: {:.2}x ext4 over the {} undisturbed rounds", entry.name, quiet.median, quiet.n));
             }
@@ -180,6 +190,11 @@ pub fn markdown(results: &Results) -> String {
             settings.device_bytes >> 20
         ),
     );
+    if settings.limit_iops.is_some() || settings.limit_bps.is_some() {
+        let text = |limit: Option<u64>, unit: &str| limit.map_or(String::new(), |n| format!("{n} {unit} per second"));
+        let limits = [text(settings.limit_iops, "requests"), text(settings.limit_bps, "bytes")];
+        fact("limit of each device", &limits.join(" "));
+    }
     for (program, version) in &machine.versions {
         fact(program, version);
     }
@@ -225,7 +240,6 @@ fn markdown_row(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{Better, Target};
     use crate::stats::summarize;
 
     fn entry(ratio: f64) -> Entry {
@@ -233,31 +247,39 @@ mod tests {
             name: "nenrin".to_owned(),
             summary: summarize([1234.0]),
             to_ext4: summarize([ratio]),
-            target: Some(Target { floor: 0.7, aim: 0.9 }),
+            ratios: summarize([ratio]).map(|s| ("ext4".to_owned(), s)).into_iter().collect(),
+            targets: vec![Target { against: "ext4".to_owned(), floor: 0.7, aim: 0.9 }],
             ..Entry::default()
         }
     }
 
+    fn row(better: Better, contenders: Vec<Entry>) -> Row {
+        let (name, title, unit) = ("seq-write".to_owned(), "writes".to_owned(), "MB/s".to_owned());
+        Row { name, title, unit, better, jobs: 1, contenders }
+    }
+
     #[test]
-    fn verdicts() {
-        assert!(verdict(&entry(0.5)).unwrap().ends_with("BELOW THE FLOOR"));
-        assert!(verdict(&entry(0.8)).unwrap().ends_with("above the floor"));
-        assert!(verdict(&entry(0.9)).unwrap().ends_with("aim reached"));
-        assert_eq!(verdict(&Entry::default()), None);
+    fn a_verdict_for_each_target() {
+        let one = |better, entry: Entry| verdicts(&row(better, vec![]), &entry).pop();
+        assert!(one(Better::Higher, entry(0.5)).unwrap().ends_with("BELOW THE FLOOR"));
+        assert!(one(Better::Higher, entry(0.8)).unwrap().ends_with("above the floor"));
+        assert!(one(Better::Higher, entry(0.9)).unwrap().ends_with("aim reached"));
+        assert_eq!(one(Better::Higher, Entry::default()), None);
         let busy = Entry { gate_gave_up: 1, samples: vec![crate::schema::Sample::default()], ..entry(0.9) };
-        assert!(verdict(&busy).unwrap().ends_with("busy machine"));
+        assert!(one(Better::Higher, busy).unwrap().ends_with("busy machine"));
+        let lower = |ratio| {
+            let targets = vec![Target { against: "ext4".to_owned(), floor: 0.7, aim: 0.5 }];
+            one(Better::Lower, Entry { targets, ..entry(ratio) }).unwrap()
+        };
+        assert!(lower(0.4).ends_with("aim reached"));
+        assert!(lower(0.6).ends_with("within the bound"));
+        assert!(lower(0.8).ends_with("OVER THE BOUND"));
     }
 
     #[test]
     fn tables_have_the_columns_in_use() {
-        let row = Row {
-            name: "seq-write".to_owned(),
-            title: "writes".to_owned(),
-            unit: "MB/s".to_owned(),
-            better: Better::Higher,
-            jobs: 1,
-            contenders: vec![entry(0.8), Entry { error: Some("broke".to_owned()), ..Entry::default() }],
-        };
+        let broken = Entry { error: Some("broke".to_owned()), ..Entry::default() };
+        let row = row(Better::Higher, vec![entry(0.8), broken]);
         let text = table(&row);
         assert!(text.contains("x ext4") && !text.contains("p99 us"), "{text}");
         assert!(text.contains("1234") && text.contains("failed") && text.contains("broke"));

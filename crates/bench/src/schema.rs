@@ -18,7 +18,7 @@ use crate::stats::{Latency, Summary};
 /// Name of the schema.
 pub const NAME: &str = "nenrin-bench";
 /// Version of the schema.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +56,12 @@ pub struct Settings {
     pub device_bytes: u64,
     /// Files walked for the row about memory.
     pub walk_files: u64,
+    /// Write requests per second that every device was limited to.
+    #[serde(default)]
+    pub limit_iops: Option<u64>,
+    /// Bytes per second that every device was limited to.
+    #[serde(default)]
+    pub limit_bps: Option<u64>,
     /// Priority of the harness and of the daemons.
     #[serde(default)]
     pub nice: i32,
@@ -126,21 +132,30 @@ pub struct Entry {
     pub to_ext4_by_p50: Option<Summary>,
     /// Against the raw device, round by round.
     pub to_raw: Option<Summary>,
+    /// Against each contender that a target of the row names, round by round.
+    #[serde(default)]
+    pub ratios: BTreeMap<String, Summary>,
+    /// The same by median latency.
+    #[serde(default)]
+    pub ratios_by_p50: BTreeMap<String, Summary>,
     /// Latency of the single operations of all counted slices.
     pub latency: Option<Latency>,
     /// What one operation cost.
     pub per_operation: Option<PerOperation>,
     /// What the project set out for this contender.
-    pub target: Option<Target>,
+    #[serde(default)]
+    pub targets: Vec<Target>,
     /// Slices that ran although the machine was not idle.
     pub gate_gave_up: usize,
     /// Every slice.
     pub samples: Vec<Sample>,
 }
 
-/// Ratio to ext4 that a contender should reach.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// Ratio to another contender that one should reach; at most that much where less is better.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Target {
+    /// The other one.
+    pub against: String,
     /// At least this.
     pub floor: f64,
     /// Better this.
@@ -200,6 +215,9 @@ pub struct Sample {
     /// More figures of this row, by name.
     #[serde(default)]
     pub extra: BTreeMap<String, f64>,
+    /// Latency over time: seconds since the slice began, microseconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<(f32, f32)>,
 }
 
 #[cfg(test)]
@@ -219,7 +237,7 @@ mod tests {
         let entry = Entry {
             name: "nenrin".to_owned(),
             summary: summarize([123.5]),
-            target: Some(Target { floor: 1.8, aim: 2.3 }),
+            targets: vec![Target { against: "ext4".to_owned(), floor: 1.8, aim: 2.3 }],
             per_operation: Some(PerOperation { writes: 1.0, ..PerOperation::default() }),
             samples: vec![sample],
             ..Entry::default()
@@ -236,6 +254,8 @@ mod tests {
                 slice_ms: 400,
                 device_bytes: 1 << 30,
                 walk_files: 10,
+                limit_iops: None,
+                limit_bps: None,
                 nice: 0,
                 gate: gate::Settings { busy_cores: 0.2, window_ms: 100, max_wait_ms: 1, budget_ms: 1 },
             },
@@ -263,7 +283,7 @@ mod tests {
     fn names_of_the_schema_stay() {
         let json = serde_json::to_value(example()).unwrap();
         assert_eq!(json["schema"], "nenrin-bench");
-        assert_eq!(json["schema_version"], 1);
+        assert_eq!(json["schema_version"], 2);
         let entry = &json["rows"][0]["contenders"][0];
         for name in ["summary", "to_ext4", "to_raw", "latency", "per_operation", "samples", "fill_level", "mount"] {
             assert!(entry.get(name).is_some(), "{name} is gone: raise the version");

@@ -7,6 +7,7 @@
 //!    it owed.
 //! 3. A contender that fails is left out from then on, with its error in the result; the others go on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,13 +16,14 @@ use crate::contender::{Contender, Kind, Tools};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::gate::Gate;
+use crate::limit::{Limit, Limited};
 use crate::machine::{self, Processors};
 use crate::schema::{Entry, PerOperation, Row, Sample};
 use crate::site::Site;
-use crate::stats::{latency, round_ratios, summarize};
+use crate::stats::{Summary, latency, round_ratios, summarize};
 use crate::sys;
 use crate::watchdog::Watchdog;
-use crate::workload::{Group, Plan, RowSpec, Turn, Workload, target_of};
+use crate::workload::{Group, Plan, RowSpec, Turn, Workload, targets_of};
 
 const SLICE_LIMIT: Duration = Duration::from_secs(120);
 const PREPARE_LIMIT: Duration = Duration::from_secs(1800);
@@ -43,11 +45,17 @@ pub struct Bench {
     pub gate: Gate<Processors>,
     /// Against hanging daemons.
     pub watchdog: Watchdog,
+    /// Devices to use instead of images, in the order of the contenders.
+    pub devices: Vec<PathBuf>,
+    /// What every device is limited to.
+    pub limit: Limit,
 }
 
 /// A contender in a group. The workload comes first: its open files are closed before the site is unmounted.
 struct Lane {
     workload: Option<Box<dyn Workload>>,
+    /// Lifted before the site is unmounted.
+    _limited: Limited,
     site: Site,
     error: Option<String>,
     entry: Entry,
@@ -73,10 +81,10 @@ impl Bench {
             eprintln!("  preparing {}", contender.name);
             lanes.push(self.prepare(group, slot, contender)?);
         }
-        let last = group.rows.iter().rposition(|row| wanted(row.name)).unwrap_or(0);
+        let last = group.rows.iter().rposition(|row| wanted(&row.name)).unwrap_or(0);
         let mut rows = Vec::new();
         for (number, spec) in group.rows.iter().enumerate().take(last + 1) {
-            if wanted(spec.name) || spec.needed {
+            if wanted(&spec.name) || spec.needed {
                 self.measure(group, number, spec, &mut lanes)?;
                 rows.push(finish(spec, &mut lanes));
             }
@@ -85,7 +93,11 @@ impl Bench {
     }
 
     fn prepare(&mut self, group: &Group, slot: usize, contender: &Contender) -> Result<Lane> {
-        let disk = Disk::make(&self.work.join(format!("image-{slot}.img")), self.plan.device_bytes)?;
+        let disk = match self.devices.get(slot) {
+            Some(device) => Disk::given(device)?,
+            None => Disk::make(&self.work.join(format!("image-{slot}.img")), self.plan.device_bytes)?,
+        };
+        let limited = self.limit.set(disk.device())?;
         let line = self.tools.mkfs_command(contender, disk.device()).unwrap_or_default();
         let options = self.tools.mount_options(contender);
         let retention: Vec<&str> =
@@ -101,7 +113,15 @@ impl Bench {
         };
         let site = Site::new(contender.clone(), disk, self.tools.clone(), &self.work)?;
         let mut workload = (group.make)(contender, self.plan);
-        let mut lane = Lane { workload: None, site, error: None, entry, samples: Vec::new(), latencies: Vec::new() };
+        let mut lane = Lane {
+            workload: None,
+            site,
+            _limited: limited,
+            error: None,
+            entry,
+            samples: Vec::new(),
+            latencies: Vec::new(),
+        };
         let made = lane.site.make().and_then(|()| lane.site.mount().map(drop));
         let prepared = made.and_then(|()| {
             let daemon = lane.site.daemon();
@@ -183,6 +203,7 @@ impl Bench {
             gate: Some(gate),
             load,
             extra: work.extra,
+            series: work.series,
         });
         if turn.round > 0 {
             latencies.extend_from_slice(&work.latencies);
@@ -226,11 +247,17 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
     };
     let ext4 = reference(Kind::Ext4, lanes);
     let raw = reference(Kind::Raw, lanes);
+    let named: BTreeMap<String, Vec<Sample>> = {
+        let against: BTreeSet<&str> = spec.targets.iter().map(|(_, target)| target.against.as_str()).collect();
+        let those = lanes.iter().filter(|lane| against.contains(lane.site.contender.name.as_str()));
+        those.map(|lane| (lane.site.contender.name.clone(), lane.samples.clone())).collect()
+    };
     let contenders = lanes
         .iter_mut()
         .filter(|lane| lane.does(spec))
         .map(|lane| {
             let kind = lane.site.contender.kind;
+            let name = lane.site.contender.name.clone();
             let samples = std::mem::take(&mut lane.samples);
             let latencies = std::mem::take(&mut lane.latencies);
             Entry {
@@ -241,9 +268,11 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
                 to_ext4_quiet: (kind != Kind::Ext4).then(|| quiet_ratio(&samples, &ext4)).flatten(),
                 to_ext4_by_p50: (kind != Kind::Ext4).then(|| p50_ratio(&samples, &ext4)).flatten(),
                 to_raw: (kind != Kind::Raw).then(|| ratio(&samples, &raw)).flatten(),
+                ratios: against(&name, &named, |reference| ratio(&samples, reference)),
+                ratios_by_p50: against(&name, &named, |reference| p50_ratio(&samples, reference)),
                 latency: latency(&latencies),
                 per_operation: per_operation(&samples, kind),
-                target: target_of(spec, &lane.site.contender),
+                targets: targets_of(spec, &lane.site.contender),
                 gate_gave_up: samples.iter().filter(|s| s.gate.as_ref().is_some_and(|g| g.gave_up)).count(),
                 samples,
                 ..lane.entry.clone()
@@ -260,16 +289,26 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
     }
 }
 
+/// Ratios to the contenders that targets name, but for the own one.
+fn against(
+    own: &str,
+    named: &BTreeMap<String, Vec<Sample>>,
+    ratio: impl Fn(&[Sample]) -> Option<Summary>,
+) -> BTreeMap<String, Summary> {
+    let others = named.iter().filter(|(name, _)| *name != own);
+    others.filter_map(|(name, samples)| Some((name.clone(), ratio(samples)?))).collect()
+}
+
 /// Round and value of the samples that count.
 fn counted(samples: &[Sample], also: impl Fn(&Sample) -> bool) -> Vec<(u32, f64)> {
     samples.iter().filter(|s| s.round > 0 && also(s)).map(|s| (s.round, s.value)).collect()
 }
 
-fn ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+fn ratio(own: &[Sample], reference: &[Sample]) -> Option<Summary> {
     summarize(round_ratios(&counted(own, |_| true), &counted(reference, |_| true)))
 }
 
-fn p50_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+fn p50_ratio(own: &[Sample], reference: &[Sample]) -> Option<Summary> {
     let p50 = |samples: &[Sample]| -> Vec<(u32, f64)> {
         let slices = samples.iter().filter(|s| s.round > 0);
         slices.filter_map(|s| Some((s.round, s.latency.as_ref()?.p50_us))).collect()
@@ -278,7 +317,7 @@ fn p50_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summa
     summarize(round_ratios(&p50(reference), &p50(own)))
 }
 
-fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<crate::stats::Summary> {
+fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<Summary> {
     let quiet = |s: &Sample| s.foreign_cores <= QUIET_CORES;
     let ratios = round_ratios(&counted(own, quiet), &counted(reference, quiet));
     if ratios.len() < QUIET_ROUNDS { None } else { summarize(ratios) }
@@ -308,7 +347,6 @@ fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     #[test]
     fn everybody_has_every_place_equally_often() {
@@ -347,7 +385,7 @@ mod tests {
     #[test]
     fn half_the_latency_is_twice_the_speed() {
         let with = |us: f64| {
-            let latency = crate::stats::Latency { n: 1, p50_us: us, p99_us: us, max_us: us };
+            let latency = crate::stats::Latency { n: 1, p50_us: us, p99_us: us, p999_us: us, max_us: us };
             vec![Sample { latency: Some(latency), ..sample(1, 1.0, 0.0) }]
         };
         assert_eq!(p50_ratio(&with(50.0), &with(100.0)).unwrap().median, 2.0);

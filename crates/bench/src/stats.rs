@@ -64,6 +64,9 @@ pub struct Latency {
     pub p50_us: f64,
     /// 99 of 100 are faster.
     pub p99_us: f64,
+    /// 999 of 1000 are faster.
+    #[serde(default)]
+    pub p999_us: f64,
     /// Slowest.
     pub max_us: f64,
 }
@@ -74,7 +77,7 @@ pub fn latency(nanos: &[u32]) -> Option<Latency> {
     sorted.sort_unstable();
     let last = sorted.len().checked_sub(1)?;
     let at = |fraction: f64| f64::from(sorted[(fraction * last as f64).round() as usize]) / 1000.0;
-    Some(Latency { n: sorted.len(), p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) })
+    Some(Latency { n: sorted.len(), p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999), max_us: at(1.0) })
 }
 
 #[cfg(test)]

@@ -41,6 +41,9 @@ nenrin-sim: power cuts against a model
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
       Lists the device operations of a run, up to and with operation K.
 
+  nenrin-sim image --seed S [--barrier MODE] --out FILE
+      Writes what a power cut under load leaves of a volume of 1 GiB to a file.
+
   nenrin-sim breaks [NAME]
       With the feature `breaks`: takes away one thing after another that a
       promise rests on, and shows how it is noticed. Fails when one is not.
@@ -96,6 +99,19 @@ pub struct Arguments {
     layout: Option<Layout>,
     dies: Option<(u8, u64)>,
     deaths: bool,
+}
+
+/// A barrier mode by its name.
+///
+/// # Errors
+/// What the names are.
+pub fn barrier(name: &str) -> Result<Barrier, String> {
+    match name {
+        "sync" => Ok(Barrier::Sync),
+        "checkpoint" => Ok(Barrier::Checkpoint),
+        "none" => Ok(Barrier::None),
+        _ => Err("--barrier takes sync, checkpoint or none".to_owned()),
+    }
 }
 
 impl Arguments {
@@ -199,12 +215,7 @@ impl Arguments {
                     });
                 }
                 Long("barrier") => {
-                    a.barrier = Some(match parser.value()?.string()?.as_str() {
-                        "sync" => Barrier::Sync,
-                        "checkpoint" => Barrier::Checkpoint,
-                        "none" => Barrier::None,
-                        _ => return Err("--barrier takes sync, checkpoint or none".into()),
-                    });
+                    a.barrier = Some(barrier(&parser.value()?.string()?)?);
                 }
                 Long("profile") => {
                     let name = parser.value()?.string()?;

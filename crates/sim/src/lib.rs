@@ -14,6 +14,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod content;
+pub mod cut_image;
 pub mod driver;
 pub mod fault;
 pub mod flip;

@@ -1,7 +1,9 @@
 //! `nenrin-sim`: runs the simulator from the command line.
 
 use lexopt::prelude::*;
+use nenrin_core::Barrier;
 use nenrin_sim::cli::{self, Arguments, Core};
+use nenrin_sim::cut_image::cut_image;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -23,6 +25,9 @@ fn main() -> ExitCode {
     }
     if command == "breaks" {
         return breaks(parser);
+    }
+    if command == "image" {
+        return image(parser).unwrap_or_else(|text| wrong(&text));
     }
     let arguments = match Arguments::parse(parser) {
         Ok(a) if matches!(command.as_str(), "run" | "ace" | "scenarios" | "replay" | "operations") => a,
@@ -49,6 +54,34 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes the image of one cut under load to a file.
+fn image(mut parser: lexopt::Parser) -> Result<ExitCode, String> {
+    let (mut seed, mut barrier, mut out) = (0, Barrier::Sync, None);
+    while let Some(argument) = parser.next().map_err(|e| e.to_string())? {
+        match argument {
+            Long("seed") => seed = value(&mut parser)?.parse().map_err(|_| "--seed takes a number")?,
+            Long("barrier") => barrier = cli::barrier(&value(&mut parser)?)?,
+            Long("out") => out = Some(value(&mut parser)?),
+            other => return Err(other.unexpected().to_string()),
+        }
+    }
+    let out = out.ok_or("image: --out FILE is needed")?;
+    let (bytes, load) = match cut_image(seed, barrier) {
+        Ok(made) => made,
+        Err(e) => {
+            eprintln!("nenrin-sim: image --seed {seed}: {e}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    std::fs::write(&out, bytes).map_err(|e| format!("{out}: {e}"))?;
+    println!("operations {} syncs {} files {}", load.operations, load.syncs, load.files);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn value(parser: &mut lexopt::Parser) -> Result<String, String> {
+    parser.value().and_then(|v| v.string()).map_err(|e| e.to_string())
 }
 
 /// Takes away one thing after another and shows how that is noticed.

@@ -1,14 +1,20 @@
-//! The kinds of work, and the table of rows.
+//! The kinds of work, and what a row of a table is. The rows themselves are in `main_suite` and `sync_suite`.
 //!
 //! Rows that share their preparation form a group: a group is made and mounted once for each contender, and its rows are
 //! measured one after the other, each interleaved over all contenders.
 
+mod cost;
+mod external;
+mod loaded;
+mod main_suite;
 mod memory;
 mod metadata;
 mod mounting;
 mod random;
+mod rewrite;
 mod sequential;
 mod small;
+mod sync_suite;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,6 +33,10 @@ pub struct Plan {
     pub device_bytes: u64,
     /// Files of the row about memory.
     pub walk_files: u64,
+    /// Length of a slice in which others write at a steady rate.
+    pub loaded: Duration,
+    /// Length of the row about device bytes for each small write.
+    pub long: Duration,
 }
 
 /// Which slice is asked for.
@@ -55,6 +65,8 @@ pub struct Work {
     pub value: Option<f64>,
     /// More figures.
     pub extra: BTreeMap<String, f64>,
+    /// Latency over time, for a plot: seconds since the slice began, microseconds.
+    pub series: Vec<(f32, f32)>,
 }
 
 /// Work that a contender does slice by slice. Only `slice` is measured.
@@ -86,6 +98,10 @@ pub enum Unit {
     Throughput,
     /// Milliseconds.
     Time,
+    /// Microseconds of the slowest 1 %; the work says the value.
+    Latency,
+    /// KiB on the device for each operation; the work says the value.
+    Cost,
     /// 10^6 bytes; the work says the value.
     Memory,
 }
@@ -97,6 +113,8 @@ impl Unit {
             Self::Rate => "ops/s",
             Self::Throughput => "MB/s",
             Self::Time => "ms",
+            Self::Latency => "us",
+            Self::Cost => "KiB",
             Self::Memory => "MB",
         }
     }
@@ -105,7 +123,7 @@ impl Unit {
     pub fn better(self) -> Better {
         match self {
             Self::Rate | Self::Throughput => Better::Higher,
-            Self::Time | Self::Memory => Better::Lower,
+            Self::Time | Self::Latency | Self::Cost | Self::Memory => Better::Lower,
         }
     }
 
@@ -116,7 +134,7 @@ impl Unit {
             Self::Rate => work.operations as f64 / seconds,
             Self::Throughput => work.bytes as f64 / 1e6 / seconds,
             Self::Time => seconds * 1e3,
-            Self::Memory => 0.0,
+            Self::Latency | Self::Cost | Self::Memory => 0.0,
         })
     }
 }
@@ -124,163 +142,108 @@ impl Unit {
 /// A row of the table.
 pub struct RowSpec {
     /// Name for --only.
-    pub name: &'static str,
+    pub name: String,
     /// What is done.
-    pub title: &'static str,
+    pub title: String,
     /// Unit.
     pub unit: Unit,
     /// Threads.
     pub jobs: u32,
-    /// Ratio to ext4 by contender; the empty name stands for every nenrin.
-    pub targets: &'static [(&'static str, Target)],
+    /// What is to be reached, by contender; the empty name stands for every nenrin.
+    pub targets: Vec<(&'static str, Target)>,
     /// Later rows of the group need what this one leaves behind.
     pub needed: bool,
     /// Only file systems can do this one.
     pub cached: bool,
 }
 
+impl RowSpec {
+    /// A row for one thread, without a target.
+    pub fn new(name: impl Into<String>, title: impl Into<String>, unit: Unit) -> Self {
+        let (name, title) = (name.into(), title.into());
+        Self { name, title, unit, jobs: 1, targets: Vec::new(), needed: false, cached: false }
+    }
+
+    /// With so many threads.
+    pub fn jobs(self, jobs: u32) -> Self {
+        Self { jobs, ..self }
+    }
+
+    /// Every nenrin should reach this ratio to another contender.
+    pub fn target(self, against: &str, floor: f64, aim: f64) -> Self {
+        self.target_of("", against, floor, aim)
+    }
+
+    /// One contender should reach this ratio to another one.
+    pub fn target_of(mut self, contender: &'static str, against: &str, floor: f64, aim: f64) -> Self {
+        self.targets.push((contender, Target { against: against.to_owned(), floor, aim }));
+        self
+    }
+
+    /// Later rows need it.
+    pub fn needed(self) -> Self {
+        Self { needed: true, ..self }
+    }
+
+    /// Not for the raw device.
+    pub fn cached(self) -> Self {
+        Self { cached: true, ..self }
+    }
+}
+
+/// Makes the work of one contender.
+pub type Make = Box<dyn Fn(&Contender, Plan) -> Box<dyn Workload>>;
+
 /// Rows with one preparation.
 pub struct Group {
     /// Its rows.
-    pub rows: &'static [RowSpec],
+    pub rows: Vec<RowSpec>,
     /// Contenders when none are named.
-    pub contenders: &'static [&'static str],
+    pub contenders: Vec<&'static str>,
     /// Kinds of contenders that can do this.
     pub kinds: &'static [Kind],
     /// At most so many slices, for work that is slow or does not vary.
     pub slices_max: u32,
     /// Makes the work of one contender.
-    pub make: fn(&Contender, Plan) -> Box<dyn Workload>,
+    pub make: Make,
 }
 
-const fn target(floor: f64, aim: f64) -> Target {
-    Target { floor, aim }
-}
-
-const fn row(
-    name: &'static str,
-    title: &'static str,
-    unit: Unit,
-    jobs: u32,
-    targets: &'static [(&'static str, Target)],
-) -> RowSpec {
-    RowSpec { name, title, unit, jobs, targets, needed: false, cached: false }
-}
-
-const ALL: &[Kind] = &[Kind::Raw, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nenrin];
-const FILE_SYSTEMS: &[Kind] = &[Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nenrin];
+const ALL: &[Kind] =
+    &[Kind::Raw, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
+const FILE_SYSTEMS: &[Kind] = &[Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
 const USUAL: &[&str] = &["raw", "ext4", "xfs", "btrfs", "nenrin"];
 const UNBOUNDED: u32 = u32::MAX;
 
-/// Every group, in the order in which they run.
-pub const GROUPS: &[Group] = &[
-    Group {
-        rows: &[
-            row("append-fsync-1", "4 KiB append + fsync, 1 job", Unit::Rate, 1, &[("", target(1.8, 2.3))]),
-            row("append-fsync-4", "4 KiB append + fsync, 4 jobs on 4 files", Unit::Rate, 4, &[("", target(1.6, 2.2))]),
-        ],
-        contenders: USUAL,
-        kinds: ALL,
-        slices_max: UNBOUNDED,
-        make: |contender, plan| small::make(contender, plan, small::Mode::Append),
-    },
-    Group {
-        rows: &[
-            row(
-                "overwrite-fdatasync-1",
-                "4 KiB overwrite + fdatasync, 1 job",
-                Unit::Rate,
-                1,
-                &[("", target(0.7, 0.85))],
-            ),
-            row(
-                "overwrite-fdatasync-4",
-                "4 KiB overwrite + fdatasync, 4 jobs on 4 files",
-                Unit::Rate,
-                4,
-                &[("", target(0.6, 0.9))],
-            ),
-        ],
-        contenders: USUAL,
-        kinds: ALL,
-        slices_max: UNBOUNDED,
-        make: |contender, plan| small::make(contender, plan, small::Mode::Overwrite),
-    },
-    Group {
-        rows: &[row("seq-write", "sequential 1 MiB writes + fsync", Unit::Throughput, 1, &[("", target(0.7, 0.9))])],
-        contenders: USUAL,
-        kinds: ALL,
-        slices_max: UNBOUNDED,
-        make: |contender, plan| sequential::make_writer(contender, plan),
-    },
-    Group {
-        rows: &[
-            row("seq-read-cold", "cold sequential read, 1 MiB", Unit::Throughput, 1, &[("", target(0.7, 1.0))]),
-            RowSpec {
-                cached: true,
-                ..row("seq-read-warm", "warm sequential read, 1 MiB", Unit::Throughput, 1, &[("", target(0.95, 1.0))])
-            },
-        ],
-        contenders: USUAL,
-        kinds: ALL,
-        slices_max: UNBOUNDED,
-        make: |contender, plan| sequential::make_reader(contender, plan),
-    },
-    Group {
-        rows: &[row(
-            "rand-write",
-            "4 KiB random buffered writes over 1 GiB, 64 MiB each time, + fsync",
-            Unit::Rate,
-            1,
-            &[("nenrin+cache=writeback", target(1.0, 2.0)), ("", target(0.4, 0.5))],
-        )],
-        contenders: &["raw", "ext4", "xfs", "btrfs", "nenrin+cache=writeback", "nenrin+cache=writethrough"],
-        kinds: ALL,
-        slices_max: UNBOUNDED,
-        make: |contender, plan| random::make(contender, plan),
-    },
-    Group {
-        rows: &[
-            RowSpec {
-                needed: true,
-                ..row("create", "create files, 20,000 to a directory", Unit::Rate, 1, &[("", target(0.15, 0.3))])
-            },
-            row("stat", "stat of these files", Unit::Rate, 1, &[("", target(0.8, 1.0))]),
-            row("unlink", "unlink of these files", Unit::Rate, 1, &[("", target(0.15, 0.3))]),
-        ],
-        contenders: &["ext4", "xfs", "btrfs", "nenrin", "nenrin+own_check"],
-        kinds: FILE_SYSTEMS,
-        slices_max: UNBOUNDED,
-        make: |_, _| metadata::make(),
-    },
-    Group {
-        rows: &[row("mount-time", "mount, from the command to a usable root", Unit::Time, 1, &[])],
-        contenders: &["ext4", "xfs", "btrfs", "nenrin"],
-        kinds: FILE_SYSTEMS,
-        slices_max: UNBOUNDED,
-        make: |_, _| mounting::make_mounting(),
-    },
-    Group {
-        rows: &[row("recovery-time", "mount after SIGKILL of the daemon under load", Unit::Time, 4, &[])],
-        contenders: &["nenrin"],
-        kinds: &[Kind::Nenrin],
-        slices_max: 10,
-        make: |_, _| mounting::make_recovery(),
-    },
-    Group {
-        rows: &[row("memory", "resident memory of the daemon after walking many files", Unit::Memory, 1, &[])],
-        contenders: &["nenrin"],
-        kinds: &[Kind::Nenrin],
-        slices_max: 1,
-        make: |_, plan| memory::make(plan),
-    },
-];
+/// Which rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// What everybody does with a file system.
+    Main,
+    /// Synchronous writes, on the disk as it is.
+    Sync,
+    /// Synchronous writes where the disk is the limit.
+    Limited,
+}
 
-/// Target of a contender in a row.
-pub fn target_of(row: &RowSpec, contender: &Contender) -> Option<Target> {
-    let exact = row.targets.iter().find(|(name, _)| *name == contender.name);
-    let any = row.targets.iter().find(|(name, _)| name.is_empty());
-    exact.or(any).filter(|_| contender.kind == Kind::Nenrin).map(|(_, target)| *target)
+/// The groups of a suite, in the order in which they run.
+pub fn groups(suite: Suite) -> Vec<Group> {
+    match suite {
+        Suite::Main => main_suite::groups(),
+        Suite::Sync => sync_suite::groups(),
+        Suite::Limited => sync_suite::limited(),
+    }
+}
+
+/// Targets of a contender in a row.
+pub fn targets_of(row: &RowSpec, contender: &Contender) -> Vec<Target> {
+    if contender.kind != Kind::Nenrin {
+        return Vec::new();
+    }
+    let named = |wanted: &str| -> Vec<Target> {
+        row.targets.iter().filter(|(name, _)| *name == wanted).map(|(_, target)| target.clone()).collect()
+    };
+    let exact = named(&contender.name);
+    if exact.is_empty() { named("") } else { exact }
 }
 
 #[cfg(test)]
@@ -288,19 +251,34 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    fn all() -> impl Iterator<Item = Group> {
+        [Suite::Main, Suite::Sync, Suite::Limited].into_iter().flat_map(groups)
+    }
+
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        let names: Vec<_> = GROUPS.iter().flat_map(|g| g.rows).map(|r| r.name).collect();
-        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
-        for name in GROUPS.iter().flat_map(|g| g.contenders) {
+        for suite in [Suite::Main, Suite::Sync, Suite::Limited] {
+            let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
+            assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        }
+        for name in all().flat_map(|g| g.contenders) {
             Contender::parse(name).unwrap();
         }
     }
 
     #[test]
+    fn whoever_is_compared_with_takes_part() {
+        for group in all() {
+            for (_, target) in group.rows.iter().flat_map(|r| &r.targets) {
+                assert!(group.contenders.contains(&target.against.as_str()), "{}", target.against);
+            }
+        }
+    }
+
+    #[test]
     fn targets_by_contender() {
-        let row = GROUPS.iter().flat_map(|g| g.rows).find(|r| r.name == "rand-write").unwrap();
-        let floor = |name| target_of(row, &Contender::parse(name).unwrap()).map(|t| t.floor);
+        let row = groups(Suite::Main).into_iter().flat_map(|g| g.rows).find(|r| r.name == "rand-write").unwrap();
+        let floor = |name| targets_of(&row, &Contender::parse(name).unwrap()).first().map(|t| t.floor);
         assert_eq!(floor("nenrin+cache=writeback"), Some(1.0));
         assert_eq!(floor("nenrin"), Some(0.4));
         assert_eq!(floor("xfs"), None);

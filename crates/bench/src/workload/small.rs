@@ -1,10 +1,10 @@
-//! Small durable writes: 4 KiB, then fsync or fdatasync, by one or four threads, each with a file of its own.
+//! Small durable writes: 4 KiB, then fsync or fdatasync, or O_SYNC, by one or more threads, each with a file of its own.
 //!
 //! The control on the raw device writes 8 KiB past the page cache and then calls fdatasync: what a log record costs.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -22,20 +22,23 @@ pub enum Mode {
     Append,
     /// To random places of a file that was written before, then fdatasync.
     Overwrite,
+    /// To random places of a file that was written before and is open with O_SYNC.
+    Osync,
 }
 
 const BLOCK: usize = 4096;
 const RAW_BLOCK: usize = 8192;
-const FILE_BYTES: u64 = 64 << 20;
-const JOBS: usize = 4;
+const MIB: u64 = 1 << 20;
 
-/// The work of one contender.
-pub fn make(contender: &Contender, plan: Plan, mode: Mode) -> Box<dyn Workload> {
+/// The work of one contender; `jobs` says the number of threads in each row of the group.
+pub fn make(contender: &Contender, plan: Plan, mode: Mode, jobs: &'static [usize]) -> Box<dyn Workload> {
+    let most = most(jobs);
     if contender.kind == Kind::Raw {
-        let region = (plan.device_bytes / 8).min(1 << 30) & !((1 << 20) - 1);
-        return Box::new(Raw { lanes: Vec::new(), region });
+        let region = (plan.device_bytes / (2 * most)).min(1 << 30) & !(MIB - 1);
+        return Box::new(Raw { jobs, lanes: Vec::new(), region });
     }
-    Box::new(Files { mode, lanes: Vec::new() })
+    let file_bytes = (plan.device_bytes / (4 * most)).min(64 << 20) & !(MIB - 1);
+    Box::new(Files { mode, jobs, file_bytes, lanes: Vec::new() })
 }
 
 struct Lane {
@@ -45,60 +48,66 @@ struct Lane {
     data: Aligned,
 }
 
-fn jobs(row: usize) -> usize {
-    if row == 0 { 1 } else { JOBS }
+/// Threads that the rows of a group need at most.
+fn most(jobs: &[usize]) -> u64 {
+    jobs.iter().copied().max().unwrap_or(1) as u64
 }
 
 struct Files {
     mode: Mode,
+    jobs: &'static [usize],
+    file_bytes: u64,
     lanes: Vec<Lane>,
 }
 
 impl Workload for Files {
     fn prepare(&mut self, site: &mut Site) -> Result<()> {
-        for job in 0..JOBS {
+        for job in 0..most(self.jobs) {
             let path = site.path(&format!("job-{job}"));
             let doing = || format!("preparing {}", path.display());
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).doing(doing)?;
-            if self.mode == Mode::Overwrite {
-                let data = Aligned::noise(1 << 20, job as u64);
-                for at in (0..FILE_BYTES).step_by(1 << 20) {
+            if self.mode != Mode::Append {
+                let data = Aligned::noise(MIB as usize, job);
+                for at in (0..self.file_bytes).step_by(MIB as usize) {
                     file.write_all_at(data.get(), at).doing(doing)?;
                 }
             }
             file.sync_all().doing(doing)?;
-            let seed = 100 + job as u64;
+            let flags = if self.mode == Mode::Osync { libc::O_SYNC } else { 0 };
+            let file = OpenOptions::new().write(true).custom_flags(flags).open(&path).doing(doing)?;
+            let seed = 100 + job;
             self.lanes.push(Lane { file, at: 0, random: Random::new(seed), data: Aligned::noise(BLOCK, seed) });
         }
         Ok(())
     }
 
     fn slice(&mut self, turn: Turn, _: &mut Site) -> Result<Work> {
-        let mode = self.mode;
-        let lanes = &mut self.lanes[..jobs(turn.row)];
+        let (mode, blocks) = (self.mode, self.file_bytes / BLOCK as u64);
+        let lanes = &mut self.lanes[..self.jobs[turn.row]];
         together(lanes, turn.budget, BLOCK, |lane| match mode {
             Mode::Append => {
                 lane.file.write_all_at(lane.data.get(), lane.at)?;
                 lane.at += BLOCK as u64;
                 lane.file.sync_all()
             }
-            Mode::Overwrite => {
-                let place = lane.random.below(FILE_BYTES / BLOCK as u64) * BLOCK as u64;
+            Mode::Overwrite | Mode::Osync => {
+                let place = lane.random.below(blocks) * BLOCK as u64;
                 lane.file.write_all_at(lane.data.get(), place)?;
-                lane.file.sync_data()
+                if mode == Mode::Osync { Ok(()) } else { lane.file.sync_data() }
             }
         })
     }
 }
 
 struct Raw {
+    jobs: &'static [usize],
     lanes: Vec<Lane>,
     region: u64,
 }
 
 impl Workload for Raw {
     fn prepare(&mut self, site: &mut Site) -> Result<()> {
-        for job in 0..JOBS as u64 {
+        for job in 0..most(self.jobs) {
             let file = site.disk.open_direct()?;
             let data = Aligned::noise(RAW_BLOCK, job);
             self.lanes.push(Lane { file, at: job * self.region, random: Random::new(job), data });
@@ -108,7 +117,7 @@ impl Workload for Raw {
 
     fn slice(&mut self, turn: Turn, _: &mut Site) -> Result<Work> {
         let region = self.region;
-        together(&mut self.lanes[..jobs(turn.row)], turn.budget, RAW_BLOCK, |lane| {
+        together(&mut self.lanes[..self.jobs[turn.row]], turn.budget, RAW_BLOCK, |lane| {
             lane.file.write_all_at(lane.data.get(), lane.at)?;
             lane.at += RAW_BLOCK as u64;
             if lane.at % region == 0 {

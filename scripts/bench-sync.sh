@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# bench-sync.sh: what making writes durable costs, beside other file systems, into
+# docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
+# PARTS (disk limited guest cuts) leaves some out: their last results stay. SLICES (15), LOADED
+# (10) and LONG (600) seconds as for nenrin-bench; CUTS (100) power cuts for each barrier mode; SIZE (4G)
+# of each device; DIR (/var/tmp) where images lie; OUT where results go.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk limited guest cuts} "
+slices=${SLICES:-15} loaded=${LOADED:-10} long=${LONG:-600} size=${SIZE:-4G}
+[ "$(id -u)" = 0 ] || fail "bench-sync.sh: must be run as root, since it makes and mounts file systems"
+find_cargo
+export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
+"$CARGO" build --release --locked --quiet -p nenrin-bench -p nenrin-sim
+bench=$PWD/target/release/nenrin-bench
+export NENRIN_SIM=$PWD/target/release/nenrin-sim NENRIN_BENCH_SCRIPTS=$PWD/scripts/work
+mkdir -p "$out"
+dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-sync.XXXXXX")
+# The server of a database benchmark must be able to enter.
+chmod 755 "$dir"
+cleanup() {
+    "$NENRIN" umount "$dir/mnt" >/dev/null 2>&1 || true
+    rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+wanted() { case $parts in *" $1 "*) ;; *) return 1 ;; esac; }
+# harness PART OPTION...
+harness() {
+    local part=$1
+    shift
+    say "$part"
+    "$bench" --nenrin "$NENRIN" --slices "$slices" --loaded-s "$loaded" --long-s "$long" --dir "$dir/work" --out "$dir/$part" "$@" >"$dir/$part.txt" ||
+        { tail -n 5 "$dir/$part.txt" >&2; say "some of it failed: the table says what" >&2; }
+    cp "$dir/$part/results.json" "$out/$part.json"
+}
+# shellcheck disable=SC2086
+if wanted disk; then harness disk --suite sync --size "$size" ${DISK_ARGS:-}; fi
+if wanted limited; then
+    harness limited --suite limited --size 1G --slices 9 --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
+        --contenders raw,ext4,xfs,btrfs,nenrin
+fi
+if wanted guest; then
+    say "guest"
+    scripts/guest/setup.sh "${GUEST_DIR:-$PWD/target/guest}"
+    cat >"$dir/job" <<'END'
+exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite limited --slices 5 --slice-ms 4000 --loaded-s 30 \
+    --gate-cores 9 --devices "$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
+END
+    GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
+        scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" 1 "$dir/job" || say "some of it failed: the table says what" >&2
+    cp "$dir/guest/results.json" "$out/guest.json"
+fi
+if wanted cuts; then
+    say "cuts"
+    python3 scripts/work/recovery_cuts.py "$dir" "${CUTS:-100}" "$out/cuts.json"
+fi
+python3 scripts/work/bench_sync.py "$out"
+say "docs/benchmarks/sync.md is written"

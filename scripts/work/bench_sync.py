@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
+
+bench_sync.py DIR   reads disk.json, limited.json, guest.json (nenrin-bench) and cuts.json
+"""
+import json
+import os
+import statistics
+import sys
+
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 260, 70, 14, 14, 58
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a3db8", "#777"]
+STYLE = (
+    "<style>:root{--bg:#fff;--fg:#1b1f24;--line:#d5dae0}"
+    "@media(prefers-color-scheme:dark){:root{--bg:#14171a;--fg:#e6e9ec;--line:#363c43}}"
+    "svg{background:var(--bg)}text{fill:var(--fg);font:12px system-ui,sans-serif}.l{stroke:var(--line);fill:none}</style>"
+)
+
+
+def load(where, name):
+    try:
+        with open(os.path.join(where, name), encoding="utf-8") as f:
+            return json.load(f)
+    except FileNotFoundError:
+        return None
+
+
+def digits(value):
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def ticks(low, high):
+    """Powers of ten from low to high, for an axis that goes by them."""
+    import math
+
+    first, last = math.floor(math.log10(max(low, 0.01))), math.ceil(math.log10(max(high, 0.1)))
+    return [10.0**n for n in range(first, max(last, first + 1) + 1)]
+
+
+class Plot:
+    """Lines or points over a linear or logarithmic x, y logarithmic."""
+
+    def __init__(self, title, xs, ys, x_log=False, x_name=str, unit=""):
+        import math
+
+        self.log = math.log10
+        self.marks = ticks(min(ys), max(ys))
+        self.x_log, self.x_name = x_log, x_name
+        self.x_low, self.x_high = min(xs), max(xs)
+        if self.x_low == self.x_high:
+            self.x_high += 1
+        self.parts = [
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}" xmlns="http://www.w3.org/2000/svg">{STYLE}'
+        ]
+        for mark in self.marks:
+            y = self.y(mark)
+            self.parts.append(f'<path class="l" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+            name = f"{mark:g}" if mark < 1e4 else f"{mark / 1000:g}k"
+            self.parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{name}</text>')
+        self.parts.append(f'<text x="4" y="{TOP - 2}">{unit}</text>')
+        self.shown = 0
+
+    def x(self, value):
+        low, high = (self.log(self.x_low), self.log(self.x_high)) if self.x_log else (self.x_low, self.x_high)
+        value = self.log(value) if self.x_log else value
+        return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value):
+        low, high = self.log(self.marks[0]), self.log(self.marks[-1])
+        part = (self.log(max(value, self.marks[0])) - low) / (high - low)
+        return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
+
+    def mark_x(self, values):
+        for value in values:
+            self.parts.append(
+                f'<text x="{self.x(value):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{self.x_name(value)}</text>'
+            )
+
+    def line(self, name, points):
+        colour = COLOURS[self.shown % len(COLOURS)]
+        path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in sorted(points))
+        self.parts.append(f'<path d="M{path}" stroke="{colour}" stroke-width="1.5" fill="none"/>')
+        at = LEFT + self.shown % 5 * 140
+        row = HEIGHT - 26 + self.shown // 5 * 16
+        self.parts.append(f'<rect x="{at}" y="{row}" width="10" height="10" fill="{colour}"/><text x="{at + 14}" y="{row + 9}">{name}</text>')
+        self.shown += 1
+
+    def save(self, path):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("".join(self.parts) + "</svg>\n")
+
+
+def entries(row):
+    return [e for e in row["contenders"] if e.get("summary")]
+
+
+def verdict(row, entry, target):
+    ratio = entry["ratios"].get(target["against"])
+    if not ratio:
+        return None
+    higher = row["better"] == "higher"
+    reached = ratio["median"]
+
+    def meets(wanted):
+        return reached >= wanted if higher else reached <= wanted
+
+    word = "aim" if meets(target["aim"]) else "floor" if meets(target["floor"]) else "**not reached**"
+    by_p50 = entry.get("ratios_by_p50", {}).get(target["against"]) if higher else None
+    by_p50 = f"{by_p50['median']:.2f}" if by_p50 else ""
+    spread = f"{reached:.2f} ({ratio['p10']:.2f}-{ratio['p90']:.2f})"
+    return f"| {row['title']} | {entry['name']} : {target['against']} | {spread} | {by_p50} | {target['floor']} / {target['aim']} | {word} |"
+
+
+def targets(results):
+    lines = [verdict(row, e, t) for row in results["rows"] for e in entries(row) for t in e["targets"]]
+    lines = [line for line in lines if line]
+    if not lines:
+        return ""
+    head = "| work | of what | ratio (p10-p90) | by p50 | floor / aim | |\n|---|---|---:|---:|---:|---|\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def table(row):
+    """One row of the harness as a table."""
+    head = ["", row["unit"], "p10-p90", "n", "p50 us", "p99 us", "p99.9 us", "max us", "requests with data", "KiB", "flushes"]
+    body = []
+    for e in row["contenders"]:
+        if not e.get("summary"):
+            body.append([e["name"], "failed: " + str(e.get("error"))[:80]] + [""] * 9)
+            continue
+        s, latency, cost = e["summary"], e.get("latency") or {}, e.get("per_operation") or {}
+        data = cost.get("data_writes")
+        data = cost.get("writes") if data is None else data
+        body.append(
+            [e["name"], digits(s["median"]), f"{digits(s['p10'])}-{digits(s['p90'])}", str(s["n"])]
+            + [digits(latency.get(name)) for name in ("p50_us", "p99_us", "p999_us", "max_us")]
+            + [digits(data), digits(cost.get("write_bytes", 0) / 1024), digits(cost.get("flushes"))]
+        )
+    used = [n for n in range(len(head)) if n < 2 or any(cells[n] for cells in body)]
+    lines = [[cells[n] for n in used] for cells in [head, ["---"] + ["---:"] * 10, *body]]
+    extra = [f"others wrote {digits(e['samples'][-1]['extra']['others_mb_per_s'])} MB/s beside {e['name']}" for e in entries(row) if e["samples"] and "others_mb_per_s" in e["samples"][-1].get("extra", {})]
+    text = f"\n### {row['title']}\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return text + ("\n" + "; ".join(extra) + ".\n" if extra else "")
+
+
+def matrix(rows, prefix, columns):
+    """Rows `prefix-COLUMN` side by side: one line for each contender, medians in the row's unit."""
+    found = [(c, r) for c in columns for r in rows if r["name"] == f"{prefix}-{c}"]
+    if not found:
+        return ""
+    names = [e["name"] for e in found[0][1]["contenders"]]
+    text = f"| {found[0][1]['unit']} | " + " | ".join(c for c, _ in found) + " |\n|---|" + "---:|" * len(found) + "\n"
+    for name in names:
+        cells = []
+        for _, row in found:
+            entry = next((e for e in row["contenders"] if e["name"] == name), {})
+            cells.append(digits((entry.get("summary") or {}).get("median")))
+        text += f"| {name} | " + " | ".join(cells) + " |\n"
+    return text
+
+
+BUFFERS = ["1k", "4k", "16k", "64k", "256k", "1m", "4m", "16m"]
+
+
+def buffer_bytes(name):
+    return int(name[:-1]) << (20 if name.endswith("m") else 10)
+
+
+def seed2(results, where):
+    text = ""
+    for how in ["write", "rewrite", "random-rewrite", "read", "random-read"]:
+        body = matrix(results["rows"], f"seed2-{how}", BUFFERS)
+        if not body:
+            continue
+        lines = {}
+        for buffer in BUFFERS:
+            for row in results["rows"]:
+                if row["name"] == f"seed2-{how}-{buffer}":
+                    for e in entries(row):
+                        lines.setdefault(e["name"], []).append((buffer_bytes(buffer), e["summary"]["median"]))
+        every = [point for points in lines.values() for point in points]
+        plot = Plot(how, [x for x, _ in every], [y for _, y in every], x_log=True, unit="MB/s", x_name=lambda b: next(n for n in BUFFERS if buffer_bytes(n) == b))
+        plot.mark_x(sorted({x for x, _ in every}))
+        for name, points in lines.items():
+            plot.line(name, points)
+        plot.save(os.path.join(where, f"seed2-{how}.svg"))
+        text += f"\n### {how}, 128 MiB, by buffer size\n\n{body}\n![{how} by buffer size](sync/seed2-{how}.svg)\n"
+    return text
+
+
+def seed1(results):
+    text = ""
+    for size in ["32m", "128m", "512m"]:
+        for how in ["continuous", "random"]:
+            columns = [b + s for s in ("", "-osync") for b in ("2k", "4k", "8k")]
+            body = matrix(results["rows"], f"seed1-{how}-{size}", columns)
+            text += f"\n### {how} rewrite of {size[:-1]} MiB\n\n{body}" if body else ""
+    return text
+
+
+def latency_plot(results, name, where, label):
+    row = next((r for r in results["rows"] if r["name"] == name), None)
+    lines = {}
+    for e in entries(row) if row else []:
+        series = [s["series"] for s in e["samples"] if s["round"] > 0 and s.get("series")]
+        if series:
+            lines[e["name"]] = series[len(series) // 2]
+    if not lines:
+        return ""
+    every = [point for points in lines.values() for point in points]
+    plot = Plot(label, [x for x, _ in every], [y for _, y in every], unit="us, slowest of each moment", x_name=lambda s: f"{s:.0f} s")
+    plot.mark_x([0, max(x for x, _ in every)])
+    for contender, points in lines.items():
+        plot.line(contender, points)
+    plot.save(os.path.join(where, f"{name}.svg"))
+    return f"\n![{label}](sync/{name}.svg)\n"
+
+
+def facts(results, title):
+    m, s = results["machine"], results["settings"]
+    versions = "; ".join(f"{k}: {v}" for k, v in sorted(m["versions"].items()))
+    seen, options = set(), []
+    for row in results["rows"]:
+        for e in row["contenders"]:
+            if e["name"] not in seen and e.get("mount"):
+                seen.add(e["name"])
+                kept = f", retention {e['retention']}" if e.get("retention") else ""
+                options.append(f"- {e['name']}: `{e['mkfs'].split('/')[-1] if e['name'].startswith('nenrin') else e['mkfs']}`, `{e['mount']}`, cache {e['cache']}{kept}")
+    limit = ""
+    if s.get("limit_iops"):
+        limit = f", each limited to {s['limit_iops']} requests and {s['limit_bps']} bytes per second by the blkio controller"
+    busy = sum(e["gate_gave_up"] for r in results["rows"] for e in r["contenders"])
+    count = sum(len(e["samples"]) for r in results["rows"] for e in r["contenders"])
+    return (
+        f"\n## {title}\n\n{m['processor']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB, Linux {m['kernel']}, {m['system']}; "
+        f"devices of {s['device_bytes'] >> 20} MiB{limit}; {s['slices']} slices of {s['slice_ms']} ms (fewer where the tables say so), "
+        f"{busy} of {count} slices on a machine that was not idle. {versions}.\n\n" + "\n".join(options) + "\n"
+    )
+
+
+def cuts(where):
+    try:
+        with open(os.path.join(where, "cuts.json"), encoding="ascii") as f:
+            rows = [json.loads(line) for line in f]
+    except FileNotFoundError:
+        return ""
+    text = "\n## Recovery after power cuts\n\nA volume of 1 GiB with default segments; the cut comes after 1 to 60,000 operations (appends and overwrites of 4 KiB with fsync, creations,\nlarger writes); what was not flushed is dropped, kept or torn. Time of `nenrin mount`, from the command to a usable mount, nothing in memory.\n\n"
+    text += "| barrier | cuts | median ms | p90 | p99 | max |\n|---|---:|---:|---:|---:|---:|\n"
+    spread = {}
+    for row in rows:
+        times = sorted(s["ms"] for s in row["samples"])
+        spread[row["barrier"]] = times
+
+        def at(part, times=times):
+            return times[min(len(times) - 1, round(part * (len(times) - 1)))]
+
+        text += f"| {row['barrier']} | {len(times)} | {statistics.median(times):.0f} | {at(0.9):.0f} | {at(0.99):.0f} | {times[-1]:.0f} |\n"
+    every = [t for times in spread.values() for t in times]
+    plot = Plot("recovery", [0, 100], every, unit="ms", x_name=lambda p: f"{p:.0f} %")
+    plot.mark_x([0, 50, 100])
+    for barrier, times in spread.items():
+        plot.line("barrier=" + barrier, [(100 * n / max(len(times) - 1, 1), t) for n, t in enumerate(times)])
+    plot.save(os.path.join(where, "cuts.svg"))
+    return text + "\n![distribution of the time of a mount after a cut](sync/cuts.svg)\n"
+
+
+def main():
+    where = sys.argv[1]
+    text = "# Synchronous writes\n\nMade by `make bench-sync`; how the harness measures is told in [BENCHMARKS.md](../BENCHMARKS.md). Raw results: `sync/*.json`.\n"
+    parts = [
+        ("disk", "On the disk as it is"),
+        ("limited", "Where the disk is the limit: this kernel, 200 requests and 100 MB per second"),
+        ("guest", "Where the disk is the limit: a virtual machine, 200 requests and 100 MB per second, flushes free"),
+    ]
+    for part, title in parts:
+        results = load(where, part + ".json")
+        if not results:
+            continue
+        with open(os.path.join(where, part + ".json"), "w", encoding="utf-8") as f:
+            json.dump(results, f, separators=(",", ":"))
+        text += facts(results, title) + "\n" + targets(results)
+        for row in results["rows"]:
+            if not row["name"].startswith("seed"):
+                text += table(row) + latency_plot(results, row["name"], where, row["title"])
+        text += seed1(results) + seed2(results, where)
+    text += cuts(where)
+    with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+main()
