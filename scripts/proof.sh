@@ -25,7 +25,6 @@ run() {
 run build scripts/build.sh
 run crash scripts/crash.sh 200000
 run hostile "$CARGO" test --locked --quiet -p nenrin-fuzz --test hostile -- --nocapture
-run fuzz scripts/fuzz.sh 20
 for suite in pjdfstest fsx sqlite dbench fio-verify stress kill; do
     run "$suite" "scripts/tests/$suite.sh"
 done

@@ -219,7 +219,7 @@ fn hole_in_the_log(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) 
     let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
     let found = nenrin_core::probe(disk.as_ref()).map_err(|e| e.to_string())?;
     let newest = found.newest().map_err(|e| e.to_string())?;
-    let (segment, mut block) = (newest.chain.0.segment, newest.chain.1);
+    let (segment, mut block) = newest.chain;
     let first = AREA_BLOCKS + segment.0 * u64::from(newest.segment_blocks);
     let mut partials = Vec::new();
     while block < newest.segment_blocks {
