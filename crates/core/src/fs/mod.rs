@@ -85,6 +85,8 @@ pub struct Counters {
     pub room_rounds: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
+    /// Blocks written anew because a copy on one device was wrong.
+    pub mended_blocks: u64,
 }
 
 /// In place of a file: the summaries of data partials.
