@@ -18,6 +18,7 @@ mod atime;
 mod attrs;
 mod background;
 mod behind;
+mod beside;
 mod checkpoint;
 mod cleaning;
 mod commit;
@@ -132,6 +133,7 @@ struct Inner {
     awaited: BTreeMap<u64, (Ino, u32)>,
     /// Data writes started since the volume was opened.
     writes_started: u64,
+    recent_syncs: beside::RecentSyncs,
     committing: bool,
     /// Whoever leads commits wants to leave: the next to come takes over.
     leader_leaves: bool,
@@ -225,6 +227,7 @@ impl Fs {
             writes: Vec::new(),
             awaited: BTreeMap::new(),
             writes_started: 0,
+            recent_syncs: beside::RecentSyncs::default(),
             committing: false,
             leader_leaves: false,
             successors: 0,

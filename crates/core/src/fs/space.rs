@@ -20,6 +20,7 @@ use nenrin_format::items::Checkpoint;
 use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS};
+use std::collections::BTreeSet;
 use std::sync::MutexGuard;
 
 /// Nodes' worth of blocks that an index checkpoint writes beyond dirty nodes:
@@ -411,8 +412,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Keeps memory for content within its limit: the writer waits.
-    pub(super) fn hold_writer<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<()> {
+    /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits.
+    pub(super) fn hold_writer<'a>(&'a self, inner: MutexGuard<'a, Inner>, ino: Ino) -> Result<()> {
+        let mut inner = self.hold_beside_syncs(inner, ino)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
             inner.reap_writes();
@@ -422,7 +424,8 @@ impl Fs {
             }
             inner.check_alive()?;
             if inner.pages > limit / 2 {
-                let files: Vec<_> =
+                // In order, since where things lie follows from it.
+                let files: BTreeSet<_> =
                     inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
                 for ino in files {
                     inner.write_behind(self, ino)?;
@@ -456,7 +459,7 @@ impl Fs {
 
 impl Inner {
     /// Blocks of content on their way to the device, whoever waits for them.
-    fn blocks_under_way(&self) -> u64 {
+    pub(super) fn blocks_under_way(&self) -> u64 {
         let here: u64 = self.writes.iter().map(|w| u64::from(w.blocks)).sum();
         let elsewhere: u64 = self.awaited.values().map(|(_, blocks)| u64::from(*blocks)).sum();
         here + elsewhere

@@ -233,7 +233,7 @@ impl Fs {
         if pages >= WRITE_BEHIND_PAGES {
             inner.write_behind(self, ino)?;
         }
-        self.hold_writer(inner)?;
+        self.hold_writer(inner, ino)?;
         Ok(data.len())
     }
 
