@@ -6,7 +6,7 @@
 //! 2. whoever writes much is held while others sync: then little is under way that a flush would have to wait for.
 
 use super::{Fs, Inner};
-use crate::Result;
+use crate::{Order, Result};
 use nenrin_format::{BLOCK_BYTES, Ino};
 use std::collections::BTreeSet;
 use std::sync::MutexGuard;
@@ -35,16 +35,36 @@ impl RecentSyncs {
 }
 
 impl Fs {
-    /// Before a sync of this file: its data is on the device, but for what is written meanwhile.
-    pub(super) fn settle_file(&self, ino: Ino) -> Result<()> {
+    /// Before a sync of this file: its data is on the device, and nothing of it was changed meanwhile. The lock, so that
+    /// its content can join a commit.
+    pub(super) fn settle_file(&self, ino: Ino) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         inner.check_alive()?;
         inner.recent_syncs.note(ino, self.clock.monotonic_nanos());
-        let pages = inner.pages_outside_index(ino);
+        if self.options.order == Order::Strict {
+            drop(inner);
+            self.settle_all()?;
+            return self.lock_to_change();
+        }
+        let pages = inner.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len());
         if pages > self.chain_pages_max() {
             inner.write_behind(self, ino)?;
         }
-        self.settle(inner, |other| other == ino)
+        if inner.under_way(|other| other == ino) <= self.chain_pages_max() as u64 {
+            return Ok(inner);
+        }
+        *inner.settling.entry(ino).or_default() += 1;
+        let settled = self.settle(inner, |other| other == ino);
+        let mut inner = self.lock();
+        if let Some(count) = inner.settling.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                inner.settling.remove(&ino);
+            }
+        }
+        self.wake_idle(&inner);
+        settled.and_then(|()| inner.check_alive())?;
+        Ok(inner)
     }
 
     /// The same before a commit of all files, but for those whose truncation is held back.
@@ -80,7 +100,7 @@ impl Fs {
     ) -> Result<MutexGuard<'a, Inner>> {
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
-            let mut excess = inner.blocks_under_way().saturating_sub(limit);
+            let mut excess = inner.under_way(|_| true).saturating_sub(limit);
             let writes = inner.take_writes(|w| {
                 let take = w.ino == ino && excess > 0;
                 excess = excess.saturating_sub(if take { u64::from(w.blocks) } else { 0 });

@@ -90,18 +90,10 @@ impl Fs {
         if self.options.read_only {
             return done(Ok(()));
         }
-        let settled = self.settle_file(ino).and_then(|()| match self.options.order {
-            Order::Relaxed => Ok(()),
-            Order::Strict => self.settle_all(),
-        });
-        if let Err(e) = settled {
-            return done(Err(e));
-        }
-        let mut inner = self.lock();
-        if let Err(e) = inner.check_alive() {
-            drop(inner);
-            return done(Err(e));
-        }
+        let mut inner = match self.settle_file(ino) {
+            Ok(inner) => inner,
+            Err(e) => return done(Err(e)),
+        };
         if self.options.order == Order::Strict {
             inner.join_all(true);
         }

@@ -134,6 +134,8 @@ struct Inner {
     /// Data writes started since the volume was opened.
     writes_started: u64,
     recent_syncs: beside::RecentSyncs,
+    /// Files whose data a sync waits for, with how many do: they take no change until then.
+    settling: BTreeMap<Ino, u32>,
     committing: bool,
     /// Whoever leads commits wants to leave: the next to come takes over.
     leader_leaves: bool,
@@ -228,6 +230,7 @@ impl Fs {
             awaited: BTreeMap::new(),
             writes_started: 0,
             recent_syncs: beside::RecentSyncs::default(),
+            settling: BTreeMap::new(),
             committing: false,
             leader_leaves: false,
             successors: 0,

@@ -418,7 +418,7 @@ impl Fs {
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
             inner.reap_writes();
-            let on_the_way = inner.blocks_under_way();
+            let on_the_way = inner.under_way(|_| true);
             if inner.pages + on_the_way <= limit {
                 return Ok(());
             }
@@ -439,7 +439,7 @@ impl Fs {
                 continue;
             }
             // The oldest, until half of what is allowed is left.
-            let mut excess = inner.blocks_under_way().saturating_sub(limit / 2);
+            let mut excess = inner.under_way(|_| true).saturating_sub(limit / 2);
             let writes = inner.take_writes(|w| {
                 let take = excess > 0;
                 excess = excess.saturating_sub(u64::from(w.blocks));
@@ -459,10 +459,10 @@ impl Fs {
 
 impl Inner {
     /// Blocks of content on their way to the device, whoever waits for them.
-    pub(super) fn blocks_under_way(&self) -> u64 {
-        let here: u64 = self.writes.iter().map(|w| u64::from(w.blocks)).sum();
-        let elsewhere: u64 = self.awaited.values().map(|(_, blocks)| u64::from(*blocks)).sum();
-        here + elsewhere
+    pub(super) fn under_way(&self, of: impl Fn(Ino) -> bool) -> u64 {
+        let here: u64 = self.writes.iter().filter(|w| of(w.ino)).map(|w| u64::from(w.blocks)).sum();
+        let elsewhere = self.awaited.values().filter(|(ino, _)| of(*ino));
+        here + elsewhere.map(|(_, blocks)| u64::from(*blocks)).sum::<u64>()
     }
 
     /// Lets go of data writes that have completed.
