@@ -8,7 +8,7 @@ use nenrin_format::node::{Entries, NodeHeader, NodePtr};
 use nenrin_format::partial::{DATA_FLUSHED, DATA_MOVED, LOGICAL_BEGIN, LOGICAL_END, MapEntry, PartialKind, Summary};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
-use nenrin_format::superblock::{SegmentRef, Superblock};
+use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Time};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -29,28 +29,27 @@ fn addr(a: Addr) -> String {
     if a.is_payload() { format!("payload+{}", a.0 & 0xffff_ffff) } else { a.to_string() }
 }
 
-fn segment_ref(r: &SegmentRef) -> Value {
-    let members: Vec<String> = r.members.iter().flatten().map(|(d, s)| format!("{d}:{s}")).collect();
-    json!({"segment": r.segment.0, "members": members})
-}
-
 /// A root slot.
 pub fn superblock(sb: &Superblock) -> Value {
-    let roots: Vec<Value> = sb
-        .root
-        .iter()
-        .map(|(s, a, c)| json!({"segment": segment_ref(s), "addr": addr(*a), "summary_crc": crc(*c)}))
-        .collect();
+    let roots: Vec<Value> = sb.root.iter().map(|(a, c)| json!({"addr": addr(*a), "summary_crc": crc(*c)})).collect();
     let devices: Vec<Value> = sb
         .devices
         .iter()
         .map(|d| {
             json!({
                 "uuid": show_uuid(&d.uuid),
-                "segments": d.segments,
+                "blocks": d.blocks,
                 "member_generation": d.member_generation,
-                "state": d.state,
+                "active": d.active,
             })
+        })
+        .collect();
+    let bands: Vec<Value> = sb
+        .bands
+        .iter()
+        .map(|b| {
+            let members: Vec<Value> = b.members.iter().map(|(d, unit)| json!({"device": d, "unit": unit})).collect();
+            json!({"first_segment": b.first.0, "segments": b.segments, "copies": b.copies, "members": members})
         })
         .collect();
     json!({
@@ -71,12 +70,13 @@ pub fn superblock(sb: &Superblock) -> Value {
         "mounted_nanos": sb.mounted_nanos,
         "roots": roots,
         "root_blocks": sb.root_blocks,
-        "chain": {"segment": segment_ref(&sb.chain.0), "block": sb.chain.1},
-        "chain_next": sb.chain_next.as_ref().map(segment_ref),
+        "chain": {"segment": sb.chain.0.0, "block": sb.chain.1},
+        "chain_next": sb.chain_next.map(|s| s.0),
         "chain_seq": sb.chain_seq.0,
         "chain_last": addr(sb.chain_last),
         "chain_crc": crc(sb.chain_crc),
         "devices": devices,
+        "bands": bands,
     })
 }
 
@@ -145,7 +145,7 @@ pub fn header(s: &Summary<'_>) -> Value {
         "payload_blocks": h.payload_blocks,
         "record_bytes": h.record_bytes,
         "map_count": h.map_count,
-        "next": h.next.as_ref().map(segment_ref),
+        "next": h.next.map(|s| s.0),
     })
 }
 

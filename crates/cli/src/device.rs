@@ -55,10 +55,10 @@ pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
     Fail::at(path.display(), text)
 }
 
-/// Opens the volume on `device`, or says why it cannot be.
-pub fn open_volume(path: &Path, device: Device, options: MountOptions) -> Result<Arc<Fs>, Fail> {
-    let foreign = foreign(&device);
-    Fs::open(vec![device], clock::HostClock::shared(), options).map_err(|e| describe_volume(path, foreign, &e))
+/// Opens the volume on `devices`, or says why it cannot be.
+pub fn open_volume(path: &Path, devices: Vec<Device>, options: MountOptions) -> Result<Arc<Fs>, Fail> {
+    let foreign = devices.first().and_then(foreign);
+    Fs::open(devices, clock::HostClock::shared(), options).map_err(|e| describe_volume(path, foreign, &e))
 }
 
 /// What is on the device, if it is known and not a nenrin volume.
@@ -72,7 +72,7 @@ pub fn foreign(device: &Device) -> Option<&'static str> {
 /// One line for a volume that cannot be opened.
 pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error) -> Fail {
     let text = error.to_string();
-    if text.contains(&absolute(path).display().to_string()) {
+    if crate::members::split(path).iter().any(|p| text.contains(&absolute(p).display().to_string())) {
         // It says itself where.
         return Fail::new(text);
     }

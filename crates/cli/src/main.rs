@@ -14,6 +14,7 @@ mod device;
 mod diff;
 mod error;
 mod libmount;
+mod members;
 mod mounts;
 mod options;
 mod output;

@@ -131,6 +131,10 @@ pub const OPTIONS: &[OptionInfo] = &[
         o.core.read_only = true;
         Ok(())
     }),
+    flag("degraded", |o, _| {
+        o.core.degraded = true;
+        Ok(())
+    }),
     flag("allow_other", |o, _| {
         o.allow_other = true;
         Ok(())

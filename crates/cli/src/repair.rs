@@ -2,9 +2,9 @@
 
 use crate::clock::HostClock;
 use crate::cmd::check::{DAMAGED, step};
-use crate::device;
 use crate::error::{Fail, Outcome};
 use crate::output::{self, Progress, printable};
+use crate::{device, members};
 use nenrin_core::repair::{Loss, MendKind};
 use nenrin_core::{RepairPlan, RepairReport};
 use nenrin_device::OpenMode;
@@ -31,11 +31,12 @@ pub fn run(path: &Path, how: How) -> Outcome {
     if !how.dry && !how.yes && (how.json || !io::stdin().is_terminal()) {
         return Err(Fail::usage("nobody is there to be asked: give --yes to repair, or -n to see the plan"));
     }
-    let device = device::open(path, if how.dry { OpenMode::READER } else { OpenMode::OWNER })?;
-    let foreign = device::foreign(&device);
+    let mode = if how.dry { OpenMode::READER } else { OpenMode::OWNER };
+    let devices = members::open_named(&members::split(path), mode)?.devices;
+    let foreign = devices.first().and_then(device::foreign);
     let clock = HostClock::shared();
     let mut progress = Progress::new();
-    let plan = RepairPlan::new(&[device], clock.as_ref(), &mut |p| progress.at(step(p.step), p.done, p.total));
+    let plan = RepairPlan::new(&devices, clock.as_ref(), &mut |p| progress.at(step(p.step), p.done, p.total));
     drop(progress);
     let plan = plan.map_err(|e| device::describe_volume(path, foreign, &e))?;
     let needed = plan.report().needed;

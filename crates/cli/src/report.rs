@@ -1,14 +1,15 @@
 //! What the library tells of a volume, as the data that is printed and sent.
 
 use crate::control::{
-    CheckpointData, CleanData, CleanEstimateData, CleanerData, RecoveryData, ScrubData, ScrubFindingData, SegmentData,
-    VolumeInfo,
+    CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, RecoveryData, ScrubData, ScrubFindingData,
+    SegmentData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{
-    CheckpointInfo, Clean, CleanEstimate, Counters, Fs, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState,
+    CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, Fs, MountOptions, Scrub, ScrubFinding, SegmentInfo,
+    SegmentState, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -161,14 +162,15 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         device: device.display().to_string(),
         format: nenrin_format::features::VERSION,
         profile: sb.profile.name().into(),
+        devices: devices(fs),
         made_at: when::show_rfc3339(sb.made_at.0),
         pid: None,
         mounts: Vec::new(),
         read_only: fs.options().read_only,
-        problems: fs.failed().map(|why| failure(&why)).into_iter().chain(report.damage.clone()).collect(),
+        problems: problems(fs),
         notes: report.notes.clone(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
-        segments: sb.devices.iter().map(|d| d.segments).sum(),
+        segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
         live_bytes: bytes(usage.live_blocks),
         history_bytes: bytes(usage.history_blocks),
@@ -195,6 +197,36 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         },
         counters: counters(&fs.counters()),
     }
+}
+
+/// What is wrong, one line each.
+pub fn problems(fs: &Fs) -> Vec<String> {
+    let absent = fs.health().into_iter().filter(|d| d.standing != Standing::Active);
+    let absent = absent.map(|d| {
+        let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
+        let why = d.why.map_or_else(String::new, |w| format!(": {w}"));
+        format!("device {}{name} is absent, so what is written has no second copy{why}", d.index + 1)
+    });
+    let damage = fs.recovery_report().damage.clone();
+    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).collect()
+}
+
+/// Devices, where there are several.
+fn devices(fs: &Fs) -> Vec<DeviceData> {
+    let health = fs.health();
+    if health.len() < 2 {
+        return Vec::new();
+    }
+    let one = |d: DeviceHealth| DeviceData {
+        number: d.index + 1,
+        path: d.name,
+        uuid: show_uuid(&d.uuid),
+        bytes: d.bytes,
+        state: if d.standing == Standing::Active { "active" } else { "absent" }.to_owned(),
+        why: d.why,
+        read_errors: d.read_errors,
+    };
+    health.into_iter().map(one).collect()
 }
 
 fn options(o: &MountOptions) -> BTreeMap<String, String> {
@@ -237,6 +269,15 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     let label = if v.label.is_empty() { String::new() } else { format!(" \"{}\"", printable(&v.label)) };
     row("volume", format!("{}{label}", v.uuid));
     row("device", format!("{}, {} in {} segments", printable(&v.device), show_bytes(v.total_bytes), v.segments));
+    if !v.devices.is_empty() {
+        row("profile", v.profile.clone());
+    }
+    for d in &v.devices {
+        let path = d.path.as_deref().map_or_else(|| "not there".to_owned(), printable);
+        let why = d.why.as_ref().map_or_else(String::new, |w| format!(": {w}"));
+        let errors = if d.read_errors > 0 { format!(", {} reads failed", d.read_errors) } else { String::new() };
+        row(&format!("device {}", d.number), format!("{}{why}{errors}, {path}, {}", d.state, show_bytes(d.bytes)));
+    }
     let owner = v.pid.map_or_else(|| "not mounted".to_owned(), |pid| format!("owned by process {pid}"));
     row("state", if v.read_only { format!("{owner}, read-only") } else { owner });
     for m in &v.mounts {

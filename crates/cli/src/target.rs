@@ -2,7 +2,7 @@
 
 use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
 use crate::error::Fail;
-use crate::{device, report};
+use crate::{device, members, report};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
 use std::fs;
@@ -23,6 +23,9 @@ impl Target {
     /// # Errors
     /// There is none; somebody else has it.
     pub fn find(path: &Path) -> Result<Self, Fail> {
+        if members::split(path).len() > 1 {
+            return Self::of_devices(path);
+        }
         let directory = match fs::metadata(path) {
             Ok(m) => m.is_dir(),
             // A mount whose program has ended.
@@ -32,20 +35,24 @@ impl Target {
         if directory {
             return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
         }
-        let absolute = device::absolute(path);
+        Self::of_devices(path)
+    }
+
+    fn of_devices(path: &Path) -> Result<Self, Fail> {
+        let absolute = members::absolute(path);
         if let Some(owner) = control::owner_of_device(&absolute) {
             return Ok(Self::Owner(owner));
         }
-        let device = match device::try_open(&absolute, OpenMode::READER) {
-            Ok(device) => device,
+        let members = match members::try_open(&absolute, OpenMode::READER) {
+            Ok(members) => members?,
             // A file on a volume stands for the volume, if it is not one itself.
             Err(DeviceError::NotADevice) => {
                 return control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner));
             }
             Err(e) => return Err(device::describe(path, OpenMode::READER, &e)),
         };
-        let options = MountOptions { read_only: true, ..MountOptions::default() };
-        match device::open_volume(path, device, options) {
+        let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };
+        match device::open_volume(path, members.devices, options) {
             Ok(fs) => Ok(Self::Device(fs, absolute)),
             Err(fail) => control::owner_of_directory(path).map(|(owner, ..)| Self::Owner(owner)).map_err(|_| fail),
         }

@@ -80,6 +80,12 @@ pub enum Break {
     CopyNotHeld,
     /// Numbers on the device are believed.
     BelieveNumbers,
+    /// What has two copies is written to one device only.
+    MirrorHalf,
+    /// A sync flushes one of the devices that have something to flush.
+    FlushHalf,
+    /// What recovery accepted without proof that every device has it is left as it is.
+    CopiesUnequal,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
 }

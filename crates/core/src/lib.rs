@@ -8,6 +8,7 @@ pub mod breaks;
 mod breaks;
 pub mod check;
 mod content;
+mod devices;
 mod error;
 mod fs;
 pub mod index;
@@ -23,12 +24,13 @@ mod types;
 
 pub use check::{CheckOptions, CheckReport, check};
 pub use content::ReadBytes;
+pub use devices::{DeviceHealth, Standing};
 pub use error::{Error, Result};
 pub use fs::{
     Change, Clean, CleanEstimate, CleanerStatus, Counters, Done, Fs, GoneName, NameState, Rest, Scrub, ScrubFinding,
     ScrubReport, SegmentInfo,
 };
-pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs};
+pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};
 pub use repair::{RepairPlan, RepairReport};
 pub use retention::Retention;

@@ -1,5 +1,6 @@
 //! Making an empty volume.
 
+use crate::devices::{Devices, Layout};
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
@@ -12,9 +13,10 @@ use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::items::Inode;
 use nenrin_format::node::TreeId;
 use nenrin_format::superblock::{
-    AREA_BLOCKS, DeviceEntry, Profile, SegmentRef, Superblock, device_blocks, segments_on,
+    AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks, rows,
+    segment_units, segments_on,
 };
-use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, Seq, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -42,11 +44,22 @@ pub struct MkfsOptions {
     pub gid: u32,
     /// Permission bits of the root directory.
     pub mode: u32,
+    /// How data is laid over several devices.
+    pub profile: Profile,
 }
 
 impl Default for MkfsOptions {
     fn default() -> Self {
-        Self { label: Vec::new(), uuid: [0; 16], hash_key: [0; 16], segment_blocks: 0, uid: 0, gid: 0, mode: 0o755 }
+        Self {
+            label: Vec::new(),
+            uuid: [0; 16],
+            hash_key: [0; 16],
+            segment_blocks: 0,
+            uid: 0,
+            gid: 0,
+            mode: 0o755,
+            profile: Profile::Single,
+        }
     }
 }
 
@@ -68,11 +81,43 @@ fn choose_segment_blocks(blocks: u64) -> u32 {
 /// Writes an empty volume on the device. What was on it is lost.
 ///
 /// # Errors
-/// [`Error::Open`] when the device is too small or an option impossible; device errors.
+/// As [`mkfs_on`].
 pub fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, options: &MkfsOptions) -> Result<()> {
-    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    mkfs_on(std::slice::from_ref(device), clock, options)
+}
+
+/// Writes an empty volume on one or several devices. What was on them is lost.
+///
+/// # Errors
+/// [`Error::Open`] when a device is too small or an option impossible; device errors.
+pub fn mkfs_on(devices: &[Arc<dyn BlockDevice>], clock: &Arc<dyn Clock>, options: &MkfsOptions) -> Result<()> {
+    if options.label.len() > nenrin_format::superblock::LABEL_BYTES_MAX {
+        return Err(Error::Open("the label is longer than 64 bytes".into()));
+    }
+    let layout = plan(devices, options)?;
+    let zeros = Arc::new(AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
+    for device in devices {
+        for area in [0, blocks_of(device) - AREA_BLOCKS] {
+            device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
+        }
+        device.flush()?;
+    }
+    let fs = Fs::assemble(empty(devices, layout, clock, options)?, clock.clone(), MountOptions::default());
+    fs.index_checkpoint(true)
+}
+
+fn blocks_of(device: &Arc<dyn BlockDevice>) -> u64 {
+    device.geometry().bytes / BLOCK_BYTES as u64
+}
+
+/// Where segments lie on these devices.
+fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan> {
+    let profile = options.profile;
+    let copies = check_profile(profile, devices.len())?;
+    let blocks: Vec<u64> = devices.iter().map(blocks_of).collect();
+    let total = blocks.iter().fold(0u64, |n, b| n.saturating_add(*b)) / u64::from(copies);
     let segment_blocks = match options.segment_blocks {
-        0 => choose_segment_blocks(blocks),
+        0 => choose_segment_blocks(total),
         n if n.is_power_of_two() && (32..=65536).contains(&n) => n,
         n => {
             return Err(Error::Open(format!(
@@ -80,39 +125,115 @@ pub fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, options: &Mkf
             )));
         }
     };
-    let count = segments_on(blocks, segment_blocks);
-    if count < SEGMENTS_MIN {
-        let need = device_blocks(SEGMENTS_MIN, segment_blocks) * BLOCK_BYTES as u64;
-        return Err(Error::Open(format!(
-            "{} is too small: {} bytes, and a volume needs at least {need}",
-            device.geometry().name,
-            device.geometry().bytes
-        )));
+    for (device, have) in devices.iter().zip(&blocks) {
+        // A device of several has to hold its share of as many segments as a volume needs at least;
+        // one after the other they need as many only together.
+        let need = match profile {
+            Profile::Single if devices.len() > 1 => device_blocks(1, segment_blocks),
+            Profile::Single => device_blocks(SEGMENTS_MIN, segment_blocks),
+            _ => {
+                let rows = rows(SEGMENTS_MIN, segment_blocks, devices.len() as u32, u32::from(copies));
+                2 * AREA_BLOCKS + rows * u64::from(UNIT_BLOCKS)
+            }
+        };
+        if *have < need {
+            return Err(Error::Open(format!(
+                "{} is too small: {} bytes, and a volume needs at least {}{}",
+                device.geometry().name,
+                device.geometry().bytes,
+                need * BLOCK_BYTES as u64,
+                if devices.len() > 1 { " on each device" } else { "" }
+            )));
+        }
     }
-    if options.label.len() > nenrin_format::superblock::LABEL_BYTES_MAX {
-        return Err(Error::Open("the label is longer than 64 bytes".into()));
+    let bands = match profile {
+        Profile::Single => bands_single(&blocks, segment_blocks),
+        _ => bands_wide(&blocks, segment_blocks, copies),
+    };
+    if bands.iter().map(|b| b.segments).sum::<u64>() < SEGMENTS_MIN {
+        let need = SEGMENTS_MIN * u64::from(segment_blocks) * BLOCK_BYTES as u64;
+        return Err(Error::Open(format!("the devices are too small: together a volume needs at least {need} bytes")));
     }
-    let zeros = Arc::new(AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
-    for area in [0, blocks - AREA_BLOCKS] {
-        device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
+    Ok(Plan { segment_blocks, bands })
+}
+
+/// What [`plan`] found.
+struct Plan {
+    segment_blocks: u32,
+    bands: Vec<Band>,
+}
+
+/// How many copies a profile makes, where it can be made on so many devices.
+fn check_profile(profile: Profile, devices: usize) -> Result<u8> {
+    let wrong = |text: &str| Err(Error::Open(text.to_owned()));
+    match profile {
+        _ if devices == 0 => wrong("a device is needed"),
+        _ if devices > DEVICES_MAX => wrong("a volume has at most 32 devices"),
+        Profile::Parity => {
+            wrong("the profile parity is not built yet; use mirror, which bears the loss of a device too")
+        }
+        Profile::Single if devices > BANDS_MAX => {
+            wrong("the profile single is possible on at most 8 devices; use stripe")
+        }
+        Profile::Single => Ok(1),
+        Profile::Stripe if devices < 2 => wrong("the profile stripe needs at least 2 devices"),
+        Profile::Mirror if devices < 2 => wrong("the profile mirror needs at least 2 devices"),
+        Profile::Stripe => Ok(1),
+        Profile::Mirror => Ok(2),
     }
-    device.flush()?;
-    let fs =
-        Fs::assemble(empty(device, clock, options, segment_blocks, count)?, clock.clone(), MountOptions::default());
-    fs.index_checkpoint(true)
+}
+
+/// Each device for itself.
+fn bands_single(blocks: &[u64], segment_blocks: u32) -> Vec<Band> {
+    let mut first = 0;
+    let mut bands = Vec::new();
+    for (i, have) in blocks.iter().enumerate() {
+        let segments = segments_on(*have, segment_blocks);
+        bands.push(Band { first: SegmentNo(first), segments, copies: 1, members: vec![(i as u8, 0)] });
+        first += segments;
+    }
+    bands
+}
+
+/// All devices as far as the smallest of them goes, then the larger ones as far as they go together.
+fn bands_wide(blocks: &[u64], segment_blocks: u32, copies: u8) -> Vec<Band> {
+    let units: Vec<u64> = blocks.iter().map(|b| b.saturating_sub(2 * AREA_BLOCKS) / u64::from(UNIT_BLOCKS)).collect();
+    let mut bands: Vec<Band> = Vec::new();
+    let (mut first, mut taken) = (0, 0u64);
+    while bands.len() < BANDS_MAX {
+        let members: Vec<(u8, u32)> = (0..units.len())
+            .filter(|i| units[*i] > taken)
+            .filter_map(|i| Some((i as u8, u32::try_from(taken).ok()?)))
+            .collect();
+        if members.len() < usize::from(copies) {
+            break;
+        }
+        let Some(end) = members.iter().map(|m| units[usize::from(m.0)]).min() else { break };
+        let (width, copies) = (members.len() as u32, u32::from(copies));
+        let cells = (end - taken) * u64::from(width);
+        let segments = cells / u64::from(segment_units(segment_blocks) * copies);
+        taken = if segments == 0 { end } else { taken + rows(segments, segment_blocks, width, copies) };
+        if segments > 0 {
+            bands.push(Band { first: SegmentNo(first), segments, copies: copies as u8, members });
+            first += segments;
+        } else if width == copies {
+            break;
+        }
+    }
+    bands
 }
 
 fn empty(
-    device: &Arc<dyn BlockDevice>,
+    devices: &[Arc<dyn BlockDevice>],
+    plan: Plan,
     clock: &Arc<dyn Clock>,
     options: &MkfsOptions,
-    segment_blocks: u32,
-    count: u64,
 ) -> Result<Opened> {
-    let storage = Arc::new(Storage::new(device.clone(), segment_blocks, count));
+    let layout = Layout::new(plan.segment_blocks, plan.bands.clone());
+    let storage = Arc::new(Storage::new(Devices::fresh(devices, layout)));
     let now = clock.wall();
-    let mut segments = Segments::new(count, Generation(1));
-    let mut take = || segments.allocate(KIND_CHAIN, now).map(|s| storage.segment_ref(s)).ok_or(Error::NoSpace);
+    let mut segments = Segments::new(storage.segments, Generation(1));
+    let mut take = || segments.allocate(KIND_CHAIN, now).ok_or(Error::NoSpace);
     let (segment, next) = (take()?, take()?);
     let mut state = State {
         cache: Arc::new(NodeCache::new(storage.clone(), 1 << 20)),
@@ -158,38 +279,44 @@ fn empty(
         last_crc: 0,
     };
     Ok(Opened {
-        superblock: first_superblock(options, segment_blocks, count, segment, now),
+        superblock: first_superblock(options, devices, plan, segment, now),
         storage,
         state,
         chain,
         report: RecoveryReport::default(),
         window_bytes: 0,
         root_pins: VecDeque::new(),
+        unproven: Vec::new(),
     })
 }
 
 fn first_superblock(
     options: &MkfsOptions,
-    segment_blocks: u32,
-    count: u64,
-    segment: SegmentRef,
+    devices: &[Arc<dyn BlockDevice>],
+    plan: Plan,
+    segment: SegmentNo,
     now: Time,
 ) -> Superblock {
+    let entry = |(i, device): (usize, &Arc<dyn BlockDevice>)| {
+        let mut uuid = options.uuid;
+        uuid[15] ^= i as u8;
+        DeviceEntry { uuid, blocks: blocks_of(device), member_generation: 1, active: true }
+    };
     Superblock {
         device_index: 0,
         uuid: options.uuid,
         features: [0; 3],
         generation: Generation(0),
         epoch: Epoch(1),
-        segment_blocks,
-        profile: Profile::Single,
+        segment_blocks: plan.segment_blocks,
+        profile: options.profile,
         stripe_shift: 16,
         clean: true,
         hash_key: options.hash_key,
         made_at: now,
         written_at: now,
         mounted_nanos: 0,
-        root: [(segment, Addr::NONE, 0); 2],
+        root: [(Addr::NONE, 0); 2],
         root_blocks: 0,
         chain: (segment, 0),
         chain_next: None,
@@ -197,6 +324,7 @@ fn first_superblock(
         chain_last: Addr::NONE,
         chain_crc: 0,
         label: options.label.clone(),
-        devices: vec![DeviceEntry { uuid: options.uuid, segments: count, member_generation: 1, state: 1 }],
+        devices: devices.iter().enumerate().map(entry).collect(),
+        bands: plan.bands,
     }
 }

@@ -5,19 +5,19 @@
 //! 2. Nothing outside the segments and the two slot areas is ever touched.
 
 use crate::breaks::{Break, broken};
+use crate::devices::{Assembly, DeviceHealth, Devices};
 use crate::index::NodeSource;
 use crate::{Error, Result};
-use nenrin_device::{AlignedBuf, BlockDevice, Op, Ticket};
+use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::Header;
-use nenrin_format::superblock::{self, SegmentRef, Superblock};
+use nenrin_format::superblock::{self, Superblock};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
 use std::sync::Arc;
 
 /// Devices of an open volume and the geometry of its segments.
 pub struct Storage {
-    device: Arc<dyn BlockDevice>,
-    blocks: u64,
+    devices: Arc<Devices>,
     /// Blocks in a segment.
     pub segment_blocks: u32,
     /// Segments of the volume.
@@ -25,92 +25,142 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Over a device that was probed: `segments` of `segment_blocks` blocks.
-    pub fn new(device: Arc<dyn BlockDevice>, segment_blocks: u32, segments: u64) -> Self {
-        let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-        Self { device, blocks, segment_blocks, segments }
+    /// Over devices that were put together.
+    pub(crate) fn new(devices: Arc<Devices>) -> Self {
+        let (segment_blocks, segments) = (devices.layout.segment_blocks, devices.layout.segments());
+        Self { devices, segment_blocks, segments }
     }
 
-    /// Where the volume's segment lies, for use before the space tree is read.
-    pub fn segment_ref(&self, segment: SegmentNo) -> SegmentRef {
-        SegmentRef::single(segment, 0, segment.0 as u32)
-    }
-
-    fn offset(&self, addr: Addr, blocks: u32) -> Result<u64> {
-        let segment = addr.segment();
-        let end = u64::from(addr.block()) + u64::from(blocks);
-        if segment.0 >= self.segments || end > u64::from(self.segment_blocks) {
-            return Err(Error::Damaged(addr, Invalid::Bounds));
-        }
-        let first = superblock::segment_block(segment.0 as u32, self.segment_blocks);
-        Ok((first + u64::from(addr.block())) * BLOCK_BYTES as u64)
+    fn within(&self, addr: Addr, blocks: u32) -> Result<()> {
+        if self.devices.layout.contains(addr, blocks) { Ok(()) } else { Err(Error::Damaged(addr, Invalid::Bounds)) }
     }
 
     /// Whether `blocks` blocks at `addr` lie within one segment of the volume.
     pub fn contains(&self, addr: Addr, blocks: u32) -> bool {
-        self.offset(addr, blocks).is_ok()
+        self.devices.layout.contains(addr, blocks)
     }
 
     /// Reads blocks, unverified.
     pub fn read(&self, addr: Addr, blocks: u32) -> Result<AlignedBuf> {
-        let offset = self.offset(addr, blocks)?;
-        Ok(self.device.read(offset, blocks as usize * BLOCK_BYTES)?)
+        self.within(addr, blocks)?;
+        Ok(self.devices.read(addr, blocks, None)?)
     }
 
     /// Starts reading blocks.
     pub fn submit_read(&self, addr: Addr, blocks: u32) -> Result<Ticket> {
-        let offset = self.offset(addr, blocks)?;
-        Ok(self.device.submit(Op::Read { offset, bytes: blocks as usize * BLOCK_BYTES }))
+        self.within(addr, blocks)?;
+        Ok(self.devices.submit_read(addr, blocks, None))
+    }
+
+    /// Reads blocks from whichever copies are `right`. Without a second copy, and where none is right: as [`Storage::read`].
+    pub fn read_right(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<AlignedBuf> {
+        let first = self.read(addr, blocks);
+        if first.as_ref().is_ok_and(|bytes| right(bytes)) {
+            return first;
+        }
+        self.read_other(addr, blocks, right).map_or(first, Ok)
+    }
+
+    /// After [`Storage::read`] gave something wrong: the same blocks from other copies, if these are `right`.
+    pub fn read_other(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
+        self.ways_around(addr, blocks)
+            .into_iter()
+            .find_map(|avoid| self.read_around(addr, blocks, avoid).ok().filter(|bytes| right(bytes)))
+    }
+
+    /// Devices without each of which these blocks can be read: for [`Storage::read_around`].
+    pub fn ways_around(&self, addr: Addr, blocks: u32) -> Vec<u16> {
+        if self.contains(addr, blocks) { self.devices.alternatives(addr, blocks) } else { Vec::new() }
+    }
+
+    /// Reads blocks without a device, where another has them.
+    pub fn read_around(&self, addr: Addr, blocks: u32, avoid: u16) -> Result<AlignedBuf> {
+        self.within(addr, blocks)?;
+        Ok(self.devices.read(addr, blocks, Some(avoid))?)
+    }
+
+    /// Sees to it that every device has its copy of these blocks: blocks written for that.
+    ///
+    /// # Errors
+    /// When no copy is `right`; device errors.
+    pub fn equalize(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
+        let ways = self.ways_around(addr, blocks);
+        if ways.is_empty() {
+            return Ok(0);
+        }
+        let copies: Vec<_> = ways.into_iter().map(|avoid| self.read_around(addr, blocks, avoid)).collect();
+        let whole = copies.iter().flatten().find(|bytes| right(bytes));
+        let Some(whole) = whole else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
+        if copies.iter().all(|c| c.as_ref().is_ok_and(|bytes| bytes[..] == whole[..])) {
+            return Ok(0);
+        }
+        self.write(addr, Arc::new(AlignedBuf::padded(whole)))?;
+        Ok(u64::from(blocks))
     }
 
     /// Starts writing blocks.
     pub fn submit_write(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<Ticket> {
-        let offset = self.offset(addr, (data.len() / BLOCK_BYTES) as u32)?;
-        Ok(self.device.submit(Op::Write { offset, data }))
+        self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        Ok(self.devices.submit_write(addr, data))
     }
 
     /// Writes blocks and waits.
     pub fn write(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
-        let offset = self.offset(addr, (data.len() / BLOCK_BYTES) as u32)?;
-        Ok(self.device.write(offset, data)?)
+        self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        Ok(self.devices.write(addr, data)?)
     }
 
     /// Writes blocks, then flushes: one round trip where the device can.
     pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
-        let offset = self.offset(addr, (data.len() / BLOCK_BYTES) as u32)?;
-        Ok(self.device.write_flush(offset, data)?)
+        self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        Ok(self.devices.write_flush(addr, data)?)
     }
 
     /// Makes completed writes durable.
     pub fn flush(&self) -> Result<()> {
-        Ok(self.device.flush()?)
+        Ok(self.devices.flush()?)
     }
 
-    /// Tells the device that a segment holds nothing of value.
-    pub fn submit_discard(&self, segment: SegmentNo) -> Result<Ticket> {
-        let offset = self.offset(Addr::new(segment, 0), self.segment_blocks)?;
-        let bytes = u64::from(self.segment_blocks) * BLOCK_BYTES as u64;
-        Ok(self.device.submit(Op::Discard { offset, bytes }))
+    /// Before anything else is written: the roots say which members are absent.
+    pub fn settle(&self) -> Result<()> {
+        Ok(self.devices.settle()?)
     }
 
-    /// Writes the slot of a superblock's generation, both copies, without flushing.
+    /// The members of the volume and how they are.
+    pub fn health(&self) -> Vec<DeviceHealth> {
+        self.devices.health()
+    }
+
+    /// Tells the devices that a segment holds nothing of value.
+    pub fn submit_discard(&self, segment: SegmentNo) -> Result<Vec<Ticket>> {
+        self.within(Addr::new(segment, 0), self.segment_blocks)?;
+        Ok(self.devices.submit_discard(segment))
+    }
+
+    /// Writes the slots of a superblock's generation, both copies on each device, without flushing.
     pub fn write_slots(&self, superblock: &Superblock) -> Result<()> {
-        let data = Arc::new(AlignedBuf::padded(&superblock.encode()));
-        for block in superblock::slot_blocks(superblock.generation, self.blocks) {
-            self.device.write(block * BLOCK_BYTES as u64, data.clone())?;
-        }
-        Ok(())
+        Ok(self.devices.write_slots(superblock)?)
     }
 
     /// Reads and verifies the summary of the partial segment at `addr`.
     /// Returns its bytes; decode them again with [`Header::decode`].
     pub fn read_summary(&self, addr: Addr) -> Result<AlignedBuf> {
-        let first = self.read(addr, 1)?;
+        let first = self.summary_from(addr, None);
+        let others = if first.is_ok() { Vec::new() } else { self.ways_around(addr, 1) };
+        others.into_iter().find_map(|avoid| self.summary_from(addr, Some(avoid)).ok()).map_or(first, Ok)
+    }
+
+    fn summary_from(&self, addr: Addr, avoid: Option<u16>) -> Result<AlignedBuf> {
+        let read = |blocks| match avoid {
+            None => self.read(addr, blocks),
+            Some(avoid) => self.read_around(addr, blocks, avoid),
+        };
+        let first = read(1)?;
         let head = Header::peek(&first).map_err(|why| Error::Damaged(addr, why))?;
         if head.addr != addr {
             return Err(Error::Damaged(addr, Invalid::Bounds));
         }
-        let bytes = if head.summary_blocks == 1 { first } else { self.read(addr, head.summary_blocks)? };
+        let bytes = if head.summary_blocks == 1 { first } else { read(head.summary_blocks)? };
         Header::decode(&bytes).map_err(|why| Error::Damaged(addr, why))?;
         Ok(bytes)
     }
@@ -121,10 +171,9 @@ impl NodeSource for Storage {
         let mut why = Error::Damaged(ptr.copies[0], Invalid::Checksum);
         let copies = if broken(Break::OneCopy) { &ptr.copies[..1] } else { &ptr.copies[..] };
         for &addr in copies {
-            match self.read(addr, NODE_BLOCKS) {
-                Ok(bytes) if node::stored_crc(&bytes) == Some(ptr.crc) && node::verify(&bytes) => {
-                    return Ok(bytes.to_vec());
-                }
+            let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
+            match self.read_right(addr, NODE_BLOCKS, right) {
+                Ok(bytes) if right(&bytes) => return Ok(bytes.to_vec()),
                 Ok(_) => {}
                 Err(e) => why = e,
             }
@@ -190,9 +239,14 @@ impl Probe {
     }
 }
 
-/// [`probe`], for an open volume.
-pub fn probe_storage(storage: &Storage) -> Result<Probe> {
-    probe(&*storage.device)
+/// [`probe`], for each active device of an open volume.
+pub fn probe_storage(storage: &Storage) -> Result<Vec<Probe>> {
+    storage.devices.active().map(|(_, d)| probe(d.as_ref())).collect()
+}
+
+/// The storage of members that were put together.
+pub(crate) fn storage_of(assembly: &Assembly) -> Arc<Storage> {
+    Arc::new(Storage::new(assembly.devices.clone()))
 }
 
 /// Reads the slots of a device, without opening the volume.

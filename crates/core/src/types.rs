@@ -277,6 +277,8 @@ pub struct MountOptions {
     pub discard: bool,
     /// Read-only, without replaying the log.
     pub no_recovery: bool,
+    /// Go on without members that the others can stand in for.
+    pub degraded: bool,
 }
 
 impl Default for MountOptions {
@@ -291,6 +293,7 @@ impl Default for MountOptions {
             dirty_bytes_max: 256 << 20,
             discard: false,
             no_recovery: false,
+            degraded: false,
         }
     }
 }

@@ -17,10 +17,12 @@
 mod choice;
 mod history;
 mod image;
+mod window;
 
 pub use choice::CrashChoice;
 pub use history::{CrashImage, History, HistoryCursor};
 pub use image::{DISCARD_FILL, Image, SECTOR_BYTES};
+pub use window::{Divisible, Window};
 
 use crate::check::check;
 use crate::counters::{Counters, Tally};
@@ -28,6 +30,7 @@ use crate::sync::lock;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Pending, Ticket};
 use history::{Entry, Event};
 use image::{Buffer, Change, Content};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -177,7 +180,19 @@ impl CrashDisk {
         CrashImage::new(image, zeros, 0)
     }
 
-    fn perform(&self, op: Op) -> Result<Done, DeviceError> {
+    fn submit_within(&self, op: Op, range: &Range<u64>) -> Ticket {
+        match self.perform(op, range) {
+            Err(e) => Ticket::done(Err(e)),
+            Ok(Done::Read(data)) => Ticket::done(Ok(data)),
+            Ok(Done::Later(step)) => {
+                let state = Arc::clone(&self.state);
+                Ticket::new(Unacknowledged { state, step, seen: AtomicBool::new(false) })
+            }
+        }
+    }
+
+    /// Carries out a request; a flush covers changes within `range` only.
+    fn perform(&self, op: Op, range: &Range<u64>) -> Result<Done, DeviceError> {
         check(&op, self.bytes, true)?;
         let (kind, _, bytes) = op.outline();
         let mut state = lock(&self.state);
@@ -189,7 +204,7 @@ impl CrashDisk {
             Op::Read { offset, bytes } => {
                 return Ok(Done::Read(state.current.read(offset, bytes)));
             }
-            Op::Flush => return Ok(Done::Later(Step::Flush(state.completed()))),
+            Op::Flush => return Ok(Done::Later(Step::Flush(state.completed(range)))),
             Op::Write { offset, data } => (offset, Content::Data(Buffer::new(data))),
             Op::Zero { offset, bytes } => (offset, Content::Zeros(bytes)),
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
@@ -198,7 +213,7 @@ impl CrashDisk {
     }
 
     fn perform_now(&self, op: Op) -> Outcome {
-        match self.perform(op)? {
+        match self.perform(op, &(0..self.bytes))? {
             Done::Read(data) => Ok(data),
             Done::Later(step) => {
                 lock(&self.state).complete(&step)?;
@@ -230,8 +245,8 @@ impl State {
         at
     }
 
-    fn completed(&self) -> Vec<usize> {
-        self.unflushed.iter().filter(|u| u.completed).map(|u| u.at).collect()
+    fn completed(&self, range: &Range<u64>) -> Vec<usize> {
+        self.unflushed.iter().filter(|u| u.completed && range.contains(&u.change.offset)).map(|u| u.at).collect()
     }
 
     fn complete(&mut self, step: &Step) -> Result<(), DeviceError> {
@@ -276,14 +291,7 @@ impl BlockDevice for CrashDisk {
     }
 
     fn submit(&self, op: Op) -> Ticket {
-        match self.perform(op) {
-            Err(e) => Ticket::done(Err(e)),
-            Ok(Done::Read(data)) => Ticket::done(Ok(data)),
-            Ok(Done::Later(step)) => {
-                let state = Arc::clone(&self.state);
-                Ticket::new(Unacknowledged { state, step, seen: AtomicBool::new(false) })
-            }
-        }
+        self.submit_within(op, &(0..self.bytes))
     }
 
     fn read(&self, offset: u64, bytes: usize) -> Outcome {

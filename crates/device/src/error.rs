@@ -27,6 +27,8 @@ pub enum DeviceError {
     },
     /// A write, discard or zero on a device opened for reading only.
     ReadOnly,
+    /// The member of the volume that has these blocks is absent.
+    Missing,
     /// The path is neither a regular file nor a block device.
     NotADevice,
 }
@@ -51,6 +53,7 @@ impl std::fmt::Display for DeviceError {
             Self::Busy { .. } => f.write_str("in use by another process"),
             Self::Mounted { at } => write!(f, "mounted at {at}"),
             Self::ReadOnly => f.write_str("the device is open for reading only"),
+            Self::Missing => f.write_str("the device that holds it is absent"),
             Self::NotADevice => f.write_str("neither a regular file nor a block device"),
         }
     }

@@ -28,7 +28,7 @@ mod uring;
 
 pub use buf::AlignedBuf;
 pub use counters::{Counters, OpKind};
-pub use crash::{CrashChoice, CrashDisk, CrashImage, History, HistoryCursor, Image, Sequence};
+pub use crash::{CrashChoice, CrashDisk, CrashImage, Divisible, History, HistoryCursor, Image, Sequence, Window};
 pub use error::DeviceError;
 pub use fault::{Fault, Faults, Faulty};
 pub use file::FileDevice;

@@ -4,7 +4,7 @@
 use crate::disk_struct;
 use crate::key::{Key, Kind};
 use crate::layout::le::{I64, U16, U32, U64};
-use crate::{Addr, Cno, Ino, Invalid, SegmentNo, Seq, Time};
+use crate::{Addr, Cno, Ino, Invalid, Seq, Time};
 use zerocopy::IntoBytes;
 
 disk_struct! {
@@ -493,12 +493,8 @@ disk_struct! {
         pub written_at: I64,
         /// What it holds: as [`crate::partial::PartialKind`].
         pub kind: u8,
-        /// Members that follow the first two; else 0.
-        pub member_count: u8,
         /// Must be zero.
-        pub reserved: [u8; 6],
-        /// Where it lies: the first two members.
-        pub members: [crate::superblock::MemberDisk; 2],
+        pub reserved: [u8; 23],
     }
 }
 
@@ -520,9 +516,9 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// To bytes, with the one member of a single-device volume.
+    /// To bytes.
     #[must_use]
-    pub fn encode(&self, no: SegmentNo) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut d = SegmentDisk::zeroed();
         d.live_blocks.set(self.live_blocks);
         d.history_blocks.set(self.history_blocks);
@@ -530,8 +526,6 @@ impl Segment {
         d.chain_seq.set(self.chain_seq.0);
         d.written_at.set(self.written_at.0);
         d.kind = self.kind;
-        d.members[0].segment.set(no.0 as u32);
-        d.members[1].device.set(0xffff);
         d.as_bytes().to_vec()
     }
     /// From bytes.

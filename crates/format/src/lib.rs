@@ -32,8 +32,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
     &[
         superblock::SlotDisk::LAYOUT,
         superblock::DeviceDisk::LAYOUT,
-        superblock::SegmentRefDisk::LAYOUT,
-        superblock::MemberDisk::LAYOUT,
+        superblock::BandDisk::LAYOUT,
         partial::PartialHeader::LAYOUT,
         partial::MapEntry::LAYOUT,
         node::NodeHeader::LAYOUT,

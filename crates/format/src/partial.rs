@@ -3,8 +3,8 @@
 
 use crate::disk_struct;
 use crate::layout::le::{I64, U16, U32, U64};
-use crate::superblock::{SegmentRef, SegmentRefDisk};
-use crate::{Addr, BLOCK_BYTES, Cno, Epoch, Invalid, Seq, Time};
+use crate::superblock::{decode_segment, encode_segment};
+use crate::{Addr, BLOCK_BYTES, Cno, Epoch, Invalid, SegmentNo, Seq, Time};
 
 /// "NPRT".
 pub const PARTIAL_MAGIC: u32 = u32::from_le_bytes(*b"NPRT");
@@ -54,10 +54,10 @@ disk_struct! {
         pub payload_blocks: U32,
         /// Must be zero.
         pub reserved: U32,
-        /// Where the chain goes on when this segment is full.
-        pub next: SegmentRefDisk,
+        /// Segment in which the chain goes on when this one is full; all ones for none.
+        pub next: U64,
         /// Must be zero.
-        pub reserved2: [u8; 24],
+        pub reserved2: [u8; 40],
     }
 }
 
@@ -160,7 +160,7 @@ pub struct Header {
     /// Blocks of payload.
     pub payload_blocks: u32,
     /// Where the chain goes on.
-    pub next: Option<SegmentRef>,
+    pub next: Option<SegmentNo>,
 }
 
 impl Header {
@@ -201,7 +201,7 @@ impl Header {
         d.record_bytes.set(records.len() as u32);
         d.map_count.set(map.len() as u32);
         d.payload_blocks.set(self.payload_blocks);
-        d.next = SegmentRef::encode(self.next);
+        d.next.set(encode_segment(self.next));
         let mut out = Vec::with_capacity(blocks as usize * BLOCK_BYTES);
         out.extend_from_slice(d.bytes());
         out.extend_from_slice(records);
@@ -244,7 +244,7 @@ impl Header {
             record_bytes: d.record_bytes.get(),
             map_count: d.map_count.get(),
             payload_blocks: d.payload_blocks.get(),
-            next: SegmentRef::decode(&d.next),
+            next: decode_segment(d.next.get()),
         };
         let blocks_max = 1 << Addr::BLOCK_BITS;
         let needed = PartialHeader::BYTES as u64

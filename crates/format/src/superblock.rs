@@ -20,6 +20,10 @@ pub const SLOTS_PER_AREA: u64 = 4;
 pub const SLOT_BLOCK: u64 = 4;
 /// Devices a volume may have.
 pub const DEVICES_MAX: usize = 32;
+/// Bands of a volume.
+pub const BANDS_MAX: usize = 8;
+/// Blocks in a unit: what lies together on one device.
+pub const UNIT_BLOCKS: u32 = 16;
 /// Longest label in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 
@@ -28,11 +32,11 @@ disk_struct! {
     pub struct DeviceDisk [48] {
         /// Identity of the device within the volume.
         pub uuid: [u8; 16],
-        /// Segments on the device.
-        pub segments: U64,
-        /// Raised before the first write that this member misses.
+        /// Blocks of the device when it joined.
+        pub blocks: U64,
+        /// Number of the change of the device table that set `state`.
         pub member_generation: U64,
-        /// 0 absent, 1 active, 2 leaving.
+        /// 0 absent, 1 active.
         pub state: u8,
         /// Must be zero.
         pub reserved: [u8; 15],
@@ -40,31 +44,30 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// Where one segment lies on one device.
-    pub struct MemberDisk [8] {
-        /// Index in the device table.
-        pub device: U16,
+    /// Consecutive segments that lie on the same devices in the same way.
+    pub struct BandDisk [256] {
+        /// Its first segment.
+        pub first_segment: U64,
+        /// Segments in it; 0 for an entry that is not used.
+        pub segments: U64,
+        /// Devices that it lies on.
+        pub width: u8,
+        /// Copies of each block, on as many devices.
+        pub copies: u8,
         /// Must be zero.
-        pub reserved: U16,
-        /// Segment on that device.
-        pub segment: U32,
+        pub reserved: [u8; 6],
+        /// Indices of these devices in the device table; then zeros.
+        pub devices: [u8; 32],
+        /// Where it begins on each of them, in units behind the head area; then zeros.
+        pub starts: [U32; 32],
+        /// Must be zero.
+        pub reserved2: [u8; 72],
     }
 }
 
 disk_struct! {
-    /// A segment together with where it lies, for use before the space tree
-    /// can be read. Unused members have device 0xffff.
-    pub struct SegmentRefDisk [24] {
-        /// Segment number, or all ones for none.
-        pub segment: U64,
-        /// One member, two with mirroring.
-        pub members: [MemberDisk; 2],
-    }
-}
-
-disk_struct! {
-    /// A root slot. The rest of its block is zero.
-    pub struct SlotDisk [2048] {
+    /// A root slot.
+    pub struct SlotDisk [4096] {
         /// [`SUPERBLOCK_MAGIC`].
         pub magic: [u8; 8],
         /// CRC32C of the slot with this field zero.
@@ -97,7 +100,7 @@ disk_struct! {
         pub clean: u8,
         /// Length of the label.
         pub label_bytes: u8,
-        /// log2 of the stripe unit in bytes.
+        /// log2 of a unit in bytes: 16.
         pub stripe_shift: u8,
         /// Must be zero.
         pub reserved: [u8; 5],
@@ -121,12 +124,10 @@ disk_struct! {
         pub root_crc_second: U32,
         /// Block in the chain segment where the next partial is expected.
         pub chain_block: U32,
-        /// Segments of the root partial's copies.
-        pub root_segments: [SegmentRefDisk; 2],
         /// Segment of the chain in which the next partial is expected.
-        pub chain_segment: SegmentRefDisk,
-        /// The segment the chain goes on in when that one is full.
-        pub chain_next: SegmentRefDisk,
+        pub chain_segment: U64,
+        /// The segment the chain goes on in when that one is full; all ones for none.
+        pub chain_next: U64,
         /// Sequence of the last partial this root contains.
         pub chain_seq: U64,
         /// Address of that partial.
@@ -138,66 +139,38 @@ disk_struct! {
         /// Label, padded with zeros.
         pub label: [u8; 64],
         /// Must be zero.
-        pub reserved3: [u8; 168],
-        /// Devices.
+        pub reserved3: [u8; 248],
+        /// The device table; entries from `device_count` on are zero.
         pub devices: [DeviceDisk; 32],
+        /// Where segments lie; the first entry without segments ends it.
+        pub bands: [BandDisk; 8],
     }
 }
 
-/// A segment and the device segments it lies on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentRef {
-    /// The segment.
-    pub segment: SegmentNo,
-    /// Device index and segment on it; the second with mirroring.
-    pub members: [Option<(u16, u32)>; 2],
+/// How a segment number is written.
+#[must_use]
+pub const fn encode_segment(segment: Option<SegmentNo>) -> u64 {
+    match segment {
+        Some(s) => s.0,
+        None => u64::MAX,
+    }
 }
 
-impl SegmentRef {
-    /// A segment with one member.
-    #[must_use]
-    pub const fn single(segment: SegmentNo, device: u16, device_segment: u32) -> Self {
-        Self { segment, members: [Some((device, device_segment)), None] }
-    }
-    /// To bytes; `None` means no segment.
-    #[must_use]
-    pub fn encode(this: Option<Self>) -> SegmentRefDisk {
-        let mut d = SegmentRefDisk::zeroed();
-        d.segment.set(this.map_or(u64::MAX, |s| s.segment.0));
-        for (i, m) in d.members.iter_mut().enumerate() {
-            match this.and_then(|s| s.members[i]) {
-                Some((device, segment)) => {
-                    m.device.set(device);
-                    m.segment.set(segment);
-                }
-                None => m.device.set(0xffff),
-            }
-        }
-        d
-    }
-    /// From bytes.
-    #[must_use]
-    pub fn decode(d: &SegmentRefDisk) -> Option<Self> {
-        if d.segment.get() == u64::MAX {
-            return None;
-        }
-        let member = |i: usize| {
-            let m = &d.members[i];
-            (m.device.get() != 0xffff).then(|| (m.device.get(), m.segment.get()))
-        };
-        Some(Self { segment: SegmentNo(d.segment.get()), members: [member(0), member(1)] })
-    }
+/// The segment that a number means; all ones mean none.
+#[must_use]
+pub const fn decode_segment(number: u64) -> Option<SegmentNo> {
+    if number == u64::MAX { None } else { Some(SegmentNo(number)) }
 }
 
 /// How data is laid over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Profile {
-    /// One device.
+    /// Each segment on one device.
     Single = 1,
-    /// Data striped, chain and index mirrored.
+    /// Each segment over all devices.
     Stripe = 2,
-    /// Everything twice.
+    /// Everything on two devices.
     Mirror = 3,
     /// Data in rows with parity.
     Parity = 4,
@@ -234,12 +207,87 @@ impl Profile {
 pub struct DeviceEntry {
     /// Identity of the device within the volume.
     pub uuid: [u8; 16],
-    /// Segments on the device.
-    pub segments: u64,
-    /// Raised before the first write that this member misses.
+    /// Blocks of the device when it joined.
+    pub blocks: u64,
+    /// Number of the change of the device table that set `active`.
     pub member_generation: u64,
-    /// 0 absent, 1 active, 2 leaving.
-    pub state: u8,
+    /// Everything was written to it; else it misses what was written since `member_generation`.
+    pub active: bool,
+}
+
+/// Consecutive segments that lie on the same devices in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// Its first segment.
+    pub first: SegmentNo,
+    /// Segments in it.
+    pub segments: u64,
+    /// Copies of each block, on as many devices.
+    pub copies: u8,
+    /// Index in the device table, and where the band begins there, in units behind the head area.
+    pub members: Vec<(u8, u32)>,
+}
+
+impl Band {
+    /// First block behind the band on each of its devices, counted from the start of that device.
+    #[must_use]
+    pub fn end_block(&self, column: usize, segment_blocks: u32) -> u64 {
+        let start = self.members.get(column).map_or(0, |m| u64::from(m.1));
+        let rows = rows(self.segments, segment_blocks, self.members.len() as u32, u32::from(self.copies));
+        AREA_BLOCKS.saturating_add(start.saturating_add(rows).saturating_mul(u64::from(UNIT_BLOCKS)))
+    }
+    fn encode(&self) -> BandDisk {
+        let mut d = BandDisk::zeroed();
+        d.first_segment.set(self.first.0);
+        d.segments.set(self.segments);
+        d.width = self.members.len() as u8;
+        d.copies = self.copies;
+        for (i, (device, start)) in self.members.iter().enumerate() {
+            d.devices[i] = *device;
+            d.starts[i].set(*start);
+        }
+        d
+    }
+    /// `None` for an entry that is not used.
+    fn decode(d: &BandDisk, devices: usize, segment_blocks: u32) -> Result<Option<Self>, Invalid> {
+        if d.segments.get() == 0 {
+            return Ok(None);
+        }
+        let width = usize::from(d.width);
+        if !(1..=devices).contains(&width) || !(1..=2).contains(&d.copies) || usize::from(d.copies) > width {
+            return Err(Invalid::Bounds);
+        }
+        let members: Vec<(u8, u32)> = (0..width).map(|i| (d.devices[i], d.starts[i].get())).collect();
+        let mut seen = [false; DEVICES_MAX];
+        for (device, _) in &members {
+            match seen.get_mut(usize::from(*device)).filter(|_| usize::from(*device) < devices) {
+                Some(s) if !*s => *s = true,
+                _ => return Err(Invalid::Bounds),
+            }
+        }
+        let this =
+            Self { first: SegmentNo(d.first_segment.get()), segments: d.segments.get(), copies: d.copies, members };
+        let end = this.first.0.checked_add(this.segments).ok_or(Invalid::Bounds)?;
+        // Addresses have 42 bits for the segment, and offsets on a device must stay offsets.
+        let far = (0..width).any(|i| this.end_block(i, segment_blocks) > COUNTER_MAX / BLOCK_BYTES as u64);
+        if end >> 42 != 0 || far || (width > 1 && segment_blocks % UNIT_BLOCKS != 0) {
+            return Err(Invalid::Bounds);
+        }
+        Ok(Some(this))
+    }
+}
+
+/// Units of a segment.
+#[must_use]
+pub const fn segment_units(segment_blocks: u32) -> u32 {
+    segment_blocks.div_ceil(UNIT_BLOCKS)
+}
+
+/// Units that so many segments take on each of `width` devices, with so many copies.
+#[must_use]
+pub fn rows(segments: u64, segment_blocks: u32, width: u32, copies: u32) -> u64 {
+    let cells = segments.saturating_mul(u64::from(segment_units(segment_blocks) * copies));
+    cells.div_ceil(u64::from(width.max(1)))
 }
 
 /// A decoded root slot.
@@ -272,13 +320,13 @@ pub struct Superblock {
     /// Nanoseconds the volume was mounted in all its life.
     pub mounted_nanos: u64,
     /// The root partial's copies: where, and their summary CRCs.
-    pub root: [(SegmentRef, Addr, u32); 2],
+    pub root: [(Addr, u32); 2],
     /// Blocks of the root partial.
     pub root_blocks: u32,
     /// Segment and block where the next chain partial is expected.
-    pub chain: (SegmentRef, u32),
+    pub chain: (SegmentNo, u32),
     /// Where the chain goes on after that segment.
-    pub chain_next: Option<SegmentRef>,
+    pub chain_next: Option<SegmentNo>,
     /// Sequence of the last partial this root contains.
     pub chain_seq: Seq,
     /// Address of that partial.
@@ -289,17 +337,48 @@ pub struct Superblock {
     pub label: Vec<u8>,
     /// Devices.
     pub devices: Vec<DeviceEntry>,
+    /// Where segments lie, in the order of their numbers.
+    pub bands: Vec<Band>,
 }
 
 impl Superblock {
+    /// Segments of the volume.
+    #[must_use]
+    pub fn segments(&self) -> u64 {
+        self.bands.last().map_or(0, |b| b.first.0.saturating_add(b.segments))
+    }
+
+    /// Number of the last change of the device table.
+    #[must_use]
+    pub fn table_generation(&self) -> u64 {
+        self.devices.iter().map(|d| d.member_generation).max().unwrap_or(0)
+    }
+
+    /// Blocks that the volume needs of a device: both areas and what the bands take.
+    #[must_use]
+    pub fn blocks_needed(&self, device: u16) -> u64 {
+        let on = |b: &Band| {
+            let column = b.members.iter().position(|m| u16::from(m.0) == device);
+            column.map_or(AREA_BLOCKS, |c| match b.members.len() {
+                // A device alone holds whole segments, of any length.
+                1 => segment_block(0, 0).saturating_add(
+                    u64::from(b.members[0].1) * u64::from(UNIT_BLOCKS) + b.segments * u64::from(self.segment_blocks),
+                ),
+                _ => b.end_block(c, self.segment_blocks),
+            })
+        };
+        self.bands.iter().map(on).max().unwrap_or(AREA_BLOCKS).saturating_add(AREA_BLOCKS)
+    }
+
     /// One block with the slot at its start.
     ///
     /// # Panics
-    /// When the label or the device table is longer than the format allows:
-    /// mkfs checks both.
+    /// When the label, the device table or the bands are longer than the format allows:
+    /// mkfs checks them.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.label.len() <= LABEL_BYTES_MAX && self.devices.len() <= DEVICES_MAX);
+        assert!(self.bands.len() <= BANDS_MAX && self.bands.iter().all(|b| b.members.len() <= DEVICES_MAX));
         let mut d = SlotDisk::zeroed();
         d.magic = SUPERBLOCK_MAGIC;
         d.version.set(features::VERSION);
@@ -321,24 +400,26 @@ impl Superblock {
         d.made_at.set(self.made_at.0);
         d.written_at.set(self.written_at.0);
         d.mounted_nanos.set(self.mounted_nanos);
-        d.root_first.set(self.root[0].1.0);
-        d.root_second.set(self.root[1].1.0);
+        d.root_first.set(self.root[0].0.0);
+        d.root_second.set(self.root[1].0.0);
         d.root_blocks.set(self.root_blocks);
-        d.root_crc_first.set(self.root[0].2);
-        d.root_crc_second.set(self.root[1].2);
+        d.root_crc_first.set(self.root[0].1);
+        d.root_crc_second.set(self.root[1].1);
         d.chain_block.set(self.chain.1);
-        d.root_segments = [SegmentRef::encode(Some(self.root[0].0)), SegmentRef::encode(Some(self.root[1].0))];
-        d.chain_segment = SegmentRef::encode(Some(self.chain.0));
-        d.chain_next = SegmentRef::encode(self.chain_next);
+        d.chain_segment.set(self.chain.0.0);
+        d.chain_next.set(encode_segment(self.chain_next));
         d.chain_seq.set(self.chain_seq.0);
         d.chain_last.set(self.chain_last.0);
         d.chain_crc.set(self.chain_crc);
         d.label[..self.label.len()].copy_from_slice(&self.label);
         for (slot, e) in d.devices.iter_mut().zip(&self.devices) {
             slot.uuid = e.uuid;
-            slot.segments.set(e.segments);
+            slot.blocks.set(e.blocks);
             slot.member_generation.set(e.member_generation);
-            slot.state = e.state;
+            slot.state = u8::from(e.active);
+        }
+        for (slot, band) in d.bands.iter_mut().zip(&self.bands) {
+            *slot = band.encode();
         }
         d.crc.set(crate::crc(d.bytes()));
         let mut out = d.bytes().to_vec();
@@ -383,7 +464,9 @@ impl Superblock {
         if counters.iter().any(|n| *n > COUNTER_MAX) {
             return Err(Invalid::Bounds);
         }
-        let need = |r: &SegmentRefDisk| SegmentRef::decode(r).ok_or(Invalid::Bounds);
+        if d.devices[..count].iter().any(|e| e.member_generation.get() > COUNTER_MAX) {
+            return Err(Invalid::Bounds);
+        }
         Ok(Self {
             device_index: d.device_index.get(),
             uuid: d.uuid,
@@ -399,12 +482,12 @@ impl Superblock {
             written_at: Time(d.written_at.get()),
             mounted_nanos: d.mounted_nanos.get(),
             root: [
-                (need(&d.root_segments[0])?, Addr(d.root_first.get()), d.root_crc_first.get()),
-                (need(&d.root_segments[1])?, Addr(d.root_second.get()), d.root_crc_second.get()),
+                (Addr(d.root_first.get()), d.root_crc_first.get()),
+                (Addr(d.root_second.get()), d.root_crc_second.get()),
             ],
             root_blocks: d.root_blocks.get(),
-            chain: (need(&d.chain_segment)?, d.chain_block.get()),
-            chain_next: SegmentRef::decode(&d.chain_next),
+            chain: (decode_segment(d.chain_segment.get()).ok_or(Invalid::Bounds)?, d.chain_block.get()),
+            chain_next: decode_segment(d.chain_next.get()),
             chain_seq: Seq(d.chain_seq.get()),
             chain_last: Addr(d.chain_last.get()),
             chain_crc: d.chain_crc.get(),
@@ -413,13 +496,27 @@ impl Superblock {
                 .iter()
                 .map(|e| DeviceEntry {
                     uuid: e.uuid,
-                    segments: e.segments.get(),
+                    blocks: e.blocks.get(),
                     member_generation: e.member_generation.get(),
-                    state: e.state,
+                    active: e.state == 1,
                 })
                 .collect(),
+            bands: decode_bands(&d.bands, count, segment_blocks)?,
         })
     }
+}
+
+/// Bands follow each other, and there is at least one.
+fn decode_bands(disk: &[BandDisk], devices: usize, segment_blocks: u32) -> Result<Vec<Band>, Invalid> {
+    let mut bands: Vec<Band> = Vec::new();
+    for d in disk {
+        let Some(band) = Band::decode(d, devices, segment_blocks)? else { break };
+        if band.first.0 != bands.last().map_or(0, |b| b.first.0 + b.segments) {
+            return Err(Invalid::Bounds);
+        }
+        bands.push(band);
+    }
+    if bands.is_empty() { Err(Invalid::Bounds) } else { Ok(bands) }
 }
 
 /// Blocks that the areas and `segments` segments take on a device.

@@ -166,6 +166,8 @@ fn constants() -> Vec<(&'static str, String)> {
         SLOT_BLOCK,
         SLOTS_PER_AREA,
         DEVICES_MAX,
+        BANDS_MAX,
+        UNIT_BLOCKS,
         LABEL_BYTES_MAX,
         SUMMARY_BLOCKS_MAX,
         Addr::BLOCK_BITS,

@@ -10,7 +10,7 @@ use nenrin_format::node::{Entries, NodePtr, TreeId};
 use nenrin_format::partial::{Header, MapEntry, PartialKind};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::{Root, TreeRoot};
-use nenrin_format::superblock::{DeviceEntry, Profile, SegmentRef, Superblock};
+use nenrin_format::superblock::{Band, DeviceEntry, Profile, Superblock};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ fn addr(segment: u64, block: u32) -> Addr {
 }
 
 fn superblock() -> Superblock {
-    let segment = |no: u64| SegmentRef::single(SegmentNo(no), 0, no as u32);
+    let device = |uuid, active| DeviceEntry { uuid, blocks: 0x1_0020, member_generation: 4, active };
     Superblock {
         device_index: 0,
         uuid: *b"0123456789abcdef",
@@ -30,22 +30,26 @@ fn superblock() -> Superblock {
         generation: Generation(0x1122),
         epoch: Epoch(0x33),
         segment_blocks: 2048,
-        profile: Profile::Single,
+        profile: Profile::Mirror,
         stripe_shift: 16,
         clean: true,
         hash_key: *b"fedcba9876543210",
         made_at: Time(1_700_000_000_000_000_001),
         written_at: Time(-2),
         mounted_nanos: 0x0102_0304_0506,
-        root: [(segment(5), addr(5, 7), 0xaabb_ccdd), (segment(6), addr(6, 8), 0x1122_3344)],
+        root: [(addr(5, 7), 0xaabb_ccdd), (addr(6, 8), 0x1122_3344)],
         root_blocks: 3,
-        chain: (segment(9), 17),
-        chain_next: Some(segment(10)),
+        chain: (SegmentNo(9), 17),
+        chain_next: Some(SegmentNo(10)),
         chain_seq: Seq(0x7766),
         chain_last: addr(9, 15),
         chain_crc: 0xdead_beef,
         label: "年輪".as_bytes().to_vec(),
-        devices: vec![DeviceEntry { uuid: *b"DEVICE0123456789", segments: 126, member_generation: 4, state: 1 }],
+        devices: vec![device(*b"DEVICE0123456789", true), device(*b"DEVICE1123456789", false)],
+        bands: vec![
+            Band { first: SegmentNo(0), segments: 20, copies: 2, members: vec![(1, 0), (0, 0x102)] },
+            Band { first: SegmentNo(20), segments: 3, copies: 1, members: vec![(1, 0xa00)] },
+        ],
     }
 }
 
@@ -149,7 +153,7 @@ fn header() -> Header {
         record_bytes: record_bytes().len() as u32,
         map_count: 1,
         payload_blocks: 2,
-        next: Some(SegmentRef { segment: SegmentNo(10), members: [Some((0, 10)), Some((1, 4))] }),
+        next: Some(SegmentNo(10)),
     }
 }
 
@@ -208,7 +212,7 @@ fn space_items() -> Vec<(Key, Arc<[u8]>)> {
     let checkpoint = Checkpoint { wall: Time(1), mounted_nanos: 2, flags: 3, name: b"snap".to_vec() };
     let reap = Reap { death: Cno(4), fork: 5, whole: true };
     vec![
-        (Key::space(Kind::Segment, 0, 3), segment.encode(SegmentNo(3)).into()),
+        (Key::space(Kind::Segment, 0, 3), segment.encode().into()),
         (Key::space(Kind::Checkpoint, 0, 4), checkpoint.encode().into()),
         (Key::space(Kind::Reap, 5, 16), reap.encode().into()),
     ]

@@ -9,12 +9,14 @@ use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
 use crate::lie::{Kind, Lie, run_with_lie};
 use crate::life;
+use crate::members::Members;
 use crate::mend;
 use crate::scenario::Scenario;
 use crate::workload::Profile;
 use nenrin_core::breaks::{self, Break};
 use nenrin_core::{Barrier, Order};
 use nenrin_device::OpKind;
+use nenrin_format::superblock::Profile as Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How a break is hunted.
@@ -40,6 +42,8 @@ enum Hunt {
     LostRoot,
     /// Power cuts in the repair of a damaged volume.
     RepairCuts,
+    /// Power cuts in random workloads on several devices, and the loss of one.
+    Devices(Members),
 }
 
 /// A break, what it breaks, and how that is noticed.
@@ -68,7 +72,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 35] = [
+pub const TRIALS: [Trial; 39] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -103,6 +107,10 @@ pub const TRIALS: [Trial; 35] = [
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
+    trial(Break::MirrorHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
+    trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Stripe))),
+    trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
+    trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
 ];
 
@@ -152,6 +160,10 @@ impl Trial {
                 let steps = if matches!(profile, Profile::Fill | Profile::Clean) { 300 } else { base.steps };
                 let config = Config { profile: Some(profile), steps, ..base };
                 record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
+            }
+            Hunt::Devices(members) => {
+                let plan = Plan { deep_every: 5, second_cuts: 12, ..plan };
+                record::<Core>(&base.on(members), false)?.cut_all::<Core>(&plan, tally)
             }
             Hunt::Strict(scenario) => {
                 let config =

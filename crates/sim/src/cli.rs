@@ -8,12 +8,13 @@ use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
 use crate::lie::{self, Lie};
+use crate::members::Members;
 use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::workload::Profile;
 use lexopt::prelude::*;
 use nenrin_core::{Barrier, Order};
-use nenrin_format::superblock::AREA_BLOCKS;
+use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -50,6 +51,8 @@ nenrin-sim: power cuts against a model
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
           --device BYTES  --segment-blocks N  --remounts true|false
           --queued true|false  --clients true|false  --ace STEP,STEP,...  --scenario NAME
+          --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
+          --deaths (in each world one of the devices dies, drawn from the seed)
 
 For example: nenrin-sim run --seeds 0..100 --images 20000
 Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2: bad arguments.
@@ -92,6 +95,10 @@ pub struct Arguments {
     remounts: Option<bool>,
     queued: Option<bool>,
     clients: Option<bool>,
+    devices: Option<u8>,
+    layout: Option<Layout>,
+    dies: Option<(u8, u64)>,
+    deaths: bool,
 }
 
 /// A barrier mode by its name.
@@ -122,6 +129,26 @@ impl Arguments {
                     a.last = Some(to);
                 }
                 Long("sequences") => a.sequences = Some(range(&parser.value()?.string()?)?),
+                Long("devices") => {
+                    a.devices = Some(parser.value()?.parse_with(|n| match n.parse() {
+                        Ok(n @ 1..=32) => Ok(n),
+                        _ => Err("--devices takes 1 to 32"),
+                    })?);
+                }
+                Long("layout") => {
+                    a.layout = Some(match parser.value()?.string()?.as_str() {
+                        "single" => Layout::Single,
+                        "stripe" => Layout::Stripe,
+                        "mirror" => Layout::Mirror,
+                        _ => return Err("--layout takes single, stripe or mirror".into()),
+                    });
+                }
+                Long("dies") => {
+                    let text = parser.value()?.string()?;
+                    let pair = text.split_once(':').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+                    a.dies = Some(pair.ok_or("--dies takes INDEX:WRITES")?);
+                }
+                Long("deaths") => a.deaths = true,
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -203,7 +230,7 @@ impl Arguments {
     /// The settings of a seed, with what the arguments say instead.
     #[must_use]
     pub fn config(&self, seed: u64) -> Config {
-        let base = Config::of_seed(seed);
+        let base = Config::of_seed(seed).on(self.members(seed));
         Config {
             seed,
             steps: self.steps.unwrap_or(base.steps),
@@ -217,7 +244,20 @@ impl Arguments {
             clients: self.clients.unwrap_or(base.clients),
             ace: self.ace.clone(),
             scenario: self.scenario,
+            members: base.members,
         }
+    }
+
+    /// The devices of a world. Where a device is to die, which one and when is the seed's, unless it is said.
+    fn members(&self, seed: u64) -> Members {
+        let count = self.devices.unwrap_or(1);
+        let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
+        let mut members = Members { count, profile, dies: self.dies };
+        if self.deaths {
+            let drawn = hash::of_words(&[seed, 77]);
+            members.dies = Some(((drawn % u64::from(count)) as u8, 8 + (drawn >> 8) % 200));
+        }
+        members
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a seed means: the volume, the mount options, the workload.
 
+use crate::members::Members;
 use crate::prng::Prng;
 use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
 use nenrin_core::{Barrier, MountOptions, Order};
+use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, rows};
 
 /// Everything that decides a run. Two runs of equal settings are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,11 @@ pub struct Config {
     pub ace: Vec<u16>,
     /// A named scenario, in place of the random workload.
     pub scenario: Option<Scenario>,
+    /// Devices of the volume.
+    pub members: Members,
 }
+
+const UNIT_BYTES: u64 = UNIT_BLOCKS as u64 * 4096;
 
 impl Config {
     /// The settings of a seed.
@@ -66,6 +72,7 @@ impl Config {
             clients: others.chance(40),
             ace: Vec::new(),
             scenario: None,
+            members: Members::default(),
         }
     }
 
@@ -87,8 +94,29 @@ impl Config {
             cache_bytes: [64 << 10, 1 << 20][rng.index(2)],
             dirty_bytes_max: [256 << 10, 4 << 20][rng.index(2)],
             discard: rng.chance(30),
+            degraded: self.members.bears_a_loss(),
             ..MountOptions::default()
         }
+    }
+
+    /// The same volume over several devices, which together hold as much.
+    #[must_use]
+    pub fn on(mut self, members: Members) -> Self {
+        if members.count > 1 {
+            let copies = if members.profile == Layout::Mirror { 2 } else { 1 };
+            // The areas of each device come on top.
+            let segments = self.device_bytes / 4096 / u64::from(self.segment_blocks) + u64::from(members.count) - 1;
+            let rows = rows(segments, self.segment_blocks, u32::from(members.count), copies);
+            self.device_bytes = u64::from(members.count) * (2 * AREA_BLOCKS * 4096 + rows * UNIT_BYTES);
+        }
+        self.members = members;
+        self
+    }
+
+    /// Bytes that the volume holds.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        if self.members.profile == Layout::Mirror { self.device_bytes / 2 } else { self.device_bytes }
     }
 
     /// The workload.
@@ -96,7 +124,7 @@ impl Config {
     pub fn workload(&self) -> Workload {
         // Without flushes a mount cannot know what a later power cut takes away again.
         let kill = self.remounts && self.barrier != Barrier::None;
-        Workload::new(self.seed, self.device_bytes, Allow { remount: self.remounts, kill }, self.profile)
+        Workload::new(self.seed, self.capacity_bytes(), Allow { remount: self.remounts, kill }, self.profile)
     }
 
     /// The arguments that give these settings again.
@@ -112,13 +140,14 @@ impl Config {
         if let Some(scenario) = self.scenario {
             out += &format!(" --scenario {}", scenario.name());
         }
+        out += &self.members.arguments();
         if self.steps != base.steps {
             out += &format!(" --steps {}", self.steps);
         }
         if let Some(p) = self.profile {
             out += &format!(" --profile {}", p.name());
         }
-        if self.device_bytes != base.device_bytes {
+        if self.device_bytes != base.clone().on(self.members).device_bytes {
             out += &format!(" --device {}", self.device_bytes);
         }
         if self.segment_blocks != base.segment_blocks {

@@ -10,6 +10,7 @@ use crate::ace;
 use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::hash;
+use crate::members::Drive;
 use crate::model::Model;
 use crate::oracle::{self, Rules};
 use crate::queue::Queue;
@@ -237,22 +238,24 @@ const fn choice_name(choice: u64) -> &'static str {
 pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
-    let (device, clients) = with_clients(config, disk.clone());
-    let mut run = Run::<S>::format(disk, device, config.segment_blocks, config.options()).map_err(fail)?;
+    let (device, clients) = with_clients(config, config.members.of_living(&disk));
+    let plain = config.members.of(&disk);
+    let run = Run::<S>::format_on(disk, device, plain, config.segment_blocks, config.options());
+    let mut run = run.map_err(fail)?;
     clients.decide_turns(&run.clock);
     run.clients = clients;
     run.trace = keep_trace.then(Vec::new);
     record_run(config, run, |run| whole_workload(run, config))
 }
 
-type Device = Arc<dyn BlockDevice>;
-
-/// The device as the file system sees it: behind a queue, and perhaps with other clients.
-fn with_clients(config: &Config, disk: Device) -> (Device, Clients) {
-    let queue = Arc::new(Queue::new(disk, config.seed, config.queued));
+/// The devices as the file system sees them: each behind a queue, and perhaps with other clients.
+fn with_clients(config: &Config, drive: Drive) -> (Drive, Clients) {
+    let queue = |(i, member)| Arc::new(Queue::new(member, config.seed.wrapping_add(i as u64), config.queued));
+    let queues: Vec<_> = drive.members.into_iter().enumerate().map(queue).collect();
     let clients = config.clients || matches!(config.scenario, Some(Scenario::Clients | Scenario::Waiting));
     let turns = clients.then(|| Turns::new(config.seed));
-    (queue.clone(), Clients::new(queue, turns))
+    let members = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();
+    (Drive { members, profile: drive.profile }, Clients::new(queues, turns))
 }
 
 /// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.
@@ -267,8 +270,9 @@ pub fn record_on<S: Subject>(
 ) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
     let disk = Arc::new(CrashDisk::from_image(image));
-    let device: Arc<dyn BlockDevice> = disk.clone();
-    let run = Run::<S>::mount(disk, device, Arc::new(clock.fork()), config.options(), None).map_err(fail)?;
+    let drive = config.members.of(&disk);
+    let clock = Arc::new(clock.fork());
+    let run = Run::<S>::mount_on(disk, drive.clone(), drive, clock, config.options(), None).map_err(fail)?;
     record_run(config, run, |run| {
         let first = run.eras.first().map_or(0, |e| e.0);
         calls(run).map(|()| first)
@@ -327,7 +331,7 @@ fn close_and_compare<S: Subject>(run: &mut Run<S>) -> Result<(), String> {
         return Err("the volume could not be closed".into());
     }
     run.forget();
-    let findings = S::check(run.disk.clone(), true).map_err(|e| format!("check: {e}"))?;
+    let findings = S::check(run.plain.clone(), true).map_err(|e| format!("check: {e}"))?;
     if !findings.is_empty() {
         return Err(format!("check after close: {}", findings.join("; ")));
     }
@@ -389,7 +393,10 @@ impl Recorded {
 
     /// Recovers the image and judges it. The image is written by that.
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
-        let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
+        let image = Arc::new(image);
+        self.judge_without::<S>(cut, self.era(cut.at)?, &image, tally)?;
+        let drive = self.config.members.of(&image).rotated(cut.at);
+        let fs = open::<S>(&self.config, &self.clock, drive)?;
         tally.recoveries += 1;
         // Which past states are read depends on the cut alone, so that a replay reads the same.
         let turn = hash::of_words(&[cut.at as u64, cut.choice]);
@@ -408,6 +415,34 @@ impl Recorded {
             }
         }
         Ok(seen)
+    }
+
+    /// The power cut takes a device with it: the others alone keep what was promised.
+    fn judge_without<S: Subject>(
+        &self,
+        cut: Cut,
+        model: &Model,
+        image: &Arc<CrashImage>,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let members = self.config.members;
+        if !members.bears_a_loss() {
+            return Ok(());
+        }
+        let gone = match members.dies {
+            // One was lost before: no other can be.
+            Some((index, _)) => usize::from(index),
+            None => hash::of_words(&[cut.at as u64, cut.choice, 5]) as usize % usize::from(members.count),
+        };
+        // Of its own: what happens to the image is seen by nobody else.
+        let copy = Arc::new(CrashDisk::from_image(image.content()).without_history());
+        let drive = members.of(&copy).without(gone);
+        let fs =
+            open::<S>(&self.config, &self.clock, drive).map_err(|e| format!("without device {}: {e}", gone + 1))?;
+        tally.recoveries += 1;
+        let found = walk(&fs, At::Live, None)?;
+        let judged = oracle::judge(model, self.rules(cut.choice), cut.at, &found);
+        judged.map(drop).map_err(|e| format!("without device {}: {e}", gone + 1))
     }
 
     /// Judges what was found in an equal image before, under the promises of another cut.
@@ -493,16 +528,21 @@ impl Recorded {
         tally.second_lives += 1;
         let fail = |e: String| failure(&self.config, &[cut], format!("after recovery: {e}"), String::new());
         let disk = Arc::new(CrashDisk::from_image(content));
-        let findings = S::check(disk.clone(), true).map_err(|e| fail(format!("check: {e}")))?;
+        let drive = self.config.members.of(&disk);
+        let findings = S::check(drive.clone(), true).map_err(|e| fail(format!("check: {e}")))?;
+        // What was never acknowledged may be on one device and not on the other, until recovery has seen to it.
+        let findings: Vec<String> = findings.into_iter().filter(|f| !f.contains("content-copy-damaged")).collect();
         if !findings.is_empty() {
             return Err(self.explain::<S>(cut, format!("check before recovery: {}", findings.join("; "))));
         }
         let clock = Arc::new(self.clock.fork());
-        let mut run = Run::<S>::mount(disk.clone(), disk.clone(), clock, self.config.options(), None).map_err(fail)?;
+        let options = self.config.options();
+        let run = Run::<S>::mount_on(disk.clone(), drive.clone(), drive, clock, options, None);
+        let mut run = run.map_err(fail)?;
         run.trace = only.map(|_| Vec::new());
         let seed = hash::of_words(&[self.config.seed, cut.at as u64, cut.choice]);
         let allow = crate::workload::Allow { remount: false, kill: false };
-        let mut workload = Workload::new(seed, self.config.device_bytes, allow, None);
+        let mut workload = Workload::new(seed, self.config.capacity_bytes(), allow, None);
         if let Some(e) = run.steps(&mut workload, 14).map_err(fail)? {
             return Err(fail(format!("the volume failed: {e}")));
         }
@@ -549,7 +589,12 @@ impl Recorded {
         image: CrashImage,
         tally: &mut Tally,
     ) -> Result<(), String> {
-        let fs = open::<S>(&self.config, &self.clock, Arc::new(image))?;
+        let image = Arc::new(image);
+        if before.is_none() {
+            // What the first mount has shown must not depend on a device that goes now.
+            self.judge_without::<S>(cut, model, &image, tally)?;
+        }
+        let fs = open::<S>(&self.config, &self.clock, self.config.members.of(&image))?;
         tally.recoveries += 1;
         tally.verdicts(&fs);
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
@@ -579,7 +624,7 @@ impl Recorded {
 
     fn found_instead<S: Subject>(&self, model: &Model, image: CrashImage) -> String {
         let mut tree = Tree::default();
-        match open::<S>(&self.config, &self.clock, Arc::new(image)) {
+        match open::<S>(&self.config, &self.clock, self.config.members.of(&Arc::new(image))) {
             Ok(fs) if walk(&fs, At::Live, Some(&mut tree)).is_ok() => oracle::difference(model, &tree),
             _ => String::new(),
         }
@@ -597,9 +642,9 @@ fn choices(config: &Config, salt: u64, wanted: u64, unflushed: usize) -> Vec<u64
     fixed.chain((3..wanted).map(random)).collect()
 }
 
-fn open<S: Subject>(config: &Config, clock: &VirtualClock, device: Arc<dyn BlockDevice>) -> Result<S, String> {
+fn open<S: Subject>(config: &Config, clock: &VirtualClock, drive: Drive) -> Result<S, String> {
     let clock = Arc::new(clock.fork());
-    S::open(device, clock, config.options()).map_err(|e| format!("recovery: {e}"))
+    S::open(drive, clock, config.options()).map_err(|e| format!("recovery: {e}"))
 }
 
 fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {

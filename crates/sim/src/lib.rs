@@ -21,6 +21,7 @@ pub mod flip;
 pub mod hash;
 pub mod lie;
 pub mod life;
+pub mod members;
 pub mod mend;
 pub mod model;
 pub mod ops;

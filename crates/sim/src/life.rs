@@ -47,7 +47,7 @@ fn late(seed: u64) -> Result<(), String> {
     };
     let (first, fs) = open(&disk.current())?;
     let begun = first.current();
-    let segment = fs.superblock().chain.0.segment;
+    let segment = fs.superblock().chain.0;
     let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
     let file = fs.create(Ino::ROOT, b"zombie", &new).map_err(|e| e.to_string())?;
     fs.write(file.ino, 0, &pattern(1, 0, 5000), 0).map_err(|e| e.to_string())?;
@@ -58,7 +58,7 @@ fn late(seed: u64) -> Result<(), String> {
     let mut image = begun;
     for _ in 0..LIVES_MAX {
         let (disk, fs) = open(&image)?;
-        if fs.superblock().chain.0.segment == segment {
+        if fs.superblock().chain.0 == segment {
             return lands(&disk, fs, offset, late, &clock);
         }
         image = disk.current();
@@ -113,8 +113,8 @@ fn lost_with_its_log(seed: u64) -> Result<(), String> {
     let before = walk(&open_read_only(&disk, &clock)?, At::Live, None)?;
     let superblock = superblock.ok_or("no root")?;
     let block = |addr: Addr| AREA_BLOCKS + addr.segment().0 * 64 + u64::from(addr.block());
-    let log = AREA_BLOCKS + superblock.chain.0.segment.0 * 64;
-    for at in superblock.root.iter().map(|(_, addr, _)| block(*addr)).chain(log..log + 64) {
+    let log = AREA_BLOCKS + superblock.chain.0.0 * 64;
+    for at in superblock.root.iter().map(|(addr, _)| block(*addr)).chain(log..log + 64) {
         let junk = Arc::new(AlignedBuf::padded(&[0x5a; BLOCK_BYTES]));
         disk.write(at * BLOCK_BYTES as u64, junk).map_err(|e| e.to_string())?;
     }

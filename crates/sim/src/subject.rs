@@ -2,6 +2,7 @@
 //! 0001), as a trait, so that the harness can be tried on a toy that is broken
 //! on purpose as well as on the real core.
 
+use crate::members::Drive;
 use nenrin_core::check;
 use nenrin_core::{
     AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
@@ -19,10 +20,14 @@ pub trait Subject: Sized {
     const NAME: &'static str;
     /// Formats a device.
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()>;
+    /// Formats several.
+    fn mkfs_on(drive: Drive, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
+        Self::mkfs(&drive.only()?, clock, segment_blocks)
+    }
     /// Mounts it, recovering.
-    fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
+    fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
     /// Findings of the offline check, one line each.
-    fn check(device: Arc<dyn BlockDevice>, data: bool) -> Result<Vec<String>>;
+    fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>>;
     /// Checkpoints cut since it was mounted.
     fn checkpoints_cut(&self) -> u64;
     /// What the file system has done inside, by name.
@@ -103,16 +108,21 @@ pub trait Subject: Sized {
 impl Subject for Arc<Fs> {
     const NAME: &'static str = "nenrin";
     fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
-        let options = MkfsOptions { segment_blocks, uuid: [7; 16], hash_key: [9; 16], ..MkfsOptions::default() };
-        nenrin_core::mkfs(device, clock, &options)
+        Self::mkfs_on(device.clone().into(), clock, segment_blocks)
     }
-    fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
-        Fs::open(vec![device], clock, options)
+    fn mkfs_on(drive: Drive, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
+        let (uuid, hash_key, profile) = ([7; 16], [9; 16], drive.profile);
+        let options = MkfsOptions { segment_blocks, uuid, hash_key, profile, ..MkfsOptions::default() };
+        nenrin_core::mkfs_on(&drive.members, clock, &options)
     }
-    fn check(device: Arc<dyn BlockDevice>, data: bool) -> Result<Vec<String>> {
-        let report = check::check(&[device], &check::CheckOptions { data }, &mut |_| {})?;
+    fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
+        Fs::open(drive.into().members, clock, options)
+    }
+    fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>> {
+        let report = check::check(&drive.into().members, &check::CheckOptions { data }, &mut |_| {})?;
         // A cut between the two writes of a slot, or in one, leaves them different.
-        let torn_slots = |w: check::What| matches!(w, check::What::SlotDamaged | check::What::SlotStale);
+        let torn_slots =
+            |w: check::What| matches!(w, check::What::SlotDamaged | check::What::SlotStale | check::What::DeviceAbsent);
         let wrong = |w: check::What| w.severity() == check::Severity::Error && !torn_slots(w);
         let errors = report.findings.iter().filter(|f| wrong(f.what));
         Ok(errors.map(ToString::to_string).collect())

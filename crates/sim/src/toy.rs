@@ -8,6 +8,7 @@
 
 use crate::content::Content;
 use crate::hash;
+use crate::members::Drive;
 use crate::subject::Subject;
 use crate::tree::{Fresh, Inode, Outcome, Tree};
 use nenrin_core::{
@@ -266,7 +267,8 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
         Ok(())
     }
 
-    fn open(device: Arc<dyn BlockDevice>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
+    fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
+        let device = drive.into().only()?;
         let mut best: Option<(u64, State)> = None;
         for number in 0..2 {
             let Some((n, mut state, whole)) = read_slot(&*device, slot_offset(WRONG, number))? else { continue };
@@ -307,7 +309,8 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     fn checkpoints_cut(&self) -> u64 {
         self.lock().cut
     }
-    fn check(device: Arc<dyn BlockDevice>, _data: bool) -> Result<Vec<String>> {
+    fn check(drive: impl Into<Drive>, _data: bool) -> Result<Vec<String>> {
+        let device = drive.into().only()?;
         let slots = [read_slot(&*device, slot_offset(WRONG, 0))?, read_slot(&*device, slot_offset(WRONG, 1))?];
         Ok(if slots.iter().flatten().any(|s| s.2) { Vec::new() } else { vec!["no whole slot".into()] })
     }

@@ -1,20 +1,20 @@
 //! `nenrin check`, and what `fsck.nenrin` shares with it.
 
 use crate::command::{Command, arguments};
-use crate::device;
 use crate::error::{Fail, Outcome, USAGE};
 use crate::output::{self, Progress, printable};
 use crate::repair::{self, How};
+use crate::{device, members};
 use nenrin_core::check::{Finding, Severity, Step};
 use nenrin_core::{CheckOptions, CheckReport, check};
 use nenrin_device::OpenMode;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "check",
-    usage: &["check [--data] [-n] [--json] DEVICE", "check --repair [-n] [--yes] [--json] DEVICE"],
+    usage: &["check [--data] [-n] [--json] DEVICE...", "check --repair [-n] [--yes] [--json] DEVICE"],
     about: "Verifies a volume that is not mounted for writing, and with --repair mends it",
     options: &[
         ("--data", "read all content too and verify its checksums"),
@@ -49,7 +49,7 @@ pub const MISUSE: u8 = 16;
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (mut data, mut json, mut repair, mut dry, mut yes) = (false, false, false, false, false);
-    let given = arguments(&COMMAND, parser, 1, |flag, _| {
+    let given = arguments(&COMMAND, parser, usize::MAX, |flag, _| {
         match flag.shown().as_str() {
             "--data" => data = true,
             "--json" => json = true,
@@ -61,7 +61,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(true)
     })
     .map_err(misuse)?;
-    let [device] = given.as_slice() else { return Err(misuse(COMMAND.misuse("a device is needed"))) };
+    let Some(device) = given.first() else { return Err(misuse(COMMAND.misuse("a device is needed"))) };
     let path = Path::new(device);
     if repair {
         let how = How { dry, yes, json };
@@ -70,7 +70,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     if yes {
         return Err(misuse(COMMAND.misuse("--yes goes with --repair")));
     }
-    check_device(path, data, json)
+    let named: Vec<PathBuf> = given.iter().flat_map(|g| members::split(Path::new(g))).collect();
+    check_devices(path, &named, data, json)
 }
 
 /// As fsck(8) counts.
@@ -80,14 +81,18 @@ pub fn misuse(fail: Fail) -> Fail {
 
 /// Verifies, prints findings, and gives fsck's exit code.
 pub fn check_device(path: &Path, data: bool, as_json: bool) -> Outcome {
-    verify(path, data, as_json).map_err(|f| f.with_code(COULD_NOT))
+    check_devices(path, &members::split(path), data, as_json)
 }
 
-fn verify(path: &Path, data: bool, as_json: bool) -> Outcome {
-    let device = device::open(path, OpenMode::READER)?;
-    let foreign = device::foreign(&device);
+fn check_devices(path: &Path, named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
+    verify(path, named, data, as_json).map_err(|f| f.with_code(COULD_NOT))
+}
+
+fn verify(path: &Path, named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
+    let devices = members::open_named(named, OpenMode::READER)?.devices;
+    let foreign = devices.first().and_then(device::foreign);
     let mut progress = Progress::new();
-    let report = check(&[device], &CheckOptions { data }, &mut |p| progress.at(step(p.step), p.done, p.total));
+    let report = check(&devices, &CheckOptions { data }, &mut |p| progress.at(step(p.step), p.done, p.total));
     drop(progress);
     let report = report.map_err(|e| device::describe_volume(path, foreign, &e))?;
     if as_json {

@@ -87,9 +87,25 @@ fn slots(device: &Device) -> Result<Value, nenrin_device::DeviceError> {
             }
         }
     }
-    let roots = newest.map(|sb| sb.root.iter().map(|(_, addr, crc)| root(device, &sb, *addr, *crc)).collect());
+    let roots = newest
+        .filter(|sb| sb.devices.len() == 1)
+        .map(|sb| sb.root.iter().map(|(addr, crc)| root(device, &sb, *addr, *crc)).collect());
     let roots: Vec<Value> = roots.unwrap_or_default();
     Ok(json!({"blocks": blocks, "slots": slots, "newest_roots": roots}))
+}
+
+/// Refuses volumes of several devices.
+///
+/// # Errors
+/// It is one.
+pub fn one_device(path: &Path, sb: &Superblock) -> Result<(), Fail> {
+    match sb.devices.len() {
+        1 => Ok(()),
+        n => Err(Fail::at(
+            path.display(),
+            format!("one of {n} devices of a volume; this version reads segments of one device only"),
+        )),
+    }
 }
 
 /// Reads blocks of a volume of one device; `None` where there are none.
@@ -121,7 +137,8 @@ fn root(device: &Device, sb: &Superblock, addr: Addr, crc: u32) -> Value {
 fn dump_segment(path: &Path, device: &Device, number: u64, nodes: bool) -> Result<Value, Fail> {
     let probe = nenrin_core::probe(&**device).at(path.display())?;
     let sb = probe.newest().at(path.display())?;
-    let count: u64 = sb.devices.iter().map(|d| d.segments).sum();
+    one_device(path, sb)?;
+    let count: u64 = sb.segments();
     if number >= count {
         return Err(Fail::at(path.display(), format!("there is no segment {number}; the last is {}", count - 1)));
     }

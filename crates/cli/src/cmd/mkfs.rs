@@ -6,9 +6,9 @@ use crate::error::{At, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::{parse_bytes, show_bytes};
 use crate::{clock, report, signature, sys};
-use nenrin_core::{MkfsOptions, bytes_min, mkfs, probe};
+use nenrin_core::{MkfsOptions, bytes_min, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
-use nenrin_format::superblock::LABEL_BYTES_MAX;
+use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,22 +17,28 @@ use std::path::{Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "mkfs",
-    usage: &["mkfs [--size SIZE] [--label LABEL] [--sparse] [--force] DEVICE"],
-    about: "Makes an empty volume on a block device or in an image file",
+    usage: &["mkfs [--size SIZE] [--label LABEL] [--profile PROFILE] [--sparse] [--force] DEVICE..."],
+    about: "Makes an empty volume on block devices or in image files",
     options: &[
-        ("--size SIZE", "size of the image file, which is made or made longer; K, M, G, T are powers of 1024"),
+        ("--size SIZE", "size of each image file, which is made or made longer; K, M, G, T are powers of 1024"),
         ("--label LABEL", "a name for the volume, at most 64 bytes"),
-        ("--profile single", "layout over devices; single is the only one so far"),
+        (
+            "--profile PROFILE",
+            "layout over devices: single (one after the other), stripe, or mirror, the default for several",
+        ),
         ("--sparse", "do not allocate the image file; syncs are slower then and the host may become full"),
         ("--force", "overwrite another file system, or a file that has content"),
         ("--json", "print what was made as JSON"),
     ],
-    notes: "An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
+    notes: "mirror keeps two copies of everything, on different devices, and goes on without any one of them. stripe spreads everything\n\
+            over all devices and bears no loss, as single. Devices may differ in size.\n\
+            An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
             host that copies on write the file is marked NOCOW. The root directory belongs to who runs this (under sudo,\n\
             to root).",
     examples: &[
         ("mkfs --size 10G work.img", "a volume of 10 GiB in a new file"),
         ("mkfs --label backup /dev/sdb1", "a volume on a partition"),
+        ("mkfs --profile mirror /dev/sdb1 /dev/sdc1", "a volume that survives one of two partitions"),
     ],
     run,
 };
@@ -49,6 +55,7 @@ struct Wishes {
     sparse: bool,
     force: bool,
     json: bool,
+    profile: Option<Profile>,
 }
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
@@ -57,7 +64,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         match flag.shown().as_str() {
             "--size" | "-s" => wishes.size = Some(size(&text_value(parser)?)?),
             "--label" | "-L" => wishes.label = text_value(parser)?,
-            "--profile" => profile(&text_value(parser)?)?,
+            "--profile" => wishes.profile = Some(profile(&text_value(parser)?)?),
             "--sparse" => wishes.sparse = true,
             "--force" | "-f" => wishes.force = true,
             "--json" => wishes.json = true,
@@ -73,8 +80,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
     match given.as_slice() {
         [] => Err(COMMAND.misuse("no device given")),
-        [path] => make(Path::new(path), &wishes),
-        _ => Err(Fail::usage("several devices given; this version makes volumes of one device")),
+        [_] if !matches!(wishes.profile, None | Some(Profile::Single)) => {
+            Err(Fail::usage("--profile stripe and mirror need at least two devices"))
+        }
+        paths => make(&paths.iter().map(PathBuf::from).collect::<Vec<_>>(), &wishes),
     }
 }
 
@@ -82,28 +91,59 @@ fn size(text: &str) -> Result<u64, Fail> {
     parse_bytes(text).ok_or_else(|| Fail::usage(format!("--size {text}: a size such as 512M or 10G is needed")))
 }
 
-fn profile(text: &str) -> Result<(), Fail> {
+fn profile(text: &str) -> Result<Profile, Fail> {
     match text {
-        "single" => Ok(()),
-        "stripe" | "mirror" | "parity" => {
-            Err(Fail::usage(format!("--profile {text}: this version makes volumes of one device; use single")))
-        }
-        _ => Err(Fail::usage(format!("--profile {text}: there is single (and later stripe, mirror, parity)"))),
+        "single" => Ok(Profile::Single),
+        "stripe" => Ok(Profile::Stripe),
+        "mirror" => Ok(Profile::Mirror),
+        "parity" => Err(Fail::usage("--profile parity: not built yet; mirror bears the loss of a device too")),
+        _ => Err(Fail::usage(format!("--profile {text}: there are single, stripe and mirror"))),
     }
 }
 
-fn make(path: &Path, wishes: &Wishes) -> Outcome {
-    let made = match fs::metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Some(new_image(path, wishes)?),
-        Err(e) => return Err(Fail::at(path.display(), e)),
-        Ok(_) => None,
+fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
+    let (mut new, mut devices, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    let mut prepare_all = || -> Result<(), Fail> {
+        // Nothing is touched before all of them were looked at.
+        for path in paths {
+            if let (Ok(_), false) = (fs::metadata(path), paths.len() == 1) {
+                look(path, wishes)?;
+            }
+        }
+        for path in paths {
+            let is_new = match fs::metadata(path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    new.push(new_image(path, wishes)?);
+                    true
+                }
+                Err(e) => return Err(Fail::at(path.display(), e)),
+                Ok(_) => false,
+            };
+            let identity = device::identity(path).at(path.display())?;
+            if seen.contains(&identity) {
+                return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
+            }
+            seen.push(identity);
+            devices.push(prepare(path, wishes, is_new)?);
+        }
+        Ok(())
     };
-    let result = prepare(path, wishes, made.is_some()).and_then(|device| write(path, &device, wishes));
-    if let (Err(_), Some(path)) = (&result, made) {
-        // Half a volume in a file that was not there before helps nobody.
-        let _ = fs::remove_file(path);
+    let prepared = prepare_all();
+    let result = prepared.and_then(|()| write(paths, &devices, wishes));
+    if result.is_err() {
+        // Half a volume in files that were not there before helps nobody.
+        for path in new {
+            let _ = fs::remove_file(path);
+        }
     }
     result
+}
+
+/// What would be refused later.
+fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
+    let meta = fs::metadata(path).at(path.display())?;
+    drop(device::open(path, OpenMode::OWNER)?);
+    refuse_content(path, meta.len(), meta.is_file(), wishes.force)
 }
 
 /// Creates an empty file of the wanted size.
@@ -250,24 +290,32 @@ fn full(path: &Path, e: &nenrin_device::DeviceError) -> Fail {
     }
 }
 
-fn write(path: &Path, device: &Device, wishes: &Wishes) -> Outcome {
+fn write(paths: &[PathBuf], devices: &[Device], wishes: &Wishes) -> Outcome {
+    let [path, ..] = paths else { return Err(COMMAND.misuse("no device given")) };
+    let place = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(",");
     let (uid, gid) = owner(path);
+    let usual = if devices.len() > 1 { Profile::Mirror } else { Profile::Single };
+    let profile = wishes.profile.unwrap_or(usual);
     let options = MkfsOptions {
         label: wishes.label.clone().into_bytes(),
         uuid: random_uuid().at("/dev/urandom")?,
         hash_key: random().at("/dev/urandom")?,
         uid,
         gid,
+        profile,
         ..MkfsOptions::default()
     };
-    mkfs(device, &clock::HostClock::shared(), &options).at(path.display())?;
-    let superblock = probe(&**device).at(path.display())?.newest().at(path.display())?.clone();
-    let segments: u64 = superblock.devices.iter().map(|d| d.segments).sum();
+    mkfs_on(devices, &clock::HostClock::shared(), &options)
+        .map_err(|e| device::describe_volume(Path::new(&place), None, &e))?;
+    let superblock = probe(devices[0].as_ref()).at(&place)?.newest().at(&place)?.clone();
+    let segments: u64 = superblock.segments();
     let segment_bytes = u64::from(superblock.segment_blocks) * BLOCK_BYTES as u64;
     let uuid = report::show_uuid(&superblock.uuid);
     if wishes.json {
         output::json(&serde_json::json!({
             "device": path.display().to_string(),
+            "devices": paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>(),
+            "profile": profile.name(),
             "uuid": uuid,
             "label": wishes.label,
             "bytes": segments * segment_bytes,
@@ -276,8 +324,12 @@ fn write(path: &Path, device: &Device, wishes: &Wishes) -> Outcome {
         }))?;
     } else {
         output::line(format!(
-            "{}: volume {uuid}, {} in {segments} segments of {}",
-            path.display(),
+            "{place}: volume {uuid}, {}{} in {segments} segments of {}",
+            if devices.len() > 1 {
+                format!("{} of {} devices, ", profile.name(), devices.len())
+            } else {
+                String::new()
+            },
             show_bytes(segments * segment_bytes),
             show_bytes(segment_bytes)
         ));

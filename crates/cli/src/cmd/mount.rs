@@ -6,7 +6,7 @@ use crate::control::{self, CheckpointData, PastMount, Request};
 use crate::daemon::{self, Plan, Started};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::options::{self, Options};
-use crate::{device, libmount, mounts, output, sys, when};
+use crate::{libmount, members, mounts, output, sys, when};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::process::{Child, Stdio};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "mount",
-    usage: &["mount [-o OPTIONS] [-f] [--log FILE] DEVICE DIR"],
+    usage: &["mount [-o OPTIONS] [-f] [--log FILE] DEVICE[,DEVICE...] DIR"],
     about: "Mounts a volume, or a past state of it beside the live mount",
     options: &[
         ("-o OPTIONS", "comma separated; several -o add up"),
@@ -33,9 +33,11 @@ pub const COMMAND: Command = Command {
 \x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
 \x20 cache-size=SIZE      memory for the index (96M)\n\
 \x20 noatime, relatime, discard, norecovery, allow_other, nonempty\n\
+\x20 degraded             go on without a device that the others can stand in for (mirror)\n\
 \x20 own_check            we check permissions, not the kernel: faster, for one user (not with allow_other)\n\
 \x20 dev, suid, exec and their opposites, as in mount(8); dev and suid need root\n\
 \n\
+Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
 Returns when the mount is up. A mount whose program was killed is cleared; an owner that is only finishing is\n\
 waited for, up to 10 seconds.",
     examples: &[
@@ -86,10 +88,7 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
         return remount(directory, &options);
     }
     let path = Path::new(device);
-    if !path.exists() && device.to_string_lossy().contains(',') {
-        return Err(Fail::usage(format!("{}: this version mounts volumes of one device", path.display())));
-    }
-    let device = device::absolute(path);
+    let device = members::absolute(path);
     // What mount(8) shows: as given, but never relative to a directory nobody knows.
     let path = if path.is_absolute() { path } else { device.as_path() };
     let directory = daemon::check_directory(directory)?;

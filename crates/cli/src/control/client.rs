@@ -3,6 +3,7 @@
 use super::{Hello, REPLY_BYTES_MAX, Reply, Request, sockets};
 use crate::device;
 use crate::error::Fail;
+use crate::members;
 use crate::mounts::{self, FSTYPE, Mount};
 use crate::sys;
 use serde::de::DeserializeOwned;
@@ -77,10 +78,13 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
     all.filter_map(|(socket, uid)| Client::connect(&socket, uid)).find(|c| fits(&c.hello))
 }
 
-/// The owner of the volume on this device, if it is one that answers us.
+/// The owner of the volume on this device, or one of these, if it is one that answers us.
 pub fn owner_of_device(path: &Path) -> Option<Client> {
-    let identity = device::identity(path).ok()?;
-    find(&[sys::euid(), 0], |hello| hello.identity == identity)
+    let identities: Vec<String> = members::split(path).iter().filter_map(|p| device::identity(p).ok()).collect();
+    if identities.is_empty() {
+        return None;
+    }
+    find(&[sys::euid(), 0], |hello| hello.identities.iter().any(|i| identities.contains(i)))
 }
 
 /// The owner of the volume that `path` lies on, its mount, and the path without links.

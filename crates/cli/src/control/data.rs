@@ -122,8 +122,8 @@ pub enum Reply {
 /// Who owns a volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
-    /// What tells its device from others.
-    pub identity: String,
+    /// What tells its devices from others.
+    pub identities: Vec<String>,
     /// Process id.
     pub pid: u32,
     /// Nothing can be changed.
@@ -413,6 +413,25 @@ pub struct RecoveryData {
     pub requests: u64,
 }
 
+/// One of several devices of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeviceData {
+    /// Its number, from 1.
+    pub number: u16,
+    /// Where it is, when it is there.
+    pub path: Option<String>,
+    /// Its identity within the volume.
+    pub uuid: String,
+    /// Bytes when it joined.
+    pub bytes: u64,
+    /// `active` or `absent`.
+    pub state: String,
+    /// Why it is not active.
+    pub why: Option<String>,
+    /// Reads that it failed since the volume was opened.
+    pub read_errors: u64,
+}
+
 /// Everything about a volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct VolumeInfo {
@@ -426,6 +445,8 @@ pub struct VolumeInfo {
     pub format: u16,
     /// Layout over devices.
     pub profile: String,
+    /// Its devices, when there are several.
+    pub devices: Vec<DeviceData>,
     /// When it was made, RFC 3339.
     pub made_at: String,
     /// Process that owns it; none when it is not mounted.

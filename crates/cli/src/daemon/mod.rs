@@ -16,7 +16,7 @@ use crate::control::Server;
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
-use crate::{control, mounts, output, past, report, sys};
+use crate::{control, members, mounts, output, past, report, sys};
 pub use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};
@@ -109,13 +109,15 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     spare_from_memory_shortage();
 
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
-    let device = open_device(&plan.device, OpenMode { read_only, exclusive: true })?;
-    let watch = Watch::new(&plan.device, device.geometry().bytes);
+    let mode = OpenMode { read_only, exclusive: true };
+    let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
+    let watch = |(path, device): (&PathBuf, &Device)| Watch::new(path, device.geometry().bytes);
+    let watches: Vec<Watch> = members.paths.iter().zip(&members.devices).map(watch).collect();
     let core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
-    let fs = device::open_volume(&plan.device, device, core)?;
+    let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), &members.paths, log.clone(), sender));
 
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
@@ -131,7 +133,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     };
     let (stop_ticking, stopped) = mpsc::channel();
     let ticking = service.clone();
-    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &watch, &stopped));
+    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &watches, &stopped));
     let ticker = ticker.at("a thread")?;
     let signals = service.clone();
     let waiter = move || loop {
@@ -233,14 +235,14 @@ fn session_options(o: &Options) -> SessionOptions {
     SessionOptions { cache: o.cache, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
-fn tick(service: &Service, watch: &Watch, stopped: &Receiver<()>) {
+fn tick(service: &Service, watches: &[Watch], stopped: &Receiver<()>) {
     sys::set_io_flusher();
     let mut count = 0;
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
         service.tick();
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
-            service.note_problem(watch.problem());
+            service.note_problem(watches.iter().find_map(Watch::problem));
         }
     }
 }

@@ -78,7 +78,7 @@ pub struct Service {
     state: Mutex<State>,
     changed: Condvar,
     path: PathBuf,
-    identity: String,
+    identities: Vec<String>,
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
@@ -86,7 +86,7 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, log: Arc<Log>, events: Sender<Event>) -> Self {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, members: &[PathBuf], log: Arc<Log>, events: Sender<Event>) -> Self {
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -96,12 +96,12 @@ impl Service {
             problem: None,
             logged: None,
         };
-        let identity = device::identity(&path).unwrap_or_default();
+        let identities = members.iter().filter_map(|p| device::identity(p).ok()).collect();
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             path,
-            identity,
+            identities,
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
@@ -322,7 +322,7 @@ impl Service {
     fn hello(&self) -> Hello {
         let state = self.lock();
         Hello {
-            identity: self.identity.clone(),
+            identities: self.identities.clone(),
             pid: std::process::id(),
             read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: state.closing,

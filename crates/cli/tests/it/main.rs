@@ -8,6 +8,7 @@ mod check;
 mod checkpoint;
 mod clean;
 mod compare;
+mod devices;
 mod diff;
 mod dump;
 mod helpers;

@@ -100,7 +100,7 @@ fn verify(state: &State, storage: &Storage, batch: &mut Vec<Piece>, log: &mut Lo
         }
         for (run, first, ticket) in reads {
             match ticket.and_then(|t| t.wait().map_err(Error::from)) {
-                Ok(bytes) => run.iter().for_each(|p| one(state, p, &bytes, first, log)),
+                Ok(bytes) => run.iter().for_each(|p| one(state, storage, p, &bytes, first, log)),
                 // Find out which of them cannot be read.
                 Err(_) => run.iter().for_each(|p| alone(state, storage, p, log)),
             }
@@ -132,13 +132,13 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
 fn alone(state: &State, storage: &Storage, p: &Piece, log: &mut Log<'_>) {
     let (first, blocks) = p.span();
     match storage.read(Addr(first), blocks as u32) {
-        Ok(bytes) => one(state, p, &bytes, first, log),
+        Ok(bytes) => one(state, storage, p, &bytes, first, log),
         Err(e) => bad(state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log),
     }
 }
 
 /// Verifies one extent in what was read from block `from` on.
-fn one(state: &State, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
+fn one(state: &State, storage: &Storage, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
     log.advance(u64::from(p.extent.blocks));
     log.report.counts.blocks_verified += u64::from(p.extent.blocks);
     let (first, blocks) = p.span();
@@ -146,10 +146,18 @@ fn one(state: &State, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
     let Some(covered) = bytes.get(start..start + blocks as usize * BLOCK_BYTES) else {
         return bad(state, p, What::ContentUnreadable, p.extent.addr, "the device read too little", log);
     };
+    let right = |bytes: &[u8]| crate::fs::verify(&p.extent, bytes).is_ok();
+    let mut other = None;
     if let Err(e) = crate::fs::verify(&p.extent, covered) {
         let addr = if let Error::Damaged(addr, _) = e { addr } else { p.extent.addr };
-        return bad(state, p, What::ContentDamaged, addr, "checksum mismatch", log);
+        other = storage.read_other(Addr(first), blocks as u32, right);
+        let what = if other.is_some() { What::ContentCopyDamaged } else { What::ContentDamaged };
+        bad(state, p, what, addr, "checksum mismatch", log);
+        if other.is_none() {
+            return;
+        }
     }
+    let covered = other.as_deref().unwrap_or(covered);
     if let Some((block, rest)) = p.end {
         let start = (p.extent.lead + block) as usize * BLOCK_BYTES;
         let behind = covered.get(start + rest..start + BLOCK_BYTES).unwrap_or(&[]);

@@ -59,6 +59,7 @@ findings! {
     107 Error RootUnusable "root-unusable" "The volume cannot be opened from one of the two roots that recovery may choose.";
     108 Error RootInvalid "root-invalid" "A root states something impossible.";
     109 Error LogDamaged "log-damaged" "The log is damaged before its end: a later part proves that more was durable.";
+    110 Error DeviceAbsent "device-absent" "A device of the volume is not there or misses something: what it has has no second copy.";
 
     201 Error NodeCopyDamaged "node-copy-damaged" "One copy of an index node is damaged; the other is used.";
     202 Error NodeLost "node-lost" "Neither copy of an index node can be read.";
@@ -126,6 +127,7 @@ findings! {
     702 Error ContentUnreadable "content-unreadable" "The device cannot read a block of content.";
     703 Error TailNotZero "tail-not-zero" "Bytes behind the end of a file in its last block are not zero.";
     704 Error ContentLost "content-lost" "A range of a file was lost to damage; a repair has marked it, and reading it is an error.";
+    705 Error ContentCopyDamaged "content-copy-damaged" "A copy of a block of content on one device is damaged; that of another is used.";
 }
 
 impl std::fmt::Display for What {

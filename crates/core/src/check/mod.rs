@@ -30,8 +30,8 @@ pub use findings::{Severity, What};
 pub(crate) use paths::{of_inode as path_of, of_name};
 pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Progress, Step};
 
+use crate::Result;
 use crate::fs::Opened;
-use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use report::Log;
 use std::sync::Arc;
@@ -56,11 +56,8 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckReport> {
-    let [device] = devices else {
-        return Err(Error::Open("this version checks volumes of one device".into()));
-    };
     let mut log = Log::new(progress);
-    let Some(entered) = roots::enter(device, &mut log)? else {
+    let Some(entered) = roots::enter(devices, &mut log)? else {
         return Ok(log.report);
     };
     check_entered(&entered, options.data, &mut log)?;

@@ -4,14 +4,15 @@
 use super::findings::What;
 use super::nodes::{self, Audit};
 use super::report::{Finding, Log};
+use crate::devices::assemble;
 use crate::fs::Opened;
 use crate::recovery::{read_root_copy, recover_from};
-use crate::storage::{Storage, probe};
+use crate::storage::{Storage, storage_of};
 use crate::{Error, MountOptions, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::node::TreeId;
 use nenrin_format::root::Root;
-use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock, segments_on};
+use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
 use nenrin_format::{BLOCK_BYTES, Generation};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,33 +30,33 @@ pub struct Entered {
 
 /// Checks slots and roots, and opens the volume. `None` when no root can be
 /// used, which was noted then.
-pub fn enter(device: &Arc<dyn BlockDevice>, log: &mut Log<'_>) -> Result<Option<Entered>> {
-    let found = probe(device.as_ref())?;
-    let newest = found.newest()?.clone();
-    check_slots(device.as_ref(), &newest, log)?;
-    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+pub fn enter(devices: &[Arc<dyn BlockDevice>], log: &mut Log<'_>) -> Result<Option<Entered>> {
+    let assembly = assemble(devices, true)?;
+    let newest = assembly.found.newest()?.clone();
+    for note in &assembly.notes {
+        log.add(Finding::new(What::DeviceAbsent, note.clone()));
+    }
+    for (index, name, _) in &assembly.probes {
+        if let Some((_, device)) = assembly.devices.active().find(|(i, _)| i == index) {
+            check_slots(device.as_ref(), name.as_deref(), &newest, log)?;
+        }
+    }
+    let storage = storage_of(&assembly);
     let options = MountOptions { read_only: true, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
     let mut entered: Option<Entered> = None;
-    for superblock in found.roots.iter().take(2) {
-        let Some(count) = superblock.devices.first().map(|d| d.segments) else { continue };
+    for superblock in assembly.found.roots.iter().take(2) {
         if superblock.uuid != newest.uuid {
             continue;
         }
-        let held = segments_on(blocks, superblock.segment_blocks) >= count;
-        let audit = if held {
-            let storage = Storage::new(device.clone(), superblock.segment_blocks, count);
-            let root = read_copies(&storage, superblock, log);
-            if entered.is_some() {
-                continue;
-            }
-            root.map(|root| {
-                check_root(&storage, superblock, &root, log);
-                nodes::audit(&storage, &root, log)
-            })
-        } else {
-            None
-        };
-        let opened = recover_from(device, superblock, &found, &options, crate::RecoveryReport::default());
+        let root = read_copies(&storage, superblock, log);
+        if entered.is_some() {
+            continue;
+        }
+        let audit = root.map(|root| {
+            check_root(&storage, superblock, &root, log);
+            nodes::audit(&storage, &root, log)
+        });
+        let opened = recover_from(&assembly, superblock, &options, crate::RecoveryReport::default());
         match (opened, audit) {
             (Ok(opened), Some(audit)) => {
                 if let Some(damage) = &opened.report.damage {
@@ -77,7 +78,7 @@ pub fn enter(device: &Arc<dyn BlockDevice>, log: &mut Log<'_>) -> Result<Option<
 
 /// The root from its copies, each of which is checked.
 fn read_copies(storage: &Storage, superblock: &Superblock, log: &mut Log<'_>) -> Option<Root> {
-    let copies = [0, 1].map(|copy| (superblock.root[copy].1, read_root_copy(storage, superblock, copy)));
+    let copies = [0, 1].map(|copy| (superblock.root[copy].0, read_root_copy(storage, superblock, copy)));
     let lost = copies.iter().all(|(_, r)| r.is_err());
     let mut root: Option<Root> = None;
     for (i, (addr, copy)) in copies.into_iter().enumerate() {
@@ -101,7 +102,7 @@ fn read_copies(storage: &Storage, superblock: &Superblock, log: &mut Log<'_>) ->
 fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut Log<'_>) {
     let mut bad = |text: String| {
         let text = format!("generation {}: {text}", superblock.generation);
-        log.add(Finding::new(What::RootInvalid, text).at(superblock.root[0].1));
+        log.add(Finding::new(What::RootInvalid, text).at(superblock.root[0].0));
     };
     let mut ids = BTreeSet::new();
     for t in &root.trees {
@@ -132,8 +133,9 @@ fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut
 }
 
 /// Every slot holds the newest generation that belongs there.
-fn check_slots(device: &dyn BlockDevice, newest: &Superblock, log: &mut Log<'_>) -> Result<()> {
+fn check_slots(device: &dyn BlockDevice, name: Option<&str>, newest: &Superblock, log: &mut Log<'_>) -> Result<()> {
     let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    let of = name.map_or_else(|| "the device".to_owned(), str::to_owned);
     let g = newest.generation.0;
     for area in [0, blocks.saturating_sub(AREA_BLOCKS)] {
         for slot in 0..SLOTS_PER_AREA {
@@ -141,7 +143,7 @@ fn check_slots(device: &dyn BlockDevice, newest: &Superblock, log: &mut Log<'_>)
             let bytes = match device.read(block * BLOCK_BYTES as u64, BLOCK_BYTES) {
                 Ok(bytes) => bytes,
                 Err(e) => {
-                    let text = format!("the slot at block {block} of the device cannot be read: {e}");
+                    let text = format!("the slot at block {block} of {of} cannot be read: {e}");
                     log.add(Finding::new(What::SlotDamaged, text));
                     continue;
                 }
@@ -175,7 +177,7 @@ fn check_slots(device: &dyn BlockDevice, newest: &Superblock, log: &mut Log<'_>)
                 }
             };
             if let Some((what, text)) = finding {
-                log.add(Finding::new(what, format!("the slot at block {block} of the device: {text}")));
+                log.add(Finding::new(what, format!("the slot at block {block} of {of}: {text}")));
             }
         }
     }

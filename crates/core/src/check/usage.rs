@@ -234,7 +234,7 @@ pub fn check_chain(entered: &Entered, log: &mut Log<'_>) {
     // A segment that no partial was written to yet needs no mark.
     let mut needed: Vec<SegmentNo> = Vec::new();
     if sb.chain.1 > 0 {
-        needed.push(sb.chain.0.segment);
+        needed.push(sb.chain.0);
     }
     if chain.seq > sb.chain_seq {
         needed.push(chain.last_addr.segment());

@@ -258,12 +258,12 @@ impl Fs {
         root.index_segments = inner.state.segments.index_segments(freeze.generation);
         let bytes = root.encode();
         let blocks = nenrin_format::partial::summary_blocks(bytes.len(), 0);
-        let mut places = [(SegmentNo(0), Addr::NONE, 0); 2];
+        let mut places = [(Addr::NONE, 0); 2];
         for (copy, place) in places.iter_mut().enumerate() {
             self.ensure_index_room(&mut inner, copy, blocks, freeze.stamp, &mut tickets)?;
             let log = &mut inner.index[copy];
             let (addr, data, crc) = log.root(&bytes, freeze.stamp).ok_or(Error::NoSpace)?;
-            *place = (addr.segment(), addr, crc);
+            *place = (addr, crc);
             tickets.push(self.storage.submit_write(addr, Arc::new(data))?);
         }
         inner.frozen_nodes = 0;
@@ -280,7 +280,7 @@ impl Fs {
         superblock.epoch = freeze.chain.epoch;
         superblock.clean = clean;
         superblock.written_at = freeze.stamp.now;
-        superblock.root = places.map(|(segment, addr, crc)| (self.storage.segment_ref(segment), addr, crc));
+        superblock.root = places;
         superblock.root_blocks = blocks;
         superblock.chain = (freeze.chain.segment, freeze.chain.block);
         superblock.chain_next = freeze.chain.next;
@@ -304,10 +304,10 @@ impl Fs {
             self.flush_device()?;
         }
         let mut inner = self.lock();
-        for (_, addr, _) in &superblock.root {
+        for (addr, _) in &superblock.root {
             inner.segments().pin(addr.segment());
         }
-        inner.root_pins.push_back(superblock.root.map(|(_, addr, _)| addr.segment()));
+        inner.root_pins.push_back(superblock.root.map(|(addr, _)| addr.segment()));
         while inner.root_pins.len() > 2 {
             for segment in inner.root_pins.pop_front().into_iter().flatten() {
                 inner.segments().unpin(segment);
@@ -332,7 +332,7 @@ impl Fs {
     /// discard under way must never meet a write to the same segment.
     fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
         let tickets = segments.iter().map(|s| self.storage.submit_discard(*s)).collect::<Result<Vec<_>>>()?;
-        for t in tickets {
+        for t in tickets.into_iter().flatten() {
             // Advice only: a device that refuses it keeps working.
             drop(t.wait());
         }

@@ -22,6 +22,7 @@ mod beside;
 mod checkpoint;
 mod cleaning;
 mod commit;
+mod copies;
 mod copy;
 mod history;
 mod namespace;
@@ -37,7 +38,7 @@ use crate::content::{Content, File};
 use crate::log::chain::Chain;
 use crate::log::data::DataStamp;
 use crate::log::{DataLog, IndexLog};
-use crate::recovery::RecoveryReport;
+use crate::recovery::{RecoveryReport, Unproven};
 use crate::segments::{SegmentState, Segments};
 use crate::state::State;
 use crate::storage::Storage;
@@ -209,6 +210,8 @@ pub(crate) struct Opened {
     pub report: RecoveryReport,
     pub window_bytes: u64,
     pub root_pins: VecDeque<[SegmentNo; 2]>,
+    /// Blocks that counted although nothing proves that every copy of them is on its device.
+    pub unproven: Vec<Unproven>,
 }
 
 impl Fs {

@@ -4,6 +4,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Over, ReadBytes};
 use crate::{At, Error, Result, Seek};
+use nenrin_device::AlignedBuf;
 use nenrin_format::items::{self, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, Invalid, SegmentNo};
@@ -286,13 +287,15 @@ impl Fs {
                 },
                 Run::Disk { pieces: count, .. } => {
                     let Some(ticket) = tickets.pop_front() else { continue };
-                    let buf = ticket.wait()?;
+                    let mut buf = ticket.wait()?;
                     let (mut start, mut end) = (None, 0);
                     for p in pieces.by_ref().take(count) {
                         let Source::Disk(e) = p.source else { continue };
                         let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
-                        let bytes = buf.get(end..end + covered).ok_or(bounds(&e))?;
-                        verify(&e, bytes)?;
+                        let bytes = buf.get_mut(end..end + covered).ok_or(bounds(&e))?;
+                        if let Err(why) = verify(&e, bytes) {
+                            bytes.copy_from_slice(&self.other_copy(&e).ok_or(why)?);
+                        }
                         start.get_or_insert(e.lead as usize * BLOCK_BYTES);
                         end += covered - e.tail as usize * BLOCK_BYTES;
                     }
@@ -301,6 +304,12 @@ impl Fs {
             }
         }
         Ok(out)
+    }
+
+    /// After reading something wrong: what an extent's checksums cover, from another copy.
+    pub(super) fn other_copy(&self, e: &Extent) -> Option<AlignedBuf> {
+        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
+        self.storage.read_other(first, e.lead + e.blocks + e.tail, |bytes| verify(e, bytes).is_ok())
     }
 
     /// The next content or hole from `offset` on.

@@ -14,8 +14,7 @@ use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
 use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, summary_blocks};
 use nenrin_format::records::{ContentOp, Record};
-use nenrin_format::superblock::SegmentRef;
-use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Ino, Seq, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 use std::collections::VecDeque;
 
 /// Most blocks of one chain partial.
@@ -29,11 +28,11 @@ pub struct Chain {
     /// Epoch of this mount.
     pub epoch: Epoch,
     /// Segment being filled.
-    pub segment: SegmentRef,
+    pub segment: SegmentNo,
     /// Next block in it.
     pub block: u32,
     /// Segment after it.
-    pub next: Option<SegmentRef>,
+    pub next: Option<SegmentNo>,
     /// Sequence of the last partial.
     pub seq: Seq,
     /// Its address.
@@ -171,16 +170,16 @@ impl Chain {
             if self.block == 0 {
                 return Err(Error::TooLarge);
             }
-            self.advance(storage, segments, stamp.now)?;
+            self.advance(segments, stamp.now)?;
         }
     }
 
-    fn advance(&mut self, storage: &Storage, segments: &mut Segments, now: Time) -> Result<()> {
+    fn advance(&mut self, segments: &mut Segments, now: Time) -> Result<()> {
         let next = self.next.take().ok_or(Error::NoSpace)?;
-        segments.seal(self.segment.segment);
+        segments.seal(self.segment);
         self.segment = next;
         self.block = 0;
-        self.next = segments.allocate(KIND_CHAIN, now).map(|s| storage.segment_ref(s));
+        self.next = segments.allocate(KIND_CHAIN, now);
         Ok(())
     }
 
@@ -194,7 +193,7 @@ impl Chain {
         stamp: Stamp,
         segments: &mut Segments,
     ) -> Sealed {
-        let addr = Addr::new(self.segment.segment, self.block);
+        let addr = Addr::new(self.segment, self.block);
         let summary = summary_blocks(records.len(), 0);
         let mut bytes = AlignedBuf::zeroed((summary + pages) as usize * BLOCK_BYTES);
         let mut at = summary as usize * BLOCK_BYTES;
@@ -228,7 +227,7 @@ impl Chain {
         self.last_addr = addr;
         self.last_crc = crc;
         self.block += summary + pages;
-        segments.chain_written(self.segment.segment, self.seq);
+        segments.chain_written(self.segment, self.seq);
         Sealed { addr, bytes, base: addr.add(summary), late }
     }
 }

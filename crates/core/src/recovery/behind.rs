@@ -94,8 +94,7 @@ impl Walk<'_> {
                 block = addr.block() + header.total_blocks().max(1);
                 let possible = header.seq.0 < COUNTER_MAX && header.epoch.0 < COUNTER_MAX;
                 if possible && header.seq > seq && header.epoch >= epoch {
-                    let segment = self.storage.segment_ref(segment);
-                    out.push(self.found(header, crc, records, segment)?);
+                    out.push(self.found(header, crc, records)?);
                 }
             }
         }

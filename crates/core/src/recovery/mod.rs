@@ -17,12 +17,13 @@ mod behind;
 mod walk;
 
 use crate::breaks::{Break, broken};
+use crate::devices::{Assembly, assemble};
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::segments::Segments;
 use crate::state::{HistoryTree, State, checkpoint_key, segment_key};
-use crate::storage::{Probe, Storage, probe};
+use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::features::{Access, access};
@@ -32,7 +33,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
-use nenrin_format::superblock::{Superblock, segments_on};
+use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,7 +42,7 @@ use std::sync::Arc;
 
 pub(crate) use behind::Island;
 pub use walk::Verdict;
-pub(crate) use walk::{Found, Outcome, Walk};
+pub(crate) use walk::{Found, Outcome, Unproven, Walk};
 
 /// What opening a volume found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,11 +81,13 @@ impl Fs {
         clock: Arc<dyn Clock>,
         mut options: MountOptions,
     ) -> Result<Arc<Self>> {
-        let opened = recover(&devices, &options)?;
+        let mut opened = recover(&devices, &options)?;
+        let unproven = std::mem::take(&mut opened.unproven);
         options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;
         let read_only = options.read_only;
         let fs = Arc::new(Self::assemble(opened, clock, options));
         if !read_only {
+            fs.before_writing(&unproven)?;
             fs.index_checkpoint(false)?;
             fs.release_orphans()?;
         }
@@ -94,16 +97,16 @@ impl Fs {
 
 /// Reads a volume's state without writing anything.
 pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Result<Opened> {
-    let [device] = devices else {
-        return Err(Error::Open("this version opens volumes of one device".into()));
-    };
-    let found = probe(device.as_ref())?;
-    let mut report = RecoveryReport::default();
+    let assembly = assemble(devices, options.degraded)?;
+    let found = &assembly.found;
+    let mut report = RecoveryReport { notes: assembly.notes.clone(), ..RecoveryReport::default() };
     let mut why = None;
     found.newest()?;
-    note_slots(&found, &mut report);
+    for (_, name, probe) in &assembly.probes {
+        note_slots(probe, found, name.as_deref(), &mut report);
+    }
     for (rank, root) in found.roots.iter().take(2).enumerate() {
-        match recover_from(device, root, &found, options, report.clone()) {
+        match recover_from(&assembly, root, options, report.clone()) {
             Ok(mut opened) => {
                 if rank > 0 {
                     went_back(&found.roots[0], root, &mut opened, options)?;
@@ -158,14 +161,16 @@ pub(crate) fn chain_of(superblock: &Superblock) -> Chain {
     }
 }
 
-fn note_slots(found: &Probe, report: &mut RecoveryReport) {
+/// Slots of a device that are not as they should be; its name is told where there are several.
+fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut RecoveryReport) {
     use crate::storage::SlotState;
+    let of = name.map_or_else(String::new, |n| format!(" of {n}"));
     let newest = found.roots.first().map_or(0, |r| r.generation.0);
-    let (first, second) = found.slots.split_at(found.slots.len() / 2);
+    let (first, second) = probe.slots.split_at(probe.slots.len() / 2);
     for ((a, one), (b, other)) in first.iter().zip(second) {
         if let (SlotState::Invalid(why), SlotState::Invalid(_)) = (one, other) {
             report.notes.push(format!(
-                "both copies of a superblock slot, at blocks {a} and {b}, are damaged ({why}); \
+                "both copies of a superblock slot, at blocks {a} and {b}{of}, are damaged ({why}); \
                  went on from generation {newest} and the log behind it"
             ));
         }
@@ -175,35 +180,27 @@ fn note_slots(found: &Probe, report: &mut RecoveryReport) {
         let at = place(first).or_else(|| place(second)).unwrap_or(0);
         first.get(at).into_iter().chain(second.get(at)).all(|(_, s)| matches!(s, SlotState::Invalid(_)))
     };
-    for (block, state) in &found.slots {
+    for (block, state) in &probe.slots {
         match state {
             SlotState::Invalid(_) if twins(*block) => {}
             SlotState::Invalid(why) => {
-                report.notes.push(format!("superblock slot at block {block} is damaged ({why}); its twin is used"))
+                report.notes.push(format!("superblock slot at block {block}{of} is damaged ({why}); its twin is used"))
             }
-            SlotState::Empty if newest > 8 => report.notes.push(format!("superblock slot at block {block} is empty")),
+            SlotState::Empty if newest > 8 => {
+                report.notes.push(format!("superblock slot at block {block}{of} is empty"))
+            }
             _ => {}
         }
     }
 }
 
 pub(crate) fn recover_from(
-    device: &Arc<dyn BlockDevice>,
+    assembly: &Assembly,
     superblock: &Superblock,
-    found: &Probe,
     options: &MountOptions,
     mut report: RecoveryReport,
 ) -> Result<Opened> {
-    let count = superblock.devices[0].segments;
-    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-    if segments_on(blocks, superblock.segment_blocks) < count {
-        let need = nenrin_format::superblock::device_blocks(count, superblock.segment_blocks) * BLOCK_BYTES as u64;
-        let have = device.geometry().bytes;
-        return Err(Error::Open(format!(
-            "{} is truncated: the volume needs {need} bytes, {have} are there; restore its length",
-            device.geometry().name
-        )));
-    }
+    let found = &assembly.found;
     if let Access::ReadOnly(bits) = access(superblock.features[1], superblock.features[2]) {
         report.only_readable = true;
         if !options.read_only {
@@ -213,15 +210,16 @@ pub(crate) fn recover_from(
             ));
         }
     }
-    let storage = Arc::new(Storage::new(device.clone(), superblock.segment_blocks, count));
+    let storage = storage_of(assembly);
     let root = read_root(&storage, superblock)?;
     let mut state = load_state(&storage, superblock, &root, options)?;
     let mut chain = chain_of(superblock);
-    let mut window_bytes = 0;
+    let (mut window_bytes, mut unproven) = (0, Vec::new());
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
     if !options.no_recovery {
         let walk = Walk::new(&storage, &chain).run()?;
+        unproven = walk.unproven();
         window_bytes = replay(&mut state, &mut chain, walk, &mut report)?;
     }
     let root_pins = pin_roots(&mut state.segments, found, superblock);
@@ -229,7 +227,7 @@ pub(crate) fn recover_from(
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
     state.segments.promote(older);
     let writes = !(options.read_only || options.no_recovery || report.only_readable);
-    start_epoch(&mut state, &mut chain, &storage, found, writes)?;
+    start_epoch(&mut state, &mut chain, found, writes)?;
     Ok(Opened {
         storage,
         state,
@@ -238,6 +236,7 @@ pub(crate) fn recover_from(
         report,
         window_bytes,
         root_pins,
+        unproven,
     })
 }
 
@@ -264,7 +263,7 @@ pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Ro
 
 /// One copy of the root partial.
 pub(crate) fn read_root_copy(storage: &Storage, superblock: &Superblock, copy: usize) -> Result<Root> {
-    let (_, addr, crc) = superblock.root[copy];
+    let (addr, crc) = superblock.root[copy];
     let bytes = storage.read_summary(addr)?;
     let damaged = |e| Error::Damaged(addr, e);
     let summary = Header::decode(&bytes).map_err(damaged)?;
@@ -356,9 +355,7 @@ fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mu
         report.partials += 1;
         bytes += u64::from(header.total_blocks()) * BLOCK_BYTES as u64;
         state.segments.chain_written(header.addr.segment(), header.seq);
-        if header.addr.segment() != chain.segment.segment {
-            chain.segment = found.segment;
-        }
+        chain.segment = header.addr.segment();
         chain.block = header.addr.block() + header.total_blocks();
         chain.next = header.next;
         chain.epoch = header.epoch;
@@ -374,7 +371,7 @@ pub(crate) fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superbloc
     let mut pins = VecDeque::new();
     let generation = found.roots.first().map_or(used.generation, |r| r.generation);
     for root in found.roots.iter().take(2) {
-        let both = root.root.map(|(_, addr, _)| addr.segment());
+        let both = root.root.map(|(addr, _)| addr.segment());
         for segment in both {
             segments.protect(segment, generation);
             segments.pin(segment);
@@ -385,13 +382,7 @@ pub(crate) fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superbloc
 }
 
 /// The chain goes on in a fresh segment, with a new epoch.
-pub(crate) fn start_epoch(
-    state: &mut State,
-    chain: &mut Chain,
-    storage: &Storage,
-    found: &Probe,
-    writes: bool,
-) -> Result<()> {
+pub(crate) fn start_epoch(state: &mut State, chain: &mut Chain, found: &Probe, writes: bool) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
     let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
     state.segments.next_generation = found
@@ -404,13 +395,13 @@ pub(crate) fn start_epoch(
     chain.epoch = newest.next();
     let now = nenrin_format::Time(0);
     let next = match chain.next {
-        Some(next) if state.segments.is_free(next.segment) => next,
-        _ => storage.segment_ref(state.segments.allocate(crate::segments::KIND_CHAIN, now).ok_or(Error::NoSpace)?),
+        Some(next) if state.segments.is_free(next) => next,
+        _ => state.segments.allocate(crate::segments::KIND_CHAIN, now).ok_or(Error::NoSpace)?,
     };
-    state.segments.reopen(next.segment, crate::segments::KIND_CHAIN);
+    state.segments.reopen(next, crate::segments::KIND_CHAIN);
     chain.segment = next;
     chain.block = 0;
-    chain.next = state.segments.allocate(crate::segments::KIND_CHAIN, now).map(|s| storage.segment_ref(s));
+    chain.next = state.segments.allocate(crate::segments::KIND_CHAIN, now);
     Ok(())
 }
 

@@ -5,9 +5,9 @@ use crate::log::chain::Chain;
 use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
+use nenrin_format::items::Extent;
 use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind};
 use nenrin_format::records::{ContentOp, Record};
-use nenrin_format::superblock::SegmentRef;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
 
@@ -55,8 +55,37 @@ pub(crate) struct Found {
     pub header: Header,
     pub crc: u32,
     pub records: Vec<u8>,
-    pub segment: SegmentRef,
     payload_intact: bool,
+}
+
+/// Blocks that count although nothing proves that all copies of them were flushed.
+pub(crate) enum Unproven {
+    /// A partial of the chain, and its summary CRC.
+    Partial(Header, u32),
+    /// Content that one names outside itself.
+    Content(Extent),
+}
+
+impl Unproven {
+    /// The first block, and how many.
+    pub fn place(&self) -> (Addr, u32) {
+        match self {
+            Self::Partial(header, _) => (header.addr, header.total_blocks()),
+            Self::Content(e) => covered(e),
+        }
+    }
+    /// Whether these are the bytes that count.
+    pub fn is_right(&self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Partial(header, crc) => {
+                let summary = header.summary_blocks as usize * BLOCK_BYTES;
+                let payload = bytes.get(summary..).unwrap_or(&[]);
+                Header::decode(bytes).is_ok_and(|s| s.crc == *crc)
+                    && (header.payload_blocks == 0 || nenrin_format::crc(payload) == header.payload_crc)
+            }
+            Self::Content(e) => crate::fs::verify(e, bytes).is_ok(),
+        }
+    }
 }
 
 /// Where the chain ends, and what was on the way.
@@ -73,6 +102,19 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// What counts although nothing proves that it was flushed: where a device may lack its copy.
+    pub fn unproven(&self) -> Vec<Unproven> {
+        let open = self.accepted.iter().filter(|f| f.header.seq > self.durable_seq);
+        let mut out = Vec::new();
+        for f in open {
+            out.push(Unproven::Partial(f.header.clone(), f.crc));
+            if f.header.flags & DATA_FLUSHED == 0 {
+                out.extend(named(f).unwrap_or_default().into_iter().map(Unproven::Content));
+            }
+        }
+        out
+    }
+
     /// The last partial that counts, or that a later one proves to have been durable.
     pub fn proves(&self) -> Seq {
         self.accepted.last().map_or(self.durable_seq, |f| f.header.seq.max(self.durable_seq))
@@ -84,15 +126,17 @@ pub(crate) struct Walk<'a> {
     pub(super) storage: &'a Storage,
     at: Chain,
     buffer: Option<(Addr, AlignedBuf)>,
-    /// The segment after this one, and what its first block says.
-    beyond: Option<(SegmentNo, Option<Header>)>,
+    /// The device whose copies are not read.
+    avoid: Option<u16>,
+    /// The segment after this one, and what its first block says, on each device that has it.
+    beyond: Option<(SegmentNo, Vec<Header>)>,
     bytes_read: u64,
     requests: u64,
 }
 
 impl<'a> Walk<'a> {
     pub fn new(storage: &'a Storage, chain: &Chain) -> Self {
-        Self { storage, at: chain.clone(), buffer: None, beyond: None, bytes_read: 0, requests: 0 }
+        Self { storage, at: chain.clone(), buffer: None, avoid: None, beyond: None, bytes_read: 0, requests: 0 }
     }
 
     /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
@@ -108,7 +152,11 @@ impl<'a> Walk<'a> {
         if !held {
             let rest = self.storage.segment_blocks - addr.block();
             let count = blocks.max(READ_BLOCKS).min(rest);
-            let buf = self.storage.read(addr, count)?;
+            let buf = match self.avoid {
+                None => self.storage.read(addr, count)?,
+                // Only what is asked for: what follows is read as usual.
+                Some(avoid) => self.storage.read_around(addr, blocks, avoid)?,
+            };
             self.bytes_read += buf.len() as u64;
             self.requests += 1;
             self.buffer = Some((addr, buf));
@@ -153,7 +201,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A partial with what its payload is worth.
-    pub(super) fn found(&mut self, header: Header, crc: u32, records: Vec<u8>, segment: SegmentRef) -> Result<Found> {
+    pub(super) fn found(&mut self, header: Header, crc: u32, records: Vec<u8>) -> Result<Found> {
         let payload_intact = match self.blocks(header.payload_addr(), header.payload_blocks) {
             _ if header.payload_blocks == 0 => true,
             Ok(Some(payload)) => nenrin_format::crc(payload) == header.payload_crc,
@@ -161,7 +209,7 @@ impl<'a> Walk<'a> {
             Err(Error::Device(_)) => false,
             Err(e) => return Err(e),
         };
-        Ok(Found { header, crc, records, segment, payload_intact })
+        Ok(Found { header, crc, records, payload_intact })
     }
 
     /// The first partial that was perhaps never acknowledged and whose payload or data is not there.
@@ -174,8 +222,30 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// The partial at `addr` if it follows the last accepted one.
-    fn following(&mut self, addr: Addr, segment: SegmentRef, new_segment: bool) -> Result<Option<Found>> {
+    /// The partial at `addr` if it follows the last accepted one: the copy that is whole, if one is.
+    fn following(&mut self, addr: Addr, new_segment: bool) -> Result<Option<Found>> {
+        let mut best = self.following_here(addr, new_segment)?;
+        if best.as_ref().is_some_and(|f| f.payload_intact) {
+            return Ok(best);
+        }
+        let blocks = best.as_ref().map_or(1, |f| f.header.total_blocks());
+        for avoid in self.storage.ways_around(addr, blocks) {
+            let buffer = self.buffer.take();
+            self.avoid = Some(avoid);
+            let other = self.following_here(addr, new_segment);
+            self.avoid = None;
+            self.buffer = buffer;
+            match other {
+                Ok(Some(f)) if f.payload_intact => return Ok(Some(f)),
+                Ok(f) => best = best.or(f),
+                Err(Error::Device(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(best)
+    }
+
+    fn following_here(&mut self, addr: Addr, new_segment: bool) -> Result<Option<Found>> {
         let Some((header, crc, records)) = self.partial(addr)? else { return Ok(None) };
         let epoch_fits =
             header.epoch == self.at.epoch || new_segment && header.epoch > self.at.epoch || broken(Break::ForgetEpoch);
@@ -186,7 +256,7 @@ impl<'a> Walk<'a> {
         if !fits {
             return Ok(None);
         }
-        self.found(header, crc, records, segment).map(Some)
+        self.found(header, crc, records).map(Some)
     }
 
     /// The partial with which a later mount went on from here. That mount
@@ -194,18 +264,24 @@ impl<'a> Walk<'a> {
     /// even if it fits: it was dropped then.
     fn resumed(&mut self) -> Result<Option<Found>> {
         let Some(segment) = self.at.next else { return Ok(None) };
-        let first = Addr::new(segment.segment, 0);
-        if self.beyond.as_ref().is_none_or(|(of, _)| *of != segment.segment) {
+        let first = Addr::new(segment, 0);
+        if self.beyond.as_ref().is_none_or(|(of, _)| *of != segment) {
+            let ways = self.storage.ways_around(first, 1);
+            let reads = if ways.is_empty() {
+                vec![self.storage.read(first, 1)]
+            } else {
+                ways.into_iter().map(|avoid| self.storage.read_around(first, 1, avoid)).collect()
+            };
+            self.bytes_read += (reads.len() * BLOCK_BYTES) as u64;
+            self.requests += reads.len() as u64;
             // What cannot be read is missed when the walk comes there.
-            let head = self.storage.read(first, 1).ok().and_then(|bytes| Header::peek(&bytes).ok());
-            self.bytes_read += BLOCK_BYTES as u64;
-            self.requests += 1;
-            self.beyond = Some((segment.segment, head));
+            let heads = reads.into_iter().flatten().filter_map(|bytes| Header::peek(&bytes).ok());
+            self.beyond = Some((segment, heads.collect()));
         }
         let links =
             |h: &Header| h.epoch > self.at.epoch && h.prev_addr == self.at.last_addr && h.prev_crc == self.at.last_crc;
         match &self.beyond {
-            Some((_, Some(head))) if links(head) => self.following(first, segment, true),
+            Some((_, heads)) if heads.iter().any(links) => self.following(first, true),
             _ => Ok(None),
         }
     }
@@ -215,19 +291,19 @@ impl<'a> Walk<'a> {
         let mut found: Vec<Found> = Vec::new();
         let mut durable_seq = self.at.seq;
         loop {
-            let here = Addr::new(self.at.segment.segment, self.at.block);
+            let here = Addr::new(self.at.segment, self.at.block);
             let mut next = self.resumed()?;
             if next.is_none() && self.at.block < self.storage.segment_blocks {
-                next = self.following(here, self.at.segment, self.at.block == 0)?;
+                next = self.following(here, self.at.block == 0)?;
             }
             if next.is_none() {
                 if let Some(segment) = self.at.next {
-                    next = self.following(Addr::new(segment.segment, 0), segment, true)?;
+                    next = self.following(Addr::new(segment, 0), true)?;
                 }
             }
             let Some(f) = next else { break };
             self.at.epoch = f.header.epoch;
-            self.at.segment = f.segment;
+            self.at.segment = f.header.addr.segment();
             self.at.block = f.header.addr.block() + f.header.total_blocks();
             self.at.next = f.header.next;
             self.at.seq = f.header.seq;
@@ -273,7 +349,7 @@ impl<'a> Walk<'a> {
         for (segment, first) in places {
             let mut block = first;
             while block < self.storage.segment_blocks {
-                let addr = Addr::new(segment.segment, block);
+                let addr = Addr::new(segment, block);
                 block += 1;
                 if let Some((h, ..)) = self.partial(addr)? {
                     if h.epoch >= self.at.epoch && h.seq > self.at.seq {
@@ -317,26 +393,40 @@ impl<'a> Walk<'a> {
         if f.header.flags & DATA_FLUSHED != 0 {
             return Ok(true);
         }
-        let mut r = Reader::new(&f.records);
-        while !r.is_empty() {
-            let Ok(record) = Record::decode(&mut r) else { return Ok(false) };
-            let extents: Vec<_> = match record {
-                Record::Content { ops, .. } => ops
-                    .into_iter()
-                    .filter_map(|op| if let ContentOp::Extent(_, e) = op { Some(e) } else { None })
-                    .collect(),
-                Record::Move { new, .. } => vec![new],
-                _ => continue,
-            };
-            for e in extents.iter().filter(|e| !e.is_unwritten() && !e.addr.is_payload()) {
-                let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-                match self.storage.read(first, e.lead + e.blocks + e.tail) {
-                    Ok(bytes) if crate::fs::verify(e, &bytes).is_ok() => {}
-                    Ok(_) | Err(Error::Damaged(..) | Error::Device(_)) => return Ok(false),
-                    Err(e) => return Err(e),
-                }
+        let Some(extents) = named(f) else { return Ok(false) };
+        for e in &extents {
+            let (first, blocks) = covered(e);
+            let right = |bytes: &[u8]| crate::fs::verify(e, bytes).is_ok();
+            match self.storage.read_right(first, blocks, right) {
+                Ok(bytes) if right(&bytes) => {}
+                Ok(_) | Err(Error::Damaged(..) | Error::Device(_)) => return Ok(false),
+                Err(e) => return Err(e),
             }
         }
         Ok(true)
     }
+}
+
+/// The extents outside a partial that its records name; `None` where they cannot be read.
+fn named(f: &Found) -> Option<Vec<Extent>> {
+    let mut out = Vec::new();
+    let mut r = Reader::new(&f.records);
+    while !r.is_empty() {
+        match Record::decode(&mut r).ok()? {
+            Record::Content { ops, .. } => {
+                out.extend(
+                    ops.into_iter().filter_map(|op| if let ContentOp::Extent(_, e) = op { Some(e) } else { None }),
+                );
+            }
+            Record::Move { new, .. } => out.push(new),
+            _ => {}
+        }
+    }
+    out.retain(|e| !e.is_unwritten() && !e.addr.is_payload());
+    Some(out)
+}
+
+/// The blocks under an extent's checksums: the first, and how many.
+fn covered(e: &Extent) -> (Addr, u32) {
+    (Addr(e.addr.0.saturating_sub(u64::from(e.lead))), e.lead + e.blocks + e.tail)
 }

@@ -14,14 +14,14 @@
 
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::salvage;
+use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Found, Island, Outcome, Walk, chain_of, read_root};
 use crate::segments::Segments;
 use crate::state::{HistoryTree, State, is_history};
-use crate::storage::{Probe, Storage};
+use crate::storage::{Storage, storage_of};
 use crate::{Error, Result};
-use nenrin_device::BlockDevice;
 use nenrin_format::features::{Access, access};
 use nenrin_format::items::{Checkpoint, Extent, Inode, Segment};
 use nenrin_format::key::{Key, Kind};
@@ -29,9 +29,9 @@ use nenrin_format::node::{self, NodePtr, TreeId};
 use nenrin_format::partial::Header;
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
-use nenrin_format::superblock::{Superblock, device_blocks, segments_on};
+use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Seq, Time};
+use nenrin_format::{COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -95,20 +95,14 @@ impl Candidate {
 }
 
 /// Finds the state to start from. `None` when no root can be read.
-pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Losses) -> Result<Option<Base>> {
+pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Base>> {
+    let found = &assembly.found;
     let newest = found.newest()?;
-    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-    let Some(count) = newest.devices.first().map(|d| d.segments) else { return Ok(None) };
-    if segments_on(blocks, newest.segment_blocks) < count {
-        let need = device_blocks(count, newest.segment_blocks) * BLOCK_BYTES as u64;
-        return Err(Error::Open(format!(
-            "the device is shorter than the {need} bytes of the volume; restore its length"
-        )));
-    }
     if let Access::ReadOnly(bits) = access(newest.features[1], newest.features[2]) {
         return Err(Error::Open(format!("features that this program can only read (bits {bits:#x}); update nenrin")));
     }
-    let storage = Arc::new(Storage::new(device.clone(), newest.segment_blocks, count));
+    let storage = storage_of(assembly);
+    let count = storage.segments;
     let mut all: Vec<Candidate> = Vec::new();
     let mut proven = Seq(0);
     for superblock in found.roots.iter().filter(|r| r.uuid == newest.uuid) {
@@ -134,7 +128,7 @@ pub(super) fn find(device: &Arc<dyn BlockDevice>, found: &Probe, losses: &mut Lo
         hold(c, &mut held)?;
     }
     for root in found.roots.iter().take(2) {
-        hold_segments(&mut held, root.root.iter().map(|(_, addr, _)| addr.segment()));
+        hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
     // A lost inner node hides what is below it: a whole tree, even an older one, is worth more.
     if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
@@ -170,7 +164,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
 pub(super) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
     ptr.copies.map(|addr| {
         let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
-        storage.read(addr, NODE_BLOCKS).is_ok_and(|bytes| right(&bytes))
+        storage.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))
     })
 }
 
@@ -185,11 +179,11 @@ fn hold_segments(held: &mut [bool], segments: impl IntoIterator<Item = SegmentNo
 /// Marks what a root and the log behind it may need.
 fn hold(c: &Candidate, held: &mut [bool]) -> Result<()> {
     hold_segments(held, c.root.index_segments.iter().map(|(segment, _)| *segment));
-    hold_segments(held, c.superblock.root.iter().map(|(_, addr, _)| addr.segment()));
-    hold_segments(held, [c.superblock.chain.0.segment]);
-    hold_segments(held, c.superblock.chain_next.map(|s| s.segment));
+    hold_segments(held, c.superblock.root.iter().map(|(addr, _)| addr.segment()));
+    hold_segments(held, [c.superblock.chain.0]);
+    hold_segments(held, c.superblock.chain_next);
     for f in c.log.accepted.iter().chain(c.islands.iter().flatten()) {
-        hold_segments(held, [f.header.addr.segment()].into_iter().chain(f.header.next.map(|s| s.segment)));
+        hold_segments(held, [f.header.addr.segment()].into_iter().chain(f.header.next));
         for e in named(f) {
             hold_segments(held, [e.addr.segment()]);
         }
@@ -392,7 +386,7 @@ pub(super) fn roll_forward(
                 Err(e) => losses.add(LossKind::ChangeLost, about(&record), e.to_string()),
             }
         }
-        chain.segment = found.segment;
+        chain.segment = header.addr.segment();
         chain.block = header.addr.block() + header.total_blocks();
         chain.next = header.next;
         chain.epoch = header.epoch;

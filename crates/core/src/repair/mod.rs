@@ -30,9 +30,10 @@ mod tests;
 pub use losses::{LOSSES_MAX, Loss, LossKind, MendKind};
 
 use crate::check::{self, CheckOptions, CheckReport, Finding, Progress, Severity, What};
+use crate::devices::assemble;
 use crate::fs::Opened;
 use crate::recovery::{pin_roots, start_epoch, with_newest_generation};
-use crate::storage::{Probe, probe};
+use crate::storage::Probe;
 use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result};
 use base::Base;
 use losses::Losses;
@@ -93,9 +94,6 @@ impl RepairPlan {
         clock: &dyn Clock,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self> {
-        let [device] = devices else {
-            return Err(Error::Open("this version repairs volumes of one device".into()));
-        };
         let before = check::check(devices, &CheckOptions { data: false }, progress)?;
         if before.recovery.is_some() && !before.findings.iter().any(is_of_structure) {
             let whole = check::check(devices, &CheckOptions { data: true }, progress)?;
@@ -103,16 +101,21 @@ impl RepairPlan {
             report.add_content(&whole);
             return Ok(Self { report, ready: None });
         }
-        let found = probe(device.as_ref())?;
+        let assembly = assemble(devices, false)?;
+        if assembly.devices.health().len() > 1 {
+            return Err(Error::Open(
+                "this version repairs volumes of one device only; mount the volume, and nenrin scrub mends what has a second copy".into(),
+            ));
+        }
         let mut losses = Losses::default();
-        let Some(base) = base::find(device, &found, &mut losses)? else {
+        let Some(base) = base::find(&assembly, &mut losses)? else {
             return Err(Error::Open(
                 "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
             ));
         };
         let slots = |f: &&Finding| matches!(f.what.number(), 101..=107);
         losses.mended(MendKind::SlotsRewritten, before.findings.iter().filter(slots).count() as u64);
-        plan(base, &found, losses, clock, progress)
+        plan(base, &assembly.found, losses, clock, progress)
     }
 
     /// What was found, and what is to be done.
@@ -207,9 +210,17 @@ fn plan(
     if free < needed {
         return Err(space::no_room(needed, free));
     }
-    start_epoch(&mut state, &mut chain, &storage, found, true)?;
-    let opened =
-        Opened { storage, state, chain, superblock, report: RecoveryReport::default(), window_bytes: 0, root_pins };
+    start_epoch(&mut state, &mut chain, found, true)?;
+    let opened = Opened {
+        storage,
+        state,
+        chain,
+        superblock,
+        report: RecoveryReport::default(),
+        window_bytes: 0,
+        root_pins,
+        unproven: Vec::new(),
+    };
     let (opened, after) = check::check_planned(opened, progress)?;
     if let Some(f) = after.findings.iter().find(|f| is_of_structure(f)) {
         return Err(Error::Open(format!("this damage cannot be repaired yet ({f}); nothing was changed")));

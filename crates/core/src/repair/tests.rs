@@ -196,7 +196,7 @@ pub(super) fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
 fn segments_written(before: &[u8], after: &[u8]) -> u64 {
     let sb = probe(&MemDevice::from_bytes(before.to_vec())).unwrap().newest().unwrap().clone();
     let bytes = sb.segment_blocks as usize * BLOCK_BYTES;
-    let segments = (0..sb.devices[0].segments).filter(|i| {
+    let segments = (0..sb.segments()).filter(|i| {
         let at = segment_block(*i as u32, sb.segment_blocks) as usize * BLOCK_BYTES;
         before[at..at + bytes] != after[at..at + bytes]
     });
@@ -553,14 +553,14 @@ fn with_log() -> (Vec<u8>, Vec<Addr>) {
     fs.tick().unwrap();
     let bytes = device.snapshot();
     let mut places = Vec::new();
-    let mut at = Addr::new(first.0.segment, first.1);
+    let mut at = Addr::new(first.0, first.1);
     while let Ok(s) = nenrin_format::partial::Header::decode(&bytes[offset(&bytes, at)..]) {
         places.push(at);
         let next = at.block() + s.header.total_blocks();
         at = Addr::new(at.segment(), next);
         if next >= 64 || nenrin_format::partial::Header::decode(&bytes[offset(&bytes, at)..]).is_err() {
             match s.header.next {
-                Some(n) => at = Addr::new(n.segment, 0),
+                Some(n) => at = Addr::new(n, 0),
                 None => break,
             }
         }

@@ -133,7 +133,7 @@ impl State {
         for (no, item) in self.segments.take_changed() {
             let key = segment_key(no.0);
             match item {
-                Some(item) => drop(self.space.insert(&self.cache, key, item.encode(no).into())?),
+                Some(item) => drop(self.space.insert(&self.cache, key, item.encode().into())?),
                 None => drop(self.space.remove(&self.cache, &key)?),
             }
         }

@@ -32,7 +32,7 @@ fn numbers_and_names_are_unique_and_stable() {
     assert_eq!(names.len(), What::ALL.len());
     assert!(What::ALL.is_sorted_by_key(|w| w.number()));
     // Numbers once given stay: add to this list, never change it.
-    let fixed: [(u16, &str); 70] = [
+    let fixed: [(u16, &str); 72] = [
         (101, "slot-damaged"),
         (102, "slot-stale"),
         (103, "slot-unfinished"),
@@ -42,6 +42,7 @@ fn numbers_and_names_are_unique_and_stable() {
         (107, "root-unusable"),
         (108, "root-invalid"),
         (109, "log-damaged"),
+        (110, "device-absent"),
         (201, "node-copy-damaged"),
         (202, "node-lost"),
         (203, "node-invalid"),
@@ -103,6 +104,7 @@ fn numbers_and_names_are_unique_and_stable() {
         (702, "content-unreadable"),
         (703, "tail-not-zero"),
         (704, "content-lost"),
+        (705, "content-copy-damaged"),
     ];
     for (number, name) in fixed {
         assert!(What::ALL.iter().any(|w| w.number() == number && w.name() == name), "{number} {name}");

@@ -72,7 +72,7 @@ impl Image {
         self.bytes[offset] ^= 0x40;
     }
     fn root_summary(&self, copy: usize) -> nenrin_core::format::partial::Summary<'_> {
-        Header::decode(self.at(self.newest.root[copy].1)).unwrap()
+        Header::decode(self.at(self.newest.root[copy].0)).unwrap()
     }
     fn root(&self) -> Root {
         Root::decode(self.root_summary(0).records).unwrap()
@@ -96,7 +96,7 @@ impl Image {
             let (bytes, crc) = header.encode(&root.encode(), &[]);
             let offset = self.offset(header.addr);
             self.bytes[offset..offset + bytes.len()].copy_from_slice(&bytes);
-            self.newest.root[copy].2 = crc;
+            self.newest.root[copy].1 = crc;
         }
         let sb = self.newest.clone();
         self.with_slots(&sb)
@@ -178,16 +178,16 @@ fn superblock_slots() {
 
 #[test]
 fn roots() {
-    assert_finds(&[105], &damaged(true, |i| i.flip(i.newest.root[0].1)));
-    assert_finds(&[105], &damaged(true, |i| i.flip(i.newest.root[1].1)));
+    assert_finds(&[105], &damaged(true, |i| i.flip(i.newest.root[0].0)));
+    assert_finds(&[105], &damaged(true, |i| i.flip(i.newest.root[1].0)));
     // The older of the two roots leads to the same state, if nothing was written since.
-    let image = damaged(true, |i| i.newest.root.map(|r| r.1).into_iter().for_each(|a| i.flip(a)));
+    let image = damaged(true, |i| i.newest.root.map(|r| r.0).into_iter().for_each(|a| i.flip(a)));
     assert_finds(&[106], &image);
     assert!(image.report().recovery.is_some());
     let all = damaged(true, |i| {
         let device = MemDevice::from_bytes(i.bytes.clone());
         for sb in probe(&device).unwrap().roots {
-            sb.root.map(|r| r.1).into_iter().for_each(|a| i.flip(a));
+            sb.root.map(|r| r.0).into_iter().for_each(|a| i.flip(a));
         }
     });
     assert_finds(&[106], &all);
@@ -202,7 +202,7 @@ fn roots() {
 fn the_log() {
     let image = damaged(false, |i| {
         // The second partial from where the chain goes on after the root; later ones prove it was durable.
-        let mut addr = Addr::new(i.newest.chain.0.segment, i.newest.chain.1);
+        let mut addr = Addr::new(i.newest.chain.0, i.newest.chain.1);
         for _ in 0..2 {
             addr = addr.add(Header::decode(i.at(addr)).unwrap().header.total_blocks());
         }

@@ -36,7 +36,7 @@ fn crashed() -> (World, Vec<u8>) {
 fn chain_blocks(bytes: &[u8]) -> std::ops::Range<usize> {
     let device = MemDevice::from_bytes(bytes.to_vec());
     let sb: Superblock = probe(&device).unwrap().newest().unwrap().clone();
-    let first = 16 + sb.chain.0.segment.0 as usize * sb.segment_blocks as usize + sb.chain.1 as usize;
+    let first = 16 + sb.chain.0.0 as usize * sb.segment_blocks as usize + sb.chain.1 as usize;
     first..first + 82
 }
 
@@ -229,7 +229,7 @@ fn crashed_after(commits: u64) -> (Vec<u8>, Superblock, u64) {
         fs.fsync_wait(g.ino).unwrap();
     }
     let sb = fs.superblock();
-    let begin = 16 + sb.chain.0.segment.0 * u64::from(sb.segment_blocks);
+    let begin = 16 + sb.chain.0.0 * u64::from(sb.segment_blocks);
     (device.snapshot(), sb, begin)
 }
 
@@ -257,7 +257,7 @@ fn a_lost_root_after_a_crash_loses_nothing() {
     fs.close().unwrap();
     // The same, when it is the root itself that cannot be read.
     let mut lost = bytes;
-    for (_, addr, _) in sb.root {
+    for (addr, _) in sb.root {
         destroy(&mut lost, 16 + addr.segment().0 * u64::from(sb.segment_blocks) + u64::from(addr.block()));
     }
     let fs = open(lost, false).unwrap();
@@ -285,7 +285,7 @@ fn going_back_in_time_is_damage() {
     assert!(fs.lookup(At::Live, Ino::ROOT, b"g").is_ok());
     let mut lost = device.snapshot();
     destroy(&mut lost, begin);
-    for (_, addr, _) in sb.root {
+    for (addr, _) in sb.root {
         destroy(&mut lost, 16 + addr.segment().0 * u64::from(sb.segment_blocks) + u64::from(addr.block()));
     }
     let fs = open(lost, false).unwrap();
@@ -301,7 +301,7 @@ fn a_log_that_is_lost_where_the_newest_root_begins_is_damage() {
     assert_eq!(whole.recovery_report().damage, None);
     assert!(whole.recovery_report().partials >= 180, "{:?}", whole.recovery_report());
     let mut lost = bytes;
-    for (_, addr, _) in sb.root {
+    for (addr, _) in sb.root {
         destroy(&mut lost, 16 + addr.segment().0 * u64::from(sb.segment_blocks) + u64::from(addr.block()));
     }
     for block in begin..begin + u64::from(sb.segment_blocks) {

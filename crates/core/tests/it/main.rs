@@ -11,6 +11,7 @@ mod coarse;
 mod copy;
 mod counts;
 mod damage;
+mod devices;
 mod findings;
 mod full;
 mod held;

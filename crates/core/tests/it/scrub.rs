@@ -95,7 +95,7 @@ fn damaged_slots_and_roots_are_written_anew() {
     let (w, _) = volume();
     let fs = w.open();
     let tail = (64 << 20) / BLOCK - 16;
-    let root = fs.superblock().root[1].1;
+    let root = fs.superblock().root[1].0;
     rot(&w, [5, 6, tail + 4, place(&fs, root)]);
     let report = scrubbed(&fs);
     assert_eq!((report.copies_damaged, report.copies_mended), (4, 4), "{report:?}");

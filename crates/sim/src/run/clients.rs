@@ -24,19 +24,19 @@ struct Asked {
     answer: Answer,
 }
 
-/// The queue of the device, and the clients besides the workload.
+/// The queues of the devices, and the clients besides the workload.
 #[derive(Default)]
 pub struct Clients {
-    queue: Option<Arc<Queue<Arc<dyn BlockDevice>>>>,
+    queues: Vec<Arc<Queue<Arc<dyn BlockDevice>>>>,
     turns: Option<Arc<Turns>>,
     asked: Vec<Asked>,
 }
 
 impl Clients {
-    /// The queue in front of the device and, where there are others, who decides turns.
+    /// The queue in front of each device and, where there are others, who decides turns.
     #[must_use]
-    pub fn new(queue: Arc<Queue<Arc<dyn BlockDevice>>>, turns: Option<Arc<Turns>>) -> Self {
-        Self { queue: Some(queue), turns, asked: Vec::new() }
+    pub fn new(queues: Vec<Arc<Queue<Arc<dyn BlockDevice>>>>, turns: Option<Arc<Turns>>) -> Self {
+        Self { queues, turns, asked: Vec::new() }
     }
     /// Where a call waits it lets the others run.
     pub fn decide_turns(&self, clock: &VirtualClock) {
@@ -68,7 +68,7 @@ impl Clients {
     #[must_use]
     pub fn activity(&self) -> [(&'static str, u64); 2] {
         [
-            ("requests that overtook others", self.queue.as_ref().map_or(0, |q| q.overtaken())),
+            ("requests that overtook others", self.queues.iter().map(|q| q.overtaken()).sum()),
             ("syncs interrupted by other calls", self.turns.as_ref().map_or(0, |t| t.pauses())),
         ]
     }
@@ -76,7 +76,7 @@ impl Clients {
     pub(super) fn die(&mut self) -> Result<(), String> {
         self.asked.clear();
         self.turns.as_ref().map_or(Ok(()), |t| t.stop())?;
-        if let Some(q) = &self.queue {
+        for q in &self.queues {
             q.settle();
         }
         Ok(())

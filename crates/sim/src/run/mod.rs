@@ -17,6 +17,7 @@ mod promises;
 use crate::clock::VirtualClock;
 use crate::content::pattern;
 use crate::hash;
+use crate::members::Drive;
 use crate::model::{Mark, Model, RuleLog};
 use crate::ops::Op;
 use crate::oracle::{self, Rules};
@@ -25,7 +26,7 @@ use crate::tree::Tree;
 use crate::walk::walk;
 use crate::workload::Workload;
 use nenrin_core::{At, Barrier, CheckpointInfo, Clock, Error, MountOptions};
-use nenrin_device::{BlockDevice, CrashDisk};
+use nenrin_device::CrashDisk;
 use nenrin_format::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,7 +53,9 @@ pub enum Step {
 pub struct Run<S> {
     fs: Option<S>,
     /// What the file system is told to write to.
-    device: Arc<dyn BlockDevice>,
+    device: Drive,
+    /// The same without anything in between.
+    pub plain: Drive,
     /// What counts its operations.
     pub disk: Arc<CrashDisk>,
     /// Its time.
@@ -88,16 +91,31 @@ impl<S: Subject> Run<S> {
     /// What went wrong.
     pub fn format(
         disk: Arc<CrashDisk>,
-        device: Arc<dyn BlockDevice>,
+        device: impl Into<Drive>,
+        segment_blocks: u32,
+        options: MountOptions,
+    ) -> Result<Self, String> {
+        let plain = disk.clone().into();
+        Self::format_on(disk, device.into(), plain, segment_blocks, options)
+    }
+
+    /// The same on the devices `plain`, which are parts of `disk`.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn format_on(
+        disk: Arc<CrashDisk>,
+        device: Drive,
+        plain: Drive,
         segment_blocks: u32,
         options: MountOptions,
     ) -> Result<Self, String> {
         let clock = Arc::new(VirtualClock::new());
-        let (plain, time): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (disk.clone(), clock.clone());
-        S::mkfs(&plain, &time, segment_blocks).map_err(|e| format!("mkfs: {e}"))?;
+        let time: Arc<dyn Clock> = clock.clone();
+        S::mkfs_on(plain.clone(), &time, segment_blocks).map_err(|e| format!("mkfs: {e}"))?;
         clock.advance(1_000_000);
         let durable = disk.cut_points();
-        Self::mount(disk, device, clock, options, Some(durable))
+        Self::mount_on(disk, device, plain, clock, options, Some(durable))
     }
 
     /// Mounts what is on `disk` and takes what is found for granted, from
@@ -107,7 +125,23 @@ impl<S: Subject> Run<S> {
     /// What went wrong.
     pub fn mount(
         disk: Arc<CrashDisk>,
-        device: Arc<dyn BlockDevice>,
+        device: impl Into<Drive>,
+        clock: Arc<VirtualClock>,
+        options: MountOptions,
+        durable: Option<usize>,
+    ) -> Result<Self, String> {
+        let plain = disk.clone().into();
+        Self::mount_on(disk, device.into(), plain, clock, options, durable)
+    }
+
+    /// The same on the devices `plain`, which are parts of `disk`.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn mount_on(
+        disk: Arc<CrashDisk>,
+        device: Drive,
+        plain: Drive,
         clock: Arc<VirtualClock>,
         options: MountOptions,
         durable: Option<usize>,
@@ -115,6 +149,7 @@ impl<S: Subject> Run<S> {
         let mut run = Self {
             fs: None,
             device,
+            plain,
             disk,
             clock,
             options,
@@ -137,7 +172,7 @@ impl<S: Subject> Run<S> {
     }
 
     fn open(&mut self) -> Result<(), String> {
-        let fs = S::open(Arc::clone(&self.device), self.clock.clone(), self.options.clone());
+        let fs = S::open(self.device.clone(), self.clock.clone(), self.options.clone());
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
         self.cuts_known = 0;
         Ok(())

@@ -105,9 +105,10 @@ impl Map {
         let device = device::open(path, OpenMode { read_only: true, exclusive: false })?;
         let probe = nenrin_core::probe(&*device).at(path.display())?;
         let sb = probe.newest().at(path.display())?;
+        dump::one_device(path, sb)?;
         let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
         let mut this = Self { runs: BTreeMap::new(), blocks };
-        let count: u64 = sb.devices.iter().map(|d| d.segments).sum();
+        let count: u64 = sb.segments();
         let mut progress = Progress::new();
         for segment in 0..count {
             this.segment(&device, sb, SegmentNo(segment));
@@ -235,8 +236,9 @@ impl Kinds {
     pub fn find_names(&mut self, path: &Path) {
         let mut names: BTreeMap<u64, String> = BTreeMap::new();
         let options = MountOptions { read_only: true, ..MountOptions::default() };
-        let opened =
-            device::try_open(path, OpenMode::READER).ok().and_then(|d| device::open_volume(path, d, options).ok());
+        let opened = device::try_open(path, OpenMode::READER)
+            .ok()
+            .and_then(|d| device::open_volume(path, vec![d], options).ok());
         if let Some(fs) = opened {
             walk(&fs, &self.by_ino, &mut names);
         }

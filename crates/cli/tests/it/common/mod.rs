@@ -169,7 +169,7 @@ impl Place {
     pub fn patch_slots(&self, change: impl Fn(&mut [u8])) {
         let image = fs::read(self.path("image")).unwrap();
         for offset in self.slots() {
-            let mut slot = image[offset as usize..offset as usize + 2048].to_vec();
+            let mut slot = image[offset as usize..offset as usize + 4096].to_vec();
             if slot.iter().all(|b| *b == 0) {
                 continue;
             }

@@ -1,0 +1,165 @@
+//! Volumes of several devices: made, mounted, and what is said when one of them is not right.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use crate::common::*;
+use std::fs;
+
+/// A volume of two or three images, `a`, `b` and `c`.
+fn volume(place: &Place, profile: &str, names: &[&str]) {
+    let paths: Vec<String> = names.iter().map(|n| place.text(n)).collect();
+    let mut args = vec!["mkfs", "--profile", profile, "--size", SIZE];
+    args.extend(paths.iter().map(String::as_str));
+    let said = nenrin(&args).ok();
+    assert!(said.contains(&format!("{profile} of {} devices", names.len())), "{said}");
+}
+
+fn list(place: &Place, names: &[&str]) -> String {
+    names.iter().map(|n| place.text(n)).collect::<Vec<_>>().join(",")
+}
+
+fn mount(place: &Place, names: &[&str], options: &str) -> Out {
+    let (devices, mnt) = (list(place, names), place.sub("mnt"));
+    match options {
+        "" => nenrin(["mount", &devices, &mnt]),
+        _ => nenrin(["mount", "-o", options, &devices, &mnt]),
+    }
+}
+
+/// Moves a file away, so that it is not found beside the others.
+fn away(place: &Place, name: &str) {
+    place.sub("away");
+    fs::rename(place.path(name), place.path("away").join(name)).unwrap();
+}
+
+fn back(place: &Place, name: &str) {
+    fs::rename(place.path("away").join(name), place.path(name)).unwrap();
+}
+
+#[test]
+fn each_profile_holds_what_is_written() {
+    if !can_mount() {
+        return;
+    }
+    for profile in ["single", "stripe", "mirror"] {
+        let place = Place::new();
+        volume(&place, profile, &["a", "b", "c"]);
+        mount(&place, &["c", "a", "b"], "").ok();
+        let content: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+        fs::write(place.path("mnt/file"), &content).unwrap();
+        let info = place.info();
+        assert_eq!((info["profile"].as_str(), info["devices"].as_array().unwrap().len()), (Some(profile), 3));
+        assert_eq!(info["problems"].as_array().unwrap().len(), 0);
+        place.umount().ok();
+        // One is enough: the others lie beside it.
+        mount(&place, &["b"], "").ok();
+        assert!(fs::read(place.path("mnt/file")).unwrap() == content, "{profile}");
+        place.umount().ok();
+        nenrin(["check", "--data", &place.text("a"), &place.text("b"), &place.text("c")]).ok();
+        nenrin(["check", "--data", &place.text("c")]).ok();
+        assert!(nenrin(["info", &place.text("a")]).ok().contains(&format!("profile      {profile}")));
+    }
+}
+
+#[test]
+fn a_missing_device() {
+    for (profile, parts) in [
+        ("mirror", &["device 2 of 2", "is missing", "-o degraded"][..]),
+        ("stripe", &["device 2 of 2", "is missing", "cannot stand in"][..]),
+        ("single", &["device 2 of 2", "is missing", "cannot stand in"][..]),
+    ] {
+        let place = Place::new();
+        volume(&place, profile, &["a", "b"]);
+        away(&place, "b");
+        mount(&place, &["a"], "").fails(1, parts);
+        if profile != "mirror" {
+            mount(&place, &["a"], "degraded").fails(1, parts);
+        }
+    }
+}
+
+/// Without one of two, with it again, and with both having gone on alone.
+#[test]
+fn without_a_device_and_with_it_again() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    volume(&place, "mirror", &["a", "b"]);
+    mount(&place, &["a"], "").ok();
+    fs::write(place.path("mnt/before"), "one").unwrap();
+    place.umount().ok();
+    away(&place, "b");
+    mount(&place, &["a"], "degraded").ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/before")).unwrap(), "one");
+    fs::write(place.path("mnt/alone"), "two").unwrap();
+    let info = place.info();
+    assert_eq!(info["devices"][1]["state"], "absent");
+    assert!(info["problems"][0].as_str().unwrap().contains("device 2"), "{info}");
+    assert!(nenrin(["info", &place.text("mnt")]).ok().contains("NOT GOOD"));
+    place.umount().ok();
+    let out = nenrin(["check", "--data", &place.text("a")]);
+    assert!(out.code == 4 && out.stdout.contains("device-absent"), "{out:?}");
+    back(&place, "b");
+    fs::copy(place.path("b"), place.path("b.old")).unwrap();
+    away(&place, "b.old");
+    mount(&place, &["a", "b"], "degraded").ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/alone")).unwrap(), "two");
+    place.umount().ok();
+    // The other alone, as it was before the first went on without it: two lines.
+    fs::rename(place.path("a"), place.path("away/a")).unwrap();
+    fs::rename(place.path("b"), place.path("away/b")).unwrap();
+    fs::rename(place.path("away/b.old"), place.path("b")).unwrap();
+    mount(&place, &["b"], "degraded").ok();
+    place.umount().ok();
+    back(&place, "a");
+    mount(&place, &["a", "b"], "degraded").fails(1, &["each written to without the other", "clear the other"]);
+    nenrin(["check", &list(&place, &["a", "b"])]).fails(8, &["each written to without the other"]);
+}
+
+#[test]
+fn devices_that_do_not_belong() {
+    let place = Place::new();
+    volume(&place, "mirror", &["a", "b"]);
+    fs::create_dir(place.path("other")).unwrap();
+    volume(&place, "mirror", &["other/a", "other/b"]);
+    nenrin(["mkfs", "--size", SIZE, &place.text("alone")]).ok();
+    fs::write(place.path("empty"), vec![0; 1 << 20]).unwrap();
+    mount(&place, &["a", "other/b"], "").fails(1, &["other/b", "belongs to another volume than"]);
+    mount(&place, &["a", "alone"], "").fails(1, &["alone", "belongs to another volume than"]);
+    mount(&place, &["a", "empty"], "").fails(1, &["empty", "not a nenrin volume"]);
+    mount(&place, &["a", "none"], "").fails(1, &["none", "no such file"]);
+    fs::copy(place.path("a"), place.path("copy")).unwrap();
+    mount(&place, &["a", "copy"], "").fails(1, &["the same device of the volume (1)", "name one of them"]);
+    fs::remove_file(place.path("copy")).unwrap();
+    fs::OpenOptions::new().write(true).open(place.path("b")).unwrap().set_len(16 << 20).unwrap();
+    mount(&place, &["a", "b"], "").fails(1, &["truncated", "restore its length"]);
+}
+
+#[test]
+fn devices_that_cannot_be_used_together() {
+    let place = Place::new();
+    let (a, b) = (place.text("a"), place.text("b"));
+    nenrin(["mkfs", "--size", SIZE, &a, &a]).fails(1, &["named twice"]);
+    assert!(!place.path("a").exists());
+    fs::write(&b, "words that matter").unwrap();
+    nenrin(["mkfs", "--size", SIZE, &a, &b]).fails(1, &["a file that has content"]);
+    assert!(!place.path("a").exists() && fs::read_to_string(&b).unwrap() == "words that matter");
+    fs::remove_file(&b).unwrap();
+    // Long for a segment of its own, too short for its share of sixteen.
+    nenrin(["mkfs", "--size", "8G", "--sparse", &a]).ok();
+    fs::write(&b, vec![0; 5 << 20]).unwrap();
+    nenrin(["mkfs", "--force", "--sparse", "--profile", "stripe", &a, &b]).fails(1, &["too small", "on each device"]);
+}
+
+#[test]
+fn what_is_not_built_for_several_devices_says_so() {
+    let place = Place::new();
+    volume(&place, "stripe", &["a", "b"]);
+    assert!(nenrin(["check", "--repair", "-n", &place.text("a")]).ok().contains("nothing to repair"));
+    nenrin(["dump", &place.text("a"), "0"]).fails(1, &["one of 2 devices"]);
+    assert!(nenrin(["dump", &place.text("a")]).ok().contains("stripe"));
+    // All but the root slots of one of them is gone.
+    let file = fs::OpenOptions::new().write(true).open(place.path("a")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; 24 << 20], 64 << 10).unwrap();
+    nenrin(["check", "--repair", "-n", &place.text("a")]).fails(8, &["one device only"]);
+}

@@ -1,0 +1,240 @@
+//! Puts the members of a volume together: which device is which, who misses something, who is missing.
+//!
+//! | the newest table says of a device | what is on it | verdict |
+//! |---|---|---|
+//! | active | a root, at most one generation behind | a member |
+//! | active | a root further behind | stale: an old copy |
+//! | absent | a table older than that | stale: it misses what was written since |
+//! | absent | a table not older than that | diverged: it was written to without the others |
+//!
+//! Invariants
+//! 1. Nothing is written, and nothing is read but root slots.
+
+use super::Devices;
+use crate::storage::{Probe, probe};
+use crate::{Error, Result};
+use nenrin_device::BlockDevice;
+use nenrin_format::BLOCK_BYTES;
+use nenrin_format::superblock::Superblock;
+use std::sync::Arc;
+
+/// Members put together, and what is told of them.
+pub(crate) struct Assembly {
+    pub devices: Arc<Devices>,
+    /// The roots of all members that count.
+    pub found: Probe,
+    /// The same of each: its index, and its name where there are several.
+    pub probes: Vec<(u16, Option<String>, Probe)>,
+    /// One line for each device that is left out.
+    pub notes: Vec<String>,
+}
+
+/// A device that was given.
+struct Given {
+    device: Arc<dyn BlockDevice>,
+    name: String,
+    probe: Probe,
+    /// The root with its newest table.
+    newest: Superblock,
+}
+
+impl Given {
+    const fn index(&self) -> usize {
+        self.newest.device_index as usize
+    }
+}
+
+/// What of a device that the newest table lists.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Member,
+    Stale,
+    Diverged,
+}
+
+/// Compares what is on a device with what the newest root says of it.
+fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
+    let Some(entry) = newest.devices.get(usize::from(own.device_index)) else { return Verdict::Stale };
+    match entry.active {
+        true if own.generation.0.saturating_add(1) < newest.generation.0 => Verdict::Stale,
+        true => Verdict::Member,
+        false if own.table_generation() < entry.member_generation => Verdict::Stale,
+        false => Verdict::Diverged,
+    }
+}
+
+/// Which table, and then which root, is newer.
+fn rank(s: &Superblock) -> (u64, u64) {
+    (s.table_generation(), s.generation.0)
+}
+
+/// Puts a volume together. `degraded`: members may be missing that the others can stand in for.
+///
+/// # Errors
+/// [`Error::Open`] with which device is wrong, or missing, and what to do; device errors.
+pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result<Assembly> {
+    let mut notes = Vec::new();
+    let given = identify(given, &mut notes)?;
+    let Some(newest) = given.iter().map(|g| &g.newest).max_by_key(|s| rank(s)).cloned() else {
+        return Err(Error::Open("no device that can be read was given".into()));
+    };
+    let mut slots: Vec<Option<Given>> = newest.devices.iter().map(|_| None).collect();
+    for g in given {
+        place(g, &newest, &mut slots, &mut notes)?;
+    }
+    let there = |i: u16| slots.get(usize::from(i)).is_some_and(Option::is_some);
+    let missing: Vec<usize> = (0..slots.len()).filter(|i| slots[*i].is_none()).collect();
+    if let Some(first) = missing.first() {
+        let whole = super::Layout::new(newest.segment_blocks, newest.bands.clone()).is_whole(there);
+        if !whole || !degraded {
+            return Err(without(*first, &newest, whole, &notes));
+        }
+        notes.extend(missing.iter().map(|i| format!("device {} of {} is absent", i + 1, slots.len())));
+    }
+    for (i, g) in slots.iter().enumerate().filter_map(|(i, g)| Some((i, g.as_ref()?))) {
+        check_length(g, newest.blocks_needed(i as u16))?;
+    }
+    let several = slots.len() > 1;
+    let why = missing.iter().map(|i| (*i as u16, "it was not there when the volume was opened".to_owned())).collect();
+    // So that none is ever more than one behind.
+    let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest));
+    let (mut devices, mut probes) = (Vec::new(), Vec::new());
+    for (i, g) in slots.into_iter().enumerate() {
+        match g {
+            None => devices.push(None),
+            Some(g) => {
+                devices.push(Some(g.device));
+                probes.push((i as u16, several.then_some(g.name), g.probe));
+            }
+        }
+    }
+    let found = merged(&probes);
+    Ok(Assembly { devices: Devices::open(devices, newest, why, behind), found, probes, notes })
+}
+
+/// The devices that hold a root of one volume.
+fn identify(given: &[Arc<dyn BlockDevice>], notes: &mut Vec<String>) -> Result<Vec<Given>> {
+    let several = given.len() > 1;
+    let mut out: Vec<Given> = Vec::new();
+    for device in given {
+        let name = device.geometry().name;
+        let probe = match probe(device.as_ref()) {
+            Err(Error::Device(e)) if several => {
+                notes.push(format!("{name} cannot be read: {e}"));
+                continue;
+            }
+            other => other?,
+        };
+        if let (Err(e), true) = (probe.newest(), several) {
+            return Err(Error::Open(format!("{name}: {e}")));
+        }
+        let newest = probe.newest()?.clone();
+        let newest = probe.roots.iter().max_by_key(|s| rank(s)).cloned().unwrap_or(newest);
+        if let Some(first) = out.first() {
+            if first.newest.uuid != newest.uuid {
+                return Err(Error::Open(format!("{name} belongs to another volume than {}", first.name)));
+            }
+        }
+        if let Some(other) = out.iter().find(|o| o.newest.device_index == newest.device_index) {
+            let index = newest.device_index + 1;
+            let text =
+                format!("{} and {name} are the same device of the volume ({index}): name one of them", other.name);
+            return Err(Error::Open(text));
+        }
+        out.push(Given { device: device.clone(), name, probe, newest });
+    }
+    Ok(out)
+}
+
+/// Puts a device where it belongs, or says why it is left out.
+fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut Vec<String>) -> Result<()> {
+    let (name, number, count) = (&g.name, g.index() + 1, slots.len());
+    match verdict(newest, &g.newest) {
+        Verdict::Member => {
+            if let Some(slot) = slots.get_mut(g.index()) {
+                *slot = Some(g);
+            }
+        }
+        Verdict::Stale => notes.push(format!("{name} (device {number} of {count}) misses what was written without it")),
+        Verdict::Diverged => {
+            return Err(Error::Open(format!(
+                "{name} (device {number} of {count}) and the rest of the volume were each written to without the other: \
+                 mount what you want to keep without the other, with -o degraded, and clear the other"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What to say where a device is missing.
+fn without(index: usize, newest: &Superblock, whole: bool, notes: &[String]) -> Error {
+    let (number, count) = (index + 1, newest.devices.len());
+    let why = notes.first().map_or(String::new(), |n| format!("{n}; "));
+    let bytes = newest.devices[index].blocks.saturating_mul(BLOCK_BYTES as u64);
+    let text = format!("{why}device {number} of {count} ({bytes} bytes) is missing");
+    Error::Open(if whole {
+        format!("{text}: name all devices (DEVICE,DEVICE), or go on without it with -o degraded")
+    } else {
+        format!("{text}, and the others cannot stand in for it: name all devices (DEVICE,DEVICE)")
+    })
+}
+
+fn check_length(g: &Given, blocks: u64) -> Result<()> {
+    let geometry = g.device.geometry();
+    if geometry.bytes / BLOCK_BYTES as u64 >= blocks {
+        return Ok(());
+    }
+    Err(Error::Open(format!(
+        "{} is truncated: the volume needs {} bytes, {} are there; restore its length",
+        geometry.name,
+        blocks.saturating_mul(BLOCK_BYTES as u64),
+        geometry.bytes
+    )))
+}
+
+/// The roots of all members, newest first, one for each generation; the slots of the first.
+fn merged(probes: &[(u16, Option<String>, Probe)]) -> Probe {
+    let slots = probes.first().map_or_else(Vec::new, |(_, _, p)| p.slots.clone());
+    let mut roots: Vec<Superblock> = probes.iter().flat_map(|(_, _, p)| p.roots.iter().cloned()).collect();
+    roots.sort_by_key(|r| std::cmp::Reverse((r.generation, r.table_generation())));
+    roots.dedup_by_key(|r| r.generation);
+    Probe { roots, slots }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_format::Generation;
+    use nenrin_format::superblock::DeviceEntry;
+
+    /// A root of two devices, as device `index` holds it.
+    fn root(base: &Superblock, index: u16, generation: u64, entries: [(bool, u64); 2]) -> Superblock {
+        let devices = entries.iter().map(|(active, since)| DeviceEntry {
+            uuid: [0; 16],
+            blocks: 0,
+            member_generation: *since,
+            active: *active,
+        });
+        let devices = devices.collect();
+        Superblock { device_index: index, generation: Generation(generation), devices, ..base.clone() }
+    }
+
+    #[test]
+    fn who_is_stale_and_who_has_diverged() {
+        let base = super::super::tests::superblock();
+        let both = [(true, 1), (true, 1)];
+        let newest = root(&base, 0, 10, both);
+        assert_eq!(verdict(&newest, &root(&base, 1, 10, both)), Verdict::Member);
+        // A cut between the writes of the slots of two devices.
+        assert_eq!(verdict(&newest, &root(&base, 1, 9, both)), Verdict::Member);
+        assert_eq!(verdict(&newest, &root(&base, 1, 8, both)), Verdict::Stale);
+        let alone = root(&base, 0, 10, [(true, 1), (false, 2)]);
+        assert_eq!(verdict(&alone, &root(&base, 1, 10, both)), Verdict::Stale);
+        assert_eq!(verdict(&alone, &root(&base, 1, 10, [(false, 2), (true, 1)])), Verdict::Diverged);
+        assert_eq!(verdict(&alone, &root(&base, 1, 4, [(false, 3), (true, 1)])), Verdict::Diverged);
+        // It came back once, and went again: its table is older than the second time.
+        let again = root(&base, 0, 30, [(true, 1), (false, 4)]);
+        assert_eq!(verdict(&again, &root(&base, 1, 20, [(true, 1), (true, 3)])), Verdict::Stale);
+        assert!(rank(&alone) > rank(&root(&base, 1, 11, both)), "a newer table counts more than a newer root");
+    }
+}

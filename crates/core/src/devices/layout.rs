@@ -1,0 +1,263 @@
+//! Where the blocks of a segment lie on the devices: the rule of FORMAT.md section 6.
+//!
+//! Invariants
+//! 1. Two copies of a block lie on different devices.
+//! 2. No two blocks of the volume share a place, and none lies in an area.
+
+use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS, segment_units};
+use nenrin_format::{Addr, SegmentNo};
+
+/// Blocks of one request at most where pieces are merged: 1 MiB.
+const MERGE_BLOCKS: u32 = 256;
+
+/// One copy of a unit, or of a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Index in the device table.
+    pub device: u16,
+    /// Block on that device.
+    pub block: u64,
+}
+
+/// What one device contributes to a request: blocks that lie together there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub device: u16,
+    /// First block on the device.
+    pub block: u64,
+    pub blocks: u32,
+    /// What it is of the request: first block and how many, in the order of the device.
+    pub spans: Vec<(u32, u32)>,
+}
+
+impl Run {
+    /// Whether it is a whole request of so many blocks, in order.
+    pub fn is_whole(&self, blocks: u32) -> bool {
+        self.spans == [(0, blocks)]
+    }
+}
+
+/// Runs of a request under construction.
+#[derive(Default)]
+pub(crate) struct Runs(pub Vec<Run>);
+
+impl Runs {
+    /// Adds blocks `from` to `from + blocks` of the request, which lie at `place`.
+    pub fn add(&mut self, place: Place, from: u32, blocks: u32) {
+        let last = self.0.iter_mut().rev().find(|r| r.device == place.device);
+        match last {
+            Some(r) if r.block + u64::from(r.blocks) == place.block && r.blocks + blocks <= MERGE_BLOCKS => {
+                r.blocks += blocks;
+                match r.spans.last_mut() {
+                    Some((start, n)) if *start + *n == from => *n += blocks,
+                    _ => r.spans.push((from, blocks)),
+                }
+            }
+            _ => self.0.push(Run { device: place.device, block: place.block, blocks, spans: vec![(from, blocks)] }),
+        }
+    }
+}
+
+/// The bands of a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Blocks in a segment.
+    pub segment_blocks: u32,
+    bands: Vec<Band>,
+}
+
+impl Layout {
+    pub fn new(segment_blocks: u32, bands: Vec<Band>) -> Self {
+        Self { segment_blocks, bands }
+    }
+
+    /// Segments of the volume.
+    pub fn segments(&self) -> u64 {
+        self.bands.last().map_or(0, |b| b.first.0 + b.segments)
+    }
+
+    /// The most copies that any block has.
+    pub fn copies_max(&self) -> u8 {
+        self.bands.iter().map(|b| b.copies).max().unwrap_or(1)
+    }
+
+    fn band(&self, segment: SegmentNo) -> Option<&Band> {
+        let i = self.bands.partition_point(|b| b.first <= segment).checked_sub(1)?;
+        self.bands.get(i).filter(|b| segment.0 - b.first.0 < b.segments)
+    }
+
+    /// Whether these blocks lie within one segment of the volume.
+    pub fn contains(&self, addr: Addr, blocks: u32) -> bool {
+        u64::from(addr.block()) + u64::from(blocks) <= u64::from(self.segment_blocks)
+            && addr.segment().0 < self.segments()
+    }
+
+    /// Where these blocks lie if they lie together on one device, without a copy.
+    pub fn alone(&self, addr: Addr) -> Option<Place> {
+        let band = self.band(addr.segment())?;
+        let [(device, start)] = band.members[..] else { return None };
+        let before = (addr.segment().0 - band.first.0) * u64::from(self.segment_blocks);
+        let block = AREA_BLOCKS + u64::from(start) * u64::from(UNIT_BLOCKS) + before + u64::from(addr.block());
+        Some(Place { device: u16::from(device), block })
+    }
+
+    /// Calls `each` for every piece of these blocks that lies in one unit: its first block
+    /// in the request, how many, and where its copies are.
+    pub fn each_piece(&self, addr: Addr, blocks: u32, mut each: impl FnMut(u32, u32, &[Place])) {
+        let Some(band) = self.band(addr.segment()) else { return };
+        if let Some(place) = self.alone(addr) {
+            return each(0, blocks, &[place]);
+        }
+        let (width, copies) = (band.members.len() as u64, u64::from(band.copies));
+        let first_unit = (addr.segment().0 - band.first.0) * u64::from(segment_units(self.segment_blocks));
+        let mut at = 0;
+        while at < blocks {
+            let block = addr.block() + at;
+            let (unit, within) = (first_unit + u64::from(block / UNIT_BLOCKS), block % UNIT_BLOCKS);
+            let count = (UNIT_BLOCKS - within).min(blocks - at);
+            let place = |copy: u64| {
+                let cell = unit * copies + copy;
+                let (device, start) = band.members[(cell % width) as usize];
+                let unit = u64::from(start) + cell / width;
+                let block = AREA_BLOCKS + unit * u64::from(UNIT_BLOCKS) + u64::from(within);
+                Place { device: u16::from(device), block }
+            };
+            match copies {
+                1 => each(at, count, &[place(0)]),
+                _ => each(at, count, &[place(0), place(1)]),
+            }
+            at += count;
+        }
+    }
+
+    /// What a segment takes of the devices: where, and how many blocks.
+    pub fn shares(&self, segment: SegmentNo) -> Vec<(Place, u64)> {
+        let mut shares: Vec<(Place, u64)> = Vec::new();
+        self.each_piece(Addr::new(segment, 0), self.segment_blocks, |_, count, places| {
+            for place in places {
+                let last = shares.iter_mut().rev().find(|(p, _)| p.device == place.device);
+                match last {
+                    Some((p, blocks)) if p.block + *blocks == place.block => *blocks += u64::from(count),
+                    _ => shares.push((*place, u64::from(count))),
+                }
+            }
+        });
+        shares
+    }
+
+    /// Whether each block of the volume has a copy on a device that is `there`.
+    pub fn is_whole(&self, there: impl Fn(u16) -> bool) -> bool {
+        self.bands.iter().all(|b| {
+            let width = b.members.len();
+            let copies = usize::from(b.copies);
+            // The pattern repeats after as many units as there are devices.
+            (0..width).all(|unit| (0..copies).any(|c| there(u16::from(b.members[(unit * copies + c) % width].0))))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn band(first: u64, segments: u64, copies: u8, members: &[(u8, u32)]) -> Band {
+        Band { first: SegmentNo(first), segments, copies, members: members.to_vec() }
+    }
+
+    fn pieces(l: &Layout, addr: Addr, blocks: u32) -> Vec<(u32, u32, Vec<Place>)> {
+        let mut out = Vec::new();
+        l.each_piece(addr, blocks, |from, count, places| out.push((from, count, places.to_vec())));
+        out
+    }
+
+    #[test]
+    fn one_device_is_as_it_was() {
+        let l = Layout::new(24, vec![band(0, 10, 1, &[(0, 0)])]);
+        for (segment, block) in [(0, 0), (3, 23), (9, 5)] {
+            let want = nenrin_format::superblock::segment_block(segment, 24) + u64::from(block);
+            let addr = Addr::new(SegmentNo(u64::from(segment)), block);
+            assert_eq!(pieces(&l, addr, 1), [(0, 1, vec![Place { device: 0, block: want }])]);
+        }
+        assert!(l.contains(Addr::new(SegmentNo(9), 0), 24) && !l.contains(Addr::new(SegmentNo(9), 1), 24));
+        assert!(!l.contains(Addr::new(SegmentNo(10), 0), 1));
+    }
+
+    /// Every place of every copy is used once, within what the band has, and copies are apart.
+    #[test]
+    fn no_two_blocks_share_a_place() {
+        for (width, copies) in [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (4, 2), (5, 2)] {
+            let members: Vec<(u8, u32)> = (0..width).map(|d| (d, u32::from(d) * 3)).collect();
+            for segment_blocks in [32, 64, 128] {
+                let first = band(0, 5, copies, &members);
+                let rows = nenrin_format::superblock::rows;
+                let taken = |n| rows(n, segment_blocks, u32::from(width), u32::from(copies)) as u32;
+                let (five, two) = (taken(5), taken(2));
+                let behind: Vec<(u8, u32)> = members.iter().map(|(d, s)| (*d, s + five)).collect();
+                let l = Layout::new(segment_blocks, vec![first.clone(), band(5, 2, copies, &behind)]);
+                let mut used: BTreeMap<(u16, u64), Addr> = BTreeMap::new();
+                for segment in 0..7 {
+                    let start = Addr::new(SegmentNo(segment), 0);
+                    for (from, count, places) in pieces(&l, start, segment_blocks) {
+                        assert_eq!(places.len(), usize::from(copies));
+                        assert!(copies == 1 || places[0].device != places[1].device);
+                        for p in places {
+                            for i in 0..count {
+                                let before = used.insert((p.device, p.block + u64::from(i)), start.add(from + i));
+                                assert_eq!(before, None, "width {width}, copies {copies}");
+                            }
+                        }
+                    }
+                }
+                for (column, (device, start)) in members.iter().enumerate() {
+                    let own: Vec<u64> = used.keys().filter(|k| k.0 == u16::from(*device)).map(|k| k.1).collect();
+                    // A segment can have fewer units than there are devices.
+                    let Some(last) = own.last() else { continue };
+                    let end = first.end_block(column, segment_blocks) + u64::from(two * UNIT_BLOCKS);
+                    assert!(own[0] == AREA_BLOCKS + u64::from(start * UNIT_BLOCKS) && *last < end);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pair_holds_a_request_in_one_piece_on_each() {
+        let l = Layout::new(128, vec![band(0, 5, 2, &[(0, 0), (1, 7)])]);
+        let mut runs = [Runs::default(), Runs::default()];
+        l.each_piece(Addr::new(SegmentNo(2), 3), 90, |from, count, places| {
+            for (runs, place) in runs.iter_mut().zip(places) {
+                runs.add(*place, from, count);
+            }
+        });
+        for (device, runs) in runs.iter().enumerate() {
+            assert!(matches!(&runs.0[..], [r] if r.is_whole(90) && usize::from(r.device) == device));
+        }
+    }
+
+    #[test]
+    fn units_of_a_stripe_are_merged_up_to_a_limit() {
+        let l = Layout::new(4096, vec![band(0, 5, 1, &[(0, 0), (1, 0)])]);
+        let mut runs = Runs::default();
+        l.each_piece(Addr::new(SegmentNo(1), 0), 256, |from, count, places| runs.add(places[0], from, count));
+        let shape: Vec<_> = runs.0.iter().map(|r| (r.device, r.blocks, r.spans.len())).collect();
+        assert_eq!(shape, [(0, 128, 8), (1, 128, 8)]);
+        let mut runs = Runs::default();
+        l.each_piece(Addr::new(SegmentNo(1), 0), 1024, |from, count, places| runs.add(places[0], from, count));
+        assert!(runs.0.iter().all(|r| r.blocks == MERGE_BLOCKS) && runs.0.len() == 4);
+    }
+
+    #[test]
+    fn what_can_be_lost() {
+        let lost = |l: &Layout, gone: &[u16]| !l.is_whole(|d| !gone.contains(&d));
+        let pair = |width: u8| Layout::new(64, vec![band(0, 5, 2, &(0..width).map(|d| (d, 0)).collect::<Vec<_>>())]);
+        assert!(!lost(&pair(2), &[0]) && !lost(&pair(2), &[1]) && lost(&pair(2), &[0, 1]));
+        // Four: two pairs.
+        assert!(
+            !lost(&pair(4), &[0, 2]) && lost(&pair(4), &[0, 1]) && lost(&pair(4), &[2, 3]) && !lost(&pair(4), &[1, 2])
+        );
+        // Three: each two share something.
+        assert!(!lost(&pair(3), &[2]) && lost(&pair(3), &[0, 1]) && lost(&pair(3), &[1, 2]) && lost(&pair(3), &[0, 2]));
+        let stripe = Layout::new(64, vec![band(0, 5, 1, &[(0, 0), (1, 0)])]);
+        assert!(lost(&stripe, &[1]));
+    }
+}

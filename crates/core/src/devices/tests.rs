@@ -1,0 +1,213 @@
+//! Several memory devices as one volume, some of which fail.
+
+use super::*;
+use nenrin_device::{Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
+use nenrin_format::superblock::{Band, DeviceEntry, Profile};
+use nenrin_format::{Epoch, Generation, Seq, Time};
+
+/// Some superblock.
+pub(super) fn superblock() -> Superblock {
+    Superblock {
+        device_index: 0,
+        uuid: [7; 16],
+        features: [0; 3],
+        generation: Generation(5),
+        epoch: Epoch(1),
+        segment_blocks: 128,
+        profile: Profile::Mirror,
+        stripe_shift: 16,
+        clean: false,
+        hash_key: [0; 16],
+        made_at: Time(0),
+        written_at: Time(0),
+        mounted_nanos: 0,
+        root: [(Addr::NONE, 0); 2],
+        root_blocks: 0,
+        chain: (SegmentNo(0), 0),
+        chain_next: None,
+        chain_seq: Seq(0),
+        chain_last: Addr::NONE,
+        chain_crc: 0,
+        label: Vec::new(),
+        devices: Vec::new(),
+        bands: Vec::new(),
+    }
+}
+
+struct World {
+    devices: Arc<Devices>,
+    faults: Vec<Faults>,
+    observers: Vec<Observer>,
+}
+
+impl World {
+    fn new(width: u8, copies: u8) -> Self {
+        let (mut given, mut faults, mut observers) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..width {
+            let faulty = Faulty::new(MemDevice::new(4 << 20));
+            faults.push(faulty.faults());
+            let observed = Observed::new(faulty);
+            observers.push(observed.observer());
+            given.push(Some(Arc::new(observed) as Arc<dyn BlockDevice>));
+        }
+        let members = (0..width).map(|d| (d, 0)).collect();
+        let entry = DeviceEntry { uuid: [0; 16], blocks: 1024, member_generation: 1, active: true };
+        let superblock = Superblock {
+            devices: vec![entry; usize::from(width)],
+            bands: vec![Band { first: SegmentNo(0), segments: 6, copies, members }],
+            ..superblock()
+        };
+        Self { devices: Devices::open(given, superblock, Vec::new(), false), faults, observers }
+    }
+    fn flushes(&self) -> Vec<u64> {
+        self.observers.iter().map(|o| o.counters().flushes).collect()
+    }
+    fn writes(&self) -> Vec<u64> {
+        self.observers.iter().map(|o| o.counters().writes).collect()
+    }
+}
+
+fn at(segment: u64, block: u32) -> Addr {
+    Addr::new(SegmentNo(segment), block)
+}
+
+fn data(seed: u8, blocks: usize) -> Arc<AlignedBuf> {
+    let bytes: Vec<u8> = (0..blocks * BLOCK_BYTES).map(|i| seed.wrapping_add((i / BLOCK_BYTES) as u8)).collect();
+    Arc::new(AlignedBuf::padded(&bytes))
+}
+
+#[test]
+fn what_is_written_is_read_whatever_the_shape() {
+    for (width, copies) in [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (4, 2)] {
+        let w = World::new(width, copies);
+        w.devices.write(at(1, 0), data(100, 128)).unwrap();
+        w.devices.write_flush(at(1, 10), data(1, 3)).unwrap();
+        w.devices.write(at(1, 14), data(20, 40)).unwrap();
+        let all = w.devices.read(at(1, 0), 128, None).unwrap();
+        for block in 0..128u32 {
+            let want = match block {
+                10..=12 => 1 + block - 10,
+                14..=53 => 20 + block - 14,
+                _ => (100 + block) % 256,
+            };
+            assert_eq!(
+                u32::from(all[block as usize * BLOCK_BYTES]),
+                want,
+                "width {width}, copies {copies}, block {block}"
+            );
+        }
+        assert_eq!(w.devices.read(at(1, 30), 5, None).unwrap()[..], all[30 * BLOCK_BYTES..35 * BLOCK_BYTES]);
+    }
+}
+
+#[test]
+fn a_small_sync_on_a_stripe_touches_one_device() {
+    let w = World::new(4, 1);
+    let (writes, flushes) = (w.writes(), w.flushes());
+    w.devices.write_flush(at(0, 17), data(1, 2)).unwrap();
+    let grown = |now: Vec<u64>, before: Vec<u64>| now.iter().zip(before).map(|(a, b)| a - b).collect::<Vec<_>>();
+    assert_eq!(grown(w.writes(), writes), [0, 1, 0, 0]);
+    assert_eq!(grown(w.flushes(), flushes), [0, 1, 0, 0]);
+}
+
+#[test]
+fn a_sync_flushes_each_device_that_has_something_unflushed_and_no_other() {
+    let w = World::new(4, 1);
+    w.devices.write(at(0, 32), data(1, 16)).unwrap();
+    w.devices.write_flush(at(0, 0), data(1, 2)).unwrap();
+    assert_eq!(w.flushes(), [1, 0, 1, 0]);
+    w.devices.flush().unwrap();
+    assert_eq!(w.flushes(), [1, 0, 1, 0], "nothing was written since");
+    w.devices.write(at(0, 48), data(1, 16)).unwrap();
+    w.devices.flush().unwrap();
+    assert_eq!(w.flushes(), [1, 0, 1, 1]);
+}
+
+#[test]
+fn a_mirrored_write_goes_to_two_devices_in_one_piece() {
+    let w = World::new(2, 2);
+    w.devices.write_flush(at(0, 3), data(1, 60)).unwrap();
+    assert_eq!((w.writes(), w.flushes()), (vec![1, 1], vec![1, 1]));
+}
+
+#[test]
+fn large_requests_are_merged() {
+    let w = World::new(4, 1);
+    w.devices.write(at(0, 0), data(1, 128)).unwrap();
+    assert_eq!(w.writes(), [1, 1, 1, 1]);
+    let reads = |w: &World| w.observers.iter().map(|o| o.counters().reads).collect::<Vec<_>>();
+    w.devices.read(at(0, 0), 128, None).unwrap();
+    assert_eq!(reads(&w), [1, 1, 1, 1]);
+}
+
+/// Device 1 fails a write: it is left out, the others say so before the write is told to be done.
+#[test]
+fn a_device_that_fails_is_left_out_and_the_roots_say_so() {
+    for kind in [OpKind::Write, OpKind::Flush] {
+        let w = World::new(2, 2);
+        w.devices.write_flush(at(0, 0), data(1, 4)).unwrap();
+        w.faults[1].inject(Fault::Fail { kind, from: 1, times: u64::MAX });
+        w.devices.write_flush(at(0, 4), data(9, 4)).unwrap();
+        let health = w.devices.health();
+        assert_eq!((health[0].standing, health[1].standing), (Standing::Active, Standing::Absent));
+        assert!(health[1].why.as_ref().unwrap().starts_with("it failed"), "{:?}", health[1].why);
+        let device = w.devices.active().next().unwrap().1.clone();
+        let probe = crate::storage::probe(device.as_ref()).unwrap();
+        let newest = probe.newest().unwrap();
+        assert_eq!(
+            newest.devices.iter().map(|d| (d.active, d.member_generation)).collect::<Vec<_>>(),
+            [(true, 1), (false, 2)]
+        );
+        assert_eq!(probe.slots.iter().filter(|(_, s)| matches!(s, crate::SlotState::Valid(_))).count(), 2);
+        assert_eq!(w.devices.read(at(0, 4), 4, None).unwrap()[..], data(9, 4)[..]);
+        // Both cannot be lost.
+        w.faults[0].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: 1 });
+        assert!(w.devices.write(at(0, 8), data(1, 1)).is_err());
+        assert_eq!(w.devices.health()[0].standing, Standing::Active);
+    }
+}
+
+#[test]
+fn a_stripe_bears_no_failure() {
+    let w = World::new(2, 1);
+    w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    w.devices.write_flush(at(0, 0), data(1, 4)).unwrap();
+    assert!(w.devices.write_flush(at(0, 14), data(1, 4)).is_err());
+    assert!(w.devices.health().iter().all(|h| h.standing == Standing::Active));
+}
+
+#[test]
+fn a_read_that_fails_is_answered_by_the_other_device() {
+    for width in [2, 3, 4] {
+        let w = World::new(width, 2);
+        w.devices.write_flush(at(2, 0), data(1, 128)).unwrap();
+        let whole = w.devices.read(at(2, 0), 128, None).unwrap();
+        for i in 0..usize::from(width) {
+            w.faults[i].inject(Fault::Fail { kind: OpKind::Read, from: 1, times: u64::MAX });
+            assert_eq!(w.devices.read(at(2, 0), 128, None).unwrap()[..], whole[..], "device {i} of {width}");
+            w.faults[i].clear();
+        }
+        let errors: u64 = w.devices.health().iter().map(|h| h.read_errors).sum();
+        assert!(errors > 0 && w.devices.health().iter().all(|h| h.standing == Standing::Active));
+    }
+}
+
+/// One device holds wrong bytes: reading around it gives the right ones.
+#[test]
+fn there_is_a_way_around_each_device() {
+    for width in [2, 3, 4] {
+        let w = World::new(width, 2);
+        w.devices.write_flush(at(2, 0), data(1, 128)).unwrap();
+        assert_eq!(w.devices.alternatives(at(2, 0), 128), (0..u16::from(width)).collect::<Vec<_>>());
+        for i in 0..width {
+            w.faults[usize::from(i)].inject(Fault::FlipReads { range: 0..4 << 20, mask: 0xff });
+            assert_eq!(
+                w.devices.read(at(2, 0), 128, Some(u16::from(i))).unwrap()[..],
+                data(1, 128)[..],
+                "{i} of {width}"
+            );
+            w.faults[usize::from(i)].clear();
+        }
+    }
+    assert!(World::new(4, 1).devices.alternatives(at(2, 0), 128).is_empty());
+}

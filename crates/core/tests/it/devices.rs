@@ -1,0 +1,246 @@
+//! Volumes of several devices through the library: what they cost, what they bear.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::{TestClock, file};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::format::{Ino, SegmentNo};
+use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, Standing, mkfs_on};
+use nenrin_device::{BlockDevice, Counters, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
+use std::sync::Arc;
+
+type Member = Arc<Observed<Faulty<MemDevice>>>;
+
+struct World {
+    members: Vec<Member>,
+    faults: Vec<Faults>,
+    observers: Vec<Observer>,
+    clock: Arc<TestClock>,
+}
+
+fn degraded() -> MountOptions {
+    MountOptions { degraded: true, ..MountOptions::default() }
+}
+
+impl World {
+    fn new(profile: Profile, megabytes: &[usize]) -> Self {
+        let members: Vec<Member> =
+            megabytes.iter().map(|m| Arc::new(Observed::new(Faulty::new(MemDevice::new(m << 20))))).collect();
+        let faults = members.iter().map(|m| m.inner().faults()).collect();
+        let observers = members.iter().map(|m| m.observer()).collect();
+        let this = Self { members, faults, observers, clock: Arc::default() };
+        let options = MkfsOptions { profile, ..MkfsOptions::default() };
+        mkfs_on(&this.all(), &this.time(), &options).unwrap();
+        this
+    }
+    fn time(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+    fn all(&self) -> Vec<Arc<dyn BlockDevice>> {
+        self.members.iter().map(|m| m.clone() as Arc<dyn BlockDevice>).collect()
+    }
+    fn some(&self, which: &[usize]) -> Vec<Arc<dyn BlockDevice>> {
+        which.iter().map(|i| self.members[*i].clone() as Arc<dyn BlockDevice>).collect()
+    }
+    fn open(&self, which: &[usize], options: MountOptions) -> nenrin_core::Result<Arc<Fs>> {
+        Fs::open(self.some(which), self.time(), options)
+    }
+    fn counters(&self) -> Vec<Counters> {
+        self.observers.iter().map(Observer::counters).collect()
+    }
+    fn since(&self, before: &[Counters]) -> Vec<(u64, u64)> {
+        let cost = self.counters().into_iter().zip(before).map(|(now, b)| now.since(b));
+        cost.map(|c| (c.writes, c.flushes)).collect()
+    }
+}
+
+fn content(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i / 999 + seed) as u8).collect()
+}
+
+fn write(fs: &Fs, name: &str, data: &[u8]) -> Ino {
+    let ino = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, data, 0).unwrap();
+    fs.fsync_wait(ino).unwrap();
+    ino
+}
+
+fn read(fs: &Fs, name: &str, bytes: usize) -> nenrin_core::Result<Vec<u8>> {
+    let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes())?.ino;
+    fs.read(At::Live, ino, 0, bytes)
+}
+
+#[test]
+fn a_small_sync_on_a_stripe_costs_one_write_and_one_flush() {
+    let w = World::new(Profile::Stripe, &[64, 64, 64, 64]);
+    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, &[1; 4096], 0).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    let mut used = [0; 4];
+    for i in 1..200u64 {
+        let before = w.counters();
+        fs.write(f.ino, i * 4096, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        let cost = w.since(&before);
+        let total = cost.iter().fold((0, 0), |t, c| (t.0 + c.0, t.1 + c.1));
+        assert_eq!(total, (1, 1), "append {i}: {cost:?}");
+        for (u, c) in used.iter_mut().zip(&cost) {
+            *u += c.0;
+        }
+    }
+    assert!(used.iter().all(|u| *u > 30), "{used:?}");
+}
+
+#[test]
+fn a_small_sync_on_a_mirror_costs_one_write_and_one_flush_on_each() {
+    let w = World::new(Profile::Mirror, &[64, 64]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    for i in 0..100u64 {
+        let before = w.counters();
+        fs.write(f.ino, i * 4096, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        assert_eq!(w.since(&before), [(1, 1), (1, 1)], "append {i}");
+    }
+}
+
+#[test]
+fn large_writes_go_to_all_devices_alike() {
+    let w = World::new(Profile::Stripe, &[72, 72, 72, 72]);
+    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+    let before = w.counters();
+    write(&fs, "f", &content(1, 32 << 20));
+    let bytes: Vec<u64> = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).write_bytes >> 10).collect();
+    assert!(bytes.iter().all(|b| (7500..=8700).contains(b)), "{bytes:?} KiB");
+    let before = w.counters();
+    assert!(read(&fs, "f", 32 << 20).unwrap() == content(1, 32 << 20));
+    let bytes: Vec<u64> = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).read_bytes >> 10).collect();
+    assert!(bytes.iter().all(|b| (7500..=8700).contains(b)), "{bytes:?} KiB");
+}
+
+#[test]
+fn unequal_devices_are_used_as_far_as_the_profile_can() {
+    for (profile, sizes, least, most) in [
+        (Profile::Single, &[40, 20, 60][..], 115, 120),
+        (Profile::Stripe, &[40, 20, 60][..], 115, 120),
+        (Profile::Mirror, &[40, 20, 60][..], 47, 50),
+        (Profile::Mirror, &[30, 60][..], 28, 30),
+    ] {
+        let w = World::new(profile, sizes);
+        let all: Vec<usize> = (0..sizes.len()).collect();
+        let fs = w.open(&all, MountOptions::default()).unwrap();
+        let sb = fs.superblock();
+        let bytes = (sb.segments() * u64::from(sb.segment_blocks) * 4096) >> 20;
+        assert!((least..=most).contains(&bytes), "{profile:?} {sizes:?}: {bytes} MiB");
+        assert_eq!(sb.bands[0].first, SegmentNo(0));
+        let size = (bytes as usize) << 19;
+        write(&fs, "f", &content(3, size));
+        fs.close().unwrap();
+        let fs = w.open(&all, MountOptions::default()).unwrap();
+        assert!(read(&fs, "f", size).unwrap() == content(3, size), "{profile:?}");
+        fs.close().unwrap();
+        let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        assert!(report.clean(), "{:?}", report.findings);
+    }
+}
+
+/// What is on one device of a mirror rots, all of it but its root slots: nothing is lost.
+#[test]
+fn rot_on_one_device_is_read_from_the_other() {
+    for rotten in 0..3 {
+        let w = World::new(Profile::Mirror, &[48, 48, 48]);
+        let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+        write(&fs, "large", &content(1, 6 << 20));
+        write(&fs, "small", &content(2, 5000));
+        drop(fs);
+        let range = 16 * 4096..(48 << 20) - 16 * 4096;
+        w.faults[rotten].inject(Fault::FlipReads { range, mask: 0x10 });
+        for read_only in [true, false] {
+            let options = MountOptions { read_only, ..MountOptions::default() };
+            let fs = w.open(&[0, 1, 2], options).unwrap();
+            assert_eq!(fs.recovery_report().damage, None);
+            assert!(read(&fs, "large", 6 << 20).unwrap() == content(1, 6 << 20), "device {rotten}");
+            assert!(read(&fs, "small", 5000).unwrap() == content(2, 5000));
+            assert!(fs.failed().is_none());
+        }
+    }
+}
+
+#[test]
+fn the_work_goes_on_without_a_device_that_fails() {
+    for kind in [OpKind::Write, OpKind::Flush] {
+        let w = World::new(Profile::Mirror, &[48, 48]);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        write(&fs, "before", &content(1, 100_000));
+        w.faults[0].inject(Fault::Fail { kind, from: 1, times: u64::MAX });
+        write(&fs, "after", &content(2, 3_000_000));
+        fs.checkpoint_create(Some(b"snap")).unwrap();
+        assert_eq!(fs.failed(), None);
+        let health = fs.health();
+        assert_eq!((health[0].standing, health[1].standing), (Standing::Absent, Standing::Active));
+        assert!(read(&fs, "before", 100_000).unwrap() == content(1, 100_000));
+        drop(fs);
+        w.faults[0].clear();
+        // It is back, and misses something.
+        let refused = w.open(&[0, 1], MountOptions::default()).map(drop).unwrap_err();
+        assert!(matches!(&refused, Error::Open(text) if text.contains("misses what was written")), "{refused}");
+        for which in [&[1][..], &[0, 1], &[1, 0]] {
+            let fs = w.open(which, degraded()).unwrap();
+            assert!(read(&fs, "after", 3_000_000).unwrap() == content(2, 3_000_000), "{which:?}");
+            assert_eq!(fs.health()[0].standing, Standing::Absent);
+            fs.close().unwrap();
+        }
+    }
+}
+
+/// After a device is lost to a stripe nothing more is acknowledged, and what can be read still is.
+#[test]
+fn a_stripe_stops_when_a_device_fails() {
+    let w = World::new(Profile::Stripe, &[48, 48]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let ino = write(&fs, "f", &content(1, 1 << 20));
+    w.faults[0].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    fs.write(ino, 0, &content(5, 1 << 20), 0).unwrap();
+    assert!(fs.fsync_wait(ino).is_err());
+    assert!(fs.failed().is_some());
+    assert!(fs.fsync_wait(ino).is_err());
+    assert!(read(&fs, "f", 1 << 20).is_ok());
+}
+
+#[test]
+fn two_halves_that_went_on_alone_are_refused() {
+    let w = World::new(Profile::Mirror, &[48, 48]);
+    w.open(&[0, 1], MountOptions::default()).unwrap().close().unwrap();
+    for i in 0..2 {
+        let fs = w.open(&[i], degraded()).unwrap();
+        write(&fs, "f", &content(i, 4096));
+        fs.close().unwrap();
+    }
+    for which in [&[0, 1][..], &[1, 0]] {
+        let refused = w.open(which, degraded()).map(drop).unwrap_err();
+        assert!(matches!(&refused, Error::Open(text) if text.contains("without the other")), "{refused}");
+    }
+    for i in 0..2 {
+        let fs = w.open(&[i], degraded()).unwrap();
+        assert!(read(&fs, "f", 4096).unwrap() == content(i, 4096));
+    }
+}
+
+/// Reads alone leave nobody out, and a look without writing changes nothing.
+#[test]
+fn looking_without_a_device_changes_nothing() {
+    let w = World::new(Profile::Mirror, &[48, 48]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    write(&fs, "f", &content(1, 4096));
+    fs.close().unwrap();
+    let before = w.counters();
+    let look = MountOptions { read_only: true, ..degraded() };
+    let fs = w.open(&[1], look).unwrap();
+    assert!(read(&fs, "f", 4096).unwrap() == content(1, 4096));
+    drop(fs);
+    assert_eq!(w.since(&before), [(0, 0), (0, 0)]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
+}

@@ -1,0 +1,73 @@
+//! Power cuts on several devices, and devices that are lost with the power or before. Longer runs:
+//! `nenrin-sim run --devices 3 --layout mirror --deaths`.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
+
+use nenrin_core::Barrier;
+use nenrin_format::superblock::Profile;
+use nenrin_sim::cli::Core;
+use nenrin_sim::config::Config;
+use nenrin_sim::driver::{Plan, Tally, record};
+use nenrin_sim::members::Members;
+
+fn cut(config: &Config, plan: &Plan, tally: &mut Tally) {
+    let done = record::<Core>(config, false).and_then(|r| r.cut_all::<Core>(plan, tally));
+    if let Err(failure) = done {
+        panic!("{failure}\n{}", failure.detail);
+    }
+}
+
+fn worlds(members: impl Fn(u64) -> Members, seeds: std::ops::Range<u64>) -> Tally {
+    let plan = Plan { images_max: 120, deep_every: 20, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in seeds {
+        let base = Config::of_seed(seed);
+        cut(&Config { steps: base.steps.min(120), ..base }.on(members(seed)), &plan, &mut tally);
+    }
+    assert!(tally.distinct > 500 && tally.second_images > 50, "{tally:?}");
+    tally
+}
+
+#[test]
+fn a_cut_hits_all_devices_of_a_stripe() {
+    worlds(|seed| Members::new(2 + (seed % 3) as u8, Profile::Stripe), 0..12);
+}
+
+#[test]
+fn a_cut_hits_all_devices_one_after_the_other() {
+    worlds(|_| Members::new(2, Profile::Single), 0..8);
+}
+
+/// Every image is recovered from all devices, in another order, and without one that the cut took along.
+#[test]
+fn a_mirror_survives_a_cut_and_the_loss_of_a_device() {
+    worlds(|seed| Members::new(2 + (seed % 3) as u8, Profile::Mirror), 0..16);
+}
+
+/// A device dies in the middle of the work; then it is gone, or comes back and misses what came after.
+#[test]
+fn a_mirror_survives_a_device_that_dies_before_the_cut() {
+    let members = |seed: u64| {
+        let count = 2 + (seed % 3) as u8;
+        let dies = Some(((seed % u64::from(count)) as u8, 5 + seed * 13 % 150));
+        Members { dies, ..Members::new(count, Profile::Mirror) }
+    };
+    worlds(members, 100..116);
+}
+
+/// The lazier ways to flush, where the loss of a device must not take back what a checkpoint made durable.
+#[test]
+fn other_barriers() {
+    let plan = Plan { images_max: 60, deep_every: 20, ..Plan::default() };
+    let mut tally = Tally::default();
+    for seed in 0..6 {
+        for barrier in [Barrier::Checkpoint, Barrier::None] {
+            for profile in [Profile::Stripe, Profile::Mirror] {
+                let base = Config::of_seed(seed);
+                let config = Config { barrier, steps: base.steps.min(60), ..base };
+                cut(&config.on(Members::new(2, profile)), &plan, &mut tally);
+            }
+        }
+    }
+    assert!(tally.distinct > 300, "{tally:?}");
+}
