@@ -18,6 +18,7 @@ mod atime;
 mod attrs;
 mod background;
 mod behind;
+mod beside;
 mod checkpoint;
 mod cleaning;
 mod commit;
@@ -135,6 +136,9 @@ struct Inner {
     awaited: BTreeMap<u64, (Ino, u32)>,
     /// Data writes started since the volume was opened.
     writes_started: u64,
+    recent_syncs: beside::RecentSyncs,
+    /// Files whose data a sync waits for, with how many do: they take no change until then.
+    settling: BTreeMap<Ino, u32>,
     committing: bool,
     /// Whoever leads commits wants to leave: the next to come takes over.
     leader_leaves: bool,
@@ -230,6 +234,8 @@ impl Fs {
             writes: Vec::new(),
             awaited: BTreeMap::new(),
             writes_started: 0,
+            recent_syncs: beside::RecentSyncs::default(),
+            settling: BTreeMap::new(),
             committing: false,
             leader_leaves: false,
             successors: 0,
