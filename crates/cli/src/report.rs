@@ -256,6 +256,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("tree_walks", c.tree_walks),
         ("room_rounds", c.room_rounds),
         ("shared_commits", c.shared_commits),
+        ("mended_blocks", c.mended_blocks),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -273,10 +274,10 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         row("profile", v.profile.clone());
     }
     for d in &v.devices {
-        let path = d.path.as_deref().map_or_else(|| "not there".to_owned(), printable);
+        let path = d.path.as_deref().map_or_else(String::new, |p| format!(", {}", printable(p)));
         let why = d.why.as_ref().map_or_else(String::new, |w| format!(": {w}"));
         let errors = if d.read_errors > 0 { format!(", {} reads failed", d.read_errors) } else { String::new() };
-        row(&format!("device {}", d.number), format!("{}{why}{errors}, {path}, {}", d.state, show_bytes(d.bytes)));
+        row(&format!("device {}", d.number), format!("{}{why}{errors}{path}, {}", d.state, show_bytes(d.bytes)));
     }
     let owner = v.pid.map_or_else(|| "not mounted".to_owned(), |pid| format!("owned by process {pid}"));
     row("state", if v.read_only { format!("{owner}, read-only") } else { owner });

@@ -90,6 +90,8 @@ pub enum Break {
     FlushHalf,
     /// What recovery accepted without proof that every device has it is left as it is.
     CopiesUnequal,
+    /// A member that missed something counts as up to date when half is copied.
+    ResyncHalf,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
 }

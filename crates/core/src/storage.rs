@@ -126,6 +126,21 @@ impl Storage {
         Ok(self.devices.settle()?)
     }
 
+    /// Members that are there and miss something.
+    pub fn stale(&self) -> Vec<u16> {
+        self.devices.stale()
+    }
+
+    /// Copies what such a member has of a segment; nobody else writes meanwhile.
+    pub fn copy_segment(&self, index: u16, segment: SegmentNo) -> Result<()> {
+        Ok(self.devices.copy_segment(index, segment)?)
+    }
+
+    /// Such a member has everything now.
+    pub fn admit(&self, index: u16) -> Result<()> {
+        Ok(self.devices.admit(index)?)
+    }
+
     /// The members of the volume and how they are.
     pub fn health(&self) -> Vec<DeviceHealth> {
         self.devices.health()

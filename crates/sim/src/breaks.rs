@@ -74,7 +74,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 43] = [
+pub const TRIALS: [Trial; 44] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -117,6 +117,7 @@ pub const TRIALS: [Trial; 43] = [
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Stripe))),
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
+    trial(Break::ResyncHalf, "P1", Hunt::Devices(Members { dies: Some((1, 40)), ..Members::new(2, Layout::Mirror) })),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
 ];
 

@@ -403,7 +403,12 @@ impl Recorded {
     /// Recovers the image and judges it. The image is written by that.
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
         let image = Arc::new(image);
-        self.judge_without::<S>(cut, self.era(cut.at)?, &image, tally)?;
+        let gone = match self.config.members.dies {
+            // One was lost before: no other can be.
+            Some((index, _)) => usize::from(index),
+            None => self.drawn_member(cut),
+        };
+        self.judge_without::<S>(cut, gone, self.era(cut.at)?, &image, tally)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
         // Who only looks needs no small cache; second lives have that of the world.
         let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
@@ -428,10 +433,16 @@ impl Recorded {
         Ok(seen)
     }
 
+    /// The member that a cut takes along.
+    fn drawn_member(&self, cut: Cut) -> usize {
+        hash::of_words(&[cut.at as u64, cut.choice, 5]) as usize % usize::from(self.config.members.count)
+    }
+
     /// The power cut takes a device with it: the others alone keep what was promised.
     fn judge_without<S: Subject>(
         &self,
         cut: Cut,
+        gone: usize,
         model: &Model,
         image: &Arc<CrashImage>,
         tally: &mut Tally,
@@ -440,11 +451,6 @@ impl Recorded {
         if !members.bears_a_loss() {
             return Ok(());
         }
-        let gone = match members.dies {
-            // One was lost before: no other can be.
-            Some((index, _)) => usize::from(index),
-            None => hash::of_words(&[cut.at as u64, cut.choice, 5]) as usize % usize::from(members.count),
-        };
         // Of its own: what happens to the image is seen by nobody else.
         let copy = Arc::new(CrashDisk::from_image(image.content()).without_history());
         let drive = members.of(&copy).without(gone);
@@ -603,7 +609,7 @@ impl Recorded {
         let image = Arc::new(image);
         if before.is_none() {
             // What the first mount has shown must not depend on a device that goes now.
-            self.judge_without::<S>(cut, model, &image, tally)?;
+            self.judge_without::<S>(cut, self.drawn_member(cut), model, &image, tally)?;
         }
         let fs = open::<S>(self.config.options(), &self.clock, self.config.members.of(&image))?;
         tally.recoveries += 1;

@@ -102,9 +102,16 @@ fn without_a_device_and_with_it_again() {
     back(&place, "b");
     fs::copy(place.path("b"), place.path("b.old")).unwrap();
     away(&place, "b.old");
-    mount(&place, &["a", "b"], "degraded").ok();
+    // Both again: the one that was away is brought up to date.
+    mount(&place, &["a", "b"], "").ok();
+    assert_eq!(place.info()["problems"].as_array().unwrap().len(), 0);
+    place.umount().ok();
+    nenrin(["check", "--data", &place.text("a"), &place.text("b")]).ok();
+    away(&place, "a");
+    mount(&place, &["b"], "degraded").ok();
     assert_eq!(fs::read_to_string(place.path("mnt/alone")).unwrap(), "two");
     place.umount().ok();
+    back(&place, "a");
     // The other alone, as it was before the first went on without it: two lines.
     fs::rename(place.path("a"), place.path("away/a")).unwrap();
     fs::rename(place.path("b"), place.path("away/b")).unwrap();

@@ -2,6 +2,7 @@
 //!
 //! | the newest table says of a device | what is on it | verdict |
 //! |---|---|---|
+//! | anything | a table with a change of any device that the newest does not know | diverged |
 //! | active | a root, at most one generation behind | a member |
 //! | active | a root further behind | stale: an old copy |
 //! | absent | a table older than that | stale: it misses what was written since |
@@ -15,7 +16,7 @@ use crate::storage::{Probe, probe};
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::BLOCK_BYTES;
-use nenrin_format::superblock::Superblock;
+use nenrin_format::superblock::{DeviceEntry, Superblock};
 use std::sync::Arc;
 
 /// Members put together, and what is told of them.
@@ -55,6 +56,12 @@ enum Verdict {
 /// Compares what is on a device with what the newest root says of it.
 fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
     let Some(entry) = newest.devices.get(usize::from(own.device_index)) else { return Verdict::Stale };
+    let known = |(a, b): (&DeviceEntry, &DeviceEntry)| {
+        a.member_generation < b.member_generation || a.member_generation == b.member_generation && a.active == b.active
+    };
+    if !own.devices.iter().zip(&newest.devices).all(known) {
+        return Verdict::Diverged;
+    }
     match entry.active {
         true if own.generation.0.saturating_add(1) < newest.generation.0 => Verdict::Stale,
         true => Verdict::Member,
@@ -79,23 +86,32 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         return Err(Error::Open("no device that can be read was given".into()));
     };
     let mut slots: Vec<Option<Given>> = newest.devices.iter().map(|_| None).collect();
+    let mut stale = Vec::new();
     for g in given {
-        place(g, &newest, &mut slots, &mut notes)?;
+        stale.extend(place(g, &newest, &mut slots, &mut notes)?);
     }
+    stale.retain(|g| g.index() < slots.len());
     let there = |i: u16| slots.get(usize::from(i)).is_some_and(Option::is_some);
     let missing: Vec<usize> = (0..slots.len()).filter(|i| slots[*i].is_none()).collect();
     if let Some(first) = missing.first() {
         let whole = super::Layout::new(newest.segment_blocks, newest.bands.clone()).is_whole(there);
-        if !whole || !degraded {
-            return Err(without(*first, &newest, whole, &notes));
+        // Those that are there can be brought up to date.
+        let gone = missing.iter().find(|i| stale.iter().all(|g| g.index() != **i));
+        if !whole || gone.is_some() && !degraded {
+            return Err(without(*gone.unwrap_or(first), &newest, whole, &notes));
         }
-        notes.extend(missing.iter().map(|i| format!("device {} of {} is absent", i + 1, slots.len())));
+        let gone = missing.iter().filter(|i| stale.iter().all(|g| g.index() != **i));
+        notes.extend(gone.map(|i| format!("device {} of {} is absent", i + 1, slots.len())));
     }
-    for (i, g) in slots.iter().enumerate().filter_map(|(i, g)| Some((i, g.as_ref()?))) {
-        check_length(g, newest.blocks_needed(i as u16))?;
+    for g in slots.iter().flatten().chain(&stale) {
+        check_length(g, newest.blocks_needed(g.newest.device_index))?;
     }
     let several = slots.len() > 1;
-    let why = missing.iter().map(|i| (*i as u16, "it was not there when the volume was opened".to_owned())).collect();
+    let reason = |i: &usize| match stale.iter().any(|g| g.index() == *i) {
+        true => "it missed what was written without it",
+        false => "it was not there when the volume was opened",
+    };
+    let why = missing.iter().map(|i| (*i as u16, reason(i).to_owned())).collect();
     // So that none is ever more than one behind.
     let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest));
     let (mut devices, mut probes) = (Vec::new(), Vec::new());
@@ -108,8 +124,13 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
             }
         }
     }
+    let indices: Vec<u16> = stale.iter().map(|g| g.newest.device_index).collect();
+    for g in stale {
+        let index = g.index();
+        devices[index] = Some(g.device);
+    }
     let found = merged(&probes);
-    Ok(Assembly { devices: Devices::open(devices, newest, why, behind), found, probes, notes })
+    Ok(Assembly { devices: Devices::open(devices, &indices, newest, why, behind), found, probes, notes })
 }
 
 /// The devices that hold a root of one volume.
@@ -146,8 +167,8 @@ fn identify(given: &[Arc<dyn BlockDevice>], notes: &mut Vec<String>) -> Result<V
     Ok(out)
 }
 
-/// Puts a device where it belongs, or says why it is left out.
-fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut Vec<String>) -> Result<()> {
+/// Puts a device where it belongs, or gives it back when it is stale.
+fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut Vec<String>) -> Result<Option<Given>> {
     let (name, number, count) = (&g.name, g.index() + 1, slots.len());
     match verdict(newest, &g.newest) {
         Verdict::Member => {
@@ -155,7 +176,10 @@ fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut
                 *slot = Some(g);
             }
         }
-        Verdict::Stale => notes.push(format!("{name} (device {number} of {count}) misses what was written without it")),
+        Verdict::Stale => {
+            notes.push(format!("{name} (device {number} of {count}) missed what was written without it"));
+            return Ok(Some(g));
+        }
         Verdict::Diverged => {
             return Err(Error::Open(format!(
                 "{name} (device {number} of {count}) and the rest of the volume were each written to without the other: \
@@ -163,7 +187,7 @@ fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut
             )));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// What to say where a device is missing.
@@ -205,7 +229,6 @@ fn merged(probes: &[(u16, Option<String>, Probe)]) -> Probe {
 mod tests {
     use super::*;
     use nenrin_format::Generation;
-    use nenrin_format::superblock::DeviceEntry;
 
     /// A root of two devices, as device `index` holds it.
     fn root(base: &Superblock, index: u16, generation: u64, entries: [(bool, u64); 2]) -> Superblock {
@@ -232,6 +255,10 @@ mod tests {
         assert_eq!(verdict(&alone, &root(&base, 1, 10, both)), Verdict::Stale);
         assert_eq!(verdict(&alone, &root(&base, 1, 10, [(false, 2), (true, 1)])), Verdict::Diverged);
         assert_eq!(verdict(&alone, &root(&base, 1, 4, [(false, 3), (true, 1)])), Verdict::Diverged);
+        // An old copy that was written to alone, while the others had gone on without it and with it again.
+        let again = root(&base, 0, 30, [(true, 1), (true, 3)]);
+        assert_eq!(verdict(&again, &root(&base, 1, 12, [(false, 2), (true, 1)])), Verdict::Diverged);
+        assert_eq!(verdict(&again, &root(&base, 1, 12, [(true, 1), (false, 2)])), Verdict::Stale);
         // It came back once, and went again: its table is older than the second time.
         let again = root(&base, 0, 30, [(true, 1), (false, 4)]);
         assert_eq!(verdict(&again, &root(&base, 1, 20, [(true, 1), (true, 3)])), Verdict::Stale);

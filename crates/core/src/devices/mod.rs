@@ -19,7 +19,7 @@ pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use layout::Layout;
 
 use crate::breaks::{Break, broken};
-use layout::Place;
+use layout::{Place, Runs};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
@@ -35,6 +35,12 @@ pub enum Standing {
     /// It is not there, failed, or misses something.
     Absent = 1,
 }
+
+/// Standing of a member that is there and misses something.
+const STALE: u8 = 2;
+
+/// Blocks copied at once.
+const COPY_BLOCKS: u32 = 256;
 
 /// One member of a volume, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,15 +123,19 @@ impl Devices {
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
-    /// `behind`: one of them lacks that root.
+    /// `stale`: indices of those that are there and miss something. `behind`: one of them lacks that root.
     fn open(
         devices: Vec<Option<Arc<dyn BlockDevice>>>,
+        stale: &[u16],
         superblock: Superblock,
         why: Vec<(u16, String)>,
         behind: bool,
     ) -> Arc<Self> {
         let standing = |d: &Option<_>| if d.is_some() { Standing::Active } else { Standing::Absent };
         let members: Vec<Member> = devices.into_iter().map(|d| Member::new(d.clone(), standing(&d))).collect();
+        for i in stale {
+            members[usize::from(*i)].standing.store(STALE, SeqCst);
+        }
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
         let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
         let table = Table { superblock: Some(superblock), why, broken: None };
@@ -171,7 +181,12 @@ impl Devices {
             uuid: entry.uuid,
             bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
             standing: if m.is_active() { Standing::Active } else { Standing::Absent },
-            why: table.why.iter().rev().find(|(i, _)| usize::from(*i) == index).map(|(_, why)| why.clone()),
+            why: table
+                .why
+                .iter()
+                .rev()
+                .find(|(i, _)| usize::from(*i) == index && !m.is_active())
+                .map(|(_, why)| why.clone()),
             read_errors: m.read_errors.load(SeqCst),
         };
         self.members.iter().zip(&superblock.devices).enumerate().map(one).collect()
@@ -278,6 +293,52 @@ impl Devices {
             }
         }
         Ok(())
+    }
+
+    /// Members that are there and miss something.
+    pub fn stale(&self) -> Vec<u16> {
+        let stale = |m: &Member| m.standing.load(SeqCst) == STALE;
+        self.members.iter().enumerate().filter(|(_, m)| stale(m)).map(|(i, _)| i as u16).collect()
+    }
+
+    /// Copies what a stale member has of a segment from the others. Nobody else writes meanwhile.
+    pub fn copy_segment(self: &Arc<Self>, index: u16, segment: SegmentNo) -> Result<(), DeviceError> {
+        let Some(device) = self.device(index) else { return Err(DeviceError::Missing) };
+        let mut block = 0;
+        while block < self.layout.segment_blocks {
+            let addr = Addr::new(segment, block);
+            let count = COPY_BLOCKS.min(self.layout.segment_blocks - block);
+            let mut runs = Runs::default();
+            self.layout.each_piece(addr, count, |from, n, places| {
+                places.iter().filter(|p| p.device == index).for_each(|p| runs.add(*p, from, n));
+            });
+            if !runs.0.is_empty() {
+                let data = Arc::new(self.read(addr, count, None)?);
+                for run in &runs.0 {
+                    device.write(run.block * BLOCK_BYTES as u64, requests::gathered(run, &data))?;
+                }
+            }
+            block += count;
+        }
+        Ok(())
+    }
+
+    /// A stale member has everything now: it becomes active, and the roots on all devices say so.
+    pub fn admit(&self, index: u16) -> Result<(), DeviceError> {
+        let Some(device) = self.device(index) else { return Err(DeviceError::Missing) };
+        device.flush()?;
+        let mut table = self.table();
+        let Some(superblock) = &mut table.superblock else { return Err(DeviceError::Missing) };
+        let number = superblock.table_generation() + 1;
+        if let Some(entry) = superblock.devices.get_mut(usize::from(index)) {
+            entry.active = true;
+            entry.member_generation = number;
+        }
+        self.members[usize::from(index)].standing.store(Standing::Active as u8, SeqCst);
+        let superblock = superblock.clone();
+        let Err((failed, error)) = self.write_table(&superblock) else { return Ok(()) };
+        drop(table);
+        self.lose(failed, error)
     }
 
     /// Writes the slots of a root on all devices, without flushing. The table is the volume's own.

@@ -198,7 +198,7 @@ impl Devices {
 }
 
 /// The bytes of a run, in the order of the device.
-fn gathered(run: &Run, data: &Arc<AlignedBuf>) -> Arc<AlignedBuf> {
+pub(super) fn gathered(run: &Run, data: &Arc<AlignedBuf>) -> Arc<AlignedBuf> {
     if run.is_whole((data.len() / BLOCK_BYTES) as u32) {
         return Arc::clone(data);
     }

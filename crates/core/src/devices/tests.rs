@@ -57,7 +57,7 @@ impl World {
             bands: vec![Band { first: SegmentNo(0), segments: 6, copies, members }],
             ..superblock()
         };
-        Self { devices: Devices::open(given, superblock, Vec::new(), false), faults, observers }
+        Self { devices: Devices::open(given, &[], superblock, Vec::new(), false), faults, observers }
     }
     fn flushes(&self) -> Vec<u64> {
         self.observers.iter().map(|o| o.counters().flushes).collect()

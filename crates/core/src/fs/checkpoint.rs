@@ -66,6 +66,8 @@ impl Fs {
     }
 
     fn cut(&self, flags: u32, name: &[u8]) -> Result<CheckpointInfo> {
+        drop(self.lock_to_change()?);
+        self.settle_all()?;
         let mut inner = self.turn(self.lock_to_change()?);
         let taken = !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name);
         let refused = match inner.check_alive() {

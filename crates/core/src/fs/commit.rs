@@ -90,19 +90,12 @@ impl Fs {
         if self.options.read_only {
             return done(Ok(()));
         }
-        let mut inner = self.lock();
-        if let Err(e) = inner.check_alive() {
-            drop(inner);
-            return done(Err(e));
-        }
-        match self.options.order {
-            Order::Relaxed => {
-                if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
-                    c.held_since = None;
-                    inner.batch.files.insert(ino);
-                }
-            }
-            Order::Strict => inner.join_all(true),
+        let mut inner = match self.settle_file(ino) {
+            Ok(inner) => inner,
+            Err(e) => return done(Err(e)),
+        };
+        if self.options.order == Order::Strict {
+            inner.join_all(true);
         }
         if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.held_since = None;
@@ -138,6 +131,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        self.settle_all()?;
         let (tx, rx) = mpsc::channel();
         let mut inner = self.lock();
         inner.check_alive()?;
@@ -148,6 +142,11 @@ impl Fs {
         inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
         self.see_to(inner, Stay::Briefly);
         self.answer(&rx)
+    }
+
+    /// Most pages that travel in the chain with one commit.
+    pub(super) fn chain_pages_max(&self) -> usize {
+        CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4)
     }
 
     /// Has the open batch committed: by whoever leads or is about to, else by this thread.
@@ -380,7 +379,7 @@ impl Inner {
         let mut queue: VecDeque<Unit> = records.into_iter().map(Unit::Applied).collect();
         let mut data_blocks = moved_blocks;
         let total: usize = files.iter().map(|ino| self.pages_outside_index(*ino)).sum();
-        let chain_max = CHAIN_PAGES_MAX.min(fs.storage.segment_blocks as usize / 4);
+        let chain_max = fs.chain_pages_max();
         let emptied: BTreeSet<Ino> = aside.iter().map(|(ino, _)| *ino).collect();
         let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains(ino);
         for (ino, content) in aside {
@@ -451,7 +450,7 @@ impl Inner {
     }
 
     /// Pages of a file that will not live in the index.
-    fn pages_outside_index(&self, ino: Ino) -> usize {
+    pub(super) fn pages_outside_index(&self, ino: Ino) -> usize {
         let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) else { return 0 };
         // What the index says of the file is asked for small ones only.
         let small = c.size <= INLINE_BYTES_MAX as u64;

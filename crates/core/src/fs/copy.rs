@@ -190,7 +190,7 @@ impl Fs {
             if pages >= WRITE_BEHIND_PAGES {
                 inner.write_behind(self, span.to)?;
             }
-            self.hold_writer(inner)?;
+            self.hold_writer(inner, span.to)?;
             if ranges > RANGES_MAX {
                 self.fsync_wait(span.to)?;
             }

@@ -18,6 +18,7 @@ mod atime;
 mod attrs;
 mod background;
 mod behind;
+mod beside;
 mod checkpoint;
 mod cleaning;
 mod commit;
@@ -86,6 +87,8 @@ pub struct Counters {
     pub room_rounds: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
+    /// Blocks written anew because a copy on one device was wrong.
+    pub mended_blocks: u64,
 }
 
 /// Something by inode. Files are written in the order of this table, which is
@@ -138,6 +141,9 @@ struct Inner {
     awaited: BTreeMap<u64, (Ino, u32)>,
     /// Data writes started since the volume was opened.
     writes_started: u64,
+    recent_syncs: beside::RecentSyncs,
+    /// Files whose data a sync waits for, with how many do: they take no change until then.
+    settling: BTreeMap<Ino, u32>,
     committing: bool,
     /// Whoever leads commits wants to leave: the next to come takes over.
     leader_leaves: bool,
@@ -233,6 +239,8 @@ impl Fs {
             writes: Vec::new(),
             awaited: BTreeMap::new(),
             writes_started: 0,
+            recent_syncs: beside::RecentSyncs::default(),
+            settling: BTreeMap::new(),
             committing: false,
             leader_leaves: false,
             successors: 0,

@@ -294,7 +294,9 @@ impl Fs {
                         let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
                         let bytes = buf.get_mut(end..end + covered).ok_or(bounds(&e))?;
                         if let Err(why) = verify(&e, bytes) {
-                            bytes.copy_from_slice(&self.other_copy(&e).ok_or(why)?);
+                            let right = self.other_copy(&e).ok_or(why)?;
+                            bytes.copy_from_slice(&right);
+                            self.mend_copies(&e);
                         }
                         start.get_or_insert(e.lead as usize * BLOCK_BYTES);
                         end += covered - e.tail as usize * BLOCK_BYTES;

@@ -185,7 +185,7 @@ impl Fs {
         Ok(())
     }
 
-    fn may_mend(&self) -> bool {
+    pub(super) fn may_mend(&self) -> bool {
         !self.options.read_only && self.lock().check_alive().is_ok()
     }
 
@@ -242,10 +242,8 @@ impl Fs {
     }
 
     fn damaged_copies(&self, n: &NodeAt) -> Vec<Addr> {
-        let intact = |addr: &Addr| match self.storage.read(*addr, NODE_BLOCKS) {
-            Ok(bytes) => node::stored_crc(&bytes) == Some(n.ptr.crc) && node::verify(&bytes),
-            Err(_) => false,
-        };
+        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(n.ptr.crc) && node::verify(bytes);
+        let intact = |addr: &Addr| self.are_right(*addr, NODE_BLOCKS, right);
         n.ptr.copies.into_iter().filter(|addr| !intact(addr)).collect()
     }
 
@@ -314,7 +312,8 @@ impl Fs {
         for (key, extent) in &extents {
             scrub.report.blocks += u64::from(extent.blocks);
             scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
-            if self.verify_extent(extent).is_err() {
+            let (first, blocks) = (Addr(extent.addr.0.saturating_sub(u64::from(extent.lead))), covered(extent));
+            if !self.are_right(first, blocks, |bytes| super::verify(extent, bytes).is_ok()) {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
         }
@@ -325,15 +324,24 @@ impl Fs {
         Ok(())
     }
 
+    /// Whether all copies of these blocks, on all devices that have one, are right.
+    fn are_right(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> bool {
+        let ways = self.storage.ways_around(addr, blocks);
+        if ways.is_empty() {
+            return self.storage.read(addr, blocks).is_ok_and(|bytes| right(&bytes));
+        }
+        ways.into_iter().all(|avoid| self.storage.read_around(addr, blocks, avoid).is_ok_and(|bytes| right(&bytes)))
+    }
+
     fn verify_extent(&self, e: &Extent) -> Result<()> {
         let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        let bytes = self.storage.read(first, e.lead + e.blocks + e.tail)?;
+        let bytes = self.storage.read_right(first, covered(e), |bytes| super::verify(e, bytes).is_ok())?;
         super::verify(e, &bytes)
     }
 
     fn extent_is_damaged(&self, scrub: &mut Scrub, id: TreeId, key: &Key, extent: &Extent) -> Result<()> {
-        let Err(why) = self.verify_extent(extent) else { return Ok(()) };
-        let inner = self.lock();
+        let read = self.verify_extent(extent);
+        let mut inner = self.lock();
         // Content on its way to the device is in memory; it may also have been moved or removed.
         let current = match inner.tree(id) {
             Some(tree) => tree.get(&inner.state.cache, key)?,
@@ -343,6 +351,16 @@ impl Fs {
         if !same || inner.in_flight(extent).is_some() {
             return Ok(());
         }
+        let Err(why) = read else {
+            // Another device has it whole.
+            inner.segments().pin(extent.addr.segment());
+            drop(inner);
+            let mended = self.mend_copies(extent);
+            self.lock().segments().unpin(extent.addr.segment());
+            scrub.report.copies_damaged += 1;
+            scrub.report.copies_mended += u64::from(mended);
+            return Ok(());
+        };
         let addr = if let Error::Damaged(addr, _) = why { addr } else { extent.addr };
         let block = (addr.0.saturating_sub(extent.addr.0)).min(u64::from(extent.blocks.saturating_sub(1)));
         let past = if key.death > 0 { format!(", as it was before checkpoint {}", key.death) } else { String::new() };
@@ -379,6 +397,11 @@ impl Fs {
         scrub.report.copies_mended += scrub.roots_damaged.saturating_sub(left);
         Ok(())
     }
+}
+
+/// Blocks under an extent's checksums.
+const fn covered(e: &Extent) -> u32 {
+    e.lead + e.blocks + e.tail
 }
 
 /// Where the next leaf on the device begins.

@@ -20,6 +20,7 @@ use nenrin_format::items::Checkpoint;
 use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS};
+use std::collections::BTreeSet;
 use std::sync::MutexGuard;
 
 /// Nodes' worth of blocks that an index checkpoint writes beyond dirty nodes:
@@ -411,18 +412,20 @@ impl Fs {
         Ok(())
     }
 
-    /// Keeps memory for content within its limit: the writer waits.
-    pub(super) fn hold_writer<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<()> {
+    /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits.
+    pub(super) fn hold_writer<'a>(&'a self, inner: MutexGuard<'a, Inner>, ino: Ino) -> Result<()> {
+        let mut inner = self.hold_beside_syncs(inner, ino)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
             inner.reap_writes();
-            let on_the_way = inner.blocks_under_way();
+            let on_the_way = inner.under_way(|_| true);
             if inner.pages + on_the_way <= limit {
                 return Ok(());
             }
             inner.check_alive()?;
             if inner.pages > limit / 2 {
-                let files: Vec<_> =
+                // In order, since where things lie follows from it.
+                let files: BTreeSet<_> =
                     inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
                 for ino in files {
                     inner.write_behind(self, ino)?;
@@ -436,7 +439,7 @@ impl Fs {
                 continue;
             }
             // The oldest, until half of what is allowed is left.
-            let mut excess = inner.blocks_under_way().saturating_sub(limit / 2);
+            let mut excess = inner.under_way(|_| true).saturating_sub(limit / 2);
             let writes = inner.take_writes(|w| {
                 let take = excess > 0;
                 excess = excess.saturating_sub(u64::from(w.blocks));
@@ -456,10 +459,10 @@ impl Fs {
 
 impl Inner {
     /// Blocks of content on their way to the device, whoever waits for them.
-    fn blocks_under_way(&self) -> u64 {
-        let here: u64 = self.writes.iter().map(|w| u64::from(w.blocks)).sum();
-        let elsewhere: u64 = self.awaited.values().map(|(_, blocks)| u64::from(*blocks)).sum();
-        here + elsewhere
+    pub(super) fn under_way(&self, of: impl Fn(Ino) -> bool) -> u64 {
+        let here: u64 = self.writes.iter().filter(|w| of(w.ino)).map(|w| u64::from(w.blocks)).sum();
+        let elsewhere = self.awaited.values().filter(|(ino, _)| of(*ino));
+        here + elsewhere.map(|(_, blocks)| u64::from(*blocks)).sum::<u64>()
     }
 
     /// Lets go of data writes that have completed.

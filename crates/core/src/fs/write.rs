@@ -135,6 +135,10 @@ impl Fs {
         let mut extra = 0;
         loop {
             let mut inner = self.room_beyond(room, extra)?;
+            if inner.settling.contains_key(&ino) {
+                drop(self.wait_idle(inner));
+                continue;
+            }
             let size = inner.content_mut(self, ino)?.size;
             let blocks = edges(size);
             let missing = blocks.iter().filter(|b| !inner.has_page(ino, **b)).count() as u64;
@@ -233,7 +237,7 @@ impl Fs {
         if pages >= WRITE_BEHIND_PAGES {
             inner.write_behind(self, ino)?;
         }
-        self.hold_writer(inner)?;
+        self.hold_writer(inner, ino)?;
         Ok(data.len())
     }
 

@@ -183,15 +183,23 @@ fn the_work_goes_on_without_a_device_that_fails() {
         assert!(read(&fs, "before", 100_000).unwrap() == content(1, 100_000));
         drop(fs);
         w.faults[0].clear();
-        // It is back, and misses something.
-        let refused = w.open(&[0, 1], MountOptions::default()).map(drop).unwrap_err();
-        assert!(matches!(&refused, Error::Open(text) if text.contains("misses what was written")), "{refused}");
-        for which in [&[1][..], &[0, 1], &[1, 0]] {
-            let fs = w.open(which, degraded()).unwrap();
+        // It is back, and misses something: it is not read before it has been brought up to date.
+        let look = MountOptions { read_only: true, ..MountOptions::default() };
+        for (which, options) in [(&[1][..], degraded()), (&[0, 1], look.clone()), (&[1, 0], look)] {
+            let fs = w.open(which, options).unwrap();
             assert!(read(&fs, "after", 3_000_000).unwrap() == content(2, 3_000_000), "{which:?}");
             assert_eq!(fs.health()[0].standing, Standing::Absent);
             fs.close().unwrap();
         }
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
+        fs.close().unwrap();
+        let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        assert!(report.clean(), "{:?}", report.findings);
+        // Now it can stand in for the other.
+        let fs = w.open(&[0], degraded()).unwrap();
+        assert!(read(&fs, "after", 3_000_000).unwrap() == content(2, 3_000_000));
+        assert!(read(&fs, "before", 100_000).unwrap() == content(1, 100_000));
     }
 }
 
@@ -225,6 +233,49 @@ fn two_halves_that_went_on_alone_are_refused() {
     for i in 0..2 {
         let fs = w.open(&[i], degraded()).unwrap();
         assert!(read(&fs, "f", 4096).unwrap() == content(i, 4096));
+    }
+}
+
+/// What rots on one device is written anew when it is read, and by scrubbing.
+#[test]
+fn rot_is_mended_from_the_other_device() {
+    use nenrin_device::AlignedBuf;
+    for by_scrub in [false, true] {
+        let w = World::new(Profile::Mirror, &[48, 48]);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        write(&fs, "large", &content(1, 6 << 20));
+        fs.close().unwrap();
+        let (first, blocks) = (16u64, (48u64 << 20) / 4096 - 32);
+        for block in (first..first + blocks).step_by(5) {
+            let mut bytes = w.members[1].inner().inner().read(block * 4096, 4096).unwrap();
+            bytes.iter_mut().for_each(|b| *b ^= 0x40);
+            w.members[1].inner().inner().write(block * 4096, Arc::new(AlignedBuf::padded(&bytes))).unwrap();
+        }
+        let damaged = || {
+            let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+            report.findings.iter().filter(|f| f.what.number() == 705).count()
+        };
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        if by_scrub {
+            let mut scrub = fs.scrub();
+            while !scrub.is_done() {
+                fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+            }
+            let r = scrub.report();
+            assert!(r.copies_damaged > 0 && r.copies_mended == r.copies_damaged && !r.has_losses(), "{r:?}");
+        } else {
+            for _ in 0..2 {
+                assert!(read(&fs, "large", 6 << 20).unwrap() == content(1, 6 << 20));
+            }
+        }
+        assert!(fs.counters().mended_blocks > 0);
+        fs.close().unwrap();
+        if by_scrub {
+            assert_eq!(damaged(), 0);
+            // All of it is on the device that had rotted.
+            let fs = w.open(&[1], degraded()).unwrap();
+            assert!(read(&fs, "large", 6 << 20).unwrap() == content(1, 6 << 20));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use nenrin_core::{At, Fs, MountOptions, RenameMode, SetAttr};
 use nenrin_device::{MemDevice, Op};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 fn empty(fs: &Fs, ino: Ino) {
     fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
@@ -80,11 +81,20 @@ fn content_that_a_sync_waits_to_commit_survives_being_emptied() {
             let fs = fs.clone();
             thread::spawn(move || fs.fsync_wait(f.ino))
         };
-        while fs.counters().shared_commits == shared {
+        // It waits for the commit, or first for its own data; then the file takes no change until it has joined a commit.
+        while gate.waiting() < 2 && fs.counters().shared_commits == shared {
             thread::yield_now();
         }
-        empty(&fs, f.ino);
+        let emptier = {
+            let fs = fs.clone();
+            thread::spawn(move || empty(&fs, f.ino))
+        };
+        for _ in 0..100 {
+            thread::sleep(Duration::from_millis(u64::from(!emptier.is_finished())));
+        }
+        assert_eq!(emptier.is_finished(), bytes < 256 << 10);
         gate.open();
+        emptier.join().unwrap();
         syncer.join().unwrap().unwrap();
         leader.join().unwrap().unwrap();
         assert!(content(&after_a_cut(&device), b"file") == vec![2; bytes], "{bytes} bytes: what was synced is gone");

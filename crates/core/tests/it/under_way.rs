@@ -6,6 +6,7 @@ use crate::common::file;
 use crate::common::gate::{World, is_answered, is_long_write, world};
 use nenrin_core::MountOptions;
 use nenrin_core::format::Ino;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
@@ -73,4 +74,72 @@ fn a_sync_does_not_wait_for_writes_of_other_files() {
     fs.fsync_wait(g.ino).unwrap();
     gate.open();
     fs.fsync_wait(f.ino).unwrap();
+}
+
+/// Seed 4: nor for those that others wait for, whatever makes them: a sync of another file, a commit
+/// because of time, a checkpoint.
+#[test]
+fn a_sync_does_not_wait_for_those_who_wait_for_more() {
+    type Other = fn(&World, Ino);
+    let others: [Other; 3] = [
+        |w, f| w.fs.fsync_wait(f).unwrap(),
+        |w, _| {
+            w.clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+            w.fs.tick().unwrap();
+        },
+        |w, _| drop(w.fs.checkpoint_create(Some(b"now")).unwrap()),
+    ];
+    for other in others {
+        let w = world(MountOptions::default());
+        let f = w.fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+        let g = w.fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap();
+        w.fs.sync_all().unwrap();
+        w.gate.close(is_long_write, 0);
+        w.fs.write(f.ino, 0, &vec![7; 3 << 20], 0).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| other(&w, f.ino));
+            w.gate.wait_until(|s| s.waiting > 0);
+            w.fs.write(g.ino, 0, &[8; 4096], 0).unwrap();
+            let (tx, synced) = mpsc::channel();
+            let fs = w.fs.clone();
+            scope.spawn(move || tx.send(fs.fsync_wait(g.ino)));
+            let answer = synced.recv_timeout(std::time::Duration::from_secs(20));
+            w.gate.open();
+            answer.expect("the sync waited for the data of another file").unwrap();
+            waiting.join().unwrap();
+        });
+    }
+}
+
+/// Whoever writes much is held while others sync, so that little is under way that they would wait for; and only he.
+#[test]
+fn a_writer_is_held_beside_the_syncs_of_others() {
+    const MIB: usize = 1 << 20;
+    let World { gate, fs, clock, .. } = world(MountOptions::default());
+    let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    fs.sync_all().unwrap();
+    gate.close(is_long_write, 0);
+    let write = |n: u64| assert_eq!(fs.write(f, n * MIB as u64, &vec![7; MIB], 0).unwrap(), MIB);
+    (0..8).for_each(write);
+    fs.write(g, 0, &[8; 4096], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+    thread::scope(|scope| {
+        let (tx, accepted) = mpsc::channel();
+        scope.spawn(move || {
+            write(8);
+            tx.send(())
+        });
+        assert!(!is_answered(&accepted), "8 MiB were under way beside a sync");
+        fs.write(g, 4096, &[9; 4096], 0).unwrap();
+        fs.fsync_wait(g).unwrap();
+        // The oldest five are done: 4 MiB are left.
+        gate.let_go(5);
+        accepted.recv().unwrap();
+        gate.open();
+    });
+    fs.fsync_wait(f).unwrap();
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    gate.close(is_long_write, 0);
+    (9..17).for_each(write);
+    gate.open();
 }

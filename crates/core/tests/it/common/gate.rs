@@ -48,6 +48,9 @@ impl Gate {
     pub fn held(&self) -> usize {
         self.state.lock().unwrap().held
     }
+    pub fn waiting(&self) -> usize {
+        self.state.lock().unwrap().waiting
+    }
     pub fn wait_until(&self, reached: impl Fn(&State) -> bool) {
         let state = self.state.lock().unwrap();
         let (state, timeout) =

@@ -1,0 +1,135 @@
+//! What keeps a sync short while others write much.
+//!
+//! Commits are led one after the other, so what one waits for, all who come after it wait for. Therefore
+//! 1. data is waited for before a commit is led: that of the file by who syncs it, that of all files by whoever commits
+//!    because of time, or cuts a checkpoint. What comes meanwhile is little, since
+//! 2. whoever writes much is held while others sync: then little is under way that a flush would have to wait for.
+
+use super::{Fs, Inner};
+use crate::{Order, Result};
+use nenrin_format::{BLOCK_BYTES, Ino};
+use std::collections::BTreeSet;
+use std::sync::MutexGuard;
+
+/// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
+const BESIDE_BLOCKS_MAX: u64 = 1024;
+/// A sync is looked out for so long.
+const RECENT_NANOS: u64 = 1_000_000_000;
+
+/// The last syncs, of two files: whoever writes a file sees those of others.
+#[derive(Default)]
+pub(super) struct RecentSyncs([Option<(Ino, u64)>; 2]);
+
+impl RecentSyncs {
+    fn note(&mut self, ino: Ino, now: u64) {
+        if self.0[0].is_some_and(|(last, _)| last != ino) {
+            self.0.swap(0, 1);
+        }
+        self.0[0] = Some((ino, now));
+    }
+
+    /// Whether another file was synced a short time ago.
+    fn beside(&self, ino: Ino, now: u64) -> bool {
+        self.0.iter().flatten().any(|(other, at)| *other != ino && now.saturating_sub(*at) < RECENT_NANOS)
+    }
+}
+
+impl Fs {
+    /// Before a sync of this file: its data is on the device, and nothing of it was changed meanwhile. The lock, so that
+    /// its content can join a commit.
+    pub(super) fn settle_file(&self, ino: Ino) -> Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        inner.recent_syncs.note(ino, self.clock.monotonic_nanos());
+        if self.options.order == Order::Strict {
+            drop(inner);
+            self.settle_all()?;
+            return self.lock_to_change();
+        }
+        let pages = inner.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len());
+        if pages > self.chain_pages_max() {
+            inner.write_behind(self, ino)?;
+        }
+        if inner.under_way(|other| other == ino) <= self.chain_pages_max() as u64 {
+            return Ok(inner);
+        }
+        *inner.settling.entry(ino).or_default() += 1;
+        let settled = self.settle(inner, |other| other == ino);
+        let mut inner = self.lock();
+        if let Some(count) = inner.settling.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                inner.settling.remove(&ino);
+            }
+        }
+        self.wake_idle(&inner);
+        settled.and_then(|()| inner.check_alive())?;
+        Ok(inner)
+    }
+
+    /// The same before a commit of all files, but for those whose truncation is held back.
+    pub(super) fn settle_all(&self) -> Result<()> {
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        let ready = inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(|c| c.held_since.is_none()));
+        // In order, since where things lie follows from it.
+        let ready: BTreeSet<Ino> = ready.map(|(ino, _)| *ino).collect();
+        let pages: Vec<usize> = ready.iter().map(|ino| inner.pages_outside_index(*ino)).collect();
+        if pages.iter().sum::<usize>() > self.chain_pages_max() {
+            for (ino, _) in ready.iter().zip(pages).filter(|(_, pages)| *pages > 0) {
+                inner.write_behind(self, *ino)?;
+            }
+        }
+        self.settle(inner, |_| true)
+    }
+
+    /// Waits for the data writes of these files, whoever has them.
+    fn settle(&self, mut inner: MutexGuard<'_, Inner>, of: impl Fn(Ino) -> bool) -> Result<()> {
+        let elsewhere: Vec<u64> = inner.awaited.iter().filter(|(_, (ino, _))| of(*ino)).map(|(n, _)| *n).collect();
+        let writes = inner.take_writes(|w| of(w.ino));
+        drop(inner);
+        self.finish_writes(writes)?;
+        self.wait_elsewhere(&elsewhere)
+    }
+
+    /// Holds who has just written to this file while others sync and much is under way, some of it his.
+    pub(super) fn hold_beside_syncs<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        ino: Ino,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
+        while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
+            let mut excess = inner.under_way(|_| true).saturating_sub(limit);
+            let writes = inner.take_writes(|w| {
+                let take = w.ino == ino && excess > 0;
+                excess = excess.saturating_sub(if take { u64::from(w.blocks) } else { 0 });
+                take
+            });
+            if writes.is_empty() {
+                break;
+            }
+            drop(inner);
+            self.finish_writes(writes)?;
+            inner = self.lock();
+        }
+        Ok(inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_syncs_are_not_those_of_others() {
+        let mut syncs = RecentSyncs::default();
+        syncs.note(Ino(7), 10);
+        syncs.note(Ino(7), 20);
+        assert!(!syncs.beside(Ino(7), 20) && syncs.beside(Ino(8), 20));
+        syncs.note(Ino(8), 30);
+        syncs.note(Ino(8), 40);
+        assert!(syncs.beside(Ino(7), 40) && syncs.beside(Ino(8), 40));
+        assert!(!syncs.beside(Ino(7), 40 + RECENT_NANOS));
+    }
+}
