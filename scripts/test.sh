@@ -60,6 +60,10 @@ done
 echo
 printf '%s\n' "${summary[@]}"
 echo "together                             $((SECONDS)) s of 1500 s"
+# A part may have left something out and be good otherwise.
+for log in "$logs"/*.log; do
+    sed -n "s/^   skipped: /left out of $(basename "$log" .log): /p" "$log" | sort -u
+done
 [ "$status" = 0 ] && echo "all passed" || echo "FAILED"
 # What went wrong comes last, in a few lines: it is what a reader of the end of a long output needs.
 for name in "${failed[@]}"; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # daemon.sh signals|limits|device: the daemon ends, is short of something, or its device is in trouble.
-# Beside it another volume is at work all the time, and must not notice.
+# Beside it another volume is at work all the time, and must not notice; nor may the kernel.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/work/lib.sh
@@ -21,7 +21,28 @@ finish_all() {
 trap finish_all EXIT
 OTHER=$W/other
 
+# What the kernel says in its log from here on; nothing where it may not be read.
+kernel_begins() {
+    KERNEL=unreadable
+    dmesg >"$W/kernel" 2>/dev/null || return 0
+    KERNEL=$(sed -n 's/^\[ *\([0-9]*\.[0-9]*\)\].*/\1/p' "$W/kernel" | tail -n 1)
+    KERNEL=${KERNEL:-0}
+}
+
+# No oops, no task that hangs, no trouble of any other file system or device meanwhile.
+kernel_is_well() {
+    [ "$KERNEL" != unreadable ] || { left_out "the kernel's log, which may not be read here"; return 0; }
+    dmesg | awk -v since="$KERNEL" '{ t = $0; sub(/^\[ */, "", t); sub(/\].*/, "", t) } t + 0 > since + 0' >"$W/kernel"
+    ! grep -E 'BUG:|Oops|general protection|WARNING:|Call Trace|blocked for more than|soft lockup|hard LOCKUP|rcu.*stall|I/O error|(EXT[234]-fs|XFS|BTRFS|F2FS-fs|FAT-fs|SQUASHFS|overlayfs).*([Ee]rror|[Cc]orrupt)|Remounting filesystem read-only' "$W/kernel" >&2 ||
+        wrong "the kernel's log says so"
+    figure "lines of the kernel's log meanwhile, none of them bad" "$(wc -l <"$W/kernel")"
+}
+
+# What cannot be tried here: test.sh shows it behind the result.
+left_out() { say "   skipped: $*"; }
+
 other_begins() {
+    kernel_begins
     mkdir -p "$OTHER"
     "$NENRIN" mkfs --sparse --size 256M "$W/other.img" >/dev/null
     "$NENRIN" mount "$W/other.img" "$OTHER"
@@ -42,6 +63,7 @@ other_ends() {
     figure "rounds of work on the other volume meanwhile" "$(cat "$W/other.out")"
     "$NENRIN" umount "$OTHER" || wrong "umount of the other volume: exit $?"
     "$NENRIN" check --data "$W/other.img" >"$W/said" 2>&1 || wrong "check of the other volume: exit $?, $(cat "$W/said")"
+    kernel_is_well
 }
 
 # ends PID SECONDS: the process is gone by then.
@@ -195,23 +217,25 @@ without_descriptors() {
     figure "out of descriptors" "files work, commands wait, mounting says it"
 }
 
-# group NAME MIB: a control group with a limit of memory, swap included; fails where none can be made.
+# group NAME MIB WHAT: a control group with a limit of memory. Fails, and says that WHAT is left out, where none can
+# be made: without root, or in a container that was given no groups.
 group() {
-    local mib=$2
-    if [ -d /sys/fs/cgroup/memory ]; then
-        GROUP=/sys/fs/cgroup/memory/nenrin-$1-$$
-        mkdir "$GROUP" 2>/dev/null && echo "${mib}M" 2>/dev/null >"$GROUP/memory.limit_in_bytes"
-    else
-        GROUP=/sys/fs/cgroup/nenrin-$1-$$
-        mkdir "$GROUP" 2>/dev/null && echo "${mib}M" 2>/dev/null >"$GROUP/memory.max"
-    fi
+    local mib=$2 limit
+    GROUP=/sys/fs/cgroup/nenrin-$1-$$ limit=memory.max
+    [ ! -d /sys/fs/cgroup/memory ] || GROUP=/sys/fs/cgroup/memory/nenrin-$1-$$ limit=memory.limit_in_bytes
+    # Under version 2 a group has the limits that its parent hands on.
+    [ $limit != memory.max ] || echo +memory 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control || true
+    mkdir "$GROUP" 2>/dev/null && echo "${mib}M" 2>/dev/null >"$GROUP/$limit" && return
+    rmdir "$GROUP" 2>/dev/null || true
+    left_out "$3: no control group can be made here"
+    return 1
 }
 enter() { echo "$1" >"$GROUP/cgroup.procs"; }
 leave_group() { sleep 0.2; rmdir "$GROUP" 2>/dev/null || true; }
 
 with_little_memory() {
     volume 1G
-    if ! group daemon 48; then say "   note: no control group to be made here, the memory limit is left out"; return; fi
+    group daemon 48 "the memory limit of the daemon" || return 0
     local end=lives
     # A third of what its caches may take by their defaults. It lives, or it is killed, which is a power cut.
     ( enter "$BASHPID"; exec "$NENRIN" mount -o "$(mount_options)" --log "$LOG" "$IMG" "$MNT" )
@@ -241,7 +265,7 @@ with_dirty_mappings() {
     for options in cache=writethrough cache=writeback; do
         volume 1G
         up "$options"
-        if ! group program 64; then say "   note: no control group to be made here, dirty mappings are left out"; down; return; fi
+        group program 64 "dirty mappings in little memory" || { down; return 0; }
         begin_ms=$(now_ms)
         ( enter "$BASHPID"; exec timeout 200 python3 "$LOADS" dirty "$MNT/mapped" 200 ) >"$W/said" 2>&1 || wrong "$options: dirty mappings: $(tail -n 1 "$W/said")"
         other_is_well
