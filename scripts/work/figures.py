@@ -53,6 +53,11 @@ for kind, plural in (("Lost", "lost"), ("Misdirected", "to another place")):
     answers = ("Same", "InLife", "Error", "Damage", "NotReached")
     row(f"writes that went {plural} without a word, one a run, by what was seen",
         several({a: rf"^  Write {kind}: {a} +(\d+)" for a in answers}))
+for kind, what in (("Flipped", "once"), ("Stuck", "for ever")):
+    answers = ("Same", "Mended", "InLife", "NotReached")
+    row(f"reads that came back with a flipped bit {what}, one a run, by what was seen",
+        several({a: rf"^  Read {kind}: {a} +(\d+)" for a in answers}))
+row("crash states of repairs and of other lives", total(r"^  repair cut +(\d+)"))
 row("bits flipped, by what was seen", several({a: rf"^  Bit flipped: {a} +(\d+)" for a in ("Same", "Error", "Damage")}))
 named = re.search(r"^(\d+ of \d+) deliberate breaks were noticed", crash, re.M)
 hostile = len(re.findall(r"^P8 .* noticed after", crash, re.M))

@@ -30,6 +30,10 @@ pub enum Break {
     ForgetEpoch,
     /// The root slot is written before what it names was flushed.
     RootBeforeFlush,
+    /// Under barrier=checkpoint roots are written without any flush, as under barrier=none.
+    RootsUnflushed,
+    /// The change time that a kernel sends which caches writes is taken for that of the call.
+    KernelTimesDropped,
     /// A truncation to nothing is not held back.
     NoHold,
     /// A rename over a name does not carry the content.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // the one place where aligned memory is made
 
 use crate::{BLOCK_BYTES, pool};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Bytes on the heap, aligned to 4096, of a length that never grows.
@@ -54,6 +54,30 @@ impl AlignedBuf {
             Some(ptr) => Self { ptr, len, room: len },
             None => handle_alloc_error(Self::layout(len)),
         }
+    }
+    /// The bytes of `pieces`, one behind the other, cut or filled with zeros to `len` bytes: none is written twice.
+    #[must_use]
+    pub fn gathered<'a>(len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        if len == 0 {
+            return Self::zeroed(0);
+        }
+        let raw = if pool::takes(len) {
+            pool::take(len)
+        } else {
+            // SAFETY: the layout has a size above zero.
+            NonNull::new(unsafe { alloc(Self::layout(len)) })
+        };
+        let Some(ptr) = raw else { handle_alloc_error(Self::layout(len)) };
+        let mut at = 0;
+        for piece in pieces {
+            let n = piece.len().min(len - at);
+            // SAFETY: `at + n <= len`, and memory that nobody else has cannot overlap with a slice.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), ptr.as_ptr().add(at), n) };
+            at += n;
+        }
+        // SAFETY: what is left lies within the allocation; from here on all of it is initialised.
+        unsafe { std::ptr::write_bytes(ptr.as_ptr().add(at), 0, len - at) };
+        Self { ptr, len, room: len }
     }
     /// Leaves the first `len` bytes, where there are more.
     pub fn truncate(&mut self, len: usize) {

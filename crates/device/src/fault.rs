@@ -48,6 +48,17 @@ pub enum Fault {
         /// Bits to flip in each of them.
         mask: u8,
     },
+    /// The read with this number, counted from 1, returns one byte combined with `mask` by exclusive or.
+    FlipRead {
+        /// Its number; 1 is the next one.
+        number: u64,
+        /// Which byte, counted from the beginning of the answer; beyond its end, from the beginning again.
+        byte: u64,
+        /// Bits to flip in it.
+        mask: u8,
+        /// So does every later read of this byte.
+        for_good: bool,
+    },
     /// Every request takes at least this long.
     Delay(Duration),
 }
@@ -73,6 +84,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     off: bool,
+    /// The bytes that the read asked for which a [`Fault::FlipRead`] hit.
+    flipped: Option<Range<u64>>,
     /// Each fault with the requests that it has counted.
     faults: Vec<(Fault, u64)>,
 }
@@ -113,6 +126,12 @@ impl Faults {
         self.0.fired.load(Relaxed)
     }
 
+    /// What the read that a [`Fault::FlipRead`] hit asked for.
+    #[must_use]
+    pub fn flipped(&self) -> Option<Range<u64>> {
+        lock(&self.0.plan).flipped.clone()
+    }
+
     fn is_idle(&self) -> bool {
         !self.0.active.load(Relaxed)
     }
@@ -137,7 +156,7 @@ impl Plan {
             let counts = match fault {
                 Fault::Fail { kind: counted, .. } => kind == *counted,
                 Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } => kind == OpKind::Write,
-                Fault::FlipReads { .. } => kind == OpKind::Read,
+                Fault::FlipReads { .. } | Fault::FlipRead { .. } => kind == OpKind::Read,
                 Fault::Delay(_) => true,
             };
             if !counts {
@@ -160,8 +179,16 @@ impl Plan {
                         verdict.flips.push((start as usize..end as usize, *mask));
                     }
                 }
+                Fault::FlipRead { number, byte, mask, for_good } if within(*number, 1) && bytes > 0 => {
+                    let (at, mask) = (*byte % bytes, *mask);
+                    verdict.flips.push((at as usize..at as usize + 1, mask));
+                    self.flipped = Some(offset..offset + bytes);
+                    if *for_good {
+                        *fault = Fault::FlipReads { range: offset + at..offset + at + 1, mask };
+                    }
+                }
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
-                Fault::Fail { .. } | Fault::MisdirectWrite { .. } => {}
+                Fault::Fail { .. } | Fault::MisdirectWrite { .. } | Fault::FlipRead { .. } => {}
             }
         }
         verdict

@@ -121,6 +121,23 @@ fn reads_come_back_flipped() {
 }
 
 #[test]
+fn one_read_comes_back_flipped_once_or_for_ever() {
+    for (for_good, again) in [(false, 0), (true, 4)] {
+        let device = Faulty::new(memory());
+        let faults = device.faults();
+        faults.inject(Fault::FlipRead { number: 2, byte: 8192 + 7, mask: 4, for_good });
+        let read = |offset| device.read(offset, 8192).unwrap();
+        assert!(read(4096).iter().all(|b| *b == 0));
+        assert_eq!(faults.flipped(), None);
+        let hit = read(4096);
+        assert_eq!(hit.iter().position(|b| *b != 0), Some(7));
+        assert_eq!(hit[7], 4);
+        assert_eq!(faults.flipped(), Some(4096..12_288));
+        assert_eq!((read(0)[4096 + 7], read(8192)[7]), (again, 0));
+    }
+}
+
+#[test]
 fn delays_hold_up_the_waiter_only() {
     let device = Faulty::new(memory());
     let delay = Duration::from_millis(30);

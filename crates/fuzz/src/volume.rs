@@ -2,9 +2,9 @@
 //! everything: several levels of index, history, snapshots, orphans, content
 //! of every kind, and a stretch of chain that recovery has to replay.
 
-use nenrin_core::format::{Ino, Time};
+use nenrin_core::format::{Cno, Ino, Time};
 use nenrin_core::{
-    AllocateMode, Clock, Fs, MkfsOptions, MountOptions, NewInode, RenameMode, Result, SetAttr, XattrMode, mkfs,
+    AllocateMode, At, Clock, Fs, MkfsOptions, MountOptions, NewInode, RenameMode, Result, SetAttr, XattrMode, mkfs,
 };
 use nenrin_device::{BlockDevice, CrashDisk, Image};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,11 +74,12 @@ fn make(names: u32, close: bool) -> Result<Image> {
         fs.write(ino, 0, &vec![n as u8; 10 + n as usize % 900], 1)?;
     }
     work(&fs, dir)?;
-    fs.checkpoint_create(Some(b"monday"))?;
+    let monday = fs.checkpoint_create(Some(b"monday"))?.cno;
     clock.pass(30_000_000_000);
     fs.tick()?;
     // From here on the chain has it.
     work(&fs, dir)?;
+    copies(&fs, dir, monday)?;
     let orphan = fs.tmpfile(&file(0o100_600))?.ino;
     fs.write(orphan, 0, &[7; 9000], 1)?;
     fs.sync_all()?;
@@ -95,9 +96,30 @@ fn make(names: u32, close: bool) -> Result<Image> {
     Ok(disk.current())
 }
 
+/// Blocks that files share with each other and with the past, some of whose owners are gone.
+fn copies(fs: &Fs, dir: Ino, past: Cno) -> Result<()> {
+    let source = fs.create(dir, b"source", &file(0o100_644))?.ino;
+    fs.write(source, 0, &[5; 90_000], 1)?;
+    fs.fsync_wait(source)?;
+    for n in 0..4u64 {
+        let copy = fs.create(dir, format!("copy {n}").as_bytes(), &file(0o100_644))?.ino;
+        fs.copy_range(source, n * 4096, copy, n * 8192, 50_000, 1)?;
+        fs.fsync_wait(copy)?;
+        if n == 1 {
+            fs.write(source, 8192, &[6; 12_000], 1)?;
+            fs.checkpoint_create(Some(b"shared"))?;
+        }
+    }
+    let kept = fs.lookup(At::Past(past), dir, b"big")?;
+    let restored = fs.create(dir, b"restored", &file(0o100_644))?.ino;
+    fs.copy_range_at(At::Past(past), kept.ino, 0, restored, 0, kept.size, 1)?;
+    fs.unlink(dir, b"copy 2")?;
+    fs.fsync_wait(restored)
+}
+
 /// A bit of everything.
 fn work(fs: &Fs, dir: Ino) -> Result<()> {
-    let big = match fs.lookup(nenrin_core::At::Live, dir, b"big") {
+    let big = match fs.lookup(At::Live, dir, b"big") {
         Ok(a) => a.ino,
         Err(_) => fs.create(dir, b"big", &file(0o100_644))?.ino,
     };

@@ -8,9 +8,9 @@ use crate::driver::{Failure, Plan, Tally, record};
 use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
 use crate::lie::{Kind, Lie, run_with_lie};
-use crate::life;
+use crate::life::{self, Life};
 use crate::members::Members;
-use crate::mend;
+use crate::mend::Damage;
 use crate::scenario::Scenario;
 use crate::workload::Profile;
 use nenrin_core::breaks::{self, Break};
@@ -36,12 +36,14 @@ enum Hunt {
     Flips,
     /// Writes that are lost, or go elsewhere.
     Lies,
-    /// A write of an earlier life that lands late.
-    LateWrite,
-    /// The newest root is lost, and the segment in which its log begins.
-    LostRoot,
-    /// Power cuts in the repair of a damaged volume.
-    RepairCuts,
+    /// Reads that come back with a flipped bit.
+    Reads,
+    /// Power cuts under barrier=checkpoint.
+    Barrier,
+    /// Random workloads through a kernel that caches writes, without a cut.
+    PageCache,
+    /// Something over several lives of a volume.
+    Life(Life),
     /// Power cuts in random workloads on several devices, and the loss of one.
     Devices(Members),
 }
@@ -72,7 +74,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 40] = [
+pub const TRIALS: [Trial; 44] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -82,8 +84,10 @@ pub const TRIALS: [Trial; 40] = [
     trial(Break::PastHole, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Savers)),
     trial(Break::TornPayload, "P2", Hunt::Cuts(Profile::Content)),
-    trial(Break::ForgetEpoch, "P2", Hunt::LateWrite),
+    trial(Break::ForgetEpoch, "P2", Hunt::Life(Life::LateWrite)),
     trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
+    trial(Break::RootsUnflushed, "P2", Hunt::Barrier),
+    trial(Break::KernelTimesDropped, "P1", Hunt::PageCache),
     trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
@@ -96,10 +100,12 @@ pub const TRIALS: [Trial; 40] = [
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
+    trial(Break::NoVerify, "P4", Hunt::Reads),
+    trial(Break::OneCopy, "P4", Hunt::Reads),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Lies),
-    trial(Break::WentBackUnseen, "P4", Hunt::LostRoot),
-    trial(Break::RepairOverOld, "P4", Hunt::RepairCuts),
+    trial(Break::WentBackUnseen, "P4", Hunt::Life(Life::LostRoot)),
+    trial(Break::RepairOverOld, "P4", Hunt::Life(Life::Repair(Damage::Leaf))),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
@@ -154,7 +160,7 @@ impl Trial {
 
     fn seed(&self, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
         let base = Config { barrier: Barrier::Sync, order: Order::Relaxed, ..Config::of_seed(seed) };
-        let base = Config { steps: base.steps.min(200), ..base };
+        let base = Config { steps: base.steps.min(200), writeback: false, ..base };
         let plan = Plan { images_max: 400, ..Plan::default() };
         match self.hunt {
             Hunt::Cuts(profile) => {
@@ -191,14 +197,27 @@ impl Trial {
                 tally.images += 1;
                 run_with_lie::<Core>(&base, Lie { kind, number: 1 + seed % 40 }, tally).map(drop)
             }
-            Hunt::RepairCuts => mend::repair_cuts(&Config { remounts: false, ..base }, mend::Damage::Leaf, tally),
-            Hunt::LostRoot => {
-                tally.images += 1;
-                life::lost_root(seed)
+            Hunt::Life(life) => {
+                if !matches!(life, Life::Repair(_)) {
+                    tally.images += 1;
+                }
+                life::carry_out(&life.config(seed), None, tally)
             }
-            Hunt::LateWrite => {
+            Hunt::Barrier => {
+                let config = Config { barrier: Barrier::Checkpoint, ..base };
+                record::<Core>(&config, false)?.cut_all::<Core>(&plan, tally)
+            }
+            Hunt::PageCache => {
                 tally.images += 1;
-                life::late_write(seed)
+                record::<Core>(&Config { writeback: true, ..base }, false).map(drop)
+            }
+            Hunt::Reads => {
+                let kind = if seed % 2 == 0 { Kind::Flipped } else { Kind::Stuck };
+                for number in 1..40 {
+                    tally.images += 1;
+                    run_with_lie::<Core>(&base, Lie { kind, number }, tally)?;
+                }
+                Ok(())
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
 use crate::lie::{self, Lie};
+use crate::life::{self, Life};
 use crate::members::Members;
 use crate::scenario::Scenario;
 use crate::subject::Subject;
@@ -33,9 +34,11 @@ nenrin-sim: power cuts against a model
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
       The named scenarios, each with several seeds of settings, cut everywhere.
+  nenrin-sim lives [--seeds A..B] [--life NAME] [--jobs N] [--json]
+      What goes over several lives of a volume: writes that land late, lost
+      roots, and repairs of damaged volumes that are cut everywhere.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
-                    [--flip BLOCK]
-                    [--verbose]
+                    [--flip BLOCK] [--life NAME] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
 
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
@@ -44,13 +47,13 @@ nenrin-sim: power cuts against a model
   nenrin-sim image --seed S [--barrier MODE] --out FILE
       Writes what a power cut under load leaves of a volume of 1 GiB to a file.
 
-  nenrin-sim breaks [NAME]
+  nenrin-sim breaks [NAME | --list]
       With the feature `breaks`: takes away one thing after another that a
       promise rests on, and shows how it is noticed. Fails when one is not.
 
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
           --device BYTES  --segment-blocks N  --remounts true|false
-          --queued true|false  --clients true|false  --ace STEP,STEP,...  --scenario NAME
+          --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
           --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
           --deaths (in each world one of the devices dies, drawn from the seed)
 
@@ -81,6 +84,7 @@ pub struct Arguments {
     sample: Option<u64>,
     ace: Vec<u16>,
     scenario: Option<Scenario>,
+    life: Option<Life>,
     fault: Option<FaultPlan>,
     lie: Option<Lie>,
     flip: Option<u64>,
@@ -95,6 +99,7 @@ pub struct Arguments {
     remounts: Option<bool>,
     queued: Option<bool>,
     clients: Option<bool>,
+    writeback: Option<bool>,
     devices: Option<u8>,
     layout: Option<Layout>,
     dies: Option<(u8, u64)>,
@@ -166,6 +171,10 @@ impl Arguments {
                     let name = parser.value()?.string()?;
                     a.scenario = Some(Scenario::named(&name).ok_or("unknown scenario")?);
                 }
+                Long("life") => {
+                    let name = parser.value()?.string()?;
+                    a.life = Some(Life::named(&name).ok_or("unknown life")?);
+                }
                 Long("flips") => a.flips = parser.value()?.parse()?,
                 Long("flip") => {
                     let text = parser.value()?.string()?;
@@ -189,7 +198,7 @@ impl Arguments {
                 Long("lies") => a.lies = parser.value()?.parse()?,
                 Long("lie") => {
                     let text = parser.value()?.string()?;
-                    a.lie = Some(Lie::parse(&text).ok_or("--lie takes lost|misdirected:N")?);
+                    a.lie = Some(Lie::parse(&text).ok_or("--lie takes lost|misdirected|flipped|stuck:N")?);
                 }
                 Long("fault") => {
                     let text = parser.value()?.string()?;
@@ -206,6 +215,7 @@ impl Arguments {
                 Long("segment-blocks") => a.segment_blocks = Some(parser.value()?.parse()?),
                 Long("remounts") => a.remounts = Some(parser.value()?.parse()?),
                 Long("queued") => a.queued = Some(parser.value()?.parse()?),
+                Long("writeback") => a.writeback = Some(parser.value()?.parse()?),
                 Long("clients") => a.clients = Some(parser.value()?.parse()?),
                 Long("order") => {
                     a.order = Some(match parser.value()?.string()?.as_str() {
@@ -242,8 +252,10 @@ impl Arguments {
             remounts: self.remounts.unwrap_or(base.remounts && self.ace.is_empty()),
             queued: self.queued.unwrap_or(base.queued),
             clients: self.clients.unwrap_or(base.clients),
+            writeback: self.writeback.unwrap_or(base.writeback),
             ace: self.ace.clone(),
             scenario: self.scenario,
+            life: self.life,
             members: base.members,
         }
     }
@@ -373,6 +385,23 @@ pub fn scenarios<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     })
 }
 
+/// Seeds with which each life is run.
+const LIFE_SEEDS: u64 = 8;
+
+/// Runs what goes over several lives of a volume.
+///
+/// # Errors
+/// The first failure, or with `--keep-going` the last one.
+pub fn lives(a: &Arguments) -> Result<Tally, Box<Failure>> {
+    let wanted = |l: &&(Life, &str)| a.life.is_none_or(|w| w == l.0);
+    let chosen: Vec<Life> = Life::ALL.iter().filter(wanted).map(|l| l.0).collect();
+    let (kinds, seeds) = (chosen.len() as u64, a.last.unwrap_or(a.first + LIFE_SEEDS) - a.first);
+    worlds(a, 0, kinds * seeds, |number, tally| {
+        let Some(life) = chosen.get((number % kinds) as usize) else { return Ok(()) };
+        life::carry_out(&life.config(a.first + number / kinds), None, tally)
+    })
+}
+
 /// Prints a summary.
 pub fn report(tally: &Tally, seconds: f64, json: bool) {
     let rate = tally.distinct as f64 / seconds;
@@ -430,12 +459,17 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         println!("{:?}", lie::run_with_lie::<S>(&a.config(a.first), lie, &mut tally)?);
         return Ok(tally);
     }
+    let cut = |(at, choice): (Option<usize>, Option<u64>)| at.map(|at| Cut { at, choice: choice.unwrap_or(1) });
+    if a.life.is_some() {
+        let mut tally = Tally::default();
+        life::carry_out(&a.config(a.first), cut(a.cut[0]), &mut tally)?;
+        return Ok(tally);
+    }
     let recorded = record::<S>(&a.config(a.first), a.verbose)?;
     for line in &recorded.trace {
         println!("{line}");
     }
     println!("cuts {}..={}", recorded.first_cut(), recorded.last_cut());
-    let cut = |(at, choice): (Option<usize>, Option<u64>)| at.map(|at| Cut { at, choice: choice.unwrap_or(1) });
     if let Some(first) = cut(a.cut[0]) {
         return recorded.replay::<S>(first, cut(a.cut[1]), &a.plan);
     }

@@ -1,5 +1,6 @@
 //! What a seed means: the volume, the mount options, the workload.
 
+use crate::life::Life;
 use crate::members::Members;
 use crate::prng::Prng;
 use crate::scenario::Scenario;
@@ -30,10 +31,14 @@ pub struct Config {
     pub queued: bool,
     /// Syncs of other clients are under way while the calls are made.
     pub clients: bool,
+    /// `cache=writeback`: the kernel keeps what is written, and sends it later in whole pages.
+    pub writeback: bool,
     /// The steps of a bounded-exhaustive sequence ([`crate::ace`]), in place of the random workload.
     pub ace: Vec<u16>,
     /// A named scenario, in place of the random workload.
     pub scenario: Option<Scenario>,
+    /// Something over several lives of the volume, in place of cuts in one.
+    pub life: Option<Life>,
     /// Devices of the volume.
     pub members: Members,
 }
@@ -70,8 +75,11 @@ impl Config {
             remounts: rng.chance(40),
             queued: others.chance(50),
             clients: others.chance(40),
+            // order=strict and a kernel that decides what arrives when exclude each other.
+            writeback: Prng::stream(seed, 17).chance(25) && order == Order::Relaxed,
             ace: Vec::new(),
             scenario: None,
+            life: None,
             members: Members::default(),
         }
     }
@@ -124,7 +132,9 @@ impl Config {
     pub fn workload(&self) -> Workload {
         // Without flushes a mount cannot know what a later power cut takes away again.
         let kill = self.remounts && self.barrier != Barrier::None;
-        Workload::new(self.seed, self.capacity_bytes(), Allow { remount: self.remounts, kill }, self.profile)
+        let plain =
+            Workload::new(self.seed, self.capacity_bytes(), Allow { remount: self.remounts, kill }, self.profile);
+        if self.writeback { plain.through_page_cache(self.seed) } else { plain }
     }
 
     /// The arguments that give these settings again.
@@ -139,6 +149,9 @@ impl Config {
         }
         if let Some(scenario) = self.scenario {
             out += &format!(" --scenario {}", scenario.name());
+        }
+        if let Some(life) = self.life {
+            out += &format!(" --life {}", life.name());
         }
         out += &self.members.arguments();
         if self.steps != base.steps {
@@ -156,7 +169,12 @@ impl Config {
         if self.remounts != base.remounts {
             out += &format!(" --remounts {}", self.remounts);
         }
-        for (name, mine, usual) in [("queued", self.queued, base.queued), ("clients", self.clients, base.clients)] {
+        let switches = [
+            ("queued", self.queued, base.queued),
+            ("clients", self.clients, base.clients),
+            ("writeback", self.writeback, base.writeback),
+        ];
+        for (name, mine, usual) in switches {
             if mine != usual {
                 out += &format!(" --{name} {mine}");
             }

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::hash;
 use crate::members::Drive;
 use crate::model::Model;
-use crate::oracle::{self, Rules};
+use crate::oracle::{self, Binds, Rules};
 use crate::queue::Queue;
 use crate::run::{Clients, Run, Step};
 use crate::scenario::Scenario;
@@ -21,7 +21,7 @@ use crate::tree::Tree;
 use crate::turns::Turns;
 use crate::walk::{Found, walk};
 use crate::workload::Workload;
-use nenrin_core::{At, Barrier, CheckpointInfo};
+use nenrin_core::{At, Barrier, CheckpointInfo, MountOptions};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, Image};
 use nenrin_format::Cno;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -47,6 +47,9 @@ impl Default for Plan {
         Self { choices: 6, deep_every: 40, second_cuts: 6, images_max: 1500 }
     }
 }
+
+/// Memory for index nodes where a recovered state is only read.
+const LOOK_CACHE_BYTES: usize = 4 << 20;
 
 /// A cut: where, and the seed of what survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +204,8 @@ struct Seen {
     rule: Option<String>,
 }
 
-fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<Failure> {
+/// A failure, with the line that replays it.
+pub(crate) fn failure(config: &Config, cuts: &[Cut], what: String, detail: String) -> Box<Failure> {
     let mut replay = format!("cargo run --release -p nenrin-sim -- replay {}", config.arguments());
     for (n, cut) in cuts.iter().enumerate() {
         let second = if n == 0 { "" } else { "2" };
@@ -380,15 +384,20 @@ impl Recorded {
         era.map(|e| &e.1).ok_or_else(|| "no era".to_owned())
     }
 
-    /// Whether acknowledgements bind: with fewer flushes, only in cuts that
-    /// leave the device's cache alone.
+    /// Which acknowledgements bind: all, in cuts that leave the device's cache
+    /// alone; with fewer flushes, fewer in others.
     #[must_use]
-    pub fn binds(config: &Config, choice: u64) -> bool {
-        config.barrier == Barrier::Sync || choice == CrashChoice::SEED_APPLIED
+    pub fn binds(config: &Config, choice: u64) -> Binds {
+        match config.barrier {
+            _ if choice == CrashChoice::SEED_APPLIED => Binds::Acknowledged,
+            Barrier::Sync => Binds::Acknowledged,
+            Barrier::Checkpoint => Binds::Checkpointed,
+            Barrier::None => Binds::Nothing,
+        }
     }
 
     fn rules(&self, choice: u64) -> Rules {
-        Rules { order: self.config.order, durable: Self::binds(&self.config, choice) }
+        Rules { order: self.config.order, binds: Self::binds(&self.config, choice) }
     }
 
     /// Recovers the image and judges it. The image is written by that.
@@ -401,7 +410,9 @@ impl Recorded {
         };
         self.judge_without::<S>(cut, gone, self.era(cut.at)?, &image, tally)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
-        let fs = open::<S>(&self.config, &self.clock, drive)?;
+        // Who only looks needs no small cache; second lives have that of the world.
+        let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
+        let fs = open::<S>(options, &self.clock, drive)?;
         tally.recoveries += 1;
         // Which past states are read depends on the cut alone, so that a replay reads the same.
         let turn = hash::of_words(&[cut.at as u64, cut.choice]);
@@ -443,8 +454,8 @@ impl Recorded {
         // Of its own: what happens to the image is seen by nobody else.
         let copy = Arc::new(CrashDisk::from_image(image.content()).without_history());
         let drive = members.of(&copy).without(gone);
-        let fs =
-            open::<S>(&self.config, &self.clock, drive).map_err(|e| format!("without device {}: {e}", gone + 1))?;
+        let fs = open::<S>(self.config.options(), &self.clock, drive)
+            .map_err(|e| format!("without device {}: {e}", gone + 1))?;
         tally.recoveries += 1;
         let found = walk(&fs, At::Live, None)?;
         let judged = oracle::judge(model, self.rules(cut.choice), cut.at, &found);
@@ -600,7 +611,7 @@ impl Recorded {
             // What the first mount has shown must not depend on a device that goes now.
             self.judge_without::<S>(cut, self.drawn_member(cut), model, &image, tally)?;
         }
-        let fs = open::<S>(&self.config, &self.clock, self.config.members.of(&image))?;
+        let fs = open::<S>(self.config.options(), &self.clock, self.config.members.of(&image))?;
         tally.recoveries += 1;
         tally.verdicts(&fs);
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
@@ -630,7 +641,7 @@ impl Recorded {
 
     fn found_instead<S: Subject>(&self, model: &Model, image: CrashImage) -> String {
         let mut tree = Tree::default();
-        match open::<S>(&self.config, &self.clock, self.config.members.of(&Arc::new(image))) {
+        match open::<S>(self.config.options(), &self.clock, self.config.members.of(&Arc::new(image))) {
             Ok(fs) if walk(&fs, At::Live, Some(&mut tree)).is_ok() => oracle::difference(model, &tree),
             _ => String::new(),
         }
@@ -648,9 +659,9 @@ fn choices(config: &Config, salt: u64, wanted: u64, unflushed: usize) -> Vec<u64
     fixed.chain((3..wanted).map(random)).collect()
 }
 
-fn open<S: Subject>(config: &Config, clock: &VirtualClock, drive: Drive) -> Result<S, String> {
+fn open<S: Subject>(options: MountOptions, clock: &VirtualClock, drive: Drive) -> Result<S, String> {
     let clock = Arc::new(clock.fork());
-    S::open(drive, clock, config.options()).map_err(|e| format!("recovery: {e}"))
+    S::open(drive, clock, options).map_err(|e| format!("recovery: {e}"))
 }
 
 fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {

@@ -91,7 +91,7 @@ pub fn run_with_fault<S: Subject>(config: &Config, plan: FaultPlan, tally: &mut 
     let config = Config { remounts: false, clients: false, ..config.clone() };
     let done = Broken::<S>::start(&config, plan).and_then(|mut b| {
         let ending = b.go(&config)?;
-        b.aftermath(&config)?;
+        b.aftermath(&config, tally)?;
         tally.recoveries += 3;
         *tally.faults.entry(format!("{:?} fails: {ending:?}", plan.kind)).or_default() += 1;
         Ok(ending)
@@ -201,7 +201,7 @@ impl<S: Subject> Broken<S> {
     }
 
     /// The volume is mounted again: from the device as it is, and as a power cut might leave it.
-    fn aftermath(&mut self, config: &Config) -> Result<(), String> {
+    fn aftermath(&mut self, config: &Config, tally: &mut Tally) -> Result<(), String> {
         self.run.forget();
         self.faults.clear();
         self.run.disk.complete_all();
@@ -211,8 +211,10 @@ impl<S: Subject> Broken<S> {
         // Without flushes only a device that loses nothing can be relied on.
         let count = if config.barrier == Barrier::None { 1 } else { choices.len() };
         for choice in choices.into_iter().take(count) {
-            let rules = Rules { order: config.order, durable: Recorded::binds(config, choice) };
-            let image = Arc::new(self.run.disk.image(&CrashChoice::from_seed(choice)));
+            let rules = Rules { order: config.order, binds: Recorded::binds(config, choice) };
+            let image = self.run.disk.image(&CrashChoice::from_seed(choice));
+            tally.count_image(image.content_hash(), "after a failed request");
+            let image = Arc::new(image);
             let clock: Arc<VirtualClock> = Arc::new(self.run.clock.fork());
             let fs = S::open(image, clock, config.options()).map_err(|e| format!("mounting after the failure: {e}"))?;
             let found = walk(&fs, At::Live, None).map_err(|e| format!("after the failure: {e}"))?;

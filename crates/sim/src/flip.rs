@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::driver::{Failure, Tally};
 use crate::hash;
 use crate::ops::Op;
-use crate::oracle::{self, Rules};
+use crate::oracle::{self, Binds, Rules};
 use crate::prng::Prng;
 use crate::run::Run;
 use crate::subject::Subject;
@@ -149,7 +149,7 @@ impl<S: Subject> Rotten<S> {
         if fs.damage().is_none() {
             return Err(format!("block {block}: another state is shown, and nothing is said about damage"));
         }
-        let rules = Rules { order: self.order, durable: false };
+        let rules = Rules { order: self.order, binds: Binds::Nothing };
         let k = self.run.disk.cut_points();
         oracle::judge(self.run.model()?, rules, k, &found).map_err(|e| format!("block {block}: {e}"))?;
         Ok(Some(Noticed::Damage))

@@ -10,7 +10,11 @@ const fn fold(a: u64, b: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
+#[inline]
 fn word(bytes: &[u8]) -> u64 {
+    if let Ok(whole) = <[u8; 8]>::try_from(bytes) {
+        return u64::from_le_bytes(whole);
+    }
     let mut w = [0; 8];
     w[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(w)
@@ -25,16 +29,20 @@ pub fn of_words(words: &[u64]) -> u64 {
 /// Fingerprint of `bytes`, of their length, and of `seed`.
 #[must_use]
 pub fn of_bytes(seed: u64, bytes: &[u8]) -> u64 {
-    let (mut a, mut b) = (seed ^ K0, seed ^ K2);
-    let mut chunks = bytes.chunks_exact(32);
+    // Four lanes, since a multiplication waits for the one before it in its lane.
+    let mut lanes = [seed ^ K0, seed ^ K2, seed ^ K1, !seed];
+    let mut chunks = bytes.chunks_exact(64);
     for c in &mut chunks {
-        a = fold(word(&c[..8]) ^ K1, word(&c[8..16]) ^ a);
-        b = fold(word(&c[16..24]) ^ K2, word(&c[24..32]) ^ b);
+        for (lane, pair) in lanes.iter_mut().zip(c.chunks_exact(16)) {
+            let (low, high) = pair.split_at(8);
+            *lane = fold(word(low) ^ K1, word(high) ^ *lane);
+        }
     }
-    for c in chunks.remainder().chunks(8) {
-        a = fold(word(c) ^ K1, a ^ K0);
+    let [mut a, b, c, d] = lanes;
+    for rest in chunks.remainder().chunks(8) {
+        a = fold(word(rest) ^ K1, a ^ K0);
     }
-    fold(a ^ K1 ^ bytes.len() as u64, b ^ K0)
+    fold(fold(a ^ K1 ^ bytes.len() as u64, b ^ K0), fold(c ^ K2, d ^ K1))
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@
 use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::content::pattern;
-use crate::driver::{Failure, Plan, Tally, record, record_on};
+use crate::driver::{Cut, Failure, Plan, Tally, failure, guarded, record, record_on};
+use crate::mend::{self, Damage};
 use crate::ops::Op;
 use crate::run::Run;
 use crate::subject::Subject;
 use crate::walk::walk;
-use nenrin_core::{At, Barrier, Fs, MountOptions, NewInode};
+use crate::workload::Profile;
+use nenrin_core::{At, Barrier, Fs, MountOptions, NewInode, Order};
 use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, Image};
 use nenrin_format::superblock::AREA_BLOCKS;
 use nenrin_format::{Addr, Ino};
@@ -20,8 +22,72 @@ const LIVES_MAX: usize = 60;
 
 type Core = Arc<Fs>;
 
-fn failure(what: String) -> Box<Failure> {
-    Box::new(Failure { replay: "cargo test -p nenrin-sim --test lives".to_owned(), what, detail: String::new() })
+/// What happens over several lives of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// A write of an earlier life lands late.
+    LateWrite,
+    /// The newest root is lost, and the segment in which its log begins.
+    LostRoot,
+    /// Cut, mount, write the same length again, cut again.
+    SameLength,
+    /// The newest root slot is torn.
+    TornSlot,
+    /// The volume is damaged, and its repair is cut.
+    Repair(Damage),
+}
+
+impl Life {
+    /// All of them, with their names on the command line.
+    pub const ALL: [(Self, &'static str); 9] = [
+        (Self::LateWrite, "late-write"),
+        (Self::LostRoot, "lost-root"),
+        (Self::SameLength, "same-length"),
+        (Self::TornSlot, "torn-slot"),
+        (Self::Repair(Damage::Leaf), "repair-leaf"),
+        (Self::Repair(Damage::Roots), "repair-roots"),
+        (Self::Repair(Damage::Log), "repair-log"),
+        (Self::Repair(Damage::Items), "repair-items"),
+        (Self::Repair(Damage::Shared), "repair-shared"),
+    ];
+
+    /// Name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|l| l.0 == self).map_or("", |l| l.1)
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|l| l.1 == name).map(|l| l.0)
+    }
+
+    /// The settings of a seed for it.
+    #[must_use]
+    pub fn config(self, seed: u64) -> Config {
+        let base = Config::of_seed(seed);
+        let ace = if self == Self::SameLength { vec![26 * 8 + 1] } else { Vec::new() };
+        let profile = if self == Self::Repair(Damage::Shared) { Some(Profile::Copies) } else { None };
+        let (barrier, order) = (Barrier::Sync, Order::Relaxed);
+        Config { life: Some(self), barrier, order, profile, ace, remounts: false, ..base }
+    }
+}
+
+/// Carries out what `config.life` says; of a repair perhaps one cut only.
+///
+/// # Errors
+/// What is not as it should be, with the line that replays it.
+pub fn carry_out(config: &Config, only: Option<Cut>, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    let told = |done: Result<(), String>| done.map_err(|what| failure(config, &[], what, String::new()));
+    guarded(config, || match config.life {
+        None => Ok(()),
+        Some(Life::LateWrite) => told(late_write(config.seed)),
+        Some(Life::LostRoot) => told(lost_root(config.seed)),
+        Some(Life::SameLength) => same_length_again::<Core>(config, tally),
+        Some(Life::TornSlot) => told(newest_slot_torn::<Core>(config)),
+        Some(Life::Repair(damage)) => mend::repair_cuts(config, damage, only, tally),
+    })
 }
 
 /// A commit of one life stays in some queue, and lands when a later life has
@@ -30,11 +96,7 @@ fn failure(what: String) -> Box<Failure> {
 ///
 /// # Errors
 /// When it comes back, or the situation cannot be brought about.
-pub fn late_write(seed: u64) -> Result<(), Box<Failure>> {
-    late(seed).map_err(failure)
-}
-
-fn late(seed: u64) -> Result<(), String> {
+fn late_write(seed: u64) -> Result<(), String> {
     let bytes = (20 + seed % 8) << 20;
     let disk = Arc::new(CrashDisk::new(bytes).without_history());
     let clock: Arc<VirtualClock> = Arc::new(VirtualClock::new());
@@ -88,11 +150,7 @@ fn lands(
 ///
 /// # Errors
 /// When nothing is said, or the situation cannot be brought about.
-pub fn lost_root(seed: u64) -> Result<(), Box<Failure>> {
-    lost_with_its_log(seed).map_err(failure)
-}
-
-fn lost_with_its_log(seed: u64) -> Result<(), String> {
+fn lost_root(seed: u64) -> Result<(), String> {
     let disk = Arc::new(CrashDisk::new((20 + seed % 8) << 20).without_history());
     let clock: Arc<VirtualClock> = Arc::new(VirtualClock::new());
     let (device, time): (Arc<dyn BlockDevice>, Arc<dyn nenrin_core::Clock>) = (disk.clone(), clock.clone());
@@ -136,17 +194,15 @@ fn open_read_only(disk: &Arc<CrashDisk>, clock: &Arc<VirtualClock>) -> Result<Co
 ///
 /// # Errors
 /// The first state that is not allowed.
-pub fn same_length_again<S: Subject>(seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
-    let barrier = Barrier::Sync;
-    let config = Config { ace: vec![26 * 8 + 1], barrier, remounts: false, ..Config::of_seed(seed) };
+fn same_length_again<S: Subject>(config: &Config, tally: &mut Tally) -> Result<(), Box<Failure>> {
     let plan = Plan { choices: 5, deep_every: 0, images_max: 60, ..Plan::default() };
-    let first = record::<S>(&config, false)?;
+    let first = record::<S>(config, false)?;
     let cuts = first.last_cut() - first.first_cut();
     for n in 0..6 {
         let at = first.first_cut() + cuts * n / 6;
-        for choice in [0, 1, 2, 3 + seed + n as u64] {
+        for choice in [0, 1, 2, 3 + config.seed + n as u64] {
             let image = first.image_at(at, choice).content();
-            let again = record_on::<S>(&config, image, &first.clock(), rewrite)?;
+            let again = record_on::<S>(config, image, &first.clock(), rewrite)?;
             again.cut_all::<S>(&plan, tally)?;
         }
     }
@@ -167,11 +223,7 @@ fn rewrite<S: Subject>(run: &mut Run<S>) -> Result<(), String> {
 ///
 /// # Errors
 /// When it does not.
-pub fn newest_slot_torn<S: Subject>(config: &Config) -> Result<(), Box<Failure>> {
-    torn::<S>(config).map_err(failure)
-}
-
-fn torn<S: Subject>(config: &Config) -> Result<(), String> {
+fn newest_slot_torn<S: Subject>(config: &Config) -> Result<(), String> {
     let recorded = record::<S>(config, false).map_err(|f| f.to_string())?;
     let image = recorded.image_at(recorded.last_cut(), nenrin_device::CrashChoice::SEED_APPLIED).content();
     let clock = Arc::new(recorded.clock());

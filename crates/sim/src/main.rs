@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         return image(parser).unwrap_or_else(|text| wrong(&text));
     }
     let arguments = match Arguments::parse(parser) {
-        Ok(a) if matches!(command.as_str(), "run" | "ace" | "scenarios" | "replay" | "operations") => a,
+        Ok(a) if matches!(command.as_str(), "run" | "ace" | "scenarios" | "lives" | "replay" | "operations") => a,
         Ok(_) => return wrong(&format!("unknown command {command}; see nenrin-sim --help")),
         Err(e) => return wrong(&e.to_string()),
     };
@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         "run" => cli::run::<Core>(&arguments).map(Some),
         "ace" => cli::exhaustive::<Core>(&arguments).map(Some),
         "scenarios" => cli::scenarios::<Core>(&arguments).map(Some),
+        "lives" => cli::lives(&arguments).map(Some),
         "replay" => cli::replay::<Core>(&arguments).map(Some),
         _ => cli::operations::<Core>(&arguments).map(|()| None),
     };
@@ -92,6 +93,10 @@ fn breaks(mut parser: lexopt::Parser) -> ExitCode {
     loop {
         match parser.next() {
             Ok(None) => break,
+            Ok(Some(Long("list"))) => {
+                TRIALS.iter().for_each(|t| println!("{} {}", t.promises, t.name()));
+                return ExitCode::SUCCESS;
+            }
             Ok(Some(Value(one))) if name.is_none() => name = Some(one.string().unwrap_or_default()),
             _ => return wrong("breaks takes the name of one break, or nothing"),
         }

@@ -6,17 +6,20 @@
 use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::content;
-use crate::driver::{Failure, Tally};
+use crate::driver::{Cut, Failure, Tally, failure};
 use crate::hash;
 use crate::ops::Op;
 use crate::prng::Prng;
 use crate::run::Run;
-use nenrin_core::format::node::{self, NODE_MAGIC};
+use nenrin_core::format::key::{Key, Kind};
+use nenrin_core::format::node::{self, Entries, NODE_MAGIC, NodeHeader, TreeId};
 use nenrin_core::format::partial::{Header, PartialKind};
+use nenrin_core::format::superblock::AREA_BLOCKS;
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
 use nenrin_core::repair::{Loss, LossKind};
 use nenrin_core::{At, Error, FileKind, Fs, MountOptions, NewInode, RepairPlan};
-use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, Image};
+use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Image};
+use nenrin_fuzz::forge::forge;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -48,60 +51,107 @@ pub enum Damage {
     Leaf,
     /// Every root partial there is.
     Roots,
+    /// A partial in the middle of the log, behind which later ones prove that it was durable.
+    Log,
+    /// An item of the index says something impossible, and all checksums are right.
+    Items,
+    /// Both copies of a leaf with back references of shared blocks.
+    Shared,
 }
 
-/// Runs the workload of `config`, damages the volume, and cuts its repair.
+/// Runs the workload of `config`, damages the volume, and cuts its repair: everywhere, or in one place.
 ///
 /// # Errors
 /// The first cut that leaves something between, or a file that changed without a word.
-pub fn repair_cuts(config: &Config, damage: Damage, tally: &mut Tally) -> Result<(), Box<Failure>> {
-    cuts(config, damage, tally).map_err(|what| {
-        let replay = format!("cargo test -p nenrin-sim --test mend # {}", config.arguments());
-        Box::new(Failure { replay, what, detail: String::new() })
-    })
+pub fn repair_cuts(config: &Config, damage: Damage, only: Option<Cut>, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    cuts(config, damage, only, tally).map_err(|(cut, what)| failure(config, cut.as_slice(), what, String::new()))
 }
 
-fn cuts(config: &Config, kind: Damage, tally: &mut Tally) -> Result<(), String> {
-    let mut random = Prng::stream(config.seed, 9);
-    // A volume without room for its own checkpoints is none to repair.
-    let Some((image, clock)) = used(config, random.chance(50))? else { return Ok(()) };
-    let before = tree(&image, &clock)?;
+/// What is wrong, after which cut.
+type Wrong = (Option<Cut>, String);
+
+fn cuts(config: &Config, kind: Damage, only: Option<Cut>, tally: &mut Tally) -> Result<(), Wrong> {
+    let Some(case) = Case::of(config, kind).map_err(|e| (None, e))? else { return Ok(()) };
     tally.workloads += 1;
-    let damaged = match kind {
-        Damage::Leaf => damage(&image, &clock, &mut random)?,
-        Damage::Roots => destroy_roots(&image, &clock)?,
-    };
-    let Some(damaged) = damaged else { return Ok(()) };
-    let disk = Arc::new(CrashDisk::from_image(damaged));
-    let plan = plan(&disk, &clock)?;
-    let told: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
-    let paths: BTreeSet<Vec<u8>> = plan.report().losses.iter().filter_map(|l| l.path.clone()).collect();
-    // That checkpoints are gone is no excuse for the live state.
-    let excuse = |l: &Loss| l.path.is_none() && !(kind == Damage::Roots && l.kind == LossKind::CheckpointsLost);
-    let unsure = plan.report().losses.iter().any(excuse);
-    plan.carry_out(clock.clone()).map_err(|e| format!("the repair failed: {e}"))?;
-    let repaired = tree(&disk.current(), &clock)?;
-    for (path, entry) in &before {
-        let listed = (1..=path.len()).any(|n| paths.contains(&path[..n]));
-        if !listed && !unsure && repaired.get(path) != Some(entry) {
-            return Err(format!("{} changed without a word; told were {told:?}", String::from_utf8_lossy(path)));
-        }
-    }
-    let history = disk.history().ok_or("no history is kept")?;
+    tally.calls += config.steps as u64;
+    let history = case.disk.history().ok_or_else(|| (None, "no history is kept".to_owned()))?;
     let mut cursor = history.cursor();
     let mut seen = BTreeSet::new();
     for at in 0..=history.cut_points() {
         cursor.advance_to(at);
         for choice in 0..CHOICES {
-            let image = cursor.image(&CrashChoice::from_seed(choice + config.seed * u64::from(choice > 2)));
+            let choice = choice + config.seed * u64::from(choice > 2);
+            let cut = Cut { at, choice };
+            if only.is_some_and(|o| o != cut) {
+                continue;
+            }
+            let image = cursor.image(&CrashChoice::from_seed(choice));
             tally.count_image(image.content_hash(), "repair cut");
             if seen.insert(image.content_hash()) {
-                judge(image.content(), &clock, &told, &repaired)
-                    .map_err(|e| format!("cut after operation {at}, choice {choice}: {e}"))?;
+                case.judge(image.content()).map_err(|e| (Some(cut), e))?;
             }
         }
     }
     Ok(())
+}
+
+/// A damaged volume, and its repair.
+struct Case {
+    /// On which it was repaired.
+    disk: Arc<CrashDisk>,
+    clock: Arc<VirtualClock>,
+    /// The losses that were told.
+    told: Vec<String>,
+    repaired: BTreeMap<Vec<u8>, Entry>,
+}
+
+impl Case {
+    /// `None` where there is nothing to damage, or no room to repair it.
+    fn of(config: &Config, kind: Damage) -> Result<Option<Self>, String> {
+        let mut random = Prng::stream(config.seed, 9);
+        let closed = random.chance(50) && kind != Damage::Log;
+        // A volume without room for its own checkpoints is none to repair.
+        let Some((image, clock)) = used(config, closed)? else { return Ok(None) };
+        let before = tree(&image, &clock)?;
+        let damaged = match kind {
+            Damage::Leaf | Damage::Items | Damage::Shared => damage(&image, &clock, kind, &mut random)?,
+            Damage::Roots => destroy_roots(&image, &clock)?,
+            Damage::Log => hole_in_the_log(&image, &clock, &mut random)?,
+        };
+        let Some(damaged) = damaged else { return Ok(None) };
+        let disk = Arc::new(CrashDisk::from_image(damaged));
+        let plan = plan(&disk, &clock)?;
+        let told: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
+        let paths: BTreeSet<Vec<u8>> = plan.report().losses.iter().filter_map(|l| l.path.clone()).collect();
+        // That checkpoints are gone is no excuse for the live state.
+        let of_past = |l: &Loss| kind != Damage::Leaf && l.kind == LossKind::CheckpointsLost;
+        let excuse = |l: &Loss| l.path.is_none() && !of_past(l);
+        // An item that was changed and says something possible is what it says.
+        let unsure = kind == Damage::Items || plan.report().losses.iter().any(excuse);
+        plan.carry_out(clock.clone()).map_err(|e| format!("the repair failed: {e}"))?;
+        let repaired = tree(&disk.current(), &clock)?;
+        for (path, entry) in &before {
+            let listed = (1..=path.len()).any(|n| paths.contains(&path[..n]));
+            if !listed && !unsure && repaired.get(path) != Some(entry) {
+                return Err(format!("{} changed without a word; told were {told:?}", String::from_utf8_lossy(path)));
+            }
+        }
+        Ok(Some(Self { disk, clock, told, repaired }))
+    }
+
+    /// After a cut: the same repair again, or nothing left to lose.
+    fn judge(&self, image: Image) -> Result<(), String> {
+        let disk = Arc::new(CrashDisk::from_image(image).without_history());
+        let plan = plan(&disk, &self.clock)?;
+        let now: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
+        let structural = |l: &&Loss| l.kind.number() > 802;
+        if now != self.told && plan.report().losses.iter().any(|l| structural(&l)) {
+            return Err(format!("other losses than before: {now:?}, before {:?}", self.told));
+        }
+        plan.carry_out(self.clock.clone()).map_err(|e| e.to_string())?;
+        let found = tree(&disk.current(), &self.clock)?;
+        if found == self.repaired { Ok(()) } else { Err("another state than the repaired one".to_owned()) }
+    }
 }
 
 /// A volume that was used; closed, or with its last commits in the log only.
@@ -153,7 +203,7 @@ fn destroy_roots(image: &Image, clock: &Arc<VirtualClock>) -> Result<Option<Imag
         let at = block * BLOCK_BYTES as u64;
         let bytes = disk.read(at, BLOCK_BYTES).map_err(|e| e.to_string())?;
         if Header::peek(&bytes).is_ok_and(|h| h.kind == PartialKind::Root) {
-            let junk = Arc::new(nenrin_device::AlignedBuf::padded(&[0xa5; BLOCK_BYTES]));
+            let junk = Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]));
             disk.write(at, junk).map_err(|e| e.to_string())?;
         }
     }
@@ -164,15 +214,47 @@ fn destroy_roots(image: &Image, clock: &Arc<VirtualClock>) -> Result<Option<Imag
     }
 }
 
-/// Destroys both copies of a leaf that the volume needs; one copy of some other nodes too.
-fn damage(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) -> Result<Option<Image>, String> {
+/// Destroys a partial of the log that is followed by two more.
+fn hole_in_the_log(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) -> Result<Option<Image>, String> {
+    let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
+    let found = nenrin_core::probe(disk.as_ref()).map_err(|e| e.to_string())?;
+    let newest = found.newest().map_err(|e| e.to_string())?;
+    let (segment, mut block) = newest.chain;
+    let first = AREA_BLOCKS + segment.0 * u64::from(newest.segment_blocks);
+    let mut partials = Vec::new();
+    while block < newest.segment_blocks {
+        let at = (first + u64::from(block)) * BLOCK_BYTES as u64;
+        let bytes = disk.read(at, BLOCK_BYTES).map_err(|e| e.to_string())?;
+        let Ok(header) = Header::peek(&bytes) else { break };
+        if header.kind != PartialKind::Chain || header.epoch != newest.epoch {
+            break;
+        }
+        partials.push(at);
+        block += header.total_blocks();
+    }
+    let Some(last) = partials.len().checked_sub(2).filter(|n| *n > 0) else { return Ok(None) };
+    let at = partials[random.index(last)];
+    let junk = Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]));
+    disk.write(at, junk).map_err(|e| e.to_string())?;
+    let plan = match plan(&disk, clock) {
+        Err(e) if e.contains(NO_ROOM) => return Ok(None),
+        plan => plan?,
+    };
+    if plan.report().losses.iter().any(|l| l.kind == LossKind::LogGap) {
+        return Ok(Some(disk.current()));
+    }
+    Err(format!("a partial of the log is gone, and no gap is told: {:?}", plan.report()))
+}
+
+/// Damages both copies of a leaf that the volume needs.
+fn damage(image: &Image, clock: &Arc<VirtualClock>, kind: Damage, random: &mut Prng) -> Result<Option<Image>, String> {
     let mut nodes: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     let blocks = image.bytes() / BLOCK_BYTES as u64;
     let whole = CrashDisk::from_image(image.clone());
     for block in 0..blocks.saturating_sub(4) {
         let bytes = whole.read(block * BLOCK_BYTES as u64, NODE_BYTES).map_err(|e| e.to_string())?;
         let leaf = bytes[..4] == NODE_MAGIC.to_le_bytes() && bytes[14] == 0;
-        if leaf && node::verify(&bytes) {
+        if leaf && node::verify(&bytes) && (kind != Damage::Shared || has_backrefs(&bytes)) {
             nodes.entry(node::stored_crc(&bytes).unwrap_or(0)).or_default().push(block);
         }
     }
@@ -180,13 +262,21 @@ fn damage(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) -> Result
     for _ in 0..if all.is_empty() { 0 } else { TRIES } {
         let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
         let places = &all[random.index(all.len())];
+        let mut bytes = vec![0xa5; NODE_BYTES];
+        if kind == Damage::Items {
+            let at = places[0] * BLOCK_BYTES as u64;
+            bytes = disk.read(at, NODE_BYTES).map_err(|e| e.to_string())?.to_vec();
+            if !impossible_item(&mut bytes, random) {
+                continue;
+            }
+        }
         for block in places {
-            let junk = Arc::new(nenrin_device::AlignedBuf::padded(&[0xa5; NODE_BYTES]));
+            let junk = Arc::new(AlignedBuf::padded(&bytes));
             disk.write(block * BLOCK_BYTES as u64, junk).map_err(|e| e.to_string())?;
         }
         let planned = plan(&disk, clock);
-        if planned.as_ref().is_err_and(|e| e.contains(NOT_YET)) {
-            // Refused with nothing changed, as for back references: nothing to cut.
+        if planned.as_ref().is_err_and(|e| e.contains(NOT_YET) || e.contains(NO_ROOM)) {
+            // Refused with nothing changed: nothing to cut.
             continue;
         }
         if planned?.report().needed {
@@ -196,23 +286,32 @@ fn damage(image: &Image, clock: &Arc<VirtualClock>, random: &mut Prng) -> Result
     Ok(None)
 }
 
-/// After a cut: the same repair again, or nothing left to lose.
-fn judge(
-    image: Image,
-    clock: &Arc<VirtualClock>,
-    told: &[String],
-    repaired: &BTreeMap<Vec<u8>, Entry>,
-) -> Result<(), String> {
-    let disk = Arc::new(CrashDisk::from_image(image).without_history());
-    let plan = plan(&disk, clock)?;
-    let now: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
-    let structural = |l: &&Loss| l.kind.number() > 802;
-    if now != told && plan.report().losses.iter().any(|l| structural(&l)) {
-        return Err(format!("other losses than before: {now:?}, before {told:?}"));
+/// The entries of an intact leaf.
+fn entries(bytes: &[u8]) -> Vec<(Key, Arc<[u8]>)> {
+    let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return Vec::new() };
+    match node::decode(TreeId(head.tree.get()), bytes) {
+        Ok((_, Entries::Leaf(entries))) => entries,
+        _ => Vec::new(),
     }
-    plan.carry_out(clock.clone()).map_err(|e| e.to_string())?;
-    let found = tree(&disk.current(), clock)?;
-    if found == *repaired { Ok(()) } else { Err("another state than the repaired one".to_owned()) }
+}
+
+fn has_backrefs(bytes: &[u8]) -> bool {
+    entries(bytes).iter().any(|(key, _)| key.kind == Kind::Backref)
+}
+
+/// Changes eight bytes of an item, and the padding so that the checksum stays. False where there is no room.
+fn impossible_item(bytes: &mut [u8], random: &mut Prng) -> bool {
+    let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return false };
+    let (used, crc) = (head.used_bytes.get() as usize, head.crc.get());
+    let all = entries(bytes);
+    let Some((_, value)) = random.pick(&all).filter(|(_, v)| v.len() >= 16 && used + 4 <= NODE_BYTES) else {
+        return false;
+    };
+    let Some(at) = bytes.windows(value.len()).position(|w| *w == **value) else { return false };
+    let field = at + random.index(value.len() / 8) * 8;
+    bytes[field..field + 8].copy_from_slice(&random.next_u64().to_le_bytes());
+    forge(bytes, 4, crc);
+    true
 }
 
 /// Everything on the volume, by path.

@@ -180,6 +180,8 @@ pub struct Model {
     pub checkpoints: BTreeMap<u64, CheckpointLog>,
     /// Checkpoints that were cut and let go within one call, so that their numbers are not known.
     pub passing: Vec<CheckpointLog>,
+    /// From this device operation on a root is durable that has what was acknowledged up to that one.
+    pub anchors: Vec<(usize, usize)>,
     /// From this device operation on every state is at least that of this call (for `order=strict`).
     pub order_promised: Vec<(usize, u32)>,
     /// Rules for keeping checkpoints, in order.
@@ -204,6 +206,7 @@ impl Model {
             passing: Vec::new(),
             rules: Vec::new(),
             order_promised: vec![(end, 0)],
+            anchors: vec![(end, end)],
             op_starts: vec![0],
             op: 0,
         };
@@ -355,6 +358,11 @@ impl Model {
         self.namespace_promised.push((end, prefix));
         self.order_promised.push((end, self.op));
         self.promise_checkpoints(end);
+    }
+
+    /// An index checkpoint was complete after `end` device operations, which began after `moment` of them or later.
+    pub fn anchor(&mut self, end: usize, moment: usize) {
+        self.anchors.push((end, moment));
     }
 
     /// Everything received was committed and acknowledged, except what is held back.

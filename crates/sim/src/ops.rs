@@ -62,6 +62,12 @@ pub enum Op {
         bytes: usize,
         id: u32,
     },
+    /// What a kernel that caches writes sends.
+    WritePages {
+        ino: u64,
+        offset: u64,
+        data: Vec<u8>,
+    },
     Allocate {
         ino: u64,
         mode: AllocateMode,
@@ -175,6 +181,7 @@ impl Op {
             Self::SetXattr { .. } => "setxattr",
             Self::RemoveXattr { .. } => "removexattr",
             Self::Write { .. } => "write",
+            Self::WritePages { .. } => "write_pages",
             Self::Allocate { .. } => "allocate",
             Self::CopyRange { .. } => "copy_range",
             Self::CopyPast { .. } => "copy_past",

@@ -1,5 +1,13 @@
 //! What must, may and must not be there after a power cut (DESIGN 3 and 4).
 //!
+//! | `barrier=` | what must be there |
+//! |---|---|
+//! | `sync` | all that was acknowledged |
+//! | `checkpoint` | all that was acknowledged before the last complete index checkpoint began; all, when the device's cache survives |
+//! | `none` | all, when the device's cache survives; else nothing is promised |
+//!
+//! What may be there, and that it is one moment, holds under each of them.
+//!
 //! The run has noted what was promised when; a recovered state is judged
 //! against that, without knowing how the file system came to it:
 //!
@@ -25,8 +33,35 @@ use nenrin_format::Cno;
 pub struct Rules {
     /// `order=`.
     pub order: Order,
-    /// Acknowledgements bind: the barrier, or the kind of cut, makes them durable.
-    pub durable: bool,
+    /// What of the acknowledgements.
+    pub binds: Binds,
+}
+
+/// Which acknowledgements a cut has to respect: as the barrier, and the kind of cut, make them durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binds {
+    /// All.
+    Acknowledged,
+    /// Those that were given before the last index checkpoint began that is complete: the root names what they are about.
+    Checkpointed,
+    /// None.
+    Nothing,
+}
+
+impl Rules {
+    /// What was acknowledged up to this moment, in device operations, must be there after a cut at `k`.
+    fn bound(self, model: &Model, k: usize) -> Option<usize> {
+        match self.binds {
+            Binds::Acknowledged => Some(k),
+            Binds::Checkpointed => promised_at(&model.anchors, k, |a| a.0).map(|a| a.1),
+            Binds::Nothing => None,
+        }
+    }
+}
+
+/// The last promise of the list that binds, when acknowledgements up to `bound` do.
+fn binding<T: Copy>(list: &[T], bound: Option<usize>, moment: impl Fn(&T) -> usize) -> Option<T> {
+    bound.and_then(|m| promised_at(list, m, moment))
 }
 
 /// What the oracle found out about an acceptable state.
@@ -42,11 +77,12 @@ pub struct Verdict {
 /// What is wrong, in one line.
 pub fn judge(model: &Model, rules: Rules, k: usize, found: &Found) -> Result<Verdict, String> {
     let prefix = judge_namespace(model, rules, k, found.sum)?;
+    let bound = rules.bound(model, k);
     let mut moments = Moments::of_namespace(model, rules, k, found.sum);
     for file in &found.files {
         let log = model.files.get(&file.ino).ok_or_else(|| format!("inode {} was never made", file.ino))?;
-        let states = judge_file(log, rules, k, prefix, file)?;
-        judge_times(log, rules, k, file)?;
+        let states = judge_file(log, rules, (k, bound), prefix, file)?;
+        judge_times(log, (k, bound), file)?;
         if rules.order == Order::Strict {
             let before = moments.0.clone();
             moments.restrict(log, &states);
@@ -63,8 +99,7 @@ pub fn judge(model: &Model, rules: Rules, k: usize, found: &Found) -> Result<Ver
 }
 
 fn judge_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Result<u32, String> {
-    let promised =
-        if rules.durable { promised_at(&model.namespace_promised, k, |p| p.0).map_or(0, |p| p.1) } else { 0 };
+    let promised = binding(&model.namespace_promised, rules.bound(model, k), |p| p.0).map_or(0, |p| p.1);
     // What was acknowledged without a device operation cannot be told from the state before.
     let issued = (model.namespace.partition_point(|s| s.start < k).max(1) as u32 - 1).max(promised);
     let is = |p: &u32| model.namespace.get(*p as usize).is_some_and(|s| s.sum == sum);
@@ -80,8 +115,16 @@ fn judge_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Result<u3
 }
 
 /// The states of the file that match, newest first.
-fn judge_file(log: &FileLog, rules: Rules, k: usize, prefix: u32, file: &FoundFile) -> Result<Vec<u32>, String> {
-    let least = least_state(log, rules, k, prefix);
+fn judge_file(
+    log: &FileLog,
+    rules: Rules,
+    (k, bound): (usize, Option<usize>),
+    prefix: u32,
+    file: &FoundFile,
+) -> Result<Vec<u32>, String> {
+    let promised = binding(&log.promised, bound, |p| p.0).map_or(0, |p| p.1);
+    let carried = promised_at(&log.carried, prefix as usize, |c| c.0 as usize).map_or(0, |c| c.1);
+    let least = promised.max(carried);
     let mut matching = Vec::new();
     for (j, s) in log.states.iter().enumerate().skip(least as usize) {
         if s.fingerprint == file.fingerprint && s.visible.is_some_and(|v| v < k || j == 0) {
@@ -103,8 +146,7 @@ fn judge_file(log: &FileLog, rules: Rules, k: usize, prefix: u32, file: &FoundFi
         Some(j) => format!("is state {j}, which was not yet made"),
         None => "is none it has had".to_owned(),
     };
-    let promised = promised_at(&log.promised, k, |p| p.0).map_or(0, |p| p.1);
-    let why = if !rules.durable || least > promised { "by a rename or link that is there" } else { "by a sync" };
+    let why = if carried > promised { "by a rename or link that is there" } else { "by a sync" };
     Err(format!(
         "the content of inode {} {what} ({why}; namespace prefix {prefix}, {} states)",
         file.ino,
@@ -112,17 +154,8 @@ fn judge_file(log: &FileLog, rules: Rules, k: usize, prefix: u32, file: &FoundFi
     ))
 }
 
-fn least_state(log: &FileLog, rules: Rules, k: usize, prefix: u32) -> u32 {
-    let promised = promised_at(&log.promised, k, |p| p.0).map_or(0, |p| p.1);
-    let carried = promised_at(&log.carried, prefix as usize, |c| c.0 as usize).map_or(0, |c| c.1);
-    if rules.durable { promised.max(carried) } else { carried }
-}
-
-fn judge_times(log: &FileLog, rules: Rules, k: usize, file: &FoundFile) -> Result<(), String> {
-    let least = match promised_at(&log.promised, k, |p| p.0) {
-        Some(p) if rules.durable => p.2 as usize,
-        _ => 0,
-    };
+fn judge_times(log: &FileLog, (k, bound): (usize, Option<usize>), file: &FoundFile) -> Result<(), String> {
+    let least = binding(&log.promised, bound, |p| p.0).map_or(0, |p| p.2 as usize);
     let seen = log.times.iter().skip(least).take_while(|t| t.start < k || t.start == 0);
     let (mut mtime, mut ctime) = (false, false);
     for t in seen {
@@ -142,7 +175,7 @@ struct Moments(Vec<(u32, u32)>);
 
 impl Moments {
     fn of_namespace(model: &Model, rules: Rules, k: usize, sum: u64) -> Self {
-        let low = if rules.durable { promised_at(&model.order_promised, k, |p| p.0).map_or(0, |p| p.1) } else { 0 };
+        let low = binding(&model.order_promised, rules.bound(model, k), |p| p.0).map_or(0, |p| p.1);
         let high = (model.op_starts.partition_point(|s| *s < k).max(1) as u32 - 1).max(low);
         let states = model.namespace.iter().enumerate().filter(|(_, s)| s.sum == sum);
         let ranges = states.map(|(p, s)| (s.op, model.namespace.get(p + 1).map_or(u32::MAX, |n| n.op - 1)));
@@ -185,6 +218,7 @@ pub fn judge_checkpoints<'m>(
     k: usize,
     listed: &[CheckpointInfo],
 ) -> Result<Vec<(Cno, &'m CheckpointLog)>, String> {
+    let bound = rules.bound(model, k);
     let mut known = Vec::new();
     for info in listed {
         let cno = info.cno;
@@ -193,11 +227,10 @@ pub fn judge_checkpoints<'m>(
         let Some(log) = model.checkpoints.get(&cno.0).filter(made).or(passing) else {
             return Err(format!("checkpoint {cno} is listed and was never made"));
         };
-        if rules.durable && log.gone_promised.is_some_and(|g| g <= k) {
+        if log.gone_promised.is_some_and(|g| Some(g) <= bound) {
             return Err(format!("checkpoint {cno} was dropped, acknowledged, and is back"));
         }
-        let promised =
-            if rules.durable { log.names.iter().rposition(|n| n.promised.is_some_and(|p| p <= k)) } else { None };
+        let promised = log.names.iter().rposition(|n| n.promised.is_some_and(|p| Some(p) <= bound));
         let mut names = log.names.iter().skip(promised.unwrap_or(0)).filter(|n| n.start < k || n.start == 0);
         if !names.any(|n| n.name == info.name) {
             return Err(format!("checkpoint {cno} has a name it never had: {:?}", info.name.as_deref().map(text)));
@@ -207,12 +240,10 @@ pub fn judge_checkpoints<'m>(
         }
         known.push((cno, log));
     }
-    if rules.durable {
-        let must = |c: &CheckpointLog| c.promised <= k && c.gone.is_none_or(|g| g >= k);
-        for (cno, _) in model.checkpoints.iter().filter(|(_, c)| must(c)) {
-            if !listed.iter().any(|i| i.cno.0 == *cno) {
-                return Err(format!("checkpoint {cno} was acknowledged and is gone"));
-            }
+    let must = |c: &CheckpointLog| Some(c.promised) <= bound && c.gone.is_none_or(|g| g >= k);
+    for (cno, _) in model.checkpoints.iter().filter(|(_, c)| must(c)) {
+        if !listed.iter().any(|i| i.cno.0 == *cno) {
+            return Err(format!("checkpoint {cno} was acknowledged and is gone"));
         }
     }
     Ok(known)
@@ -224,7 +255,8 @@ pub fn judge_checkpoints<'m>(
 /// What is wrong, in one line.
 pub fn judge_rule(model: &Model, rules: Rules, k: usize, found: Option<&str>) -> Result<(), String> {
     let Some(found) = found.filter(|_| !model.rules.is_empty()) else { return Ok(()) };
-    let least = if rules.durable { model.rules.iter().rposition(|r| r.promised <= k).unwrap_or(0) } else { 0 };
+    let bound = rules.bound(model, k);
+    let least = model.rules.iter().rposition(|r| Some(r.promised) <= bound).unwrap_or(0);
     let mut allowed = model.rules.iter().skip(least).filter(|r| r.start < k || r.start == 0);
     if allowed.any(|r| r.rule == found) {
         return Ok(());

@@ -2,6 +2,7 @@
 //! 0001), as a trait, so that the harness can be tried on a toy that is broken
 //! on purpose as well as on the real core.
 
+use crate::content::PAGE_BYTES;
 use crate::members::Drive;
 use nenrin_core::check;
 use nenrin_core::{
@@ -30,6 +31,10 @@ pub trait Subject: Sized {
     fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>>;
     /// Checkpoints cut since it was mounted.
     fn checkpoints_cut(&self) -> u64;
+    /// Index checkpoints that are complete, since it was mounted.
+    fn index_checkpoints(&self) -> u64 {
+        0
+    }
     /// What the file system has done inside, by name.
     fn activity(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -47,6 +52,12 @@ pub trait Subject: Sized {
     fn getattr(&self, at: At, ino: Ino) -> Result<Attr>;
     fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>>;
     fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>>;
+    /// `read`, in whole pages but for the end, without a copy where that can be; returns the bytes read.
+    fn read_pages(&self, at: At, ino: Ino, offset: u64, bytes: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize> {
+        let data = self.read(at, ino, offset, bytes)?;
+        each(&data);
+        Ok(data.len())
+    }
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()>;
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
@@ -130,6 +141,9 @@ impl Subject for Arc<Fs> {
     fn checkpoints_cut(&self) -> u64 {
         self.counters().checkpoints
     }
+    fn index_checkpoints(&self) -> u64 {
+        self.counters().index_checkpoints
+    }
     fn activity(&self) -> Vec<(&'static str, u64)> {
         let c = self.counters();
         vec![
@@ -165,6 +179,16 @@ impl Subject for Arc<Fs> {
     }
     fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         Fs::read(self, at, ino, offset, bytes)
+    }
+    fn read_pages(&self, at: At, ino: Ino, offset: u64, bytes: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize> {
+        let data = Fs::read_bytes(self, at, ino, offset, bytes)?;
+        let len = data.len();
+        let slices = data.slices();
+        match slices.split_last() {
+            Some((_, before)) if before.iter().any(|s| s.len() % PAGE_BYTES != 0) => each(&slices.concat()),
+            _ => slices.into_iter().for_each(each),
+        }
+        Ok(len)
     }
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         Fs::readdir(self, at, dir, cookie, each)

@@ -181,15 +181,20 @@ pub fn read_file<S: Subject>(
         }
         while offset < end {
             let bytes = ((end - offset) as usize).min(READ_BYTES);
-            let data = fs.read(at, ino, offset, bytes).map_err(|e| format!("reading inode {ino} at {offset}: {e}"))?;
-            if data.len() != bytes {
-                return Err(format!("reading inode {ino} at {offset} of {size}: {} of {bytes} bytes", data.len()));
-            }
-            for (i, page) in data.chunks(PAGE_BYTES).enumerate() {
-                sum = sum.wrapping_add(content::page_hash(offset / PAGE_BYTES as u64 + i as u64, page));
-            }
-            if let Some(c) = &mut keep {
-                c.write(offset, &data);
+            let mut at_page = offset / PAGE_BYTES as u64;
+            let mut each = |data: &[u8]| {
+                if let Some(c) = &mut keep {
+                    c.write(at_page * PAGE_BYTES as u64, data);
+                }
+                for page in data.chunks(PAGE_BYTES) {
+                    sum = sum.wrapping_add(content::page_hash(at_page, page));
+                    at_page += 1;
+                }
+            };
+            let got = fs.read_pages(at, ino, offset, bytes, &mut each);
+            let got = got.map_err(|e| format!("reading inode {ino} at {offset}: {e}"))?;
+            if got != bytes {
+                return Err(format!("reading inode {ino} at {offset} of {size}: {got} of {bytes} bytes"));
             }
             offset += bytes as u64;
         }

@@ -53,10 +53,12 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let path = given.first().map_or(Path::new("."), Path::new);
     let could_not = |f: Fail| f.with_code(super::check::COULD_NOT);
     let data = match Target::find(path).map_err(could_not)? {
-        Target::Owner(mut owner) => paced(rate, |begin, bytes| step_of_owner(&mut owner, begin, bytes)),
+        Target::Owner(mut owner) => {
+            paced(rate, &mut RealTime(Instant::now()), |begin, bytes| step_of_owner(&mut owner, begin, bytes))
+        }
         Target::Device(fs, _) => {
             let mut scrub = fs.scrub();
-            paced(rate, |_, bytes| step_here(&fs, &mut scrub, bytes))
+            paced(rate, &mut RealTime(Instant::now()), |_, bytes| step_here(&fs, &mut scrub, bytes))
         }
     }
     .map_err(could_not)?;
@@ -85,10 +87,31 @@ fn step_here(fs: &Fs, scrub: &mut Scrub, bytes: u64) -> Result<ScrubData, Fail> 
     Ok(report::scrub(scrub))
 }
 
+/// The time by which reading is paced.
+trait Time {
+    /// Since the beginning.
+    fn passed(&self) -> Duration;
+    fn sleep(&mut self, time: Duration);
+}
+
+struct RealTime(Instant);
+
+impl Time for RealTime {
+    fn passed(&self) -> Duration {
+        self.0.elapsed()
+    }
+    fn sleep(&mut self, time: Duration) {
+        thread::sleep(time);
+    }
+}
+
 /// Takes steps until all is done, no faster than `rate` bytes in a second.
-fn paced(rate: u64, mut step: impl FnMut(bool, u64) -> Result<ScrubData, Fail>) -> Result<ScrubData, Fail> {
+fn paced(
+    rate: u64,
+    time: &mut impl Time,
+    mut step: impl FnMut(bool, u64) -> Result<ScrubData, Fail>,
+) -> Result<ScrubData, Fail> {
     let mut progress = Progress::new();
-    let start = Instant::now();
     let bytes = if rate == 0 { STEP_BYTES_MAX } else { (rate / 8).clamp(1 << 20, STEP_BYTES_MAX) };
     let mut begin = true;
     loop {
@@ -100,7 +123,7 @@ fn paced(rate: u64, mut step: impl FnMut(bool, u64) -> Result<ScrubData, Fail>) 
         progress.at("scrubbing", data.bytes, data.bytes_expected);
         if rate > 0 {
             let due = Duration::from_secs_f64(data.bytes as f64 / rate as f64);
-            thread::sleep(due.saturating_sub(start.elapsed()));
+            time.sleep(due.saturating_sub(time.passed()));
         }
     }
 }
@@ -137,4 +160,73 @@ fn show(path: &Path, data: &ScrubData) {
         data.copies_damaged,
         data.copies_mended
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_core::format::Ino;
+    use nenrin_core::{MkfsOptions, MountOptions, NewInode, mkfs};
+    use nenrin_device::{BlockDevice, MemDevice, Observed};
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    /// Time that passes only while somebody sleeps.
+    struct Virtual<'a>(&'a Cell<Duration>);
+
+    impl Time for Virtual<'_> {
+        fn passed(&self) -> Duration {
+            self.0.get()
+        }
+        fn sleep(&mut self, time: Duration) {
+            self.0.set(self.0.get() + time);
+        }
+    }
+
+    /// Bytes that the device had read after each step of a scrub, and the virtual time then.
+    fn scrubbed(rate: u64) -> Vec<(u64, Duration)> {
+        let device = Arc::new(Observed::new(MemDevice::new(96 << 20)));
+        let shared: Arc<dyn BlockDevice> = device.clone();
+        let clock = crate::clock::HostClock::shared();
+        mkfs(&shared, &clock, &MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![shared], clock, MountOptions::default()).unwrap();
+        let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let ino = fs.create(Ino::ROOT, b"large", &new).unwrap().ino;
+        for mib in 0..40 {
+            fs.write(ino, mib << 20, &vec![mib as u8 + 1; 1 << 20], 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+        let before = device.counters().read_bytes;
+        let mut scrub = fs.scrub();
+        let (now, mut steps) = (Cell::new(Duration::ZERO), Vec::new());
+        paced(rate, &mut Virtual(&now), |_, bytes| {
+            let data = step_here(&fs, &mut scrub, bytes)?;
+            steps.push((device.counters().read_bytes - before, now.get()));
+            Ok(data)
+        })
+        .unwrap();
+        steps
+    }
+
+    #[test]
+    fn no_more_is_read_in_a_second_than_the_rate_says() {
+        let rate = 8 << 20;
+        let steps = scrubbed(rate);
+        // What one step may read at once, its last piece included.
+        let step = (1 << 20) + (1 << 20);
+        for (i, (first, from)) in steps.iter().enumerate() {
+            for (last, until) in &steps[i..] {
+                let allowed = (rate as f64 * (*until - *from).as_secs_f64()) as u64 + step;
+                assert!(last - first <= allowed, "{} bytes from {from:?} to {until:?}", last - first);
+            }
+        }
+        let (all, took) = *steps.last().unwrap();
+        assert!(all > 40 << 20, "{all} bytes");
+        assert!(took >= Duration::from_secs(4) && took <= Duration::from_secs(6), "{all} bytes took {took:?}");
+    }
+
+    #[test]
+    fn without_a_rate_nothing_waits() {
+        assert!(scrubbed(0).iter().all(|(_, now)| now.is_zero()));
+    }
 }

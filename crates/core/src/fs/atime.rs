@@ -9,7 +9,6 @@ use super::{Fs, Inner};
 use crate::{At, Result};
 use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, Time};
-use std::collections::HashMap;
 
 /// A day, in nanoseconds: an access time as old as this moves with any read.
 const DAY_NANOS: i64 = 86_400_000_000_000;
@@ -22,7 +21,7 @@ const KEPT_MAX: usize = 4096;
 /// Access times that the log does not have yet.
 #[derive(Default)]
 pub(super) struct AccessTimes {
-    times: HashMap<Ino, Time>,
+    times: super::ByIno<Time>,
     since: u64,
 }
 

@@ -1,6 +1,7 @@
 //! Attributes, extended attributes, and the uses of an inode.
 
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::state::xattr_pieces;
 use crate::{At, Attr, Error, Result, SetAttr, SetTime, XattrMode};
 use nenrin_format::items::{INODE_CAPS, INODE_XATTR, XattrPiece};
@@ -47,7 +48,7 @@ impl Fs {
             let times = [
                 set.atime.map_or(Time(0), resolve),
                 set.mtime.map_or(Time(0), resolve),
-                set.ctime.map_or(wall, resolve),
+                set.ctime.filter(|_| !broken(Break::KernelTimesDropped)).map_or(wall, resolve),
             ];
             let record = Record::SetAttr {
                 ino,

@@ -18,6 +18,15 @@ use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::{Addr, Cno, Generation, NODE_BLOCKS, SegmentNo};
 use std::sync::{Arc, mpsc};
 
+/// Whether the device is told to flush before and after a superblock is written.
+fn flushes_roots(barrier: Barrier) -> bool {
+    match barrier {
+        Barrier::Sync => true,
+        Barrier::Checkpoint => !broken(Break::RootsUnflushed),
+        Barrier::None => false,
+    }
+}
+
 /// The state at the moment of an index checkpoint.
 struct Freeze {
     generation: Generation,
@@ -273,7 +282,7 @@ impl Fs {
             t.wait()?;
         }
         self.lock().unload(freeze);
-        if self.options.barrier != Barrier::None && !broken(Break::RootBeforeFlush) {
+        if flushes_roots(self.options.barrier) && !broken(Break::RootBeforeFlush) {
             self.flush_device()?;
         }
         superblock.generation = freeze.generation;
@@ -300,7 +309,7 @@ impl Fs {
             inner.generation()
         };
         self.storage.write_slots(&superblock)?;
-        if self.options.barrier != Barrier::None {
+        if flushes_roots(self.options.barrier) {
             self.flush_device()?;
         }
         let mut inner = self.lock();

@@ -48,6 +48,7 @@ use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use cleaning::Cleaner;
@@ -90,6 +91,10 @@ pub struct Counters {
     pub mended_blocks: u64,
 }
 
+/// Something by inode. Files are written in the order of this table, which is
+/// why it may not be another in every run: equal calls give equal writes.
+type ByIno<T> = HashMap<Ino, T, BuildHasherDefault<DefaultHasher>>;
+
 /// In place of a file: the summaries of data partials.
 const SUMMARY: Ino = Ino(0);
 
@@ -120,7 +125,7 @@ struct Batch {
 /// Everything in memory.
 struct Inner {
     state: State,
-    files: HashMap<Ino, File>,
+    files: ByIno<File>,
     accesses: atime::AccessTimes,
     chain: Chain,
     data: DataLog,
@@ -222,7 +227,7 @@ impl Fs {
         let durable_seq = opened.chain.seq;
         let inner = Inner {
             state: opened.state,
-            files: HashMap::new(),
+            files: ByIno::default(),
             accesses: atime::AccessTimes::default(),
             chain: opened.chain,
             data: DataLog::default(),

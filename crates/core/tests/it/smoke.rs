@@ -33,6 +33,21 @@ fn what_is_written_is_read_before_and_after_a_clean_unmount() {
     check(&fs);
 }
 
+/// pjdfstest cannot ask FUSE for the limit and leaves this out.
+#[test]
+fn a_file_has_65000_names_and_not_one_more() {
+    let w = World::new(96 << 20);
+    let fs = w.open();
+    let ino = fs.create(Ino::ROOT, b"0", &file(0o644)).unwrap().ino;
+    for n in 1..65_000u32 {
+        fs.link(ino, Ino::ROOT, n.to_string().as_bytes()).unwrap_or_else(|e| panic!("name {n}: {e}"));
+    }
+    assert!(matches!(fs.link(ino, Ino::ROOT, b"one more"), Err(Error::TooManyLinks)));
+    assert_eq!(fs.getattr(At::Live, ino).unwrap().nlink, 65_000);
+    fs.unlink(Ino::ROOT, b"7").unwrap();
+    fs.link(ino, Ino::ROOT, b"one more").unwrap();
+}
+
 #[test]
 fn bytes_given_away_are_written_as_lent_ones_are() {
     let w = World::new(128 << 20);

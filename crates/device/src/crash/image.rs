@@ -167,12 +167,8 @@ impl Image {
     }
 
     pub(super) fn read(&self, offset: u64, bytes: usize) -> AlignedBuf {
-        let mut out = AlignedBuf::zeroed(bytes);
         let first = offset as usize / BLOCK_BYTES;
-        for (index, piece) in (first..).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
-            piece.copy_from_slice(self.block(index).bytes());
-        }
-        out
+        AlignedBuf::gathered(bytes, (first..first + bytes / BLOCK_BYTES).map(|index| self.block(index).bytes()))
     }
 
     pub(super) fn apply(&mut self, change: &Change) {

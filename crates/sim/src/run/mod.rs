@@ -20,7 +20,7 @@ use crate::hash;
 use crate::members::Drive;
 use crate::model::{Mark, Model, RuleLog};
 use crate::ops::Op;
-use crate::oracle::{self, Rules};
+use crate::oracle::{self, Binds, Rules};
 use crate::subject::Subject;
 use crate::tree::Tree;
 use crate::walk::walk;
@@ -67,6 +67,8 @@ pub struct Run<S> {
     listed: Vec<CheckpointInfo>,
     /// Checkpoints cut in this mount that the model knows of.
     cuts_known: u64,
+    /// Index checkpoints of this mount that the model knows of.
+    roots_known: u64,
     /// Who else is at work.
     pub clients: Clients,
     /// A sync of another client failed with the volume.
@@ -157,6 +159,7 @@ impl<S: Subject> Run<S> {
             marks: VecDeque::new(),
             listed: Vec::new(),
             cuts_known: 0,
+            roots_known: 0,
             clients: Clients::default(),
             beside_failed: None,
             promises: promises::Promises::default(),
@@ -175,6 +178,7 @@ impl<S: Subject> Run<S> {
         let fs = S::open(self.device.clone(), self.clock.clone(), self.options.clone());
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
         self.cuts_known = 0;
+        self.roots_known = self.fs()?.index_checkpoints();
         Ok(())
     }
 
@@ -278,6 +282,7 @@ impl<S: Subject> Run<S> {
         let start = self.disk.cut_points();
         self.model()?.begin(start);
         self.disk.power_off_at(start + CALL_OPERATIONS_MAX);
+        let alone = !self.clients.are_busy();
         self.clients.between();
         self.hear()?;
         let step = self.dispatch(op, start).and_then(|step| self.hear().map(|()| step));
@@ -289,6 +294,7 @@ impl<S: Subject> Run<S> {
             None => step?,
         };
         self.note_promises(op, &step)?;
+        self.note_roots(start, alone)?;
         if matches!(step, Step::Failed(_)) {
             let now = self.fs()?.checkpoints();
             for old in std::mem::take(&mut self.listed) {
@@ -307,6 +313,19 @@ impl<S: Subject> Run<S> {
         let kind = hash::of_bytes(0, op.kind().as_bytes());
         self.digest = hash::of_words(&[self.digest, kind, start as u64, end, sum]);
         Ok(step)
+    }
+
+    /// Index checkpoints that a call which began at `start` has completed. With
+    /// other clients at work one may have begun before, and says nothing.
+    fn note_roots(&mut self, start: usize, alone: bool) -> Result<(), String> {
+        let Some(fs) = &self.fs else { return Ok(()) };
+        let roots = fs.index_checkpoints();
+        if roots > self.roots_known && alone && !self.clients.are_busy() {
+            let end = self.disk.cut_points();
+            self.model()?.anchor(end, start);
+        }
+        self.roots_known = roots;
+        Ok(())
     }
 
     fn dispatch(&mut self, op: &Op, start: usize) -> Check {
@@ -349,6 +368,7 @@ impl<S: Subject> Run<S> {
             Op::Write { ino, offset, bytes, id } => {
                 self.write(*ino, *offset, &pattern(*id, *offset, *bytes), start, now)
             }
+            Op::WritePages { ino, offset, data } => self.write(*ino, *offset, data, start, now),
             Op::Allocate { ino, mode, offset, bytes } => {
                 let got = self.fs()?.allocate(Ino(*ino), *mode, *offset, *bytes);
                 self.content(got, *ino, start, |t| t.allocate(*ino, *mode, *offset, *bytes, now))
@@ -458,6 +478,7 @@ impl<S: Subject> Run<S> {
         if matches!(step, Step::Done) {
             let end = self.disk.cut_points();
             self.model()?.closed(start, end);
+            self.model()?.anchor(end, end);
             self.others_end()?;
         }
         Ok(step)
@@ -489,7 +510,7 @@ impl<S: Subject> Run<S> {
         let k = self.disk.cut_points();
         self.open()?;
         let found = walk(self.fs()?, At::Live, None)?;
-        let rules = Rules { order: self.options.order, durable: true };
+        let rules = Rules { order: self.options.order, binds: Binds::Acknowledged };
         let listed = self.fs()?.checkpoints();
         oracle::judge(self.model()?, rules, k, &found).map_err(|e| format!("after the process died: {e}"))?;
         oracle::judge_checkpoints(self.model()?, rules, k, &listed)?;

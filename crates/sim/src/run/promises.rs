@@ -29,6 +29,15 @@ impl Blocks {
             self.touched.insert(b);
         }
     }
+    fn write(&mut self, offset: u64, bytes: usize, step: &Step) -> Result<(), String> {
+        let blocks = touched(offset, bytes as u64);
+        let promised = bytes > 0 && blocks.clone().all(|b| self.reserved.contains(&b));
+        if promised && matches!(step, Step::Refused) {
+            return Err("a write to reserved space was refused".to_owned());
+        }
+        self.touch(blocks);
+        Ok(())
+    }
     fn free(&mut self, blocks: Range<u64>) {
         self.reserved.retain(|b| !blocks.contains(b));
     }
@@ -51,6 +60,7 @@ impl Promises {
     pub(super) fn note(&mut self, op: &Op, step: &Step) -> Result<(), String> {
         let done = matches!(step, Step::Done);
         let (Op::Write { ino, .. }
+        | Op::WritePages { ino, .. }
         | Op::Allocate { ino, .. }
         | Op::SetAttr { ino, .. }
         | Op::CopyRange { to: ino, .. }
@@ -60,14 +70,8 @@ impl Promises {
         };
         let Some(file) = self.0.get_mut(ino) else { return Ok(()) };
         match op {
-            Op::Write { offset, bytes, .. } => {
-                let blocks = touched(*offset, *bytes as u64);
-                let promised = *bytes > 0 && blocks.clone().all(|b| file.reserved.contains(&b));
-                if promised && matches!(step, Step::Refused) {
-                    return Err("a write to reserved space was refused".to_owned());
-                }
-                file.touch(blocks);
-            }
+            Op::Write { offset, bytes, .. } => file.write(*offset, *bytes, step)?,
+            Op::WritePages { offset, data, .. } => file.write(*offset, data.len(), step)?,
             Op::Allocate { mode: AllocateMode::Reserve | AllocateMode::ReserveKeepSize, offset, bytes, .. } if done => {
                 let fresh = touched(*offset, *bytes).filter(|b| !file.touched.contains(b));
                 file.reserved.extend(fresh);

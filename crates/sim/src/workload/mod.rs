@@ -4,6 +4,7 @@
 //! every step. The choice depends on nothing but the seed and what the file
 //! system has answered so far.
 
+mod pagecache;
 mod steps;
 
 use crate::model::Model;
@@ -11,6 +12,7 @@ use crate::ops::Op;
 use crate::prng::Prng;
 use nenrin_core::FileKind;
 use nenrin_format::Ino;
+use pagecache::PageCache;
 use std::collections::VecDeque;
 
 const DIRS_MAX: usize = 10;
@@ -187,6 +189,10 @@ pub struct Workload {
     allow: Allow,
     open: Vec<u64>,
     later: VecDeque<Later>,
+    /// Under `cache=writeback`: what the kernel keeps.
+    cache: Option<PageCache>,
+    /// What it sends next.
+    sent: VecDeque<Op>,
     write_id: u32,
     live_bytes_max: u64,
 }
@@ -213,15 +219,28 @@ impl Workload {
             allow,
             open: Vec::new(),
             later: VecDeque::new(),
+            cache: None,
+            sent: VecDeque::new(),
             write_id: 0,
             live_bytes_max: volume_bytes / share,
         }
+    }
+
+    /// The same through a kernel that caches writes.
+    #[must_use]
+    pub fn through_page_cache(mut self, seed: u64) -> Self {
+        self.cache = Some(PageCache::new(Prng::stream(seed, 18)));
+        self
     }
 
     /// All handles are gone: the volume was unmounted, or its process died.
     pub fn handles_lost(&mut self) {
         self.open.clear();
         self.later.clear();
+        self.sent.clear();
+        if let Some(cache) = &mut self.cache {
+            cache.lost();
+        }
     }
 
     /// A temporary file was made and is open.
@@ -229,8 +248,22 @@ impl Workload {
         self.open.push(ino);
     }
 
-    /// The next step.
+    /// The next call that the file system sees.
     pub fn next(&mut self, model: &Model) -> Op {
+        loop {
+            if let Some(op) = self.sent.pop_front() {
+                return op;
+            }
+            let op = self.draw(model);
+            match &mut self.cache {
+                Some(cache) => self.sent.extend(cache.pass(op, model)),
+                None => return op,
+            }
+        }
+    }
+
+    /// The next call of a program.
+    fn draw(&mut self, model: &Model) -> Op {
         if let Some(op) = self.chore(model).or_else(|| self.restore(model)) {
             return op;
         }

@@ -1,7 +1,5 @@
 //! Bounded-exhaustive sequences, named scenarios, and rot, bounded for `make test`.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
-
 use nenrin_sim::cli::{self, Arguments, Core};
 use nenrin_sim::driver::Tally;
 

@@ -1,7 +1,5 @@
 //! Requests of the device fail (promise P5).
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
-
 use nenrin_device::OpKind;
 use nenrin_sim::cli::Core;
 use nenrin_sim::config::Config;

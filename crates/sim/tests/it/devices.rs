@@ -1,8 +1,6 @@
 //! Power cuts on several devices, and devices that are lost with the power or before. Longer runs:
 //! `nenrin-sim run --devices 3 --layout mirror --deaths`.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
-
 use nenrin_core::Barrier;
 use nenrin_format::superblock::Profile;
 use nenrin_sim::cli::Core;

@@ -1,8 +1,6 @@
 //! The harness on the toy: silent when the toy is right, and not when it is
 //! wrong in any of the ways it can be.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
-
 use nenrin_core::{Barrier, Order};
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Plan, Tally, record};

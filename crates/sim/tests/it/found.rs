@@ -1,8 +1,6 @@
 //! What the simulator has found in the core, each as the shortest run of calls
 //! that shows it. Every call is compared with the model.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
-
 use nenrin_core::{MountOptions, RenameMode, SetAttr};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk};
 use nenrin_sim::cli::Core;

@@ -1,0 +1,35 @@
+//! Seeds that found something, kept: each is run again with all its cuts, and
+//! its test says what it found. What a seed does changes with the workloads; one
+//! that must keep its meaning becomes a test of its own in `found.rs`.
+
+use nenrin_sim::cli::{Arguments, Core, run};
+
+fn found_something(line: &str) {
+    let words = line.split_whitespace();
+    let arguments = Arguments::parse(lexopt::Parser::from_args(words)).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let tally = run::<Core>(&arguments).unwrap_or_else(|e| panic!("{line}\n{e}\n{}", e.detail));
+    assert_eq!(tally.workloads, 1, "{line}");
+    assert!(tally.distinct > 10, "{line}: {tally:?}");
+}
+
+macro_rules! seeds {
+    ($($(#[$doc:meta])* $name:ident: $line:literal;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            found_something($line);
+        }
+    )*};
+}
+
+seeds! {
+    an_emptied_file_showed_its_old_blocks_when_it_grew:
+        "--seed 4 --order relaxed --barrier sync --writeback false";
+    /// Loading the rest of its block took the room away.
+    a_small_write_on_a_full_volume_searched_for_room_without_end:
+        "--seed 21 --profile fill --writeback false";
+    a_write_into_blocks_of_a_full_volume_never_ended:
+        "--seed 620 --order relaxed --barrier none --writeback false";
+    a_strict_sync_that_waited_took_names_along_and_not_the_content_before_them:
+        "--seed 49 --order strict --barrier sync --writeback false";
+}
