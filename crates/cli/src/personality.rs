@@ -11,7 +11,7 @@
 use crate::cmd::{check, mkfs, mount, umount};
 use crate::command::text_value;
 use crate::error::{Fail, Outcome};
-use crate::{device, output};
+use crate::{device, members, output};
 use nenrin_device::OpenMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -97,13 +97,17 @@ fn fsck(parser: &mut lexopt::Parser) -> Outcome {
 fn quick(path: &Path) -> Outcome {
     let mode = OpenMode { read_only: true, exclusive: false };
     let could_not = |f: Fail| f.with_code(check::COULD_NOT);
-    let device = device::open(path, mode).map_err(could_not)?;
-    match nenrin_core::probe(&*device).and_then(|p| p.newest().map(|sb| sb.clean)) {
+    let devices = members::open_named(&members::split(path), mode).map_err(could_not)?.devices;
+    // One that lacks something is brought up to date when the volume is mounted.
+    let newest =
+        |d: &device::Device| nenrin_core::probe(&**d).and_then(|p| p.newest().map(|sb| (sb.generation, sb.clean)));
+    let roots: Result<Vec<_>, _> = devices.iter().map(newest).collect();
+    match roots.map(|all| all.into_iter().max().is_some_and(|(_, clean)| clean)) {
         Ok(clean) => {
             let state = if clean { "clean" } else { "recovers when it is mounted" };
             output::line(format!("{}: {state}", path.display()));
             Ok(0)
         }
-        Err(e) => Err(could_not(device::describe_volume(path, device::foreign(&device), &e))),
+        Err(e) => Err(could_not(device::describe_volume(path, devices.first().and_then(device::foreign), &e))),
     }
 }

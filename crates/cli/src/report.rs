@@ -211,12 +211,8 @@ pub fn problems(fs: &Fs) -> Vec<String> {
     fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).collect()
 }
 
-/// Devices, where there are several.
+/// Its devices, in the order of their numbers.
 fn devices(fs: &Fs) -> Vec<DeviceData> {
-    let health = fs.health();
-    if health.len() < 2 {
-        return Vec::new();
-    }
     let one = |d: DeviceHealth| DeviceData {
         number: d.index + 1,
         path: d.name,
@@ -226,7 +222,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
         why: d.why,
         read_errors: d.read_errors,
     };
-    health.into_iter().map(one).collect()
+    fs.health().into_iter().map(one).collect()
 }
 
 fn options(o: &MountOptions) -> BTreeMap<String, String> {
@@ -270,10 +266,11 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     let label = if v.label.is_empty() { String::new() } else { format!(" \"{}\"", printable(&v.label)) };
     row("volume", format!("{}{label}", v.uuid));
     row("device", format!("{}, {} in {} segments", printable(&v.device), show_bytes(v.total_bytes), v.segments));
-    if !v.devices.is_empty() {
+    let several = v.devices.len() > 1;
+    if several {
         row("profile", v.profile.clone());
     }
-    for d in &v.devices {
+    for d in v.devices.iter().filter(|_| several) {
         let path = d.path.as_deref().map_or_else(String::new, |p| format!(", {}", printable(p)));
         let why = d.why.as_ref().map_or_else(String::new, |w| format!(": {w}"));
         let errors = if d.read_errors > 0 { format!(", {} reads failed", d.read_errors) } else { String::new() };

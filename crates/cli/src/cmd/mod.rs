@@ -4,6 +4,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod compare;
+pub mod device;
 pub mod diff;
 pub mod dump;
 pub mod history;
@@ -34,6 +35,7 @@ pub const ALL: &[&Command] = &[
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,
+    &device::COMMAND,
     &clean::COMMAND,
     &segments::COMMAND,
     &dump::COMMAND,

@@ -413,7 +413,7 @@ pub struct RecoveryData {
     pub requests: u64,
 }
 
-/// One of several devices of a volume.
+/// A device of a volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeviceData {
     /// Its number, from 1.
@@ -445,7 +445,7 @@ pub struct VolumeInfo {
     pub format: u16,
     /// Layout over devices.
     pub profile: String,
-    /// Its devices, when there are several.
+    /// Its devices.
     pub devices: Vec<DeviceData>,
     /// When it was made, RFC 3339.
     pub made_at: String,

@@ -77,6 +77,33 @@ fn a_missing_device() {
     }
 }
 
+#[test]
+fn the_list_of_devices() {
+    let place = Place::with_volume();
+    let list = nenrin(["device", "list", "--json", &place.image()]).json();
+    assert_eq!((list.as_array().unwrap().len(), list[0]["state"].as_str()), (1, Some("active")));
+    volume(&place, "mirror", &["a", "b"]);
+    assert!(nenrin(["device", "list", &place.text("a")]).ok().contains(&place.text("b")));
+    away(&place, "b");
+    let list = nenrin(["device", "list", "--json", &place.text("a")]).json();
+    assert_eq!((list[0]["state"].as_str(), list[1]["state"].as_str()), (Some("active"), Some("absent")));
+    nenrin(["device", "add", &place.text("a"), "c"]).fails(2, &["device add", "not built yet"]);
+    nenrin(["device"]).fails(2, &["list is needed"]);
+}
+
+/// What boot asks of the devices in fstab.
+#[test]
+fn fsck_at_boot() {
+    use std::os::unix::process::CommandExt;
+    let place = Place::new();
+    volume(&place, "mirror", &["a", "b"]);
+    for devices in [list(&place, &["a", "b"]), place.text("b")] {
+        let mut fsck = command(["-a", &devices]);
+        let out = fsck.arg0("fsck.nenrin").output().unwrap();
+        assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains(": clean"), "{out:?}");
+    }
+}
+
 /// Without one of two, with it again, and with both having gone on alone.
 #[test]
 fn without_a_device_and_with_it_again() {
