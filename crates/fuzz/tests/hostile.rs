@@ -39,12 +39,12 @@ fn every_decoder() {
 
 #[test]
 fn whole_images() {
-    cases("image", 2500);
+    cases("image", 1200);
 }
 
 #[test]
 fn images_that_are_repaired() {
-    cases("repair", 1500);
+    cases("repair", 800);
 }
 
 /// What was found once, and real structures to begin with, stay right.
