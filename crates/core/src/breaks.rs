@@ -48,6 +48,8 @@ pub enum Break {
     OneCopy,
     /// Damage in the chain is taken for its end.
     DamageIsEnd,
+    /// What a header proves counts only where it belongs, not where a device misplaced it.
+    AstrayUnread,
     /// Where the newest root cannot be read, the log behind the one before is believed to be all there was.
     WentBackUnseen,
     /// A failed write or flush is told once and then forgotten.

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// What a misplaced write is aligned to, in bytes.
+const BLOCK: u64 = 4096;
+
 /// One way to misbehave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -40,6 +43,13 @@ pub enum Fault {
         number: u64,
         /// Where it goes.
         to: u64,
+    },
+    /// The write with this number, counted from 1, goes onto the one before it.
+    MisdirectOntoLast {
+        /// Its number; 2 is the second from now on, and the first that has one before it.
+        number: u64,
+        /// The block of 4096 bytes of the one before at which it begins; beyond its end, from its beginning again.
+        block: u64,
     },
     /// Reads return the bytes of `range` combined with `mask` by exclusive or.
     FlipReads {
@@ -86,6 +96,8 @@ struct Plan {
     off: bool,
     /// The bytes that the read asked for which a [`Fault::FlipRead`] hit.
     flipped: Option<Range<u64>>,
+    /// The bytes of the last write.
+    written: Option<Range<u64>>,
     /// Each fault with the requests that it has counted.
     faults: Vec<(Fault, u64)>,
 }
@@ -155,7 +167,9 @@ impl Plan {
         for (fault, seen) in &mut self.faults {
             let counts = match fault {
                 Fault::Fail { kind: counted, .. } => kind == *counted,
-                Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } => kind == OpKind::Write,
+                Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } | Fault::MisdirectOntoLast { .. } => {
+                    kind == OpKind::Write
+                }
                 Fault::FlipReads { .. } | Fault::FlipRead { .. } => kind == OpKind::Read,
                 Fault::Delay(_) => true,
             };
@@ -171,6 +185,13 @@ impl Plan {
                 Fault::LoseWrites { from, times } => verdict.lose |= within(*from, *times),
                 Fault::MisdirectWrite { number, to } if within(*number, 1) => {
                     verdict.to = Some(*to);
+                }
+                Fault::MisdirectOntoLast { number, block } if within(*number, 1) => {
+                    let onto = |last: &Range<u64>| {
+                        let blocks = ((last.end - last.start) / BLOCK).max(1);
+                        last.start + *block % blocks * BLOCK
+                    };
+                    verdict.to = self.written.as_ref().map(onto);
                 }
                 Fault::FlipReads { range, mask } => {
                     let start = range.start.clamp(offset, offset.saturating_add(bytes)) - offset;
@@ -188,8 +209,14 @@ impl Plan {
                     }
                 }
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
-                Fault::Fail { .. } | Fault::MisdirectWrite { .. } | Fault::FlipRead { .. } => {}
+                Fault::Fail { .. }
+                | Fault::MisdirectWrite { .. }
+                | Fault::MisdirectOntoLast { .. }
+                | Fault::FlipRead { .. } => {}
             }
+        }
+        if kind == OpKind::Write {
+            self.written = Some(offset..offset + bytes);
         }
         verdict
     }
@@ -225,7 +252,9 @@ impl<D: BlockDevice> Faulty<D> {
             (Some(error), _) => Ticket::done(Err(error)),
             (None, Op::Write { .. }) if verdict.lose => Ticket::done(Ok(AlignedBuf::zeroed(0))),
             (None, Op::Write { offset, data }) => {
-                let offset = verdict.to.unwrap_or(offset);
+                // Where the device would end, it lies further in front.
+                let last = self.inner.geometry().bytes.saturating_sub(data.len() as u64);
+                let offset = verdict.to.map_or(offset, |to| to.min(last));
                 self.inner.submit(Op::Write { offset, data })
             }
             (None, op) => self.inner.submit(op),

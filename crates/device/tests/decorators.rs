@@ -109,6 +109,16 @@ fn writes_are_lost_and_misdirected() {
 }
 
 #[test]
+fn a_write_goes_onto_the_one_before() {
+    let device = Faulty::new(memory());
+    device.faults().inject(Fault::MisdirectOntoLast { number: 2, block: 4 });
+    device.write_flush(8 * 4096, blocks(1, 3)).unwrap();
+    device.write_flush(0, blocks(2, 1)).unwrap();
+    let read = |block: u64| device.read(block * 4096, 4096).unwrap()[0];
+    assert_eq!([read(0), read(8), read(9), read(10)], [0, 1, 2, 1]);
+}
+
+#[test]
 fn reads_come_back_flipped() {
     let device = Faulty::new(memory());
     device.faults().inject(Fault::FlipReads { range: 5000..5002, mask: 0x81 });

@@ -36,6 +36,8 @@ enum Hunt {
     Flips,
     /// Writes that are lost, or go elsewhere.
     Lies,
+    /// Writes that go onto the one before.
+    Astray,
     /// Reads that come back with a flipped bit.
     Reads,
     /// Power cuts under barrier=checkpoint.
@@ -74,7 +76,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 44] = [
+pub const TRIALS: [Trial; 45] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -104,6 +106,7 @@ pub const TRIALS: [Trial; 44] = [
     trial(Break::OneCopy, "P4", Hunt::Reads),
     trial(Break::DamageIsEnd, "P4", Hunt::Flips),
     trial(Break::DamageIsEnd, "P4", Hunt::Lies),
+    trial(Break::AstrayUnread, "P4", Hunt::Astray),
     trial(Break::WentBackUnseen, "P4", Hunt::Life(Life::LostRoot)),
     trial(Break::RepairOverOld, "P4", Hunt::Life(Life::Repair(Damage::Leaf))),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
@@ -196,6 +199,10 @@ impl Trial {
                 let kind = if seed % 2 == 0 { Kind::Lost } else { Kind::Misdirected };
                 tally.images += 1;
                 run_with_lie::<Core>(&base, Lie { kind, number: 1 + seed % 40 }, tally).map(drop)
+            }
+            Hunt::Astray => {
+                tally.images += 1;
+                run_with_lie::<Core>(&base, Lie { kind: Kind::Astray, number: 2 + seed % 40 }, tally).map(drop)
             }
             Hunt::Life(life) => {
                 if !matches!(life, Life::Repair(_)) {

@@ -198,7 +198,7 @@ impl Arguments {
                 Long("lies") => a.lies = parser.value()?.parse()?,
                 Long("lie") => {
                     let text = parser.value()?.string()?;
-                    a.lie = Some(Lie::parse(&text).ok_or("--lie takes lost|misdirected|flipped|stuck:N")?);
+                    a.lie = Some(Lie::parse(&text).ok_or("--lie takes lost|misdirected|astray|flipped|stuck:N")?);
                 }
                 Long("fault") => {
                     let text = parser.value()?.string()?;

@@ -30,6 +30,8 @@ pub enum Kind {
     Lost,
     /// A write goes to another block.
     Misdirected,
+    /// A write goes onto the one before it, which it perhaps was to prove.
+    Astray,
     /// A read comes back with a flipped bit, once.
     Flipped,
     /// A read comes back with a flipped bit, and so does each later one of that byte.
@@ -38,8 +40,13 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, with their names on the command line.
-    const ALL: [(Self, &'static str); 4] =
-        [(Self::Lost, "lost"), (Self::Misdirected, "misdirected"), (Self::Flipped, "flipped"), (Self::Stuck, "stuck")];
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Lost, "lost"),
+        (Self::Misdirected, "misdirected"),
+        (Self::Astray, "astray"),
+        (Self::Flipped, "flipped"),
+        (Self::Stuck, "stuck"),
+    ];
 
     /// Whether it is about reads.
     const fn reads(self) -> bool {
@@ -79,8 +86,8 @@ pub fn lies(seed: u64, operations: usize, wanted: u64) -> Vec<Lie> {
     let mut rng = Prng::stream(seed, 15);
     // Two a seed: a write and a read.
     let lie = |n: u64| {
-        let kinds = [Kind::Lost, Kind::Flipped, Kind::Misdirected, Kind::Stuck];
-        let kind = kinds[((n + 2 * seed) % 4) as usize];
+        let kinds = [Kind::Lost, Kind::Flipped, Kind::Misdirected, Kind::Stuck, Kind::Astray, Kind::Flipped];
+        let kind = kinds[((n + 2 * seed) % 6) as usize];
         let share = if kind.reads() { 5 } else { 2 };
         Lie { kind, number: 1 + rng.below(operations as u64 / share + 1) }
     };
@@ -135,12 +142,12 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
     let options = MountOptions { cache_bytes, ..config.options() };
     let run = Run::<S>::format(disk, queue, config.segment_blocks, options)?;
     let mut rng = Prng::stream(config.seed ^ lie.number, 16);
-    // No write is half as long as the device, so none ends behind it.
     let to = rng.below(config.device_bytes / BLOCK_BYTES as u64 / 2) * BLOCK_BYTES as u64;
     let number = lie.number;
     let fault = match lie.kind {
         Kind::Lost => Fault::LoseWrites { from: number, times: 1 },
         Kind::Misdirected => Fault::MisdirectWrite { number, to },
+        Kind::Astray => Fault::MisdirectOntoLast { number, block: rng.below(1 << 20) },
         Kind::Flipped | Kind::Stuck => {
             let (byte, mask) = (rng.below(1 << 20), 1 << rng.below(8));
             Fault::FlipRead { number, byte, mask, for_good: lie.kind == Kind::Stuck }

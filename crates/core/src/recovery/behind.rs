@@ -30,7 +30,7 @@ impl Walk<'_> {
         self.islands(found, durable)
     }
 
-    fn islands(self, found: Vec<Found>, durable_seq: Seq) -> Result<Vec<Island>> {
+    fn islands(mut self, found: Vec<Found>, durable_seq: Seq) -> Result<Vec<Island>> {
         let mut islands: Vec<Island> = Vec::new();
         for f in found {
             let linked = islands.last().and_then(|i| i.last()).is_some_and(|last| {
@@ -47,7 +47,7 @@ impl Walk<'_> {
         for mut island in islands {
             let first = island.iter().position(|f| f.header.flags & LOGICAL_BEGIN != 0);
             island.drain(..first.unwrap_or(island.len()));
-            let unproven = self.first_unproven(&island, durable_seq)?;
+            let (unproven, _) = self.first_unproven(&island, durable_seq)?;
             island.truncate(unproven.unwrap_or(island.len()));
             while island.last().is_some_and(|f| f.header.flags & LOGICAL_END == 0) {
                 island.pop();

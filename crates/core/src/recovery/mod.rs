@@ -5,7 +5,7 @@
 //! | the next partial, linked and intact | accept |
 //! | a partial above the durable mark whose payload or data is not there | the log ends before its logical segment |
 //! | anything else, and no later header proves that more was durable | the log ends |
-//! | anything else, and a later header proves that more was durable | damage: read-only |
+//! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
 //! | a logical segment without its end | it does not count |
 //!
 //! Invariants

@@ -169,10 +169,15 @@ impl<'a> Walk<'a> {
 
     /// The intact chain partial at `addr`, whatever it is linked to.
     pub(super) fn partial(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
+        Ok(self.of_chain(addr)?.filter(|(head, ..)| head.addr == addr))
+    }
+
+    /// What lies at `addr` and is an intact summary of this volume's chain, even if it belongs elsewhere.
+    fn of_chain(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
         let uuid = self.at.uuid;
         let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
         let Ok(head) = Header::peek(first) else { return Ok(None) };
-        if head.addr != addr || head.uuid != uuid || head.kind != PartialKind::Chain {
+        if head.uuid != uuid || head.kind != PartialKind::Chain {
             return Ok(None);
         }
         let Some(bytes) = self.blocks(addr, head.summary_blocks)? else { return Ok(None) };
@@ -212,14 +217,39 @@ impl<'a> Walk<'a> {
         Ok(Found { header, crc, records, payload_intact })
     }
 
-    /// The first partial that was perhaps never acknowledged and whose payload or data is not there.
-    pub(super) fn first_unproven(&self, found: &[Found], durable_seq: Seq) -> Result<Option<usize>> {
+    /// The first partial that was perhaps never acknowledged and whose payload or
+    /// data is not there; and the durable sequence, which may be proven by a
+    /// header that a device misplaced onto that payload or data.
+    pub(super) fn first_unproven(&mut self, found: &[Found], mut durable_seq: Seq) -> Result<(Option<usize>, Seq)> {
         for (i, f) in found.iter().enumerate() {
             if f.header.seq > durable_seq && !(f.payload_intact && self.data_intact(f)?) {
-                return Ok(Some(i));
+                let proof = if broken(Break::AstrayUnread) { Seq(0) } else { self.astray_on(f)? };
+                if proof < f.header.seq {
+                    return Ok((Some(i), durable_seq));
+                }
+                durable_seq = durable_seq.max(proof);
             }
         }
-        Ok(None)
+        Ok((None, durable_seq))
+    }
+
+    /// The highest durable sequence that a later header proves which lies in the payload or data of this partial.
+    fn astray_on(&mut self, f: &Found) -> Result<Seq> {
+        let payload = (f.header.payload_addr(), f.header.payload_blocks);
+        let data = named(f).unwrap_or_default();
+        let mut proof = Seq(0);
+        for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered)) {
+            for addr in (0..u64::from(blocks)).map(|n| Addr(first.0 + n)) {
+                match self.of_chain(addr) {
+                    Ok(Some((h, ..))) if h.addr != addr && h.epoch >= f.header.epoch && h.seq > f.header.seq => {
+                        proof = proof.max(h.durable_seq);
+                    }
+                    Ok(_) | Err(Error::Device(_)) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(proof)
     }
 
     /// The partial at `addr` if it follows the last accepted one: the copy that is whole, if one is.
@@ -323,7 +353,8 @@ impl<'a> Walk<'a> {
         });
         let total = found.len();
         let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
-        let end = self.end(&found, durable_seq, &mut verdicts)?;
+        let (unproven, durable_seq) = self.first_unproven(&found, durable_seq)?;
+        let end = Self::end(&found, unproven, &mut verdicts);
         found.truncate(end);
         if end > 0 {
             verdicts.push(Verdict::Accept);
@@ -341,7 +372,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The highest durable sequence that a header behind the end proves, when
-    /// it is higher than where the walk stopped.
+    /// it is higher than where the walk stopped. What a header says is as true
+    /// where a device misplaced it: perhaps just there because it lies on what it proves.
     fn proof_behind(&mut self) -> Result<Seq> {
         let mut proof = Seq(0);
         let mut places = vec![(self.at.segment, self.at.block)];
@@ -351,29 +383,24 @@ impl<'a> Walk<'a> {
             while block < self.storage.segment_blocks {
                 let addr = Addr::new(segment, block);
                 block += 1;
-                if let Some((h, ..)) = self.partial(addr)? {
-                    if h.epoch >= self.at.epoch && h.seq > self.at.seq {
-                        proof = proof.max(h.durable_seq);
-                        block = addr.block() + h.total_blocks().max(1);
-                    }
+                let Some((h, ..)) = self.of_chain(addr)? else { continue };
+                let at_home = h.addr == addr;
+                if h.epoch >= self.at.epoch && h.seq > self.at.seq && (at_home || !broken(Break::AstrayUnread)) {
+                    proof = proof.max(h.durable_seq);
+                    block += if at_home { h.total_blocks().max(1) - 1 } else { 0 };
                 }
             }
         }
         Ok(proof)
     }
 
-    /// How many of the found partials count.
-    fn end(&self, found: &[Found], durable_seq: Seq, verdicts: &mut Vec<Verdict>) -> Result<usize> {
+    /// How many of the found partials count, if this is the first that has not all it needs.
+    fn end(found: &[Found], unproven: Option<usize>, verdicts: &mut Vec<Verdict>) -> usize {
         let mut end = found.len();
-        for (i, f) in found.iter().enumerate() {
-            if f.header.seq > durable_seq
-                && !broken(Break::TornPayload)
-                && !(f.payload_intact && self.data_intact(f)?)
-            {
-                verdicts.push(if f.payload_intact { Verdict::DataMissing } else { Verdict::PayloadMissing });
-                end = i;
-                break;
-            }
+        if let Some(first) = unproven.filter(|_| !broken(Break::TornPayload)) {
+            let missing = if found[first].payload_intact { Verdict::DataMissing } else { Verdict::PayloadMissing };
+            verdicts.push(missing);
+            end = first;
         }
         // Only whole logical segments count.
         while !broken(Break::HalfLogical) && end > 0 && found[end - 1].header.flags & LOGICAL_END == 0 {
@@ -385,7 +412,7 @@ impl<'a> Walk<'a> {
         if found.first().is_some_and(|f| f.header.flags & LOGICAL_BEGIN == 0) {
             end = 0;
         }
-        Ok(end)
+        end
     }
 
     /// Whether the data that a partial names outside itself is there.

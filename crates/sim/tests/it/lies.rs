@@ -1,26 +1,36 @@
 //! Devices that lie about a write (promise P4), and worlds that panic.
 
+use nenrin_core::Order;
 use nenrin_sim::cli::Core;
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Tally, guarded};
-use nenrin_sim::lie::{Kind, Lie, lies, run_with_lie};
+use nenrin_sim::lie::{Kind, Lie, Noticed, lies, run_with_lie};
 
 #[test]
 fn every_early_lie_is_noticed_or_needed_by_nobody() {
     let mut tally = Tally::default();
     for seed in 0..6 {
         let config = Config { steps: 80, ..Config::of_seed(seed) };
-        for kind in [Kind::Lost, Kind::Misdirected] {
+        for kind in [Kind::Lost, Kind::Misdirected, Kind::Astray] {
             for number in 1..40 {
                 run_with_lie::<Core>(&config, Lie { kind, number }, &mut tally).unwrap_or_else(|e| panic!("{e}"));
             }
         }
     }
     println!("{:?}", tally.faults);
-    for kind in ["Lost", "Misdirected"] {
+    for kind in ["Lost", "Misdirected", "Astray"] {
         let of = |what: &str| tally.faults.get(&format!("Write {kind}: {what}")).copied().unwrap_or(0);
         assert!(of("InLife") + of("Error") + of("Damage") >= 10, "{:?}", tally.faults);
     }
+}
+
+/// The mark that proved the last commit lay upon it, and neither was seen.
+#[test]
+fn a_mark_upon_what_it_proves_is_still_a_proof() {
+    let config = Config { order: Order::Relaxed, ..Config::of_seed(387) };
+    let lie = Lie { kind: Kind::Misdirected, number: 5 };
+    let noticed = run_with_lie::<Core>(&config, lie, &mut Tally::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(noticed, Noticed::Damage);
 }
 
 /// What a read returns wrongly is never data, is mended where a second copy exists, and stays off the device.
@@ -49,8 +59,8 @@ fn a_lie_is_named_and_found_again() {
         assert_eq!(Lie::parse(text.trim_start_matches("--lie ")), Some(lie));
     }
     let kinds: std::collections::BTreeSet<_> =
-        (0..2).flat_map(|seed| lies(seed, 1000, 2)).map(|l| format!("{:?}", l.kind)).collect();
-    assert_eq!(kinds.len(), 4, "every kind is drawn: {kinds:?}");
+        (0..3).flat_map(|seed| lies(seed, 1000, 2)).map(|l| format!("{:?}", l.kind)).collect();
+    assert_eq!(kinds.len(), 5, "every kind is drawn: {kinds:?}");
     assert_eq!(Lie::parse("lost"), None);
     assert_eq!(Lie::parse("found:1"), None);
 }
