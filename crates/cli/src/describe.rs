@@ -2,7 +2,7 @@
 
 use crate::report::show_uuid;
 use crate::when;
-use nenrin_format::items::{Backref, Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece, birth};
+use nenrin_format::items::{Backref, Checkpoint, Dirent, Extent, Forget, Inode, Reap, Segment, XattrPiece, birth};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodeHeader, NodePtr};
 use nenrin_format::partial::{DATA_FLUSHED, DATA_MOVED, LOGICAL_BEGIN, LOGICAL_END, MapEntry, PartialKind, Summary};
@@ -257,6 +257,13 @@ pub fn record(r: &Record<'_>) -> Value {
             json!({"record": "SharePast", "ino": ino.0, "cno": cno.0, "from": from, "blocks": blocks})
         }
         Record::Retention { value } => json!({"record": "Retention", "value": name(value)}),
+        Record::Forget { time: t, inos } => {
+            json!({"record": "Forget", "time": time(*t), "inos": inos.iter().map(|i| i.0).collect::<Vec<_>>()})
+        }
+        Record::ForgetStep { tree, from, max } => {
+            json!({"record": "ForgetStep", "tree": tree.0, "from": key(from), "max": max})
+        }
+        Record::ForgetEnd { max } => json!({"record": "ForgetEnd", "max": max}),
     }
 }
 
@@ -313,6 +320,7 @@ fn item(k: &Key, value: &[u8]) -> Value {
         Kind::Orphan | Kind::Reap => {
             Reap::decode(value).map(|r| json!({"death": r.death.0, "fork": r.fork, "whole": r.whole}))
         }
+        Kind::Forget => Forget::decode(value).map(|f| json!({"begun": time(f.begun)})),
         Kind::Backref => Backref::decode(value).map(|b| {
             json!({
                 "ino": b.owner.ino, "fork": b.owner.fork, "off": b.owner.off, "death": b.owner.death, "blocks": b.blocks,

@@ -94,6 +94,14 @@ pub enum Break {
     CopiesUnequal,
     /// A member that missed something counts as up to date when half is copied.
     ResyncHalf,
+    /// Names in the past of what is forgotten stay where they are.
+    ForgetKeepsNames,
+    /// Free segments are taken for wiped without a look at them.
+    ForgetSkipsFree,
+    /// A full segment is taken for wiped without a look at what is behind its last partial.
+    ForgetSkipsTails,
+    /// A mount does not go on with what was being forgotten.
+    ForgetNotResumed,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
 }

@@ -46,6 +46,8 @@ pub enum Error {
     Loop,
     /// A checkpoint or snapshot with this name exists, is in use or is unknown.
     Checkpoint(String),
+    /// What is to be forgotten cannot be: it is in use, or a device is absent; the text says why.
+    Forget(String),
     /// A retention rule that makes no sense; the text says why.
     BadRule(String),
     /// Bytes at this address are not what was written there.
@@ -80,7 +82,11 @@ impl std::fmt::Display for Error {
             Self::NotSupported => f.write_str("not supported"),
             Self::NoSuchOffset => f.write_str("nothing at or behind this offset"),
             Self::Loop => f.write_str("a directory cannot be moved into itself"),
-            Self::Checkpoint(text) | Self::BadRule(text) | Self::Corrupt(text) | Self::Open(text) => f.write_str(text),
+            Self::Checkpoint(text)
+            | Self::Forget(text)
+            | Self::BadRule(text)
+            | Self::Corrupt(text)
+            | Self::Open(text) => f.write_str(text),
             Self::Damaged(addr, why) => write!(f, "damage at block {addr}: {why}"),
             Self::Device(e) => write!(f, "device error: {e}"),
             Self::Failed(text) => write!(f, "the volume is read-only since a write failed: {text}"),

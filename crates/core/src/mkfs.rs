@@ -17,7 +17,7 @@ use nenrin_format::superblock::{
     segment_units, segments_on,
 };
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Fewest segments a volume may have.
@@ -253,6 +253,7 @@ fn empty(
         named_blocks: 0,
         promised_blocks: 0,
         named_history: 0,
+        forgetting: BTreeSet::new(),
         retention: Vec::new(),
     };
     let root = Inode {

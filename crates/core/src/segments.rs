@@ -61,6 +61,8 @@ pub struct Segments {
     free: BTreeSet<u64>,
     pending: BTreeSet<u64>,
     changed: BTreeSet<u64>,
+    /// Segments that may hold what was forgotten; allocated only when there are no others.
+    unwiped: BTreeSet<u64>,
     /// Generation that the next index checkpoint will have.
     pub next_generation: Generation,
 }
@@ -82,6 +84,7 @@ impl Segments {
             free: (0..count).collect(),
             pending: BTreeSet::new(),
             changed: BTreeSet::new(),
+            unwiped: BTreeSet::new(),
             next_generation,
         }
     }
@@ -164,7 +167,9 @@ impl Segments {
 
     /// Takes a free segment for `kind`.
     pub fn allocate(&mut self, kind: u8, now: Time) -> Option<SegmentNo> {
-        let i = self.free.pop_first()?;
+        let wiped = self.free.iter().find(|i| !self.unwiped.contains(i)).or_else(|| self.free.first());
+        let i = *wiped?;
+        self.free.remove(&i);
         let s = &mut self.all[i as usize];
         s.state = SegmentState::Open;
         s.item = Segment { kind, written_at: now, ..Segment::default() };
@@ -359,5 +364,41 @@ impl Segments {
             s.item.emptied_generation = generation.0;
             self.pending.insert(segment.0);
         }
+    }
+}
+
+/// Wiping: which segments may still hold what was forgotten.
+impl Segments {
+    /// All of them may.
+    pub fn begin_wipe(&mut self) {
+        self.unwiped = (0..self.count()).collect();
+    }
+    /// It is over, or nothing is to be wiped any more.
+    pub fn end_wipe(&mut self) {
+        self.unwiped.clear();
+    }
+    /// Those that may, in order.
+    pub fn unwiped(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.unwiped.iter().map(|i| SegmentNo(*i))
+    }
+    /// How many may.
+    pub fn unwiped_count(&self) -> u64 {
+        self.unwiped.len() as u64
+    }
+    /// Whether this one may.
+    pub fn is_unwiped(&self, segment: SegmentNo) -> bool {
+        self.unwiped.contains(&segment.0)
+    }
+    /// This one does not: whatever is written to it from now on is nothing of that.
+    pub fn note_wiped(&mut self, segment: SegmentNo) {
+        self.unwiped.remove(&segment.0);
+    }
+    /// Takes a free segment out of allocation for a while; whether it was free.
+    pub fn withhold(&mut self, segment: SegmentNo) -> bool {
+        self.free.remove(&segment.0)
+    }
+    /// Ends a [`Segments::withhold`].
+    pub fn give_back(&mut self, segment: SegmentNo) {
+        self.free.insert(segment.0);
     }
 }

@@ -665,6 +665,41 @@ impl Reap {
 }
 
 disk_struct! {
+    /// Value of an item for an inode that is being forgotten (space tree).
+    pub struct ForgetDisk [16] {
+        /// When that was asked for.
+        pub begun: I64,
+        /// Must be zero.
+        pub reserved: U64,
+    }
+}
+
+/// Since when an inode is being forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forget {
+    /// When that was asked for.
+    pub begun: Time,
+}
+
+impl Forget {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = ForgetDisk::zeroed();
+        d.begun.set(self.begun.0);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = ForgetDisk::read_prefix(b)?;
+        Ok(Self { begun: Time(d.begun.get()) })
+    }
+}
+
+disk_struct! {
     /// Value of a back reference (space tree): one owner of a shared extent.
     pub struct BackrefDisk [32] {
         /// Owning inode.

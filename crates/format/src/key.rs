@@ -35,6 +35,8 @@ pub enum Kind {
     Orphan = 35,
     /// Space tree: a dead inode or fork whose items are still to be removed. `off` is its number.
     Reap = 36,
+    /// Space tree: an inode that is being forgotten. `off` is its number.
+    Forget = 37,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             34 => Self::Backref,
             35 => Self::Orphan,
             36 => Self::Reap,
+            37 => Self::Forget,
             _ => return Err(Invalid::Kind(v)),
         })
     }

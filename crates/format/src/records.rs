@@ -97,6 +97,13 @@ pub enum Record<'a> {
     Share { ino: Ino, from: u64, blocks: u64 },
     /// The same of what a kept checkpoint shows of an inode.
     SharePast { ino: Ino, cno: Cno, from: u64, blocks: u64 },
+    /// These inodes, which have no name, are to be forgotten: no past state shows them any more.
+    Forget { time: Time, inos: Vec<Ino> },
+    /// Up to `max` items of the live tree or of a history tree, from a key on, are freed where they
+    /// belong to an inode to be forgotten, or name one.
+    ForgetStep { tree: TreeId, from: Key, max: u32 },
+    /// The devices hold nothing of the first `max` inodes to be forgotten any more.
+    ForgetEnd { max: u32 },
     /// A segment is put to use for data.
     OpenSegment { segment: SegmentNo, kind: u8 },
     /// Nothing: carries a durable mark.
@@ -126,6 +133,9 @@ mod tag {
     pub const MARK: u8 = 18;
     pub const RETENTION: u8 = 19;
     pub const SHARE_PAST: u8 = 20;
+    pub const FORGET: u8 = 21;
+    pub const FORGET_STEP: u8 = 22;
+    pub const FORGET_END: u8 = 23;
 
     pub const OP_HOLE: u8 = 1;
     pub const OP_EXTENT: u8 = 2;
@@ -156,6 +166,9 @@ pub const TABLE: &[(u8, &str, &str)] = &[
     (tag::MARK, "Mark", ""),
     (tag::RETENTION, "Retention", "value"),
     (tag::SHARE_PAST, "SharePast", "ino u64, cno u64, from u64, blocks u64"),
+    (tag::FORGET, "Forget", "time i64, count u32, inos u64 each"),
+    (tag::FORGET_STEP, "ForgetStep", "tree u32, from key, max u32"),
+    (tag::FORGET_END, "ForgetEnd", "max u32"),
 ];
 
 fn put_time(out: &mut Vec<u8>, t: Time) {
@@ -346,6 +359,24 @@ impl<'a> Record<'a> {
                 out.put_u64(segment.0);
                 out.put_u8(*kind);
             }
+            Self::Forget { time, inos } => {
+                out.put_u8(tag::FORGET);
+                put_time(out, *time);
+                out.put_u32(inos.len() as u32);
+                for ino in inos {
+                    out.put_u64(ino.0);
+                }
+            }
+            Self::ForgetStep { tree, from, max } => {
+                out.put_u8(tag::FORGET_STEP);
+                out.put_u32(tree.0);
+                out.extend_from_slice(&from.encode());
+                out.put_u32(*max);
+            }
+            Self::ForgetEnd { max } => {
+                out.put_u8(tag::FORGET_END);
+                out.put_u32(*max);
+            }
             Self::Mark => out.put_u8(tag::MARK),
             Self::Retention { value } => {
                 out.put_u8(tag::RETENTION);
@@ -436,6 +467,16 @@ impl<'a> Record<'a> {
             tag::SHARE_PAST => {
                 Self::SharePast { ino: Ino(r.u64()?), cno: Cno(r.u64()?), from: r.u64()?, blocks: r.u64()? }
             }
+            tag::FORGET => {
+                let (time, count) = (time(r)?, r.u32()?);
+                let mut inos = Vec::new();
+                for _ in 0..count {
+                    inos.push(Ino(r.u64()?));
+                }
+                Self::Forget { time, inos }
+            }
+            tag::FORGET_STEP => Self::ForgetStep { tree: TreeId(r.u32()?), from: key(r)?, max: r.u32()? },
+            tag::FORGET_END => Self::ForgetEnd { max: r.u32()? },
             other => return Err(Invalid::Kind(other)),
         })
     }

@@ -124,6 +124,9 @@ fn records() -> Vec<Record<'static>> {
         Record::Mark,
         Record::Retention { value: b"all:1h" },
         Record::SharePast { ino: Ino(16), cno: Cno(7), from: 1, blocks: 3 },
+        Record::Forget { time, inos: vec![Ino(16), Ino(17)] },
+        Record::ForgetStep { tree: TreeId(16), from: key(), max: 128 },
+        Record::ForgetEnd { max: 64 },
     ]
 }
 

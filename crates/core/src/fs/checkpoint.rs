@@ -168,6 +168,8 @@ impl Fs {
         // What was accepted before is part of the commit, and nothing is after.
         self.lock().closing = true;
         self.stop_cleaning();
+        // What it has under way must have ended before another may own the devices.
+        drop(self.wiper());
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());
@@ -339,7 +341,7 @@ impl Fs {
 
     /// Tells the device that segments hold nothing of value, and waits: a
     /// discard under way must never meet a write to the same segment.
-    fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
+    pub(super) fn discard(&self, segments: &[SegmentNo]) -> Result<()> {
         let tickets = segments.iter().map(|s| self.storage.submit_discard(*s)).collect::<Result<Vec<_>>>()?;
         for t in tickets.into_iter().flatten() {
             // Advice only: a device that refuses it keeps working.

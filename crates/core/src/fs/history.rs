@@ -49,16 +49,16 @@ pub struct NameState {
 
 /// A name that stood for an inode.
 #[derive(Clone, Copy)]
-struct Named {
-    ino: Ino,
-    span: Span,
+pub(super) struct Named {
+    pub ino: Ino,
+    pub span: Span,
 }
 
 /// A name that an inode bore.
-struct Link {
-    parent: Ino,
+pub(super) struct Link {
+    pub parent: Ino,
     name: Vec<u8>,
-    span: Span,
+    pub span: Span,
 }
 
 impl Fs {
@@ -271,7 +271,7 @@ impl Inner {
 
 impl State {
     /// What `name` stood for in these directories.
-    fn named(&self, directories: &[Named], name: &[u8]) -> Result<Vec<Named>> {
+    pub(super) fn named(&self, directories: &[Named], name: &[u8]) -> Result<Vec<Named>> {
         let mut out = Vec::new();
         for dir in directories {
             let group = self.dirent_key(dir.ino, name);
@@ -287,7 +287,7 @@ impl State {
     }
 
     /// All names that an inode bore.
-    fn links(&self, ino: Ino) -> Result<Vec<Link>> {
+    pub(super) fn links(&self, ino: Ino) -> Result<Vec<Link>> {
         let from = Key::new(ino, Kind::Link, 0, 0);
         let versions = self.versions(&from, &Key { off: u64::MAX, ..from })?;
         let link = |v: &crate::state::Version| {
@@ -333,7 +333,7 @@ impl State {
 
     /// The oldest path of what has these links, as of a checkpoint; "?" stands for what is
     /// not known any more.
-    fn path_in(&self, links: &[Link], at: Cno) -> Result<Vec<u8>> {
+    pub(super) fn path_in(&self, links: &[Link], at: Cno) -> Result<Vec<u8>> {
         let Some(link) = links.iter().filter(|l| l.span.holds(at)).min_by_key(|l| l.span.from) else {
             return Ok(b"?".to_vec());
         };

@@ -24,6 +24,7 @@ mod cleaning;
 mod commit;
 mod copies;
 mod copy;
+mod forget;
 mod history;
 mod namespace;
 mod promise;
@@ -54,6 +55,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
+pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 pub use history::{Change, GoneName, NameState};
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
@@ -120,6 +122,15 @@ struct Batch {
     /// Blocks that MOVE records in it name.
     moved_blocks: u64,
     since: Option<u64>,
+}
+
+impl Batch {
+    /// Adds a record that says nothing: its header proves what was flushed before, and the chain goes on.
+    fn mark(&mut self) {
+        let mut bytes = Vec::new();
+        Record::Mark.encode_into(&mut bytes);
+        self.records.push(bytes);
+    }
 }
 
 /// Everything in memory.
@@ -202,6 +213,8 @@ pub struct Fs {
     idle: Condvar,
     /// Taken before `inner`, never while it is held.
     cleaner: Mutex<Cleaner>,
+    /// Taken before `cleaner` and `inner`, never while they are held.
+    wiper: Mutex<forget::Wiper>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -279,6 +292,7 @@ impl Fs {
             inner: Mutex::new(inner),
             idle: Condvar::new(),
             cleaner: Mutex::default(),
+            wiper: Mutex::default(),
             storage: opened.storage,
             clock,
             options,
@@ -487,6 +501,9 @@ const fn shows(record: &Record<'_>) -> bool {
             | Record::DropCheckpoints { .. }
             | Record::NameCheckpoint { .. }
             | Record::Retention { .. }
+            | Record::Forget { .. }
+            | Record::ForgetStep { .. }
+            | Record::ForgetEnd { .. }
             | Record::OpenSegment { .. }
             | Record::Mark
     )

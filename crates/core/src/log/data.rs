@@ -186,6 +186,11 @@ impl DataLog {
         Some(DataSummary { addr, bytes: AlignedBuf::padded(&bytes) })
     }
 
+    /// The segment being filled.
+    pub fn segment(&self) -> Option<SegmentNo> {
+        self.segment
+    }
+
     /// Ends the current segment.
     pub fn finish(&mut self, stamp: DataStamp, segments: &mut Segments) -> Option<DataSummary> {
         let summary = self.close(stamp);

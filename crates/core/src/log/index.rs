@@ -68,6 +68,11 @@ impl IndexLog {
         self.segment = Some(segment);
         self.block = 0;
     }
+    /// Goes on in another segment next time; the one that was being filled. Between checkpoints only.
+    pub fn leave(&mut self) -> Option<SegmentNo> {
+        debug_assert!(self.map.is_empty());
+        self.segment.take()
+    }
     /// Adds a node; its address.
     pub fn push(&mut self, tree: TreeId, level: u8, first: &Key, node: &[u8]) -> Option<Addr> {
         let segment = self.segment?;

@@ -36,7 +36,7 @@ use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -296,6 +296,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
         named_history: 0,
+        forgetting: BTreeSet::new(),
         retention: root.retention.clone(),
         cache,
     };
@@ -304,6 +305,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
     }
     load_checkpoints(&mut state)?;
+    state.load_forgetting()?;
     Ok(state)
 }
 

@@ -242,6 +242,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
         named_history: 0,
+        forgetting: BTreeSet::new(),
         retention: root.retention.clone(),
     };
     let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
@@ -361,6 +362,7 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
         Ok(())
     })?;
     state.kept = kept;
+    state.load_forgetting()?;
     Ok(segments)
 }
 

@@ -271,6 +271,7 @@ fn base(
         named_blocks: 0,
         promised_blocks: 0,
         named_history: 0,
+        forgetting: BTreeSet::new(),
         retention: Vec::new(),
     };
     let chain = Chain {

@@ -14,7 +14,7 @@ use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
 use crate::state::State;
 use crate::{Error, Result};
 use nenrin_format::items::{
-    BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Reap, Segment,
+    BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Forget, Reap, Segment,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -92,6 +92,7 @@ impl Mender {
                     Some(i) => Reap::decode(value).is_ok_and(|r| r.death <= state.open_cno) && i.nlink == 0,
                     None => false,
                 },
+                Kind::Forget => Forget::decode(value).is_ok() && state.inode(Ino(key.off))?.is_none(),
                 _ => Reap::decode(value).is_ok_and(|r| {
                     let inode = state.inode(Ino(key.off)).ok().flatten();
                     let idle = if r.whole { inode.is_none() } else { inode.is_none_or(|i| i.fork > r.fork) };

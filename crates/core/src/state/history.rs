@@ -1,11 +1,10 @@
 //! Checkpoints, and the history trees that keep what only they see.
 
-use super::sharing::Need;
 use super::{State, bad_item, checkpoint_key};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
 use nenrin_format::Cno;
-use nenrin_format::items::{self, CHECKPOINT_NAMED, Checkpoint, Extent};
+use nenrin_format::items::{self, CHECKPOINT_NAMED, Checkpoint};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use std::ops::ControlFlow;
@@ -112,14 +111,7 @@ impl State {
             return Err(e);
         }
         for (key, value) in gone {
-            self.history[index].tree.remove(&self.cache, &key)?;
-            if key.kind == Kind::Extent {
-                let e = Extent::decode(&value).map_err(|why| bad_item(&key, why))?;
-                if e.is_shared() {
-                    self.remove_backref(&key, &e)?;
-                }
-                self.change_need(&e, Need::History, Need::None)?;
-            }
+            self.free_past(index, &key, &value)?;
         }
         Ok(go_on)
     }

@@ -10,8 +10,10 @@
 //! 3. Every block counts once, whoever names it; see `sharing`.
 //! 4. The births in the live tree are at most `open_cno`, the deaths in history
 //!    too.
+//! 5. No past state shows anything of what is to be forgotten; see `forget`.
 
 mod content;
+mod forget;
 mod history;
 mod namespace;
 mod past;
@@ -32,7 +34,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, Cno, Ino, Invalid};
 use sharing::Need;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -74,6 +76,8 @@ pub struct State {
     pub promised_blocks: u64,
     /// The retention rule as text; empty for the default.
     pub retention: Vec<u8>,
+    /// Inodes to be forgotten: what the space tree has of them.
+    pub forgetting: BTreeSet<Ino>,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -125,6 +129,9 @@ impl State {
             }
             Record::Share { ino, from, blocks } => self.share(*ino, *from, *blocks),
             Record::SharePast { ino, cno, from, blocks } => self.share_past(*ino, *cno, *from, *blocks),
+            Record::Forget { time, inos } => self.forget(*time, inos),
+            Record::ForgetStep { tree, from, max } => self.forget_step(*tree, from, *max).map(drop),
+            Record::ForgetEnd { max } => self.end_forget(*max),
         }
     }
 
@@ -190,7 +197,7 @@ impl State {
     /// An item has left the live tree: history, or nothing.
     pub fn retire(&mut self, key: &Key, old: Value, death: Cno) -> Result<()> {
         let birth = items::birth(&old).map_err(|why| bad_item(key, why))?;
-        let mut visible = self.is_visible(birth, death);
+        let mut visible = self.is_visible(birth, death) && !self.forgetting.contains(&Ino(key.ino));
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
             // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
@@ -309,6 +316,11 @@ pub const fn segment_key(segment: u64) -> Key {
 /// Key of a checkpoint in the space tree.
 pub const fn checkpoint_key(cno: Cno) -> Key {
     Key::space(Kind::Checkpoint, 0, cno.0)
+}
+
+/// Key of an inode to be forgotten in the space tree.
+pub const fn forget_key(ino: Ino) -> Key {
+    Key::space(Kind::Forget, 0, ino.0)
 }
 
 /// Which tree an id names.

@@ -38,6 +38,9 @@ impl View<'_> {
         let s = self.state;
         let live = s.live.get(&s.cache, key)?;
         let Some(cno) = self.cno else { return Ok(live) };
+        if s.forgetting.contains(&Ino(key.ino)) {
+            return Ok(None);
+        }
         if let Some(v) = live {
             if items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
                 return Ok(Some(v));
@@ -47,7 +50,7 @@ impl View<'_> {
             // The version that died soonest after the moment is the one that lived then.
             if let Some((k, v)) = t.tree.next(&s.cache, &key.died(cno.next().0))? {
                 if k.living() == *key && items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
-                    return Ok(Some(v));
+                    return Ok((!s.is_forgotten(&k, &v)).then_some(v));
                 }
             }
         }
@@ -92,7 +95,7 @@ impl View<'_> {
                     return ControlFlow::Break(());
                 }
                 match items::birth(v) {
-                    Ok(birth) if birth <= cno && (!past || cno.0 < k.death) => {
+                    Ok(birth) if birth <= cno && (!past || cno.0 < k.death) && !s.is_forgotten(k, v) => {
                         merged.insert(key, v.clone());
                     }
                     Ok(_) => {}

@@ -66,6 +66,7 @@ impl State {
     fn each_version(&self, out: &mut Vec<Version>, from: &Key, to: &Key, live: bool) -> Result<()> {
         let mut bad: Option<Error> = None;
         let mut take = |k: &Key, v: &Value| match items::birth(v) {
+            Ok(_) if self.is_forgotten(k, v) => ControlFlow::Continue(()),
             Ok(birth) => {
                 let span = Span { from: birth, to: (k.death != 0).then_some(Cno(k.death)) };
                 out.push(Version { key: k.living(), span, value: v.clone() });

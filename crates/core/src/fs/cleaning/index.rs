@@ -35,7 +35,7 @@ impl Fs {
 
     /// Makes the nodes in an index segment dirty, so that the next index
     /// checkpoint writes them elsewhere; how many were.
-    fn touch_nodes(&self, segment: SegmentNo) -> Result<u64> {
+    pub(in super::super) fn touch_nodes(&self, segment: SegmentNo) -> Result<u64> {
         let mut touched = 0;
         let Ok(bytes) = self.storage.read(Addr::new(segment, 0), self.storage.segment_blocks) else { return Ok(0) };
         let mut block = 0;

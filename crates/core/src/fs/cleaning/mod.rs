@@ -17,6 +17,7 @@ mod policy;
 mod relocate;
 mod shared;
 mod survey;
+mod wipe;
 
 pub use policy::Rest;
 

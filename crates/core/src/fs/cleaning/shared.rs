@@ -29,6 +29,10 @@ impl Group {
     pub fn segment(&self) -> SegmentNo {
         self.start.segment()
     }
+    /// Where it begins.
+    pub fn start(&self) -> Addr {
+        self.start
+    }
     /// Leaves that moving it makes dirty, at most: of each owner, and of its two back references.
     pub fn leaves(&self) -> u64 {
         3 * self.owners.len() as u64

@@ -1,0 +1,273 @@
+//! Forgetting: what a path ever stood for goes out of every state, and off the
+//! devices. Decision 0016 has the reasons and the cases.
+//!
+//! Invariants
+//! 1. Only inodes that are not in the live tree are forgotten.
+//! 2. What the list has is wiped from the start by each mount; nothing about how far that
+//!    came is believed after a crash.
+
+mod wipe;
+
+pub use wipe::ForgetStatus;
+pub(super) use wipe::Wiper;
+
+use super::history::{Link, Named};
+use super::{Fs, Inner};
+use crate::state::{Span, bad_item};
+use crate::{CheckpointInfo, Error, FileKind, Result, Standing};
+use nenrin_format::items::{Dirent, Extent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::records::Record;
+use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+/// Inodes that one commit puts on the list.
+const LISTED_AT_ONCE: usize = 8192;
+/// Inodes in one record.
+const RECORD_INODES: usize = 2048;
+/// Pieces of a directory, by the hashes of its names, that are looked at under one lock.
+const PIECES: u64 = 64;
+
+/// A name of something that is to be forgotten, which lies in nothing that is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ForgetName {
+    /// Its path from the root of the volume, without a slash before it.
+    pub path: Vec<u8>,
+    /// It is there now; else only in the past.
+    pub is_now: bool,
+}
+
+/// What forgetting a path takes away.
+#[derive(Clone, Debug, Default)]
+pub struct ForgetPlan {
+    /// The inodes: of directories those in them first.
+    pub inodes: Vec<Ino>,
+    /// Their names, without those within directories that are forgotten.
+    pub names: Vec<ForgetName>,
+    /// Snapshots that lose something.
+    pub snapshots: Vec<CheckpointInfo>,
+    /// Files that share blocks with them, by path: these blocks stay.
+    pub shared_with: Vec<Vec<u8>>,
+    /// Their owners, now and in the past.
+    pub owners: BTreeSet<u32>,
+    /// Bytes of content, of all versions.
+    pub bytes: u64,
+}
+
+impl Fs {
+    /// What [`Fs::forget`] of `path` (its parts, from the root of the volume) would take away, and what of
+    /// it is there now.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the path never stood for anything, as far as is known;
+    /// [`Error::Forget`] for the root directory.
+    pub fn forget_plan(&self, path: &[&[u8]]) -> Result<ForgetPlan> {
+        if !self.options.read_only {
+            self.sync_received(false)?;
+        }
+        let mut plan = ForgetPlan { inodes: self.inodes_of(path)?, ..ForgetPlan::default() };
+        let all: BTreeSet<Ino> = plan.inodes.iter().copied().collect();
+        let (mut names, mut snapshots, mut sharers) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for ino in plan.inodes.clone() {
+            // Others get the volume in between.
+            let inner = self.lock();
+            inner.names_outside(ino, &all, &mut names)?;
+            inner.versions_to_forget(ino, &mut plan, &mut snapshots)?;
+            inner.content_to_forget(ino, &all, &mut plan.bytes, &mut sharers)?;
+        }
+        let now: BTreeSet<Vec<u8>> = names.iter().filter(|n| n.is_now).map(|n| n.path.clone()).collect();
+        plan.names = names.into_iter().filter(|n| n.is_now || !now.contains(&n.path)).collect();
+        plan.snapshots = self.checkpoints().into_iter().filter(|c| snapshots.contains(&c.cno)).collect();
+        let inner = self.lock();
+        let mut paths = BTreeSet::new();
+        for ino in sharers {
+            paths.insert(inner.newest_path(ino)?);
+        }
+        drop(inner);
+        plan.shared_with = paths.into_iter().collect();
+        Ok(plan)
+    }
+
+    /// Forgets what `path` ever stood for, and what was ever below it: no past state shows it any more when this
+    /// returns, whatever happens then. The devices are wiped by [`Fs::forget_step`], or with time. How many inodes it is.
+    ///
+    /// # Errors
+    /// [`Error::Forget`] while any of it has a name or is in use, or a device is absent; [`Error::NotFound`]
+    /// as for [`Fs::forget_plan`].
+    pub fn forget(&self, path: &[&[u8]]) -> Result<u64> {
+        drop(self.lock_to_accept()?);
+        if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
+            let text = format!("device {} of the volume is absent, so nothing on it can be forgotten", d.index + 1);
+            return Err(Error::Forget(format!("{text}; mount with all devices")));
+        }
+        self.sync_received(false)?;
+        let all = self.inodes_of(path)?;
+        for (chunk, inodes) in all.chunks(LISTED_AT_ONCE).enumerate() {
+            let mut inner = self.room_to_let_go()?;
+            for ino in if chunk == 0 { &all } else { inodes } {
+                inner.refuse_live(*ino)?;
+            }
+            let (time, now) = (self.clock.wall(), self.clock.monotonic_nanos());
+            for some in inodes.chunks(RECORD_INODES) {
+                inner.log(&Record::Forget { time, inos: some.to_vec() }, now)?;
+            }
+            inner.named_stale = true;
+            drop(inner);
+            self.sync_received(false)?;
+        }
+        Ok(all.len() as u64)
+    }
+
+    /// The inodes that ever bore a path, and all that was ever below them; these come first.
+    fn inodes_of(&self, path: &[&[u8]]) -> Result<Vec<Ino>> {
+        if path.iter().any(|name| name.len() > NAME_BYTES_MAX) {
+            return Err(Error::NameTooLong);
+        }
+        if path.is_empty() {
+            return Err(Error::Forget("the root of a volume cannot be forgotten; forget what is in it".into()));
+        }
+        let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        for name in path {
+            named = self.lock().state.named(&named, name)?;
+        }
+        let mut order: Vec<Ino> = Vec::new();
+        let mut known: BTreeSet<Ino> = BTreeSet::new();
+        let mut add = |ino: Ino, order: &mut Vec<Ino>| {
+            if known.insert(ino) {
+                order.push(ino);
+            }
+        };
+        named.iter().for_each(|n| add(n.ino, &mut order));
+        let mut next = 0;
+        while let Some(ino) = order.get(next).copied() {
+            next += 1;
+            if self.lock().was_directory(ino)? {
+                for piece in 0..PIECES {
+                    let children = self.lock().children(ino, piece)?;
+                    children.into_iter().for_each(|child| add(child, &mut order));
+                }
+            }
+        }
+        match order.is_empty() {
+            true => Err(Error::NotFound),
+            false if known.contains(&Ino::ROOT) => {
+                Err(Error::Forget("the root of the volume would be forgotten".into()))
+            }
+            false => {
+                order.reverse();
+                Ok(order)
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Whether any version of an inode is a directory, or there are entries in it.
+    fn was_directory(&self, ino: Ino) -> Result<bool> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        for v in self.state.versions(&key, &key)? {
+            let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            return Ok(FileKind::from_mode(inode.mode) == FileKind::Directory);
+        }
+        // The inode's own items may have been swept before those of its names.
+        Ok(true)
+    }
+
+    /// What a piece of a directory ever named.
+    fn children(&self, dir: Ino, piece: u64) -> Result<Vec<Ino>> {
+        let width = u64::MAX / PIECES + 1;
+        let from = Key::new(dir, Kind::Dirent, 0, piece * width);
+        let to = Key { off: from.off + (width - 1), ..from };
+        let entry =
+            |v: &crate::state::Version| Dirent::decode(&v.value).map(|d| d.ino).map_err(|why| bad_item(&v.key, why));
+        self.state.versions(&from, &to)?.iter().map(entry).collect()
+    }
+
+    /// Names of an inode outside directories that are forgotten.
+    fn names_outside(&self, ino: Ino, all: &BTreeSet<Ino>, out: &mut BTreeSet<ForgetName>) -> Result<()> {
+        for link in self.state.links(ino)?.into_iter().filter(|l| !all.contains(&l.parent)) {
+            let path = self.path_of_link(&link)?;
+            out.insert(ForgetName { path, is_now: link.span.to.is_none() });
+        }
+        Ok(())
+    }
+
+    fn path_of_link(&self, link: &Link) -> Result<Vec<u8>> {
+        let at = link.span.to.map_or(Cno(u64::MAX), |to| Cno(to.0.saturating_sub(1)));
+        self.state.path_in(std::slice::from_ref(link), at)
+    }
+
+    /// A path of an inode: of now, else the last it had.
+    fn newest_path(&self, ino: Ino) -> Result<Vec<u8>> {
+        let links = self.state.links(ino)?;
+        let newest = links.iter().max_by_key(|l| l.span.to.map_or(Cno(u64::MAX), |to| to));
+        newest.map_or_else(|| Ok(format!("inode {ino}").into_bytes()), |l| self.path_of_link(l))
+    }
+
+    fn versions_to_forget(&self, ino: Ino, plan: &mut ForgetPlan, snapshots: &mut BTreeSet<Cno>) -> Result<()> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        for v in self.state.versions(&key, &key)? {
+            let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            plan.owners.insert(inode.uid);
+            let end = v.span.to.unwrap_or(Cno(u64::MAX));
+            if v.span.from < end {
+                let kept = self.state.kept.range(v.span.from..end);
+                snapshots.extend(kept.filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the bytes of all content of an inode, and who shares blocks with it.
+    fn content_to_forget(
+        &self,
+        ino: Ino,
+        all: &BTreeSet<Ino>,
+        bytes: &mut u64,
+        sharers: &mut BTreeSet<Ino>,
+    ) -> Result<()> {
+        let s = &self.state;
+        let from = Key::new(ino, Kind::Inline, 0, 0);
+        let to = Key { kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
+        let mut shared = Vec::new();
+        for tree in [&s.live].into_iter().chain(s.history.iter().map(|t| &t.tree)) {
+            tree.scan(&s.cache, &from, &to, &mut |k, v| {
+                match (k.kind, Extent::decode(v)) {
+                    (Kind::Inline, _) => *bytes += v.len().saturating_sub(8) as u64,
+                    (Kind::Extent, Ok(e)) => {
+                        *bytes += u64::from(e.stored_blocks()) * nenrin_format::BLOCK_BYTES as u64;
+                        if e.is_shared() && e.stored_blocks() > 0 {
+                            shared.push((e.addr, e.blocks));
+                        }
+                    }
+                    _ => {}
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        for (addr, blocks) in shared {
+            let owners = s.owners(addr, blocks)?.into_iter().map(|(_, b)| Ino(b.owner.ino));
+            sharers.extend(owners.filter(|owner| !all.contains(owner)));
+        }
+        Ok(())
+    }
+
+    /// An error while an inode has a name or is in use.
+    fn refuse_live(&self, ino: Ino) -> Result<()> {
+        let Some(inode) = self.state.inode(ino)? else { return Ok(()) };
+        let links = self.state.links(ino)?;
+        let text = if inode.nlink == 0 {
+            let last = links.iter().max_by_key(|l| l.span.to);
+            let path = last.map(|l| self.path_of_link(l)).transpose()?.unwrap_or_default();
+            format!(
+                "{} is in use by a program; close it, then try again",
+                String::from_utf8_lossy(&path).escape_debug()
+            )
+        } else {
+            let path = self.state.path_in(&links, Cno(u64::MAX))?;
+            format!("{} is there; remove it first", String::from_utf8_lossy(&path).escape_debug())
+        };
+        Err(Error::Forget(text))
+    }
+}
