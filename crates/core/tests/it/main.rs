@@ -13,6 +13,7 @@ mod counts;
 mod damage;
 mod devices;
 mod findings;
+mod forget;
 mod full;
 mod held;
 mod history;

@@ -90,19 +90,26 @@ impl Fs {
     }
 
     /// Forgets what `path` ever stood for, and what was ever below it: no past state shows it any more when this
-    /// returns, whatever happens then. The devices are wiped by [`Fs::forget_step`], or with time. How many inodes it is.
+    /// returns, whatever happens then. The devices are wiped by [`Fs::forget_step`], or with time. `also`: inodes that a plan
+    /// told, of which nothing may be known any more since their names went. How many inodes it is.
     ///
     /// # Errors
     /// [`Error::Forget`] while any of it has a name or is in use, or a device is absent; [`Error::NotFound`]
     /// as for [`Fs::forget_plan`].
-    pub fn forget(&self, path: &[&[u8]]) -> Result<u64> {
+    pub fn forget(&self, path: &[&[u8]], also: &[Ino]) -> Result<u64> {
         drop(self.lock_to_accept()?);
         if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
             let text = format!("device {} of the volume is absent, so nothing on it can be forgotten", d.index + 1);
             return Err(Error::Forget(format!("{text}; mount with all devices")));
         }
         self.sync_received(false)?;
-        let all = self.inodes_of(path)?;
+        let mut all = match self.inodes_of(path) {
+            Err(Error::NotFound) if !also.is_empty() => Vec::new(),
+            other => other?,
+        };
+        let known: BTreeSet<Ino> = all.iter().copied().collect();
+        let next = self.lock().state.next_ino;
+        all.splice(0..0, also.iter().copied().filter(|ino| *ino < next && !known.contains(ino)));
         for (chunk, inodes) in all.chunks(LISTED_AT_ONCE).enumerate() {
             let mut inner = self.room_to_let_go()?;
             for ino in if chunk == 0 { &all } else { inodes } {

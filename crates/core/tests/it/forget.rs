@@ -1,0 +1,309 @@
+//! Forgetting (decision 0016): afterwards no device holds 16 bytes of what was forgotten, and
+//! everything else is as it was.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::{World, dir, file};
+use nenrin_core::format::Ino;
+use nenrin_core::{
+    At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, NewInode, RenameMode, SetAttr, XattrMode, check,
+};
+use nenrin_device::BlockDevice;
+use std::sync::Arc;
+
+const ROOT: Ino = Ino::ROOT;
+
+/// Bytes that nothing else on a volume looks like: 16 in a row with the same high half are no accident.
+fn secret(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut random = nenrin_device::Prng::new(seed);
+    (0..bytes).map(|_| 0xe0 | random.below(16) as u8).collect()
+}
+
+/// Where 16 bytes of secrets stand on a device.
+fn leaks(device: &dyn BlockDevice) -> Vec<u64> {
+    let bytes = device.geometry().bytes;
+    let all = device.read(0, bytes as usize).unwrap();
+    let (mut found, mut run) = (Vec::new(), 0);
+    for (i, b) in all.iter().enumerate() {
+        run = if b & 0xf0 == 0xe0 { run + 1 } else { 0 };
+        if run == 16 {
+            found.push(i as u64 - 15);
+        }
+    }
+    found
+}
+
+fn plain(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut random = nenrin_device::Prng::new(seed);
+    (0..bytes).map(|_| random.below(0x80) as u8).collect()
+}
+
+struct Secrets {
+    w: World,
+    fs: Arc<Fs>,
+    seed: u64,
+}
+
+impl Secrets {
+    fn new() -> Self {
+        let w = World::with(48 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
+        let fs = w.open();
+        Self { w, fs, seed: 0 }
+    }
+    fn next(&mut self, bytes: usize) -> Vec<u8> {
+        self.seed += 1;
+        secret(bytes, self.seed)
+    }
+    fn make(&self, parent: Ino, name: &[u8]) -> Ino {
+        self.w.pass(1000);
+        self.fs.create(parent, name, &file(0o600)).unwrap().ino
+    }
+    fn fill(&mut self, ino: Ino, offset: u64, bytes: usize) {
+        let data = self.next(bytes);
+        self.fs.write(ino, offset, &data, 0).unwrap();
+        self.fs.fsync_wait(ino).unwrap();
+    }
+    fn cut(&self, name: Option<&[u8]>) {
+        self.w.pass(1_000_000_000);
+        self.fs.checkpoint_create(name).unwrap();
+    }
+    fn wipe(&self) {
+        wipe(&self.fs);
+    }
+    fn leaks(&self) -> Vec<u64> {
+        leaks(self.w.device.as_ref())
+    }
+    fn check(&self) {
+        let devices: Vec<Arc<dyn BlockDevice>> = vec![self.w.device.clone()];
+        let report = check(&devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        let errors: Vec<String> = report
+            .findings
+            .iter()
+            .filter(|f| f.what.severity() == nenrin_core::check::Severity::Error)
+            .map(ToString::to_string)
+            .collect();
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}
+
+fn wipe(fs: &Fs) {
+    for _ in 0..20_000 {
+        match fs.forget_step(1 << 20).unwrap() {
+            None => return,
+            Some(status) => assert_eq!(status.waits, None, "{status:?}"),
+        }
+    }
+    panic!("no end: {:?}", fs.forget_status());
+}
+
+/// Removes a name, and all below it.
+fn remove(fs: &Fs, parent: Ino, name: &[u8]) {
+    let attr = fs.lookup(At::Live, parent, name).unwrap();
+    if attr.kind() != nenrin_core::FileKind::Directory {
+        return fs.unlink(parent, name).unwrap();
+    }
+    let mut below = Vec::new();
+    fs.readdir(At::Live, attr.ino, 0, &mut |e| {
+        below.push(e.name);
+        true
+    })
+    .unwrap();
+    below.iter().filter(|n| *n != b"." && *n != b"..").for_each(|n| remove(fs, attr.ino, n));
+    fs.rmdir(parent, name).unwrap();
+}
+
+#[test]
+fn what_was_overwritten_renamed_and_snapshotted_is_gone() {
+    let mut s = Secrets::new();
+    let name = s.next(40);
+    let (a, b) = (s.make(ROOT, &name), s.make(ROOT, b"other"));
+    s.fill(a, 0, 300_000);
+    s.fs.write(b, 0, &plain(200_000, 1), 0).unwrap();
+    s.fs.fsync_wait(b).unwrap();
+    s.cut(Some(b"one"));
+    s.fill(a, 4096, 90_000);
+    s.fs.write(b, 50_000, &plain(3000, 2), 0).unwrap();
+    s.cut(None);
+    let newer = s.next(30);
+    s.fs.rename(ROOT, &name, ROOT, &newer, RenameMode::Replace).unwrap();
+    s.cut(None);
+    s.fill(a, 200_000, 60_000);
+    let mut before = Vec::new();
+    for c in s.fs.checkpoints() {
+        before.push(s.fs.read(At::Past(c.cno), b, 0, 300_000).unwrap());
+    }
+    assert!(s.leaks().len() > 5);
+    let plan = s.fs.forget_plan(&[&newer]).unwrap();
+    assert_eq!(plan.inodes, vec![a]);
+    assert_eq!(plan.snapshots.len(), 1);
+    assert_eq!(plan.names.iter().filter(|n| n.is_now).count(), 1);
+    assert_eq!(plan.names.len(), 2, "the name it had, too: {:?}", plan.names);
+    assert!(matches!(s.fs.forget(&[&newer], &[]), Err(Error::Forget(_))), "it is still there");
+    s.fs.unlink(ROOT, &newer).unwrap();
+    assert_eq!(s.fs.forget(&[&newer], &[]).unwrap(), 1);
+    // At once, for everybody who looks.
+    for c in s.fs.checkpoints() {
+        assert!(s.fs.getattr(At::Past(c.cno), a).is_err());
+        for n in [&name, &newer] {
+            assert!(matches!(s.fs.lookup(At::Past(c.cno), ROOT, n), Err(Error::NotFound)));
+        }
+    }
+    assert!(matches!(s.fs.history(&[&newer]), Err(Error::NotFound)));
+    s.wipe();
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+    assert_eq!(s.fs.checkpoints().len(), before.len());
+    for (c, was) in s.fs.checkpoints().iter().zip(&before) {
+        assert_eq!(&s.fs.read(At::Past(c.cno), b, 0, 300_000).unwrap(), was);
+    }
+    s.fs.close().unwrap();
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+    s.check();
+}
+
+#[test]
+fn everything_that_was_ever_below_a_directory_is_gone() {
+    let mut s = Secrets::new();
+    let name = s.next(60);
+    let top = s.fs.create(ROOT, &name, &dir()).unwrap().ino;
+    let sub_name = s.next(20);
+    let sub = s.fs.create(top, &sub_name, &dir()).unwrap().ino;
+    let keep = s.make(ROOT, b"keep");
+    s.fs.write(keep, 0, &plain(400_000, 5), 0).unwrap();
+    // Small content, an attribute in several pieces, a link.
+    let small_name = s.next(25);
+    let small = s.make(sub, &small_name);
+    s.fill(small, 0, 900);
+    let attribute = [b"user.".to_vec(), s.next(30)].concat();
+    let value = s.next(9000);
+    s.fs.setxattr(small, &attribute, &value, XattrMode::Any).unwrap();
+    let target = s.next(500);
+    let link = NewInode { mode: 0o120_777, uid: 0, gid: 0, rdev: 0, target: &target };
+    s.fs.create(top, b"link", &link).unwrap();
+    s.cut(Some(b"first"));
+    // Saved as editors do, so that nobody knows the inodes between.
+    for _ in 0..5 {
+        let new = s.make(sub, b"new");
+        s.fill(new, 0, 20_000);
+        s.fs.rename(sub, b"new", sub, &small_name, RenameMode::Replace).unwrap();
+        s.fs.write(keep, 100_000, &plain(5000, 6), 0).unwrap();
+    }
+    s.cut(None);
+    // Moved out of it, and linked elsewhere.
+    let moved = s.make(top, b"moved");
+    s.fill(moved, 0, 5000);
+    s.fs.link(moved, ROOT, b"hard link").unwrap();
+    s.cut(None);
+    s.fs.rename(top, b"moved", ROOT, b"outside", RenameMode::Replace).unwrap();
+    s.fill(moved, 5000, 5000);
+    let plan = s.fs.forget_plan(&[&name]).unwrap();
+    let now: Vec<&[u8]> = plan.names.iter().filter(|n| n.is_now).map(|n| &n.path[..]).collect();
+    assert_eq!(now, [&b"hard link"[..], b"outside", &name]);
+    for n in now {
+        remove(&s.fs, ROOT, n);
+    }
+    assert_eq!(s.fs.forget(&[&name], &plan.inodes).unwrap() as usize, plan.inodes.len());
+    s.wipe();
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+    let want = s.fs.read(At::Live, keep, 0, 400_000).unwrap();
+    s.fs.close().unwrap();
+    s.check();
+    let fs = s.w.open();
+    assert_eq!(fs.read(At::Live, keep, 0, 400_000).unwrap(), want);
+    let first = fs.checkpoint_find(b"first").unwrap().cno;
+    assert_eq!(fs.read(At::Past(first), keep, 0, 400_000).unwrap().len(), 400_000);
+}
+
+#[test]
+fn after_a_crash_the_next_mount_goes_on() {
+    let mut s = Secrets::new();
+    let a = s.make(ROOT, b"a");
+    s.fill(a, 0, 100_000);
+    s.cut(Some(b"one"));
+    s.fs.unlink(ROOT, b"a").unwrap();
+    s.fs.forget(&[b"a"], &[]).unwrap();
+    let fs = s.w.open();
+    assert!(fs.forget_status().is_some(), "it is on the list");
+    assert!(!s.leaks().is_empty());
+    for _ in 0..600 {
+        s.w.pass(100_000_000);
+        fs.tick().unwrap();
+    }
+    assert_eq!(fs.forget_status(), None);
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+}
+
+#[test]
+fn shared_blocks_stay_with_whom_they_belong_to() {
+    let mut s = Secrets::new();
+    let a = s.make(ROOT, b"a");
+    // Coarse checksums: the copy of a part covers blocks that only the other has.
+    let shared = plain(2 << 20, 9);
+    s.fs.write(a, 0, &shared, 0).unwrap();
+    s.fs.sync_all().unwrap();
+    let copy = s.make(ROOT, b"copy");
+    s.fs.copy_range(a, 8192, copy, 0, 12_288, 0).unwrap();
+    s.fs.sync_all().unwrap();
+    s.fill(a, 100_000, 50_000);
+    let plan = s.fs.forget_plan(&[b"a"]).unwrap();
+    assert_eq!(plan.shared_with, vec![b"copy".to_vec()]);
+    s.fs.unlink(ROOT, b"a").unwrap();
+    s.fs.forget(&[b"a"], &plan.inodes).unwrap();
+    s.wipe();
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+    assert_eq!(s.fs.read(At::Live, copy, 0, 20_000).unwrap(), &shared[8192..8192 + 12_288]);
+    // What only the forgotten file had of the shared run is gone, too.
+    let all = s.w.device.read(0, 48 << 20).unwrap();
+    let alone = &shared[8192 - 32..8192];
+    assert!(!all.windows(32).any(|w| w == alone), "a block beside the shared ones is left");
+    s.fs.close().unwrap();
+    s.check();
+}
+
+#[test]
+fn what_cannot_be_forgotten_is_refused() {
+    let mut s = Secrets::new();
+    assert!(matches!(s.fs.forget(&[b"nothing"], &[]), Err(Error::NotFound)));
+    assert!(matches!(s.fs.forget(&[], &[]), Err(Error::Forget(_))));
+    let a = s.make(ROOT, b"a");
+    s.fill(a, 0, 5000);
+    s.cut(None);
+    s.fs.retain(a);
+    s.fs.unlink(ROOT, b"a").unwrap();
+    let refused = s.fs.forget(&[b"a"], &[]).unwrap_err().to_string();
+    assert!(refused.contains("in use"), "{refused}");
+    s.fs.release(a);
+    s.fs.forget(&[b"a"], &[]).unwrap();
+    s.wipe();
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+    s.fs.close().unwrap();
+    let fs = s.w.open_with(MountOptions { read_only: true, ..MountOptions::default() });
+    assert!(matches!(fs.forget(&[b"a"], &[]), Err(Error::ReadOnly)));
+}
+
+#[test]
+fn others_write_meanwhile() {
+    let mut s = Secrets::new();
+    let a = s.make(ROOT, b"a");
+    s.fill(a, 0, 700_000);
+    s.cut(Some(b"one"));
+    let b = s.make(ROOT, b"b");
+    s.fs.unlink(ROOT, b"a").unwrap();
+    s.fs.forget(&[b"a"], &[]).unwrap();
+    let mut round = 0u64;
+    while s.fs.forget_step(64 << 10).unwrap().is_some() {
+        round += 1;
+        assert!(round < 20_000, "no end: {:?}", s.fs.forget_status());
+        if round % 3 == 0 {
+            s.fs.setattr(b, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+            s.fs.write(b, 0, &plain(30_000, round), 0).unwrap();
+            s.fs.fsync_wait(b).unwrap();
+        }
+        if round % 7 == 0 {
+            s.cut(None);
+        }
+        s.w.pass(10_000_000);
+        s.fs.tick().unwrap();
+    }
+    assert_eq!(s.leaks(), Vec::<u64>::new());
+    s.fs.close().unwrap();
+    s.check();
+}
