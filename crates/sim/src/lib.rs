@@ -18,6 +18,7 @@ pub mod cut_image;
 pub mod driver;
 pub mod fault;
 pub mod flip;
+pub mod forget;
 pub mod hash;
 pub mod lie;
 pub mod life;

@@ -5,6 +5,7 @@ use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::content::pattern;
 use crate::driver::{Cut, Failure, Plan, Tally, failure, guarded, record, record_on};
+use crate::forget;
 use crate::mend::{self, Damage};
 use crate::ops::Op;
 use crate::run::Run;
@@ -35,11 +36,13 @@ pub enum Life {
     TornSlot,
     /// The volume is damaged, and its repair is cut.
     Repair(Damage),
+    /// Secrets are forgotten, and that is cut.
+    Forget,
 }
 
 impl Life {
     /// All of them, with their names on the command line.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::LateWrite, "late-write"),
         (Self::LostRoot, "lost-root"),
         (Self::SameLength, "same-length"),
@@ -49,6 +52,7 @@ impl Life {
         (Self::Repair(Damage::Log), "repair-log"),
         (Self::Repair(Damage::Items), "repair-items"),
         (Self::Repair(Damage::Shared), "repair-shared"),
+        (Self::Forget, "forget"),
     ];
 
     /// Name on the command line.
@@ -70,7 +74,10 @@ impl Life {
         let ace = if self == Self::SameLength { vec![26 * 8 + 1] } else { Vec::new() };
         let profile = if self == Self::Repair(Damage::Shared) { Some(Profile::Copies) } else { None };
         let (barrier, order) = (Barrier::Sync, Order::Relaxed);
-        Config { life: Some(self), barrier, order, profile, ace, remounts: false, ..base }
+        // Room for what is kept of secrets, and to empty segments in.
+        let more = if self == Self::Forget { base.device_bytes / 2 } else { 0 };
+        let device_bytes = base.device_bytes + more / 4096 * 4096;
+        Config { life: Some(self), barrier, order, profile, ace, device_bytes, remounts: false, ..base }
     }
 }
 
@@ -87,6 +94,7 @@ pub fn carry_out(config: &Config, only: Option<Cut>, tally: &mut Tally) -> Resul
         Some(Life::SameLength) => same_length_again::<Core>(config, tally),
         Some(Life::TornSlot) => told(newest_slot_torn::<Core>(config)),
         Some(Life::Repair(damage)) => mend::repair_cuts(config, damage, only, tally),
+        Some(Life::Forget) => forget::forget_cuts(config, only, tally),
     })
 }
 

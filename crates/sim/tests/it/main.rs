@@ -5,6 +5,7 @@ mod crash;
 mod devices;
 mod exhaustive;
 mod faults;
+mod forget;
 mod found;
 mod harness;
 mod help;
