@@ -1,15 +1,15 @@
 //! What the library tells of a volume, as the data that is printed and sent.
 
 use crate::control::{
-    CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, RecoveryData, ScrubData, ScrubFindingData,
-    SegmentData, VolumeInfo,
+    CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
+    RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{
-    CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, Fs, MountOptions, Scrub, ScrubFinding, SegmentInfo,
-    SegmentState, Standing,
+    CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, MountOptions, Scrub,
+    ScrubFinding, SegmentInfo, SegmentState, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -168,7 +168,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         mounts: Vec::new(),
         read_only: fs.options().read_only,
         problems: problems(fs),
-        notes: report.notes.clone(),
+        notes: report.notes.iter().cloned().chain(forgetting(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
@@ -197,6 +197,37 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         },
         counters: counters(&fs.counters()),
     }
+}
+
+/// What is being forgotten, in one line.
+fn forgetting(fs: &Fs) -> Option<String> {
+    let s = fs.forget_status()?;
+    let waits = s.waits.map_or_else(String::new, |why| format!("; {why}"));
+    let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
+    let (left, all) = (s.segments_left, s.segments);
+    Some(format!("{} files are forgotten, {left} of {all} segments are still to be wiped: {how}{waits}", s.inodes))
+}
+
+/// What forgetting would take away.
+pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
+    use std::os::unix::ffi::OsStringExt;
+    let path = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec()).into();
+    ForgetPlanData {
+        inodes: plan.inodes.len() as u64,
+        bytes: plan.bytes,
+        names: plan.names.iter().map(|n| ForgetNameData { path: path(&n.path), is_now: n.is_now }).collect(),
+        snapshots: plan.snapshots.iter().map(checkpoint).collect(),
+        shared_with: plan.shared_with.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect(),
+        owners: plan.owners.iter().copied().collect(),
+    }
+}
+
+/// How far forgetting came.
+pub fn forget(status: Option<ForgetStatus>) -> ForgetData {
+    let done = status.is_none();
+    let s = status.unwrap_or_default();
+    let ForgetStatus { removing, segments_left, segments, waits, .. } = s;
+    ForgetData { done, removing, segments_left, segments, waits }
 }
 
 /// What is wrong, one line each.

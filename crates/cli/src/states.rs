@@ -65,11 +65,13 @@ pub fn show_gone(list: &[GoneData]) -> String {
     table(&["name", "size", "last in checkpoint", "of", "what"], &list.iter().map(row).collect::<Vec<_>>())
 }
 
-fn parts(path: &Path) -> Vec<&[u8]> {
+/// The parts of a path.
+pub fn parts(path: &Path) -> Vec<&[u8]> {
     path.components().map(|c| c.as_os_str().as_bytes()).filter(|c| *c != b"/").collect()
 }
 
-fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
+/// Nothing is known of a path.
+pub fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
     let reach = checkpoints.first().map_or_else(
         || "the volume has no checkpoints yet".to_owned(),
         |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show(c.wall.0)),

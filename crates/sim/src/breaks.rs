@@ -76,7 +76,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 45] = [
+pub const TRIALS: [Trial; 49] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -122,6 +122,10 @@ pub const TRIALS: [Trial; 45] = [
     trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::ResyncHalf, "P1", Hunt::Devices(Members { dies: Some((1, 40)), ..Members::new(2, Layout::Mirror) })),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
+    trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
+    trial(Break::ForgetSkipsFree, "P6", Hunt::Life(Life::Forget)),
+    trial(Break::ForgetSkipsTails, "P6", Hunt::Life(Life::Forget)),
+    trial(Break::ForgetNotResumed, "P6", Hunt::Life(Life::Forget)),
 ];
 
 impl Trial {
@@ -205,7 +209,7 @@ impl Trial {
                 run_with_lie::<Core>(&base, Lie { kind: Kind::Astray, number: 2 + seed % 40 }, tally).map(drop)
             }
             Hunt::Life(life) => {
-                if !matches!(life, Life::Repair(_)) {
+                if !matches!(life, Life::Repair(_) | Life::Forget) {
                     tally.images += 1;
                 }
                 life::carry_out(&life.config(seed), None, tally)

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod device;
 pub mod diff;
 pub mod dump;
+pub mod forget;
 pub mod history;
 pub mod info;
 pub mod mkfs;
@@ -32,6 +33,7 @@ pub const ALL: &[&Command] = &[
     &history::COMMAND,
     &diff::COMMAND,
     &restore::COMMAND,
+    &forget::COMMAND,
     &retention::COMMAND,
     &check::COMMAND,
     &scrub::COMMAND,

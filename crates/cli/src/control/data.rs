@@ -94,6 +94,23 @@ pub enum Request {
         /// About how many bytes to move before answering.
         bytes: u64,
     },
+    /// What forgetting a path would take away.
+    ForgetPlan {
+        /// Its path from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
+    /// Forget what the last such plan found; its names are gone by now.
+    Forget {
+        /// The path of that plan.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+    },
+    /// Wipe on.
+    ForgetStep {
+        /// About how many bytes to read and write before answering.
+        bytes: u64,
+    },
     /// Mount a state of the past beside what is mounted.
     MountPast(PastMount),
     /// Unmount, and release the volume if that was its last mount.
@@ -306,6 +323,48 @@ pub struct CleanerData {
     pub moved_bytes: u64,
     /// Segments with garbage that are left alone, since something in them cannot be moved.
     pub stuck_segments: u64,
+}
+
+/// What forgetting a path would take away.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ForgetPlanData {
+    /// Files and directories, also those that are gone.
+    pub inodes: u64,
+    /// Bytes of content, of all versions.
+    pub bytes: u64,
+    /// Their names, without those within directories that are forgotten.
+    pub names: Vec<ForgetNameData>,
+    /// Snapshots that lose something.
+    pub snapshots: Vec<CheckpointData>,
+    /// Files that share blocks with them, which stay.
+    pub shared_with: Vec<String>,
+    /// Their owners, now and in the past.
+    pub owners: Vec<u32>,
+}
+
+/// A name of what is to be forgotten.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ForgetNameData {
+    /// From the root of the volume.
+    #[serde(with = "path_bytes")]
+    pub path: PathBuf,
+    /// It is there now.
+    pub is_now: bool,
+}
+
+/// How far forgetting came.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ForgetData {
+    /// The devices hold nothing of it any more.
+    pub done: bool,
+    /// Items are still being taken out of the index.
+    pub removing: bool,
+    /// Segments that may still hold something.
+    pub segments_left: u64,
+    /// Segments of the volume.
+    pub segments: u64,
+    /// Why it does not go on.
+    pub waits: Option<String>,
 }
 
 /// How far scrubbing came, and what it found.

@@ -4,9 +4,9 @@
 use super::log::Log;
 use crate::control::{DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo};
 use crate::error::{At as _, Fail};
-use crate::{device, diff, mounts, past, report};
-use nenrin_core::{At, Clean, Fs, Scrub};
-use nenrin_format::Cno;
+use crate::{device, diff, mounts, past, report, states};
+use nenrin_core::{At, Clean, Error, Fs, Scrub};
+use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,12 @@ const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
 
 /// Most that one request for cleaning moves.
 const CLEAN_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Most that one request for wiping reads and writes.
+const FORGET_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// The kernel lets go of a removed file a moment after its name went.
+const FORGET_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
@@ -82,6 +88,8 @@ pub struct Service {
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
+    /// The path that was asked about last, and its inodes.
+    forget: Mutex<Option<(PathBuf, Vec<Ino>)>>,
     pub(super) log: Arc<Log>,
 }
 
@@ -105,6 +113,7 @@ impl Service {
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
+            forget: Mutex::default(),
             log,
         }
     }
@@ -276,6 +285,12 @@ impl Service {
                 value(&report::clean_estimate(&fs.clean_estimate(), segment_blocks(&fs)))
             }
             Request::Clean { begin, bytes } => self.clean(begin, bytes),
+            Request::ForgetPlan { path } => self.forget_plan(path),
+            Request::Forget { path } => self.forget(&path),
+            Request::ForgetStep { bytes } => {
+                let fs = self.fs()?;
+                value(&report::forget(fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?))
+            }
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
@@ -317,6 +332,36 @@ impl Service {
             *current = None;
         }
         value(&data)
+    }
+
+    /// What a path stands for is noted, since its names go before it is forgotten.
+    fn forget_plan(&self, path: PathBuf) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let plan = fs.forget_plan(&states::parts(&path)).map_err(|e| match e {
+            Error::NotFound => states::never(&path, &fs.checkpoints()),
+            e => Fail::at(path.display(), e),
+        })?;
+        let data = report::forget_plan(&plan);
+        *self.forget.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, plan.inodes));
+        value(&data)
+    }
+
+    fn forget(&self, path: &Path) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let planned = self.forget.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let inodes = planned.filter(|(of, _)| of == path).map(|(_, inodes)| inodes);
+        let inodes = inodes.ok_or_else(|| Fail::at(path.display(), "somebody else forgets, too; try again"))?;
+        let begin = std::time::Instant::now();
+        let forgotten = loop {
+            match fs.forget(&states::parts(path), &inodes) {
+                Err(Error::Forget(_)) if begin.elapsed() < FORGET_WAIT => {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+                other => break other.map_err(plain)?,
+            }
+        };
+        self.log.line(&format!("forgetting {forgotten} files and directories"));
+        value(&forgotten)
     }
 
     fn hello(&self) -> Hello {

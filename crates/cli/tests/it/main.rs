@@ -11,6 +11,7 @@ mod compare;
 mod devices;
 mod diff;
 mod dump;
+mod forget;
 mod helpers;
 mod history;
 mod info;

@@ -1,0 +1,182 @@
+//! `nenrin forget`.
+
+use super::history::inside;
+use crate::command::{Command, arguments};
+use crate::control::{Client, ForgetData, ForgetPlanData, Request};
+use crate::error::{Fail, Outcome};
+use crate::mounts::Mount;
+use crate::output::{self, Progress, printable};
+use crate::size::show_bytes;
+use crate::sys;
+use serde_json::json;
+use std::fs;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "forget",
+    usage: &["forget [--yes] [--json] PATH"],
+    about: "Removes a file or directory from now and from all of the past, and wipes it off the devices",
+    options: &[("--yes", "do not ask"), ("--json", "as JSON; needs --yes")],
+    notes: "Everything that ever bore PATH goes, whole: all its versions, in snapshots too, its other names, and what was ever\n\
+            below it, wherever that is now. What it takes along is listed first, and nothing brings it back. Then every segment\n\
+            that may hold a byte of it is emptied and zeroed, which reads the whole volume and writes much of it; if that is\n\
+            interrupted, or the power fails, it goes on in the background with the next mount, and nenrin info tells so.\n\
+            Only root or the owner of all of it may. What it cannot reach: blocks that a copy made by cp or restore shares (it is\n\
+            named), what a flash device keeps besides, copies that the host or a backup made, and memory of programs and of\n\
+            the kernel, whose cache of past states goes with the next unmount.",
+    examples: &[
+        ("forget ~/work/secret.txt", "lists what goes, asks, forgets and wipes"),
+        ("forget --yes ~/work/gone.txt", "what was removed long ago, too"),
+    ],
+    run,
+};
+
+/// Bytes wiped between two answers.
+const STEP_BYTES: u64 = 16 << 20;
+/// Names and snapshots that are listed one by one.
+const LISTED_MAX: usize = 20;
+
+/// What no command can do.
+const NOT_REACHED: &str = "not reached: what flash devices keep besides, copies on the host or in backups, and memory of programs and the kernel";
+
+fn run(parser: &mut lexopt::Parser) -> Outcome {
+    let (mut json, mut yes) = (false, false);
+    let given = arguments(&COMMAND, parser, 1, |flag, _| {
+        match flag.shown().as_str() {
+            "--json" => json = true,
+            "--yes" => yes = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let path = given.first().map(Path::new).ok_or_else(|| COMMAND.misuse("a path is needed"))?;
+    let (mut owner, mount, inside) = inside(path)?;
+    let of_past = owner.hello.mounts.iter().any(|m| m.device == mount.device && m.checkpoint.is_some());
+    if owner.hello.read_only || mount.root != Path::new("/") || of_past {
+        let text = "forgetting needs the writable mount of the volume's root";
+        return Err(Fail::at(mount.point.display(), text));
+    }
+    let plan: ForgetPlanData = owner.call(&Request::ForgetPlan { path: inside.clone() })?;
+    let me = sys::euid();
+    if me != 0 && plan.owners.iter().any(|uid| *uid != me) {
+        return Err(Fail::at(path.display(), "belongs to somebody else, now or in the past; only root may forget it"));
+    }
+    if !yes {
+        if json || !io::stdin().is_terminal() {
+            let text = format!("{}; nobody is there to be asked: give --yes to forget it", summary(&plan));
+            return Err(Fail::at(path.display(), text).with_code(crate::error::USAGE));
+        }
+        list(path, &inside, &plan);
+        if !asked() {
+            output::line(format!("{}: nothing was changed", path.display()));
+            return Ok(1);
+        }
+    }
+    for name in plan.names.iter().filter(|n| n.is_now) {
+        remove(&mount, &name.path)?;
+    }
+    let forgotten: u64 = owner.call(&Request::Forget { path: inside })?;
+    let data = wipe(&mut owner)?;
+    if json {
+        output::json(&json!({
+            "path": path.to_string_lossy(),
+            "forgotten": forgotten,
+            "wiped": data.done,
+            "waits": data.waits,
+            "names": plan.names.iter().map(|n| json!({"path": n.path.to_string_lossy(), "is_now": n.is_now})).collect::<Vec<_>>(),
+            "snapshots": plan.snapshots,
+            "shared_with": plan.shared_with,
+            "not_reached": NOT_REACHED,
+        }))?;
+    } else {
+        told(path, forgotten, &plan, &data);
+    }
+    Ok(u8::from(!data.done))
+}
+
+fn told(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) {
+    let what =
+        format!("{}: {} forgotten", path.display(), count(forgotten, "file or directory", "files and directories"));
+    match &data.waits {
+        Some(why) => output::line(format!("{what}, and not wiped yet: {why}; it goes on in the background")),
+        None => output::line(format!("{what}, and all {} segments wiped", data.segments)),
+    }
+    for other in plan.shared_with.iter().take(LISTED_MAX) {
+        output::line(format!("  blocks of it that {} shares stay there", printable(other)));
+    }
+    output::line(format!("  {NOT_REACHED}"));
+}
+
+fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// In one line what would go.
+fn summary(plan: &ForgetPlanData) -> String {
+    format!(
+        "{} would go, with {}, from {}",
+        count(plan.inodes, "file or directory", "files and directories"),
+        count(plan.names.len() as u64, "name", "names"),
+        count(plan.snapshots.len() as u64, "snapshot", "snapshots")
+    )
+}
+
+/// What goes, for who is asked.
+fn list(path: &Path, inside: &Path, plan: &ForgetPlanData) {
+    output::line(format!("{}: {}, {} of content", path.display(), summary(plan), show_bytes(plan.bytes)));
+    let others: Vec<_> = plan.names.iter().filter(|n| n.path != inside).collect();
+    let some = |rows: Vec<String>| {
+        let more = rows.len().saturating_sub(LISTED_MAX);
+        rows.iter().take(LISTED_MAX).for_each(|r| output::line(printable(r)));
+        if more > 0 {
+            output::line(format!("  and {more} more"));
+        }
+    };
+    let when = |is_now: bool| if is_now { "" } else { " (in the past)" };
+    some(others.iter().map(|n| format!("  also named {}{}", n.path.display(), when(n.is_now))).collect());
+    let name = |c: &crate::control::CheckpointData| c.name.clone().unwrap_or_default();
+    some(plan.snapshots.iter().map(|c| format!("  snapshot {} loses it", name(c))).collect());
+    some(plan.shared_with.iter().map(|p| format!("  blocks that {p} shares stay there")).collect());
+}
+
+fn asked() -> bool {
+    let mut out = io::stdout().lock();
+    let _ = write!(out, "Nothing brings it back. Forget it? [y/N] ");
+    let _ = out.flush();
+    drop(out);
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes" | "Yes")
+}
+
+/// Removes a name as any program does, so that the kernel allows and knows it.
+fn remove(mount: &Mount, name: &Path) -> Result<(), Fail> {
+    let path: PathBuf = mount.point.join(name);
+    let gone = match fs::symlink_metadata(&path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path),
+        Ok(_) => fs::remove_file(&path),
+        Err(e) => Err(e),
+    };
+    match gone {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Fail::at(path.display(), format!("cannot be removed, so nothing is forgotten yet: {e}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wipe(owner: &mut Client) -> Result<ForgetData, Fail> {
+    let mut progress = Progress::new();
+    let mut segments = 0;
+    loop {
+        let data: ForgetData = owner.call(&Request::ForgetStep { bytes: STEP_BYTES })?;
+        if data.done || data.waits.is_some() {
+            return Ok(ForgetData { segments: segments.max(data.segments), ..data });
+        }
+        segments = data.segments;
+        let what = if data.removing { "forgetting" } else { "wiping" };
+        progress.at(what, data.segments - data.segments_left.min(data.segments), data.segments);
+    }
+}

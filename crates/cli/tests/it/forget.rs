@@ -1,0 +1,125 @@
+//! `nenrin forget`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// Bytes in a row that nothing else has: 16 of 0xe0 to 0xef, here as parts of UTF-8 too.
+fn secret(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 60) as u8
+    };
+    (0..bytes).map(|_| 0xe0 | next()).collect()
+}
+
+/// How many runs of 16 such bytes the image holds, and whether it holds a word.
+fn leaks(image: &Path, word: &str) -> (usize, bool) {
+    let all = fs::read(image).unwrap();
+    let (mut found, mut run) = (0, 0);
+    for b in &all {
+        run = if b & 0xf0 == 0xe0 { run + 1 } else { 0 };
+        found += usize::from(run == 16);
+    }
+    (found, !word.is_empty() && all.windows(word.len()).any(|w| w == word.as_bytes()))
+}
+
+#[test]
+fn a_directory_with_all_its_past() {
+    if !can_mount() || !has("setfattr") {
+        return;
+    }
+    const WORD: &str = "the name that nobody may know";
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.path("mnt");
+    let dir = mnt.join(WORD);
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("small"), secret(700, 1)).unwrap();
+    fs::write(dir.join("large"), secret(900_000, 2)).unwrap();
+    symlink(format!("/nowhere/{WORD}"), dir.join("link")).unwrap();
+    let file = dir.join("small").to_str().unwrap().to_owned();
+    run("setfattr", &["-n", "user.note", "-v", WORD, &file]).ok();
+    let kept = vec![3; 500_000];
+    fs::write(mnt.join("kept"), &kept).unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "monday"]).ok();
+    // Saved as editors do, written over, linked elsewhere, moved away.
+    for seed in 3..6 {
+        fs::write(dir.join("new"), secret(60_000, seed)).unwrap();
+        fs::rename(dir.join("new"), dir.join("small")).unwrap();
+    }
+    fs::write(dir.join("large"), secret(30_000, 7)).unwrap();
+    fs::hard_link(dir.join("small"), mnt.join("another")).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    fs::rename(dir.join("large"), mnt.join("moved")).unwrap();
+    fs::write(mnt.join("kept"), &kept[..400_000]).unwrap();
+    let path = dir.to_str().unwrap().to_owned();
+    assert!(leaks(&place.path("image"), WORD).0 > 3);
+    // Nobody is there to be asked.
+    nenrin(["forget", &path]).fails(2, &[WORD, "snapshot", "--yes"]);
+    assert!(dir.join("small").exists(), "nothing was changed");
+    let told = nenrin(["forget", "--yes", "--json", &path]).json();
+    assert_eq!(told["wiped"], true, "{told}");
+    assert_eq!(told["snapshots"][0]["name"], "monday");
+    let names: Vec<&str> = told["names"].as_array().unwrap().iter().map(|n| n["path"].as_str().unwrap()).collect();
+    assert_eq!(names, ["another", "moved", WORD]);
+    assert_eq!(leaks(&place.path("image"), WORD), (0, false), "while it is mounted");
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 1);
+    assert!(fs::read(mnt.join("kept")).unwrap() == kept[..400_000]);
+    let monday = mnt.join(".nenrin/at/monday");
+    assert_eq!(fs::read_dir(&monday).unwrap().count(), 1, "the snapshot has the rest");
+    assert!(fs::read(monday.join("kept")).unwrap() == kept);
+    nenrin(["history", &path]).fails(1, &["there is and was nothing of this name"]);
+    place.umount().ok();
+    assert_eq!(leaks(&place.path("image"), WORD), (0, false), "and when it is not");
+    nenrin(["check", "--data", &place.image()]).ok();
+}
+
+#[test]
+fn what_is_in_use_or_unknown_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let file = place.path("mnt/file");
+    fs::write(&file, secret(50_000, 1)).unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    let path = place.text("mnt/file");
+    let open = fs::File::open(&file).unwrap();
+    nenrin(["forget", "--yes", &path]).fails(1, &["file", "in use", "close it"]);
+    drop(open);
+    // Its name is gone by now, and its past is not.
+    nenrin(["forget", "--yes", &path]).ok();
+    assert_eq!(leaks(&place.path("image"), "").0, 0);
+    nenrin(["forget", "--yes", &path]).fails(1, &["there is and was nothing of this name"]);
+    nenrin(["forget", "--yes", &place.text("mnt")]).fails(1, &["root"]);
+    nenrin(["forget", "--yes", &place.image()]).fails(1, &["not on a nenrin volume"]);
+    nenrin(["forget"]).fails(2, &["a path is needed"]);
+}
+
+#[test]
+fn a_killed_mount_goes_on_with_the_wipe() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (file, path) = (place.path("mnt/file"), place.text("mnt/file"));
+    fs::write(&file, secret(8 << 20, 1)).unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "one"]).ok();
+    let mut forget = command(["forget", "--yes", &path]).spawn().unwrap();
+    wait_until("it is on the list", || {
+        let notes = place.info()["notes"].to_string();
+        notes.contains("still to be wiped") || forget.try_wait().unwrap().is_some()
+    });
+    place.kill();
+    forget.wait().unwrap();
+    place.mount("").ok();
+    wait_until("nothing is left", || !place.info()["notes"].to_string().contains("still to be wiped"));
+    assert_eq!(leaks(&place.path("image"), "").0, 0);
+    assert!(!file.exists());
+}
