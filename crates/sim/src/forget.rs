@@ -22,9 +22,9 @@ use std::sync::Arc;
 type Core = Arc<Fs>;
 
 /// Kinds of disks tried at each cut.
-const CHOICES: u64 = 4;
+const CHOICES: u64 = 3;
 /// Cuts tried of a run, spread over all of it.
-const CUTS_MAX: usize = 70;
+const CUTS_MAX: usize = 50;
 /// Every how many images the mount that goes on is cut, too; and in how many places.
 const AGAIN_EVERY: u64 = 12;
 const AGAIN_CUTS: usize = 4;
@@ -468,7 +468,9 @@ impl<'a> Story<'a> {
         fs.checkpoint_create(Some(b"last")).map_err(text)?;
         fs.sync_all().map_err(text)?;
         drop(fs);
-        Ok((this.disk.current(), this.names))
+        // What is there now first: of older names nothing may be known any more, and who goes with one call goes whole.
+        let names = this.tops.iter().cloned().chain(this.names).collect();
+        Ok((this.disk.current(), names))
     }
 
     /// A file that is filled must not keep the story from being told.
