@@ -223,11 +223,10 @@ pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
 }
 
 /// How far forgetting came.
-pub fn forget(status: Option<ForgetStatus>) -> ForgetData {
+pub fn forget(fs: &Fs, status: Option<ForgetStatus>) -> ForgetData {
     let done = status.is_none();
-    let s = status.unwrap_or_default();
-    let ForgetStatus { removing, segments_left, segments, waits, .. } = s;
-    ForgetData { done, removing, segments_left, segments, waits }
+    let ForgetStatus { removing, segments_left, waits, .. } = status.unwrap_or_default();
+    ForgetData { done, removing, segments_left, segments: fs.superblock().segments(), waits }
 }
 
 /// What is wrong, one line each.

@@ -32,6 +32,8 @@ const AGAIN_CUTS: usize = 4;
 const STEPS_MAX: u64 = 100_000;
 /// Names at the top that are forgotten: a directory, a file that is saved by renames, one that is written in place.
 const TOPS: usize = 3;
+/// Files that begin segments which held secrets.
+const TAILS: u64 = 3;
 /// Written while the wiping goes on, and not compared.
 const BUSY: &[u8] = b"busy";
 
@@ -415,6 +417,7 @@ fn tree(fs: &Core, at: At) -> Result<State, String> {
 
 /// How the volume is used before: secrets among other things.
 struct Story<'a> {
+    config: &'a Config,
     clock: &'a Arc<VirtualClock>,
     disk: Arc<CrashDisk>,
     random: Prng,
@@ -441,7 +444,7 @@ impl<'a> Story<'a> {
         let mut random = Prng::stream(config.seed, 21);
         let tops = [secret(&mut random, 40), secret(&mut random, 17), secret(&mut random, 200)];
         let names = tops.to_vec();
-        let mut this = Self { clock, disk, random, tops, names, made: 0 };
+        let mut this = Self { config, clock, disk, random, tops, names, made: 0 };
         let mut fs = open(config, &this.disk, clock)?;
         let folder = NewInode { mode: 0o040_755, uid: 0, gid: 0, rdev: 0, target: b"" };
         fs.create(Ino::ROOT, &this.tops[0].clone(), &folder).map_err(text)?;
@@ -465,12 +468,35 @@ impl<'a> Story<'a> {
             }
         }
         this.make_room(&fs)?;
+        for round in 0..TAILS {
+            fs = this.leave_a_tail(fs, round)?;
+        }
         fs.checkpoint_create(Some(b"last")).map_err(text)?;
         fs.sync_all().map_err(text)?;
         drop(fs);
         // What is there now first: of older names nothing may be known any more, and who goes with one call goes whole.
         let names = this.tops.iter().cloned().chain(this.names).collect();
         Ok((this.disk.current(), names))
+    }
+
+    /// A secret that no checkpoint sees goes, and a file that stays begins the segments it was in, and does not fill them.
+    fn leave_a_tail(&mut self, fs: Core, round: u64) -> Result<Core, String> {
+        let again = |fs: Core| -> Result<Core, String> {
+            fs.close().map_err(text)?;
+            drop(fs);
+            open(self.config, &self.disk, self.clock)
+        };
+        let name = secret(&mut self.random, 20);
+        let ino = fs.create(Ino::ROOT, &name, &new_file()).map_err(text)?.ino;
+        let bytes = self.random.range(200_000, 400_000) as usize;
+        fs.write(ino, 0, &secret(&mut self.random, bytes), 0).map_err(text)?;
+        fs.sync_all().map_err(text)?;
+        fs.unlink(Ino::ROOT, &name).map_err(text)?;
+        let fs = again(again(fs)?)?;
+        let ino = fs.create(Ino::ROOT, format!("tail {round}").as_bytes(), &new_file()).map_err(text)?.ino;
+        fs.write(ino, 0, &plain(&mut self.random, 140_000), 0).map_err(text)?;
+        fs.sync_all().map_err(text)?;
+        again(fs)
     }
 
     /// A file that is filled must not keep the story from being told.
@@ -525,36 +551,17 @@ impl<'a> Story<'a> {
     }
 
     fn step(&mut self, fs: &Core) -> nenrin_core::Result<()> {
-        let top = fs.lookup(At::Live, Ino::ROOT, &self.tops[0])?.ino;
         self.made += 1;
-        let mut inside: Vec<Vec<u8>> = Vec::new();
-        fs.readdir(At::Live, top, 0, &mut |e| {
-            if e.kind == FileKind::Regular {
-                inside.push(e.name);
-            }
-            true
-        })?;
-        let some = self.random.pick(&inside).cloned();
-        let n = self.random.below(5);
         match self.random.below(18) {
-            0 | 1 => {
-                let bytes = self.random.range(16, 60) as usize;
-                let name = secret(&mut self.random, bytes);
-                self.put_secret(fs, top, &name)
-            }
-            2 | 3 => match some {
-                Some(name) => self.put_secret(fs, top, &name),
-                None => Ok(()),
-            },
             // In place, and as editors do it.
-            4 => self.put_secret(fs, Ino::ROOT, &self.tops[2].clone()),
-            5 | 6 => {
+            0 => self.put_secret(fs, Ino::ROOT, &self.tops[2].clone()),
+            1 | 2 => {
                 let new = secret(&mut self.random, 22);
                 self.names.push(new.clone());
                 self.put_secret(fs, Ino::ROOT, &new)?;
                 fs.rename(Ino::ROOT, &new, Ino::ROOT, &self.tops[1], RenameMode::Replace)
             }
-            7 => {
+            3 => {
                 let which = if self.random.chance(50) { 0 } else { 2 };
                 let new = secret(&mut self.random, 30);
                 fs.rename(Ino::ROOT, &self.tops[which], Ino::ROOT, &new, RenameMode::Replace)?;
@@ -562,32 +569,55 @@ impl<'a> Story<'a> {
                 self.tops[which] = new;
                 Ok(())
             }
-            8 => match some {
-                Some(name) => {
-                    let ino = fs.lookup(At::Live, top, &name)?.ino;
-                    let bytes = self.random.range(16, 6000) as usize;
-                    let (key, value) =
-                        ([b"user.".to_vec(), secret(&mut self.random, 20)].concat(), secret(&mut self.random, bytes));
-                    fs.setxattr(ino, &key, &value, XattrMode::Any)
-                }
-                None => Ok(()),
-            },
-            9 => {
-                let target = secret(&mut self.random, 100);
-                let name = secret(&mut self.random, 18);
+            4..=10 => self.step_inside(fs),
+            _ => self.step_beside(fs),
+        }
+    }
+
+    /// Something in the secret directory.
+    fn step_inside(&mut self, fs: &Core) -> nenrin_core::Result<()> {
+        let top = fs.lookup(At::Live, Ino::ROOT, &self.tops[0])?.ino;
+        let mut inside: Vec<Vec<u8>> = Vec::new();
+        fs.readdir(At::Live, top, 0, &mut |e| {
+            if e.kind == FileKind::Regular {
+                inside.push(e.name);
+            }
+            true
+        })?;
+        let what = self.random.below(7);
+        if what < 2 || inside.is_empty() {
+            let bytes = self.random.range(16, 60) as usize;
+            let name = secret(&mut self.random, bytes);
+            return self.put_secret(fs, top, &name);
+        }
+        let name = self.random.pick(&inside).cloned().unwrap_or_default();
+        match what {
+            2 | 3 => self.put_secret(fs, top, &name),
+            4 => {
+                let ino = fs.lookup(At::Live, top, &name)?.ino;
+                let key = [b"user.".to_vec(), secret(&mut self.random, 20)].concat();
+                let bytes = self.random.range(16, 6000) as usize;
+                fs.setxattr(ino, &key, &secret(&mut self.random, bytes), XattrMode::Any)
+            }
+            5 => {
+                let (name, target) = (secret(&mut self.random, 18), secret(&mut self.random, 100));
                 fs.create(top, &name, &NewInode { mode: 0o120_777, uid: 0, gid: 0, rdev: 0, target: &target }).map(drop)
             }
-            10 => match some {
-                Some(name) if self.random.chance(50) => fs.unlink(top, &name),
-                Some(name) => {
-                    let ino = fs.lookup(At::Live, top, &name)?.ino;
-                    let other = secret(&mut self.random, 24);
-                    self.names.push(other.clone());
-                    fs.link(ino, Ino::ROOT, &other).map(drop)
-                }
-                None => Ok(()),
-            },
-            11..=13 => {
+            _ if self.random.chance(50) => fs.unlink(top, &name),
+            _ => {
+                let ino = fs.lookup(At::Live, top, &name)?.ino;
+                let other = secret(&mut self.random, 24);
+                self.names.push(other.clone());
+                fs.link(ino, Ino::ROOT, &other).map(drop)
+            }
+        }
+    }
+
+    /// Something that has nothing to do with secrets.
+    fn step_beside(&mut self, fs: &Core) -> nenrin_core::Result<()> {
+        let n = self.random.below(5);
+        match self.random.below(7) {
+            0..=2 => {
                 let name = format!("{} {n}", if n == 4 { "large" } else { "plain" });
                 let ino = self.file(fs, Ino::ROOT, name.as_bytes())?;
                 let bytes = self.bytes();
@@ -595,15 +625,15 @@ impl<'a> Story<'a> {
                 fs.write(ino, self.random.below(20_000), &data, 0)?;
                 if self.random.chance(50) { fs.fsync_wait(ino) } else { Ok(()) }
             }
-            14 => {
+            3 => {
                 let (from, to) = (self.file(fs, Ino::ROOT, b"plain 0")?, self.file(fs, Ino::ROOT, b"plain copy")?);
                 fs.copy_range(from, 4096, to, 0, 60_000, 0).map(drop)
             }
-            15 => {
+            4 => {
                 let name = format!("snapshot {}", self.made);
                 fs.checkpoint_create(self.random.chance(30).then_some(name.as_bytes())).map(drop)
             }
-            16 => {
+            5 => {
                 let mut clean = fs.clean();
                 while !clean.is_done() {
                     fs.clean_step(&mut clean, 64)?;

@@ -169,13 +169,11 @@ fn remove(mount: &Mount, name: &Path) -> Result<(), Fail> {
 
 fn wipe(owner: &mut Client) -> Result<ForgetData, Fail> {
     let mut progress = Progress::new();
-    let mut segments = 0;
     loop {
         let data: ForgetData = owner.call(&Request::ForgetStep { bytes: STEP_BYTES })?;
         if data.done || data.waits.is_some() {
-            return Ok(ForgetData { segments: segments.max(data.segments), ..data });
+            return Ok(data);
         }
-        segments = data.segments;
         let what = if data.removing { "forgetting" } else { "wiping" };
         progress.at(what, data.segments - data.segments_left.min(data.segments), data.segments);
     }

@@ -289,7 +289,8 @@ impl Service {
             Request::Forget { path } => self.forget(&path),
             Request::ForgetStep { bytes } => {
                 let fs = self.fs()?;
-                value(&report::forget(fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?))
+                let status = fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?;
+                value(&report::forget(&fs, status))
             }
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),

@@ -9,6 +9,7 @@
 //! 3. Nothing is zeroed that is not free.
 //! 4. What this takes is above the floor: it never takes what an index checkpoint needs.
 
+use super::super::background::first_key;
 use super::super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::segments::{KIND_INDEX, SegmentState};
@@ -107,13 +108,11 @@ impl Fs {
     /// What is being forgotten, if anything is.
     #[must_use]
     pub fn forget_status(&self) -> Option<ForgetStatus> {
-        // Who wipes holds this for a step; then what was noted last is told.
-        let (waits, removing) = match self.wiper.try_lock() {
-            Ok(w) => (w.waits.clone(), matches!(w.stage, Stage::Begin | Stage::Remove { .. } | Stage::Settle)),
-            Err(_) => (None, false),
-        };
+        // Who wipes holds this for a step, and does not wait then.
+        let waits = self.wiper.try_lock().ok().and_then(|w| w.waits.clone());
         let inner = self.lock();
         let s = &inner.state.segments;
+        let removing = s.unwiped_count() == 0;
         (!inner.state.forgetting.is_empty()).then(|| ForgetStatus {
             inodes: inner.state.forgetting.len() as u64,
             removing,
@@ -182,84 +181,62 @@ impl Fs {
 
     /// One step; what it cost in blocks.
     fn wipe_on(&self, wiper: &mut Wiper, listed: usize) -> Result<u64> {
-        match &mut wiper.stage {
+        let (next, cost) = match std::mem::take(&mut wiper.stage) {
             Stage::Begin => {
                 let inner = self.lock_to_change()?;
                 let past = inner.state.history.iter().map(|t| t.tree.id());
                 // The live tree first: nothing of it becomes history then.
                 let trees = past.chain([TreeId::LIVE]).collect();
                 *wiper = Wiper { listed, ..Wiper::default() };
-                wiper.stage = Stage::Remove { trees, from: super::super::background::first_key() };
-                Ok(1)
+                (Stage::Remove { trees, from: first_key() }, 1)
             }
-            Stage::Remove { trees, from } => {
-                let Some(tree) = trees.last().copied() else {
-                    wiper.stage = Stage::Settle;
-                    return Ok(1);
-                };
-                match self.remove_some(tree, *from)? {
-                    Some(next) => *from = next,
-                    None => {
-                        trees.pop();
-                        *from = super::super::background::first_key();
-                    }
-                }
-                Ok(u64::from(NODE_BLOCKS))
-            }
+            Stage::Remove { trees, from } => (self.remove_next(trees, from)?, u64::from(NODE_BLOCKS)),
             Stage::Settle => {
                 // What the cleaner has copied lies somewhere and is named by nothing.
                 self.stop_cleaning();
                 self.lock_to_change()?.segments().begin_wipe();
                 self.renew()?;
                 wiper.left = self.storage.segments;
-                wiper.stage = Stage::Free { at: 0 };
-                Ok(1)
+                (Stage::Free { at: 0 }, 1)
             }
-            Stage::Free { at } => match self.zero_next(*at)? {
-                Some(segment) => {
-                    *at = segment.0 + 1;
-                    Ok(u64::from(self.storage.segment_blocks))
-                }
-                None => {
-                    wiper.stage = Stage::Roll;
-                    Ok(1)
-                }
+            Stage::Free { at } => match self.zero_next(at)? {
+                Some(segment) => (Stage::Free { at: segment.0 + 1 }, u64::from(self.storage.segment_blocks)),
+                None => (Stage::Roll, 1),
             },
             Stage::Roll => {
                 self.roll_logs()?;
-                wiper.stage = Stage::Index { at: 0 };
-                Ok(1)
+                (Stage::Index { at: 0 }, 1)
             }
-            Stage::Index { at } => match self.touch_next(*at)? {
-                Some((segment, nodes)) => {
-                    *at = segment.0 + 1;
-                    Ok(nodes * u64::from(NODE_BLOCKS))
-                }
-                None => {
-                    wiper.stage = Stage::Content { at: 0 };
-                    Ok(1)
-                }
+            Stage::Index { at } => match self.touch_next(at)? {
+                Some((segment, nodes)) => (Stage::Index { at: segment.0 + 1 }, nodes * u64::from(NODE_BLOCKS)),
+                None => (Stage::Content { at: 0 }, 1),
             },
-            Stage::Content { at } => match self.empty_next(*at)? {
+            Stage::Content { at } => match self.empty_next(at)? {
                 Some((next, cost, out_of_room)) => {
-                    *at = next;
-                    if out_of_room {
-                        wiper.stage = Stage::Renew;
-                    }
                     wiper.out_of_room = out_of_room;
-                    Ok(cost)
+                    (if out_of_room { Stage::Renew } else { Stage::Content { at: next } }, cost)
                 }
-                None => {
-                    wiper.stage = Stage::Renew;
-                    Ok(1)
-                }
+                None => (Stage::Renew, 1),
             },
             Stage::Renew => {
                 self.renew()?;
-                self.end_round(wiper)?;
-                Ok(1)
+                (self.end_round(wiper)?, 1)
             }
-        }
+        };
+        wiper.stage = next;
+        Ok(cost)
+    }
+
+    /// Takes some items out of the last of these trees; the stage after that.
+    fn remove_next(&self, mut trees: Vec<TreeId>, from: Key) -> Result<Stage> {
+        let Some(tree) = trees.last().copied() else { return Ok(Stage::Settle) };
+        Ok(match self.remove_some(tree, from)? {
+            Some(from) => Stage::Remove { trees, from },
+            None => {
+                trees.pop();
+                Stage::Remove { trees, from: first_key() }
+            }
+        })
     }
 
     /// Commits everything, and makes free what was emptied.
@@ -458,34 +435,33 @@ impl Fs {
         Ok(Some((last.0 + 1, emptied.moved + wanted.len() as u64, emptied.out_of_room)))
     }
 
-    /// A round is over: another one, the end, or why it does not go on.
-    fn end_round(&self, wiper: &mut Wiper) -> Result<()> {
+    /// A round is over: the stage after it. Notes why it does not go on, when it does not.
+    fn end_round(&self, wiper: &mut Wiper) -> Result<Stage> {
         let left = self.lock_to_change()?.state.segments.unwiped_count();
         wiper.idle_rounds = if left < wiper.left { 0 } else { wiper.idle_rounds + 1 };
         wiper.left = left;
-        wiper.stage = Stage::Free { at: 0 };
+        let again = Stage::Free { at: 0 };
         if left > 0 {
             if wiper.idle_rounds > IDLE_ROUNDS_MAX {
                 wiper.idle_rounds = 0;
                 wiper.waits = Some(self.lock_to_change()?.why_not(self, wiper.out_of_room));
             }
-            return Ok(());
+            return Ok(again);
         }
         if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
             wiper.waits = Some(format!("device {} is absent; what is on it is wiped when it is back", d.index + 1));
-            return Ok(());
+            return Ok(again);
         }
         self.flush_device()?;
         loop {
             let mut inner = self.lock_to_change()?;
-            if inner.state.forgetting.len() > wiper.listed || inner.state.segments.unwiped_count() > 0 {
-                wiper.stage = Stage::Begin;
-                return Ok(());
+            let list = inner.state.forgetting.len();
+            if list > wiper.listed || inner.state.segments.unwiped_count() > 0 {
+                return Ok(Stage::Begin);
             }
-            if inner.state.forgetting.is_empty() {
+            if list == 0 {
                 inner.segments().end_wipe();
-                *wiper = Wiper::default();
-                return Ok(());
+                return Ok(Stage::Begin);
             }
             inner.log(&Record::ForgetEnd { max: ENDED_AT_ONCE }, self.clock.monotonic_nanos())?;
             wiper.listed = inner.state.forgetting.len();
