@@ -295,3 +295,57 @@ fn looking_without_a_device_changes_nothing() {
     let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
     assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
 }
+
+/// How often 16 bytes of what was forgotten stand on each device.
+fn secrets(w: &World) -> Vec<usize> {
+    let on = |m: &Member| {
+        let all = m.read(0, m.geometry().bytes as usize).unwrap();
+        all.chunks_exact(16).filter(|c| c.iter().all(|b| *b == 0xe7)).count()
+    };
+    w.members.iter().map(on).collect()
+}
+
+fn wiped(fs: &Fs) -> Option<String> {
+    for _ in 0..20_000 {
+        match fs.forget_step(1 << 20).unwrap() {
+            None => return None,
+            Some(status) if status.waits.is_some() => return status.waits,
+            Some(_) => {}
+        }
+    }
+    panic!("no end");
+}
+
+/// What is on an absent device cannot be wiped: forgetting begins and ends with all of them.
+#[test]
+fn forgetting_wants_every_device() {
+    let w = World::new(Profile::Mirror, &[64, 64]);
+    let fs = w.open(&[0, 1], degraded()).unwrap();
+    for name in ["a", "b"] {
+        write(&fs, name, &vec![0xe7; 700_000]);
+    }
+    fs.checkpoint_create(Some(b"both")).unwrap();
+    fs.close().unwrap();
+    let fs = w.open(&[0], degraded()).unwrap();
+    fs.unlink(Ino::ROOT, b"a").unwrap();
+    fs.unlink(Ino::ROOT, b"b").unwrap();
+    let refused = fs.forget(&[b"a"], &[]).unwrap_err().to_string();
+    assert!(refused.contains("device 2") && refused.contains("absent"), "{refused}");
+    fs.close().unwrap();
+    let fs = w.open(&[0, 1], degraded()).unwrap();
+    fs.forget(&[b"a"], &[]).unwrap();
+    fs.forget(&[b"b"], &[]).unwrap();
+    assert!(secrets(&w).iter().all(|n| *n > 1000));
+    // One fails before it was wiped.
+    w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    let waits = wiped(&fs).unwrap_or_default();
+    assert!(waits.contains("device 2 is absent"), "{waits:?}");
+    assert!(secrets(&w)[0] == 0 && secrets(&w)[1] > 1000, "{:?}", secrets(&w));
+    fs.close().unwrap();
+    w.faults[1].clear();
+    let fs = w.open(&[0, 1], degraded()).unwrap();
+    assert!(fs.forget_status().is_some(), "it goes on when the device is back");
+    assert_eq!(wiped(&fs), None);
+    assert_eq!(secrets(&w), [0, 0]);
+    fs.close().unwrap();
+}
