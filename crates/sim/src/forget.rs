@@ -13,7 +13,8 @@ use crate::config::Config;
 use crate::driver::{Cut, Failure, Tally, failure};
 use crate::hash;
 use crate::prng::Prng;
-use nenrin_core::{At, FileKind, Fs, MkfsOptions, NewInode, RenameMode, SetAttr, XattrMode, check};
+use crate::subject::Subject;
+use nenrin_core::{At, FileKind, Fs, MkfsOptions, NewInode, RenameMode, SetAttr, XattrMode};
 use nenrin_device::{CrashChoice, CrashDisk, Image};
 use nenrin_format::{Cno, Ino};
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,7 +217,7 @@ impl Case {
         fs.close().map_err(text)?;
         drop(fs);
         found_none(&disk.current())?;
-        let errors = findings(&self.config, &disk)?;
+        let errors = Core::check(self.config.members.of(&disk), true).map_err(text)?;
         if !errors.is_empty() {
             return Err(format!("check: {}", errors.join("; ")));
         }
@@ -288,13 +289,6 @@ fn wipe(fs: &Core) -> Result<(), String> {
         }
     }
     Err(format!("no end: {:?}", fs.forget_status()))
-}
-
-fn findings(config: &Config, disk: &Arc<CrashDisk>) -> Result<Vec<String>, String> {
-    let report = check::check(&config.members.of(disk).members, &check::CheckOptions { data: true }, &mut |_| {});
-    let errors = report.map_err(text)?.findings;
-    let wrong = |f: &&check::Finding| f.what.severity() == check::Severity::Error;
-    Ok(errors.iter().filter(wrong).map(ToString::to_string).collect())
 }
 
 fn is_secret(path: &[u8]) -> bool {
@@ -628,19 +622,13 @@ impl<'a> Story<'a> {
             }
             3 => {
                 let (from, to) = (self.file(fs, Ino::ROOT, b"plain 0")?, self.file(fs, Ino::ROOT, b"plain copy")?);
-                fs.copy_range(from, 4096, to, 0, 60_000, 0).map(drop)
+                fs.copy_range((from, 4096), (to, 0), 60_000, 0).map(drop)
             }
             4 => {
                 let name = format!("snapshot {}", self.made);
                 fs.checkpoint_create(self.random.chance(30).then_some(name.as_bytes())).map(drop)
             }
-            5 => {
-                let mut clean = fs.clean();
-                while !clean.is_done() {
-                    fs.clean_step(&mut clean, 64)?;
-                }
-                Ok(())
-            }
+            5 => Subject::clean(fs),
             _ => {
                 self.clock.advance(1_500_000_000);
                 fs.tick()

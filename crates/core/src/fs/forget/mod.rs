@@ -173,12 +173,11 @@ impl Inner {
     /// Whether any version of an inode is a directory, or there are entries in it.
     fn was_directory(&self, ino: Ino) -> Result<bool> {
         let key = Key::new(ino, Kind::Inode, 0, 0);
-        for v in self.state.versions(&key, &key)? {
-            let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
-            return Ok(FileKind::from_mode(inode.mode) == FileKind::Directory);
-        }
+        let versions = self.state.versions(&key, &key)?;
         // The inode's own items may have been swept before those of its names.
-        Ok(true)
+        let Some(v) = versions.first() else { return Ok(true) };
+        let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+        Ok(FileKind::from_mode(inode.mode) == FileKind::Directory)
     }
 
     /// What a piece of a directory ever named.
