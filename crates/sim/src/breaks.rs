@@ -76,7 +76,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 45] = [
+pub const TRIALS: [Trial; 46] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -112,6 +112,7 @@ pub const TRIALS: [Trial; 45] = [
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
+    trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),

@@ -117,6 +117,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     let from = root.join(&inside);
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     match fs::symlink_metadata(&from) {
+        Ok(meta) if state.landmarks_only && meta.is_dir() => {
+            let text = format!("of {named} only single files are left; nenrin history tells them");
+            return Err(Fail::at(path.display(), text));
+        }
         Ok(_) => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENOTDIR) => {
             let text = format!("was not there in {named}; nenrin history shows when it was");
