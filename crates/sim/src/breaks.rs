@@ -76,7 +76,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 45] = [
+pub const TRIALS: [Trial; 46] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -99,6 +99,7 @@ pub const TRIALS: [Trial; 45] = [
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
     trial(Break::PastNotShared, "P3", Hunt::Cuts(Profile::Past)),
     trial(Break::StrictForgets, "P2", Hunt::Strict(Scenario::Waiting)),
+    trial(Break::ChangedWhileSettling, "P3", Hunt::Scenario(Scenario::EmptiedInSync)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
