@@ -96,6 +96,12 @@ pub enum Break {
     CopiesUnequal,
     /// A member that missed something counts as up to date when half is copied.
     ResyncHalf,
+    /// The number of segments that a superblock states is believed, whatever the device has room for.
+    SizeBelieved,
+    /// A node of which no copy is right is read again, until one is.
+    ReadAgain,
+    /// A file whose data a sync waits for may be changed meanwhile.
+    ChangedWhileSettling,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
 }

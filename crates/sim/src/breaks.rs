@@ -99,6 +99,7 @@ pub const TRIALS: [Trial; 46] = [
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
     trial(Break::PastNotShared, "P3", Hunt::Cuts(Profile::Past)),
     trial(Break::StrictForgets, "P2", Hunt::Strict(Scenario::Waiting)),
+    trial(Break::ChangedWhileSettling, "P3", Hunt::Scenario(Scenario::EmptiedInSync)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),

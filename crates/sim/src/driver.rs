@@ -259,7 +259,8 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
 fn with_clients(config: &Config, drive: Drive) -> (Drive, Clients) {
     let queue = |(i, member)| Arc::new(Queue::new(member, config.seed.wrapping_add(i as u64), config.queued));
     let queues: Vec<_> = drive.members.into_iter().enumerate().map(queue).collect();
-    let clients = config.clients || matches!(config.scenario, Some(Scenario::Clients | Scenario::Waiting));
+    let with_others = [Scenario::Clients, Scenario::Waiting, Scenario::EmptiedInSync];
+    let clients = config.clients || config.scenario.is_some_and(|s| with_others.contains(&s));
     let turns = clients.then(|| Turns::new(config.seed));
     let members = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();
     (Drive { members, profile: drive.profile }, Clients::new(queues, turns))
