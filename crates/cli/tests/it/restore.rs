@@ -259,7 +259,7 @@ fn a_restore_that_is_ended_leaves_nothing() {
     // Neither before it listens nor when it is done: between, wherever that is here.
     let (mut low, mut high) = (0, 4_000_000);
     for _ in 0..60 {
-        let mut child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
         let delay = low + (high - low) / 2;
         std::thread::sleep(Duration::from_micros(delay));
         signal(child.id(), "INT");
