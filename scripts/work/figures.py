@@ -60,7 +60,7 @@ for kind, what in (("Flipped", "once"), ("Stuck", "for ever")):
 row("crash states of repairs and of other lives", total(r"^  repair cut +(\d+)"))
 row("bits flipped, by what was seen", several({a: rf"^  Bit flipped: {a} +(\d+)" for a in ("Same", "Error", "Damage")}))
 named = re.search(r"^(\d+ of \d+) deliberate breaks were noticed", crash, re.M)
-hostile = len(re.findall(r"^P8 .* noticed after", crash, re.M))
+hostile = len(re.findall(r"^\.*P8 .* noticed after", crash, re.M))
 row("deliberate breaks noticed", named and f"{named[1]} in the simulator, {hostile} by hostile bytes")
 cases = re.findall(r"^\.*(\w[\w ]*): (\d+) cases of seed", log("hostile"), re.M)
 row("hostile cases", ", ".join(f"{name} {number(int(n))}" for name, n in sorted(cases)))

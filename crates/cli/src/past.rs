@@ -17,6 +17,20 @@ pub fn find(fs: &Fs, text: &str) -> Result<CheckpointInfo, Fail> {
     choose(&fs.checkpoints(), text, clock::now()).map_err(Fail::new)
 }
 
+/// As [`find`]; or a checkpoint that is gone, and of whose state landmarks are left. Says which.
+///
+/// # Errors
+/// As there.
+pub fn find_or_landmark(fs: &Fs, text: &str) -> Result<(CheckpointInfo, bool), Fail> {
+    let why = match find(fs, text) {
+        Ok(found) => return Ok((found, false)),
+        Err(why) => why,
+    };
+    let Ok(When::Cno(cno)) = when::parse(text, clock::now()) else { return Err(why) };
+    let landmark = fs.landmarks().into_iter().find(|l| l.cno.0 == cno).ok_or(why)?;
+    Ok((CheckpointInfo { cno: landmark.cno, wall: landmark.wall, name: None, asked: false }, true))
+}
+
 fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInfo, String> {
     let wanted = when::parse(text, now)?;
     let found = match &wanted {
@@ -42,7 +56,7 @@ impl States for Shelves {
         let text = std::str::from_utf8(name).ok()?;
         let list = self.0.checkpoints();
         match shelf {
-            Shelf::At => choose(&list, text, clock::now()).ok().map(|c| c.cno),
+            Shelf::At => find_or_landmark(&self.0, text).ok().map(|(c, _)| c.cno),
             Shelf::Snapshots => newest(&list, when::parse_gmt(text)?).map(|c| c.cno),
         }
     }

@@ -58,6 +58,8 @@ pub enum Break {
     FlushRetried,
     /// An item that leaves the live tree is freed, whoever sees it.
     HistoryFreed,
+    /// What only a landmark keeps is freed.
+    LandmarkUnseen,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
     /// A rule for keeping checkpoints is acknowledged before it is committed.
@@ -94,6 +96,12 @@ pub enum Break {
     CopiesUnequal,
     /// A member that missed something counts as up to date when half is copied.
     ResyncHalf,
+    /// The number of segments that a superblock states is believed, whatever the device has room for.
+    SizeBelieved,
+    /// A node of which no copy is right is read again, until one is.
+    ReadAgain,
+    /// A file whose data a sync waits for may be changed meanwhile.
+    ChangedWhileSettling,
     /// Names in the past of what is forgotten stay where they are.
     ForgetKeepsNames,
     /// Free segments are taken for wiped without a look at them.

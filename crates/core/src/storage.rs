@@ -183,17 +183,22 @@ impl Storage {
 
 impl NodeSource for Storage {
     fn read_node(&self, ptr: &NodePtr) -> Result<Vec<u8>> {
-        let mut why = Error::Damaged(ptr.copies[0], Invalid::Checksum);
-        let copies = if broken(Break::OneCopy) { &ptr.copies[..1] } else { &ptr.copies[..] };
-        for &addr in copies {
-            let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
-            match self.read_right(addr, NODE_BLOCKS, right) {
-                Ok(bytes) if right(&bytes) => return Ok(bytes.to_vec()),
-                Ok(_) => {}
-                Err(e) => why = e,
+        loop {
+            let mut why = Error::Damaged(ptr.copies[0], Invalid::Checksum);
+            let copies = if broken(Break::OneCopy) { &ptr.copies[..1] } else { &ptr.copies[..] };
+            for &addr in copies {
+                let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
+                match self.read_right(addr, NODE_BLOCKS, right) {
+                    Ok(bytes) if right(&bytes) => return Ok(bytes.to_vec()),
+                    Ok(_) => {}
+                    Err(e) => why = e,
+                }
+            }
+            // Else the break would outlast the device that ends it.
+            if !broken(Break::ReadAgain) || matches!(why, Error::Device(_)) {
+                return Err(why);
             }
         }
-        Err(why)
     }
 }
 

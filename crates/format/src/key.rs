@@ -35,11 +35,18 @@ pub enum Kind {
     Orphan = 35,
     /// Space tree: a dead inode or fork whose items are still to be removed. `off` is its number.
     Reap = 36,
+    /// Space tree: a landmark. `off` is the cno whose state it keeps of one file, `fork` tells those of one cno apart.
+    Landmark = 37,
     /// Space tree: an inode that is being forgotten. `off` is its number.
-    Forget = 37,
+    Forget = 38,
 }
 
 impl Kind {
+    /// The greatest.
+    #[must_use]
+    pub const fn last() -> Self {
+        Self::Forget
+    }
     /// The kind with this number.
     ///
     /// # Errors
@@ -58,7 +65,8 @@ impl Kind {
             34 => Self::Backref,
             35 => Self::Orphan,
             36 => Self::Reap,
-            37 => Self::Forget,
+            37 => Self::Landmark,
+            38 => Self::Forget,
             _ => return Err(Invalid::Kind(v)),
         })
     }

@@ -9,6 +9,7 @@
 pub mod alter;
 pub mod choices;
 pub mod decoders;
+pub mod directed;
 pub mod forge;
 pub mod guard;
 pub mod image;

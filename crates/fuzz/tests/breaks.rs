@@ -1,26 +1,44 @@
-//! Promise P8 is defended by hostile images: with numbers on the device
-//! believed, they must show it. Without the feature `breaks` there is nothing to test.
+//! Promise P8 is defended by hostile images: with a check on the way from bytes to the program taken away, they
+//! must show it. Memory and requests are counted, never time. Without the feature `breaks` there is nothing to test.
 #![cfg(feature = "breaks")]
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
 
 use nenrin_core::breaks::{Break, with};
-use nenrin_fuzz::{runner, target};
+use nenrin_device::Image;
+use nenrin_fuzz::{directed, image, memory};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Few images show it; the first that is known to is number 9,980. When images are made otherwise, the hunt is longer.
-const FIRST: u64 = 9_900;
+#[global_allocator]
+static MEMORY: memory::Counting = memory::Counting;
+
+/// What trying the image says, a panic included.
+fn tried(image: &Image) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| image::within_memory(image, image::try_all))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(format!("a panic: {}", text.unwrap_or_default()))
+    })
+}
+
+/// The image shows the break, and nothing without it.
+fn noticed(what: Break, image: &Image, expected: &str) {
+    assert_eq!(tried(image), Ok(()), "without it too");
+    let said = with(what, || tried(image)).expect_err("it went unnoticed");
+    assert!(said.contains(expected), "{said}");
+    println!("P8    {:<18} noticed after      1 images: {said}", format!("{what:?}"));
+}
 
 #[test]
 fn believed_numbers_are_noticed() {
-    runner::quiet_panics();
-    let target = target("image").unwrap();
-    for number in FIRST..FIRST + 30_000 {
-        let case = runner::case("image", 5, number);
-        if let Err(failure) = with(Break::BelieveNumbers, || runner::one(target, &case)) {
-            runner::one(target, &case).unwrap_or_else(|e| panic!("without it too: {e}"));
-            let what: String = failure.what.chars().take(110).collect();
-            println!("P8    BelieveNumbers     noticed after {:>6} images: {what}", number - FIRST);
-            return;
-        }
-    }
-    panic!("it went unnoticed");
+    noticed(Break::BelieveNumbers, &directed::empty_ranges(), "a panic: ");
+}
+
+#[test]
+fn memory_for_a_believed_size_is_noticed() {
+    noticed(Break::SizeBelieved, &directed::more_segments_than_room(), "of memory were in use");
+}
+
+#[test]
+fn reading_without_end_is_noticed() {
+    noticed(Break::ReadAgain, &directed::no_leaf_is_right(), "it does not end");
 }

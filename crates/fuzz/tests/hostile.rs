@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests count as tests
 
-use nenrin_fuzz::{TARGETS, image, is_of_images, memory, runner, target};
+use nenrin_fuzz::{TARGETS, directed, image, is_of_images, memory, runner, target};
 use std::path::Path;
 
 #[global_allocator]
@@ -90,4 +90,20 @@ fn most_changed_images_still_mount() {
         mounted += u32::from(nenrin_core::Fs::open(vec![disk], clock, options).is_ok());
     }
     assert!(mounted >= 50, "{mounted} of 100");
+}
+
+/// Single numbers where they do the most harm.
+#[test]
+fn directed_images() {
+    let all = [
+        directed::more_segments_than_room,
+        directed::no_leaf_is_right,
+        directed::extents_behind_every_file,
+        directed::empty_ranges,
+    ];
+    let untouched = &nenrin_fuzz::volume::volumes()[1];
+    for image in all.map(|made| made()) {
+        assert_ne!(image.to_vec(), untouched.to_vec());
+        image::within_memory(&image, image::try_all).unwrap();
+    }
 }

@@ -76,7 +76,7 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 49] = [
+pub const TRIALS: [Trial; 50] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -99,6 +99,7 @@ pub const TRIALS: [Trial; 49] = [
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
     trial(Break::PastNotShared, "P3", Hunt::Cuts(Profile::Past)),
     trial(Break::StrictForgets, "P2", Hunt::Strict(Scenario::Waiting)),
+    trial(Break::ChangedWhileSettling, "P3", Hunt::Scenario(Scenario::EmptiedInSync)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
     trial(Break::OneCopy, "P4", Hunt::Flips),
@@ -112,6 +113,7 @@ pub const TRIALS: [Trial; 49] = [
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
+    trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),

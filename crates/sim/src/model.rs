@@ -89,6 +89,8 @@ pub struct FileLog {
     /// From this namespace prefix on the content is at least this state.
     pub carried: Vec<(u32, u32)>,
     hold: Option<Hold>,
+    /// The state that the last sync by another client is about, answered or not: it is committed without a truncation that comes later.
+    asked: Option<u32>,
 }
 
 impl FileLog {
@@ -233,6 +235,7 @@ impl Model {
                 promised: vec![(start, 0, 0)],
                 carried: Vec::new(),
                 hold: None,
+                asked: None,
             },
         );
     }
@@ -313,11 +316,19 @@ impl Model {
         let (base, promised) = (log.current(), log.promised_state());
         let since_promised = log.states.get(promised as usize..).unwrap_or_default();
         if since_promised.iter().any(|s| s.content.size() > 0) {
-            log.hold = Some(Hold { since_nanos: now_nanos, base, sure: promised == base });
+            let sure = promised == base || log.asked == Some(base);
+            log.hold = Some(Hold { since_nanos: now_nanos, base, sure });
             // What waited already now waits together with the truncation.
             for s in log.states.iter_mut().skip(promised as usize + 1) {
                 s.ends_before = None;
             }
+        }
+    }
+
+    /// Another client asks for a sync of this file.
+    pub fn ask(&mut self, ino: u64) {
+        if let Some(log) = self.files.get_mut(&ino) {
+            log.asked = Some(log.current());
         }
     }
 

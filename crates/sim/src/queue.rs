@@ -121,11 +121,11 @@ impl<D: BlockDevice + 'static> BlockDevice for Queue<D> {
             drop(state);
             return self.shared.device.submit(op);
         }
-        let number = state.submitted;
+        let (number, writes) = (state.submitted, matches!(op, Op::Write { .. }));
         state.submitted += 1;
         state.waiting.push((number, op));
         state.some(&self.shared.device);
-        Ticket::new(Pending { shared: Arc::clone(&self.shared), number })
+        Ticket::new(Pending { shared: Arc::clone(&self.shared), number, writes })
     }
 
     fn read(&self, offset: u64, bytes: usize) -> Outcome {
@@ -146,10 +146,15 @@ impl<D: BlockDevice + 'static> BlockDevice for Queue<D> {
 struct Pending<D> {
     shared: Arc<Shared<D>>,
     number: u64,
+    /// Reads are waited for under the volume's lock: no turn may be lost there.
+    writes: bool,
 }
 
 impl<D: BlockDevice> nenrin_device::Pending for Pending<D> {
     fn wait(self: Box<Self>) -> Outcome {
+        if self.writes && !turns::pause() {
+            return Err(DeviceError::Off);
+        }
         let mut state = self.shared.lock();
         loop {
             if let Some(ticket) = state.begun.remove(&self.number) {

@@ -34,6 +34,8 @@ pub enum Scenario {
     ReflinkClean,
     /// Syncs wait for their turn while others write and create: under order=strict nothing overtakes what was received before.
     Waiting,
+    /// A large file is emptied to be written anew while another client's sync waits for its data.
+    EmptiedInSync,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
 }
@@ -43,7 +45,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -57,6 +59,7 @@ impl Scenario {
         Self::Reserve,
         Self::ReflinkClean,
         Self::Waiting,
+        Self::EmptiedInSync,
     ];
 
     /// Name on the command line.
@@ -76,6 +79,7 @@ impl Scenario {
             Self::Reserve => "reserve",
             Self::ReflinkClean => "reflink-clean",
             Self::Waiting => "waiting",
+            Self::EmptiedInSync => "emptied-in-sync",
         }
     }
 
@@ -105,6 +109,7 @@ impl Scenario {
             Self::Reserve => s.reserve(),
             Self::ReflinkClean => s.reflink_clean(),
             Self::Waiting => s.waiting(),
+            Self::EmptiedInSync => s.emptied_in_sync(),
         }
     }
 }
@@ -336,6 +341,24 @@ impl<S: Subject> Calls<'_, S> {
             self.create(&name)?;
         }
         self.call(Op::SyncAll)
+    }
+
+    fn emptied_in_sync(&mut self) -> Result<(), String> {
+        let (large, other) = (self.create("large")?, self.create("other")?);
+        self.call(Op::SyncAll)?;
+        for round in 0..8u64 {
+            self.call(Op::Open { ino: large })?;
+            self.write(large, 0, 200_000)?;
+            self.call(Op::FsyncBeside { ino: large })?;
+            self.empty(large)?;
+            self.write(other, round * 4096, 4096)?;
+            self.fsync(other)?;
+            self.write(large, 0, 90_000)?;
+            self.call(Op::Close { ino: large })?;
+            self.fsync(other)?;
+            self.pass(1_100_000_000)?;
+        }
+        Ok(())
     }
 
     /// The whole of a file, as cp(1) asks for it.

@@ -3,12 +3,12 @@
 use super::history::inside;
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, GoneData, Request};
-use crate::error::{Fail, Outcome};
+use crate::error::{At, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, Progress};
 use crate::restore::{self, Calls, Copied};
 use crate::size::show_bytes;
-use crate::{states, when};
+use crate::{states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -117,6 +117,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     let from = root.join(&inside);
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     match fs::symlink_metadata(&from) {
+        Ok(meta) if state.landmarks_only && meta.is_dir() => {
+            let text = format!("of {named} only single files are left; nenrin history tells them");
+            return Err(Fail::at(path.display(), text));
+        }
         Ok(_) => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENOTDIR) => {
             let text = format!("was not there in {named}; nenrin history shows when it was");
@@ -133,12 +137,15 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         let text = "is not there; restore that directory, or say where else by --to DEST";
         return Err(Fail::at(parent.display(), text));
     }
+    // Whoever ends this finds nothing half done.
+    sys::block_ending_signals().at("signals")?;
     let owner = RefCell::new(owner);
     let mut progress = Progress::new();
     let mut calls = Calls {
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        stop: &sys::ending_signal_waits,
     };
     let copied = restore::copy(&from, dest, force, &mut calls)
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;

@@ -12,6 +12,7 @@
 //! 1. Nothing is written, and nothing is read but root slots.
 
 use super::Devices;
+use crate::breaks::{Break, broken};
 use crate::storage::{Probe, probe};
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
@@ -205,7 +206,7 @@ fn without(index: usize, newest: &Superblock, whole: bool, notes: &[String]) -> 
 
 fn check_length(g: &Given, blocks: u64) -> Result<()> {
     let geometry = g.device.geometry();
-    if geometry.bytes / BLOCK_BYTES as u64 >= blocks {
+    if geometry.bytes / BLOCK_BYTES as u64 >= blocks || broken(Break::SizeBelieved) {
         return Ok(());
     }
     Err(Error::Open(format!(

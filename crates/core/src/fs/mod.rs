@@ -26,6 +26,7 @@ mod copies;
 mod copy;
 mod forget;
 mod history;
+mod landmarks;
 mod namespace;
 mod promise;
 mod read;
@@ -57,6 +58,7 @@ pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 pub use history::{Change, GoneName, NameState};
+pub use landmarks::LandmarkInfo;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 
@@ -499,6 +501,8 @@ const fn shows(record: &Record<'_>) -> bool {
             | Record::ReapStep { .. }
             | Record::Release { .. }
             | Record::DropCheckpoints { .. }
+            | Record::Landmark { .. }
+            | Record::DropLandmarks { .. }
             | Record::NameCheckpoint { .. }
             | Record::Retention { .. }
             | Record::Forget { .. }

@@ -135,7 +135,7 @@ impl Fs {
         let mut extra = 0;
         loop {
             let mut inner = self.room_beyond(room, extra)?;
-            if inner.settling.contains_key(&ino) {
+            if inner.settling.contains_key(&ino) && !broken(Break::ChangedWhileSettling) {
                 drop(self.wait_idle(inner));
                 continue;
             }

@@ -4,7 +4,8 @@
 //! Invariants
 //! 1. An inode on the list is not in the live tree, and never will be again:
 //!    numbers are not given twice.
-//! 2. What belongs to it, or names it, is shown by no view of the past.
+//! 2. No landmark keeps it.
+//! 3. What belongs to it, or names it, is shown by no view of the past.
 
 use super::sharing::Need;
 use super::{State, bad_item, forget_key};
@@ -27,7 +28,8 @@ impl State {
                 self.forgetting.insert(*ino);
             }
         }
-        Ok(())
+        let landmarks = self.landmarks.through(&self.forgetting);
+        self.drop_landmarks(&landmarks)
     }
 
     /// Whether an item belongs to an inode that is to be forgotten, or names one, or a name in one.

@@ -100,6 +100,7 @@ impl<S: Subject> Run<S> {
             model.end_holds(start);
         } else {
             model.flush(ino, start);
+            model.ask(ino);
         }
         let promise = model.promise(ino, all);
         let (answer, done) = self.teller();
