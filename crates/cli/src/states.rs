@@ -169,7 +169,13 @@ pub fn show(list: &[StateData], asked: &str) -> String {
             _ => s.size.map(show_bytes).unwrap_or_default(),
         };
         // Of RFC 3339 what a person reads: day and time.
-        let until = s.kept_until.as_deref().map(|u| u.get(..16).unwrap_or(u).replace('T', " ")).unwrap_or_default();
+        let is_past = !s.is_now && s.change != "removed";
+        let until = s
+            .kept_until
+            .as_deref()
+            .filter(|_| is_past)
+            .map(|u| u.get(..16).unwrap_or(u).replace('T', " "))
+            .unwrap_or_default();
         vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), until, what]
     };
     table(&["checkpoint", "changed", "size", "by", "kept until", "what"], &list.iter().map(row).collect::<Vec<_>>())

@@ -24,19 +24,20 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
         ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
-        ("--force", "replace what is there; a checkpoint keeps it"),
+        ("--force", "replace what is there, which goes to a checkpoint first and can be brought back in turn"),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
-            what there was. The copy gets owner, times, extended attributes, access lists, hard links and holes; of permissions those\n\
-            that both then and now allow, as everywhere in the past. It shares its blocks with the past, so that it takes no\n\
+            what there was. Of a range like 3..7 any number will do; a time means the newest state not later.\n\
+            The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
+            taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
-        ("restore --list-deleted ~/work", "what is missing here"),
-        ("restore ~/work/old-project --at 1234", "a directory that was removed"),
+        ("restore --list-deleted ~/work", "what is missing here, and which checkpoint had it last, say 1234"),
+        ("restore ~/work/old-project --at 1234", "and back it is"),
     ],
     run,
 };

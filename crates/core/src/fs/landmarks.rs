@@ -5,7 +5,7 @@ use super::history::Named;
 use super::{Fs, Inner};
 use crate::Result;
 use crate::retention::{Kept, Mark, Moment, Retention, levels};
-use crate::state::{SLOT_MASK, Span, State, bad_item};
+use crate::state::{LANDMARKS_MAX, SLOT_MASK, Span, State, bad_item};
 use nenrin_format::items::{Dirent, Inode, Landmark};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -13,10 +13,8 @@ use nenrin_format::records::Record;
 use nenrin_format::{Cno, Ino, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most landmarks of a volume: each costs memory.
-const LANDMARKS_MAX: usize = 20_000;
 /// Versions that are looked at each time that checkpoints are let go.
-const VERSIONS_MAX: usize = 20_000;
+const VERSIONS_MAX: usize = LANDMARKS_MAX;
 /// Of fewer versions none stands out: what was there once, for some seconds, is no landmark.
 const STAGES_MIN: usize = 3;
 /// Items that are looked at under one lock.

@@ -87,7 +87,9 @@ impl Mender {
                 Kind::Checkpoint => {
                     Checkpoint::decode(value).is_ok() && state.kept.contains_key(&nenrin_format::Cno(key.off))
                 }
-                Kind::Landmark => Landmark::decode(value).is_ok(),
+                Kind::Landmark => {
+                    Landmark::decode(value).is_ok() && state.landmarks.has(nenrin_format::Cno(key.off), key.fork)
+                }
                 Kind::Backref => BackrefDisk::read_prefix(value).is_ok(),
                 Kind::Orphan => match state.inode(Ino(key.off))? {
                     Some(i) => Reap::decode(value).is_ok_and(|r| r.death <= state.open_cno) && i.nlink == 0,

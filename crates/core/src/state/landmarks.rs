@@ -10,9 +10,17 @@ use super::State;
 use crate::{Error, Result};
 use nenrin_format::items::Landmark;
 use nenrin_format::key::{Key, Kind};
+<<<<<<< HEAD
 use nenrin_format::{Cno, Ino};
 use std::collections::{BTreeMap, BTreeSet};
+=======
+use nenrin_format::{Cno, Ino, Invalid};
+use std::collections::BTreeMap;
+>>>>>>> main
 use std::ops::ControlFlow;
+
+/// Most landmarks of a volume: each costs memory. Between two times of letting some go there may be twice as many.
+pub const LANDMARKS_MAX: usize = 20_000;
 
 /// The landmarks of a volume, and what they keep.
 #[derive(Default)]
@@ -32,6 +40,10 @@ impl Landmarks {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
+    }
+    /// Whether there is one of this number.
+    pub fn has(&self, cno: Cno, number: u32) -> bool {
+        self.all.contains_key(&(cno, number))
     }
     /// A landmark of this checkpoint.
     pub fn at(&self, cno: Cno) -> Option<&Landmark> {
@@ -110,8 +122,13 @@ impl State {
         if cno >= self.open_cno {
             return Err(Error::Corrupt(format!("a landmark of checkpoint {cno}, while {} is open", self.open_cno)));
         }
+<<<<<<< HEAD
         if inodes(landmark).any(|ino| self.forgetting.contains(&Ino(ino))) {
             return Ok(());
+=======
+        if self.landmarks.len() > 2 * LANDMARKS_MAX {
+            return Err(Error::Corrupt("more landmarks than are ever kept".into()));
+>>>>>>> main
         }
         self.space.insert(&self.cache, landmark_key(cno, number), landmark.encode().into())?;
         self.landmarks.load(cno, number, landmark.clone());
@@ -130,11 +147,16 @@ impl State {
     ///
     /// # Errors
     /// A node that cannot be read.
-    pub fn load_landmarks(&mut self, bad: &mut dyn FnMut(&Key, nenrin_format::Invalid)) -> Result<()> {
+    pub fn load_landmarks(&mut self, bad: &mut dyn FnMut(&Key, Invalid)) -> Result<()> {
         let from = Key::space(Kind::Landmark, 0, 0);
         let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
         let mut landmarks = Landmarks::default();
         self.space.scan(&self.cache, &from, &to, &mut |k, v| {
+            if landmarks.len() > 2 * LANDMARKS_MAX {
+                // Nothing of ours wrote so many.
+                bad(k, Invalid::Bounds);
+                return ControlFlow::Break(());
+            }
             match Landmark::decode(v) {
                 Ok(l) => landmarks.load(Cno(k.off), k.fork, l),
                 Err(why) => bad(k, why),

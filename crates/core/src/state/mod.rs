@@ -22,7 +22,7 @@ mod sharing;
 mod versions;
 
 pub use history::HistoryTree;
-pub use landmarks::Landmarks;
+pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
 pub use versions::{Span, Version};
 
