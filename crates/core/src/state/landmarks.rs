@@ -10,13 +10,11 @@ use super::State;
 use crate::{Error, Result};
 use nenrin_format::items::Landmark;
 use nenrin_format::key::{Key, Kind};
-<<<<<<< HEAD
-use nenrin_format::{Cno, Ino};
-use std::collections::{BTreeMap, BTreeSet};
-=======
-use nenrin_format::{Cno, Ino, Invalid};
-use std::collections::BTreeMap;
->>>>>>> main
+        if self.landmarks.len() > 2 * LANDMARKS_MAX {
+            return Err(Error::Corrupt("more landmarks than are ever kept".into()));
+        }
+        if inodes(landmark).any(|ino| self.forgetting.contains(&Ino(ino))) {
+            return Ok(());
 use std::ops::ControlFlow;
 
 /// Most landmarks of a volume: each costs memory. Between two times of letting some go there may be twice as many.
