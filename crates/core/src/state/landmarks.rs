@@ -10,11 +10,8 @@ use super::State;
 use crate::{Error, Result};
 use nenrin_format::items::Landmark;
 use nenrin_format::key::{Key, Kind};
-        if self.landmarks.len() > 2 * LANDMARKS_MAX {
-            return Err(Error::Corrupt("more landmarks than are ever kept".into()));
-        }
-        if inodes(landmark).any(|ino| self.forgetting.contains(&Ino(ino))) {
-            return Ok(());
+use nenrin_format::{Cno, Ino, Invalid};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// Most landmarks of a volume: each costs memory. Between two times of letting some go there may be twice as many.
@@ -120,13 +117,11 @@ impl State {
         if cno >= self.open_cno {
             return Err(Error::Corrupt(format!("a landmark of checkpoint {cno}, while {} is open", self.open_cno)));
         }
-<<<<<<< HEAD
-        if inodes(landmark).any(|ino| self.forgetting.contains(&Ino(ino))) {
-            return Ok(());
-=======
         if self.landmarks.len() > 2 * LANDMARKS_MAX {
             return Err(Error::Corrupt("more landmarks than are ever kept".into()));
->>>>>>> main
+        }
+        if inodes(landmark).any(|ino| self.forgetting.contains(&Ino(ino))) {
+            return Ok(());
         }
         self.space.insert(&self.cache, landmark_key(cno, number), landmark.encode().into())?;
         self.landmarks.load(cno, number, landmark.clone());
