@@ -35,8 +35,8 @@ for wrong in Flush "NoFlush AckEarly" --all; do
     target/release/nenrin-sim-breaks breaks $wrong >/dev/null 2>&1 || code=$?
     [ $code = 2 ] || fail "crash.sh: breaks $wrong should end with 2, not $code"
 done
-"$CARGO" test --locked --quiet -p nenrin-fuzz --features breaks --test breaks -- --nocapture
-"$CARGO" test --locked --quiet -p nenrin-core --features breaks --lib is_noticed
+"$CARGO" test --locked --quiet -p nenrin-fuzz -p nenrin-core --features nenrin-fuzz/breaks,nenrin-core/breaks \
+    --test breaks --lib noticed -- --nocapture
 
 simulate() {
     local wanted=$1 out distinct

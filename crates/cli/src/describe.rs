@@ -2,7 +2,7 @@
 
 use crate::report::show_uuid;
 use crate::when;
-use nenrin_format::items::{Backref, Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece, birth};
+use nenrin_format::items::{Backref, Checkpoint, Dirent, Extent, Inode, Landmark, Reap, Segment, XattrPiece, birth};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodeHeader, NodePtr};
 use nenrin_format::partial::{DATA_FLUSHED, DATA_MOVED, LOGICAL_BEGIN, LOGICAL_END, MapEntry, PartialKind, Summary};
@@ -240,6 +240,13 @@ pub fn record(r: &Record<'_>) -> Value {
         Record::DropCheckpoints { cnos } => {
             json!({"record": "DropCheckpoints", "cnos": cnos.iter().map(|c| c.0).collect::<Vec<_>>()})
         }
+        Record::Landmark { cno, number, landmark: l } => {
+            json!({"record": "Landmark", "cno": cno.0, "number": number, "landmark": landmark(l)})
+        }
+        Record::DropLandmarks { which } => {
+            let which: Vec<_> = which.iter().map(|(cno, number)| json!({"cno": cno.0, "number": number})).collect();
+            json!({"record": "DropLandmarks", "which": which})
+        }
         Record::Sweep { tree, from, max } => {
             json!({"record": "Sweep", "tree": tree.0, "from": key(from), "max": max})
         }
@@ -310,6 +317,7 @@ fn item(k: &Key, value: &[u8]) -> Value {
                 "wall": time(c.wall), "mounted_nanos": c.mounted_nanos, "flags": c.flags, "name": name(&c.name),
             })
         }),
+        Kind::Landmark => Landmark::decode(value).map(|l| landmark(&l)),
         Kind::Orphan | Kind::Reap => {
             Reap::decode(value).map(|r| json!({"death": r.death.0, "fork": r.fork, "whole": r.whole}))
         }
@@ -320,6 +328,14 @@ fn item(k: &Key, value: &[u8]) -> Value {
         }),
     };
     shown.unwrap_or_else(|why| json!({"invalid": why.to_string()}))
+}
+
+fn landmark(l: &Landmark) -> Value {
+    let steps: Vec<_> = l.steps.iter().map(|(directory, off)| json!({"directory": directory.0, "off": off})).collect();
+    json!({
+        "ino": l.ino.0, "wall": time(l.wall), "mounted_nanos": l.mounted_nanos, "stood_nanos": l.stood_nanos,
+        "level": l.level, "steps": steps,
+    })
 }
 
 /// A value as indented text: simple members on one line, lists below.

@@ -7,6 +7,8 @@ use std::fmt;
 pub const FAILURE: u8 = 1;
 /// The exit code of a command that was called wrongly.
 pub const USAGE: u8 = 2;
+/// The exit code of a command that was asked to end before it was done.
+pub const INTERRUPTED: u8 = 130;
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

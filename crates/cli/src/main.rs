@@ -101,6 +101,11 @@ fn overview() -> String {
     ]) {
         out.push_str(&format!("  {name:<12} {about}\n"));
     }
+    out.push_str(
+        "\nOverwrote a file?  nenrin history FILE, then nenrin restore FILE --at NUMBER --force\n\
+         Deleted something? nenrin restore --list-deleted DIR, then nenrin restore DIR/NAME --at NUMBER\n\
+         Every state is also there to look at: MOUNTPOINT/.nenrin/at/NUMBER/\n",
+    );
     out.push_str("\nexit codes: 0 done, 1 failed, 2 called wrongly; check has those of fsck(8).\n");
     out
 }

@@ -17,15 +17,33 @@ pub fn find(fs: &Fs, text: &str) -> Result<CheckpointInfo, Fail> {
     choose(&fs.checkpoints(), text, clock::now()).map_err(Fail::new)
 }
 
+/// As [`find`]; or a checkpoint that is gone, and of whose state landmarks are left. Says which.
+///
+/// # Errors
+/// As there.
+pub fn find_or_landmark(fs: &Fs, text: &str) -> Result<(CheckpointInfo, bool), Fail> {
+    let why = match find(fs, text) {
+        Ok(found) => return Ok((found, false)),
+        Err(why) => why,
+    };
+    let Ok(When::Cno(cno)) = when::parse(text, clock::now()) else { return Err(why) };
+    let landmark = fs.landmarks().into_iter().find(|l| l.cno.0 == cno).ok_or(why)?;
+    Ok((CheckpointInfo { cno: landmark.cno, wall: landmark.wall, name: None, asked: false }, true))
+}
+
 fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInfo, String> {
     let wanted = when::parse(text, now)?;
     let found = match &wanted {
         When::Cno(n) => list.iter().find(|c| c.cno.0 == *n),
         When::Name(name) => list.iter().find(|c| c.name.as_deref() == Some(name.as_bytes())),
+        // A clock may have been ahead when a state was made.
+        When::Moment(nanos) if *nanos > now && list.iter().all(|c| c.wall < Time(*nanos)) => {
+            return Err(format!("{} is in the future; {}", when::show(*nanos), reach(list)));
+        }
         When::Moment(nanos) => newest(list, *nanos),
     };
     found.cloned().ok_or_else(|| match wanted {
-        When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", reach(list)),
+        When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", beside(list, n)),
         When::Name(name) => format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"),
         When::Moment(nanos) => format!("there is no state as old as {}; {}", when::show(nanos), reach(list)),
     })
@@ -42,7 +60,7 @@ impl States for Shelves {
         let text = std::str::from_utf8(name).ok()?;
         let list = self.0.checkpoints();
         match shelf {
-            Shelf::At => choose(&list, text, clock::now()).ok().map(|c| c.cno),
+            Shelf::At => find_or_landmark(&self.0, text).ok().map(|(c, _)| c.cno),
             Shelf::Snapshots => newest(&list, when::parse_gmt(text)?).map(|c| c.cno),
         }
     }
@@ -71,6 +89,17 @@ impl States for Shelves {
 /// came to be, since clocks go back at times.
 fn newest(list: &[CheckpointInfo], nanos: i64) -> Option<&CheckpointInfo> {
     list.iter().rev().find(|c| c.wall <= Time(nanos))
+}
+
+/// The checkpoints on both sides of one that is not there.
+fn beside(list: &[CheckpointInfo], cno: u64) -> String {
+    let before = list.iter().rev().find(|c| c.cno.0 < cno);
+    let after = list.iter().find(|c| c.cno.0 > cno);
+    let one = |c: &CheckpointInfo| format!("{} of {}", c.cno, when::show(c.wall.0));
+    match (before, after) {
+        (Some(a), Some(b)) => format!("the nearest are {} and {}", one(a), one(b)),
+        _ => reach(list),
+    }
 }
 
 fn reach(list: &[CheckpointInfo]) -> String {
@@ -115,7 +144,10 @@ mod tests {
     #[test]
     fn what_there_is_not_is_said() {
         for (text, part) in [
-            ("4", "no checkpoint 4 (any more); they reach from 3"),
+            ("4", "no checkpoint 4 (any more); the nearest are 3 of"),
+            ("2", "no checkpoint 2 (any more); they reach from 3"),
+            ("9", "they reach from 3"),
+            ("1970-01-01T00:05:11Z", "is in the future; they reach from 3"),
             ("tuesday", "no snapshot \"tuesday\""),
             ("1 hour ago", "no state as old as"),
             ("2 weeks ago", "say it as in"),

@@ -39,6 +39,7 @@ pub fn checkpoint(info: &CheckpointInfo) -> CheckpointData {
         name: info.name.as_ref().map(|n| String::from_utf8_lossy(n).into_owned()),
         asked: info.asked,
         frees_bytes: None,
+        landmarks_only: false,
     }
 }
 

@@ -10,7 +10,7 @@
 //! 2. Until then nobody but the user who copies can enter the copy, or put something else in its place: it is
 //!    made in a directory of its own that is held open, and reached through that.
 
-use crate::error::{At, Fail};
+use crate::error::{At, Fail, INTERRUPTED};
 use crate::{mounts, output};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,8 @@ pub struct Calls<'a> {
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// Whether to stop: then nothing has changed.
+    pub stop: &'a dyn Fn() -> bool,
 }
 
 /// Copies `from` to `to`, which `replace` allows to be there already.
@@ -60,6 +62,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         copied: Copied::default(),
         links: HashMap::new(),
         progress: calls.progress,
+        stop: calls.stop,
         syncs_each: !place.is_same_volume,
     };
     let result = work.copy(from, &place.copy());
@@ -285,17 +288,24 @@ pub fn exists(to: &Path) -> Fail {
     Fail::at(to.display(), "is there already; --force replaces it, --to DEST restores beside it")
 }
 
+/// Bytes copied through memory before somebody may ask to stop.
+const COPY_BYTES: u64 = 16 << 20;
+
 struct Work<'a> {
     copied: Copied,
     /// Where inodes with several names were copied to.
     links: HashMap<u64, PathBuf>,
     progress: &'a mut dyn FnMut(&Copied),
+    stop: &'a dyn Fn() -> bool,
     /// Nothing else makes the copies durable.
     syncs_each: bool,
 }
 
 impl Work<'_> {
     fn copy(&mut self, from: &Path, to: &Path) -> Result<(), Fail> {
+        if (self.stop)() {
+            return Err(Fail::new("interrupted; nothing was restored").with_code(INTERRUPTED));
+        }
         let meta = fs::symlink_metadata(from).at(from.display())?;
         if meta.is_dir() {
             self.directory(from, to, &meta)?;
@@ -328,7 +338,10 @@ impl Work<'_> {
         if kind.is_file() {
             let source = File::open(from).at(from.display())?;
             let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
-            self.content(&source, &target, meta.len()).at(to.display())?;
+            self.content(&source, &target, meta.len()).map_err(|e| match e.kind() {
+                io::ErrorKind::Interrupted => Fail::new(e.to_string()).with_code(INTERRUPTED),
+                _ => Fail::at(to.display(), e),
+            })?;
             if self.syncs_each {
                 target.sync_all().at(to.display())?;
             }
@@ -366,6 +379,9 @@ impl Work<'_> {
     fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> io::Result<()> {
         let (mut from, mut to) = (begin, begin);
         while from < end {
+            if (self.stop)() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted; nothing was restored"));
+            }
             let bytes = usize::try_from(end - from).unwrap_or(usize::MAX).min(1 << 30);
             match sys::copy_file_range(source, Some(&mut from), target, Some(&mut to), bytes) {
                 // Shorter by now; a state of the past never is.
@@ -376,8 +392,13 @@ impl Work<'_> {
                     let (mut source, mut target) = (source, target);
                     sys::seek(source, SeekFrom::Start(from))?;
                     sys::seek(target, SeekFrom::Start(to))?;
-                    self.copied.bytes += io::copy(&mut Read::by_ref(&mut source).take(end - from), &mut target)?;
-                    return target.flush();
+                    let some = (end - from).min(COPY_BYTES);
+                    let n = io::copy(&mut Read::by_ref(&mut source).take(some), &mut target)?;
+                    if n < some {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.copied.bytes += n;
+                    (from, to) = (from + n, to + n);
                 }
                 Err(e) => return Err(e.into()),
             }

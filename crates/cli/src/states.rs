@@ -5,7 +5,7 @@ use crate::error::Fail;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
-use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, NameState};
+use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState};
 use nenrin_format::Cno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -19,8 +19,16 @@ const FOREVER: &str = "forever";
 /// It never stood for anything, as far as is known; damage.
 pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
     let checkpoints = fs.checkpoints();
-    let (kept, now) = (fs.keeps_for(), crate::clock::now());
-    let until = |s: &NameState| s.shown_by.map(|shown| until(&kept, shown, now));
+    let (kept, landmarks, now) = (fs.keeps_for(), fs.landmarks(), crate::clock::now());
+    let until = |s: &NameState| {
+        let landmark = |l: &&LandmarkInfo| {
+            s.landmark.is_some() && s.shown_by == Some((l.cno, l.cno)) && s.attr.is_some_and(|a| a.ino == l.ino)
+        };
+        match landmarks.iter().find(landmark) {
+            Some(l) => Some(when_over(l.left, now)),
+            None => s.shown_by.map(|shown| until(&kept, shown, now)),
+        }
+    };
     match fs.history(&parts(path)) {
         Ok(states) => Ok(states.iter().map(|s| state(s, &checkpoints, until(s))).collect()),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
@@ -80,10 +88,12 @@ fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
 /// Until when the last of the checkpoints from `first` to `last` is kept.
 fn until(kept: &[(Cno, Option<u64>)], (first, last): (Cno, Cno), now: i64) -> String {
     let of_state = kept.iter().filter(|(cno, _)| (first..=last).contains(cno));
-    match of_state.map(|(_, left)| left.unwrap_or(u64::MAX)).max() {
-        None | Some(u64::MAX) => FOREVER.into(),
-        Some(left) => when::show_rfc3339(now.saturating_add_unsigned(left)),
-    }
+    when_over(of_state.map(|(_, left)| left.unwrap_or(u64::MAX)).max().filter(|left| *left < u64::MAX), now)
+}
+
+/// The time so many nanoseconds from now.
+fn when_over(left: Option<u64>, now: i64) -> String {
+    left.map_or_else(|| FOREVER.into(), |left| when::show_rfc3339(now.saturating_add_unsigned(left)))
 }
 
 fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<String>) -> StateData {
@@ -102,6 +112,7 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Strin
         last_cno: s.shown_by.map(|(_, newest)| newest.0),
         cut: cut.map(when::show_rfc3339),
         kept_until,
+        landmark: s.landmark,
         is_now: s.is_now,
         path: text(&s.path),
         change: change.into(),
@@ -148,12 +159,21 @@ pub fn show(list: &[StateData], asked: &str) -> String {
         if s.path != asked {
             what = format!("{what}, as {}", printable(&s.path));
         }
+        if s.landmark.is_some() {
+            what.push_str(", landmark");
+        }
         let size = match s.kind.as_deref() {
             Some("directory") => "dir".into(),
             _ => s.size.map(show_bytes).unwrap_or_default(),
         };
         // Of RFC 3339 what a person reads: day and time.
-        let until = s.kept_until.as_deref().map(|u| u.get(..16).unwrap_or(u).replace('T', " ")).unwrap_or_default();
+        let is_past = !s.is_now && s.change != "removed";
+        let until = s
+            .kept_until
+            .as_deref()
+            .filter(|_| is_past)
+            .map(|u| u.get(..16).unwrap_or(u).replace('T', " "))
+            .unwrap_or_default();
         vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), until, what]
     };
     table(&["checkpoint", "changed", "size", "by", "kept until", "what"], &list.iter().map(row).collect::<Vec<_>>())

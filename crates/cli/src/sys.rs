@@ -114,12 +114,25 @@ pub fn wait_for_ending_signal() -> i32 {
     signal
 }
 
+/// Whether one of the blocked signals has come and waits.
+pub fn ending_signal_waits() -> bool {
+    // SAFETY: sigset_t is plain data, and sigpending makes it valid.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut set) == 0
+            && ENDING_SIGNALS.iter().any(|signal| libc::sigismember(&raw const set, *signal) == 1)
+    }
+}
+
+/// The signals that end a daemon.
+const ENDING_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
 fn ending_signals() -> libc::sigset_t {
     // SAFETY: sigset_t is plain data; sigemptyset makes it valid, sigaddset keeps it so.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        for signal in ENDING_SIGNALS {
             libc::sigaddset(&raw mut set, signal);
         }
         set

@@ -58,6 +58,8 @@ pub enum Break {
     FlushRetried,
     /// An item that leaves the live tree is freed, whoever sees it.
     HistoryFreed,
+    /// What only a landmark keeps is freed.
+    LandmarkUnseen,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
     /// A rule for keeping checkpoints is acknowledged before it is committed.

@@ -27,8 +27,8 @@ pub use content::ReadBytes;
 pub use devices::{DeviceHealth, Standing};
 pub use error::{Error, Result};
 pub use fs::{
-    Change, Clean, CleanEstimate, CleanerStatus, Counters, Done, Fs, GoneName, NameState, Rest, Scrub, ScrubFinding,
-    ScrubReport, SegmentInfo,
+    Change, Clean, CleanEstimate, CleanerStatus, Counters, Done, Fs, GoneName, LandmarkInfo, NameState, Rest, Scrub,
+    ScrubFinding, ScrubReport, SegmentInfo,
 };
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};

@@ -242,6 +242,7 @@ fn empty(
         history: Vec::new(),
         segments,
         kept: BTreeMap::new(),
+        landmarks: crate::state::Landmarks::default(),
         hash_key: options.hash_key,
         next_ino: Ino::FIRST,
         open_cno: Cno(1),

@@ -151,6 +151,55 @@ impl Retention {
     }
 }
 
+/// A landmark's moment and level.
+pub type Mark = (Cno, Moment, u8);
+
+impl Retention {
+    /// Levels that landmarks may have: one for each step but the first.
+    #[must_use]
+    pub fn levels(&self) -> u8 {
+        u8::try_from(self.steps.len() - 1).unwrap_or(u8::MAX)
+    }
+
+    /// How much longer each landmark is kept, in nanoseconds if the volume stays mounted; `None` for ever, 0: no
+    /// longer. One of level 1 is kept to the end of the second step, of level 2 to that of the third,
+    /// and so on. Both lists are in the order of their numbers.
+    #[must_use]
+    pub fn keeps_marks_for(&self, now: Moment, kept: &[Kept], marks: &[Mark]) -> Vec<Option<u64>> {
+        let as_kept = |(cno, moment, _): &Mark| Kept { cno: *cno, moment: *moment, held: false };
+        let mut all: Vec<(Kept, Option<u8>)> = kept.iter().map(|k| (*k, None)).collect();
+        all.extend(marks.iter().map(|m| (as_kept(m), Some(m.2))));
+        all.sort_by_key(|(k, _)| k.cno);
+        let list: Vec<Kept> = all.iter().map(|(k, _)| *k).collect();
+        let left = |age: u64, level: u8| {
+            let upto = self.steps[usize::from(level).min(self.steps.len() - 1)].upto;
+            (upto < u64::MAX).then(|| upto.saturating_sub(age))
+        };
+        let ages = ages(now, &list);
+        all.iter().zip(ages).filter_map(|((_, level), age)| level.map(|level| left(age, level))).collect()
+    }
+}
+
+/// How much each of the versions of a file stands out, by how long each stood: one that stood longer than the one
+/// before it, and no shorter than the one after, has level 1; one that does so among those, level 2; and so on.
+#[must_use]
+pub fn levels(stood: &[u64], most: u8) -> Vec<u8> {
+    let mut out = vec![0; stood.len()];
+    let mut among: Vec<usize> = (0..stood.len()).collect();
+    for level in 1..=most {
+        let stands_out = |i: usize| {
+            let before = i.checked_sub(1).map_or(0, |b| stood[among[b]]);
+            let after = among.get(i + 1).map_or(0, |a| stood[*a]);
+            stood[among[i]] > before && stood[among[i]] >= after
+        };
+        among = (0..among.len()).filter(|i| stands_out(*i)).map(|i| among[i]).collect();
+        for i in &among {
+            out[*i] = level;
+        }
+    }
+    out
+}
+
 impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, s) in self.steps.iter().enumerate() {

@@ -669,6 +669,83 @@ impl Reap {
 }
 
 disk_struct! {
+    /// Value of a landmark (space tree), before its steps.
+    pub struct LandmarkDisk [40] {
+        /// The file.
+        pub ino: U64,
+        /// Wall time of the checkpoint.
+        pub wall: I64,
+        /// Mounted time of the checkpoint, in nanoseconds.
+        pub mounted_nanos: U64,
+        /// How long the file stayed as it was then, in nanoseconds.
+        pub stood_nanos: U64,
+        /// How much it stands out, from 1.
+        pub level: u8,
+        /// Must be zero.
+        pub reserved: [u8; 3],
+        /// Steps that follow, each 16 bytes: a directory, and the `off` of its entry for the next, from the root on.
+        pub steps: U32,
+    }
+}
+
+/// A version of one file that outlives the checkpoints that showed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Landmark {
+    /// The file.
+    pub ino: Ino,
+    /// Wall time of the checkpoint.
+    pub wall: Time,
+    /// Mounted time of the checkpoint, in nanoseconds.
+    pub mounted_nanos: u64,
+    /// How long the file stayed as it was then, in nanoseconds.
+    pub stood_nanos: u64,
+    /// How much it stands out, from 1.
+    pub level: u8,
+    /// The way to it: a directory, and the `off` of its entry for the next, from the root on.
+    pub steps: Vec<(Ino, u64)>,
+}
+
+impl Landmark {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = LandmarkDisk::zeroed();
+        d.ino.set(self.ino.0);
+        d.wall.set(self.wall.0);
+        d.mounted_nanos.set(self.mounted_nanos);
+        d.stood_nanos.set(self.stood_nanos);
+        d.level = self.level;
+        d.steps.set(self.steps.len() as u32);
+        let mut out = d.as_bytes().to_vec();
+        for (directory, off) in &self.steps {
+            out.extend_from_slice(&directory.0.to_le_bytes());
+            out.extend_from_slice(&off.to_le_bytes());
+        }
+        out
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input, or another number of steps than stated.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, rest) = LandmarkDisk::read_prefix(b)?;
+        let steps = rest.chunks_exact(16);
+        if steps.len() != d.steps.get() as usize || !steps.remainder().is_empty() {
+            return Err(Invalid::Bounds);
+        }
+        let number = |b: &[u8]| b.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+        Ok(Self {
+            ino: Ino(d.ino.get()),
+            wall: Time(d.wall.get()),
+            mounted_nanos: d.mounted_nanos.get(),
+            stood_nanos: d.stood_nanos.get(),
+            level: d.level,
+            steps: steps.map(|s| (Ino(number(&s[..8])), number(&s[8..]))).collect(),
+        })
+    }
+}
+
+disk_struct! {
     /// Value of a back reference (space tree): one owner of a shared extent.
     pub struct BackrefDisk [32] {
         /// Owning inode.

@@ -35,9 +35,16 @@ pub enum Kind {
     Orphan = 35,
     /// Space tree: a dead inode or fork whose items are still to be removed. `off` is its number.
     Reap = 36,
+    /// Space tree: a landmark. `off` is the cno whose state it keeps of one file, `fork` tells those of one cno apart.
+    Landmark = 37,
 }
 
 impl Kind {
+    /// The greatest.
+    #[must_use]
+    pub const fn last() -> Self {
+        Self::Landmark
+    }
     /// The kind with this number.
     ///
     /// # Errors
@@ -56,6 +63,7 @@ impl Kind {
             34 => Self::Backref,
             35 => Self::Orphan,
             36 => Self::Reap,
+            37 => Self::Landmark,
             _ => return Err(Invalid::Kind(v)),
         })
     }

@@ -44,6 +44,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         items::SegmentDisk::LAYOUT,
         items::CheckpointDisk::LAYOUT,
         items::ReapDisk::LAYOUT,
+        items::LandmarkDisk::LAYOUT,
         items::BackrefDisk::LAYOUT,
         root::RootDisk::LAYOUT,
         root::TreeDisk::LAYOUT,

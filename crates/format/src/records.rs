@@ -6,7 +6,7 @@
 //! A record is one byte of type and a body; the table in `docs/FORMAT.md`
 //! lists the bodies.
 
-use crate::items::Extent;
+use crate::items::{Extent, Landmark};
 use crate::key::Key;
 use crate::node::TreeId;
 use crate::wire::{Put, Reader};
@@ -103,6 +103,10 @@ pub enum Record<'a> {
     Mark,
     /// The volume's retention rule, as text.
     Retention { value: &'a [u8] },
+    /// A landmark is kept under a checkpoint's number.
+    Landmark { cno: Cno, number: u32, landmark: Landmark },
+    /// Landmarks are let go: checkpoint and number of each.
+    DropLandmarks { which: Vec<(Cno, u32)> },
 }
 
 mod tag {
@@ -126,6 +130,8 @@ mod tag {
     pub const MARK: u8 = 18;
     pub const RETENTION: u8 = 19;
     pub const SHARE_PAST: u8 = 20;
+    pub const LANDMARK: u8 = 21;
+    pub const DROP_LANDMARKS: u8 = 22;
 
     pub const OP_HOLE: u8 = 1;
     pub const OP_EXTENT: u8 = 2;
@@ -156,6 +162,8 @@ pub const TABLE: &[(u8, &str, &str)] = &[
     (tag::MARK, "Mark", ""),
     (tag::RETENTION, "Retention", "value"),
     (tag::SHARE_PAST, "SharePast", "ino u64, cno u64, from u64, blocks u64"),
+    (tag::LANDMARK, "Landmark", "cno u64, number u32, landmark (u32 length)"),
+    (tag::DROP_LANDMARKS, "DropLandmarks", "count u32, cno u64 and number u32 each"),
 ];
 
 fn put_time(out: &mut Vec<u8>, t: Time) {
@@ -316,6 +324,20 @@ impl<'a> Record<'a> {
                     out.put_u64(c.0);
                 }
             }
+            Self::Landmark { cno, number, landmark } => {
+                out.put_u8(tag::LANDMARK);
+                out.put_u64(cno.0);
+                out.put_u32(*number);
+                out.put_long(&landmark.encode());
+            }
+            Self::DropLandmarks { which } => {
+                out.put_u8(tag::DROP_LANDMARKS);
+                out.put_u32(which.len() as u32);
+                for (cno, number) in which {
+                    out.put_u64(cno.0);
+                    out.put_u32(*number);
+                }
+            }
             Self::Sweep { tree, from, max } => {
                 out.put_u8(tag::SWEEP);
                 out.put_u32(tree.0);
@@ -435,6 +457,17 @@ impl<'a> Record<'a> {
             tag::RETENTION => Self::Retention { value: r.short()? },
             tag::SHARE_PAST => {
                 Self::SharePast { ino: Ino(r.u64()?), cno: Cno(r.u64()?), from: r.u64()?, blocks: r.u64()? }
+            }
+            tag::LANDMARK => {
+                Self::Landmark { cno: Cno(r.u64()?), number: r.u32()?, landmark: Landmark::decode(r.long()?)? }
+            }
+            tag::DROP_LANDMARKS => {
+                let count = r.u32()?;
+                let mut which = Vec::new();
+                for _ in 0..count {
+                    which.push((Cno(r.u64()?), r.u32()?));
+                }
+                Self::DropLandmarks { which }
             }
             other => return Err(Invalid::Kind(other)),
         })

@@ -4,7 +4,7 @@
 //! nenrin-format --test golden`, and its diff is read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
-use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece};
+use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Landmark, Reap, Segment, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodePtr, TreeId};
 use nenrin_format::partial::{Header, MapEntry, PartialKind};
@@ -124,7 +124,14 @@ fn records() -> Vec<Record<'static>> {
         Record::Mark,
         Record::Retention { value: b"all:1h" },
         Record::SharePast { ino: Ino(16), cno: Cno(7), from: 1, blocks: 3 },
+        Record::Landmark { cno: Cno(7), number: 1, landmark: landmark() },
+        Record::DropLandmarks { which: vec![(Cno(7), 1), (Cno(8), 0)] },
     ]
+}
+
+fn landmark() -> Landmark {
+    let steps = vec![(Ino(1), 0x1230), (Ino(17), 0x4561)];
+    Landmark { ino: Ino(18), wall: Time(1), mounted_nanos: 2, stood_nanos: 3, level: 4, steps }
 }
 
 fn record_bytes() -> Vec<u8> {
@@ -215,6 +222,7 @@ fn space_items() -> Vec<(Key, Arc<[u8]>)> {
         (Key::space(Kind::Segment, 0, 3), segment.encode().into()),
         (Key::space(Kind::Checkpoint, 0, 4), checkpoint.encode().into()),
         (Key::space(Kind::Reap, 5, 16), reap.encode().into()),
+        (Key::space(Kind::Landmark, 1, 7), landmark().encode().into()),
     ]
 }
 

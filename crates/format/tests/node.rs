@@ -86,7 +86,7 @@ proptest! {
 #[test]
 fn sizes_are_upper_bounds() {
     // Without a common prefix they are exact.
-    let (low, high) = (Key::space(Kind::Inode, 0, 0), Key { ino: u64::MAX, ..Key::space(Kind::Reap, 0, 0) });
+    let (low, high) = (Key::space(Kind::Inode, 0, 0), Key { ino: u64::MAX, ..Key::space(Kind::last(), 0, 0) });
     let leaf = Entries::Leaf(vec![(low, [1; 10].into()), (high, [2; 4600].into())]);
     let (h, _) = node::decode(TreeId::SPACE, &node::encode(TreeId::SPACE, 0, 1, &leaf)).unwrap();
     assert_eq!(h.used_bytes.get() as usize, NodeHeader::BYTES + leaf_entry_bytes(10) + leaf_entry_bytes(4600));

@@ -113,6 +113,7 @@ pub const TRIALS: [Trial; 46] = [
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
+    trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),

@@ -421,7 +421,10 @@ pub fn report(tally: &Tally, seconds: f64, json: bool) {
     for (kind, n) in &tally.by_choice {
         println!("  {kind:<26} {n:>8}");
     }
-    println!("recoveries         {:>10}   past states compared {}", tally.recoveries, tally.past_states);
+    println!(
+        "recoveries         {:>10}   past states compared {}, landmarks {}",
+        tally.recoveries, tally.past_states, tally.landmarks
+    );
     println!("second lives       {:>10}   images cut from them {}", tally.second_lives, tally.second_images);
     for (what, n) in &tally.faults {
         println!("  {what:<26} {n:>8}");

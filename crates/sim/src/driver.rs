@@ -108,6 +108,8 @@ pub struct Tally {
     pub recoveries: u64,
     /// Past states read back and compared.
     pub past_states: u64,
+    /// Landmarks read back and compared.
+    pub landmarks: u64,
     /// Recovered volumes used further, closed and checked.
     pub second_lives: u64,
     /// Images cut from those (counted in `images` too).
@@ -157,6 +159,7 @@ impl Tally {
         }
         self.recoveries += other.recoveries;
         self.past_states += other.past_states;
+        self.landmarks += other.landmarks;
         self.second_lives += other.second_lives;
         self.second_images += other.second_images;
         self.refused += other.refused;
@@ -430,6 +433,9 @@ impl Recorded {
                 past_equals(&fs, cno, |found| oracle::judge_past(cno.0, log, found))?;
                 tally.past_states += 1;
             }
+        }
+        if turn % 8 == 0 {
+            tally.landmarks += oracle::judge_landmarks(&fs, model)?;
         }
         Ok(seen)
     }

@@ -23,9 +23,10 @@
 
 use crate::content::{self, Content, PAGE_BYTES};
 use crate::model::{CheckpointLog, FileLog, FileState, Model, promised_at};
+use crate::subject::Subject;
 use crate::tree::{Inode, Tree};
-use crate::walk::{Found, FoundFile};
-use nenrin_core::{CheckpointInfo, Order};
+use crate::walk::{Found, FoundFile, read_file};
+use nenrin_core::{At, CheckpointInfo, Order};
 use nenrin_format::Cno;
 
 /// Under which rules a cut is judged.
@@ -285,6 +286,29 @@ pub fn judge_past(cno: u64, log: &CheckpointLog, found: &Found) -> Result<(), St
         }
     }
     Ok(())
+}
+
+/// Judges what landmarks keep against the moments of their checkpoints; how many there are.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn judge_landmarks<S: Subject>(fs: &S, model: &Model) -> Result<u64, String> {
+    let landmarks = fs.landmarks();
+    for (cno, ino) in &landmarks {
+        let of = format!("the landmark of inode {ino} of checkpoint {cno}");
+        // One that came and went within a call has no number in the model.
+        let Some(log) = model.checkpoints.get(&cno.0) else { continue };
+        let Some((_, allowed)) = log.files.iter().find(|(file, _)| *file == ino.0) else {
+            return Err(format!("{of}: it had no name then"));
+        };
+        let at = At::Past(*cno);
+        let attr = fs.getattr(at, *ino).map_err(|e| format!("{of}: {e}"))?;
+        let fingerprint = read_file(fs, at, *ino, attr.size, None).map_err(|e| format!("{of}: {e}"))?;
+        if !allowed.contains(&fingerprint) {
+            return Err(format!("{of}: the content is not that of its moment"));
+        }
+    }
+    Ok(landmarks.len() as u64)
 }
 
 /// Says where the bytes of a wrong content come from: for each page, which

@@ -114,6 +114,10 @@ pub trait Subject: Sized {
     fn set_retention(&self, _rule: &str) -> Result<()> {
         Ok(())
     }
+    /// Versions of single files that are kept without a checkpoint: the one that showed each, and the file.
+    fn landmarks(&self) -> Vec<(Cno, Ino)> {
+        Vec::new()
+    }
 }
 
 impl Subject for Arc<Fs> {
@@ -301,6 +305,9 @@ impl Subject for Arc<Fs> {
     }
     fn retention(&self) -> Option<String> {
         Some(Fs::retention(self))
+    }
+    fn landmarks(&self) -> Vec<(Cno, Ino)> {
+        Fs::landmarks(self).iter().map(|l| (l.cno, l.ino)).collect()
     }
     fn set_retention(&self, rule: &str) -> Result<()> {
         Fs::set_retention(self, rule)

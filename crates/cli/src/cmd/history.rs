@@ -14,9 +14,11 @@ pub const COMMAND: Command = Command {
     usage: &["history [--json] PATH"],
     about: "Lists the states of a file or directory that can be gone back to",
     options: &[("--json", "as JSON")],
-    notes: "The name is followed: over files that replace each other under it, over renames of what it stands for now and of\n\
-            the directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept:\n\
-            \"kept until\" is what the rule says (nenrin retention); a full volume may let unnamed ones go before. \"by\" is\n\
+    notes: "Numbers like 3..7 are the checkpoints that show one state: any of them brings it back. The name is\n\
+            followed: over files that replace each other under it, over renames of what it stands for now and of the\n\
+            directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept:\n\
+            \"kept until\" is what the rule says (nenrin retention); a full volume may let unnamed ones go before. A version\n\
+            that stood longer than those around it outlives the checkpoints that showed it, and is called a landmark then. \"by\" is\n\
             the user who last wrote the content. A state is seen below .nenrin/at/CHECKPOINT/ in the root of the mount, and\n\
             brought back by nenrin restore.",
     examples: &[

@@ -3,12 +3,12 @@
 use super::history::inside;
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, GoneData, Request};
-use crate::error::{Fail, Outcome};
+use crate::error::{At, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, Progress};
 use crate::restore::{self, Calls, Copied};
 use crate::size::show_bytes;
-use crate::{states, when};
+use crate::{states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -24,19 +24,20 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
         ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
-        ("--force", "replace what is there; a checkpoint keeps it"),
+        ("--force", "replace what is there, which goes to a checkpoint first and can be brought back in turn"),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
-            what there was. The copy gets owner, times, extended attributes, access lists, hard links and holes; of permissions those\n\
-            that both then and now allow, as everywhere in the past. It shares its blocks with the past, so that it takes no\n\
+            what there was. Of a range like 3..7 any number will do; a time means the newest state not later.\n\
+            The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
+            taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
-        ("restore --list-deleted ~/work", "what is missing here"),
-        ("restore ~/work/old-project --at 1234", "a directory that was removed"),
+        ("restore --list-deleted ~/work", "what is missing here, and which checkpoint had it last, say 1234"),
+        ("restore ~/work/old-project --at 1234", "and back it is"),
     ],
     run,
 };
@@ -117,6 +118,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     let from = root.join(&inside);
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     match fs::symlink_metadata(&from) {
+        Ok(meta) if state.landmarks_only && meta.is_dir() => {
+            let text = format!("of {named} only single files are left; nenrin history tells them");
+            return Err(Fail::at(path.display(), text));
+        }
         Ok(_) => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENOTDIR) => {
             let text = format!("was not there in {named}; nenrin history shows when it was");
@@ -133,12 +138,15 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         let text = "is not there; restore that directory, or say where else by --to DEST";
         return Err(Fail::at(parent.display(), text));
     }
+    // Whoever ends this finds nothing half done.
+    sys::block_ending_signals().at("signals")?;
     let owner = RefCell::new(owner);
     let mut progress = Progress::new();
     let mut calls = Calls {
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        stop: &sys::ending_signal_waits,
     };
     let copied = restore::copy(&from, dest, force, &mut calls)
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;

@@ -17,7 +17,9 @@ pub const COMMAND: Command = Command {
     notes: "A rule is a ladder of AGE:EVERY. Up to each age one checkpoint in so much time is kept, beyond the last age none;\n\
             \"all\" keeps each, the age \"forever\" ends never, and the rule \"default\" is 1h:all 1d:10m 7d:1h 30d:1d. Periods are in\n\
             s m h d w M Y. Snapshots are kept until they are deleted. The rule is applied every ten minutes, and a clock that\n\
-            jumps drops nothing for a day. A volume that becomes full lets the oldest go before that.",
+            jumps drops nothing for a day. A volume that becomes full lets the oldest go before that. When checkpoints go, the\n\
+            versions of single files that stood longest among their neighbours stay to the end of the next step, or of later ones:\n\
+            landmarks, which nenrin history shows.",
     examples: &[
         ("retention show ~/work", "the rule in force"),
         ("retention set ~/work '1d:all 30d:1h forever:1d'", "keep more"),

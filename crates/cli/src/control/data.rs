@@ -209,6 +209,8 @@ pub struct StateData {
     /// Until when the retention rule keeps a checkpoint that shows it, RFC 3339; "forever"; none when no checkpoint does.
     /// A volume that becomes full may let it go before.
     pub kept_until: Option<String>,
+    /// How much it stands out, from 1, if it is kept for that alone: a landmark.
+    pub landmark: Option<u8>,
     /// It is what there is now.
     pub is_now: bool,
     /// Its path then, from the root of the volume.
@@ -375,6 +377,9 @@ pub struct CheckpointData {
     /// Bytes of content that letting it go, alone, would free; where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frees_bytes: Option<u64>,
+    /// The checkpoint itself is gone; of its state only landmarks are left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub landmarks_only: bool,
 }
 
 /// One segment, for listings.

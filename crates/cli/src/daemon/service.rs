@@ -2,7 +2,9 @@
 //! to commands.
 
 use super::log::Log;
-use crate::control::{DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo};
+use crate::control::{
+    CheckpointData, DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo,
+};
 use crate::error::{At as _, Fail};
 use crate::{device, diff, mounts, past, report};
 use nenrin_core::{At, Clean, Fs, Scrub};
@@ -261,7 +263,8 @@ impl Service {
             }
             Request::Find { when } => {
                 let fs = self.fs()?;
-                value(&report::checkpoint(&past::find(&fs, &when)?))
+                let (found, landmarks_only) = past::find_or_landmark(&fs, &when)?;
+                value(&CheckpointData { landmarks_only, ..report::checkpoint(&found) })
             }
             Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref()),
             Request::SetRetention { rule } => {

@@ -2,7 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 use crate::common::*;
+use nenrin_core::{Clock, Fs, MountOptions, NewInode};
+use nenrin_device::{BlockDevice, FileDevice, OpenMode};
+use nenrin_format::{Ino, Time};
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn a_name_over_time() {
@@ -69,4 +74,69 @@ fn what_has_no_history() {
     nenrin(["history", &path("never/at/all")]).fails(1, &["never/at/all: there is and was nothing of this name"]);
     nenrin(["history", &path("never/../x")]).fails(1, &["\"..\" behind what is not there"]);
     nenrin(["history", &path(&"x".repeat(256))]).fails(1, &["x"]);
+}
+
+/// A clock that the test moves.
+#[derive(Default)]
+struct Hours(AtomicU64);
+
+impl Clock for Hours {
+    fn wall(&self) -> Time {
+        Time(1_700_000_000_000_000_000 + self.monotonic_nanos() as i64)
+    }
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A file saved in bursts, two hours later: what the volume then shows of it.
+#[test]
+fn landmarks_are_told_and_brought_back() {
+    const SECOND: u64 = 1_000_000_000;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let clock = Arc::new(Hours::default());
+    let volume: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(place.image(), OpenMode::OWNER).unwrap());
+    let fs = Fs::open(vec![volume], clock.clone(), MountOptions::default()).unwrap();
+    let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let directory = fs.create(Ino::ROOT, b"work", &new(0o040_755)).unwrap().ino;
+    let book = fs.create(directory, b"book", &new(0o100_644)).unwrap().ino;
+    let pass = |seconds: u64| {
+        for _ in 0..seconds.div_ceil(60) {
+            clock.0.fetch_add(seconds.min(60) * SECOND, Ordering::Relaxed);
+            fs.tick().unwrap();
+        }
+    };
+    for save in 0..24u64 {
+        fs.write(book, 0, format!("{save:5} {}", "x".repeat(save as usize)).as_bytes(), 0).unwrap();
+        fs.sync_all().unwrap();
+        fs.checkpoint_create(None).unwrap();
+        pass(if save % 4 == 3 { 100 } else { 5 });
+    }
+    pass(7200);
+    fs.close().unwrap();
+    drop(fs);
+
+    place.mount("checkpoint=0").ok();
+    let asked = place.path("mnt/work/book").to_str().unwrap().to_owned();
+    let states = nenrin(["history", "--json", &asked]).json();
+    let landmarks: Vec<_> = states.as_array().unwrap().iter().filter(|s| s["landmark"].is_u64()).collect();
+    assert!(landmarks.len() >= 3, "{states}");
+    assert!(landmarks.iter().all(|s| s["kept_until"].as_str().is_some_and(|u| u != "forever")), "{states}");
+    let shown = nenrin(["history", &asked]).ok();
+    assert_eq!(shown.lines().filter(|l| l.ends_with("content, landmark")).count(), landmarks.len(), "{shown}");
+    for s in &landmarks {
+        let at = s["cno"].to_string();
+        let save = s["size"].as_u64().unwrap() - 6;
+        assert_eq!(save % 4, 3, "the last before a pause");
+        nenrin(["restore", &asked, "--at", &at, "--force"]).ok();
+        assert_eq!(fs::read_to_string(&asked).unwrap(), format!("{save:5} {}", "x".repeat(save as usize)));
+        // Of a directory only a part is left, which looks like the whole.
+        let directory = place.text("mnt/work");
+        let there = place.text("mnt/work again");
+        nenrin(["restore", &directory, "--at", &at, "--to", &there]).fails(1, &["only single files are left", &at]);
+        nenrin(["diff", &directory, &at]).fails(1, &["no checkpoint"]);
+    }
 }

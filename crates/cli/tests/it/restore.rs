@@ -4,6 +4,8 @@
 use crate::common::*;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::process::Stdio;
+use std::time::Duration;
 
 fn cut(place: &Place) -> String {
     nenrin(["checkpoint", "create", "--json", &place.text("mnt")]).json()["cno"].to_string()
@@ -236,4 +238,51 @@ fn what_cannot_be_restored() {
         run("umount", &[&bound]).ok();
         out.fails(1, &["only a directory of the volume is mounted here"]);
     }
+}
+
+/// Who ends a restore while it copies finds nothing of it: not under the name, and not beside it.
+#[test]
+fn a_restore_that_is_ended_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let many = place.path("mnt/many");
+    fs::create_dir(&many).unwrap();
+    for i in 0..1500 {
+        fs::write(many.join(i.to_string()), [7; 100]).unwrap();
+    }
+    let at = cut(&place);
+    let from = many.to_str().unwrap();
+    let to = place.text("mnt/again");
+    // Neither before it listens nor when it is done: between, wherever that is here.
+    let (mut low, mut high) = (0, 4_000_000);
+    for _ in 0..60 {
+        let child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
+        let delay = low + (high - low) / 2;
+        std::thread::sleep(Duration::from_micros(delay));
+        signal(child.id(), "INT");
+        let out = child.wait_with_output().unwrap();
+        match out.status.code() {
+            Some(0) => {
+                fs::remove_dir_all(place.path("mnt/again")).unwrap();
+                high = delay;
+            }
+            None => low = delay,
+            Some(code) => {
+                let said = String::from_utf8_lossy(&out.stderr);
+                assert_eq!((code, said.trim()), (130, "nenrin: interrupted; nothing was restored"));
+                let names: Vec<_> = fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name()).collect();
+                assert_eq!(names, ["many"]);
+                return;
+            }
+        }
+        // What is left of one that was ended before it listened would be told by the next.
+        assert!(!fs::read_dir(place.path("mnt")).unwrap().any(|e| e.unwrap().file_name() != "many"));
+        if high - low < 500 {
+            (low, high) = (0, 4_000_000);
+        }
+    }
+    panic!("never hit it while it copied");
 }

@@ -41,7 +41,15 @@ fn sees(kept: &BTreeSet<Cno>, lives: &[Life]) -> bool {
     lives.iter().any(|(birth, death)| birth < death && kept.range(*birth..*death).next().is_some())
 }
 
+/// What is called with the lives of the owners of some blocks, how many those are, and whether a landmark keeps them.
+type Each<'a> = dyn FnMut(&[Life], u64, bool) + 'a;
+
 impl Inner {
+    /// Whether a landmark keeps an item of history.
+    fn is_marked(&self, owner: &Key, (birth, death): Life) -> bool {
+        self.state.landmarks.see(owner, birth, death)
+    }
+
     /// Blocks of history that snapshots keep, so that no want of room frees them.
     pub(super) fn named_history(&self) -> u64 {
         if !self.state.kept.values().any(Checkpoint::is_named) {
@@ -69,7 +77,7 @@ impl Inner {
 
     /// The blocks of a shared extent of history that are its to count, with the
     /// lives of all their owners.
-    fn shared_lives(&self, key: &Key, e: &Extent, each: &mut dyn FnMut(&[Life], u64)) -> Result<()> {
+    fn shared_lives(&self, key: &Key, e: &Extent, each: &mut Each<'_>) -> Result<()> {
         let owners = self.state.owners(e.addr, e.blocks)?;
         let mut lives: Vec<(Addr, u32, Key, Option<Life>)> = Vec::new();
         for (addr, b) in &owners {
@@ -87,7 +95,8 @@ impl Inner {
             let first = here.iter().map(|(_, _, owner, _)| owner).min();
             if first == Some(key) && here.iter().all(|(.., life)| life.is_some()) {
                 let lives: Vec<Life> = here.iter().filter_map(|(.., life)| *life).collect();
-                each(&lives, 1);
+                let marked = here.iter().any(|(_, _, owner, life)| life.is_some_and(|l| self.is_marked(owner, l)));
+                each(&lives, 1, marked);
             }
         }
         Ok(())
@@ -97,7 +106,7 @@ impl Inner {
 impl Fs {
     /// Looks at some items of history, giving for each run of blocks the lives
     /// of its owners; whether there are more.
-    fn look_at_history(&self, place: &mut Place, each: &mut dyn FnMut(&[Life], u64)) -> Result<bool> {
+    fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
         let Some(id) = place.trees.last().copied() else { return Ok(false) };
         let inner = self.lock();
         let Some(tree) = inner.tree(id).cloned() else {
@@ -129,7 +138,9 @@ impl Fs {
             if e.is_shared() {
                 self.lock().shared_lives(&key, &e, each)?;
             } else {
-                each(&[(e.birth, Cno(key.death))], u64::from(e.blocks));
+                let life = (e.birth, Cno(key.death));
+                let marked = self.lock().is_marked(&key, life);
+                each(&[life], u64::from(e.blocks), marked);
             }
         }
         match next {
@@ -164,7 +175,10 @@ impl Fs {
         let mut blocks = 0;
         // A tree whose newest death was before the first of them holds nothing that they see.
         let mut place = self.history_from(cnos.iter().min().copied().unwrap_or(Cno::NEVER));
-        let mut each = |lives: &[Life], n| blocks += if sees(&now, lives) && !sees(&then, lives) { n } else { 0 };
+        let mut each = |lives: &[Life], n, marked: bool| {
+            let goes = !marked && sees(&now, lives) && !sees(&then, lives);
+            blocks += if goes { n } else { 0 };
+        };
         while self.look_at_history(&mut place, &mut each)? {}
         Ok(blocks)
     }
@@ -181,7 +195,10 @@ impl Fs {
         drop(inner);
         let Some(first) = freed.keys().next().copied() else { return Ok(freed) };
         let mut place = self.history_from(first);
-        let mut each = |lives: &[Life], n: u64| {
+        let mut each = |lives: &[Life], n: u64, marked: bool| {
+            if marked {
+                return;
+            }
             let mut seen = lives.iter().filter(|(b, d)| b < d).flat_map(|(b, d)| kept.range(*b..*d).take(2));
             let Some(one) = seen.next() else { return };
             if seen.all(|other| other == one) {
@@ -213,8 +230,8 @@ impl Fs {
             before,
         });
         let blocks = &mut count.blocks;
-        let more =
-            self.look_at_history(&mut count.place, &mut |lives, n| *blocks += if sees(&named, lives) { n } else { 0 })?;
+        let more = self
+            .look_at_history(&mut count.place, &mut |lives, n, _| *blocks += if sees(&named, lives) { n } else { 0 })?;
         let mut inner = self.lock();
         let named_now = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
         if named_now.ne(named.iter().copied()) {

@@ -33,8 +33,10 @@ pub enum Change {
 /// What a name stood for during some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameState {
-    /// The kept checkpoints that show it, oldest and newest; `None`: only now.
+    /// The checkpoints that show it, oldest and newest; `None`: only now.
     pub shown_by: Option<(Cno, Cno)>,
+    /// None of them is kept, but this version is, as a landmark of this level.
+    pub landmark: Option<u8>,
     /// It is what there is now.
     pub is_now: bool,
     /// Its path then, from the root of the volume, without a slash before it.
@@ -49,16 +51,16 @@ pub struct NameState {
 
 /// A name that stood for an inode.
 #[derive(Clone, Copy)]
-struct Named {
-    ino: Ino,
-    span: Span,
+pub(super) struct Named {
+    pub ino: Ino,
+    pub span: Span,
 }
 
 /// A name that an inode bore.
-struct Link {
-    parent: Ino,
-    name: Vec<u8>,
-    span: Span,
+pub(super) struct Link {
+    pub parent: Ino,
+    pub name: Vec<u8>,
+    pub span: Span,
 }
 
 impl Fs {
@@ -220,8 +222,14 @@ impl Inner {
             let under_name: Vec<Span> = own.iter().filter_map(|s| s.cut(&v.span)).collect();
             let earlier = v.span.cut(&Span { from: Cno(0), to: Some(first) });
             for (span, is_asked) in earlier.iter().map(|s| (*s, false)).chain(under_name.iter().map(|s| (*s, true))) {
-                let shown_by = self.state.shown_by(&span);
+                let mut shown_by = self.state.shown_by(&span);
                 let is_now = span.to.is_none() && is_asked;
+                let mut landmark = None;
+                if shown_by.is_none() {
+                    let kept = self.state.landmarks.of(ino, span.from, span.to.unwrap_or(Cno::NEVER));
+                    shown_by = kept.map(|(cno, _)| (cno, cno));
+                    landmark = kept.map(|(_, l)| l.level);
+                }
                 if shown_by.is_none() && !is_now {
                     continue;
                 }
@@ -233,6 +241,7 @@ impl Inner {
                     let oldest = state.shown_by.or(shown_by).map(|(oldest, _)| oldest);
                     state.shown_by = oldest.zip(shown_by.or(state.shown_by).map(|(_, newest)| newest));
                     state.is_now |= is_now;
+                    state.landmark = state.landmark.and(landmark);
                     continue;
                 }
                 found.extend(last.take());
@@ -242,7 +251,10 @@ impl Inner {
                     attr = self.attr(At::Live, ino)?;
                 }
                 let (change, editor_uid) = (change.unwrap_or(Change::Attributes), inode.editor_uid);
-                last = Some((span.from, NameState { shown_by, is_now, path, attr: Some(attr), editor_uid, change }));
+                last = Some((
+                    span.from,
+                    NameState { shown_by, landmark, is_now, path, attr: Some(attr), editor_uid, change },
+                ));
             }
         }
         found.extend(last);
@@ -262,8 +274,15 @@ impl Inner {
                 continue;
             }
             let path = asked.to_vec();
-            let state =
-                NameState { shown_by, is_now: to.is_none(), path, attr: None, editor_uid: 0, change: Change::Removed };
+            let state = NameState {
+                shown_by,
+                landmark: None,
+                is_now: to.is_none(),
+                path,
+                attr: None,
+                editor_uid: 0,
+                change: Change::Removed,
+            };
             found.push((from, state));
         }
     }
@@ -271,7 +290,7 @@ impl Inner {
 
 impl State {
     /// What `name` stood for in these directories.
-    fn named(&self, directories: &[Named], name: &[u8]) -> Result<Vec<Named>> {
+    pub(super) fn named(&self, directories: &[Named], name: &[u8]) -> Result<Vec<Named>> {
         let mut out = Vec::new();
         for dir in directories {
             let group = self.dirent_key(dir.ino, name);
@@ -287,7 +306,7 @@ impl State {
     }
 
     /// All names that an inode bore.
-    fn links(&self, ino: Ino) -> Result<Vec<Link>> {
+    pub(super) fn links(&self, ino: Ino) -> Result<Vec<Link>> {
         let from = Key::new(ino, Kind::Link, 0, 0);
         let versions = self.versions(&from, &Key { off: u64::MAX, ..from })?;
         let link = |v: &crate::state::Version| {

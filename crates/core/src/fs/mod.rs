@@ -25,6 +25,7 @@ mod commit;
 mod copies;
 mod copy;
 mod history;
+mod landmarks;
 mod namespace;
 mod promise;
 mod read;
@@ -55,6 +56,7 @@ use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub use history::{Change, GoneName, NameState};
+pub use landmarks::LandmarkInfo;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 
@@ -485,6 +487,8 @@ const fn shows(record: &Record<'_>) -> bool {
             | Record::ReapStep { .. }
             | Record::Release { .. }
             | Record::DropCheckpoints { .. }
+            | Record::Landmark { .. }
+            | Record::DropLandmarks { .. }
             | Record::NameCheckpoint { .. }
             | Record::Retention { .. }
             | Record::OpenSegment { .. }

@@ -15,13 +15,13 @@ const CNOS_MAX: usize = 512;
 
 impl Inner {
     /// The rule; one that an unknown version wrote and this one cannot read keeps everything.
-    fn retention(&self) -> Option<Retention> {
+    pub(super) fn retention(&self) -> Option<Retention> {
         let text = std::str::from_utf8(&self.state.retention).ok()?;
         if text.is_empty() { Some(Retention::default()) } else { Retention::parse(text).ok() }
     }
 
     /// The kept checkpoints, and for which the rule does not count.
-    fn kept(&self, is_held: impl Fn(&Cno, bool) -> bool) -> Vec<Kept> {
+    pub(super) fn kept(&self, is_held: impl Fn(&Cno, bool) -> bool) -> Vec<Kept> {
         let kept = |(cno, c): (&Cno, &nenrin_format::items::Checkpoint)| Kept {
             cno: *cno,
             moment: Moment { wall: c.wall.0, mounted: c.mounted_nanos },
@@ -72,13 +72,13 @@ impl Fs {
         if broken(Break::RuleNotSynced) { Ok(()) } else { self.sync_received(false) }
     }
 
-    /// A checkpoint is in use, for instance mounted: retention leaves it alone.
+    /// A checkpoint, or what landmarks keep of it, is in use, for instance mounted: retention leaves it alone.
     ///
     /// # Errors
     /// [`Error::Stale`] when it is not kept.
     pub fn hold_checkpoint(&self, cno: Cno) -> Result<()> {
         let mut inner = self.lock();
-        if !inner.state.kept.contains_key(&cno) {
+        if !inner.state.kept.contains_key(&cno) && inner.state.landmarks.at(cno).is_none() {
             return Err(Error::Stale);
         }
         *inner.held.entry(cno).or_default() += 1;
@@ -109,6 +109,7 @@ impl Fs {
         let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);
         let drops = rule.drops(moment, &kept);
+        self.keep_landmarks(&rule, &drops)?;
         for cnos in drops.chunks(CNOS_MAX) {
             let mut inner = self.room_to_let_go()?;
             // Meanwhile one may have got a name, a use, or gone.
@@ -119,6 +120,6 @@ impl Fs {
                 inner.sweep_wanted = true;
             }
         }
-        Ok(())
+        self.drop_landmarks(&rule, &kept, moment)
     }
 }

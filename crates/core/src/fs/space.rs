@@ -356,7 +356,7 @@ impl Fs {
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
-        let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count();
+        let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
         drop(inner);
         match round % 4 {
             // Write out what waits, so that what it replaced can go.
@@ -385,6 +385,11 @@ impl Fs {
             let cnos = unnamed[..count].to_vec();
             inner.counters.checkpoints_shed += cnos.len() as u64;
             inner.log(&Record::DropCheckpoints { cnos }, self.clock.monotonic_nanos())?;
+        }
+        let landmarks = inner.state.landmarks.len().div_ceil(2);
+        if landmarks > 0 {
+            let which = inner.state.landmarks.iter().take(landmarks).map(|(at, _)| *at).collect();
+            inner.log(&Record::DropLandmarks { which }, self.clock.monotonic_nanos())?;
         }
         // Should this end early, the sweep in the background does it all again.
         inner.sweep_wanted = true;

@@ -245,7 +245,7 @@ fn key(i: u64) -> Key {
 }
 
 fn last_key() -> Key {
-    Key { ino: u64::MAX, kind: Kind::Reap, fork: u32::MAX, off: u64::MAX, death: u64::MAX }
+    Key { ino: u64::MAX, kind: Kind::last(), fork: u32::MAX, off: u64::MAX, death: u64::MAX }
 }
 
 fn value(len: usize, seed: u64) -> Value {

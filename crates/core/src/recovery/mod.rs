@@ -22,7 +22,7 @@ use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::segments::Segments;
-use crate::state::{HistoryTree, State, checkpoint_key, segment_key};
+use crate::state::{HistoryTree, Landmarks, State, bad_item, checkpoint_key, segment_key};
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result};
 use nenrin_device::BlockDevice;
@@ -285,6 +285,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         history: root.trees.iter().filter(|t| crate::state::is_history(t.tree)).map(history).collect(),
         segments: Segments::new(storage.segments, superblock.generation.next()),
         kept: BTreeMap::new(),
+        landmarks: Landmarks::default(),
         hash_key: superblock.hash_key,
         next_ino: root.next_ino,
         open_cno: root.open_cno,
@@ -304,6 +305,11 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
     }
     load_checkpoints(&mut state)?;
+    let mut bad = None;
+    state.load_landmarks(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;
+    if let Some(e) = bad {
+        return Err(e);
+    }
     Ok(state)
 }
 

@@ -231,6 +231,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         history: Vec::new(),
         segments: Segments::new(storage.segments, superblock.generation.next()),
         kept: BTreeMap::new(),
+        landmarks: crate::state::Landmarks::default(),
         hash_key: superblock.hash_key,
         next_ino: root.next_ino,
         open_cno: root.open_cno,
@@ -361,6 +362,7 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
         Ok(())
     })?;
     state.kept = kept;
+    state.load_landmarks(&mut |_, _| {})?;
     Ok(segments)
 }
 

@@ -60,7 +60,7 @@ pub(super) fn with_birth(value: &[u8], birth: Cno) -> Vec<u8> {
 /// The first key there can be.
 pub(super) const FIRST: Key = Key { ino: 0, kind: Kind::Inode, fork: 0, off: 0, death: 0 };
 /// The last key there can be.
-pub(super) const LAST: Key = Key { ino: u64::MAX, kind: Kind::Reap, fork: u32::MAX, off: u64::MAX, death: u64::MAX };
+pub(super) const LAST: Key = Key { ino: u64::MAX, kind: Kind::last(), fork: u32::MAX, off: u64::MAX, death: u64::MAX };
 
 /// The key behind `key`, whatever its kind.
 pub(super) fn behind(key: &Key) -> Option<Key> {
@@ -71,7 +71,7 @@ pub(super) fn behind(key: &Key) -> Option<Key> {
     match next.fork.checked_add(1) {
         Some(fork) => Some(Key { fork, ..next }),
         None => {
-            let kind = (next.kind as u8 + 1..=Kind::Reap as u8).find_map(|k| Kind::from_u8(k).ok());
+            let kind = (next.kind as u8 + 1..=Kind::last() as u8).find_map(|k| Kind::from_u8(k).ok());
             match kind {
                 Some(kind) => Some(Key { kind, fork: 0, ..next }),
                 None => Some(Key { ino: next.ino.checked_add(1)?, kind: Kind::Inode, fork: 0, off: 0, death: 0 }),

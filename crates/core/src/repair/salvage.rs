@@ -260,6 +260,7 @@ fn base(
         history: Vec::new(),
         segments: Segments::new(storage.segments, newest.generation.next()),
         kept: BTreeMap::new(),
+        landmarks: crate::state::Landmarks::default(),
         hash_key: newest.hash_key,
         next_ino: Ino::FIRST,
         open_cno: start.open_cno,

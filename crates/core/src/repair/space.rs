@@ -14,7 +14,7 @@ use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
 use crate::state::State;
 use crate::{Error, Result};
 use nenrin_format::items::{
-    BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Reap, Segment,
+    BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Landmark, Reap, Segment,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -86,6 +86,9 @@ impl Mender {
                 Kind::Segment => Segment::decode(value).is_ok(),
                 Kind::Checkpoint => {
                     Checkpoint::decode(value).is_ok() && state.kept.contains_key(&nenrin_format::Cno(key.off))
+                }
+                Kind::Landmark => {
+                    Landmark::decode(value).is_ok() && state.landmarks.has(nenrin_format::Cno(key.off), key.fork)
                 }
                 Kind::Backref => BackrefDisk::read_prefix(value).is_ok(),
                 Kind::Orphan => match state.inode(Ino(key.off))? {

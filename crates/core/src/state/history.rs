@@ -99,7 +99,7 @@ impl State {
             }
             seen += 1;
             match items::birth(v) {
-                Ok(birth) if !self.is_visible(birth, Cno(k.death)) => gone.push((*k, v.clone())),
+                Ok(birth) if !self.is_visible(k, birth, Cno(k.death)) => gone.push((*k, v.clone())),
                 Ok(_) => {}
                 Err(why) => {
                     bad = Some(bad_item(k, why));

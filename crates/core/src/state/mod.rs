@@ -13,12 +13,14 @@
 
 mod content;
 mod history;
+mod landmarks;
 mod namespace;
 mod past;
 mod sharing;
 mod versions;
 
 pub use history::HistoryTree;
+pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
 pub use versions::{Span, Version};
 
@@ -50,6 +52,8 @@ pub struct State {
     pub segments: Segments,
     /// Kept checkpoints.
     pub kept: BTreeMap<Cno, Checkpoint>,
+    /// Versions of single files that are kept without a checkpoint.
+    pub landmarks: Landmarks,
     /// Key of the hash of names.
     pub hash_key: [u8; 16],
     /// Next inode number to give.
@@ -116,6 +120,8 @@ impl State {
             ),
             Record::NameCheckpoint { cno, name } => self.name_checkpoint(*cno, name),
             Record::DropCheckpoints { cnos } => self.drop_checkpoints(cnos),
+            Record::Landmark { cno, number, landmark } => self.add_landmark(*cno, *number, landmark),
+            Record::DropLandmarks { which } => self.drop_landmarks(which),
             Record::Sweep { tree, from, max } => self.sweep(*tree, from, *max).map(drop),
             Record::Move { tree, key, old, new } => self.relocate(*tree, key, *old, new),
             Record::OpenSegment { .. } | Record::Mark => Ok(()),
@@ -190,7 +196,7 @@ impl State {
     /// An item has left the live tree: history, or nothing.
     pub fn retire(&mut self, key: &Key, old: Value, death: Cno) -> Result<()> {
         let birth = items::birth(&old).map_err(|why| bad_item(key, why))?;
-        let mut visible = self.is_visible(birth, death);
+        let mut visible = self.is_visible(key, birth, death);
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
             // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
@@ -214,9 +220,13 @@ impl State {
         if visible { self.bury(key.died(death.0), old) } else { Ok(()) }
     }
 
-    /// Whether a kept checkpoint sees an item that lived in `[birth, death)`.
-    pub fn is_visible(&self, birth: Cno, death: Cno) -> bool {
-        !broken(Break::HistoryFreed) && birth < death && self.kept.range(birth..death).next().is_some()
+    /// Whether a kept checkpoint, or a landmark, sees the item at `key` that lived in `[birth, death)`.
+    pub fn is_visible(&self, key: &Key, birth: Cno, death: Cno) -> bool {
+        if broken(Break::HistoryFreed) || birth >= death {
+            return false;
+        }
+        self.kept.range(birth..death).next().is_some()
+            || !broken(Break::LandmarkUnseen) && self.landmarks.see(key, birth, death)
     }
 
     /// First item with `key.ino` and `key.kind` in the slots of a hash for which `matches` holds.

@@ -19,14 +19,17 @@ pub struct View<'a> {
 }
 
 impl State {
-    /// The state now, or as of a kept checkpoint.
+    /// The state now, or as of a kept checkpoint; of one that only has landmarks left, those
+    /// and the way to them.
     ///
     /// # Errors
     /// [`Error::Stale`] when that checkpoint is not kept.
     pub fn view(&self, at: At) -> Result<View<'_>> {
         match at {
             At::Live => Ok(View { state: self, cno: None }),
-            At::Past(cno) if self.kept.contains_key(&cno) => Ok(View { state: self, cno: Some(cno) }),
+            At::Past(cno) if self.kept.contains_key(&cno) || self.landmarks.at(cno).is_some() => {
+                Ok(View { state: self, cno: Some(cno) })
+            }
             At::Past(_) => Err(Error::Stale),
         }
     }

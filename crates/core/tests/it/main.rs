@@ -16,6 +16,7 @@ mod findings;
 mod full;
 mod held;
 mod history;
+mod landmarks;
 mod races;
 mod reserve;
 mod retention;

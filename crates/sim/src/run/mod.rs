@@ -462,7 +462,7 @@ impl<S: Subject> Run<S> {
                 return Err(format!("the live content of inode {} is not the model's", file.ino));
             }
         }
-        Ok(())
+        self.judge_landmarks()
     }
 
     /// Closes the volume.

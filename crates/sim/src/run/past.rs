@@ -146,6 +146,12 @@ impl<S: Subject> Run<S> {
         }
     }
 
+    /// What landmarks keep is what it was.
+    pub(super) fn judge_landmarks(&self) -> Result<(), String> {
+        let (fs, era) = (self.fs()?, self.eras.last().ok_or("no model")?);
+        oracle::judge_landmarks(fs, &era.1).map(drop)
+    }
+
     pub(super) fn read_past(&mut self, cno: u64) -> Check {
         if !self.listed.iter().any(|c| c.cno.0 == cno) {
             return Ok(Step::Done);
@@ -154,7 +160,7 @@ impl<S: Subject> Run<S> {
         let model = self.model()?;
         let log = model.checkpoints.get(&cno).ok_or("checkpoint without a log")?;
         match oracle::judge_past(cno, log, &found) {
-            Ok(()) => Ok(Step::Done),
+            Ok(()) => self.judge_landmarks().map(|()| Step::Done),
             Err(e) => {
                 let mut tree = Tree::default();
                 walk(self.fs()?, At::Past(Cno(cno)), Some(&mut tree))?;
