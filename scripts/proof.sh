@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What is tried to break nenrin, counted: power cuts, damage, deliberate breaks, hostile bytes, public
-# suites. Prints the table of docs/TESTING.md; --write puts it there. About 10 minutes, at most 40.
+# suites. Prints the table of docs/TESTING.md; --write puts it there. About 20 minutes, at most 50.
 #   proof.sh [--write]
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -25,6 +25,7 @@ run() {
 run build scripts/build.sh
 run crash scripts/crash.sh 200000
 run hostile "$CARGO" test --locked --quiet -p nenrin-fuzz --test hostile -- --nocapture
+run fuzz scripts/fuzz.sh 60
 for suite in pjdfstest fsx sqlite dbench fio-verify stress kill; do
     run "$suite" "scripts/tests/$suite.sh"
 done

@@ -32,7 +32,24 @@ pub struct Mount {
 
 /// All mounts; a later one lies over an earlier one.
 pub fn all() -> io::Result<Vec<Mount>> {
-    Ok(parse_all(&fs::read("/proc/self/mountinfo")?))
+    Ok(parse_all(&agreed(|| fs::read("/proc/self/mountinfo"))?))
+}
+
+/// Readings of the list after which the last one has to do.
+const READINGS_MAX: usize = 20;
+
+/// The kernel gives the list in pieces of a page, and a line may be missing where something is
+/// unmounted between two of them. So it is read until two readings agree.
+fn agreed(mut read: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    let mut last = read()?;
+    for _ in 1..READINGS_MAX {
+        let next = read()?;
+        if next == last {
+            break;
+        }
+        last = next;
+    }
+    Ok(last)
 }
 
 fn parse_all(text: &[u8]) -> Vec<Mount> {
@@ -130,6 +147,21 @@ pub fn users(point: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A line that one reading missed is there in the next; where no two agree, it ends all the same.
+    #[test]
+    fn a_list_counts_when_two_readings_agree() {
+        let readings = [&b"a\nb\n"[..], b"a\n", b"a\nb\nc\n", b"a\nb\nc\n", b"later"];
+        let mut left = readings.iter();
+        assert_eq!(agreed(|| Ok(left.next().unwrap().to_vec())).unwrap(), b"a\nb\nc\n");
+        assert_eq!(left.len(), 1);
+        let mut count = 0u8;
+        let changing = || {
+            count += 1;
+            Ok(vec![count])
+        };
+        assert_eq!(agreed(changing).unwrap(), [READINGS_MAX as u8]);
+    }
 
     #[test]
     fn lines_of_mountinfo() {

@@ -36,10 +36,14 @@ fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInf
     let found = match &wanted {
         When::Cno(n) => list.iter().find(|c| c.cno.0 == *n),
         When::Name(name) => list.iter().find(|c| c.name.as_deref() == Some(name.as_bytes())),
+        // A clock may have been ahead when a state was made.
+        When::Moment(nanos) if *nanos > now && list.iter().all(|c| c.wall < Time(*nanos)) => {
+            return Err(format!("{} is in the future; {}", when::show(*nanos), reach(list)));
+        }
         When::Moment(nanos) => newest(list, *nanos),
     };
     found.cloned().ok_or_else(|| match wanted {
-        When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", reach(list)),
+        When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", beside(list, n)),
         When::Name(name) => format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"),
         When::Moment(nanos) => format!("there is no state as old as {}; {}", when::show(nanos), reach(list)),
     })
@@ -87,6 +91,17 @@ fn newest(list: &[CheckpointInfo], nanos: i64) -> Option<&CheckpointInfo> {
     list.iter().rev().find(|c| c.wall <= Time(nanos))
 }
 
+/// The checkpoints on both sides of one that is not there.
+fn beside(list: &[CheckpointInfo], cno: u64) -> String {
+    let before = list.iter().rev().find(|c| c.cno.0 < cno);
+    let after = list.iter().find(|c| c.cno.0 > cno);
+    let one = |c: &CheckpointInfo| format!("{} of {}", c.cno, when::show(c.wall.0));
+    match (before, after) {
+        (Some(a), Some(b)) => format!("the nearest are {} and {}", one(a), one(b)),
+        _ => reach(list),
+    }
+}
+
 fn reach(list: &[CheckpointInfo]) -> String {
     match (list.first(), list.last()) {
         (Some(first), Some(last)) => {
@@ -129,7 +144,10 @@ mod tests {
     #[test]
     fn what_there_is_not_is_said() {
         for (text, part) in [
-            ("4", "no checkpoint 4 (any more); they reach from 3"),
+            ("4", "no checkpoint 4 (any more); the nearest are 3 of"),
+            ("2", "no checkpoint 2 (any more); they reach from 3"),
+            ("9", "they reach from 3"),
+            ("1970-01-01T00:05:11Z", "is in the future; they reach from 3"),
             ("tuesday", "no snapshot \"tuesday\""),
             ("1 hour ago", "no state as old as"),
             ("2 weeks ago", "say it as in"),

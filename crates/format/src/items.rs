@@ -445,12 +445,16 @@ impl Extent {
         let covered = u32::from(d.lead) + blocks + u32::from(d.tail);
         let unwritten = d.flags & EXTENT_UNWRITTEN != 0;
         let granule = 1 << d.granule_shift;
+        // No segment is longer than its numbers of blocks reach, so no extent goes on in the next.
+        let (kind, block) = (d.addr.get() >> 62, d.addr.get() & 0xf_ffff);
+        let crosses = kind == 0 && block + u64::from(blocks) + u64::from(d.tail) > 1 << Addr::BLOCK_BITS;
         if !unwritten
-            && (covered % granule != 0
+            && (crosses
+                || covered % granule != 0
                 || u32::from(d.lead) >= granule
                 || u32::from(d.tail) >= granule
-                || d.addr.get() >> 62 > 1
-                || (d.addr.get() & 0xf_ffff) < u64::from(d.lead) && d.addr.get() >> 62 == 0)
+                || kind > 1
+                || kind == 0 && block < u64::from(d.lead))
         {
             return Err(Invalid::Bounds);
         }

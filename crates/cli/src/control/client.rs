@@ -1,6 +1,6 @@
 //! The side that asks.
 
-use super::{Hello, REPLY_BYTES_MAX, Reply, Request, sockets};
+use super::{Hello, MountData, REPLY_BYTES_MAX, Reply, Request, sockets};
 use crate::device;
 use crate::error::Fail;
 use crate::members;
@@ -105,7 +105,12 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
         );
         return Err(Fail::at(path.display(), text));
     }
-    let found = find(&[mount.user], |hello| hello.mounts.iter().any(|m| m.device == mount.device));
+    // An owner that could not tell the number of its mount still knows the place.
+    let is_it = |m: &MountData| match m.device.as_str() {
+        "" => Path::new(&m.directory) == mount.point,
+        device => device == mount.device,
+    };
+    let found = find(&[mount.user], |hello| hello.mounts.iter().any(is_it));
     match found {
         Some(client) => Ok((client, mount, real)),
         None if mount.user != sys::euid() && sys::euid() != 0 => {

@@ -77,10 +77,16 @@ fn is_link(value: &[u8], parent: Ino, name: &[u8]) -> bool {
 }
 
 /// Directories and what they lie in, by ascending inode number.
-#[derive(Default)]
 pub struct Directories {
     all: Vec<(u64, u64)>,
+    room: usize,
     uncounted: bool,
+}
+
+impl Default for Directories {
+    fn default() -> Self {
+        Self::with_room(DIRECTORIES_MAX)
+    }
 }
 
 /// What is known of a directory while looking for the root.
@@ -92,9 +98,14 @@ enum Place {
 }
 
 impl Directories {
+    /// For at most so many.
+    pub const fn with_room(room: usize) -> Self {
+        Self { all: Vec::new(), room, uncounted: false }
+    }
+
     /// Notes a directory; they come in ascending order.
     pub fn push(&mut self, ino: Ino, parent: Ino) {
-        if self.all.len() < DIRECTORIES_MAX {
+        if self.all.len() < self.room {
             self.all.push((ino.0, parent.0));
         } else {
             self.uncounted = true;
@@ -113,7 +124,7 @@ impl Directories {
     /// Finds directories that contain each other: one finding for each circle.
     pub fn check(&self, state: &State, log: &mut Log<'_>) {
         if self.uncounted {
-            let text = format!("more than {DIRECTORIES_MAX} directories");
+            let text = format!("more than {} directories", self.room);
             log.add(Finding::new(What::DirectoriesUncounted, text));
             return;
         }

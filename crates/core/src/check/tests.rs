@@ -2,13 +2,17 @@
 //! and writing it out as if it were right: each gives the findings it must and
 //! no others.
 
+use super::names::Directories;
+use super::report::Log;
 use super::{CheckOptions, What, check};
 use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::state::{State, orphan_key, reap_key};
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
-use nenrin_format::items::{Backref, Dirent, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes};
+use nenrin_format::items::{
+    Backref, Dirent, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes,
+};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::{Addr, Cno, Ino, SegmentNo, Seq, Time};
@@ -261,6 +265,21 @@ fn inodes_and_directories_that_miscount() {
 }
 
 #[test]
+fn more_directories_than_there_is_memory_for() {
+    let opened = recover(&[volume()], &MountOptions::default()).unwrap();
+    for count in [2, 3] {
+        let mut progress = |_| {};
+        let mut log = Log::new(&mut progress);
+        let mut directories = Directories::with_room(2);
+        (0..count).for_each(|i| directories.push(Ino(Ino::ROOT.0 + i), Ino::ROOT));
+        directories.check(&opened.state, &mut log);
+        let numbers: Vec<u16> = log.report.findings.iter().map(|f| f.what.number()).collect();
+        assert_eq!(numbers.contains(&317), count == 3);
+        assert_eq!(numbers.len() as u64, count - 2);
+    }
+}
+
+#[test]
 fn content_that_does_not_fit_its_inode() {
     assert_finds(&[401], |s| assert!(s.space.remove(&s.cache, &reap_key(DEAD, 0)).unwrap().is_some()));
     assert_finds(&[402], |s| {
@@ -278,7 +297,9 @@ fn content_that_does_not_fit_its_inode() {
     });
     assert_finds(&[403], |s| s.set_space(reap_key(SMALL, 0), reap(0, true)));
     assert_finds(&[403], |s| s.set_space(reap_key(FILE, 0), reap(0, false)));
-    for outside in [Addr::new(SegmentNo(1 << 30), 0), Addr::new(SegmentNo(3), 0xf_ffff), Addr(u64::MAX >> 2)] {
+    for outside in
+        [Addr::new(SegmentNo(1 << 30), 0), Addr::new(SegmentNo(3), 60), Addr::new(SegmentNo((1 << 42) - 1), 0)]
+    {
         assert_finds(&[410], |s| {
             let (key, e) = s.extent(FILE);
             s.segments.sub_live(e.addr, e.blocks);
@@ -293,6 +314,13 @@ fn content_that_does_not_fit_its_inode() {
     assert_finds(&[411], |s| grow(s, 255, 2));
     assert_finds(&[411], |s| grow(s, u64::MAX - 3, 2));
     assert_finds(&[412], |s| grow(s, 3, 1));
+    assert_finds(&[704], |s| {
+        grow(s, 30, 1);
+        let key = Key::new(FILE, Kind::Extent, 0, 30);
+        let reserved = Extent::decode(&s.get(&key).unwrap().unwrap()).unwrap();
+        s.set(key, Extent { flags: EXTENT_UNWRITTEN | EXTENT_LOST, ..reserved }.encode());
+        s.promised_blocks -= 1;
+    });
     assert_finds(&[413], |s| s.edit_inode(FILE, |i| i.blocks += 1));
     assert_finds(&[413], |s| s.edit_inode(DIR, |i| i.blocks += 1));
     assert_finds(&[414], |s| s.edit_inode(FILE, |i| i.size = 0));

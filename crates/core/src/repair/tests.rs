@@ -14,6 +14,7 @@ use nenrin_format::key::Key;
 use nenrin_format::node::NodePtr;
 use nenrin_format::superblock::{segment_block, slot_blocks};
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BYTES, Time};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -172,6 +173,26 @@ pub(super) fn numbers(device: &Arc<dyn BlockDevice>) -> BTreeSet<u16> {
         .collect()
 }
 
+thread_local! {
+    /// Numbers that the repairs of this test have said.
+    static SAID: RefCell<BTreeSet<u16>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+fn note_said(report: &RepairReport) {
+    let losses = report.losses.iter().map(|l| l.kind.number());
+    let mends = report.mends.iter().map(|(kind, _)| kind.number());
+    SAID.with_borrow_mut(|s| s.extend(losses.chain(mends)));
+}
+
+/// Each of these losses and mends was said by a repair of this test.
+#[track_caller]
+pub(super) fn assert_said(numbers: &[u16]) {
+    SAID.with_borrow(|said| {
+        println!("said: {said:?}");
+        assert!(numbers.iter().all(|n| said.contains(n)), "{said:?}");
+    });
+}
+
 /// Repairs the bytes; what is repaired is clean, and a second repair has nothing to do.
 pub(super) fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
     let memory = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
@@ -179,6 +200,7 @@ pub(super) fn repair(bytes: &[u8]) -> (Vec<u8>, RepairReport) {
     let plan = RepairPlan::new(std::slice::from_ref(&device), &TestClock::default(), &mut |_| {}).unwrap();
     assert_eq!(memory.snapshot(), bytes, "planning wrote something");
     let report = plan.carry_out(clock()).unwrap();
+    note_said(&report);
     for l in &report.losses {
         println!("  {l}");
     }
@@ -332,6 +354,49 @@ fn damaged_copies_and_slots_are_written_anew() {
     let (after, report) = repair(&damaged);
     assert!(report.needed && report.losses.is_empty(), "{report:?}");
     assert_eq!(tree(&read_only(&after), At::Live), before);
+    assert_said(&[901, 902]);
+}
+
+/// A block of content, and a file that was changed twice, the first time where the log is damaged.
+#[test]
+fn content_that_is_damaged_or_uncertain_is_told() {
+    let bytes = volume(40, true);
+    let mut damaged = bytes.clone();
+    let block = damaged.chunks(BLOCK_BYTES).position(|b| b.iter().all(|x| *x == 2)).unwrap();
+    damaged[block * BLOCK_BYTES + 9] ^= 1;
+    repair(&damaged);
+    assert_said(&[801]);
+    let memory = Arc::new(MemDevice::from_bytes(bytes));
+    let clock = Arc::new(TestClock::default());
+    let fs = Fs::open(vec![memory.clone()], clock.clone(), MountOptions::default()).unwrap();
+    let known = fs.create(Ino::ROOT, b"known", &new(0o100_600)).unwrap().ino;
+    fs.sync_all().unwrap();
+    fs.index_checkpoint(true).unwrap();
+    let gap = fs.superblock().chain;
+    for round in 0..4 {
+        fs.write(known, 0, &[round; 9000], 0).unwrap();
+        fs.fsync_wait(known).unwrap();
+    }
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    fs.tick().unwrap();
+    let mut damaged = memory.snapshot();
+    let at = offset(&damaged, Addr::new(gap.0, gap.1));
+    damaged[at + 70] ^= 4;
+    repair(&damaged);
+    assert_said(&[807, 809]);
+}
+
+/// The newest root cannot be read, the one before and the log can.
+#[test]
+fn an_older_root_will_do() {
+    let mut damaged = volume(40, false);
+    let newest = probe(&MemDevice::from_bytes(damaged.clone())).unwrap().newest().unwrap().clone();
+    for (addr, _) in newest.root {
+        let at = offset(&damaged, addr);
+        damaged[at + 70] ^= 4;
+    }
+    repair(&damaged);
+    assert_said(&[907, 908]);
 }
 
 /// Slots take what small index checkpoints take: two segments for the index, two for the chain.
@@ -394,6 +459,7 @@ fn any_node_may_be_lost() {
             println!("  checkpoint {}: {names} names", c.cno);
         }
     }
+    assert_said(&[802, 803, 804, 806, 810, 811]);
 }
 
 #[test]
@@ -479,7 +545,7 @@ fn any_item_with_any_bytes() {
             continue;
         }
         match RepairPlan::new(std::slice::from_ref(&device), &TestClock::default(), &mut |_| {}) {
-            Ok(plan) => drop(plan.carry_out(clock()).unwrap()),
+            Ok(plan) => note_said(&plan.carry_out(clock()).unwrap()),
             Err(Error::Open(why)) => {
                 println!("refused: {why}");
                 refused += 1;
@@ -492,6 +558,7 @@ fn any_item_with_any_bytes() {
         assert!(!again.report().needed, "{:?}", again.report());
     }
     assert_eq!(refused, 0);
+    assert_said(&[813, 903, 904, 905, 906]);
 }
 
 fn change_an_item(s: &mut State, random: &mut Prng) {
@@ -593,4 +660,5 @@ fn the_log_goes_on_behind_damage() {
     }
     // The directory that the first one made has two thirds of the files.
     assert!((1..=25).contains(&most), "{most}");
+    assert_said(&[807, 808, 812, 908]);
 }
