@@ -645,7 +645,7 @@ mod tests {
     fn sixteen_bytes_are_found_wherever_they_lie() {
         for at in 0..40 {
             for length in [15, 16, 17, 60] {
-                let mut bytes = vec![1; 200];
+                let mut bytes = vec![1; 4096];
                 bytes[at..at + length].fill(0xe7);
                 let found = leaks(&Image::from_bytes(&bytes));
                 let want = if length < 16 { Vec::new() } else { vec![at as u64] };

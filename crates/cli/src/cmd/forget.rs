@@ -4,14 +4,12 @@ use super::history::inside;
 use crate::command::{Command, arguments};
 use crate::control::{Client, ForgetData, ForgetPlanData, Request};
 use crate::error::{Fail, Outcome};
-use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::size::show_bytes;
 use crate::sys;
 use serde_json::json;
-use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -19,9 +17,9 @@ pub const COMMAND: Command = Command {
     usage: &["forget [--yes] [--json] PATH"],
     about: "Removes a file or directory from now and from all of the past, and wipes it off the devices",
     options: &[("--yes", "do not ask"), ("--json", "as JSON; needs --yes")],
-    notes: "Everything that ever bore PATH goes, whole: all its versions, in snapshots too, its other names, and what was ever\n\
-            below it, wherever that is now. What it takes along is listed first, and nothing brings it back. Then every segment\n\
-            that may hold a byte of it is emptied and zeroed, which reads the whole volume and writes much of it; if that is\n\
+    notes: "What is there is not forgotten: remove it first, with the other names that are listed. Then everything that ever bore\n\
+            PATH goes, whole: all its versions, in snapshots too, and what was ever below it. What it takes along is listed\n\
+            first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which reads the whole volume and writes much of it; if that is\n\
             interrupted, or the power fails, it goes on in the background with the next mount, and nenrin info tells so.\n\
             Only root or the owner of all of it may. What it cannot reach: blocks that a copy made by cp or restore shares (it is\n\
             named), what a flash device keeps besides, copies that the host or a backup made, and memory of programs and of\n\
@@ -63,6 +61,15 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     if me != 0 && plan.owners.iter().any(|uid| *uid != me) {
         return Err(Fail::at(path.display(), "belongs to somebody else, now or in the past; only root may forget it"));
     }
+    let there: Vec<_> = plan.names.iter().filter(|n| n.is_now).collect();
+    if let Some(first) = there.first() {
+        let more = if there.len() > 1 { format!(" and {} more names", there.len() - 1) } else { String::new() };
+        if !json {
+            there.iter().for_each(|n| output::line(printable(&format!("  still there: {}", n.path.display()))));
+        }
+        let text = format!("{}{more} of it are still there; remove them first, then forget it", first.path.display());
+        return Err(Fail::at(path.display(), text));
+    }
     if !yes {
         if json || !io::stdin().is_terminal() {
             let text = format!("{}; nobody is there to be asked: give --yes to forget it", summary(&plan));
@@ -73,9 +80,6 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             output::line(format!("{}: nothing was changed", path.display()));
             return Ok(1);
         }
-    }
-    for name in plan.names.iter().filter(|n| n.is_now) {
-        remove(&mount, &name.path)?;
     }
     let forgotten: u64 = owner.call(&Request::Forget { path: inside })?;
     let data = wipe(&mut owner)?;
@@ -149,22 +153,6 @@ fn asked() -> bool {
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes" | "Yes")
-}
-
-/// Removes a name as any program does, so that the kernel allows and knows it.
-fn remove(mount: &Mount, name: &Path) -> Result<(), Fail> {
-    let path: PathBuf = mount.point.join(name);
-    let gone = match fs::symlink_metadata(&path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path),
-        Ok(_) => fs::remove_file(&path),
-        Err(e) => Err(e),
-    };
-    match gone {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(Fail::at(path.display(), format!("cannot be removed, so nothing is forgotten yet: {e}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn wipe(owner: &mut Client) -> Result<ForgetData, Fail> {

@@ -345,6 +345,10 @@ impl Service {
             Error::NotFound => states::never(&path, &fs.checkpoints()),
             e => Fail::at(path.display(), e),
         })?;
+        if plan.names.iter().any(|n| n.is_now) {
+            // Whoever removes it now must find it in the past then.
+            fs.checkpoint_create(None).map_err(plain)?;
+        }
         let data = report::forget_plan(&plan);
         *self.forget.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, plan.inodes));
         value(&data)

@@ -58,9 +58,14 @@ fn a_directory_with_all_its_past() {
     fs::write(mnt.join("kept"), &kept[..400_000]).unwrap();
     let path = dir.to_str().unwrap().to_owned();
     assert!(leaks(&place.path("image"), WORD).0 > 3);
+    // Nothing that is there is removed, not even when it is asked for: whose it is, the user says by removing it.
+    nenrin(["forget", "--yes", &path]).fails(1, &["another", "2 more names", "remove them first"]);
+    assert!(dir.join("small").exists() && mnt.join("another").exists() && mnt.join("moved").exists());
+    fs::remove_dir_all(&dir).unwrap();
+    fs::remove_file(mnt.join("another")).unwrap();
+    fs::remove_file(mnt.join("moved")).unwrap();
     // Nobody is there to be asked.
     nenrin(["forget", &path]).fails(2, &[WORD, "snapshot", "--yes"]);
-    assert!(dir.join("small").exists(), "nothing was changed");
     let told = nenrin(["forget", "--yes", "--json", &path]).json();
     assert_eq!(told["wiped"], true, "{told}");
     assert_eq!(told["snapshots"][0]["name"], "monday");
@@ -87,12 +92,14 @@ fn what_is_in_use_or_unknown_is_refused() {
     place.mount("checkpoint=0").ok();
     let file = place.path("mnt/file");
     fs::write(&file, secret(50_000, 1)).unwrap();
-    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
     let path = place.text("mnt/file");
     let open = fs::File::open(&file).unwrap();
+    // It is asked for before any checkpoint has seen it, and known all the same once it is removed.
+    nenrin(["forget", "--yes", &path]).fails(1, &["file of it are still there", "remove them first"]);
+    assert!(file.exists());
+    fs::remove_file(&file).unwrap();
     nenrin(["forget", "--yes", &path]).fails(1, &["file", "in use", "close it"]);
     drop(open);
-    // Its name is gone by now, and its past is not.
     nenrin(["forget", "--yes", &path]).ok();
     assert_eq!(leaks(&place.path("image"), "").0, 0);
     nenrin(["forget", "--yes", &path]).fails(1, &["there is and was nothing of this name"]);
@@ -111,6 +118,7 @@ fn a_killed_mount_goes_on_with_the_wipe() {
     let (file, path) = (place.path("mnt/file"), place.text("mnt/file"));
     fs::write(&file, secret(8 << 20, 1)).unwrap();
     nenrin(["snapshot", "create", &place.text("mnt"), "one"]).ok();
+    fs::remove_file(&file).unwrap();
     let mut forget = command(["forget", "--yes", &path]).spawn().unwrap();
     wait_until("it is on the list", || {
         let notes = place.info()["notes"].to_string();

@@ -89,6 +89,9 @@ impl Fs {
             let now = self.clock.wall();
             let mut inner = self.room_to_let_go()?;
             let found = inner.landmark(&vanishing, &gone, most, now, &mut known)?;
+            if inner.state.landmarks.len() >= 2 * LANDMARKS_MAX {
+                break;
+            }
             if let Some(landmark) = found {
                 let number = inner.state.landmarks.next_number(vanishing.cno);
                 let record = Record::Landmark { cno: vanishing.cno, number, landmark };

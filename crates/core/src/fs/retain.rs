@@ -109,7 +109,11 @@ impl Fs {
         let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);
         let drops = rule.drops(moment, &kept);
-        self.keep_landmarks(&rule, &drops)?;
+        // What cannot be read has no landmarks; it must not keep anything else from going.
+        let marked = match self.keep_landmarks(&rule, &drops) {
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
+            other => other,
+        };
         for cnos in drops.chunks(CNOS_MAX) {
             let mut inner = self.room_to_let_go()?;
             // Meanwhile one may have got a name, a use, or gone.
@@ -120,6 +124,7 @@ impl Fs {
                 inner.sweep_wanted = true;
             }
         }
-        self.drop_landmarks(&rule, &kept, moment)
+        self.drop_landmarks(&rule, &kept, moment)?;
+        marked
     }
 }

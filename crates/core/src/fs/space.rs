@@ -274,6 +274,9 @@ const fn with_summaries(blocks: u64) -> u64 {
     blocks + blocks / 16 + 2
 }
 
+/// Landmarks that one record lets go when room is short.
+const LANDMARKS_AT_ONCE: usize = 512;
+
 impl Fs {
     /// Space and counts of the volume.
     #[must_use]
@@ -386,7 +389,7 @@ impl Fs {
             inner.counters.checkpoints_shed += cnos.len() as u64;
             inner.log(&Record::DropCheckpoints { cnos }, self.clock.monotonic_nanos())?;
         }
-        let landmarks = inner.state.landmarks.len().div_ceil(2);
+        let landmarks = inner.state.landmarks.len().div_ceil(2).min(LANDMARKS_AT_ONCE);
         if landmarks > 0 {
             let which = inner.state.landmarks.iter().take(landmarks).map(|(at, _)| *at).collect();
             inner.log(&Record::DropLandmarks { which }, self.clock.monotonic_nanos())?;

@@ -448,11 +448,12 @@ impl Fs {
             }
             return Ok(again);
         }
+        // A device that fails to flush is absent from then on, and holds what it held.
+        self.flush_device()?;
         if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
             wiper.waits = Some(format!("device {} is absent; what is on it is wiped when it is back", d.index + 1));
             return Ok(again);
         }
-        self.flush_device()?;
         loop {
             let mut inner = self.lock_to_change()?;
             let list = inner.state.forgetting.len();
