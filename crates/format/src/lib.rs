@@ -20,6 +20,7 @@ pub mod node;
 pub mod partial;
 pub mod records;
 pub mod root;
+mod space_items;
 pub mod superblock;
 pub mod units;
 pub mod wire;
