@@ -19,8 +19,9 @@ pub const COMMAND: Command = Command {
     options: &[("--yes", "do not ask"), ("--json", "as JSON; needs --yes")],
     notes: "What is there is not forgotten: remove it first, with the other names that are listed. Then everything that ever bore\n\
             PATH goes, whole: all its versions, in snapshots too, and what was ever below it. What it takes along is listed\n\
-            first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which reads the whole volume and writes much of it; if that is\n\
-            interrupted, or the power fails, it goes on in the background with the next mount, and nenrin info tells so.\n\
+            first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which\n\
+            reads the whole volume and writes much of it; if that is interrupted, or the power fails, it goes on in the\n\
+            background with the next mount, and nenrin info tells so.\n\
             Only root or the owner of all of it may. What it cannot reach: blocks that a copy made by cp or restore shares (it is\n\
             named), what a flash device keeps besides, copies that the host or a backup made, and memory of programs and of\n\
             the kernel, whose cache of past states goes with the next unmount.",
