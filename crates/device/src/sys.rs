@@ -3,8 +3,10 @@
 //! Invariants
 //! 1. Every function takes a borrowed `File`, so the descriptor is open.
 //! 2. EINTR is handled here; callers see other errors only.
-#![allow(unsafe_code)] // a few system calls, each with plain integers or a local variable
+#![allow(unsafe_code)] // two requests to block devices, each with a local variable
 
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::io::retry_on_intr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,11 +16,10 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 /// `_IO(0x12, 119)`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
-fn retry(mut call: impl FnMut() -> libc::c_int) -> io::Result<libc::c_int> {
+fn retry(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
     loop {
-        let n = call();
-        if n >= 0 {
-            return Ok(n);
+        if call() >= 0 {
+            return Ok(());
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
@@ -29,18 +30,14 @@ fn retry(mut call: impl FnMut() -> libc::c_int) -> io::Result<libc::c_int> {
 
 /// Takes a lock on the open file without waiting; `WouldBlock` when somebody else holds it.
 pub(crate) fn try_lock(file: &File, shared: bool) -> io::Result<()> {
-    let kind = if shared { libc::LOCK_SH } else { libc::LOCK_EX };
-    // SAFETY: flock takes two integers; the descriptor is open (invariant 1).
-    retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) }).map(drop)
+    let kind = if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    Ok(retry_on_intr(|| rustix::fs::flock(file, kind))?)
 }
 
 /// Turns O_DIRECT off.
 pub(crate) fn clear_direct(file: &File) -> io::Result<()> {
-    // SAFETY: F_GETFL takes no argument.
-    let flags = retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) })?;
-    let flags = flags & !libc::O_DIRECT;
-    // SAFETY: F_SETFL takes an integer.
-    retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::DIRECT)?)
 }
 
 /// Length of a block device in bytes.
@@ -55,15 +52,11 @@ pub(crate) fn block_device_bytes(file: &File) -> io::Result<u64> {
 pub(crate) fn block_device_discard(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let range = [offset, bytes];
     // SAFETY: BLKDISCARD reads two u64 at the address given, which is a live local.
-    retry(|| unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) }).map(drop)
+    retry(|| unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) })
 }
 
 /// Gives the blocks of a range of a regular file back to the host.
 pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
-    let (Ok(offset), Ok(bytes)) = (i64::try_from(offset), i64::try_from(bytes)) else {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    };
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: fallocate takes integers only.
-    retry(|| unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset, bytes) }).map(drop)
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(retry_on_intr(|| rustix::fs::fallocate(file, mode, offset, bytes))?)
 }
