@@ -8,16 +8,17 @@ find_cargo
 images=${1:-200000} minutes=${2:-15}
 jobs=$(nproc)
 
-# Every deliberate break must be noticed. Apart, so that what is tested below is what is shipped.
-"$CARGO" build --release --locked --quiet -p nenrin-sim --features breaks
-cp target/release/nenrin-sim target/release/nenrin-sim-breaks
+# Every deliberate break must be noticed, in the build of the unit tests: what is tested below that is what is shipped.
+target=${CARGO_TARGET_DIR:-target}
+"$CARGO" test --locked --quiet --workspace --features "$TEST_FEATURES" --no-run
 "$CARGO" build --release --locked --quiet -p nenrin-sim
+hunt=$target/debug/nenrin-sim sim=$target/release/nenrin-sim
 # The table of the promises names every break, and each where the hunt has it.
 documented=$(awk -F'|' '/^\|/ && match($4, /`[A-Z][A-Za-z]+`/) {
     name = substr($4, RSTART + 1, RLENGTH - 2)
     if (match($2, /P[1-8]/)) promise = substr($2, RSTART, 2)
     print promise, name }' docs/CRASH-MODEL.md | sort -u)
-listed=$(target/release/nenrin-sim-breaks breaks --list | sort -u)
+listed=$("$hunt" breaks --list | sort -u)
 missing=$(comm -13 <(echo "$documented") <(echo "$listed"))
 [ -z "$missing" ] || fail "docs/CRASH-MODEL.md does not name in their rows: $missing"
 missing=$(comm -3 <(cut -d' ' -f2 <<<"$documented" | sort -u) \
@@ -25,24 +26,25 @@ missing=$(comm -3 <(cut -d' ' -f2 <<<"$documented" | sort -u) \
 [ -z "$missing" ] || fail "docs/CRASH-MODEL.md and crates/core/src/breaks.rs do not name the same breaks: $missing"
 
 echo "nenrin-sim breaks"
-target/release/nenrin-sim-breaks breaks
-one=$(target/release/nenrin-sim-breaks breaks NoFlush)
+"$hunt" breaks
+one=$("$hunt" breaks NoFlush)
 grep -q NoFlush <<<"$one" && [ "$(tail -n +2 <<<"$one")" = "1 of 1 deliberate breaks were noticed" ] ||
     fail "crash.sh: breaks NoFlush should try one: $one"
 for wrong in Flush "NoFlush AckEarly" --all; do
     code=0
     # shellcheck disable=SC2086 # two words are two arguments
-    target/release/nenrin-sim-breaks breaks $wrong >/dev/null 2>&1 || code=$?
+    "$hunt" breaks $wrong >/dev/null 2>&1 || code=$?
     [ $code = 2 ] || fail "crash.sh: breaks $wrong should end with 2, not $code"
 done
-"$CARGO" test --locked --quiet -p nenrin-fuzz -p nenrin-core --features nenrin-fuzz/breaks,nenrin-core/breaks \
-    --test breaks --lib noticed -- --nocapture
+said=$("$sim" breaks 2>&1) && fail "crash.sh: without the feature there is nothing to hunt"
+grep -q -e '--features breaks' <<<"$said" || fail "crash.sh: without the feature breaks should say how to get it: $said"
+"$CARGO" test --locked --quiet --workspace --features "$TEST_FEATURES" --test breaks --lib noticed -- --nocapture
 
 simulate() {
-    local wanted=$1 out distinct
+    local wanted=$1 distinct
     shift
     echo "nenrin-sim $*, at least $wanted images"
-    out=$(target/release/nenrin-sim "$@" --minutes "$minutes" --jobs "$jobs") || { echo "$out"; exit 1; }
+    out=$("$sim" "$@" --minutes "$minutes" --jobs "$jobs") || { echo "$out"; exit 1; }
     echo "$out"
     distinct=$(sed -n 's/.*distinct \([0-9]*\)$/\1/p' <<<"$out" | head -1)
     [ "${distinct:-0}" -ge "$wanted" ] || { echo "only ${distinct:-0} distinct images in $minutes minutes"; exit 1; }
@@ -53,6 +55,17 @@ simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 2
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
 simulate "$((images / 20))" run --seeds 6000000..7000000 --profile clean --steps 300 --images "$((images / 20))"
 simulate 10000 scenarios
+# They bring about what they are for: cleaning, full volumes, and every decision of recovery but that of damage.
+number() { sed -n "s/.*$1 *\([0-9]*\).*/\1/p" <<<"$out" | head -1; }
+moved=$(number 'blocks moved') refused=$(number 'for want of space')
+[ "${moved:-0}" -gt 1000 ] && [ "${refused:-0}" -gt 100 ] || fail "crash.sh: scenarios moved $moved blocks, refused $refused calls"
+for row in 'partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends'; do
+    grep -q "$row  *[1-9]" <<<"$out" || fail "crash.sh: in no scenario recovery decided: $row"
+done
 simulate 300 lives --seeds 100..104
 simulate 3000 ace --length 1
+simulate 1000 ace --length 1 --order strict
+simulate 1000 ace --length 1 --barrier checkpoint
+simulate 1000 ace --length 1 --order strict --barrier none
 simulate "$((images / 20))" ace --length 2 --sample 2000
+simulate 3000 ace --length 3 --sample 400

@@ -9,6 +9,9 @@ fail() { printf '%s\n' "$*" >&2; exit 1; }
 # Two jobs at most: the machines this is measured on have two cores.
 export CARGO_BUILD_JOBS="${CARGO_BUILD_JOBS:-2}"
 
+# Tests are built once, with the switches that the deliberate breaks need.
+export TEST_FEATURES=nenrin-sim/breaks,nenrin-fuzz/breaks
+
 # The minor version of the given cargo; nothing when it does not run.
 cargo_minor() {
     "$1" --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p'

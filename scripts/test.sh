@@ -8,7 +8,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh
 find_cargo
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
+# More than processors, since many wait for mounts and devices.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-4}"
 # Nothing is built twice here, so what helps the second time only costs.
 export CARGO_INCREMENTAL=0
 
@@ -47,7 +48,7 @@ part() {
 for wanted in "${@:-all}"; do
     case "$wanted" in all | format) part $long format scripts/lint.sh format ;; esac
     case "$wanted" in all | lint) part $long lint scripts/lint.sh clippy ;; esac
-    case "$wanted" in all | unit) part $long unit "$CARGO" test --locked --workspace --no-fail-fast --quiet ;; esac
+    case "$wanted" in all | unit) part $long unit "$CARGO" test --locked --workspace --features "$TEST_FEATURES" --no-fail-fast --quiet ;; esac
     case "$wanted" in all | crash) part $long crash scripts/crash.sh 200000 ;; esac
     case "$wanted" in all | scripts)
         part $long build scripts/build.sh

@@ -18,7 +18,8 @@ nenrin mount -o checkpoint=0 work.img work >/dev/null
 pass() { nenrin checkpoint create work >/dev/null; }
 step() {
     printf '    $ %s\n' "$1"
-    bash -c "$1" 2>&1 | sed 's/^/    /; s/ *$//'
+    # One that is refused says so, which is shown.
+    { bash -c "$1" 2>&1 || true; } | sed 's/^/    /; s/ *$//'
 }
 text() { printf '\n%s\n\n' "$*"; }
 
@@ -52,3 +53,11 @@ text "A state can be said in several ways: by its number, by time, by the name o
 step "nenrin snapshot create work before-review"
 step "nenrin diff work '5 seconds ago'"
 step "ls work/.nenrin/at/before-review"
+text "## The opposite
+
+\`nenrin forget PATH\` is for what must not be brought back. It takes what PATH ever stood for out of every checkpoint and out of snapshots, with all that was ever
+below it, and wipes the devices. What is still there it leaves alone; it lists what goes and asks first, unless told \`--yes\`:"
+step "nenrin forget --yes work/thesis/chapter2.txt"
+step "rm work/thesis/chapter2.txt"
+step "nenrin forget --yes work/thesis/chapter2.txt"
+step "nenrin history work/thesis/chapter2.txt"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 same() { sed -E 's/[0-9]{4}-[0-9]{2}-[0-9]{2}( [0-9]{2}:[0-9]{2}(:[0-9]{2})?)?/DATE/g; s/ +/ /g; s/ $//'; }
 said=$(scripts/undo-guide.sh | same)
 # Without the lines before the first step, and what follows the last.
-told=$(sed -n '/^You saved over/,/^How long states/p' docs/UNDO.md | sed '$d' | same)
+told=$(sed -n '/^You saved over/,/^A copy that/p' docs/UNDO.md | sed '$d' | same)
 diff <(sed '/./,$!d' <<<"$said") <(sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' <<<"$told") ||
     { echo "undo: docs/UNDO.md (>) does not say what scripts/undo-guide.sh does (<)"; exit 1; }
 echo "   the guide says what the commands say"

@@ -27,8 +27,8 @@ pub fn find_or_landmark(fs: &Fs, text: &str) -> Result<(CheckpointInfo, bool), F
         Err(why) => why,
     };
     let Ok(When::Cno(cno)) = when::parse(text, clock::now()) else { return Err(why) };
-    let landmark = fs.landmarks().into_iter().find(|l| l.cno.0 == cno).ok_or(why)?;
-    Ok((CheckpointInfo { cno: landmark.cno, wall: landmark.wall, name: None, asked: false }, true))
+    let wall = fs.landmark_at(Cno(cno)).ok_or(why)?;
+    Ok((CheckpointInfo { cno: Cno(cno), wall, name: None, asked: false }, true))
 }
 
 fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInfo, String> {

@@ -60,6 +60,10 @@ pub enum Break {
     HistoryFreed,
     /// What only a landmark keeps is freed.
     LandmarkUnseen,
+    /// What landmarks left of a state passes for all of it.
+    LandmarkIsAll,
+    /// Forgetting is acknowledged as other changes are, where a sync does not flush.
+    ForgetNotDurable,
     /// Snapshots are let go like any checkpoint when room is short.
     SnapshotsShed,
     /// A rule for keeping checkpoints is acknowledged before it is committed.

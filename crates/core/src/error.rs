@@ -48,6 +48,8 @@ pub enum Error {
     Checkpoint(String),
     /// What is to be forgotten cannot be: it is in use, or a device is absent; the text says why.
     Forget(String),
+    /// What is to be forgotten is in use by a program.
+    ForgetInUse(String),
     /// A retention rule that makes no sense; the text says why.
     BadRule(String),
     /// Bytes at this address are not what was written there.
@@ -84,6 +86,7 @@ impl std::fmt::Display for Error {
             Self::Loop => f.write_str("a directory cannot be moved into itself"),
             Self::Checkpoint(text)
             | Self::Forget(text)
+            | Self::ForgetInUse(text)
             | Self::BadRule(text)
             | Self::Corrupt(text)
             | Self::Open(text) => f.write_str(text),

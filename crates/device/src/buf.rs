@@ -4,13 +4,16 @@
 use crate::{BLOCK_BYTES, pool};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Bytes on the heap, aligned to 4096, of a length that never grows.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// Bytes that were allocated: `len` or more.
+    /// Bytes that were allocated: `len` or more; 0 where the memory is another's.
     room: usize,
+    /// Whose memory it is, if it is another's.
+    owner: Option<Arc<AlignedBuf>>,
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Box<[u8]>.
@@ -29,7 +32,7 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len, room: len };
+            return Self { ptr: NonNull::dangling(), len, room: len, owner: None };
         }
         if pool::takes(len) {
             let mut this = Self::unset(len);
@@ -40,7 +43,7 @@ impl AlignedBuf {
         // SAFETY: the layout has a size above zero.
         let raw = unsafe { alloc_zeroed(layout) };
         match NonNull::new(raw) {
-            Some(ptr) => Self { ptr, len, room: len },
+            Some(ptr) => Self { ptr, len, room: len, owner: None },
             None => handle_alloc_error(layout),
         }
     }
@@ -51,7 +54,7 @@ impl AlignedBuf {
             return Self::zeroed(len);
         }
         match pool::take(len) {
-            Some(ptr) => Self { ptr, len, room: len },
+            Some(ptr) => Self { ptr, len, room: len, owner: None },
             None => handle_alloc_error(Self::layout(len)),
         }
     }
@@ -77,7 +80,16 @@ impl AlignedBuf {
         }
         // SAFETY: what is left lies within the allocation; from here on all of it is initialised.
         unsafe { std::ptr::write_bytes(ptr.as_ptr().add(at), 0, len - at) };
-        Self { ptr, len, room: len }
+        Self { ptr, len, room: len, owner: None }
+    }
+    /// A part of another, which is copied when it is changed. `start` is a multiple of 4096, and the part lies within.
+    #[must_use]
+    pub fn shared(of: &Arc<Self>, start: usize, len: usize) -> Self {
+        assert!(start % BLOCK_BYTES == 0 && start + len <= of.len, "{len} bytes from {start} of {}", of.len);
+        // SAFETY: within the allocation, see above. It lives as long as its owner, which is held here; and nobody
+        // has the owner for himself to change it meanwhile.
+        let ptr = unsafe { of.ptr.add(start) };
+        Self { ptr, len, room: 0, owner: Some(Arc::clone(of)) }
     }
     /// Leaves the first `len` bytes, where there are more.
     pub fn truncate(&mut self, len: usize) {
@@ -106,14 +118,17 @@ impl Drop for AlignedBuf {
 impl std::ops::Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `room >= len` initialised bytes; dangling only when that is 0.
+        // SAFETY: `ptr` is valid for `room >= len` initialised bytes, or within those of `owner`; dangling only when `len` is 0.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl std::ops::DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` is exclusive.
+        if self.owner.is_some() {
+            *self = Self::gathered(self.len, std::iter::once(&self[..]));
+        }
+        // SAFETY: as above, `&mut self` is exclusive, and the memory is its own.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -121,5 +136,35 @@ impl std::ops::DerefMut for AlignedBuf {
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_part_is_copied_when_it_is_changed() {
+        let mut whole = AlignedBuf::zeroed(3 * BLOCK_BYTES);
+        (0..3).for_each(|n| whole[n * BLOCK_BYTES..][..BLOCK_BYTES].fill(n as u8 + 1));
+        let whole = Arc::new(whole);
+        let mut part = AlignedBuf::shared(&whole, BLOCK_BYTES, BLOCK_BYTES);
+        let second = AlignedBuf::shared(
+            &Arc::new(AlignedBuf::shared(&whole, BLOCK_BYTES, 2 * BLOCK_BYTES)),
+            BLOCK_BYTES,
+            BLOCK_BYTES,
+        );
+        assert_eq!((part.as_ptr(), part.len()), (whole[BLOCK_BYTES..].as_ptr(), BLOCK_BYTES));
+        part[5] = 9;
+        assert_eq!(part[4..7], [2, 9, 2]);
+        assert!(whole[BLOCK_BYTES..2 * BLOCK_BYTES].iter().all(|b| *b == 2));
+        drop(whole);
+        assert!(second.iter().all(|b| *b == 3));
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes from")]
+    fn no_part_reaches_beyond() {
+        drop(AlignedBuf::shared(&Arc::new(AlignedBuf::zeroed(BLOCK_BYTES)), BLOCK_BYTES, BLOCK_BYTES));
     }
 }

@@ -220,8 +220,16 @@ impl<'a> Dirent<'a> {
     /// From bytes.
     ///
     /// # Errors
-    /// Short input; a name of impossible length.
+    /// Short input; a name that none can be.
     pub fn decode(b: &'a [u8]) -> Result<Self, Invalid> {
+        let this = Self::decode_any_name(b)?;
+        if crate::can_be_name(this.name) { Ok(this) } else { Err(Invalid::Bounds) }
+    }
+    /// From bytes, with a name that may be none: for who says what is wrong with it.
+    ///
+    /// # Errors
+    /// Short input; a name of impossible length.
+    pub fn decode_any_name(b: &'a [u8]) -> Result<Self, Invalid> {
         let (d, rest) = DirentDisk::read_prefix(b)?;
         let n = usize::from(d.name_bytes.get());
         if n == 0 || n > crate::NAME_BYTES_MAX || n != rest.len() {

@@ -412,6 +412,17 @@ impl<'a> Record<'a> {
     /// # Errors
     /// Short input, unknown types, and values that cannot be.
     pub fn decode(r: &mut Reader<'a>) -> Result<Self, Invalid> {
+        let record = Self::read(r)?;
+        let names: [&[u8]; 2] = match &record {
+            Self::Create { parent, name, .. } if parent.0 != 0 => [name, name],
+            Self::Link { name, .. } | Self::Unlink { name, .. } => [name, name],
+            Self::Rename { old, new, .. } => [old, new],
+            _ => return Ok(record),
+        };
+        if names.iter().all(|name| crate::can_be_name(name)) { Ok(record) } else { Err(Invalid::Bounds) }
+    }
+
+    fn read(r: &mut Reader<'a>) -> Result<Self, Invalid> {
         Ok(match r.u8()? {
             tag::CREATE => Self::Create {
                 parent: Ino(r.u64()?),

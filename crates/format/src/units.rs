@@ -14,6 +14,14 @@ pub const EXTENT_BLOCKS_MAX: u32 = 256;
 pub const COUNTER_MAX: u64 = 1 << 54;
 /// Longest file name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// Whether these bytes can be a name in a directory: not empty nor too long, no slash, no zero byte, not "." or "..".
+#[must_use]
+pub fn can_be_name(bytes: &[u8]) -> bool {
+    !matches!(bytes, b"" | b"." | b"..")
+        && bytes.len() <= NAME_BYTES_MAX
+        && !bytes.iter().any(|b| matches!(b, 0 | b'/'))
+}
 /// Longest symbolic link target in bytes.
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Longest extended attribute value in bytes.
@@ -158,5 +166,38 @@ impl Time {
     #[must_use]
     pub const fn nanos(self) -> u32 {
         self.0.rem_euclid(1_000_000_000) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::items::Dirent;
+    use crate::records::Record;
+    use crate::wire::Reader;
+
+    #[test]
+    fn what_no_file_can_be_called_is_no_name() {
+        let long = [b'n'; NAME_BYTES_MAX + 1];
+        let wrong: [&[u8]; 7] = [b"", b".", b"..", b"../x", b"a/", b"a\0b", &long];
+        let right: [&[u8]; 5] = [b"a", b"...", b".a", &[0xff, b'\n'], &long[1..]];
+        for (names, good) in [(&wrong[..], false), (&right[..], true)] {
+            for name in names {
+                assert_eq!(can_be_name(name), good, "{name:?}");
+                let entry = Dirent { birth: Cno(1), ino: Ino(9), file_type: 8, name }.encode();
+                assert_eq!(Dirent::decode(&entry).is_ok(), good, "{name:?}");
+                let (parent, ino, time) = (Ino(1), Ino(9), Time(0));
+                for record in [
+                    Record::Link { parent, ino, time, name },
+                    Record::Unlink { parent, drop: true, time, name },
+                    Record::Rename { from: parent, to: parent, flags: 0, drop: true, time, old: b"x", new: name },
+                    Record::Rename { from: parent, to: parent, flags: 0, drop: true, time, old: name, new: b"x" },
+                ] {
+                    let mut bytes = Vec::new();
+                    record.encode_into(&mut bytes);
+                    assert_eq!(Record::decode(&mut Reader::new(&bytes)).is_ok(), good, "{record:?}");
+                }
+            }
+        }
     }
 }

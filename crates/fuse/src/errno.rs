@@ -25,7 +25,7 @@ impl From<Error> for Errno {
             Error::Permission => libc::EACCES,
             Error::NotSupported => libc::EOPNOTSUPP,
             Error::NoSuchOffset => libc::ENXIO,
-            Error::Checkpoint(_) | Error::Forget(_) => libc::EBUSY,
+            Error::Checkpoint(_) | Error::Forget(_) | Error::ForgetInUse(_) => libc::EBUSY,
             // A volume that failed answers EIO rather than EROFS, since that is
             // what programs that call fsync take for the loss that it is.
             Error::Damaged(..) | Error::Corrupt(_) | Error::Device(_) | Error::Open(_) | Error::Failed(_) => libc::EIO,

@@ -14,7 +14,7 @@ use crate::driver::{Cut, Failure, Tally, failure};
 use crate::hash;
 use crate::prng::Prng;
 use crate::subject::Subject;
-use nenrin_core::{At, FileKind, Fs, MkfsOptions, NewInode, RenameMode, SetAttr, XattrMode};
+use nenrin_core::{At, Barrier, FileKind, Fs, MkfsOptions, NewInode, RenameMode, SetAttr, XattrMode};
 use nenrin_device::{CrashChoice, CrashDisk, Image};
 use nenrin_format::{Cno, Ino};
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,6 +135,10 @@ impl Case {
             forget_one(&fs, name, inodes)?;
         }
         self.forgotten = self.disk.cut_points();
+        if self.config.barrier != Barrier::Sync {
+            // A sync does not flush; forgetting does.
+            self.removed = self.forgotten;
+        }
         let mut random = Prng::stream(self.config.seed, 23);
         let mut busy = None;
         for round in 0.. {

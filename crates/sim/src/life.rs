@@ -73,7 +73,11 @@ impl Life {
         let base = Config::of_seed(seed);
         let ace = if self == Self::SameLength { vec![26 * 8 + 1] } else { Vec::new() };
         let profile = if self == Self::Repair(Damage::Shared) { Some(Profile::Copies) } else { None };
-        let (barrier, order) = (Barrier::Sync, Order::Relaxed);
+        let (barrier, order) = match (self, base.barrier) {
+            (Self::Forget, Barrier::Sync) => (Barrier::Sync, base.order),
+            (Self::Forget, _) => (Barrier::Checkpoint, base.order),
+            _ => (Barrier::Sync, Order::Relaxed),
+        };
         // Room for what is kept of secrets, and to empty segments in.
         let more = if self == Self::Forget { base.device_bytes / 2 } else { 0 };
         let device_bytes = base.device_bytes + more / 4096 * 4096;

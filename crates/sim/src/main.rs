@@ -89,6 +89,7 @@ fn value(parser: &mut lexopt::Parser) -> Result<String, String> {
 #[cfg(feature = "breaks")]
 fn breaks(mut parser: lexopt::Parser) -> ExitCode {
     use nenrin_sim::breaks::{TRIALS, Trial};
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     let mut name = None;
     loop {
         match parser.next() {
@@ -107,25 +108,26 @@ fn breaks(mut parser: lexopt::Parser) -> ExitCode {
         let all: Vec<String> = TRIALS.iter().map(Trial::name).collect();
         return wrong(&format!("there is no break {}; there are {}", name.unwrap_or_default(), all.join(", ")));
     }
-    let mut unnoticed = 0;
-    for trial in &chosen {
-        let begin = Instant::now();
-        let line = format!("{:<5} {:<18}", trial.promises, trial.name());
-        match trial.run() {
-            Ok(n) => {
-                println!(
-                    "{line} noticed after {:>6} images, {:>5.1} s: {}",
-                    n.images,
-                    begin.elapsed().as_secs_f64(),
-                    n.what
-                )
-            }
-            Err(e) => {
-                unnoticed += 1;
-                println!("{line} {e}");
+    let (next, unnoticed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        while let Some(trial) = chosen.get(next.fetch_add(1, Relaxed)) {
+            let begin = Instant::now();
+            let found = trial.run();
+            let seconds = begin.elapsed().as_secs_f64();
+            let line = format!("{:<5} {:<18}", trial.promises, trial.name());
+            match found {
+                Ok(n) => println!("{line} noticed after {:>6} images, {seconds:>5.1} s: {}", n.images, n.what),
+                Err(e) => {
+                    unnoticed.fetch_add(1, Relaxed);
+                    println!("{line} {e}");
+                }
             }
         }
-    }
+    };
+    // A break is one thread's alone.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chosen.len());
+    std::thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
+    let unnoticed = unnoticed.into_inner();
     println!("{} of {} deliberate breaks were noticed", chosen.len() - unnoticed, chosen.len());
     if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

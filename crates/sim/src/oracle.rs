@@ -26,8 +26,8 @@ use crate::model::{CheckpointLog, FileLog, FileState, Model, promised_at};
 use crate::subject::Subject;
 use crate::tree::{Inode, Tree};
 use crate::walk::{Found, FoundFile, read_file};
-use nenrin_core::{At, CheckpointInfo, Order};
-use nenrin_format::Cno;
+use nenrin_core::{At, CheckpointInfo, Error, Order};
+use nenrin_format::{Cno, Ino};
 
 /// Under which rules a cut is judged.
 #[derive(Clone, Copy, Debug)]
@@ -302,6 +302,17 @@ pub fn judge_landmarks<S: Subject>(fs: &S, model: &Model) -> Result<u64, String>
             return Err(format!("{of}: it had no name then"));
         };
         let at = At::Past(*cno);
+        // What else there was then may be gone, so it is not said to be all there was.
+        if !fs.checkpoints().iter().any(|c| c.cno == *cno) {
+            match fs.readdir(at, Ino::ROOT, 0, &mut |_| true) {
+                Err(Error::Stale) => {}
+                other => return Err(format!("{of}: a listing of what is left of that state is {other:?}")),
+            }
+            match fs.lookup(at, Ino::ROOT, b"never") {
+                Err(Error::Stale) => {}
+                other => return Err(format!("{of}: a name that may have been there is {other:?}")),
+            }
+        }
         let attr = fs.getattr(at, *ino).map_err(|e| format!("{of}: {e}"))?;
         let fingerprint = read_file(fs, at, *ino, attr.size, None).map_err(|e| format!("{of}: {e}"))?;
         if !allowed.contains(&fingerprint) {

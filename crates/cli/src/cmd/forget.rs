@@ -64,11 +64,14 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
     let there: Vec<_> = plan.names.iter().filter(|n| n.is_now).collect();
     if let Some(first) = there.first() {
-        let more = if there.len() > 1 { format!(" and {} more names", there.len() - 1) } else { String::new() };
+        let what = match there.len() {
+            1 => format!("{} is", first.path.display()),
+            n => format!("{} and {} more names of it are", first.path.display(), n - 1),
+        };
         if !json {
             there.iter().for_each(|n| output::line(printable(&format!("  still there: {}", n.path.display()))));
         }
-        let text = format!("{}{more} of it are still there; remove them first, then forget it", first.path.display());
+        let text = format!("{what} still there; remove what is there first, then forget it");
         return Err(Fail::at(path.display(), text));
     }
     if !yes {

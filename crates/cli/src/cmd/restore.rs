@@ -127,6 +127,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             let text = format!("was not there in {named}; nenrin history shows when it was");
             return Err(Fail::at(path.display(), text));
         }
+        Err(e) if state.landmarks_only && e.raw_os_error() == Some(libc::ESTALE) => {
+            let text = format!("of {named} only single files are left, and not this one; nenrin history tells them");
+            return Err(Fail::at(path.display(), text));
+        }
         Err(e) => return Err(Fail::at(path.display(), format!("cannot be read as of {named}: {e}"))),
     }
     let dest = to.unwrap_or(path);

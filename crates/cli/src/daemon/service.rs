@@ -362,7 +362,7 @@ impl Service {
         let begin = std::time::Instant::now();
         let forgotten = loop {
             match fs.forget(&states::parts(path), &inodes) {
-                Err(Error::Forget(_)) if begin.elapsed() < FORGET_WAIT => {
+                Err(Error::ForgetInUse(_)) if begin.elapsed() < FORGET_WAIT => {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                 }
                 other => break other.map_err(plain)?,

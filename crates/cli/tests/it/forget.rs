@@ -95,7 +95,7 @@ fn what_is_in_use_or_unknown_is_refused() {
     let path = place.text("mnt/file");
     let open = fs::File::open(&file).unwrap();
     // It is asked for before any checkpoint has seen it, and known all the same once it is removed.
-    nenrin(["forget", "--yes", &path]).fails(1, &["file of it are still there", "remove them first"]);
+    nenrin(["forget", "--yes", &path]).fails(1, &["file is still there", "remove what is there first"]);
     assert!(file.exists());
     fs::remove_file(&file).unwrap();
     nenrin(["forget", "--yes", &path]).fails(1, &["file", "in use", "close it"]);

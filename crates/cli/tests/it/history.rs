@@ -138,5 +138,15 @@ fn landmarks_are_told_and_brought_back() {
         let there = place.text("mnt/work again");
         nenrin(["restore", &directory, "--at", &at, "--to", &there]).fails(1, &["only single files are left", &at]);
         nenrin(["diff", &directory, &at]).fails(1, &["no checkpoint"]);
+        let stale = |e: std::io::Error| assert_eq!(e.raw_os_error(), Some(libc::ESTALE), "{e}");
+        let then = place.path("mnt/.nenrin/at").join(&at);
+        assert_eq!(fs::read(then.join("work/book")).unwrap(), fs::read(&asked).unwrap());
+        match fs::read_dir(then.join("work")) {
+            Ok(mut entries) => stale(entries.next().unwrap().unwrap_err()),
+            Err(e) => stale(e),
+        }
+        stale(fs::metadata(then.join("work/other")).unwrap_err());
+        let other = place.text("mnt/work/other");
+        nenrin(["restore", &other, "--at", &at]).fails(1, &["only single files are left, and not this one", &at]);
     }
 }

@@ -174,7 +174,7 @@ impl Live<'_, '_> {
     }
 
     fn entry(&mut self, key: &Key, value: &[u8]) -> Result<()> {
-        let d = match Dirent::decode(value) {
+        let d = match Dirent::decode_any_name(value) {
             Ok(d) => d,
             Err(why) => return self.invalid(key, why),
         };
@@ -189,7 +189,7 @@ impl Live<'_, '_> {
     }
 
     fn link(&mut self, key: &Key, value: &[u8]) -> Result<()> {
-        let link = match Dirent::decode(value) {
+        let link = match Dirent::decode_any_name(value) {
             Ok(link) => link,
             Err(why) => return self.invalid(key, why),
         };

@@ -8,17 +8,12 @@ use super::findings::What;
 use super::report::{Finding, Log};
 use crate::Result;
 use crate::state::{SLOT_MASK, State};
-use nenrin_format::Ino;
 use nenrin_format::items::Dirent;
 use nenrin_format::key::Key;
+use nenrin_format::{Ino, can_be_name};
 
 /// Directories whose places are held in memory: 384 MiB of them.
 const DIRECTORIES_MAX: usize = 16 << 20;
-
-/// Whether a name can be one.
-fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
-}
 
 /// Checks an entry against the inode it names and that inode's back reference.
 pub fn check_entry(state: &State, key: &Key, d: &Dirent<'_>, log: &mut Log<'_>) -> Result<()> {
@@ -26,7 +21,7 @@ pub fn check_entry(state: &State, key: &Key, d: &Dirent<'_>, log: &mut Log<'_>) 
     let mut bad = |what: What, text: String| {
         log.add_name(state, parent, d.name, Finding::new(what, text).of(d.ino));
     };
-    if !is_name(d.name) {
+    if !can_be_name(d.name) {
         bad(What::NameInvalid, format!("in directory {parent}"));
         return Ok(());
     }
@@ -56,6 +51,10 @@ pub fn check_link(state: &State, key: &Key, link: &Dirent<'_>, log: &mut Log<'_>
     let mut bad = |what: What, text: String| {
         log.add_name(state, parent, link.name, Finding::new(what, text).of(ino));
     };
+    if !can_be_name(link.name) {
+        bad(What::NameInvalid, format!("of inode {ino}"));
+        return Ok(());
+    }
     let group = state.link_key(ino, parent, link.name);
     if key.fork != 0 || key.off & !SLOT_MASK != group.off {
         bad(What::NameMisplaced, format!("back reference to directory {parent}"));

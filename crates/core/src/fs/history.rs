@@ -196,7 +196,7 @@ impl Inner {
 }
 
 impl Fs {
-    /// The newest kept checkpoint that shows an inode.
+    /// The newest kept checkpoint or landmark that shows an inode.
     ///
     /// # Errors
     /// Damage.
@@ -204,7 +204,11 @@ impl Fs {
         let inner = self.lock();
         let key = Key::new(ino, Kind::Inode, 0, 0);
         let versions = inner.state.versions(&key, &key)?;
-        Ok(versions.iter().filter_map(|v| inner.state.shown_by(&v.span)).map(|(_, last)| last).max())
+        let seen = |v: &crate::state::Version| {
+            let shown = inner.state.shown_by(&v.span).map(|(_, last)| last);
+            shown.max(inner.state.landmarks.newest(ino, v.span.from, v.span.to.unwrap_or(Cno::NEVER)))
+        };
+        Ok(versions.iter().filter_map(seen).max())
     }
 }
 
@@ -245,7 +249,12 @@ impl Inner {
                     continue;
                 }
                 found.extend(last.take());
-                let path = if is_asked { asked.to_vec() } else { self.state.path_in(&links, span.from)? };
+                let path = match (landmark, shown_by) {
+                    // Of several names a landmark has one.
+                    (Some(_), Some((_, cno))) => self.state.path_in(&links, cno)?,
+                    _ if is_asked => asked.to_vec(),
+                    _ => self.state.path_in(&links, span.from)?,
+                };
                 let mut attr = attr_of(ino, &inode);
                 if is_now {
                     attr = self.attr(At::Live, ino)?;

@@ -77,6 +77,12 @@ impl Fs {
             .collect()
     }
 
+    /// When a checkpoint was cut of which landmarks are kept.
+    #[must_use]
+    pub fn landmark_at(&self, cno: Cno) -> Option<Time> {
+        self.lock().state.landmarks.at(cno).map(|l| l.wall)
+    }
+
     /// Keeps, of the versions of files that only `drops` show, those that stand out.
     pub(super) fn keep_landmarks(&self, rule: &Retention, drops: &[Cno]) -> Result<()> {
         let most = rule.levels();

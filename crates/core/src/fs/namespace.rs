@@ -153,7 +153,10 @@ impl Fs {
                     }
                     _ => ControlFlow::Continue(()),
                 })?;
-                found.ok_or(Error::NotFound)?
+                match found {
+                    Some(ino) => ino,
+                    None => return Err(view.all_is_known().err().unwrap_or(Error::NotFound)),
+                }
             }
         };
         inner.attr(at, ino)
@@ -187,7 +190,7 @@ impl Fs {
     /// first, until `each` says false.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`].
+    /// [`Error::NotFound`], [`Error::NotDirectory`]; [`Error::Stale`] where only landmarks are left.
     pub fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         let inner = self.lock();
         let view = inner.state.view(at)?;
@@ -195,6 +198,7 @@ impl Fs {
         if FileKind::from_mode(inode.mode) != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
+        view.all_is_known()?;
         let dots: [(u64, &[u8], Ino); 2] = [(1, b".", dir), (2, b"..", inode.parent)];
         for (c, name, ino) in dots {
             if cookie < c && !each(DirEntry { name: name.to_vec(), ino, kind: FileKind::Directory, cookie: c }) {

@@ -202,6 +202,6 @@ impl DataLog {
 }
 
 /// Checksum of a run in a payload map: of its granules' checksums.
-fn run_crc(crcs: &[u32]) -> u32 {
+pub fn run_crc(crcs: &[u32]) -> u32 {
     crcs.iter().fold(0, |crc, c| nenrin_format::crc_append(crc, &c.to_le_bytes()))
 }

@@ -11,8 +11,9 @@ use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
 
-/// Blocks read at once.
-const READ_BLOCKS: u32 = 256;
+/// Blocks read at once: first, and at most. Each read is twice as long as the one before, since most logs are short.
+const READ_BLOCKS_FIRST: u32 = 16;
+const READ_BLOCKS_MAX: u32 = 256;
 
 /// A row of the decision table that applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,8 @@ pub(crate) struct Walk<'a> {
     pub(super) storage: &'a Storage,
     at: Chain,
     buffer: Option<(Addr, AlignedBuf)>,
+    /// Blocks read next.
+    ahead: u32,
     /// The device whose copies are not read.
     avoid: Option<u16>,
     /// The segment after this one, and what its first block says, on each device that has it.
@@ -136,7 +139,8 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(storage: &'a Storage, chain: &Chain) -> Self {
-        Self { storage, at: chain.clone(), buffer: None, avoid: None, beyond: None, bytes_read: 0, requests: 0 }
+        let (at, ahead) = (chain.clone(), READ_BLOCKS_FIRST);
+        Self { storage, at, buffer: None, ahead, avoid: None, beyond: None, bytes_read: 0, requests: 0 }
     }
 
     /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
@@ -151,7 +155,8 @@ impl<'a> Walk<'a> {
         });
         if !held {
             let rest = self.storage.segment_blocks - addr.block();
-            let count = blocks.max(READ_BLOCKS).min(rest);
+            let count = blocks.max(self.ahead).min(rest);
+            self.ahead = (self.ahead * 2).min(READ_BLOCKS_MAX);
             let buf = match self.avoid {
                 None => self.storage.read(addr, count)?,
                 // Only what is asked for: what follows is read as usual.

@@ -7,17 +7,16 @@
 
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
+use super::salvage::lost_extent;
 use crate::state::{orphan_key, reap_key};
 use crate::{FileKind, Result};
-use nenrin_format::items::{
-    self, Dirent, EXTENT_LOST, EXTENT_UNWRITTEN, Extent, INODE_ACL, INODE_XATTR, Inode, Reap, XattrPiece,
-};
+use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
+use nenrin_format::{BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
 use std::ops::ControlFlow;
 
 /// Extents that say a range is lost, of one file: 1 TiB of it.
-const LOST_EXTENTS_MAX: u64 = 1 << 20;
+pub(super) const LOST_EXTENTS_MAX: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// What the items of an inode amount to.
@@ -242,16 +241,7 @@ impl Mender {
                 let end = ((at / window + 1) * window).min(*to);
                 let blocks = (end - at) as u32;
                 let birth = self.last_known(ino, inode.fork, at, end)?;
-                let extent = Extent {
-                    birth,
-                    addr: Addr::NONE,
-                    blocks,
-                    flags: EXTENT_UNWRITTEN | EXTENT_LOST,
-                    granule_shift: 0,
-                    lead: 0,
-                    tail: 0,
-                    crcs: Vec::new(),
-                };
+                let extent = lost_extent(birth, blocks);
                 self.set(Key::new(ino, Kind::Extent, inode.fork, at), extent.encode())?;
                 inode.blocks += u64::from(blocks);
                 made += 1;

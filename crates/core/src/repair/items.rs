@@ -8,11 +8,6 @@ use nenrin_format::items::{self, Dirent, Extent, Inode, XATTR_PIECE_BYTES, Xattr
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, COUNTER_MAX, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, NAME_BYTES_MAX, XATTR_BYTES_MAX};
 
-/// Whether a name can be one.
-fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
-}
-
 impl Mender {
     /// Drops items that mean nothing, or stand where they cannot.
     pub(super) fn items(&mut self) -> Result<()> {
@@ -32,7 +27,7 @@ impl Mender {
                 }
                 Kind::Inline => items::decode_bytes(value).is_ok_and(|b| b.len() <= INLINE_BYTES_MAX && !b.is_empty()),
                 Kind::Symlink => items::decode_bytes(value).is_ok_and(|b| !b.is_empty()),
-                Kind::Dirent | Kind::Link => Dirent::decode(value).is_ok_and(|d| is_name(d.name)),
+                Kind::Dirent | Kind::Link => Dirent::decode(value).is_ok(),
                 Kind::Xattr => return this.attribute(key, value),
                 _ => return this.extent(key, value, &mut reached),
             };

@@ -18,6 +18,7 @@ mod losses;
 mod mender;
 mod names;
 mod past;
+mod pieces;
 mod salvage;
 #[cfg(test)]
 mod salvage_tests;

@@ -7,6 +7,7 @@
 //! | the same, but nodes of older checkpoints have items behind its last | that something was removed, or that this is part of a tree | there, unless an older one and an unbroken log lead there too |
 //! | no such node, or only branches of a tree | | an empty tree |
 //! | intact partials of the log behind it | what was done since | they are rolled forward, as behind a gap |
+//! | payload maps, and content that fits them, where the log has a gap | what a file had, now or before | [`pieces`] |
 //!
 //! Invariants
 //! 1. Nothing is written.
@@ -17,6 +18,7 @@
 use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, tell_gap};
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
+use super::pieces;
 use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
@@ -78,9 +80,6 @@ pub(super) fn find(
     }
     let start = choose(storage, &cache, &nodes, newest, losses)?;
     let islands = Walk::new(storage, &chain_of(newest)).from(start.seq, start.epoch)?;
-    if nodes.is_empty() && islands.is_empty() {
-        return Ok(None);
-    }
     losses.add(
         LossKind::CheckpointsLost,
         About::Volume,
@@ -90,12 +89,13 @@ pub(super) fn find(
     // Numbers that were seen are not given again.
     let highest = nodes.iter().map(|n| n.first.ino).filter(|ino| *ino < COUNTER_MAX).max().unwrap_or(0);
     base.state.next_ino = base.state.next_ino.max(Ino(highest).next());
-    replay(&mut base, &islands, losses)?;
+    let is_gapless = replay(&mut base, &islands, losses)?;
     verify(&mut base, losses)?;
-    Ok(Some(base))
+    let pieces = if is_gapless { 0 } else { pieces::find(&mut base, epoch, &told(&islands), losses)? };
+    Ok((!nodes.is_empty() || !islands.is_empty() || pieces > 0).then_some(base))
 }
 
-fn hold(held: &mut [bool], addr: Addr) {
+pub(super) fn hold(held: &mut [bool], addr: Addr) {
     if let Some(h) = held.get_mut(addr.segment().0 as usize) {
         *h = true;
     }
@@ -300,8 +300,10 @@ fn base(
     }
 }
 
-/// Takes in what the log says behind the tree.
-fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<()> {
+/// Takes in what the log says behind the tree; whether nothing of it is missing, as far as it is known.
+fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bool> {
+    // A whole log, from the first, is as good as a tree.
+    let mut is_gapless = base.chain.seq > Seq(0) || !islands.is_empty();
     let state = &mut base.state;
     if let Some((last, _)) = state.live.prev(&state.cache, &LAST)? {
         state.next_ino = state.next_ino.max(Ino(last.ino).next());
@@ -319,6 +321,7 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<()
         }
         if first.seq > base.chain.seq.next() {
             base.gap_from.get_or_insert(first_made);
+            is_gapless = false;
             tell_gap(&base.chain, before, Some(first), losses);
             pass_gap(state, first_made, island, &mut base.unproven, losses)?;
         }
@@ -326,7 +329,26 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<()
         roll_forward(state, &mut base.chain, island, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
-    Ok(())
+    Ok(is_gapless)
+}
+
+/// Inodes that intact parts of the log are about.
+fn told(islands: &[Island]) -> BTreeSet<Ino> {
+    let mut out = BTreeSet::new();
+    for f in islands.iter().flatten() {
+        let mut r = Reader::new(&f.records);
+        while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
+            match record {
+                Record::Create { ino, .. }
+                | Record::Release { ino }
+                | Record::ReapStep { ino, .. }
+                | Record::Link { ino, .. } => drop(out.insert(ino)),
+                Record::Forget { inos, .. } => out.extend(inos),
+                _ => {}
+            }
+        }
+    }
+    out
 }
 
 /// Directories in which something was made, and of which nothing else is known.
@@ -386,18 +408,13 @@ fn verify(base: &mut Base, losses: &mut Losses) -> Result<()> {
         let range = (key.off * BLOCK_BYTES as u64, (key.off + u64::from(e.blocks)) * BLOCK_BYTES as u64);
         let about = About::Inode(Ino(key.ino));
         losses.add_range(LossKind::RangeLost, about, Some(range), "its space holds something else");
-        let flags = EXTENT_UNWRITTEN | EXTENT_LOST;
-        let lost = Extent {
-            addr: Addr::NONE,
-            flags,
-            granule_shift: 0,
-            lead: 0,
-            tail: 0,
-            crcs: Vec::new(),
-            birth: e.birth,
-            blocks: e.blocks,
-        };
-        state.live.insert(&state.cache, key, lost.encode().into())?;
+        state.live.insert(&state.cache, key, lost_extent(e.birth, e.blocks).encode().into())?;
     }
     Ok(())
+}
+
+/// Blocks of which nothing is known: reading them is an error.
+pub(super) fn lost_extent(birth: Cno, blocks: u32) -> Extent {
+    let flags = EXTENT_UNWRITTEN | EXTENT_LOST;
+    Extent { addr: Addr::NONE, flags, granule_shift: 0, lead: 0, tail: 0, crcs: Vec::new(), birth, blocks }
 }

@@ -1,12 +1,14 @@
 //! Volumes of which no root is left, or whose index has lost branches.
 
-use super::tests::{assert_exact, clock, device, new, numbers, read_only, repair, tree, volume};
+use super::tests::{assert_exact, assert_said, clock, device, new, numbers, read_only, repair, tree, volume};
 use super::{LossKind, MendKind, RepairPlan, RepairReport};
-use crate::{At, Error, Fs, MountOptions};
-use nenrin_device::MemDevice;
+use crate::{At, Error, Fs, MkfsOptions, MountOptions, mkfs};
+use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::node::NODE_MAGIC;
 use nenrin_format::node::NodeHeader;
 use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::records::Record;
+use nenrin_format::wire::Reader;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BYTES};
 use std::sync::Arc;
 
@@ -127,6 +129,113 @@ fn without_index_the_log_tells() {
         assert!(same >= least, "{same} of {}", before.len());
         assert!(clean || report.losses.iter().any(|l| l.kind == LossKind::LogGap));
     }
+}
+
+/// Neither index nor log are left: what the summaries of data say whose it was is in lost+found.
+#[test]
+fn without_index_and_log_the_summaries_tell_whose_content_it_was() {
+    let bytes = volume(400, true);
+    let before = tree(&read_only(&bytes), At::Live);
+    let mut damaged = bytes;
+    destroy_roots(&mut damaged);
+    destroy_nodes(&mut damaged, |_, _, _| true);
+    let mut data = Vec::new();
+    for (at, block) in damaged.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+        match Header::peek(block).map(|h| h.kind) {
+            Ok(PartialKind::Data) => data.push(at),
+            Ok(_) => block.fill(0x5a),
+            Err(_) => {}
+        }
+    }
+    // A run whose content does not fit its checksum is none: the first block behind a summary.
+    let hit = (data[data.len() / 2] + 1) * BLOCK_BYTES;
+    damaged[hit] ^= 1;
+    let (after, report) = repair(&damaged);
+    let found = tree(&read_only(&after), At::Live);
+    let by_ino: std::collections::BTreeMap<_, _> = before.values().map(|f| (f.ino, f)).collect();
+    let mut whole = 0;
+    for (path, file) in found.iter().filter(|(_, f)| f.size > 0) {
+        assert!(path.starts_with(b"/lost+found/"), "{}", String::from_utf8_lossy(path));
+        let Some(was) = by_ino.get(&file.ino) else { panic!("inode {} was never there", file.ino) };
+        assert_eq!((file.mode, file.owner), (0o100_600, (0, 0)));
+        // Whole blocks, behind the end zeros; what is not known cannot be read.
+        let (Ok(then), Ok(now)) = (&was.content, &file.content) else { continue };
+        // The one that was hit may have lost its end.
+        let both = then.len().min(now.len());
+        assert_eq!(then[..both], now[..both], "inode {}", file.ino);
+        assert!(now[both..].iter().all(|b| *b == 0));
+        whole += usize::from(both == then.len());
+    }
+    let large = before.values().filter(|f| f.content.as_ref().is_ok_and(|c| c.len() > 4096)).count();
+    assert!(whole > large / 2, "{whole} of {large}");
+    let told = report.losses.iter().filter(|l| l.kind == LossKind::ContentFound).count();
+    assert!(told >= whole && told <= large, "{told} of {large}");
+    // Of the sparse file everything is told that was not found.
+    let gap = found.values().filter(|f| f.content.is_err()).count();
+    assert!(gap > 0 && report.losses.iter().any(|l| l.kind == LossKind::RangeLost));
+    assert_said(&[805]);
+}
+
+/// Where the log has a gap: what the rest of it tells counts more than what summaries say.
+#[test]
+fn what_the_log_tells_of_is_not_sought_in_summaries() {
+    const BYTES: usize = 3 << 20;
+    let memory = Arc::new(MemDevice::new(48 << 20));
+    let shared: Arc<dyn BlockDevice> = memory.clone();
+    mkfs(&shared, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(vec![shared], clock(), MountOptions::default()).unwrap();
+    let make = |name: &str, fill: u8| {
+        let ino = fs.create(Ino::ROOT, name.as_bytes(), &new(0o100_640)).unwrap().ino;
+        for at in (0..BYTES).step_by(1 << 16) {
+            fs.write(ino, at as u64, &[fill; 1 << 16], 0).unwrap();
+        }
+        fs.fsync_wait(ino).unwrap();
+        ino
+    };
+    make("before", 1);
+    let source = make("lost source", 2);
+    let alone = make("lost alone", 3);
+    make("after", 4);
+    let copy = fs.create(Ino::ROOT, b"copy", &new(0o100_640)).unwrap().ino;
+    assert_eq!(fs.copy_range(source, 0, copy, 0, BYTES as u64, 0).unwrap(), BYTES as u64);
+    fs.fsync_wait(copy).unwrap();
+    let removed = make("removed", 5);
+    fs.unlink(Ino::ROOT, b"removed").unwrap();
+    fs.sync_all().unwrap();
+    let bytes = memory.snapshot();
+    let mut damaged = bytes.clone();
+    destroy_roots(&mut damaged);
+    destroy_nodes(&mut damaged, |_, _, _| true);
+    // Their creation and all of their content.
+    let is_lost = |record: Record<'_>| match record {
+        Record::Create { ino, .. } | Record::Content { ino, .. } => ino == source || ino == alone,
+        _ => false,
+    };
+    let mut hit = Vec::new();
+    for at in (0..damaged.len()).step_by(BLOCK_BYTES) {
+        let Ok(summary) = Header::decode(&damaged[at..]) else { continue };
+        let mut r = Reader::new(summary.records);
+        while let (PartialKind::Chain, false) = (summary.header.kind, r.is_empty()) {
+            if is_lost(Record::decode(&mut r).unwrap()) {
+                hit.push(at);
+            }
+        }
+    }
+    assert!(hit.len() >= 2, "{hit:?}");
+    hit.into_iter().for_each(|at| damaged[at..at + BLOCK_BYTES].fill(0x5a));
+    let (after, report) = repair(&damaged);
+    let (before, found) = (tree(&read_only(&bytes), At::Live), tree(&read_only(&after), At::Live));
+    let by_ino = |ino: Ino| found.iter().find(|(_, f)| f.ino == ino);
+    // The copy has all of its blocks, whatever became of what it was copied from.
+    let (_, there) = by_ino(copy).unwrap();
+    assert_eq!(there.content, before[&b"/copy"[..]].content, "{report:?}");
+    assert!(by_ino(source).is_none(), "all its blocks are the copy's");
+    assert!(by_ino(removed).is_none(), "the log tells that it was removed");
+    let (path, there) = by_ino(alone).unwrap();
+    assert!(path.starts_with(b"/lost+found/"));
+    assert_eq!(there.content, Ok(vec![3; BYTES]));
+    let told = |ino: Ino| report.losses.iter().any(|l| l.kind == LossKind::ContentFound && l.ino == Some(ino));
+    assert!(told(alone) && !told(source) && !told(removed), "{report:?}");
 }
 
 /// The top of every tree is lost: what is found must not pass for the whole.

@@ -112,12 +112,12 @@ pub(super) fn device(bytes: &[u8]) -> Arc<dyn BlockDevice> {
 /// A file as it is found: inode, mode, size, names, content, attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct File {
-    ino: Ino,
-    mode: u32,
-    owner: (u32, u32),
-    size: u64,
+    pub ino: Ino,
+    pub mode: u32,
+    pub owner: (u32, u32),
+    pub size: u64,
     nlink: u32,
-    content: Result<Vec<u8>, ()>,
+    pub content: Result<Vec<u8>, ()>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 

@@ -60,6 +60,11 @@ impl Landmarks {
             .find(|(_, l)| l.ino == ino)
             .map(|((cno, _), l)| (*cno, l))
     }
+    /// The newest checkpoint in `[birth, death)` of which a landmark keeps this inode, or leads over it.
+    pub fn newest(&self, ino: Ino, birth: Cno, death: Cno) -> Option<Cno> {
+        let marked = (birth < death).then(|| self.inodes.range((ino.0, birth)..(ino.0, death)).next_back());
+        marked.flatten().map(|((_, cno), _)| *cno)
+    }
     /// Whether one sees the item at `key` that lived in `[birth, death)`.
     pub fn see(&self, key: &Key, birth: Cno, death: Cno) -> bool {
         if birth >= death {

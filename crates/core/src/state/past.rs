@@ -2,6 +2,7 @@
 //! early enough, else what history has.
 
 use super::{State, bad_item};
+use crate::breaks::{Break, broken};
 use crate::index::Value;
 use crate::{At, Error, Result};
 use nenrin_format::items::{self, Extent, Inode};
@@ -16,29 +17,47 @@ use std::ops::ControlFlow;
 pub struct View<'a> {
     state: &'a State,
     cno: Option<Cno>,
+    /// Of that checkpoint only landmarks are left: what else is found may be a part of what there was.
+    landmarks_only: bool,
 }
 
 impl State {
     /// The state now, or as of a kept checkpoint; of one that only has landmarks left, those
-    /// and the way to them.
+    /// and the way to them, while all else is [`Error::Stale`].
     ///
     /// # Errors
     /// [`Error::Stale`] when that checkpoint is not kept.
     pub fn view(&self, at: At) -> Result<View<'_>> {
         match at {
-            At::Live => Ok(View { state: self, cno: None }),
-            At::Past(cno) if self.kept.contains_key(&cno) || self.landmarks.at(cno).is_some() => {
-                Ok(View { state: self, cno: Some(cno) })
+            At::Live => Ok(View { state: self, cno: None, landmarks_only: false }),
+            At::Past(cno) => {
+                let landmarks_only = !self.kept.contains_key(&cno);
+                if landmarks_only && self.landmarks.at(cno).is_none() {
+                    return Err(Error::Stale);
+                }
+                Ok(View { state: self, cno: Some(cno), landmarks_only })
             }
-            At::Past(_) => Err(Error::Stale),
         }
     }
 }
 
 impl View<'_> {
+    /// An error where what is not found may have been there.
+    pub fn all_is_known(&self) -> Result<()> {
+        if self.landmarks_only && !broken(Break::LandmarkIsAll) { Err(Error::Stale) } else { Ok(()) }
+    }
+
+    fn shows(&self, key: &Key) -> bool {
+        let seen = |cno: Cno| self.state.landmarks.see(key, cno, cno.next());
+        !self.landmarks_only || broken(Break::LandmarkIsAll) || self.cno.is_none_or(seen)
+    }
+
     /// The item at `key`.
     pub fn get(&self, key: &Key) -> Result<Option<Value>> {
         let s = self.state;
+        if !self.shows(key) {
+            return Err(Error::Stale);
+        }
         let live = s.live.get(&s.cache, key)?;
         let Some(cno) = self.cno else { return Ok(live) };
         if s.forgetting.contains(&Ino(key.ino)) {
@@ -66,10 +85,13 @@ impl View<'_> {
         let Some(cno) = self.cno else {
             return s.live.scan(&s.cache, from, to, each);
         };
+        if !self.shows(&Key::new(Ino(from.ino), Kind::Inode, 0, 0)) {
+            return Err(Error::Stale);
+        }
         let mut next = Some(*from);
         while let Some(start) = next {
             let (batch, go_on) = self.batch(cno, &start, to)?;
-            for (k, v) in &batch {
+            for (k, v) in batch.iter().filter(|(k, _)| self.shows(k)) {
                 if each(k, v).is_break() {
                     return Ok(());
                 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::{TestClock, file};
+use crate::forget::forget;
 use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{Ino, SegmentNo};
@@ -330,12 +331,12 @@ fn forgetting_wants_every_device() {
     let fs = w.open(&[0], degraded()).unwrap();
     fs.unlink(Ino::ROOT, b"a").unwrap();
     fs.unlink(Ino::ROOT, b"b").unwrap();
-    let refused = fs.forget(&[b"a"], &[]).unwrap_err().to_string();
+    let refused = forget(&fs, &[b"a"]).unwrap_err().to_string();
     assert!(refused.contains("device 2") && refused.contains("absent"), "{refused}");
     fs.close().unwrap();
     let fs = w.open(&[0, 1], degraded()).unwrap();
-    fs.forget(&[b"a"], &[]).unwrap();
-    fs.forget(&[b"b"], &[]).unwrap();
+    forget(&fs, &[b"a"]).unwrap();
+    forget(&fs, &[b"b"]).unwrap();
     assert!(secrets(&w).iter().all(|n| *n > 1000));
     // One fails before it was wiped.
     w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });

@@ -85,6 +85,12 @@ impl Secrets {
     }
 }
 
+/// What the path stands for, as it is listed at this moment.
+pub fn forget(fs: &Fs, path: &[&[u8]]) -> Result<u64, Error> {
+    let plan = fs.forget_plan(path)?;
+    fs.forget(path, &plan.inodes)
+}
+
 fn wipe(fs: &Fs) {
     for _ in 0..20_000 {
         match fs.forget_step(1 << 20).unwrap() {
@@ -137,9 +143,10 @@ fn what_was_overwritten_renamed_and_snapshotted_is_gone() {
     assert_eq!(plan.snapshots.len(), 1);
     assert_eq!(plan.names.iter().filter(|n| n.is_now).count(), 1);
     assert_eq!(plan.names.len(), 2, "the name it had, too: {:?}", plan.names);
-    assert!(matches!(s.fs.forget(&[&newer], &[]), Err(Error::Forget(_))), "it is still there");
+    let refused = s.fs.forget(&[&newer], &plan.inodes).unwrap_err().to_string();
+    assert!(refused.contains("remove it first"), "{refused}");
     s.fs.unlink(ROOT, &newer).unwrap();
-    assert_eq!(s.fs.forget(&[&newer], &[]).unwrap(), 1);
+    assert_eq!(s.fs.forget(&[&newer], &plan.inodes).unwrap(), 1);
     // At once, for everybody who looks.
     for c in s.fs.checkpoints() {
         assert!(s.fs.getattr(At::Past(c.cno), a).is_err());
@@ -157,6 +164,29 @@ fn what_was_overwritten_renamed_and_snapshotted_is_gone() {
     s.fs.close().unwrap();
     assert_eq!(s.leaks(), Vec::<u64>::new());
     s.check();
+}
+
+#[test]
+fn what_came_there_since_it_was_listed_is_not_forgotten_unseen() {
+    let mut s = Secrets::new();
+    let a = s.make(ROOT, b"a");
+    s.fill(a, 0, 30_000);
+    s.cut(None);
+    let plan = s.fs.forget_plan(&[b"a"]).unwrap();
+    s.fs.unlink(ROOT, b"a").unwrap();
+    let late = s.make(ROOT, b"a");
+    s.fill(late, 0, 30_000);
+    s.cut(None);
+    s.fs.unlink(ROOT, b"a").unwrap();
+    s.cut(None);
+    let refused = s.fs.forget(&[b"a"], &plan.inodes).unwrap_err().to_string();
+    assert!(refused.contains("list it again"), "{refused}");
+    assert_eq!(s.fs.forget_status(), None);
+    let states = s.fs.history(&[b"a"]).unwrap();
+    assert!([a, late].iter().all(|ino| states.iter().any(|n| n.attr.is_some_and(|attr| attr.ino == *ino))));
+    assert_eq!(forget(&s.fs, &[b"a"]).unwrap(), 2);
+    s.wipe();
+    assert_eq!(s.leaks(), Vec::<u64>::new());
 }
 
 #[test]
@@ -219,7 +249,7 @@ fn after_a_crash_the_next_mount_goes_on() {
     s.fill(a, 0, 100_000);
     s.cut(Some(b"one"));
     s.fs.unlink(ROOT, b"a").unwrap();
-    s.fs.forget(&[b"a"], &[]).unwrap();
+    forget(&s.fs, &[b"a"]).unwrap();
     let fs = s.w.open();
     assert!(fs.forget_status().is_some(), "it is on the list");
     assert!(!s.leaks().is_empty());
@@ -261,17 +291,17 @@ fn shared_blocks_stay_with_whom_they_belong_to() {
 #[test]
 fn what_cannot_be_forgotten_is_refused() {
     let mut s = Secrets::new();
-    assert!(matches!(s.fs.forget(&[b"nothing"], &[]), Err(Error::NotFound)));
-    assert!(matches!(s.fs.forget(&[], &[]), Err(Error::Forget(_))));
+    assert!(matches!(forget(&s.fs, &[b"nothing"]), Err(Error::NotFound)));
+    assert!(matches!(forget(&s.fs, &[]), Err(Error::Forget(_))));
     let a = s.make(ROOT, b"a");
     s.fill(a, 0, 5000);
     s.cut(None);
     s.fs.retain(a);
     s.fs.unlink(ROOT, b"a").unwrap();
-    let refused = s.fs.forget(&[b"a"], &[]).unwrap_err().to_string();
+    let refused = forget(&s.fs, &[b"a"]).unwrap_err().to_string();
     assert!(refused.contains("in use"), "{refused}");
     s.fs.release(a);
-    s.fs.forget(&[b"a"], &[]).unwrap();
+    forget(&s.fs, &[b"a"]).unwrap();
     s.wipe();
     assert_eq!(s.leaks(), Vec::<u64>::new());
     s.fs.close().unwrap();
@@ -287,7 +317,7 @@ fn others_write_meanwhile() {
     s.cut(Some(b"one"));
     let b = s.make(ROOT, b"b");
     s.fs.unlink(ROOT, b"a").unwrap();
-    s.fs.forget(&[b"a"], &[]).unwrap();
+    forget(&s.fs, &[b"a"]).unwrap();
     let mut round = 0u64;
     while s.fs.forget_step(64 << 10).unwrap().is_some() {
         round += 1;

@@ -168,6 +168,15 @@ impl Image {
 
     pub(super) fn read(&self, offset: u64, bytes: usize) -> AlignedBuf {
         let first = offset as usize / BLOCK_BYTES;
+        // What was written at once is not copied.
+        let begin = self.block(first);
+        let follows = |n: usize| {
+            let block = self.block(first + n);
+            Arc::ptr_eq(&block.buffer, &begin.buffer) && block.start == begin.start + n * BLOCK_BYTES
+        };
+        if (1..bytes / BLOCK_BYTES).all(follows) {
+            return AlignedBuf::shared(&begin.buffer.bytes, begin.start, bytes);
+        }
         AlignedBuf::gathered(bytes, (first..first + bytes / BLOCK_BYTES).map(|index| self.block(index).bytes()))
     }
 

@@ -13,8 +13,9 @@ pub(super) use wipe::Wiper;
 
 use super::history::{Link, Named};
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::state::{Span, bad_item};
-use crate::{CheckpointInfo, Error, FileKind, Result, Standing};
+use crate::{Barrier, CheckpointInfo, Error, FileKind, Result, Standing};
 use nenrin_format::items::{Dirent, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
@@ -22,6 +23,8 @@ use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+/// Inodes that are looked up under one lock.
+const LOOKED_AT_ONCE: usize = 256;
 /// Inodes that one commit puts on the list.
 const LISTED_AT_ONCE: usize = 8192;
 /// Inodes in one record.
@@ -90,13 +93,13 @@ impl Fs {
     }
 
     /// Forgets what `path` ever stood for, and what was ever below it: no past state shows it any more when this
-    /// returns, whatever happens then. The devices are wiped by [`Fs::forget_step`], or with time. `also`: inodes that a plan
-    /// told, of which nothing may be known any more since their names went. How many inodes it is.
+    /// returns, whatever happens then. The devices are wiped by [`Fs::forget_step`], or with time. `planned`: the inodes that a
+    /// plan told, all of which go, though nothing may be known of them any more since their names went. How many inodes it is.
     ///
     /// # Errors
-    /// [`Error::Forget`] while any of it has a name or is in use, or a device is absent; [`Error::NotFound`]
-    /// as for [`Fs::forget_plan`].
-    pub fn forget(&self, path: &[&[u8]], also: &[Ino]) -> Result<u64> {
+    /// [`Error::Forget`] while any of it has a name, [`Error::ForgetInUse`] while it is in use; the first also when something came there that was not planned, or a device is
+    /// absent; [`Error::NotFound`] as for [`Fs::forget_plan`].
+    pub fn forget(&self, path: &[&[u8]], planned: &[Ino]) -> Result<u64> {
         drop(self.lock_to_accept()?);
         if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
             let text = format!("device {} of the volume is absent, so nothing on it can be forgotten", d.index + 1);
@@ -104,17 +107,23 @@ impl Fs {
         }
         self.sync_received(false)?;
         let mut all = match self.inodes_of(path) {
-            Err(Error::NotFound) if !also.is_empty() => Vec::new(),
+            Err(Error::NotFound) if !planned.is_empty() => Vec::new(),
             other => other?,
         };
+        let told: BTreeSet<Ino> = planned.iter().copied().collect();
+        if all.iter().any(|ino| !told.contains(ino)) {
+            return Err(Error::Forget("something came there since what goes was listed; list it again".into()));
+        }
         let known: BTreeSet<Ino> = all.iter().copied().collect();
         let next = self.lock().state.next_ino;
-        all.splice(0..0, also.iter().copied().filter(|ino| *ino < next && !known.contains(ino)));
-        for (chunk, inodes) in all.chunks(LISTED_AT_ONCE).enumerate() {
+        all.splice(0..0, planned.iter().copied().filter(|ino| *ino < next && !known.contains(ino)));
+        // Before any is on the list; what is not live never is again, so others get the volume in between.
+        for some in all.chunks(LOOKED_AT_ONCE) {
+            let inner = self.lock();
+            some.iter().try_for_each(|ino| inner.refuse_live(*ino))?;
+        }
+        for inodes in all.chunks(LISTED_AT_ONCE) {
             let mut inner = self.room_to_let_go()?;
-            for ino in if chunk == 0 { &all } else { inodes } {
-                inner.refuse_live(*ino)?;
-            }
             let (time, now) = (self.clock.wall(), self.clock.monotonic_nanos());
             for some in inodes.chunks(RECORD_INODES) {
                 inner.log(&Record::Forget { time, inos: some.to_vec() }, now)?;
@@ -122,6 +131,11 @@ impl Fs {
             inner.named_stale = true;
             drop(inner);
             self.sync_received(false)?;
+        }
+        // Without this a power cut would bring it back, and take it off the list, where syncs do not flush.
+        if self.options.barrier != Barrier::Sync && !broken(Break::ForgetNotDurable) {
+            self.index_checkpoint(false)?;
+            self.flush_device().inspect_err(|e| self.lock().fail(&e.to_string()))?;
         }
         Ok(all.len() as u64)
     }
@@ -266,10 +280,8 @@ impl Inner {
         let text = if inode.nlink == 0 {
             let last = links.iter().max_by_key(|l| l.span.to);
             let path = last.map(|l| self.path_of_link(l)).transpose()?.unwrap_or_default();
-            format!(
-                "{} is in use by a program; close it, then try again",
-                String::from_utf8_lossy(&path).escape_debug()
-            )
+            let path = String::from_utf8_lossy(&path).escape_debug().to_string();
+            return Err(Error::ForgetInUse(format!("{path} is in use by a program; close it, then try again")));
         } else {
             let path = self.state.path_in(&links, Cno(u64::MAX))?;
             format!("{} is there; remove it first", String::from_utf8_lossy(&path).escape_debug())
