@@ -1,6 +1,8 @@
 //! Volumes of which no root is left, or whose index has lost branches.
 
-use super::tests::{assert_exact, assert_said, clock, device, new, numbers, read_only, repair, tree, volume};
+use super::tests::{
+    TestClock, assert_exact, assert_said, clock, device, new, numbers, read_only, repair, tree, volume,
+};
 use super::{LossKind, MendKind, RepairPlan, RepairReport};
 use crate::{At, Error, Fs, MkfsOptions, MountOptions, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
@@ -183,7 +185,8 @@ fn what_the_log_tells_of_is_not_sought_in_summaries() {
     let memory = Arc::new(MemDevice::new(48 << 20));
     let shared: Arc<dyn BlockDevice> = memory.clone();
     mkfs(&shared, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
-    let fs = Fs::open(vec![shared], clock(), MountOptions::default()).unwrap();
+    let time = Arc::new(TestClock::default());
+    let fs = Fs::open(vec![shared], time.clone(), MountOptions::default()).unwrap();
     let make = |name: &str, fill: u8| {
         let ino = fs.create(Ino::ROOT, name.as_bytes(), &new(0o100_640)).unwrap().ino;
         for at in (0..BYTES).step_by(1 << 16) {
@@ -201,6 +204,11 @@ fn what_the_log_tells_of_is_not_sought_in_summaries() {
     fs.fsync_wait(copy).unwrap();
     let removed = make("removed", 5);
     fs.unlink(Ino::ROOT, b"removed").unwrap();
+    // Until nothing of it is left in the index.
+    for _ in 0..40 {
+        time.0.fetch_add(200_000_000, std::sync::atomic::Ordering::Relaxed);
+        fs.tick().unwrap();
+    }
     fs.sync_all().unwrap();
     let bytes = memory.snapshot();
     let mut damaged = bytes.clone();

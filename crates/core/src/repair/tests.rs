@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
-pub(super) struct TestClock(AtomicU64);
+pub(super) struct TestClock(pub AtomicU64);
 
 impl Clock for TestClock {
     fn wall(&self) -> Time {
