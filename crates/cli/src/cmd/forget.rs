@@ -15,7 +15,7 @@ use std::path::Path;
 pub const COMMAND: Command = Command {
     name: "forget",
     usage: &["forget [--yes] [--json] PATH"],
-    about: "Removes a file or directory from now and from all of the past, and wipes it off the devices",
+    about: "Takes what was removed out of all of the past, snapshots too, and wipes it off the devices",
     options: &[("--yes", "do not ask"), ("--json", "as JSON; needs --yes")],
     notes: "What is there is not forgotten: remove it first, with the other names that are listed. Then everything that ever bore\n\
             PATH goes, whole: all its versions, in snapshots too, and what was ever below it. What it takes along is listed\n\
