@@ -63,6 +63,7 @@ pub struct Segments {
     changed: BTreeSet<u64>,
     /// Segments that may hold what was forgotten; allocated only when there are no others.
     unwiped: BTreeSet<u64>,
+    is_wiping: bool,
     /// Generation that the next index checkpoint will have.
     pub next_generation: Generation,
 }
@@ -85,6 +86,7 @@ impl Segments {
             pending: BTreeSet::new(),
             changed: BTreeSet::new(),
             unwiped: BTreeSet::new(),
+            is_wiping: false,
             next_generation,
         }
     }
@@ -372,10 +374,16 @@ impl Segments {
     /// All of them may.
     pub fn begin_wipe(&mut self) {
         self.unwiped = (0..self.count()).collect();
+        self.is_wiping = true;
     }
     /// It is over, or nothing is to be wiped any more.
     pub fn end_wipe(&mut self) {
         self.unwiped.clear();
+        self.is_wiping = false;
+    }
+    /// Whether it has begun and is not over: with none left, a device may be waited for.
+    pub const fn is_wiping(&self) -> bool {
+        self.is_wiping
     }
     /// Those that may, in order.
     pub fn unwiped(&self) -> impl Iterator<Item = SegmentNo> + '_ {

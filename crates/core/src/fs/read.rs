@@ -292,10 +292,11 @@ impl Fs {
                     for p in pieces.by_ref().take(count) {
                         let Source::Disk(e) = p.source else { continue };
                         let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
-                        let bytes = buf.get_mut(end..end + covered).ok_or(bounds(&e))?;
-                        if let Err(why) = verify(&e, bytes) {
+                        let place = end..end + covered;
+                        // Looked at as it came: to ask for it to be changed may cost a copy.
+                        if let Err(why) = verify(&e, buf.get(place.clone()).ok_or(bounds(&e))?) {
                             let right = self.other_copy(&e).ok_or(why)?;
-                            bytes.copy_from_slice(&right);
+                            buf.get_mut(place).ok_or(bounds(&e))?.copy_from_slice(&right);
                             self.mend_copies(&e);
                         }
                         start.get_or_insert(e.lead as usize * BLOCK_BYTES);

@@ -342,6 +342,8 @@ fn forgetting_wants_every_device() {
     w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
     let waits = wiped(&fs).unwrap_or_default();
     assert!(waits.contains("device 2 is absent"), "{waits:?}");
+    let status = fs.forget_status().unwrap();
+    assert!(!status.removing && status.segments_left == 0, "all that is there is wiped: {status:?}");
     assert!(secrets(&w)[0] == 0 && secrets(&w)[1] > 1000, "{:?}", secrets(&w));
     fs.close().unwrap();
     w.faults[1].clear();

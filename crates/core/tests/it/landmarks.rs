@@ -191,11 +191,53 @@ fn a_landmark_keeps_one_file_and_the_way_to_it() {
         stale(fs.getattr(at, big).unwrap_err());
         stale(fs.read(at, big, 0, 10).unwrap_err());
     }
+    // Permissions of the past are those of when a file was last seen, be it by a landmark only.
+    let mut by_landmark = 0;
+    for l in &books {
+        let shows = |cno: &&Cno| fs.getattr(At::Past(**cno), l.ino).is_ok();
+        let (checkpoint, landmark) = (kept.iter().rfind(shows), books.iter().rfind(|m| m.ino == l.ino).map(|m| m.cno));
+        by_landmark += u64::from(checkpoint.copied() < landmark);
+        assert_eq!(fs.last_seen(l.ino).unwrap(), checkpoint.copied().max(landmark), "{l:?}");
+    }
+    assert!(by_landmark > 0, "{books:?}");
     // What the big file held then was let go: one version of it is worth 256 blocks.
     let usage = fs.usage();
     let checkpoints = fs.checkpoints().len() as u64;
     let of_big = landmarks.iter().filter(|l| l.ino == big).count() as u64;
     assert!(usage.history_blocks <= (checkpoints + of_big) * 262 + landmarks.len() as u64 * 4, "{usage:?}");
+}
+
+/// Of several names a landmark is kept under one, and `history` of any says which.
+#[test]
+fn history_says_under_which_name_a_landmark_is_kept() {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    let directory = fs.create(Ino::ROOT, b"work", &dir()).unwrap().ino;
+    let other = fs.create(Ino::ROOT, b"other", &dir()).unwrap().ino;
+    save(&w, &fs, directory, 0, Save::InPlace);
+    let book = fs.lookup(At::Live, directory, b"book").unwrap().ino;
+    fs.link(book, other, b"copy").unwrap();
+    for burst in 0..6u64 {
+        for nth in 0..4 {
+            save(&w, &fs, directory, burst * 4 + nth, Save::InPlace);
+            w.pass(5 * SECOND);
+        }
+        pass(&w, &fs, 90 * SECOND);
+    }
+    pass(&w, &fs, 2 * HOUR);
+    for asked in [[&b"work"[..], b"book"], [b"other", b"copy"]] {
+        let states = fs.history(&asked).unwrap();
+        let landmarks: Vec<_> = states.iter().filter(|s| s.landmark.is_some()).collect();
+        assert!(landmarks.len() >= 3, "{states:?}");
+        for s in landmarks {
+            let at = At::Past(s.shown_by.unwrap().0);
+            let mut ino = Ino::ROOT;
+            for name in s.path.split(|b| *b == b'/') {
+                ino = fs.lookup(at, ino, name).unwrap().ino;
+            }
+            assert_eq!((ino, fs.read(at, ino, 0, 10).unwrap().len()), (book, 10));
+        }
+    }
 }
 
 /// Letting checkpoints go by hand, and want of room, keep nothing; a full volume lets landmarks go.

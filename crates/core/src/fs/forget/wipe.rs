@@ -112,7 +112,7 @@ impl Fs {
         let waits = self.wiper.try_lock().ok().and_then(|w| w.waits.clone());
         let inner = self.lock();
         let s = &inner.state.segments;
-        let removing = s.unwiped_count() == 0;
+        let removing = !s.is_wiping();
         (!inner.state.forgetting.is_empty()).then(|| ForgetStatus {
             inodes: inner.state.forgetting.len() as u64,
             removing,
@@ -183,7 +183,8 @@ impl Fs {
     fn wipe_on(&self, wiper: &mut Wiper, listed: usize) -> Result<u64> {
         let (next, cost) = match std::mem::take(&mut wiper.stage) {
             Stage::Begin => {
-                let inner = self.lock_to_change()?;
+                let mut inner = self.lock_to_change()?;
+                inner.segments().end_wipe();
                 let past = inner.state.history.iter().map(|t| t.tree.id());
                 // The live tree first: nothing of it becomes history then.
                 let trees = past.chain([TreeId::LIVE]).collect();
