@@ -3,7 +3,7 @@
 
 use crate::ace;
 use crate::config::Config;
-use crate::driver::{Cut, Failure, Plan, Tally, guarded, record};
+use crate::driver::{Cut, Failure, Plan, Tally, record, run_and_cut};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
 use crate::hash;
@@ -333,13 +333,14 @@ pub fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     worlds(a, a.first, last, |seed, tally| one_seed::<S>(a, seed, tally))
 }
 
+/// Different images of one random workload, at most.
+const WORLD_IMAGES_MAX: u64 = 300;
+
 fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
     let config = a.config(seed);
-    let recorded = guarded(&config, || {
-        let recorded = record::<S>(&config, false)?;
-        recorded.cut_all::<S>(&a.plan, tally)?;
-        Ok(recorded)
-    })?;
+    // One long workload cut everywhere says less than several cut here and there.
+    let plan = Plan { images_max: a.plan.images_max.min(WORLD_IMAGES_MAX), ..a.plan };
+    let recorded = run_and_cut::<S>(&config, &plan, tally)?;
     for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
         fault::run_with_fault::<S>(&config, plan, tally)?;
     }
@@ -365,7 +366,7 @@ pub fn exhaustive<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         let number = if a.sample.is_some() { hash::of_words(&[a.first, number]) % all } else { number };
         let steps = Arguments { ace: ace::sequence(number, a.length), ..Arguments::default() };
         let config = Arguments { order: a.order, barrier: a.barrier, ..steps }.config(number);
-        guarded(&config, || record::<S>(&config, false)?.cut_all::<S>(&plan, tally))
+        run_and_cut::<S>(&config, &plan, tally).map(drop)
     })
 }
 
@@ -381,7 +382,7 @@ pub fn scenarios<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     worlds(a, 0, all * SCENARIO_SEEDS, |number, tally| {
         let scenario = Scenario::ALL.into_iter().nth((number % all) as usize);
         let config = Config { scenario, remounts: false, ..a.config(number / all) };
-        guarded(&config, || record::<S>(&config, false)?.cut_all::<S>(&a.plan, tally))
+        run_and_cut::<S>(&config, &a.plan, tally).map(drop)
     })
 }
 
@@ -405,8 +406,12 @@ pub fn lives(a: &Arguments) -> Result<Tally, Box<Failure>> {
 /// Prints a summary.
 pub fn report(tally: &Tally, seconds: f64, json: bool) {
     let rate = tally.distinct as f64 / seconds;
+    let (cut, cutting) = (tally.cut, tally.cutting.0.as_secs_f64());
+    let of_one_core = if cutting > 0.0 { cut as f64 / cutting } else { 0.0 };
     if json {
-        let value = serde_json::json!({ "tally": tally, "seconds": seconds, "distinct_per_second": rate });
+        let value = serde_json::json!({
+            "tally": tally, "seconds": seconds, "distinct_per_second": rate, "distinct_per_core_second": of_one_core
+        });
         println!("{value}");
         return;
     }
@@ -434,6 +439,11 @@ pub fn report(tally: &Tally, seconds: f64, json: bool) {
         println!("  {what:<34} {n:>8}");
     }
     println!("seconds            {seconds:>10.1}   distinct images per second {rate:.0}");
+    if cut > 0 {
+        println!(
+            "of one core        {cutting:>10.1}   for {cut} images of power cuts: {of_one_core:.0} per second and core"
+        );
+    }
     println!("digest       {:016x}", tally.digest);
 }
 

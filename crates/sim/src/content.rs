@@ -27,10 +27,13 @@ pub struct Content {
     sum: u64,
 }
 
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
 /// What a file's page adds to the file's fingerprint; zero for a page of zeros.
 #[must_use]
 pub fn page_hash(page: u64, bytes: &[u8]) -> u64 {
-    if bytes.iter().all(|b| *b == 0) {
+    // Compared as a whole: many times as fast as byte by byte.
+    if ZEROS.get(..bytes.len()) == Some(bytes) {
         return 0;
     }
     let mut whole = [0; PAGE_BYTES];

@@ -27,6 +27,7 @@ use nenrin_format::Cno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How thoroughly a workload is cut.
 #[derive(Clone, Copy, Debug)]
@@ -90,9 +91,27 @@ impl std::fmt::Debug for Hashes {
     }
 }
 
+/// Time that something took; equal to any other, since no two runs take the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent(pub Duration);
+
+impl PartialEq for Spent {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Spent {}
+
 /// What was done, for summaries.
 #[derive(Clone, Debug, Default, serde::Serialize, PartialEq, Eq)]
 pub struct Tally {
+    /// Making, recovering and judging crash images, workloads included, on one core; without failed requests, lies and flipped bits.
+    #[serde(skip)]
+    pub cutting: Spent,
+    /// Different images that came of it.
+    #[serde(skip)]
+    pub cut: u64,
     /// Workloads run.
     pub workloads: u64,
     /// Calls made by them.
@@ -151,6 +170,8 @@ impl Tally {
 
     /// Takes in what another world has counted. Order does not matter.
     pub fn add(&mut self, other: Self) {
+        self.cutting.0 += other.cutting.0;
+        self.cut += other.cut;
         self.workloads += other.workloads;
         self.calls += other.calls;
         self.images += other.images;
@@ -253,6 +274,22 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
     run.clients = clients;
     run.trace = keep_trace.then(Vec::new);
     record_run(config, run, |run| whole_workload(run, config))
+}
+
+/// Runs the workload of `config` once and cuts it everywhere; a panic is a failure like any other.
+///
+/// # Errors
+/// The first wrong answer, or the first state that is not allowed.
+pub fn run_and_cut<S: Subject>(config: &Config, plan: &Plan, tally: &mut Tally) -> Result<Recorded, Box<Failure>> {
+    let (begin, before) = (Instant::now(), tally.distinct);
+    let recorded = guarded(config, || {
+        let recorded = record::<S>(config, false)?;
+        recorded.cut_all::<S>(plan, tally)?;
+        Ok(recorded)
+    });
+    tally.cutting.0 += begin.elapsed();
+    tally.cut += tally.distinct - before;
+    recorded
 }
 
 /// The devices as the file system sees them: each behind a queue, and perhaps with other clients.
@@ -496,7 +533,10 @@ impl Recorded {
         let mut cursor = self.history.cursor();
         let cuts = (self.last_cut() - self.first_cut()) as u64 + 1;
         let stride = (cuts * plan.choices / 3 / plan.images_max.max(1)).max(1) as usize;
-        for at in (self.first_cut()..=self.last_cut()).step_by(stride) {
+        for from in (self.first_cut()..=self.last_cut()).step_by(stride) {
+            // Not evenly: what the workload does may repeat itself as evenly.
+            let jitter = hash::of_words(&[self.config.seed, from as u64]) as usize % stride;
+            let at = (from + jitter).min(self.last_cut());
             cursor.advance_to(at);
             for choice in choices(&self.config, at as u64, plan.choices, cursor.unflushed()) {
                 let cut = Cut { at, choice };

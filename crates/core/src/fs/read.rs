@@ -30,14 +30,52 @@ pub(super) struct Piece {
     pub source: Source,
 }
 
-/// What one file block is, while pieces are put together.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What file blocks are, while pieces are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     Zero,
     Lost,
     Inline,
     Page,
     Extent(usize),
+}
+
+/// What each file block of a range is: runs of equal ones, of which only beginnings are kept.
+struct Cells {
+    /// In order; the first begins where the range does.
+    runs: Vec<(u64, Cell)>,
+    to: u64,
+}
+
+impl Cells {
+    /// All of them zeros.
+    fn new(from: u64, to: u64) -> Self {
+        Self { runs: vec![(from, Cell::Zero)], to }
+    }
+    /// Blocks `[start, end)` are `cell`, whatever they were; those outside the range do not matter.
+    fn fill(&mut self, start: u64, end: u64, cell: Cell) {
+        let from = self.runs.first().map_or(self.to, |r| r.0);
+        let (start, end) = (start.max(from), end.min(self.to));
+        if start >= end {
+            return;
+        }
+        let first = self.runs.partition_point(|r| r.0 < start);
+        let last = self.runs.partition_point(|r| r.0 <= end);
+        let goes_on = self.runs.get(last.wrapping_sub(1)).map(|r| (end, r.1)).filter(|_| end < self.to);
+        // Pages come one by one.
+        let joins = first.checked_sub(1).and_then(|i| self.runs.get(i)).is_some_and(|r| r.1 == cell);
+        let begins = (!joins).then_some((start, cell));
+        self.runs.splice(first..last, begins.into_iter().chain(goes_on));
+    }
+    /// The runs: where each begins and ends, and what its blocks are.
+    fn runs(&self) -> impl Iterator<Item = (u64, u64, Cell)> + '_ {
+        let equal = self.runs.chunk_by(|a, b| a.1 == b.1);
+        equal.scan(0usize, move |at, run| {
+            *at += run.len();
+            let end = self.runs.get(*at).map_or(self.to, |next| next.0);
+            run.first().map(|(start, cell)| (*start, end, *cell))
+        })
+    }
 }
 
 impl Inner {
@@ -77,13 +115,7 @@ impl Inner {
             At::Live => self.files.get(&ino).and_then(|f| f.content.as_ref()),
             At::Past(_) => None,
         };
-        let mut cells = vec![Cell::Zero; (to - from) as usize];
-        let mut fill = |start: u64, end: u64, cell: Cell| {
-            let (a, b) = (start.max(from), end.min(to));
-            if a < b {
-                cells[(a - from) as usize..(b - from) as usize].fill(cell);
-            }
-        };
+        let mut cells = Cells::new(from, to);
         let mut extents: Vec<(u64, Extent)> = Vec::new();
         let mut inline = None;
         if content.is_none_or(|c| !c.replaced) {
@@ -96,12 +128,12 @@ impl Inner {
                     (_, true) => Cell::Zero,
                     _ => Cell::Extent(i),
                 };
-                fill(*start, start + u64::from(e.blocks), cell);
+                cells.fill(*start, start + u64::from(e.blocks), cell);
             }
             if from == 0 && inode.blocks == 0 {
                 inline = view.get(&Key::new(ino, Kind::Inline, 0, 0))?;
                 if inline.is_some() {
-                    fill(0, 1, Cell::Inline);
+                    cells.fill(0, 1, Cell::Inline);
                 }
             }
         }
@@ -109,29 +141,26 @@ impl Inner {
             for (start, end, over) in c.overlay.overlapping(from, to) {
                 match over {
                     Over::Extent(e) if !e.is_unwritten() => {
-                        fill(start, end, Cell::Extent(extents.len()));
+                        cells.fill(start, end, Cell::Extent(extents.len()));
                         extents.push((start, e.clone()));
                     }
-                    _ => fill(start, end, Cell::Zero),
+                    _ => cells.fill(start, end, Cell::Zero),
                 }
             }
             for block in c.pages.range(from..to).map(|(b, _)| *b) {
-                fill(block, block + 1, Cell::Page);
+                cells.fill(block, block + 1, Cell::Page);
             }
         }
-        let mut out = Vec::new();
-        let mut i = 0;
-        while i < cells.len() {
-            let cell = cells[i];
-            let run = cells[i..].iter().take_while(|c| **c == cell).count();
-            let first = from + i as u64;
+        let mut out = Vec::with_capacity(cells.runs.len());
+        for (first, end, cell) in cells.runs() {
+            let run = end - first;
             let source = match cell {
                 Cell::Zero => Source::Zero,
                 Cell::Lost => Source::Lost,
                 Cell::Page => {
-                    let mut bytes = Vec::with_capacity(run * BLOCK_BYTES);
+                    let mut bytes = Vec::with_capacity(run as usize * BLOCK_BYTES);
                     if let Some(c) = content {
-                        for (_, page) in c.pages.range(first..first + run as u64) {
+                        for (_, page) in c.pages.range(first..end) {
                             bytes.extend_from_slice(&page[..]);
                         }
                     }
@@ -148,8 +177,7 @@ impl Inner {
                     Source::Disk(extent.slice((first - start) as u32, run as u32))
                 }
             };
-            out.push(Piece { blocks: run as u64, source });
-            i += run;
+            out.push(Piece { blocks: run, source });
         }
         for p in &mut out {
             if let Source::Disk(e) = &p.source {
@@ -403,4 +431,41 @@ pub(crate) fn verify(e: &Extent, bytes: &[u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an array of all blocks would have it.
+    #[test]
+    fn runs_of_blocks_are_what_was_filled_last() {
+        let mut state = 1u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..2000 {
+            let (from, blocks) = (draw(50), 1 + draw(40));
+            let to = from + blocks;
+            let (mut cells, mut plain) = (Cells::new(from, to), vec![Cell::Zero; blocks as usize]);
+            for n in 0..draw(12) {
+                let start = draw(100);
+                let end = start + draw(30);
+                let cell = [Cell::Zero, Cell::Page, Cell::Page, Cell::Extent(n as usize)][draw(4) as usize];
+                cells.fill(start, end, cell);
+                for block in start.max(from)..end.min(to) {
+                    plain[(block - from) as usize] = cell;
+                }
+            }
+            let mut at = from;
+            let mut before = None;
+            for (start, end, cell) in cells.runs() {
+                assert!(start == at && end > start && before != Some(cell), "{:?}", cells.runs);
+                assert!(plain[(start - from) as usize..(end - from) as usize].iter().all(|c| *c == cell));
+                (at, before) = (end, Some(cell));
+            }
+            assert_eq!(at, to);
+        }
+    }
 }

@@ -19,6 +19,8 @@ const BLOCK_SECTORS: u64 = (BLOCK_BYTES / SECTOR_BYTES) as u64;
 pub const DISCARD_FILL: u8 = 0xdb;
 /// Pointers in a node.
 const NODE_BLOCKS: usize = 64;
+/// Most blocks of one fill that are read without a copy.
+const FILLED_BLOCKS_MAX: usize = 256;
 
 /// The content of a disk.
 #[derive(Clone)]
@@ -34,12 +36,14 @@ pub(super) struct Buffer {
     bytes: Arc<AlignedBuf>,
     /// Hash of each block, wherever it may lie; 0 when not yet known.
     hashes: Vec<AtomicU64>,
+    /// Every block of it is as the first, which stands for all.
+    is_fill: bool,
 }
 
 impl Buffer {
     pub(super) fn new(bytes: Arc<AlignedBuf>) -> Arc<Self> {
         let hashes = (0..bytes.len() / BLOCK_BYTES).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { bytes, hashes })
+        Arc::new(Self { bytes, hashes, is_fill: false })
     }
 }
 
@@ -86,10 +90,14 @@ impl Change {
 }
 
 impl Block {
-    /// A block of zeros or of [`DISCARD_FILL`], shared by all.
+    /// A block of zeros or of [`DISCARD_FILL`], shared by all: the first of many such.
     fn filled(byte: u8) -> Self {
         static FILLED: [OnceLock<Arc<Buffer>>; 2] = [OnceLock::new(), OnceLock::new()];
-        let fill = || Buffer::new(Arc::new(AlignedBuf::padded(&[byte; BLOCK_BYTES])));
+        let fill = || {
+            let mut bytes = AlignedBuf::zeroed(FILLED_BLOCKS_MAX * BLOCK_BYTES);
+            bytes.fill(byte);
+            Arc::new(Buffer { bytes: Arc::new(bytes), hashes: vec![AtomicU64::new(0)], is_fill: true })
+        };
         let buffer = FILLED[usize::from(byte != 0)].get_or_init(fill);
         Self { buffer: Arc::clone(buffer), start: 0 }
     }
@@ -170,14 +178,16 @@ impl Image {
         let first = offset as usize / BLOCK_BYTES;
         // What was written at once is not copied.
         let begin = self.block(first);
+        let (blocks, is_fill) = (bytes / BLOCK_BYTES, begin.buffer.is_fill);
         let follows = |n: usize| {
             let block = self.block(first + n);
-            Arc::ptr_eq(&block.buffer, &begin.buffer) && block.start == begin.start + n * BLOCK_BYTES
+            let start = if is_fill { 0 } else { begin.start + n * BLOCK_BYTES };
+            Arc::ptr_eq(&block.buffer, &begin.buffer) && block.start == start
         };
-        if (1..bytes / BLOCK_BYTES).all(follows) {
+        if (!is_fill || blocks <= FILLED_BLOCKS_MAX) && (1..blocks).all(follows) {
             return AlignedBuf::shared(&begin.buffer.bytes, begin.start, bytes);
         }
-        AlignedBuf::gathered(bytes, (first..first + bytes / BLOCK_BYTES).map(|index| self.block(index).bytes()))
+        AlignedBuf::gathered(bytes, (first..first + blocks).map(|index| self.block(index).bytes()))
     }
 
     pub(super) fn apply(&mut self, change: &Change) {
