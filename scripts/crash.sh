@@ -50,7 +50,17 @@ simulate() {
     [ "${distinct:-0}" -ge "$wanted" ] || { echo "only ${distinct:-0} distinct images in $minutes minutes"; exit 1; }
 }
 
+# The run that ended brought about every one of these decisions of recovery.
+decided() {
+    local row
+    for row; do
+        grep -q "$row  *[1-9]" <<<"$out" || fail "crash.sh: recovery never decided: $row"
+    done
+}
+rows=('partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends')
+
 simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40
+decided "${rows[@]}" 'damage proven'
 simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 20))" --order strict
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
 simulate "$((images / 20))" run --seeds 6000000..7000000 --profile clean --steps 300 --images "$((images / 20))"
@@ -59,9 +69,7 @@ simulate 10000 scenarios
 number() { sed -n "s/.*$1 *\([0-9]*\).*/\1/p" <<<"$out" | head -1; }
 moved=$(number 'blocks moved') refused=$(number 'for want of space')
 [ "${moved:-0}" -gt 1000 ] && [ "${refused:-0}" -gt 100 ] || fail "crash.sh: scenarios moved $moved blocks, refused $refused calls"
-for row in 'partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends'; do
-    grep -q "$row  *[1-9]" <<<"$out" || fail "crash.sh: in no scenario recovery decided: $row"
-done
+decided "${rows[@]}"
 simulate 300 lives --seeds 100..104
 simulate 3000 ace --length 1
 simulate 1000 ace --length 1 --order strict
