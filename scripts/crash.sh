@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random workloads on a crash disk, cut everywhere, recovered and checked: at
+# Random workloads on a crash disk, cut all over, recovered and checked: at
 # least so many distinct crash images.   crash.sh IMAGES [MINUTES_MAX]
 set -eu
 cd "$(dirname "$0")/.."
@@ -60,12 +60,12 @@ decided() {
 rows=('partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends')
 
 simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40
-decided "${rows[@]}" 'damage proven'
+decided "${rows[@]}" 'after a lie or a flipped bit: damage proven'
 simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 20))" --order strict
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
 simulate "$((images / 20))" run --seeds 6000000..7000000 --profile clean --steps 300 --images "$((images / 20))"
 simulate 10000 scenarios
-# They bring about what they are for: cleaning, full volumes, and every decision of recovery but that of damage.
+# They bring about what they are for: cleaning, full volumes, and every decision of recovery that a power cut allows.
 number() { sed -n "s/.*$1 *\([0-9]*\).*/\1/p" <<<"$out" | head -1; }
 moved=$(number 'blocks moved') refused=$(number 'for want of space')
 [ "${moved:-0}" -gt 1000 ] && [ "${refused:-0}" -gt 100 ] || fail "crash.sh: scenarios moved $moved blocks, refused $refused calls"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Every sequence of two operations, a sample of three; then as many random crash images as there is time for.
+# Every sequence of two operations, a sample of three; then as many random crash images as there is time for, long workloads
+# cut in more places than in make test.
 . "$(dirname "$0")/../lib.sh"
 cd "$(dirname "$0")/../.." && find_cargo
 "$CARGO" build --release --locked --quiet -p nenrin-sim
@@ -16,5 +17,5 @@ while [ "$piece" -lt 20 ] && [ $(($(date +%s) - begin)) -lt $((SOAK_SECONDS / 2)
 done
 "$sim" ace --length 3 --sample 20000 --seeds "$(date +%s)..0" --minutes "$((minutes / 8 + 1))" --jobs "$jobs" || exit 1
 left=$(((SOAK_SECONDS - $(date +%s) + begin) / 60 + 1))
-"$sim" run --seeds "$(date +%s)..20000000000" --minutes "$left" --flips 20 --faults 8 --jobs "$jobs" || exit 1
+"$sim" run --seeds "$(date +%s)..20000000000" --minutes "$left" --each 1500 --flips 20 --faults 8 --jobs "$jobs" || exit 1
 [ "$piece" -ge 20 ] || exit 75

@@ -36,18 +36,22 @@ def row(what, value):
 
 row("distinct crash states: recovered, read back, judged", total(r"^crash images +\d+ +distinct (\d+)"))
 row("images cut, equal ones included", total(r"^crash images +(\d+)"))
-# Each part begins with the line that names it; the time is that of one core, without failed requests, lies and flipped bits.
-speeds = []
-for part in re.split(r"^nenrin-sim ", crash, flags=re.M)[1:]:
-    found = re.search(r"^of one core +([\d.]+) +for (\d+) images", part, re.M)
-    speeds += [(part.split(",")[0], *found.groups())] if found else []
-seconds, cut = sum(float(s) for _, s, _ in speeds), sum(int(n) for _, _, n in speeds)
-row("distinct states a second on one core", int(cut / seconds) if seconds else None)
-row("the same by simulation", "; ".join(f"{name}: {number(int(int(n) / float(s)))}" for name, s, n in speeds if float(s)))
+# Each part begins with the line that names it. "of one core" is making, recovering and judging, workloads included.
+parts = [(part.split(",")[0], part) for part in re.split(r"^nenrin-sim ", crash, flags=re.M)[1:]]
+speeds = [(name, *found) for name, part in parts
+          for found in re.findall(r"^of one core +([\d.]+) +for (\d+) images .*: (\d+) per", part, re.M)]
+cuts = [s for s in speeds if not s[0].startswith("lives")]
+seconds = sum(float(s[1]) for s in cuts)
+row("states a second on one core, different within their workload; without lives",
+    int(sum(int(s[2]) for s in cuts) / seconds) if seconds else None)
+row("the same by simulation", "; ".join(f"{s[0]}: {number(int(s[3]))}" for s in speeds))
+elapsed = sum(float(s) for s in re.findall(r"^seconds +([\d.]+)", crash, re.M))
+row("distinct states a second on all cores, with failed requests, lies, flipped bits and lives in the time",
+    int((total(r"^crash images +\d+ +distinct (\d+)") or 0) / elapsed) if elapsed else None)
 row("past states compared", total(r"past states compared (\d+)"))
 row("recovered volumes used further and closed", total(r"^second lives +(\d+)"))
 row("images cut from those and from recovery", total(r"^second lives .* images cut from them (\d+)"))
-decisions = {d: rf"^  {d} +(\d+)" for d in (
+decisions = {d: rf"^  (?:after a lie or a flipped bit: )?{d} +(\d+)" for d in (
     "partials accepted", "cut before missing payload", "cut before missing data",
     "unfinished logical segment dropped", "the log ends", "damage proven")}
 row("mounts by decision of recovery", several(decisions))

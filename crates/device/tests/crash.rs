@@ -38,6 +38,28 @@ fn it_is_a_device_like_any_other() {
     refuses_misuse(&image);
 }
 
+/// What was never written and what was discarded reads right in any mixture and length, and a reader's changes are his own.
+#[test]
+fn what_reads_as_one_fill_is_nobody_elses() {
+    let bytes = 600 * 4096;
+    let disk = CrashDisk::new(bytes);
+    disk.submit(Op::Discard { offset: 300 * 4096, bytes: 290 * 4096 }).wait().unwrap();
+    disk.write(595 * 4096, blocks(7, 1)).unwrap();
+    let image = disk.image(&CrashChoice::from_seed(APPLIED));
+    let whole = image.content().to_vec();
+    for (at, count) in
+        [(0, 2), (0, 256), (0, 257), (0, 300), (299, 2), (300, 256), (300, 290), (300, 257), (589, 11), (590, 5)]
+    {
+        let place = at * 4096..(at + count) * 4096;
+        let mut read = image.read(place.start as u64, count * 4096).unwrap();
+        assert!(read[..] == whole[place.clone()], "{count} blocks at {at}");
+        read.fill(1);
+        assert!(image.read(place.start as u64, count * 4096).unwrap()[..] == whole[place], "{count} blocks at {at}");
+        assert!(read.iter().all(|b| *b == 1));
+    }
+    assert_eq!(image.content().to_vec(), whole);
+}
+
 #[test]
 fn flushed_survives_and_unflushed_may_not() {
     let disk = CrashDisk::new(BYTES);

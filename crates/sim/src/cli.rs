@@ -26,10 +26,11 @@ pub const HELP: &str = "\
 nenrin-sim: power cuts against a model
 
   nenrin-sim run [--seeds A..B] [--minutes M] [--images N] [--json] [SETTINGS] [--choices N] [--deep N]
-                 [--faults N] [--lies N] [--flips N] [--jobs N] [--keep-going]
-      Runs the workloads of these seeds and recovers from every cut, until the
-      seeds, the minutes or the distinct images are used up. --flips N: in the
-      volume of every Nth seed one bit of each block flips, in turn.
+                 [--each N] [--faults N] [--lies N] [--flips N] [--jobs N] [--keep-going]
+      Runs the workloads of these seeds and recovers from cuts of them, until the
+      seeds, the minutes or the distinct images are used up. Each workload is cut
+      everywhere, or in as many places as give about N images (--each, 300).
+      --flips N: in the volume of every Nth seed one bit of each block flips.
   nenrin-sim ace --length N [--sequences A..B | --sample N] [--minutes M] [--images N] [--jobs N] [--json] [SETTINGS]
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
@@ -89,6 +90,7 @@ pub struct Arguments {
     lie: Option<Lie>,
     flip: Option<u64>,
     plan: Plan,
+    each: Option<u64>,
     cut: [(Option<usize>, Option<u64>); 2],
     order: Option<Order>,
     barrier: Option<Barrier>,
@@ -120,6 +122,11 @@ pub fn barrier(name: &str) -> Result<Barrier, String> {
 }
 
 impl Arguments {
+    /// How thoroughly a random workload is cut.
+    fn plan_of_world(&self) -> Plan {
+        Plan { images_max: self.each.unwrap_or(EACH_IMAGES_MAX), ..self.plan }
+    }
+
     /// Parses them.
     ///
     /// # Errors
@@ -191,6 +198,7 @@ impl Arguments {
                 }
                 Long("minutes") => a.minutes = Some(parser.value()?.parse()?),
                 Long("images") => a.images = Some(parser.value()?.parse()?),
+                Long("each") => a.each = Some(parser.value()?.parse()?),
                 Long("choices") => a.plan.choices = parser.value()?.parse()?,
                 Long("deep") => a.plan.deep_every = parser.value()?.parse()?,
                 Long("json") => a.json = true,
@@ -333,14 +341,13 @@ pub fn run<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     worlds(a, a.first, last, |seed, tally| one_seed::<S>(a, seed, tally))
 }
 
-/// Different images of one random workload, at most.
-const WORLD_IMAGES_MAX: u64 = 300;
+/// Different images of one random workload, about, at most: a long one cut everywhere says less than several that
+/// are cut here and there.
+const EACH_IMAGES_MAX: u64 = 300;
 
 fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
     let config = a.config(seed);
-    // One long workload cut everywhere says less than several cut here and there.
-    let plan = Plan { images_max: a.plan.images_max.min(WORLD_IMAGES_MAX), ..a.plan };
-    let recorded = run_and_cut::<S>(&config, &plan, tally)?;
+    let recorded = run_and_cut::<S>(&config, &a.plan_of_world(), tally)?;
     for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
         fault::run_with_fault::<S>(&config, plan, tally)?;
     }
@@ -399,7 +406,11 @@ pub fn lives(a: &Arguments) -> Result<Tally, Box<Failure>> {
     let (kinds, seeds) = (chosen.len() as u64, a.last.unwrap_or(a.first + LIFE_SEEDS) - a.first);
     worlds(a, 0, kinds * seeds, |number, tally| {
         let Some(life) = chosen.get((number % kinds) as usize) else { return Ok(()) };
-        life::carry_out(&life.config(a.first + number / kinds), None, tally)
+        let (begin, before) = (Instant::now(), tally.distinct);
+        let done = life::carry_out(&life.config(a.first + number / kinds), None, tally);
+        tally.cutting.0 += begin.elapsed();
+        tally.cut += tally.distinct - before;
+        done
     })
 }
 
@@ -437,6 +448,9 @@ pub fn report(tally: &Tally, seconds: f64, json: bool) {
     println!("mounts of crash images, by what recovery decided");
     for (what, n) in &tally.verdicts {
         println!("  {what:<34} {n:>8}");
+    }
+    for (what, n) in &tally.verdicts_of_wrong {
+        println!("  after a lie or a flipped bit: {what:<34} {n:>8}");
     }
     println!("seconds            {seconds:>10.1}   distinct images per second {rate:.0}");
     if cut > 0 {
@@ -487,7 +501,8 @@ pub fn replay<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         return recorded.replay::<S>(first, cut(a.cut[1]), &a.plan);
     }
     let mut tally = Tally::default();
-    recorded.cut_all::<S>(&a.plan, &mut tally)?;
+    let is_random = a.ace.is_empty() && a.scenario.is_none();
+    recorded.cut_all::<S>(&if is_random { a.plan_of_world() } else { a.plan }, &mut tally)?;
     Ok(tally)
 }
 

@@ -22,7 +22,7 @@ use crate::turns::Turns;
 use crate::walk::{Found, walk};
 use crate::workload::Workload;
 use nenrin_core::{At, Barrier, CheckpointInfo, MountOptions};
-use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, Image};
+use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, HistoryCursor, Image};
 use nenrin_format::Cno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ pub struct Plan {
     pub deep_every: u64,
     /// Cuts of such a second life.
     pub second_cuts: u64,
-    /// Stop after this many distinct images of a workload; the cuts are spread over all of it.
+    /// Distinct images of a workload, about, at most; the cuts are spread over all of it.
     pub images_max: u64,
 }
 
@@ -106,10 +106,11 @@ impl Eq for Spent {}
 /// What was done, for summaries.
 #[derive(Clone, Debug, Default, serde::Serialize, PartialEq, Eq)]
 pub struct Tally {
-    /// Making, recovering and judging crash images, workloads included, on one core; without failed requests, lies and flipped bits.
+    /// Making, recovering and judging crash images, workloads included, on one core; without failed requests, lies
+    /// and flipped bits.
     #[serde(skip)]
     pub cutting: Spent,
-    /// Different images that came of it.
+    /// Images that came of it, different within their workload.
     #[serde(skip)]
     pub cut: u64,
     /// Workloads run.
@@ -145,6 +146,8 @@ pub struct Tally {
     pub activity: BTreeMap<String, u64>,
     /// Mounts of crash images, by the rows of recovery's decision table that applied.
     pub verdicts: BTreeMap<String, u64>,
+    /// The same of volumes in which something was wrong: a lie of the device, a flipped bit.
+    pub verdicts_of_wrong: BTreeMap<String, u64>,
     /// Hash of everything that was seen.
     pub digest: u64,
 }
@@ -159,6 +162,13 @@ impl Tally {
     pub fn verdicts<S: Subject>(&mut self, fs: &S) {
         for verdict in fs.verdicts() {
             *self.verdicts.entry(verdict.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// The same, where the device has lied or a bit has flipped.
+    pub fn verdicts_of_wrong<S: Subject>(&mut self, fs: &S) {
+        for verdict in fs.verdicts() {
+            *self.verdicts_of_wrong.entry(verdict.to_owned()).or_default() += 1;
         }
     }
 
@@ -191,6 +201,7 @@ impl Tally {
             (&mut self.faults, other.faults),
             (&mut self.activity, other.activity),
             (&mut self.verdicts, other.verdicts),
+            (&mut self.verdicts_of_wrong, other.verdicts_of_wrong),
         ];
         for (mine, theirs) in pairs {
             for (what, n) in theirs {
@@ -243,9 +254,18 @@ pub(crate) fn failure(config: &Config, cuts: &[Cut], what: String, detail: Strin
 /// # Errors
 /// Those of `world`, and its panic.
 pub fn guarded<T>(config: &Config, world: impl FnOnce() -> Result<T, Box<Failure>>) -> Result<T, Box<Failure>> {
+    guarded_at(config, &[], world)
+}
+
+/// [`guarded`], for what is done about these cuts.
+fn guarded_at<T>(
+    config: &Config,
+    cuts: &[Cut],
+    world: impl FnOnce() -> Result<T, Box<Failure>>,
+) -> Result<T, Box<Failure>> {
     catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(failure(config, &[], format!("a panic: {}", text.unwrap_or("without a text")), String::new()))
+        Err(failure(config, cuts, format!("a panic: {}", text.unwrap_or("without a text")), String::new()))
     })
 }
 
@@ -276,7 +296,7 @@ pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded,
     record_run(config, run, |run| whole_workload(run, config))
 }
 
-/// Runs the workload of `config` once and cuts it everywhere; a panic is a failure like any other.
+/// Runs the workload of `config` once and cuts it as planned; a panic is a failure like any other.
 ///
 /// # Errors
 /// The first wrong answer, or the first state that is not allowed.
@@ -458,6 +478,7 @@ impl Recorded {
         // Which past states are read depends on the cut alone, so that a replay reads the same.
         let turn = hash::of_words(&[cut.at as u64, cut.choice]);
         tally.verdicts(&fs);
+        is_undamaged(&fs)?;
         let model = self.era(cut.at)?;
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
         oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
@@ -514,7 +535,21 @@ impl Recorded {
         oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed).map(drop)
     }
 
-    /// Cuts the run everywhere (or, with many operations, spread over all of it).
+    /// Where the run is cut: everywhere, or spread over all of it, with the first place and the last.
+    #[must_use]
+    pub fn places(&self, plan: &Plan) -> Vec<usize> {
+        let (first, last) = (self.first_cut(), self.last_cut());
+        let stride = ((last - first + 1) as u64 * plan.choices / 3 / plan.images_max.max(1)).max(1) as usize;
+        // Not evenly: what the workload does may repeat itself as evenly.
+        let jitter = |from: usize| hash::of_words(&[self.config.seed, from as u64]) as usize % stride;
+        let mut places = vec![first];
+        places.extend((first..last).step_by(stride).map(|from| (from + jitter(from)).min(last)));
+        places.push(last);
+        places.dedup();
+        places
+    }
+
+    /// Cuts the run at the places of the plan.
     ///
     /// # Errors
     /// The first state that is not allowed.
@@ -531,35 +566,52 @@ impl Recorded {
         tally.see(&[self.digest, self.last_cut() as u64]);
         let mut seen: HashMap<u64, Seen> = HashMap::new();
         let mut cursor = self.history.cursor();
-        let cuts = (self.last_cut() - self.first_cut()) as u64 + 1;
-        let stride = (cuts * plan.choices / 3 / plan.images_max.max(1)).max(1) as usize;
-        for from in (self.first_cut()..=self.last_cut()).step_by(stride) {
-            // Not evenly: what the workload does may repeat itself as evenly.
-            let jitter = hash::of_words(&[self.config.seed, from as u64]) as usize % stride;
-            let at = (from + jitter).min(self.last_cut());
+        let places = self.places(plan);
+        let is_part = places.len() <= self.last_cut() - self.first_cut();
+        for (i, at) in places.iter().copied().enumerate() {
             cursor.advance_to(at);
-            for choice in choices(&self.config, at as u64, plan.choices, cursor.unflushed()) {
+            let mut choices = choices(&self.config, at as u64, plan.choices, cursor.unflushed());
+            if is_part {
+                // No kind of choice is the first everywhere.
+                let first = hash::of_words(&[self.config.seed, at as u64, 7]) as usize % choices.len().max(1);
+                choices.rotate_left(first);
+            }
+            let enough = plan.images_max * (i as u64 + 1) / places.len() as u64;
+            for (nth, choice) in choices.into_iter().enumerate() {
+                // One at each place, and no place takes what others need.
+                if nth > 0 && seen.len() as u64 >= enough {
+                    break;
+                }
                 let cut = Cut { at, choice };
-                let image = cursor.image(&CrashChoice::from_seed(choice));
-                let id = image.content_hash();
-                tally.image(id);
-                *tally.by_choice.entry(choice_name(choice).to_owned()).or_default() += 1;
-                if let Some(known) = seen.get(&id) {
-                    self.judge_again(cut, known).map_err(|e| self.explain::<S>(cut, e))?;
-                    continue;
-                }
-                let content = image.content();
-                let now = self.recover::<S>(cut, image, tally).map_err(|e| self.explain::<S>(cut, e))?;
-                tally.see(&[id, now.found.sum]);
-                if plan.deep_every > 0 && (seen.len() as u64 + 1) % plan.deep_every == 0 {
-                    self.second_life::<S>(cut, content, &now, plan, None, tally)?;
-                }
-                seen.insert(id, now);
-                if seen.len() as u64 >= plan.images_max {
-                    return Ok(());
-                }
+                guarded_at(&self.config, &[cut], || self.cut_once::<S>(cut, &mut cursor, &mut seen, plan, tally))?;
             }
         }
+        Ok(())
+    }
+
+    /// One image, unless an equal one was looked at before.
+    fn cut_once<S: Subject>(
+        &self,
+        cut: Cut,
+        cursor: &mut HistoryCursor<'_>,
+        seen: &mut HashMap<u64, Seen>,
+        plan: &Plan,
+        tally: &mut Tally,
+    ) -> Result<(), Box<Failure>> {
+        let image = cursor.image(&CrashChoice::from_seed(cut.choice));
+        let id = image.content_hash();
+        tally.image(id);
+        *tally.by_choice.entry(choice_name(cut.choice).to_owned()).or_default() += 1;
+        if let Some(known) = seen.get(&id) {
+            return self.judge_again(cut, known).map_err(|e| self.explain::<S>(cut, e));
+        }
+        let content = image.content();
+        let now = self.recover::<S>(cut, image, tally).map_err(|e| self.explain::<S>(cut, e))?;
+        tally.see(&[id, now.found.sum]);
+        if plan.deep_every > 0 && (seen.len() as u64 + 1) % plan.deep_every == 0 {
+            self.second_life::<S>(cut, content, &now, plan, None, tally)?;
+        }
+        seen.insert(id, now);
         Ok(())
     }
 
@@ -568,6 +620,10 @@ impl Recorded {
     /// # Errors
     /// When the state is not allowed.
     pub fn replay<S: Subject>(&self, cut: Cut, second: Option<Cut>, plan: &Plan) -> Result<Tally, Box<Failure>> {
+        guarded_at(&self.config, &[cut], || self.replay_once::<S>(cut, second, plan))
+    }
+
+    fn replay_once<S: Subject>(&self, cut: Cut, second: Option<Cut>, plan: &Plan) -> Result<Tally, Box<Failure>> {
         let mut tally = Tally::default();
         let mut cursor = self.history.cursor();
         cursor.advance_to(cut.at);
@@ -661,6 +717,7 @@ impl Recorded {
         let fs = open::<S>(self.config.options(), &self.clock, self.config.members.of(&image))?;
         tally.recoveries += 1;
         tally.verdicts(&fs);
+        is_undamaged(&fs)?;
         let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
         if let Some(first) = before {
             if seen != *first {
@@ -709,6 +766,11 @@ fn choices(config: &Config, salt: u64, wanted: u64, unflushed: usize) -> Vec<u64
 fn open<S: Subject>(options: MountOptions, clock: &VirtualClock, drive: Drive) -> Result<S, String> {
     let clock = Arc::new(clock.fork());
     S::open(drive, clock, options).map_err(|e| format!("recovery: {e}"))
+}
+
+/// A power cut damages nothing.
+fn is_undamaged<S: Subject>(fs: &S) -> Result<(), String> {
+    fs.damage().map_or(Ok(()), |d| Err(format!("a power cut is taken for damage: {d}")))
 }
 
 fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {

@@ -142,7 +142,7 @@ impl<S: Subject> Rotten<S> {
             Err(e) if is_report(&e) => return Ok(Some(Noticed::Error)),
             Err(e) => return Err(format!("block {block}: {e}")),
         };
-        tally.verdicts(&fs);
+        tally.verdicts_of_wrong(&fs);
         if found == self.whole {
             return Ok(Some(Noticed::Same));
         }

@@ -243,7 +243,7 @@ impl<S: Subject> Liar<S> {
             Err(e) if is_report(&e) => return Ok(Noticed::Error),
             Err(e) => return Err(format!("afterwards: {e}")),
         };
-        tally.verdicts(&fs);
+        tally.verdicts_of_wrong(&fs);
         let k = self.run.disk.cut_points();
         let model = self.run.model()?;
         let strictly = Rules { order: config.order, binds: Binds::Acknowledged };

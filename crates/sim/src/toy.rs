@@ -46,6 +46,8 @@ pub mod broken {
     pub const FORGETFUL: u8 = 10;
     /// A failed write is ignored.
     pub const DEAF: u8 = 11;
+    /// Recovery panics once there is more than a little to recover.
+    pub const PANICS: u8 = 12;
 }
 
 const MAGIC: u64 = 0x796f_7420_6e69_7265;
@@ -282,6 +284,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
             best = Some((n, state));
         }
         let Some((number, mut state)) = best else { return Err(Error::Open("no state".into())) };
+        assert!(WRONG != broken::PANICS || number < 6, "the toy panics at state {number}");
         if WRONG == broken::FORGETFUL && number > 3 {
             let victim = state.tree.inodes.values().rfind(|i| !i.xattrs.is_empty()).cloned();
             if let Some(mut i) = victim {

@@ -62,7 +62,6 @@ impl Cells {
         let first = self.runs.partition_point(|r| r.0 < start);
         let last = self.runs.partition_point(|r| r.0 <= end);
         let goes_on = self.runs.get(last.wrapping_sub(1)).map(|r| (end, r.1)).filter(|_| end < self.to);
-        // Pages come one by one.
         let joins = first.checked_sub(1).and_then(|i| self.runs.get(i)).is_some_and(|r| r.1 == cell);
         let begins = (!joins).then_some((start, cell));
         self.runs.splice(first..last, begins.into_iter().chain(goes_on));
@@ -147,8 +146,13 @@ impl Inner {
                     _ => cells.fill(start, end, Cell::Zero),
                 }
             }
-            for block in c.pages.range(from..to).map(|(b, _)| *b) {
-                cells.fill(block, block + 1, Cell::Page);
+            let mut pages = c.pages.range(from..to).map(|(b, _)| *b).peekable();
+            while let Some(first) = pages.next() {
+                let mut end = first + 1;
+                while pages.next_if_eq(&end).is_some() {
+                    end += 1;
+                }
+                cells.fill(first, end, Cell::Page);
             }
         }
         let mut out = Vec::with_capacity(cells.runs.len());

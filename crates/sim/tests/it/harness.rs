@@ -3,7 +3,7 @@
 
 use nenrin_core::{Barrier, Order};
 use nenrin_sim::config::Config;
-use nenrin_sim::driver::{Plan, Tally, record};
+use nenrin_sim::driver::{Cut, Plan, Tally, record};
 use nenrin_sim::toy::{Toy, broken};
 
 const PLAN: Plan = Plan { choices: 6, deep_every: 10, second_cuts: 6, images_max: 150 };
@@ -57,4 +57,49 @@ wrong! {
     a_single_slot_is_noticed ONE_SLOT Relaxed;
     a_torn_state_is_noticed TORN Relaxed;
     a_forgotten_attribute_is_noticed FORGETFUL Relaxed;
+}
+
+/// A seed whose workload goes on to its end in one mount, and is not closed.
+fn plain(seed: u64, steps: usize) -> Config {
+    let config = Config { order: Order::Relaxed, barrier: Barrier::Sync, ..Config::of_seed(seed) };
+    Config { steps, remounts: false, ..config }
+}
+
+#[test]
+fn a_panic_in_recovery_names_the_cut() {
+    let config = plain(7, 200);
+    let recorded = record::<Toy<{ broken::PANICS }>>(&config, false).unwrap_or_else(|f| panic!("{f}"));
+    let failure = recorded.cut_all::<Toy<{ broken::PANICS }>>(&PLAN, &mut Tally::default()).unwrap_err();
+    assert!(failure.what.contains("the toy panics at state"), "{failure}");
+    let word = |name: &str| {
+        let mut words = failure.replay.split_whitespace().skip_while(|w| *w != name);
+        words.nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {failure}"))
+    };
+    let cut = Cut { at: word("--cut") as usize, choice: word("--choice") };
+    let again = recorded.replay::<Toy<{ broken::PANICS }>>(cut, None, &PLAN).unwrap_err();
+    assert_eq!((again.what, again.replay), (failure.what.clone(), failure.replay.clone()));
+}
+
+#[test]
+fn a_long_workload_is_cut_from_its_beginning_to_its_end() {
+    let recorded = record::<Toy<{ broken::NOT }>>(&plain(9, 700), false).unwrap_or_else(|f| panic!("{f}"));
+    for images_max in [10, 40, 1_000_000] {
+        let plan = Plan { deep_every: 0, images_max, ..PLAN };
+        let places = recorded.places(&plan);
+        assert!(places.is_sorted_by(|a, b| a < b), "{places:?}");
+        assert_eq!((places.first(), places.last()), (Some(&recorded.first_cut()), Some(&recorded.last_cut())));
+        let mut tally = Tally::default();
+        recorded.cut_all::<Toy<{ broken::NOT }>>(&plan, &mut tally).unwrap_or_else(|f| panic!("{f}"));
+        assert!(tally.images >= places.len() as u64, "each place is tried: {places:?}, {tally:?}");
+        if images_max < 1000 {
+            assert!(tally.distinct <= images_max + 2 && tally.distinct >= images_max / 2, "{tally:?}");
+            let middle = (recorded.first_cut() + recorded.last_cut()) / 2;
+            let late = places.iter().filter(|at| **at > middle).count();
+            assert!(late * 3 > places.len() && late * 3 < places.len() * 2, "{places:?}");
+            let kinds = tally.by_choice.values().filter(|n| **n > 0).count();
+            assert!(images_max < 40 || kinds >= 3, "{tally:?}");
+        } else {
+            assert_eq!(places.len(), recorded.last_cut() - recorded.first_cut() + 1);
+        }
+    }
 }

@@ -169,7 +169,7 @@ impl Fs {
                 Ok(cost) => left = left.saturating_sub(cost.max(1)),
                 Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
                 Err(e) => {
-                    drop(self.lock_to_change()?);
+                    self.lock_to_change()?.segments().end_wipe();
                     // Damage in the index is told to who needs it. It must not stop all else that is due.
                     wiper.stage = Stage::Begin;
                     wiper.waits = Some(format!("what is to be forgotten cannot be reached: {e}"));
@@ -458,10 +458,7 @@ impl Fs {
         loop {
             let mut inner = self.lock_to_change()?;
             let list = inner.state.forgetting.len();
-            if list > wiper.listed || inner.state.segments.unwiped_count() > 0 {
-                return Ok(Stage::Begin);
-            }
-            if list == 0 {
+            if list == 0 || list > wiper.listed || inner.state.segments.unwiped_count() > 0 {
                 inner.segments().end_wipe();
                 return Ok(Stage::Begin);
             }
