@@ -139,6 +139,8 @@ pub struct Content {
     pub version: u64,
     /// Segments that hold blocks of it which no record names yet, once for each write.
     pub pins: Vec<SegmentNo>,
+    /// Runs of blocks in it that were written ahead or shared, at most: as many items may change by its commit.
+    pub placed: u64,
     /// By how many blocks more is reserved in it than in what is committed of the file.
     pub promised: i64,
 }
@@ -158,6 +160,7 @@ impl Content {
             since: now,
             version: 0,
             pins: Vec::new(),
+            placed: 0,
             promised: 0,
         }
     }

@@ -219,6 +219,8 @@ impl Inner {
             content.overlay.set(p.block, p.block + count as u64, Over::Extent(extent));
             at = end;
         }
+        content.placed += group.len() as u64;
+        self.placed += group.len() as u64;
         content.pins.push(first.segment());
         self.state.segments.pin(first.segment());
         self.counters.data_blocks += blocks as u64;

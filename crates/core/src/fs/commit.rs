@@ -471,6 +471,7 @@ impl Inner {
     /// its pages count no more, and segments it was written to are held no longer.
     pub(super) fn let_go(&mut self, content: &mut Content) {
         self.pages -= content.pages.len() as u64;
+        self.placed -= std::mem::take(&mut content.placed);
         self.promised_here -= std::mem::take(&mut content.promised);
         for segment in content.pins.drain(..) {
             self.state.segments.unpin(segment);

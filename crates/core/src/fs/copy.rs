@@ -311,7 +311,7 @@ impl Inner {
             self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))?;
         }
         let content = self.content_mut(fs, span.to)?;
-        let before = content.pages.len();
+        let (before, ranges) = (content.pages.len(), content.overlay.ranges() as u64);
         for (at, data) in edges {
             copy_in(content, *at, data);
         }
@@ -341,6 +341,9 @@ impl Inner {
         content.editor_uid = uid;
         content.version += 1;
         let after = content.pages.len();
+        let shared = (content.overlay.ranges() as u64).saturating_sub(ranges);
+        content.placed += shared;
+        self.placed += shared;
         self.pages = self.pages + after as u64 - before as u64;
         Ok(())
     }

@@ -169,6 +169,8 @@ struct Inner {
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
+    /// Runs of uncommitted content that were placed, of all files.
+    placed: u64,
     /// Threads in [`Fs::wait_idle`].
     idle_waiters: u32,
     durable_seq: Seq,
@@ -263,6 +265,7 @@ impl Fs {
             making_room: false,
             exhausted: None,
             frozen_nodes: 0,
+            placed: 0,
             idle_waiters: 0,
             durable_seq,
             superblock: opened.superblock,

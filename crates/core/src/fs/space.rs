@@ -102,7 +102,7 @@ impl Inner {
     /// Nodes that may become dirty by cleaning or by letting go before an index
     /// checkpoint has to come.
     pub(super) fn nodes_to_spare(&self, fs: &Fs) -> u64 {
-        let spare = self.state.segments.free_count().saturating_sub(self.floor_segments(fs));
+        let spare = self.state.segments.free_count().saturating_sub(self.floor_beside_pages(fs));
         spare / 2 * IndexLog::nodes_in_segment(fs.storage.segment_blocks) / (1 + NODES_ABOVE)
     }
 
@@ -112,6 +112,16 @@ impl Inner {
     pub(super) fn floor_segments(&self, fs: &Fs) -> u64 {
         let nodes = self.dirty_nodes() + self.frozen_nodes + 2 * self.nodes_around();
         self.segments_for(fs, nodes) + CHAIN_SEGMENTS
+    }
+
+    /// The floor for who makes room: content that was accepted comes on top, with the leaves that its commit makes dirty.
+    pub(super) fn floor_beside_pages(&self, fs: &Fs) -> u64 {
+        let trees = 1 + u64::from(!self.state.history.is_empty());
+        let leaves = (self.pages + self.placed).min(self.state.live.nodes()) * trees;
+        let dirty = self.dirty_nodes() + self.frozen_nodes + leaves;
+        let blocks = if self.pages > 0 { with_summaries(self.pages) } else { 0 };
+        let content = blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1));
+        self.segments_for(fs, dirty + 2 * self.nodes_around()) + CHAIN_SEGMENTS + content
     }
 
     /// Items of the past, next to each other, that one record may let go of: what
@@ -140,8 +150,8 @@ impl Inner {
         let segments = self.state.segments.free_count().saturating_sub(reserve);
         // A page costs itself, its share of summaries, and its share of nodes.
         let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
-        // Each page or record may dirty a node that is clean now.
-        let nodes = (self.pages + self.batch.records.len() as u64).min(self.state.live.nodes());
+        // Each page, each run placed and each record may dirty a node that is clean now.
+        let nodes = (self.pages + self.placed + self.batch.records.len() as u64).min(self.state.live.nodes());
         let nodes = nodes * 2 * u64::from(NODE_BLOCKS);
         (segments * per_segment).saturating_sub(self.pages + self.pages / 16 + records + nodes)
     }
@@ -232,7 +242,9 @@ impl Inner {
     pub(super) fn wants_promotion(&self, fs: &Fs) -> bool {
         let waiting = self.state.segments.promotable_count();
         let room = self.room_segments(fs);
-        waiting > room && room < PROMOTE_SEGMENTS.max(self.slack_segments(fs) / 16)
+        // What it takes is gained back by the next one only: less than that is not worth it.
+        let cost = self.floor_beside_pages(fs);
+        waiting > room.max(cost) && room < PROMOTE_SEGMENTS.max(self.slack_segments(fs) / 16)
     }
 
     /// Whether so many records on different inodes fit without making room.
@@ -360,8 +372,11 @@ impl Fs {
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
+        // Else there is more to be had by cleaning, which ends with the same.
+        let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
         match round % 4 {
+            0 if !is_much && !reaps && self.clean_for_room()? => Ok(()),
             // Write out what waits, so that what it replaced can go.
             0 | 2 if waiting || reaps => {
                 self.sync_received(false)?;

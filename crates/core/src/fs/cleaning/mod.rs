@@ -38,7 +38,7 @@ const BATCH_BLOCKS_MAX: u64 = 16384;
 /// Victims of a batch.
 const VICTIMS_MAX: usize = 256;
 /// What a step that moves nothing counts as, in blocks.
-const LOOK_BLOCKS: u64 = 64;
+const LOOK_BLOCKS: u64 = 32;
 /// Bytes of records that wait for a commit before the cleaner asks for one, when it works without a pause.
 const RECORD_BYTES_MAX: usize = 512 << 10;
 
@@ -100,6 +100,19 @@ struct Job {
 }
 
 impl Job {
+    /// What is left to do, about, in blocks as [`Fs::step`] counts them.
+    fn left(&self, segment_blocks: u32) -> u64 {
+        let (victims, moves) = (self.victims.len(), self.live.saturating_sub(self.moved));
+        // Each block may be claimed by itself.
+        let claims = victims * segment_blocks as usize;
+        let looks = match self.stage {
+            Stage::Summaries { victim, .. } => victims.saturating_sub(victim) + claims / survey::CLAIMS_AT_ONCE,
+            Stage::Owners { claim } => self.claims.len().saturating_sub(claim) / survey::CLAIMS_AT_ONCE,
+            _ => 0,
+        };
+        looks as u64 * LOOK_BLOCKS + moves
+    }
+
     /// Extents that were found; those that are shared are found by their back references.
     fn add(&mut self, mut found: Vec<Move>) {
         found.retain(|m| !m.extent.is_shared());
@@ -312,7 +325,8 @@ impl Fs {
         }
         // A batch that was begun is finished, or its victims would stay pinned.
         let pace = if pace == Pace::Rest { Pace::Idle } else { pace };
-        let mut left = cleaner.job.as_ref().map_or(0, |j| policy::blocks(pace, &picture, j.live, j.garbage));
+        let left_of = |j: &Job| j.left(self.storage.segment_blocks);
+        let mut left = cleaner.job.as_ref().map_or(0, |j| policy::blocks(pace, &picture, left_of(j)));
         while left > 0 && cleaner.job.is_some() {
             let Some(cost) = self.step(&mut cleaner, left)? else {
                 self.end_job(&mut cleaner);
@@ -330,11 +344,20 @@ impl Fs {
         let mut cleaner = self.cleaner();
         let mut moved = 0;
         if cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)? {
-            let before = cleaner.job.as_ref().map_or(0, |j| j.moved);
+            // What was moved at the last index checkpoint, and before.
+            let (mut then, before) = (None, cleaner.job.as_ref().map_or(0, |j| j.moved));
             while let Some(job) = &cleaner.job {
                 moved = job.moved - before;
-                if matches!(job.stage, Stage::Done) || self.step(&mut cleaner, u64::MAX)?.is_none() {
+                if matches!(job.stage, Stage::Done) {
                     break;
+                }
+                if self.step(&mut cleaner, u64::MAX)?.is_none() {
+                    // A batch may make more nodes dirty than fit at once. Given up halfway, it would have gained nothing.
+                    if then == Some(moved) {
+                        break;
+                    }
+                    then = Some(moved);
+                    self.finish_cleaning()?;
                 }
             }
             moved = cleaner.job.as_ref().map_or(moved, |j| j.moved - before);
@@ -380,6 +403,7 @@ impl Fs {
         Ok(Picture {
             room: inner.room_segments(self) + s.promotable_count(),
             slack: inner.slack_segments(self),
+            room_blocks: inner.room_segments(self) * u64::from(self.storage.segment_blocks),
             written_blocks,
             quiet_nanos: now.saturating_sub(cleaner.written_at),
         })
@@ -396,7 +420,7 @@ impl Fs {
         if let Some(todo) = &todo {
             candidates.retain(|c| todo.contains(&c.segment));
         }
-        let room = inner.state.segments.free_count().saturating_sub(inner.floor_segments(self));
+        let room = inner.state.segments.free_count().saturating_sub(inner.floor_beside_pages(self));
         let most = (room * u64::from(blocks) / 2).min(BATCH_BLOCKS_MAX);
         let mut job = Job {
             victims: BTreeMap::new(),

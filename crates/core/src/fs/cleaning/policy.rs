@@ -4,8 +4,8 @@
 pub(super) const QUIET_NANOS: u64 = 5_000_000_000;
 /// Blocks moved in a tick in idle time: 4 MiB.
 const IDLE_BLOCKS: u64 = 1024;
-/// Fewest and most blocks moved in a tick while others write.
-const BUSY_BLOCKS: (u64, u64) = (256, 8192);
+/// Least and most work in a tick while others write.
+const BUSY_BLOCKS: (u64, u64) = (256, 16384);
 /// Room, in segments, below which the cleaner works hard, if that is no more than a quarter of the slack.
 const PRESSING_SEGMENTS: u64 = 4;
 
@@ -16,6 +16,8 @@ pub(super) struct Picture {
     pub room: u64,
     /// What room would be without garbage.
     pub slack: u64,
+    /// The room in blocks.
+    pub room_blocks: u64,
     /// Blocks that others wrote since the last tick.
     pub written_blocks: u64,
     /// Nanoseconds since others wrote.
@@ -89,16 +91,19 @@ pub(super) const fn pace(p: &Picture) -> Pace {
     }
 }
 
-/// Blocks to move in this tick, when victims hold `live` needed blocks and `garbage` others.
-pub(super) fn blocks(pace: Pace, p: &Picture, live: u64, garbage: u64) -> u64 {
-    let keeps_up = p.written_blocks.saturating_mul(live) / garbage.max(1);
+/// Work to do in this tick, in blocks, of a batch of which so much is left: what is left must be done when half of the
+/// room is written, or those who write come to make room themselves.
+pub(super) fn blocks(pace: Pace, p: &Picture, left: u64) -> u64 {
+    let deadline = (p.room_blocks / 2).max(1);
+    let in_time = u64::try_from(u128::from(left) * u128::from(p.written_blocks) / u128::from(deadline));
+    let in_time = in_time.unwrap_or(u64::MAX);
     let (least, most) = BUSY_BLOCKS;
     match pace {
         Pace::Rest => 0,
         Pace::Idle => IDLE_BLOCKS,
-        Pace::Busy => keeps_up.clamp(least, most),
+        Pace::Busy => in_time.clamp(least, most),
         Pace::Pressing if p.quiet_nanos >= QUIET_NANOS => IDLE_BLOCKS * 2,
-        Pace::Pressing => keeps_up.saturating_mul(2).clamp(2 * least, most),
+        Pace::Pressing => in_time.clamp(2 * least, most),
     }
 }
 
@@ -134,13 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn speed_follows_those_who_write() {
-        let p = |written_blocks| Picture { room: 30, slack: 160, written_blocks, quiet_nanos: 0 };
-        // Victims three quarters live: three blocks are copied for each that becomes free.
-        assert_eq!(blocks(Pace::Busy, &p(1000), 3, 1), 3000);
-        assert_eq!(blocks(Pace::Pressing, &p(1000), 3, 1), 6000);
-        assert_eq!(blocks(Pace::Busy, &p(0), 3, 1), 256);
-        assert_eq!(blocks(Pace::Busy, &p(1 << 40), 3, 0), 8192);
-        assert_eq!(blocks(Pace::Rest, &p(1000), 3, 1), 0);
+    fn a_batch_is_done_before_half_of_the_room_is_written() {
+        let p = |room_blocks, written_blocks| Picture { room_blocks, written_blocks, ..Picture::default() };
+        // A tenth of that half is written in each tick.
+        assert_eq!(blocks(Pace::Busy, &p(20_000, 1000), 30_000), 3000);
+        let (mut room, mut left, mut ticks) = (20_000, 30_000, 0);
+        while left > 0 {
+            left -= blocks(Pace::Busy, &p(room, 1000), left).min(left);
+            room -= 1000;
+            ticks += 1;
+        }
+        assert!(room >= 8000 && ticks > 5, "{room} left after {ticks}");
+        assert_eq!(blocks(Pace::Pressing, &p(0, 1000), 30_000), 16384);
+        assert_eq!(blocks(Pace::Busy, &p(20_000, 0), 30_000), 256);
+        assert_eq!(blocks(Pace::Busy, &p(1, u64::MAX), u64::MAX), 16384);
+        assert_eq!(blocks(Pace::Rest, &p(20_000, 1000), 30_000), 0);
     }
 }

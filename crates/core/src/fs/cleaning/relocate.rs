@@ -61,7 +61,7 @@ impl Fs {
         let inner = self.lock_to_change()?;
         // A step may take a segment for the copies.
         let segment = u64::from(inner.cold.needs_segment(&self.storage));
-        Ok(if inner.state.segments.free_count() > inner.floor_segments(self) + segment {
+        Ok(if inner.state.segments.free_count() > inner.floor_beside_pages(self) + segment {
             inner.nodes_to_spare(self)
         } else {
             0
@@ -250,7 +250,7 @@ impl Inner {
         let mut pieces = Vec::new();
         let mut done = 0;
         while done < e.blocks {
-            if self.cold.needs_segment(&fs.storage) && self.state.segments.free_count() <= self.floor_segments(fs) {
+            if self.cold.needs_segment(&fs.storage) && self.state.segments.free_count() <= self.floor_beside_pages(fs) {
                 break;
             }
             let owner = (Ino(m.key.ino), m.key.fork, m.key.off + u64::from(done));

@@ -81,7 +81,7 @@ impl Inner {
     /// One place for a group, pinned; `None` when there is no room.
     fn place_group(&mut self, fs: &Fs, group: &Group, bytes: &[u8]) -> Result<Option<Addr>> {
         if self.cold.room_in_one(&fs.storage) < group.blocks {
-            if self.state.segments.free_count() <= self.floor_segments(fs) {
+            if self.state.segments.free_count() <= self.floor_beside_pages(fs) {
                 return Ok(None);
             }
             self.cold.end_segment();

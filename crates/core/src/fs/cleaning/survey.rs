@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 /// Blocks of a chain segment read at once. Partials of data are few and long: there it is one.
 const CHUNK_BLOCKS: u32 = 256;
 /// Claims looked up under one clone of the trees.
-const CLAIMS_AT_ONCE: usize = 128;
+pub(super) const CLAIMS_AT_ONCE: usize = 128;
 /// Claims of one file this close to each other are looked up together.
 const GAP_BLOCKS: u64 = 8;
 /// Items of a tree looked at in one step of walking everything.

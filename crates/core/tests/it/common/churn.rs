@@ -60,9 +60,7 @@ impl Churn {
         let device = Arc::new(Observed::new(MemDevice::new(bytes as usize)));
         let clock = Arc::new(Virtual::default());
         let (dev, clk): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (device.clone(), clock.clone());
-        let options =
-            MkfsOptions { segment_blocks: if bytes < 512 << 20 { 256 } else { 2048 }, ..MkfsOptions::default() };
-        mkfs(&dev, &clk, &options).unwrap();
+        mkfs(&dev, &clk, &MkfsOptions::default()).unwrap();
         let mount = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
         let fs = Fs::open(vec![dev], clk, mount).unwrap();
         let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
@@ -97,6 +95,7 @@ impl Churn {
         bytes.chunks_exact_mut(8).for_each(|b| b.copy_from_slice(&stamp.to_le_bytes()));
         let wrote = self.fs.write(self.ino, block * 4096, &bytes, 0);
         wrote.unwrap_or_else(|e| panic!("{e}: {:?} {:?}", self.fs.usage(), self.fs.cleaner_status()));
+
         self.stamps[block as usize] = stamp;
     }
 
