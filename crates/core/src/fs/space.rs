@@ -360,13 +360,15 @@ impl Fs {
             inner.making_room = false;
             self.wake_idle(&inner);
             drop(inner);
-            made?;
+            if made? {
+                idle = 0;
+            }
             round += 1;
         }
     }
 
-    /// One step of making room, milder ones first.
-    fn make_room(&self, round: u32) -> Result<()> {
+    /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
+    fn make_room(&self, round: u32) -> Result<bool> {
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
@@ -376,19 +378,23 @@ impl Fs {
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
         match round % 4 {
-            0 if !is_much && !reaps && self.clean_for_room()? => Ok(()),
+            0 if !is_much && !reaps && self.clean_for_room()? => return Ok(true),
             // Write out what waits, so that what it replaced can go.
             0 | 2 if waiting || reaps => {
                 self.sync_received(false)?;
                 self.reap_for_room()?;
                 self.index_checkpoint(false)?;
-                self.index_checkpoint(false)
+                self.index_checkpoint(false)?;
             }
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
-            1 => self.clean_for_room().map(drop),
-            3 if unnamed > 0 => self.shed_history(),
-            _ => Ok(()),
+            1 => return self.clean_for_room(),
+            3 if unnamed > 0 => {
+                self.shed_history()?;
+                return Ok(true);
+            }
+            _ => {}
         }
+        Ok(false)
     }
 
     /// Lets the oldest unnamed checkpoints go, and frees what only they saw.

@@ -339,7 +339,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Empties a batch of segments for want of room; whether anything was gained.
+    /// Empties a batch of segments for want of room, and index segments that hold little; whether content was moved.
     pub(super) fn clean_for_room(&self) -> Result<bool> {
         let mut cleaner = self.cleaner();
         let mut moved = 0;
@@ -364,12 +364,10 @@ impl Fs {
             self.end_job(&mut cleaner);
         }
         drop(cleaner);
-        let touched = self.touch_sparse()?;
-        if moved + touched == 0 {
-            return Ok(false);
+        if self.touch_sparse()? + moved > 0 {
+            self.finish_cleaning()?;
         }
-        self.finish_cleaning()?;
-        Ok(true)
+        Ok(moved > 0)
     }
 
     /// Makes what was emptied free.
