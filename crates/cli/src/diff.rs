@@ -127,7 +127,7 @@ impl Walk<'_> {
             if !came_along {
                 self.found.push(data("R", &new.path, Some(&old.path), &new.attr));
             } else if has_changed(&old.attr, &new.attr) {
-                self.found.push(data("M", &new.path, None, &new.attr));
+                self.found.push(data("M", &new.path, Some(&old.path), &new.attr));
             }
         }
         self.found.sort_by(|a, b| a.path.cmp(&b.path));

@@ -192,7 +192,7 @@ pub struct DiffData {
     pub change: String,
     /// Its path, from the directory that was asked about.
     pub path: String,
-    /// The path it had before.
+    /// The path it had before, if that is another: it, or a directory above it, was renamed.
     pub from: Option<String>,
     /// file, directory, symlink, ...
     pub kind: String,
