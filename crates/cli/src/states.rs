@@ -60,6 +60,10 @@ pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
     match fs.gone(&parts(path)) {
         Ok(list) => Ok(list.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data).collect()),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
+        Err(Error::NotDirectory) => Err(Fail::at(
+            path.display(),
+            "is not a directory, so nothing was removed from it; nenrin history tells its states",
+        )),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
 }

@@ -209,6 +209,8 @@ fn what_cannot_be_compared() {
     place.mount("").ok();
     let mnt = place.text("mnt");
     nenrin(["snapshot", "create", &mnt, "s"]).ok();
+    fs::write(place.path("mnt/f"), "").unwrap();
+    nenrin(["diff", &format!("{mnt}/f"), "s"]).fails(1, &["f: is not a directory", "nenrin history"]);
     nenrin(["diff", &mnt, "1000000"]).fails(1, &["no checkpoint 1000000"]);
     nenrin(["diff", &mnt, "monday"]).fails(1, &["no snapshot \"monday\""]);
     nenrin(["diff", &format!("{mnt}/never"), "s"]).fails(1, &["never: neither of the two states has such a directory"]);

@@ -135,7 +135,8 @@ impl Fs {
     /// checkpoint or by a landmark and has no more, by name. The directory itself may be gone.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there never was such a directory, as far as is known.
+    /// [`Error::NotFound`] when there never was anything of this name, as far as is known; [`Error::NotDirectory`]
+    /// when that never was a directory.
     pub fn gone(&self, path: &[&[u8]]) -> Result<Vec<GoneName>> {
         let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
         for name in path {
@@ -143,6 +144,18 @@ impl Fs {
         }
         if named.is_empty() {
             return Err(Error::NotFound);
+        }
+        let inner = self.lock();
+        let mut dirs = Vec::with_capacity(named.len());
+        for n in named {
+            if inner.state.was_directory(n.ino)? {
+                dirs.push(n);
+            }
+        }
+        drop(inner);
+        let named = dirs;
+        if named.is_empty() {
+            return Err(Error::NotDirectory);
         }
         let now = named.iter().find(|n| n.span.to.is_none()).map(|n| n.ino);
         let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
@@ -313,6 +326,15 @@ impl State {
         }
         out.sort_by_key(|n| n.span.from);
         Ok(out)
+    }
+
+    /// Whether an inode is or was a directory, which never changes.
+    fn was_directory(&self, ino: Ino) -> Result<bool> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        let versions = self.versions(&key, &key)?;
+        let Some(v) = versions.first() else { return Ok(false) };
+        let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+        Ok(FileKind::from_mode(inode.mode) == FileKind::Directory)
     }
 
     /// The newest checkpoint in a span that shows an entry, or of which a landmark keeps it. Since of a directory
