@@ -38,10 +38,15 @@ struct Walk<'a> {
 /// # Errors
 /// Neither state has such a directory; damage; a state that was let go meanwhile.
 pub fn between(fs: &Fs, path: &Path, old: At, new: At) -> Result<Vec<DiffData>, Fail> {
-    let in_old = directory(fs, old, path)?;
-    let in_new = directory(fs, new, path)?;
+    let (was, is) = (found(fs, old, path)?, found(fs, new, path)?);
+    let directory = |a: &Option<Attr>| a.as_ref().filter(|a| a.kind() == FileKind::Directory).map(|a| a.ino);
+    let (in_old, in_new) = (directory(&was), directory(&is));
     if in_old.is_none() && in_new.is_none() {
-        return Err(Fail::at(path.display(), "neither of the two states has such a directory"));
+        let text = match was.or(is) {
+            Some(_) => "is not a directory; diff compares directories, and nenrin history tells the states of a file",
+            None => "neither of the two states has such a directory",
+        };
+        return Err(Fail::at(path.display(), text));
     }
     let (gone, come, found) = (Vec::new(), Vec::new(), Vec::new());
     let mut walk = Walk { fs, old, new, to_do: vec![(in_old, in_new, Vec::new())], gone, come, found };
@@ -51,7 +56,7 @@ pub fn between(fs: &Fs, path: &Path, old: At, new: At) -> Result<Vec<DiffData>, 
     Ok(walk.conclude())
 }
 
-fn directory(fs: &Fs, at: At, path: &Path) -> Result<Option<Ino>, Fail> {
+fn found(fs: &Fs, at: At, path: &Path) -> Result<Option<Attr>, Fail> {
     let mut ino = Ino::ROOT;
     for name in path.components() {
         match fs.lookup(at, ino, name.as_os_str().as_bytes()) {
@@ -60,11 +65,7 @@ fn directory(fs: &Fs, at: At, path: &Path) -> Result<Option<Ino>, Fail> {
             Err(e) => return Err(Fail::at(path.display(), e)),
         }
     }
-    match fs.getattr(at, ino) {
-        Ok(attr) if attr.kind() == FileKind::Directory => Ok(Some(ino)),
-        Ok(_) => Ok(None),
-        Err(e) => Err(Fail::at(path.display(), e)),
-    }
+    fs.getattr(at, ino).map(Some).map_err(|e| Fail::at(path.display(), e))
 }
 
 impl Walk<'_> {
@@ -127,7 +128,7 @@ impl Walk<'_> {
             if !came_along {
                 self.found.push(data("R", &new.path, Some(&old.path), &new.attr));
             } else if has_changed(&old.attr, &new.attr) {
-                self.found.push(data("M", &new.path, None, &new.attr));
+                self.found.push(data("M", &new.path, Some(&old.path), &new.attr));
             }
         }
         self.found.sort_by(|a, b| a.path.cmp(&b.path));

@@ -16,6 +16,8 @@ pub struct Options {
     pub core: nenrin_core::MountOptions,
     /// State of the past, as asked for: `cp=` and `at=`.
     pub past: Option<String>,
+    /// Which of the two said it.
+    past_by: Option<&'static str>,
     /// Where written content is kept first.
     pub cache: Cache,
     /// Other users may enter.
@@ -75,11 +77,11 @@ pub const OPTIONS: &[OptionInfo] = &[
         if v.is_empty() || !v.bytes().all(|b| b.is_ascii_digit()) {
             return Err("the number of a checkpoint is needed, as nenrin checkpoint list shows it".into());
         }
-        past(o, v)
+        past(o, "cp", v)
     }),
     with("at", "WHEN", |o, v| {
         crate::when::parse(v, crate::clock::now())?;
-        past(o, v)
+        past(o, "at", v)
     }),
     with("order", "relaxed|strict", |o, v| {
         o.core.order = choose(v, &[("relaxed", Order::Relaxed), ("strict", Order::Strict)])?;
@@ -222,7 +224,10 @@ const FOR_MOUNT8_PREFIXES: &[&str] = &[
     "blksize=",
 ];
 
-fn past(o: &mut Options, value: &str) -> Result<(), String> {
+fn past(o: &mut Options, by: &'static str, value: &str) -> Result<(), String> {
+    if o.past_by.replace(by).is_some_and(|other| other != by) {
+        return Err("cp= and at= exclude each other; leave one of them away".into());
+    }
     o.past = Some(value.to_owned());
     Ok(())
 }
@@ -325,6 +330,7 @@ mod tests {
     fn the_last_one_counts() {
         assert!(!parse_one("ro,rw").unwrap().core.read_only);
         assert!(!parse(&["suid".into(), "nosuid".into()]).unwrap().suid);
+        assert_eq!(parse_one("cp=1,cp=2").unwrap().past.as_deref(), Some("2"));
     }
 
     #[test]
@@ -346,6 +352,8 @@ mod tests {
             ("order=strict,cache=writeback", "exclude each other"),
             ("own_check,allow_other", "own_check excludes allow_other"),
             ("norecovery,cp=1", "excludes"),
+            ("cp=1,at=2", "cp= and at= exclude each other"),
+            ("at=monday,ro,cp=1", "cp= and at= exclude each other"),
         ] {
             let fail = parse_one(text).unwrap_err();
             assert!(fail.message.contains(part), "{text}: {fail}");

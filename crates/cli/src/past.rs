@@ -38,14 +38,19 @@ fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInf
         When::Name(name) => list.iter().find(|c| c.name.as_deref() == Some(name.as_bytes())),
         // A clock may have been ahead when a state was made.
         When::Moment(nanos) if *nanos > now && list.iter().all(|c| c.wall < Time(*nanos)) => {
-            return Err(format!("{} is in the future; {}", when::show(*nanos), reach(list)));
+            return Err(format!("{} is in the future; {}", when::show_said(*nanos, text), reach(list)));
         }
         When::Moment(nanos) => newest(list, *nanos),
     };
     found.cloned().ok_or_else(|| match wanted {
         When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", beside(list, n)),
-        When::Name(name) => format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"),
-        When::Moment(nanos) => format!("there is no state as old as {}; {}", when::show(nanos), reach(list)),
+        When::Name(name) => format!(
+            "there is no snapshot {name:?}; nenrin snapshot list shows what there is, and a state is also said as \
+             '10 minutes ago', as 2026-01-31 14:00 or as the number of a checkpoint"
+        ),
+        When::Moment(nanos) => {
+            format!("there is no state as old as {}; {}", when::show_said(nanos, text), reach(list))
+        }
     })
 }
 
@@ -149,7 +154,11 @@ mod tests {
             ("9", "they reach from 3"),
             ("1970-01-01T00:05:11Z", "is in the future; they reach from 3"),
             ("tuesday", "no snapshot \"tuesday\""),
+            ("yesterday", "no snapshot \"yesterday\""),
+            ("10 minutes", "'10 minutes ago', as 2026-01-31 14:00 or as the number"),
             ("1 hour ago", "no state as old as"),
+            ("9999-12-31", "9999-12-31 is in the future; they reach from 3"),
+            ("0001-01-01", "no state as old as 0001-01-01; they reach from 3"),
             ("2 weeks ago", "say it as in"),
         ] {
             let why = choose(&list(), text, 310 * 1_000_000_000).unwrap_err();

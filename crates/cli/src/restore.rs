@@ -57,6 +57,7 @@ pub struct Calls<'a> {
 pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Result<Copied, Fail> {
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
+    known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
     let place = Place::new(to, from, known.is_some(), calls.keep)?;
     let mut work = Work {
         copied: Copied::default(),
@@ -192,6 +193,7 @@ impl<'a> Place<'a> {
     fn may_be_replaced(&self) -> Result<(), Fail> {
         let place = self.to.display();
         let meta = fs::symlink_metadata(self.to).at(place.to_string())?;
+        is_replaceable(self.to, &meta)?;
         if !meta.is_dir() {
             return Ok(());
         }
@@ -216,6 +218,26 @@ impl<'a> Place<'a> {
         }
         sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(shown.display())
     }
+}
+
+/// Whoever names a device as what to restore to hardly means to lose it.
+fn is_replaceable(to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    let kind = meta.file_type();
+    if kind.is_file() || kind.is_symlink() || kind.is_dir() {
+        return Ok(());
+    }
+    let text = "is neither a file nor a symbolic link nor a directory, and is not replaced; move it away first";
+    Err(Fail::at(to.display(), text))
+}
+
+/// What helps when the volume is full.
+pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
+    if !is_same_volume || !e.message.to_lowercase().contains("no space left") {
+        return e;
+    }
+    let (place, said) = (format!("{}: ", to.display()), &e.message);
+    let said = said.strip_prefix(&place).unwrap_or(said);
+    Fail { message: format!("{place}{said}; nenrin clean, or deleting snapshots or files, makes some"), ..e }
 }
 
 /// Private directories in `above` whose processes are gone.
@@ -453,4 +475,22 @@ fn copy_xattrs(from: &Path, to: &Path) -> Result<(), Fail> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_volume_is_told_with_what_helps() {
+        let told = |message: &str, same| with_way_out(Fail::new(message), Path::new("/v/f"), same).message;
+        let way_out = "nenrin clean, or deleting snapshots or files, makes some";
+        for full in ["no space left on the volume", "No space left on device (os error 28)"] {
+            assert_eq!(told(full, true), format!("/v/f: {full}; {way_out}"));
+            assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}; {way_out}"));
+        }
+        let elsewhere = "/usb/f: No space left on device (os error 28)";
+        assert_eq!(told(elsewhere, false), elsewhere);
+        assert_eq!(told("/v/f: Permission denied", true), "/v/f: Permission denied");
+    }
 }

@@ -43,7 +43,8 @@ pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
 pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
     let checkpoints = fs.checkpoints();
     let data = |g: &GoneName| {
-        let cut = checkpoints.iter().find(|c| c.cno == g.last).map_or(0, |c| c.wall.0);
+        let checkpoint = checkpoints.iter().find(|c| c.cno == g.last).map(|c| c.wall);
+        let cut = checkpoint.or_else(|| fs.landmark_at(g.last)).map_or(0, |wall| wall.0);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         GoneData {
             name: text(&g.name),
@@ -52,12 +53,17 @@ pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
             nanos: cut,
             kind: kind(g.attr.kind()).into(),
             size: g.attr.size,
+            is_landmark: g.is_landmark,
             now: g.now.as_deref().map(text),
         }
     };
     match fs.gone(&parts(path)) {
         Ok(list) => Ok(list.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data).collect()),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
+        Err(Error::NotDirectory) => Err(Fail::at(
+            path.display(),
+            "is not a directory, so nothing was removed from it; nenrin history tells its states",
+        )),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
 }
@@ -67,7 +73,10 @@ pub fn show_gone(list: &[GoneData]) -> String {
     let row = |g: &GoneData| {
         let slash = if g.kind == "directory" { "/" } else { "" };
         let size = if slash.is_empty() { show_bytes(g.size) } else { "dir".into() };
-        let fate = g.now.as_deref().map_or("removed".into(), |now| format!("moved to {}", printable(now)));
+        let mut fate = g.now.as_deref().map_or("removed".into(), |now| format!("moved to {}", printable(now)));
+        if g.is_landmark {
+            fate.push_str(", landmark");
+        }
         vec![format!("{}{slash}", printable(&g.name)), size, g.cno.to_string(), when::show(g.nanos), fate]
     };
     table(&["name", "size", "last in checkpoint", "of", "what"], &list.iter().map(row).collect::<Vec<_>>())
@@ -106,6 +115,7 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Strin
         Change::Attributes => ("attributes", None),
         Change::Renamed(from) => ("renamed", Some(text(from))),
         Change::Linked(to) => ("linked", Some(text(to))),
+        Change::Moved(to) => ("moved", Some(text(to))),
         Change::Removed => ("removed", None),
     };
     let cut = s.shown_by.and_then(|(cno, _)| checkpoints.iter().find(|c| c.cno == cno)).map(|c| c.wall.0);
@@ -156,6 +166,7 @@ pub fn show(list: &[StateData], asked: &str) -> String {
         let mut what = match (s.change.as_str(), &s.from) {
             ("renamed", Some(from)) => format!("renamed from {}", printable(from)),
             ("linked", Some(to)) => format!("linked to {}", printable(to)),
+            ("moved", Some(to)) => format!("moved to {}", printable(to)),
             (change, _) => change.to_owned(),
         };
         if s.path != asked {
@@ -169,7 +180,7 @@ pub fn show(list: &[StateData], asked: &str) -> String {
             _ => s.size.map(show_bytes).unwrap_or_default(),
         };
         // Of RFC 3339 what a person reads: day and time.
-        let is_past = !s.is_now && s.change != "removed";
+        let is_past = !s.is_now && s.kind.is_some();
         let until = s
             .kept_until
             .as_deref()

@@ -78,22 +78,6 @@ pub fn local_time(secs: i64) -> Local {
     }
 }
 
-/// Seconds since 1970 at which clocks here show this; `None` when they never do.
-pub fn from_local(date: (i64, u32, u32), time: (u32, u32, u32)) -> Option<i64> {
-    // SAFETY: tm is plain data for which zero is valid.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    tm.tm_year = i32::try_from(date.0 - 1900).ok()?;
-    tm.tm_mon = i32::try_from(date.1).ok()? - 1;
-    tm.tm_mday = i32::try_from(date.2).ok()?;
-    tm.tm_hour = i32::try_from(time.0).ok()?;
-    tm.tm_min = i32::try_from(time.1).ok()?;
-    tm.tm_sec = i32::try_from(time.2).ok()?;
-    tm.tm_isdst = -1;
-    // SAFETY: the pointer is to a live tm.
-    let secs = unsafe { libc::mktime(&raw mut tm) };
-    (secs != -1).then_some(secs as i64)
-}
-
 /// Blocks the signals that end a daemon, for this thread and those it starts.
 /// Call it before any other thread exists.
 pub fn block_ending_signals() -> io::Result<()> {

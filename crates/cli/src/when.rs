@@ -8,7 +8,8 @@
 //! | `10 minutes ago` | seconds, minutes, hours, days |
 //! | anything else | the snapshot of that name |
 //!
-//! A moment stands for the newest state that is not later.
+//! A moment stands for the newest state that is not later. A local time that clocks showed twice is the newest
+//! of the two that is not in the future; one that they never showed is refused.
 
 use crate::sys;
 
@@ -24,6 +25,8 @@ pub enum When {
 }
 
 const SECOND: i64 = 1_000_000_000;
+/// In seconds.
+const DAY: i64 = 86_400;
 
 /// Understands `text`, said at `now` (nanoseconds since 1970).
 ///
@@ -43,9 +46,9 @@ pub fn parse(text: &str, now: i64) -> Result<When, String> {
             .ok_or_else(|| format!("{text:?}: say it as in \"10 minutes ago\", with seconds, minutes, hours or days"));
     }
     if looks_like_date(text) {
-        return moment(text).map(When::Moment).ok_or_else(|| {
-            format!("{text:?}: say a time as 2025-06-01, 2025-06-01 14:00[:30] or 2025-06-01T14:00:00Z")
-        });
+        let malformed =
+            || Err(format!("{text:?}: say a time as 2025-06-01, 2025-06-01 14:00[:30] or 2025-06-01T14:00:00Z"));
+        return moment(text, now).unwrap_or_else(malformed).map(When::Moment);
     }
     Ok(When::Name(text.to_owned()))
 }
@@ -123,18 +126,49 @@ fn time(text: &str) -> Option<Time> {
     Some((hour, minute, second))
 }
 
-fn moment(text: &str) -> Option<i64> {
+/// `None` when it is no time; the failure of one that never was.
+fn moment(text: &str, now: i64) -> Option<Result<i64, String>> {
     let day = date(text.get(..10)?)?;
     let rest = &text[10..];
+    let offset = |secs| sys::local_time(secs).offset;
     if rest.is_empty() {
-        return sys::from_local(day, (0, 0, 0))?.checked_mul(SECOND);
+        let midnight = days_since_1970(day) * DAY;
+        // Where clocks are set forward at midnight the day begins with that.
+        let begin = || (midnight - offset(midnight - DAY)).saturating_mul(SECOND);
+        return Some(Ok(local(midnight, now, &offset).unwrap_or_else(begin)));
     }
     let clock = rest.get(1..)?;
     match rest.as_bytes()[0] {
-        b' ' => sys::from_local(day, time(clock)?)?.checked_mul(SECOND),
-        b'T' | b't' => rfc3339(day, clock),
+        b' ' => {
+            let (h, m, s) = time(clock)?;
+            let shown = days_since_1970(day) * DAY + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s);
+            Some(local(shown, now, &offset).ok_or_else(|| {
+                let text = text.trim();
+                let seconds = if clock.len() == 5 { ":00" } else { "" };
+                let offset = show_offset(offset(shown - DAY));
+                format!(
+                    "{text:?}: clocks here never showed this time, since they were set forward; say it as RFC 3339 with \
+                     an offset, as in {}{seconds}{offset}",
+                    text.replacen(' ', "T", 1)
+                )
+            }))
+        }
+        b'T' | b't' => rfc3339(day, clock).map(Ok),
         _ => None,
     }
+}
+
+/// When clocks show this, given as if they showed UTC, in nanoseconds: the newest time not behind `now`, or else the
+/// first; `None` when they never do. `offset`: seconds east of UTC at a time.
+fn local(shown: i64, now: i64, offset: &impl Fn(i64) -> i64) -> Option<i64> {
+    let mut readings: Vec<i64> = [shown - DAY, shown + DAY]
+        .into_iter()
+        .map(|near| shown - offset(near))
+        .filter(|secs| secs + offset(*secs) == shown)
+        .map(|secs| secs.saturating_mul(SECOND))
+        .collect();
+    readings.sort_unstable();
+    readings.iter().rfind(|nanos| **nanos <= now).or(readings.first()).copied()
 }
 
 /// `14:00:00[.123]` and `Z` or `+02:00`.
@@ -161,7 +195,7 @@ fn rfc3339(day: Date, clock: &str) -> Option<i64> {
     }
     let (h, m, s) = time(&clock)?;
     let secs = days_since_1970(day) * 86_400 + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s) - offset;
-    secs.checked_mul(SECOND)?.checked_add(nanos)
+    Some(secs.saturating_mul(SECOND).saturating_add(nanos))
 }
 
 /// Days from 1970-01-01 to a date of the Gregorian calendar.
@@ -208,14 +242,24 @@ pub fn show(nanos: i64) -> String {
     format!("{y:04}-{mo:02}-{d:02} {h:02}:{m:02}:{s:02}")
 }
 
+/// As [`show`]; what nanoseconds do not reach, as it was said.
+pub fn show_said(nanos: i64, text: &str) -> String {
+    let is_far = nanos / SECOND == i64::MAX / SECOND || nanos / SECOND == i64::MIN / SECOND;
+    if is_far { text.trim().to_owned() } else { show(nanos) }
+}
+
+fn show_offset(offset: i64) -> String {
+    let (sign, offset) = if offset < 0 { ('-', -offset) } else { ('+', offset) };
+    format!("{sign}{:02}:{:02}", offset / 3600, offset / 60 % 60)
+}
+
 /// RFC 3339 with the local offset, for --json and logs.
 pub fn show_rfc3339(nanos: i64) -> String {
     let l = sys::local_time(nanos.div_euclid(SECOND));
     let ((y, mo, d), (h, m, s)) = (l.date, l.time);
     let part = nanos.rem_euclid(SECOND);
-    let (sign, offset) = if l.offset < 0 { ('-', -l.offset) } else { ('+', l.offset) };
-    let (oh, om) = (offset / 3600, offset / 60 % 60);
-    format!("{y:04}-{mo:02}-{d:02}T{h:02}:{m:02}:{s:02}.{part:09}{sign}{oh:02}:{om:02}")
+    let offset = show_offset(l.offset);
+    format!("{y:04}-{mo:02}-{d:02}T{h:02}:{m:02}:{s:02}.{part:09}{offset}")
 }
 
 #[cfg(test)]
@@ -292,6 +336,31 @@ mod tests {
         }
         let day = parse("2025-06-01", NOW).unwrap();
         assert_eq!(day, parse("2025-06-01 00:00", NOW).unwrap());
+    }
+
+    /// Clocks that go back at 10,000 seconds by an hour, and forward again at 1,000,000.
+    #[test]
+    fn times_that_clocks_show_twice_or_never() {
+        let offset = |secs: i64| if (10_000..1_000_000).contains(&secs) { 0 } else { 3600 };
+        let at = |shown: i64, now: i64| local(shown, now * SECOND, &offset).map(|nanos| nanos / SECOND);
+        assert_eq!(at(9_000, 2_000_000), Some(5_400), "once, before");
+        assert_eq!(at(20_000, 2_000_000), Some(20_000), "once, behind");
+        assert_eq!(at(12_000, 2_000_000), Some(12_000), "twice: the newest");
+        assert_eq!(at(12_000, 12_000), Some(12_000));
+        assert_eq!(at(12_000, 11_999), Some(8_400), "but for one that is in the future");
+        assert_eq!(at(12_000, 0), Some(8_400));
+        for never in [1_000_000, 1_003_599] {
+            assert_eq!(at(never, 2_000_000), None, "{never}");
+        }
+        assert_eq!((at(999_999, 2_000_000), at(1_003_600, 2_000_000)), (Some(999_999), Some(1_000_000)));
+    }
+
+    #[test]
+    fn times_that_no_volume_reaches() {
+        for (text, nanos) in [("9999-12-31", i64::MAX), ("0001-01-01", i64::MIN), ("9999-12-31T00:00:00Z", i64::MAX)] {
+            assert_eq!(parse(text, NOW), Ok(When::Moment(nanos)), "{text}");
+            assert_eq!(show_said(nanos, text), text);
+        }
     }
 
     #[test]

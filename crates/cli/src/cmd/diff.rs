@@ -1,13 +1,16 @@
 //! `nenrin diff`.
 
 use crate::command::{Command, arguments};
-use crate::control::{DiffResult, Request};
-use crate::error::{At, Fail, Outcome};
+use crate::control::{DiffData, DiffResult, Request};
+use crate::error::{FAILURE, Fail, Outcome};
+use crate::mounts::Mount;
 use crate::output::{self, printable};
 use crate::when;
 use similar::TextDiff;
-use std::fs;
-use std::path::Path;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The command.
@@ -45,57 +48,108 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     };
     let (mut owner, mount, path) = super::history::inside(Path::new(dir))?;
     let mut result: DiffResult = owner.call(&Request::Diff { path: path.clone(), from, to: text(2) })?;
-    if content {
-        let old = super::restore::state_root(&mount, result.from.cno)?.join(&path);
-        let new = match &result.to {
-            Some(to) => super::restore::state_root(&mount, to.cno)?,
-            None => mount.point,
-        };
-        add_content(&mut result, &old, &new.join(&path))?;
-    }
+    let places = content.then(|| Places::new(&mount, &result, &path)).transpose()?;
+    let mut code = 0;
     if json {
+        for d in &mut result.differences {
+            d.content = places.as_ref().and_then(|p| p.content(d, &mut code));
+        }
         output::json(&result)?;
-        return Ok(0);
+        return Ok(code);
     }
     let to = result.to.as_ref().map_or("now".into(), |c| format!("checkpoint {} of {}", c.cno, when::show(c.nanos)));
     output::notice(format!("checkpoint {} of {} and {to}", result.from.cno, when::show(result.from.nanos)));
     for d in &result.differences {
-        let slash = if d.kind == "directory" { "/" } else { "" };
-        match &d.from {
-            Some(from) => {
-                output::line(format!("{} {}{slash} -> {}{slash}", d.change, printable(from), printable(&d.path)));
-            }
-            None => output::line(format!("{} {}{slash}", d.change, printable(&d.path))),
-        }
-        if let Some(content) = &d.content {
-            output::print(content);
+        show(d);
+        if let Some(content) = places.as_ref().and_then(|p| p.content(d, &mut code)) {
+            output::print(&content);
         }
     }
-    Ok(0)
+    Ok(code)
 }
 
-/// Fills in what changed in files, read where both states are seen.
-fn add_content(result: &mut DiffResult, old: &Path, new: &Path) -> Result<(), Fail> {
-    for d in result.differences.iter_mut().filter(|d| d.kind == "file") {
-        let was = (d.change != "+").then(|| old.join(d.from.as_deref().unwrap_or(&d.path)));
-        let is = (d.change != "-").then(|| new.join(&d.path));
+fn show(d: &DiffData) {
+    let slash = if d.kind == "directory" { "/" } else { "" };
+    match d.from.as_deref().filter(|_| d.change == "R") {
+        Some(from) => output::line(format!("R {}{slash} -> {}{slash}", printable(from), printable(&d.path))),
+        None => output::line(format!("{} {}{slash}", d.change, printable(&d.path))),
+    }
+}
+
+/// Where both states of the directory are seen.
+struct Places {
+    old: PathBuf,
+    new: PathBuf,
+}
+
+impl Places {
+    fn new(mount: &Mount, result: &DiffResult, path: &Path) -> Result<Self, Fail> {
+        let old = super::restore::state_root(mount, result.from.cno)?.join(path);
+        let new = match &result.to {
+            Some(to) => super::restore::state_root(mount, to.cno)?,
+            None => mount.point.clone(),
+        };
+        Ok(Self { old, new: new.join(path) })
+    }
+
+    /// What changed in a file. One that cannot be read is told of, and keeps nobody from the others; unless it only went
+    /// meanwhile, that is a failure in the end.
+    fn content(&self, d: &DiffData, code: &mut u8) -> Option<String> {
+        if d.kind != "file" {
+            return None;
+        }
+        let from = d.from.as_deref().unwrap_or(&d.path);
+        let was = (d.change != "+").then(|| self.old.join(from));
+        let is = (d.change != "-").then(|| self.new.join(&d.path));
         let name = |prefix: &str, path: &str, there: bool| {
             if there { format!("{prefix}/{path}") } else { "/dev/null".into() }
         };
-        let names = (name("a", d.from.as_deref().unwrap_or(&d.path), was.is_some()), name("b", &d.path, is.is_some()));
-        d.content = content_diff(was.as_deref(), is.as_deref(), &names)?;
+        let names = (name("a", from, was.is_some()), name("b", &d.path, is.is_some()));
+        match content_diff(was.as_deref(), is.as_deref(), &names) {
+            Ok(content) => content,
+            Err(Unread::Gone(path)) => {
+                output::notice(format!("{}: went while it was compared", printable(&path.to_string_lossy())));
+                None
+            }
+            Err(Unread::Failed(why)) => {
+                output::notice(why);
+                *code = FAILURE;
+                None
+            }
+        }
     }
-    Ok(())
+}
+
+/// Why a file was not read.
+enum Unread {
+    /// It is there no more, or something else is.
+    Gone(PathBuf),
+    Failed(Fail),
+}
+
+/// The content of a file; nothing of one that is too large.
+fn read(path: Option<&Path>) -> Result<Option<Vec<u8>>, Unread> {
+    let Some(path) = path else { return Ok(Some(Vec::new())) };
+    // What is no file any more must not be followed, nor waited for.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let unread = |e: io::Error| match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENXIO) => Unread::Gone(path.to_owned()),
+        _ => Unread::Failed(Fail::at(path.display(), e)),
+    };
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unread)?;
+    if !file.metadata().map_err(unread)?.is_file() {
+        return Err(Unread::Gone(path.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
+    Ok(Some(bytes).filter(|b| b.len() as u64 <= TEXT_BYTES_MAX))
 }
 
 /// How two files differ, for patch(1); nothing where only attributes do.
-fn content_diff(old: Option<&Path>, new: Option<&Path>, names: &(String, String)) -> Result<Option<String>, Fail> {
-    let size = |path: Option<&Path>| path.map_or(Ok(0), |p| fs::symlink_metadata(p).map(|m| m.len()).at(p.display()));
-    if size(old)?.max(size(new)?) > TEXT_BYTES_MAX {
+fn content_diff(old: Option<&Path>, new: Option<&Path>, names: &(String, String)) -> Result<Option<String>, Unread> {
+    let (Some(old), Some(new)) = (read(old)?, read(new)?) else {
         return Ok(Some(format!("{} and {} are too large to be compared line by line\n", names.0, names.1)));
-    }
-    let read = |path: Option<&Path>| path.map_or(Ok(Vec::new()), |p| fs::read(p).at(p.display()));
-    let (old, new) = (read(old)?, read(new)?);
+    };
     if old == new {
         return Ok(None);
     }
@@ -105,6 +159,6 @@ fn content_diff(old: Option<&Path>, new: Option<&Path>, names: &(String, String)
     }
     let diff = TextDiff::configure().timeout(SEARCH_TIME).diff_lines(&old[..], &new[..]);
     let mut out = Vec::new();
-    diff.unified_diff().header(&names.0, &names.1).to_writer(&mut out)?;
+    diff.unified_diff().header(&names.0, &names.1).to_writer(&mut out).map_err(|e| Unread::Failed(e.into()))?;
     Ok(Some(String::from_utf8_lossy(&out).into_owned()))
 }

@@ -139,7 +139,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     }
     let parent = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
-        let text = "is not there; restore that directory, or say where else by --to DEST";
+        let text = match fs::metadata(parent) {
+            Ok(_) => "is not a directory; say where else by --to DEST",
+            Err(_) => "is not there; restore that directory, or say where else by --to DEST",
+        };
         return Err(Fail::at(parent.display(), text));
     }
     // Whoever ends this finds nothing half done.
@@ -152,7 +155,9 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
         stop: &sys::ending_signal_waits,
     };
+    let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
     let copied = restore::copy(&from, dest, force, &mut calls)
+        .map_err(|e| restore::with_way_out(e, dest, device(parent) == device(&mount.point)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
     if copied.owners_lost > 0 {

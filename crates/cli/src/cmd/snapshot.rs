@@ -1,7 +1,7 @@
 //! `nenrin snapshot`.
 
 use crate::command::{Command, arguments, text_value};
-use crate::control::{CheckpointData, Client, Request};
+use crate::control::{CheckpointData, Client, Request, owner_of_directory};
 use crate::error::{Fail, Outcome};
 use crate::target::Target;
 use crate::when::{self, When};
@@ -62,7 +62,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
                 }
                 None => name_of_now(),
             };
-            shown(json, &create(Target::find(&path)?.owner()?, of, name)?)
+            let mut target = Target::find(&path)?;
+            if of.is_none() {
+                is_live(&path)?;
+            }
+            shown(json, &create(target.owner()?, of, name)?)
         }
         Some("delete") => {
             let (path, name) = place_and_name(rest)?;
@@ -86,6 +90,19 @@ fn create(owner: &mut Client, of: Option<u64>, name: String) -> Result<Checkpoin
         Some(cno) => owner.call(&Request::SnapshotName { cno, name }),
         None => owner.call(&Request::CheckpointCreate { name: Some(name) }),
     }
+}
+
+/// What there is now is not what a mount of the past shows.
+fn is_live(path: &Path) -> Result<(), Fail> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let (owner, mount, _) = owner_of_directory(path)?;
+    let here = owner.hello.mounts.iter().find(|m| m.device == mount.device);
+    here.and_then(|m| m.checkpoint).map_or(Ok(()), |cno| {
+        let text = format!("shows checkpoint {cno}, not what there is now; --of {cno} names that one");
+        Err(Fail::at(path.display(), text))
+    })
 }
 
 fn shown(json: bool, c: &CheckpointData) -> Outcome {

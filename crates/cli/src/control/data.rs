@@ -192,7 +192,7 @@ pub struct DiffData {
     pub change: String,
     /// Its path, from the directory that was asked about.
     pub path: String,
-    /// The path it had before.
+    /// The path it had before, if that is another: it, or a directory above it, was renamed.
     pub from: Option<String>,
     /// file, directory, symlink, ...
     pub kind: String,
@@ -232,9 +232,9 @@ pub struct StateData {
     pub is_now: bool,
     /// Its path then, from the root of the volume.
     pub path: String,
-    /// made, content, attributes, renamed, linked or removed.
+    /// made, content, attributes, renamed, linked, moved or removed.
     pub change: String,
-    /// The path it had before, or has too.
+    /// The path it had before, or has too, or went to.
     pub from: Option<String>,
     /// When it was last changed, RFC 3339; none when the name stood for nothing.
     pub changed: Option<String>,
@@ -259,7 +259,7 @@ pub struct StateData {
 pub struct GoneData {
     /// The name.
     pub name: String,
-    /// The newest checkpoint that shows it.
+    /// The newest checkpoint that shows it, or of which a landmark does.
     pub cno: u64,
     /// When that was cut, RFC 3339.
     pub cut: String,
@@ -269,6 +269,9 @@ pub struct GoneData {
     pub kind: String,
     /// Bytes.
     pub size: u64,
+    /// No checkpoint shows it any more, only a landmark; of a directory nothing is left but the way to single files.
+    #[serde(default)]
+    pub is_landmark: bool,
     /// Where it is now, from the root of the volume, when it was only moved.
     pub now: Option<String>,
 }

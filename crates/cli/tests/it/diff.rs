@@ -117,6 +117,67 @@ fn what_changed_in_files() {
     assert!(json["differences"][0]["content"].as_str().unwrap().contains("+new"));
 }
 
+/// Where a file was is known also when only its directory was renamed.
+#[test]
+fn what_changed_in_files_that_came_along() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let dir = place.path("mnt/E");
+    let root = place.text("mnt/E");
+    fs::create_dir_all(dir.join("a/deep")).unwrap();
+    fs::write(dir.join("a/f"), "1\n").unwrap();
+    fs::write(dir.join("a/deep/g"), "1\n").unwrap();
+    nenrin(["snapshot", "create", &root, "e0"]).ok();
+    fs::rename(dir.join("a"), dir.join("b")).unwrap();
+    fs::write(dir.join("b/f"), "2\n").unwrap();
+    fs::write(dir.join("b/deep/g"), "2\n").unwrap();
+    let content = "@@ -1 +1 @@\n-1\n+2\n";
+    let want = format!(
+        "R a/ -> b/\nM b/deep/g\n--- a/a/deep/g\n+++ b/b/deep/g\n{content}M b/f\n--- a/a/f\n+++ b/b/f\n{content}"
+    );
+    assert_eq!(nenrin(["diff", "--content", &root, "e0"]).ok(), want);
+    let json = nenrin(["diff", "--json", "--content", &root, "e0"]).json();
+    let last = &json["differences"][2];
+    assert_eq!((last["change"].as_str(), last["from"].as_str()), (Some("M"), Some("a/f")));
+    assert_eq!(last["content"], format!("--- a/a/f\n+++ b/b/f\n{content}"));
+}
+
+/// A file that was listed and cannot be read any more keeps nobody from the others. A mount over its directory
+/// hides it from the program, but not from the volume's own listing.
+#[test]
+fn files_that_go_while_they_are_compared() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    fs::create_dir(mnt.join("d")).unwrap();
+    for f in ["a", "d/b", "d/pipe", "e"] {
+        fs::write(mnt.join(f), "1\n").unwrap();
+    }
+    nenrin(["snapshot", "create", &root, "s"]).ok();
+    for f in ["a", "d/b", "d/pipe", "e"] {
+        fs::write(mnt.join(f), "2\n").unwrap();
+    }
+    let over = place.text("mnt/d");
+    run("mount", &["-t", "tmpfs", "none", &over]).ok();
+    run("mkfifo", &[&format!("{over}/pipe")]).ok();
+    let out = nenrin(["diff", "--content", &root, "s"]);
+    let json = nenrin(["diff", "--json", "--content", &root, "s"]);
+    run("umount", &[&over]).ok();
+    let notes: Vec<&str> = out.stderr.lines().skip(1).collect();
+    assert_eq!(notes.len(), 2, "{}", out.stderr);
+    assert!(notes[0].ends_with("/d/b: went while it was compared"), "{}", notes[0]);
+    assert!(notes[1].ends_with("/d/pipe: went while it was compared"), "{}", notes[1]);
+    let content = |f: &str| format!("M {f}\n--- a/{f}\n+++ b/{f}\n@@ -1 +1 @@\n-1\n+2\n");
+    assert_eq!(out.ok(), format!("{}M d/b\nM d/pipe\n{}", content("a"), content("e")));
+    assert!(json.stderr.lines().count() == 2 && json.json()["differences"][3]["content"].is_string());
+}
+
 /// More entries than are read at once.
 #[test]
 fn a_large_directory() {
@@ -148,6 +209,8 @@ fn what_cannot_be_compared() {
     place.mount("").ok();
     let mnt = place.text("mnt");
     nenrin(["snapshot", "create", &mnt, "s"]).ok();
+    fs::write(place.path("mnt/f"), "").unwrap();
+    nenrin(["diff", &format!("{mnt}/f"), "s"]).fails(1, &["f: is not a directory", "nenrin history"]);
     nenrin(["diff", &mnt, "1000000"]).fails(1, &["no checkpoint 1000000"]);
     nenrin(["diff", &mnt, "monday"]).fails(1, &["no snapshot \"monday\""]);
     nenrin(["diff", &format!("{mnt}/never"), "s"]).fails(1, &["never: neither of the two states has such a directory"]);

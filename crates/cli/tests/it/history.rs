@@ -53,6 +53,8 @@ fn a_name_over_time() {
     fs::rename(mnt.join("a"), mnt.join("b")).unwrap();
     let text = nenrin(["history", mnt.join("b").to_str().unwrap()]).ok();
     assert!(text.contains("made, as a\n") && text.contains("renamed from a\n"), "{text}");
+    let text = nenrin(["history", mnt.join("a").to_str().unwrap()]).ok();
+    assert!(text.lines().last().is_some_and(|l| l.ends_with("moved to b")), "{text}");
     // The root itself, and a link rather than what it leads to.
     nenrin(["history", &image]).ok();
     std::os::unix::fs::symlink("b", mnt.join("link")).unwrap();
@@ -149,4 +151,16 @@ fn landmarks_are_told_and_brought_back() {
         let other = place.text("mnt/work/other");
         nenrin(["restore", &other, "--at", &at]).fails(1, &["only single files are left, and not this one", &at]);
     }
+    // Gone, and with it every checkpoint that shows it: the newest landmark is where to find it.
+    fs::remove_file(&asked).unwrap();
+    let mnt = place.text("mnt");
+    let last = nenrin(["checkpoint", "create", "--json", &mnt]).json()["cno"].as_u64().unwrap();
+    nenrin(["checkpoint", "delete", &mnt, &format!("1..{}", last - 1)]).ok();
+    let gone = nenrin(["restore", "--json", "--list-deleted", &place.text("mnt/work")]).json();
+    let newest = landmarks.iter().filter_map(|s| s["cno"].as_u64()).max();
+    assert_eq!((gone[0]["cno"].as_u64(), gone[0]["is_landmark"].as_bool()), (newest, Some(true)), "{gone}");
+    assert!(gone[0]["nanos"].as_i64() > Some(0), "{gone}");
+    let text = nenrin(["restore", "--list-deleted", &place.text("mnt/work")]).ok();
+    assert!(text.lines().any(|l| l.starts_with("book") && l.ends_with("removed, landmark")), "{text}");
+    nenrin(["restore", &asked, "--at", &gone[0]["cno"].to_string()]).ok();
 }

@@ -121,6 +121,38 @@ fn states_of_the_past_beside_the_live_mount() {
 }
 
 #[test]
+fn a_local_time_that_never_was() {
+    let mount = |when: &str| {
+        let mut command = command(["mount", "-o", &format!("at={when}"), "/nowhere/image", "/nowhere/mnt"]);
+        let out = command.env("TZ", "CET-1CEST,M3.5.0,M10.5.0/3").output().unwrap();
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let told = mount("2026-03-29 02:30");
+    assert!(told.contains("never showed this time") && told.contains("2026-03-29T02:30:00+01:00"), "{told}");
+    assert_eq!(told.lines().count(), 1);
+    for there in ["2026-03-29 01:59:59", "2026-03-29 03:00", "2026-10-25 02:30", "2026-03-29T02:30:00+01:00"] {
+        let told = mount(there);
+        assert!(told.contains("/nowhere") && !told.contains("never"), "{told}");
+    }
+}
+
+#[test]
+fn a_mount_of_the_past_takes_no_snapshots() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    nenrin(["snapshot", "create", &place.text("mnt"), "first"]).ok();
+    let past = place.sub("past");
+    nenrin(["mount", "-o", "at=first", &place.image(), &past]).ok();
+    nenrin(["snapshot", "create", &past, "second"]).fails(1, &["past", "shows checkpoint", "--of"]);
+    let cno = nenrin(["snapshot", "list", "--json", &past]).json()[0]["cno"].to_string();
+    nenrin(["snapshot", "create", "--of", &cno, &past, "second"]).ok();
+    nenrin(["umount", &past]).ok();
+}
+
+#[test]
 fn in_the_foreground() {
     if !can_mount() {
         return;

@@ -240,6 +240,32 @@ fn what_cannot_be_restored() {
     }
 }
 
+#[test]
+fn where_nothing_is_restored_to() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let path = place.text("mnt/f");
+    fs::write(&path, "f").unwrap();
+    let cno = cut(&place);
+    restore(&[&path, "--at", &cno, "--to", &format!("{path}/new")]).fails(1, &["f: is not a directory", "--to"]);
+    restore(&["--list-deleted", &path]).fails(1, &["f: is not a directory", "nenrin history"]);
+    let pipe = place.text("pipe");
+    run("mkfifo", &[&pipe]).ok();
+    restore(&[&path, "--at", &cno, "--to", &pipe, "--force"]).fails(1, &["pipe: is neither a file nor"]);
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::metadata(&pipe).unwrap().file_type()));
+    // Where there was a directory once, what that had is told.
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    fs::write(format!("{path}/deep"), "").unwrap();
+    cut(&place);
+    fs::remove_dir_all(&path).unwrap();
+    fs::write(&path, "f").unwrap();
+    assert!(restore(&["--list-deleted", &path]).ok().contains("deep"));
+}
+
 /// Who ends a restore while it copies finds nothing of it: not under the name, and not beside it.
 #[test]
 fn a_restore_that_is_ended_leaves_nothing() {

@@ -4,7 +4,7 @@
 use super::namespace::attr_of;
 use super::{Fs, Inner};
 use crate::state::{SLOT_MASK, Span, State, bad_item};
-use crate::{At, Attr, Error, Result};
+use crate::{At, Attr, Error, FileKind, Result};
 use nenrin_format::items::{Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
@@ -26,6 +26,8 @@ pub enum Change {
     Renamed(Vec<u8>),
     /// It has this path, too.
     Linked(Vec<u8>),
+    /// The name stands for nothing any more; what it stood for went to this path.
+    Moved(Vec<u8>),
     /// The name stands for nothing any more.
     Removed,
 }
@@ -91,7 +93,7 @@ impl Fs {
             let own: Vec<Span> = named.iter().filter(|n| n.ino == ino).map(|n| n.span).collect();
             inner.states_of(ino, &own, &asked, &mut found)?;
         }
-        inner.removals(&named, &asked, &mut found);
+        inner.removals(&named, &asked, &mut found)?;
         // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
         if found.iter().all(|(_, state)| state.attr.is_none()) {
             return Err(Error::NotFound);
@@ -118,8 +120,10 @@ impl Fs {
 pub struct GoneName {
     /// The name.
     pub name: Vec<u8>,
-    /// The newest kept checkpoint that shows it.
+    /// The newest kept checkpoint that shows it, or the newest of which a landmark keeps it.
     pub last: Cno,
+    /// It is the latter: of a directory nothing is left then but the way to single files.
+    pub is_landmark: bool,
     /// What it stood for then.
     pub attr: Attr,
     /// Where that is now, from the root of the volume, if it still has a name.
@@ -128,10 +132,11 @@ pub struct GoneName {
 
 impl Fs {
     /// The names that the directory `path` (its parts, from the root of the volume) had in a kept
-    /// checkpoint and has no more, by name. The directory itself may be gone.
+    /// checkpoint or by a landmark and has no more, by name. The directory itself may be gone.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there never was such a directory, as far as is known.
+    /// [`Error::NotFound`] when there never was anything of this name, as far as is known; [`Error::NotDirectory`]
+    /// when that never was a directory.
     pub fn gone(&self, path: &[&[u8]]) -> Result<Vec<GoneName>> {
         let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
         for name in path {
@@ -139,6 +144,18 @@ impl Fs {
         }
         if named.is_empty() {
             return Err(Error::NotFound);
+        }
+        let inner = self.lock();
+        let mut dirs = Vec::with_capacity(named.len());
+        for n in named {
+            if inner.state.was_directory(n.ino)? {
+                dirs.push(n);
+            }
+        }
+        drop(inner);
+        let named = dirs;
+        if named.is_empty() {
+            return Err(Error::NotDirectory);
         }
         let now = named.iter().find(|n| n.span.to.is_none()).map(|n| n.ino);
         let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
@@ -162,7 +179,8 @@ impl Fs {
                 let links = inner.state.links(*ino)?;
                 let has_name = links.iter().any(|l| l.span.to.is_none());
                 let now = has_name.then(|| inner.state.path_in(&links, Cno(u64::MAX))).transpose()?;
-                out.push(GoneName { name: name.clone(), last: *last, attr, now });
+                let is_landmark = !inner.state.kept.contains_key(last);
+                out.push(GoneName { name: name.clone(), last: *last, is_landmark, attr, now });
             }
         }
         Ok(out)
@@ -174,7 +192,7 @@ const GONE_PIECES: u64 = 64;
 const GONE_AT_ONCE: usize = 256;
 
 impl Inner {
-    /// Adds the names of a piece of `dir` that a checkpoint shows and that ended, or that the directory
+    /// Adds the names of a piece of `dir` that a checkpoint or a landmark shows and that ended, or that the directory
     /// took along when it lost its own name.
     fn gone_in_piece(&self, dir: &Named, piece: u64, newest: &mut BTreeMap<Vec<u8>, (Cno, Ino)>) -> Result<()> {
         let width = u64::MAX / GONE_PIECES + 1;
@@ -183,9 +201,10 @@ impl Inner {
         let versions =
             if dir.span.to.is_some() { self.state.versions(&from, &to)? } else { self.state.ended(&from, &to)? };
         for v in versions {
-            let shown = v.span.cut(&dir.span).and_then(|span| self.state.shown_by(&span));
-            let Some((_, last)) = shown else { continue };
             let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            let is_dir = FileKind::from_mode(u32::from(entry.file_type) << 12) == FileKind::Directory;
+            let span = v.span.cut(&dir.span);
+            let Some(last) = span.and_then(|span| self.state.entry_seen(&v.key, &span, is_dir)) else { continue };
             let known = newest.entry(entry.name.to_vec()).or_insert((last, entry.ino));
             if known.0 < last {
                 *known = (last, entry.ino);
@@ -238,7 +257,7 @@ impl Inner {
                     continue;
                 }
                 let begins = is_asked && own.iter().any(|s| s.from == span.from);
-                let change = self.state.change(&links, span.from, begins, before.as_ref(), &inode)?;
+                let change = self.state.change(&links, span.from, begins.then_some(asked), before.as_ref(), &inode)?;
                 before = Some(inode);
                 if let (None, Some((_, state))) = (&change, &mut last) {
                     // The same as before, for all that can be told.
@@ -271,29 +290,24 @@ impl Inner {
     }
 
     /// The times in which the name stood for nothing.
-    fn removals(&self, named: &[Named], asked: &[u8], found: &mut Vec<(Cno, NameState)>) {
-        let mut spans: Vec<Span> = named.iter().map(|n| n.span).collect();
-        spans.sort_by_key(|s| s.from);
-        for (i, span) in spans.iter().enumerate() {
-            let Some(from) = span.to else { continue };
-            let to = spans.get(i + 1).map(|s| s.from);
+    fn removals(&self, named: &[Named], asked: &[u8], found: &mut Vec<(Cno, NameState)>) -> Result<()> {
+        let mut named = named.to_vec();
+        named.sort_by_key(|n| n.span.from);
+        for (i, n) in named.iter().enumerate() {
+            let Some(from) = n.span.to else { continue };
+            let to = named.get(i + 1).map(|n| n.span.from);
             let gone = Span { from, to };
             let shown_by = self.state.shown_by(&gone);
             if to.is_some_and(|to| to <= from) || shown_by.is_none() && to.is_some() {
                 continue;
             }
             let path = asked.to_vec();
-            let state = NameState {
-                shown_by,
-                landmark: None,
-                is_now: to.is_none(),
-                path,
-                attr: None,
-                editor_uid: 0,
-                change: Change::Removed,
-            };
+            let change = self.state.moved_to(n.ino, from, asked)?.map_or(Change::Removed, Change::Moved);
+            let state =
+                NameState { shown_by, landmark: None, is_now: to.is_none(), path, attr: None, editor_uid: 0, change };
             found.push((from, state));
         }
+        Ok(())
     }
 }
 
@@ -314,6 +328,25 @@ impl State {
         Ok(out)
     }
 
+    /// Whether an inode is or was a directory, which never changes.
+    fn was_directory(&self, ino: Ino) -> Result<bool> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        let versions = self.versions(&key, &key)?;
+        let Some(v) = versions.first() else { return Ok(false) };
+        let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+        Ok(FileKind::from_mode(inode.mode) == FileKind::Directory)
+    }
+
+    /// The newest checkpoint in a span that shows an entry, or of which a landmark keeps it. Since of a directory
+    /// a landmark has a part only, an older checkpoint comes before it.
+    fn entry_seen(&self, key: &Key, span: &Span, is_dir: bool) -> Option<Cno> {
+        let checkpoint = self.shown_by(span).map(|(_, last)| last);
+        if is_dir && checkpoint.is_some() {
+            return checkpoint;
+        }
+        checkpoint.max(self.landmarks.newest_entry(key, span.from, span.to.unwrap_or(Cno::NEVER)))
+    }
+
     /// All names that an inode bore.
     pub(super) fn links(&self, ino: Ino) -> Result<Vec<Link>> {
         let from = Key::new(ino, Kind::Link, 0, 0);
@@ -326,25 +359,26 @@ impl State {
     }
 
     /// What sets the state of `inode` from checkpoint `from` on apart from the one
-    /// before; `None` when nothing does. `begins`: it got the name that is asked for.
+    /// before; `None` when nothing does. `begins`: the name that is asked for, if it got that then.
     fn change(
         &self,
         links: &[Link],
         from: Cno,
-        begins: bool,
+        begins: Option<&[u8]>,
         before: Option<&Inode>,
         inode: &Inode,
     ) -> Result<Option<Change>> {
-        if begins && from.0 > 0 {
-            let then = Cno(from.0 - 1);
+        if let (Some(asked), Some(then)) = (begins, from.0.checked_sub(1).map(Cno)) {
+            // It stayed, and a directory above it moved.
+            let stayed = |l: &&Link| l.span.holds(then) && l.span.holds(from);
+            if let Some(link) = self.link_of(links.iter().filter(stayed), asked, from)? {
+                return Ok(Some(Change::Renamed(self.path_of(link, then)?)));
+            }
             if links.iter().any(|l| l.span.to == Some(from)) {
                 return Ok(Some(Change::Renamed(self.path_in(links, then)?)));
             }
-            if links.iter().any(|l| l.span.from < from && l.span.holds(from)) {
-                let path = self.path_in(links, then)?;
-                // One name: it stayed, and a directory above it moved.
-                let moved = links.iter().filter(|l| l.span.holds(from)).count() == 1;
-                return Ok(Some(if moved { Change::Renamed(path) } else { Change::Linked(path) }));
+            if links.iter().any(|l| stayed(&l)) {
+                return Ok(Some(Change::Linked(self.path_in(links, from)?)));
             }
         }
         let Some(old) = before else { return Ok(Some(Change::Made)) };
@@ -359,12 +393,37 @@ impl State {
         })
     }
 
+    /// Where that went which a path stood for until checkpoint `from`; `None` when it was removed.
+    fn moved_to(&self, ino: Ino, from: Cno, asked: &[u8]) -> Result<Option<Vec<u8>>> {
+        let links = self.links(ino)?;
+        let there = || links.iter().filter(|l| l.span.holds(from));
+        // It stayed, and a directory above it moved; or it got another name.
+        let stayed = self.link_of(there(), asked, Cno(from.0.saturating_sub(1)))?;
+        let link = stayed.or_else(|| there().find(|l| l.span.from == from));
+        link.map(|l| self.path_of(l, from)).transpose()
+    }
+
+    /// That of the links which has this path as of a checkpoint.
+    fn link_of<'a>(&self, links: impl Iterator<Item = &'a Link>, path: &[u8], at: Cno) -> Result<Option<&'a Link>> {
+        for link in links.filter(|l| path.ends_with(&l.name)) {
+            if self.path_of(link, at)? == path {
+                return Ok(Some(link));
+            }
+        }
+        Ok(None)
+    }
+
     /// The oldest path of what has these links, as of a checkpoint; "?" stands for what is
     /// not known any more.
     pub(super) fn path_in(&self, links: &[Link], at: Cno) -> Result<Vec<u8>> {
         let Some(link) = links.iter().filter(|l| l.span.holds(at)).min_by_key(|l| l.span.from) else {
             return Ok(b"?".to_vec());
         };
+        self.path_of(link, at)
+    }
+
+    /// The path of a link that was there as of a checkpoint, as far as it is known.
+    fn path_of(&self, link: &Link, at: Cno) -> Result<Vec<u8>> {
         let mut parts = vec![link.name.clone()];
         let mut dir = link.parent;
         while dir != Ino::ROOT {

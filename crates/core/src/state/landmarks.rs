@@ -65,6 +65,12 @@ impl Landmarks {
         let marked = (birth < death).then(|| self.inodes.range((ino.0, birth)..(ino.0, death)).next_back());
         marked.flatten().map(|((_, cno), _)| *cno)
     }
+    /// The newest checkpoint in `[birth, death)` of which a landmark keeps the directory entry at this key.
+    pub fn newest_entry(&self, key: &Key, birth: Cno, death: Cno) -> Option<Cno> {
+        let range = (key.ino, key.off, birth)..(key.ino, key.off, death);
+        let marked = (birth < death).then(|| self.entries.range(range).next_back());
+        marked.flatten().map(|((.., cno), _)| *cno)
+    }
     /// Whether one sees the item at `key` that lived in `[birth, death)`.
     pub fn see(&self, key: &Key, birth: Cno, death: Cno) -> bool {
         if birth >= death {

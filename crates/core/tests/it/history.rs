@@ -19,6 +19,7 @@ fn line(s: &NameState) -> String {
         Change::Attributes => "attributes".into(),
         Change::Renamed(from) => format!("renamed from {}", text(from)),
         Change::Linked(to) => format!("linked to {}", text(to)),
+        Change::Moved(to) => format!("moved to {}", text(to)),
         Change::Removed => "removed".to_owned(),
     };
     let size = s.attr.map_or("-".into(), |a| a.size.to_string());
@@ -150,7 +151,7 @@ fn directories_on_the_way_may_move_and_be_made_anew() {
     let g = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
     p.write(g, 20);
     p.cut();
-    assert_eq!(told(&p.fs, "d/f"), ["d/f 10 made", "d/f - removed", "d/f 20 made, now"]);
+    assert_eq!(told(&p.fs, "d/f"), ["d/f 10 made", "d/f - moved to old/f", "d/f 20 made, now"]);
     assert_eq!(told(&p.fs, "old/f"), ["d/f 10 made", "old/f 10 renamed from d/f, now"]);
 }
 
@@ -169,12 +170,35 @@ fn links_and_moves_between_directories() {
     p.cut();
     assert_eq!(
         told(&p.fs, "d/link"),
-        ["f 10 made", "d/link 10 linked to f", "d/link 10 attributes", "d/link - removed, now"]
+        ["f 10 made", "d/link 10 linked to f", "d/link 10 attributes", "d/link - moved to back, now"]
     );
     assert_eq!(
         told(&p.fs, "back"),
         ["f 10 made", "f 10 attributes", "d/link 10 attributes", "back 10 renamed from d/link, now"]
     );
+}
+
+/// A file is told from its other names, also when the directory of both was renamed meanwhile.
+#[test]
+fn links_in_a_directory_that_was_renamed() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"s", &dir()).unwrap().ino;
+    let f = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.cut();
+    p.rename((ROOT, "s"), (ROOT, "t"));
+    p.fs.link(f, d, b"h").unwrap();
+    p.cut();
+    assert_eq!(told(&p.fs, "t/f"), ["s/f 10 made", "t/f 10 renamed from s/f, now"]);
+    assert_eq!(told(&p.fs, "t/h"), ["s/f 10 made", "t/h 10 linked to t/f, now"]);
+    assert_eq!(told(&p.fs, "s/f"), ["s/f 10 made", "s/f - moved to t/f, now"]);
+    p.rename((ROOT, "t"), (ROOT, "u"));
+    p.cut();
+    assert_eq!(told(&p.fs, "u/h").last().unwrap(), "u/h 10 renamed from t/h, now");
+    // Another name that it had all the time is not where it went.
+    p.fs.unlink(d, b"h").unwrap();
+    p.cut();
+    assert_eq!(told(&p.fs, "u/h").last().unwrap(), "u/h - removed, now");
 }
 
 #[test]

@@ -240,6 +240,37 @@ fn history_says_under_which_name_a_landmark_is_kept() {
     }
 }
 
+/// A name that is gone is found where it was last seen, be it by a landmark only.
+#[test]
+fn a_name_that_is_gone_is_told_with_its_last_landmark() {
+    for how in [Save::InPlace, Save::ByRename] {
+        let w = World::new(64 << 20);
+        let fs = open(&w);
+        write_a_book(&w, &fs, how);
+        let directory = fs.lookup(At::Live, Ino::ROOT, b"work").unwrap().ino;
+        fs.unlink(directory, b"book").unwrap();
+        pass(&w, &fs, 24 * HOUR);
+        let shows = |cno: &Cno| {
+            let directory = fs.lookup(At::Past(*cno), Ino::ROOT, b"work");
+            directory.and_then(|d| fs.lookup(At::Past(*cno), d.ino, b"book")).is_ok()
+        };
+        let checkpoint = fs.checkpoints().iter().map(|c| c.cno).rfind(shows);
+        let landmark = fs.landmarks().iter().map(|l| l.cno).rfind(shows);
+        assert!(landmark > checkpoint, "{landmark:?} {checkpoint:?}");
+        let told =
+            || fs.gone(&[b"work"]).unwrap().into_iter().map(|g| (g.name, g.last, g.attr.size)).collect::<Vec<_>>();
+        assert_eq!(told(), [(b"book".to_vec(), landmark.unwrap(), 9000)]);
+        // The directory that went, too, was only on the way to it.
+        let kept: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
+        fs.rmdir(Ino::ROOT, b"work").unwrap();
+        fs.checkpoint_create(None).unwrap();
+        fs.checkpoint_drop(&kept).unwrap();
+        assert_eq!(told(), [(b"book".to_vec(), landmark.unwrap(), 9000)]);
+        let above = fs.gone(&[]).unwrap();
+        assert_eq!((&above[0].name[..], above[0].last, above.len()), (&b"work"[..], landmark.unwrap(), 1));
+    }
+}
+
 /// Letting checkpoints go by hand, and want of room, keep nothing; a full volume lets landmarks go.
 #[test]
 fn landmarks_give_way() {
