@@ -438,8 +438,8 @@ pub fn report(tally: &Tally, seconds: f64, json: bool) {
         println!("  {kind:<26} {n:>8}");
     }
     println!(
-        "recoveries         {:>10}   past states compared {}, landmarks {}",
-        tally.recoveries, tally.past_states, tally.landmarks
+        "recoveries         {:>10}   past states compared {}, landmarks {}, names over time {}",
+        tally.recoveries, tally.past_states, tally.landmarks, tally.names_told
     );
     println!("second lives       {:>10}   images cut from them {}", tally.second_lives, tally.second_images);
     for (what, n) in &tally.faults {

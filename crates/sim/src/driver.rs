@@ -130,6 +130,8 @@ pub struct Tally {
     pub past_states: u64,
     /// Landmarks read back and compared.
     pub landmarks: u64,
+    /// Names whose history was compared with what checkpoints show.
+    pub names_told: u64,
     /// Recovered volumes used further, closed and checked.
     pub second_lives: u64,
     /// Images cut from those (counted in `images` too).
@@ -191,6 +193,7 @@ impl Tally {
         self.recoveries += other.recoveries;
         self.past_states += other.past_states;
         self.landmarks += other.landmarks;
+        self.names_told += other.names_told;
         self.second_lives += other.second_lives;
         self.second_images += other.second_images;
         self.refused += other.refused;
@@ -491,6 +494,9 @@ impl Recorded {
                 past_equals(&fs, cno, |found| oracle::judge_past(cno.0, log, found))?;
                 tally.past_states += 1;
             }
+        }
+        if turn % 8 == 3 {
+            tally.names_told += fs.told()?;
         }
         if turn % 8 == 0 {
             tally.landmarks += oracle::judge_landmarks(&fs, model)?;

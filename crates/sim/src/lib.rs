@@ -32,6 +32,7 @@ pub mod queue;
 pub mod run;
 pub mod scenario;
 pub mod subject;
+pub mod told;
 pub mod toy;
 pub mod tree;
 pub mod turns;

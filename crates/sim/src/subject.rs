@@ -118,6 +118,10 @@ pub trait Subject: Sized {
     fn landmarks(&self) -> Vec<(Cno, Ino)> {
         Vec::new()
     }
+    /// Whether what is told of names over time is what checkpoints show; how many names were asked for.
+    fn told(&self) -> std::result::Result<u64, String> {
+        Ok(0)
+    }
 }
 
 impl Subject for Arc<Fs> {
@@ -308,6 +312,9 @@ impl Subject for Arc<Fs> {
     }
     fn landmarks(&self) -> Vec<(Cno, Ino)> {
         Fs::landmarks(self).iter().map(|l| (l.cno, l.ino)).collect()
+    }
+    fn told(&self) -> std::result::Result<u64, String> {
+        crate::told::agrees(self)
     }
     fn set_retention(&self, rule: &str) -> Result<()> {
         Fs::set_retention(self, rule)

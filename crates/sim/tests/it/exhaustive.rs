@@ -20,7 +20,7 @@ fn one_bit_of_every_block_in_turn() {
     for what in ["Same", "Error", "Damage"] {
         assert!(tally.faults.get(&format!("Bit flipped: {what}")).is_some_and(|n| *n > 50), "{:?}", tally.faults);
     }
-    assert!(tally.verdicts.contains_key(nenrin_core::Verdict::Damage.name()), "{:?}", tally.verdicts);
+    assert!(tally.verdicts_of_wrong.contains_key(nenrin_core::Verdict::Damage.name()), "{:?}", tally.verdicts_of_wrong);
 }
 
 /// The number of threads changes nothing about what is found and counted.

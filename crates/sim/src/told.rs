@@ -1,0 +1,95 @@
+//! What `history` and the list of names that are gone tell, against what the
+//! kept checkpoints show: both are looked up, neither is believed.
+
+use nenrin_core::{At, Attr, Error, FileKind, Fs, NameState};
+use nenrin_format::{Cno, Ino};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names of the root directory that are asked for.
+const NAMES_MAX: usize = 8;
+
+/// The names of the root directory in a state.
+fn names(fs: &Fs, at: At) -> Result<BTreeSet<Vec<u8>>, String> {
+    let mut out = BTreeSet::new();
+    fs.readdir(at, Ino::ROOT, 0, &mut |e| {
+        out.insert(e.name);
+        true
+    })
+    .map_err(|e| format!("the root directory: {e}"))?;
+    out.remove(&b"."[..]);
+    out.remove(&b".."[..]);
+    Ok(out)
+}
+
+fn look(fs: &Fs, at: At, name: &[u8]) -> Result<Option<Attr>, String> {
+    match fs.lookup(at, Ino::ROOT, name) {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Error::NotFound) => Ok(None),
+        Err(e) => Err(format!("{}: {e}", String::from_utf8_lossy(name))),
+    }
+}
+
+/// Compares both; how many names were asked for.
+///
+/// # Errors
+/// What is told and not so, or so and not told.
+pub fn agrees(fs: &Fs) -> Result<u64, String> {
+    let kept: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    let now = names(fs, At::Live)?;
+    let mut last: BTreeMap<Vec<u8>, Cno> = BTreeMap::new();
+    for cno in &kept {
+        last.extend(names(fs, At::Past(*cno))?.into_iter().map(|n| (n, *cno)));
+    }
+    gone(fs, &now, &last)?;
+    let all: BTreeSet<&Vec<u8>> = now.iter().chain(last.keys()).collect();
+    for name in all.iter().take(NAMES_MAX) {
+        let states = fs.history(&[name]).map_err(|e| format!("history of {}: {e}", String::from_utf8_lossy(name)))?;
+        history(fs, name, &states, &kept).map_err(|e| format!("{e}: {states:?}"))?;
+    }
+    Ok(all.len().min(NAMES_MAX) as u64)
+}
+
+/// Each checkpoint's state of a name is told, and what there is now.
+fn history(fs: &Fs, name: &[u8], states: &[NameState], kept: &[Cno]) -> Result<(), String> {
+    let text = String::from_utf8_lossy(name);
+    for cno in kept {
+        let Some(attr) = look(fs, At::Past(*cno), name)? else { continue };
+        let is_it = |s: &&NameState| {
+            let shows = s.shown_by.is_some_and(|(oldest, newest)| oldest <= *cno && *cno <= newest);
+            shows && s.attr.as_ref().is_some_and(|a| is_same(a, &attr))
+        };
+        if !states.iter().any(|s| is_it(&s)) {
+            return Err(format!("history of {text} does not tell of {attr:?} in checkpoint {cno}"));
+        }
+    }
+    let told = states.iter().any(|s| s.is_now && s.attr.is_some());
+    if told != look(fs, At::Live, name)?.is_some() {
+        return Err(format!("history of {text} says that it is there now: {told}"));
+    }
+    Ok(())
+}
+
+/// The same inode with the same content, as far as attributes tell.
+fn is_same(a: &Attr, b: &Attr) -> bool {
+    a.ino == b.ino && (a.kind() != FileKind::Regular || (a.size, a.mtime) == (b.size, b.mtime))
+}
+
+/// What is gone is listed, with the newest checkpoint that shows it; nothing else is.
+fn gone(fs: &Fs, now: &BTreeSet<Vec<u8>>, last: &BTreeMap<Vec<u8>, Cno>) -> Result<(), String> {
+    let told = fs.gone(&[]).map_err(|e| format!("names that are gone: {e}"))?;
+    for g in &told {
+        let text = String::from_utf8_lossy(&g.name);
+        if now.contains(&g.name) {
+            return Err(format!("{text} is there, and is told as gone"));
+        }
+        let newest = last.get(&g.name).copied();
+        if !g.is_landmark && newest != Some(g.last) || g.is_landmark && newest >= Some(g.last) {
+            return Err(format!("{text} is told as last in {}, and was last in {newest:?}", g.last));
+        }
+    }
+    let listed: BTreeSet<&Vec<u8>> = told.iter().map(|g| &g.name).collect();
+    match last.keys().find(|name| !now.contains(*name) && !listed.contains(name)) {
+        Some(name) => Err(format!("{} is gone, and is not told", String::from_utf8_lossy(name))),
+        None => Ok(()),
+    }
+}
