@@ -8,8 +8,8 @@ use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{
-    CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, MountOptions, Scrub,
-    ScrubFinding, SegmentInfo, SegmentState, Standing,
+    CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, JoinStatus,
+    MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -232,25 +232,57 @@ pub fn forget(fs: &Fs, status: Option<ForgetStatus>) -> ForgetData {
 
 /// What is wrong, one line each.
 pub fn problems(fs: &Fs) -> Vec<String> {
+    let status = fs.join_status();
     let absent = fs.health().into_iter().filter(|d| d.standing != Standing::Active);
     let absent = absent.map(|d| {
         let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
         let why = d.why.map_or_else(String::new, |w| format!(": {w}"));
-        format!("device {}{name} is absent, so what is written has no second copy{why}", d.index + 1)
+        let number = d.index + 1;
+        match status.as_ref().filter(|s| s.index == d.index).map(progress) {
+            Some(progress) => {
+                let until = "until then what is written has no second copy";
+                format!("device {number}{name} is being brought up to date, {progress}: {until}")
+            }
+            None => format!("device {number}{name} is absent, so what is written has no second copy{why}"),
+        }
     });
     let damage = fs.recovery_report().damage.clone();
     fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).collect()
 }
 
+/// How far a device is that is brought up to date.
+pub fn progress(s: &JoinStatus) -> String {
+    // Nearly done is not done.
+    let percent = s.blocks.saturating_mul(100).checked_div(s.blocks_expected).unwrap_or(0).min(99);
+    let unreadable = match s.unreadable_blocks {
+        0 => String::new(),
+        n => format!(", {n} blocks could not be read"),
+    };
+    format!("{percent}%{unreadable}")
+}
+
 /// Its devices, in the order of their numbers.
 fn devices(fs: &Fs) -> Vec<DeviceData> {
+    let status = fs.join_status();
+    let state = |d: &DeviceHealth| match d.standing {
+        Standing::Active => "active",
+        Standing::Joining => "joining",
+        Standing::Absent => "absent",
+    };
+    let why = |d: &DeviceHealth| {
+        let joins = status.as_ref().filter(|s| s.index == d.index)?;
+        Some(match &joins.replacement {
+            Some(path) => format!("being replaced by {path}, {}", progress(joins)),
+            None => format!("being brought up to date, {}", progress(joins)),
+        })
+    };
     let one = |d: DeviceHealth| DeviceData {
         number: d.index + 1,
+        state: state(&d).to_owned(),
+        why: why(&d).or(d.why),
         path: d.name,
         uuid: show_uuid(&d.uuid),
         bytes: d.bytes,
-        state: if d.standing == Standing::Active { "active" } else { "absent" }.to_owned(),
-        why: d.why,
         read_errors: d.read_errors,
     };
     fs.health().into_iter().map(one).collect()
@@ -284,6 +316,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("room_rounds", c.room_rounds),
         ("shared_commits", c.shared_commits),
         ("mended_blocks", c.mended_blocks),
+        ("joined_blocks", c.joined_blocks),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -98,8 +98,18 @@ pub enum Break {
     FlushHalf,
     /// What recovery accepted without proof that every device has it is left as it is.
     CopiesUnequal,
-    /// A member that missed something counts as up to date when half is copied.
-    ResyncHalf,
+    /// A device that joins counts as up to date when half is copied.
+    JoinHalf,
+    /// What is copied to a device that joins is not copied again when it was written meanwhile.
+    WindowIgnored,
+    /// A device that joins gets its place before what is on it was flushed.
+    JoinUnflushed,
+    /// A device that joins gets copies only, and nothing of what is written meanwhile.
+    JoinDeaf,
+    /// A device that joins is not flushed by syncs while it gets its place.
+    JoinNotSynced,
+    /// The roots of a device that is replaced end before those of the new one are durable.
+    OldEndedEarly,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
     SizeBelieved,
     /// A node of which no copy is right is read again, until one is.

@@ -27,17 +27,17 @@ pub struct Storage {
 impl Storage {
     /// Over devices that were put together.
     pub(crate) fn new(devices: Arc<Devices>) -> Self {
-        let (segment_blocks, segments) = (devices.layout.segment_blocks, devices.layout.segments());
+        let (segment_blocks, segments) = (devices.layout().segment_blocks, devices.layout().segments());
         Self { devices, segment_blocks, segments }
     }
 
     fn within(&self, addr: Addr, blocks: u32) -> Result<()> {
-        if self.devices.layout.contains(addr, blocks) { Ok(()) } else { Err(Error::Damaged(addr, Invalid::Bounds)) }
+        if self.devices.layout().contains(addr, blocks) { Ok(()) } else { Err(Error::Damaged(addr, Invalid::Bounds)) }
     }
 
     /// Whether `blocks` blocks at `addr` lie within one segment of the volume.
     pub fn contains(&self, addr: Addr, blocks: u32) -> bool {
-        self.devices.layout.contains(addr, blocks)
+        self.devices.layout().contains(addr, blocks)
     }
 
     /// Reads blocks, unverified.
@@ -126,19 +126,9 @@ impl Storage {
         Ok(self.devices.settle()?)
     }
 
-    /// Members that are there and miss something.
-    pub fn stale(&self) -> Vec<u16> {
-        self.devices.stale()
-    }
-
-    /// Copies what such a member has of a segment; nobody else writes meanwhile.
-    pub fn copy_segment(&self, index: u16, segment: SegmentNo) -> Result<()> {
-        Ok(self.devices.copy_segment(index, segment)?)
-    }
-
-    /// Such a member has everything now.
-    pub fn admit(&self, index: u16) -> Result<()> {
-        Ok(self.devices.admit(index)?)
+    /// The devices, for who brings one of them up to date.
+    pub(crate) fn devices(&self) -> &Arc<Devices> {
+        &self.devices
     }
 
     /// The members of the volume and how they are.
@@ -261,7 +251,7 @@ impl Probe {
 
 /// [`probe`], for each active device of an open volume.
 pub fn probe_storage(storage: &Storage) -> Result<Vec<Probe>> {
-    storage.devices.active().map(|(_, d)| probe(d.as_ref())).collect()
+    storage.devices.active().iter().map(|(_, d)| probe(d.as_ref())).collect()
 }
 
 /// The storage of members that were put together.

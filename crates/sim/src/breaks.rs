@@ -9,7 +9,7 @@ use crate::fault::{FaultPlan, run_with_fault};
 use crate::flip;
 use crate::lie::{Kind, Lie, run_with_lie};
 use crate::life::{self, Life};
-use crate::members::Members;
+use crate::members::{Joins, Members};
 use crate::mend::Damage;
 use crate::scenario::Scenario;
 use crate::workload::Profile;
@@ -77,8 +77,12 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
     Trial { what, promises, hunt }
 }
 
+const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
+    Members { joins: Some(joins), ..Members::new(count, layout) }
+}
+
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 53] = [
+pub const TRIALS: [Trial; 58] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -125,7 +129,12 @@ pub const TRIALS: [Trial; 53] = [
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Stripe))),
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
-    trial(Break::ResyncHalf, "P1", Hunt::Devices(Members { dies: Some((1, 40)), ..Members::new(2, Layout::Mirror) })),
+    trial(Break::JoinHalf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
+    trial(Break::JoinDeaf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
+    trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
+    trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(0)))),
+    trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Stripe, Joins::Takes(0)))),
+    trial(Break::OldEndedEarly, "P1", Hunt::Devices(joining(1, Layout::Single, Joins::Takes(0)))),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
     trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetSkipsFree, "P6", Hunt::Life(Life::Forget)),

@@ -9,7 +9,7 @@ use crate::flip;
 use crate::hash;
 use crate::lie::{self, Lie};
 use crate::life::{self, Life};
-use crate::members::Members;
+use crate::members::{Joins, Members};
 use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::workload::Profile;
@@ -57,6 +57,8 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
           --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
           --deaths (in each world one of the devices dies, drawn from the seed)
+          --joins back:N|takes:N|takes-dead:N (while the work goes on device N, from 0, is brought up to date, or another takes
+          its place, which may be gone; N may be any: then it is drawn from the seed)
 
 For example: nenrin-sim run --seeds 0..100 --images 20000
 Exit code 0: nothing wrong; 1: a failure, shown with the line that replays it; 2: bad arguments.
@@ -106,6 +108,9 @@ pub struct Arguments {
     layout: Option<Layout>,
     dies: Option<(u8, u64)>,
     deaths: bool,
+    joins: Option<Joins>,
+    /// Which device joins is drawn.
+    joins_any: bool,
 }
 
 /// A barrier mode by its name.
@@ -161,6 +166,12 @@ impl Arguments {
                     a.dies = Some(pair.ok_or("--dies takes INDEX:WRITES")?);
                 }
                 Long("deaths") => a.deaths = true,
+                Long("joins") => {
+                    let text = parser.value()?.string()?;
+                    a.joins_any = text.ends_with(":any");
+                    let joins = Joins::parse(&text.replace(":any", ":0"));
+                    a.joins = Some(joins.ok_or("--joins takes back:N, takes:N or takes-dead:N")?);
+                }
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -272,7 +283,11 @@ impl Arguments {
     fn members(&self, seed: u64) -> Members {
         let count = self.devices.unwrap_or(1);
         let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
-        let mut members = Members { count, profile, dies: self.dies };
+        let mut members = Members { count, profile, dies: self.dies, joins: self.joins };
+        if self.joins_any {
+            let drawn = (hash::of_words(&[seed, 78]) % u64::from(count)) as u8;
+            members.joins = members.joins.map(|j| j.of(drawn));
+        }
         if self.deaths {
             let drawn = hash::of_words(&[seed, 77]);
             members.dies = Some(((drawn % u64::from(count)) as u8, 8 + (drawn >> 8) % 200));

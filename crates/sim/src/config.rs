@@ -117,8 +117,21 @@ impl Config {
             let rows = rows(segments, self.segment_blocks, u32::from(members.count), copies);
             self.device_bytes = u64::from(members.count) * (2 * AREA_BLOCKS * 4096 + rows * UNIT_BYTES);
         }
+        // What a mount has begun to replace is not gone on with by the next one.
+        self.remounts &= members.joins.is_none_or(|j| j.replaced().is_none());
         self.members = members;
         self
+    }
+
+    /// Bytes of all devices, those included that may take a place.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        let bytes = self.device_bytes / u64::from(self.members.count) / 4096 * 4096;
+        if self.members.parts() > u64::from(self.members.count) {
+            bytes * self.members.parts()
+        } else {
+            self.device_bytes
+        }
     }
 
     /// Bytes that the volume holds.

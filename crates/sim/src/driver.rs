@@ -10,7 +10,8 @@ use crate::ace;
 use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::hash;
-use crate::members::Drive;
+use crate::joins;
+use crate::members::{Drive, Joins};
 use crate::model::Model;
 use crate::oracle::{self, Binds, Rules};
 use crate::queue::Queue;
@@ -225,6 +226,8 @@ pub struct Recorded {
     history: History,
     /// Cuts begin here.
     first: usize,
+    /// From here on every member is up to date.
+    whole_from: Option<usize>,
     eras: Vec<(usize, Model)>,
     clock: Arc<VirtualClock>,
     digest: u64,
@@ -288,10 +291,13 @@ const fn choice_name(choice: u64) -> &'static str {
 /// When a call gives a wrong answer.
 pub fn record<S: Subject>(config: &Config, keep_trace: bool) -> Result<Recorded, Box<Failure>> {
     let fail = |what: String| failure(config, &[], what, String::new());
-    let disk = Arc::new(CrashDisk::new(config.device_bytes));
+    let disk = Arc::new(CrashDisk::new(config.disk_bytes()));
     let (device, clients) = with_clients(config, config.members.of_living(&disk));
     let plain = config.members.of(&disk);
-    let run = Run::<S>::format_on(disk, device, plain, config.segment_blocks, config.options());
+    let run = match config.members.joins {
+        Some(joins) => joins::prepare::<S>(disk, device, plain, config, joins),
+        None => Run::<S>::format_on(disk, device, plain, config.segment_blocks, config.options()),
+    };
     let mut run = run.map_err(fail)?;
     clients.decide_turns(&run.clock);
     run.clients = clients;
@@ -318,12 +324,14 @@ pub fn run_and_cut<S: Subject>(config: &Config, plan: &Plan, tally: &mut Tally) 
 /// The devices as the file system sees them: each behind a queue, and perhaps with other clients.
 fn with_clients(config: &Config, drive: Drive) -> (Drive, Clients) {
     let queue = |(i, member)| Arc::new(Queue::new(member, config.seed.wrapping_add(i as u64), config.queued));
-    let queues: Vec<_> = drive.members.into_iter().enumerate().map(queue).collect();
+    let count = drive.members.len();
+    let queues: Vec<_> = drive.members.into_iter().chain(drive.spare).enumerate().map(queue).collect();
     let with_others = [Scenario::Clients, Scenario::Waiting, Scenario::EmptiedInSync];
     let clients = config.clients || config.scenario.is_some_and(|s| with_others.contains(&s));
     let turns = clients.then(|| Turns::new(config.seed));
-    let members = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();
-    (Drive { members, profile: drive.profile }, Clients::new(queues, turns))
+    let mut members: Vec<_> = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();
+    let spare = if members.len() > count { members.pop() } else { None };
+    (Drive { members, profile: drive.profile, spare }, Clients::new(queues, turns))
 }
 
 /// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.
@@ -366,6 +374,7 @@ fn record_run<S: Subject>(
         config: config.clone(),
         history,
         first,
+        whole_from: run.whole_from,
         clock: Arc::clone(&run.clock),
         digest: run.digest,
         calls: std::mem::take(&mut run.calls),
@@ -383,6 +392,8 @@ fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<usize
         ace::carry_out(run, &config.ace)?;
     } else if let Some(scenario) = config.scenario {
         scenario.carry_out(run)?;
+    } else if let Some(joins) = config.members.joins {
+        joins::carry_out(run, config, joins)?;
     } else if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
         return Err(format!("the volume failed without a fault: {e}"));
     }
@@ -467,12 +478,7 @@ impl Recorded {
     /// Recovers the image and judges it. The image is written by that.
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
         let image = Arc::new(image);
-        let gone = match self.config.members.dies {
-            // One was lost before: no other can be.
-            Some((index, _)) => usize::from(index),
-            None => self.drawn_member(cut),
-        };
-        self.judge_without::<S>(cut, gone, self.era(cut.at)?, &image, tally)?;
+        self.judge_losses::<S>(cut, &image, tally)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
         // Who only looks needs no small cache; second lives have that of the world.
         let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
@@ -509,6 +515,34 @@ impl Recorded {
         hash::of_words(&[cut.at as u64, cut.choice, 5]) as usize % usize::from(self.config.members.count)
     }
 
+    /// What else may be gone after the cut: what is left alone keeps what was promised.
+    fn judge_losses<S: Subject>(&self, cut: Cut, image: &Arc<CrashImage>, tally: &mut Tally) -> Result<(), String> {
+        let (model, members) = (self.era(cut.at)?, self.config.members);
+        let drawn = self.drawn_member(cut);
+        let Some(index) = members.joins.and_then(Joins::replaced) else {
+            let all = self.whole_from.is_some_and(|from| from <= cut.at) && members.dies.is_none();
+            // One misses something: no other can be lost.
+            let gone = members.missing().filter(|_| !all).unwrap_or(drawn);
+            return self.judge_without::<S>(cut, gone, model, image, tally);
+        };
+        if !members.of(image).is_spare_used() {
+            let gone = members.missing().unwrap_or(drawn);
+            self.judge_with::<S>(cut, "without the new device", model, image, Drive::without_spare, tally)?;
+            return self.judge_without::<S>(cut, gone, model, image, tally);
+        }
+        self.judge_with::<S>(cut, "without the replaced device", model, image, |d| d.without(index), tally)?;
+        if members.bears_a_loss() && drawn != index {
+            let both = |d: Drive| d.without(index.max(drawn)).without(index.min(drawn));
+            self.judge_with::<S>(cut, "without the replaced and another device", model, image, both, tally)?;
+        }
+        // Who does not have the new one is refused, or has all of it on the old ones.
+        let copy = Arc::new(CrashDisk::from_image(image.content()).without_history());
+        match open::<S>(self.config.options(), &self.clock, members.of(&copy).without_spare()) {
+            Ok(_) => self.judge_with::<S>(cut, "with the replaced device", model, image, Drive::without_spare, tally),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// The power cut takes a device with it: the others alone keep what was promised.
     fn judge_without<S: Subject>(
         &self,
@@ -518,19 +552,31 @@ impl Recorded {
         image: &Arc<CrashImage>,
         tally: &mut Tally,
     ) -> Result<(), String> {
-        let members = self.config.members;
-        if !members.bears_a_loss() {
+        if !self.config.members.bears_a_loss() {
             return Ok(());
         }
+        let what = format!("without device {}", gone + 1);
+        self.judge_with::<S>(cut, &what, model, image, |d| d.without(gone), tally)
+    }
+
+    /// The same with the devices that `which` leaves.
+    fn judge_with<S: Subject>(
+        &self,
+        cut: Cut,
+        what: &str,
+        model: &Model,
+        image: &Arc<CrashImage>,
+        which: impl FnOnce(Drive) -> Drive,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
         // Of its own: what happens to the image is seen by nobody else.
         let copy = Arc::new(CrashDisk::from_image(image.content()).without_history());
-        let drive = members.of(&copy).without(gone);
-        let fs = open::<S>(self.config.options(), &self.clock, drive)
-            .map_err(|e| format!("without device {}: {e}", gone + 1))?;
+        let drive = which(self.config.members.of(&copy));
+        let fs = open::<S>(self.config.options(), &self.clock, drive).map_err(|e| format!("{what}: {e}"))?;
         tally.recoveries += 1;
         let found = walk(&fs, At::Live, None)?;
         let judged = oracle::judge(model, self.rules(cut.choice), cut.at, &found);
-        judged.map(drop).map_err(|e| format!("without device {}: {e}", gone + 1))
+        judged.map(drop).map_err(|e| format!("{what}: {e}"))
     }
 
     /// Judges what was found in an equal image before, under the promises of another cut.
@@ -669,6 +715,10 @@ impl Recorded {
         let seed = hash::of_words(&[self.config.seed, cut.at as u64, cut.choice]);
         let allow = crate::workload::Allow { remount: false, kill: false };
         let mut workload = Workload::new(seed, self.config.capacity_bytes(), allow, None);
+        if seed % 2 == 0 {
+            // Or the work goes on meanwhile.
+            joins::bring_up(&mut run).map_err(fail)?;
+        }
         if let Some(e) = run.steps(&mut workload, 14).map_err(fail)? {
             return Err(fail(format!("the volume failed: {e}")));
         }
@@ -692,7 +742,8 @@ impl Recorded {
             tally.image(id);
             tally.second_images += 1;
             let before = (cut2.at < *settled).then_some(first);
-            self.recover_second::<S>(cut2, model, before, image, tally).map_err(|e| {
+            let whole = run.whole_from.is_some_and(|from| from <= cut2.at);
+            self.recover_second::<S>(cut2, model, (before, whole), image, tally).map_err(|e| {
                 let mut detail = run.trace.clone().unwrap_or_default().join("\n");
                 detail += &format!("\nmounted after {settled} device operations\n");
                 let choice = CrashChoice::from_seed(cut2.choice);
@@ -711,14 +762,15 @@ impl Recorded {
         &self,
         cut: Cut,
         model: &Model,
-        before: Option<&Seen>,
+        (before, whole): (Option<&Seen>, bool),
         image: CrashImage,
         tally: &mut Tally,
     ) -> Result<(), String> {
         let image = Arc::new(image);
         if before.is_none() {
             // What the first mount has shown must not depend on a device that goes now.
-            self.judge_without::<S>(cut, self.drawn_member(cut), model, &image, tally)?;
+            let gone = self.config.members.missing().filter(|_| !whole).unwrap_or_else(|| self.drawn_member(cut));
+            self.judge_without::<S>(cut, gone, model, &image, tally)?;
         }
         let fs = open::<S>(self.config.options(), &self.clock, self.config.members.of(&image))?;
         tally.recoveries += 1;

@@ -20,6 +20,7 @@ pub mod fault;
 pub mod flip;
 pub mod forget;
 pub mod hash;
+mod joins;
 pub mod lie;
 pub mod life;
 pub mod members;

@@ -15,11 +15,13 @@ pub struct Drive {
     pub members: Vec<Arc<dyn BlockDevice>>,
     /// How a volume is made on them.
     pub profile: Profile,
+    /// A device that may take the place of one of them.
+    pub spare: Option<Arc<dyn BlockDevice>>,
 }
 
 impl From<Arc<dyn BlockDevice>> for Drive {
     fn from(device: Arc<dyn BlockDevice>) -> Self {
-        Self { members: vec![device], profile: Profile::Single }
+        Self { members: vec![device], profile: Profile::Single, spare: None }
     }
 }
 
@@ -47,12 +49,97 @@ impl Drive {
         self.members.remove(index);
         self
     }
+    /// The same without what may take a place.
+    #[must_use]
+    pub fn without_spare(self) -> Self {
+        Self { spare: None, ..self }
+    }
+    /// Whether what may take a place has a root, and so may have taken it.
+    #[must_use]
+    pub fn is_spare_used(&self) -> bool {
+        self.spare.as_ref().is_some_and(has_root)
+    }
+    /// All that a mount is given.
+    #[must_use]
+    pub fn present(self) -> Vec<Arc<dyn BlockDevice>> {
+        let mut all = self.members;
+        let spare = self.spare.filter(has_root);
+        if spare.is_some() {
+            // The one whose place it has may be none any more.
+            all.retain(has_root);
+        }
+        // Neither first nor last, where that can be.
+        all.splice(all.len() / 2..all.len() / 2, spare);
+        all
+    }
     /// The same in another order.
     #[must_use]
     pub fn rotated(mut self, by: usize) -> Self {
         let count = self.members.len().max(1);
         self.members.rotate_left(by % count);
         self
+    }
+}
+
+fn has_root(device: &Arc<dyn BlockDevice>) -> bool {
+    nenrin_core::probe(device.as_ref()).is_ok_and(|p| p.newest().is_ok())
+}
+
+/// A device that is brought up to date while the volume is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// This member missed something, and is back.
+    Back(u8),
+    /// Another device takes the place of this member.
+    Takes(u8),
+    /// The same, and the member is gone.
+    TakesDead(u8),
+}
+
+impl Joins {
+    /// From `back:N`, `takes:N` or `takes-dead:N`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (name, index) = text.split_once(':')?;
+        let index = index.parse().ok()?;
+        match name {
+            "back" => Some(Self::Back(index)),
+            "takes" => Some(Self::Takes(index)),
+            "takes-dead" => Some(Self::TakesDead(index)),
+            _ => None,
+        }
+    }
+    fn argument(self) -> String {
+        match self {
+            Self::Back(i) => format!(" --joins back:{i}"),
+            Self::Takes(i) => format!(" --joins takes:{i}"),
+            Self::TakesDead(i) => format!(" --joins takes-dead:{i}"),
+        }
+    }
+    /// The same for another member.
+    #[must_use]
+    pub const fn of(self, index: u8) -> Self {
+        match self {
+            Self::Back(_) => Self::Back(index),
+            Self::Takes(_) => Self::Takes(index),
+            Self::TakesDead(_) => Self::TakesDead(index),
+        }
+    }
+    /// The member that misses something at first.
+    #[must_use]
+    pub const fn missing(self) -> Option<usize> {
+        match self {
+            Self::Back(i) | Self::TakesDead(i) => Some(i as usize),
+            Self::Takes(_) => None,
+        }
+    }
+    /// The member whose place is taken.
+    #[must_use]
+    pub const fn replaced(self) -> Option<usize> {
+        match self {
+            Self::Takes(i) | Self::TakesDead(i) => Some(i as usize),
+            Self::Back(_) => None,
+        }
     }
 }
 
@@ -65,11 +152,13 @@ pub struct Members {
     pub profile: Profile,
     /// A device that dies after so many writes to it, if one does.
     pub dies: Option<(u8, u64)>,
+    /// A device that is brought up to date, if one is.
+    pub joins: Option<Joins>,
 }
 
 impl Default for Members {
     fn default() -> Self {
-        Self { count: 1, profile: Profile::Single, dies: None }
+        Self { count: 1, profile: Profile::Single, dies: None, joins: None }
     }
 }
 
@@ -77,7 +166,7 @@ impl Members {
     /// So many, none of which dies.
     #[must_use]
     pub const fn new(count: u8, profile: Profile) -> Self {
-        Self { count, profile, dies: None }
+        Self { count, profile, dies: None, joins: None }
     }
 
     /// Whether any one device may be lost.
@@ -89,15 +178,29 @@ impl Members {
     /// Parts of a disk, or of an image of it, as devices.
     #[must_use]
     pub fn of<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
-        if self.count == 1 {
+        let count = self.parts();
+        if count == 1 {
             return whole.clone().into();
         }
-        let count = u64::from(self.count);
         let bytes = whole.geometry().bytes / count / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let part = |i: u64| -> Arc<dyn BlockDevice> {
             Arc::new(Window::new(whole.clone(), i * bytes..(i + 1) * bytes, format!("device {}", i + 1)))
         };
-        Drive { members: (0..count).map(part).collect(), profile: self.profile }
+        let mut members: Vec<_> = (0..count).map(part).collect();
+        let spare = if count > u64::from(self.count) { members.pop() } else { None };
+        Drive { members, profile: self.profile, spare }
+    }
+
+    /// Devices, those included that may take a place.
+    #[must_use]
+    pub fn parts(&self) -> u64 {
+        u64::from(self.count) + u64::from(self.joins.is_some_and(|j| j.replaced().is_some()))
+    }
+
+    /// The member that may be lost before all are up to date.
+    #[must_use]
+    pub fn missing(&self) -> Option<usize> {
+        self.dies.map(|(i, _)| usize::from(i)).or(self.joins.and_then(Joins::missing))
     }
 
     /// The same, and the one that is to die does.
@@ -115,11 +218,12 @@ impl Members {
     /// The arguments that give these settings again.
     #[must_use]
     pub fn arguments(&self) -> String {
+        let joins = self.joins.map_or(String::new(), Joins::argument);
         if self.count == 1 {
-            return String::new();
+            return joins;
         }
         let dies = self.dies.map_or(String::new(), |(i, n)| format!(" --dies {i}:{n}"));
-        format!(" --devices {} --layout {}{dies}", self.count, self.profile.name())
+        format!(" --devices {} --layout {}{dies}{joins}", self.count, self.profile.name())
     }
 }
 

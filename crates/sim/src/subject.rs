@@ -6,8 +6,8 @@ use crate::content::PAGE_BYTES;
 use crate::members::Drive;
 use nenrin_core::check;
 use nenrin_core::{
-    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
-    Result, Seek, SetAttr, XattrMode,
+    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewDevice, NewInode,
+    RenameMode, Result, Seek, SetAttr, XattrMode,
 };
 use nenrin_device::BlockDevice;
 use nenrin_format::{Cno, Ino};
@@ -46,6 +46,14 @@ pub trait Subject: Sized {
     /// Damage that recovery reported.
     fn damage(&self) -> Option<String> {
         None
+    }
+    /// Whether a device is being brought up to date, or is about to be.
+    fn is_joining(&self) -> bool {
+        false
+    }
+    /// Begins to bring a device up to date that takes the place of a member.
+    fn replace(&self, _index: u16, _device: Arc<dyn BlockDevice>) -> Result<()> {
+        Err(nenrin_core::Error::NotSupported)
     }
     fn close(&self) -> Result<()>;
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr>;
@@ -135,10 +143,10 @@ impl Subject for Arc<Fs> {
         nenrin_core::mkfs_on(&drive.members, clock, &options)
     }
     fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
-        Fs::open(drive.into().members, clock, options)
+        Fs::open(drive.into().present(), clock, options)
     }
     fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>> {
-        let report = check::check(&drive.into().members, &check::CheckOptions { data }, &mut |_| {})?;
+        let report = check::check(&drive.into().present(), &check::CheckOptions { data }, &mut |_| {})?;
         // A cut between the two writes of a slot, or in one, leaves them different.
         let torn_slots =
             |w: check::What| matches!(w, check::What::SlotDamaged | check::What::SlotStale | check::What::DeviceAbsent);
@@ -162,10 +170,18 @@ impl Subject for Arc<Fs> {
             ("checkpoints shed", c.checkpoints_shed),
             ("blocks moved", c.moved_blocks),
             ("walks of all trees by the cleaner", c.tree_walks),
+            ("blocks copied to devices that join", c.joined_blocks),
+            ("devices brought up to date", c.joined),
         ]
     }
     fn verdicts(&self) -> Vec<&'static str> {
         self.recovery_report().verdicts.iter().map(|v| v.name()).collect()
+    }
+    fn is_joining(&self) -> bool {
+        Fs::is_joining(self)
+    }
+    fn replace(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
+        self.replace_device(index, NewDevice { device, uuid: [0x5e; 16] })
     }
     fn damage(&self) -> Option<String> {
         self.recovery_report().damage.clone()

@@ -14,8 +14,8 @@ pub const COMMAND: Command = Command {
     usage: &["device list [--json] [DIR|DEVICE]"],
     about: "Lists the devices of a volume and how each of them is",
     options: &[("--json", "as JSON")],
-    notes: "active: everything is on it. absent: it is not there, has failed, or misses something; a mount that has it brings it up to\n\
-            date. Adding, removing and replacing devices is not built yet.",
+    notes: "active: everything is on it. joining: it is being brought up to date, in the background. absent: it is not there, has\n\
+            failed, or misses something; a mount that has it brings it up to date. Adding, removing and replacing devices is not built yet.",
     examples: &[
         ("device list ~/work", "the volume mounted there"),
         ("device list /dev/sdb1", "a volume that need not be mounted; its other devices are found"),

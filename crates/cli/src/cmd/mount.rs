@@ -37,7 +37,7 @@ pub const COMMAND: Command = Command {
 \x20 own_check            we check permissions, not the kernel: faster, for one user (not with allow_other)\n\
 \x20 dev, suid, exec and their opposites, as in mount(8); dev and suid need root\n\
 \n\
-A device that was away is brought up to date before the mount is up.\n\
+A device that was away is brought up to date in the background.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
 Returns when the mount is up. A mount whose program was killed is cleared; an owner that is only finishing is\n\
 waited for, up to 10 seconds.",

@@ -491,9 +491,9 @@ pub struct DeviceData {
     pub uuid: String,
     /// Bytes when it joined.
     pub bytes: u64,
-    /// `active` or `absent`.
+    /// `active`, `joining` or `absent`.
     pub state: String,
-    /// Why it is not active.
+    /// Why it is not active, or what is done about it.
     pub why: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,

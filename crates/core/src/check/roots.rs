@@ -36,8 +36,9 @@ pub fn enter(devices: &[Arc<dyn BlockDevice>], log: &mut Log<'_>) -> Result<Opti
     for note in &assembly.notes {
         log.add(Finding::new(What::DeviceAbsent, note.clone()));
     }
+    let active = assembly.devices.active();
     for (index, name, _) in &assembly.probes {
-        if let Some((_, device)) = assembly.devices.active().find(|(i, _)| i == index) {
+        if let Some((_, device)) = active.iter().find(|(i, _)| i == index) {
             check_slots(device.as_ref(), name.as_deref(), &newest, log)?;
         }
     }

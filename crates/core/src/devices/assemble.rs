@@ -7,6 +7,10 @@
 //! | active | a root further behind | stale: an old copy |
 //! | absent | a table older than that | stale: it misses what was written since |
 //! | absent | a table not older than that | diverged: it was written to without the others |
+//! | active, with another identity | a table that the newest knows | replaced: no member any more |
+//!
+//! A device that was about to take a member's place has that place in its only root. If the others went on without it
+//! since, that root counts for nothing ([`is_unfinished`]).
 //!
 //! Invariants
 //! 1. Nothing is written, and nothing is read but root slots.
@@ -44,6 +48,15 @@ impl Given {
     const fn index(&self) -> usize {
         self.newest.device_index as usize
     }
+    /// Its identity within the volume, as it knows it itself.
+    fn identity(&self) -> Option<[u8; 16]> {
+        identity(&self.newest)
+    }
+}
+
+/// The identity of the device that holds a root.
+fn identity(s: &Superblock) -> Option<[u8; 16]> {
+    s.devices.get(usize::from(s.device_index)).map(|d| d.uuid)
 }
 
 /// What of a device that the newest table lists.
@@ -52,6 +65,20 @@ enum Verdict {
     Member,
     Stale,
     Diverged,
+    Replaced,
+}
+
+/// Whether `own` is the root of a device that took a member's place on itself only, while `other` went on without it.
+/// `roots`: how many it has.
+fn is_unfinished(own: &Superblock, roots: usize, other: &Superblock) -> bool {
+    let index = usize::from(own.device_index);
+    let (Some(mine), Some(theirs)) = (own.devices.get(index), other.devices.get(index)) else { return false };
+    let same = own.devices.iter().zip(&other.devices).enumerate();
+    roots == 1
+        && other.generation > own.generation
+        && mine.uuid != theirs.uuid
+        && mine.member_generation >= theirs.member_generation
+        && same.filter(|(i, _)| *i != index).all(|(_, (a, b))| a.member_generation <= b.member_generation)
 }
 
 /// Compares what is on a device with what the newest root says of it.
@@ -62,6 +89,10 @@ fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
     };
     if !own.devices.iter().zip(&newest.devices).all(known) {
         return Verdict::Diverged;
+    }
+    if identity(own) != Some(entry.uuid) {
+        // Where it went on alone since, that must not go without a word.
+        return if own.generation > newest.generation { Verdict::Diverged } else { Verdict::Replaced };
     }
     match entry.active {
         true if own.generation.0.saturating_add(1) < newest.generation.0 => Verdict::Stale,
@@ -82,14 +113,20 @@ fn rank(s: &Superblock) -> (u64, u64) {
 /// [`Error::Open`] with which device is wrong, or missing, and what to do; device errors.
 pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result<Assembly> {
     let mut notes = Vec::new();
-    let given = identify(given, &mut notes)?;
+    let mut given = identify(given, &mut notes)?;
+    drop_unfinished(&mut given, &mut notes);
     let Some(newest) = given.iter().map(|g| &g.newest).max_by_key(|s| rank(s)).cloned() else {
         return Err(Error::Open("no device that can be read was given".into()));
     };
     let mut slots: Vec<Option<Given>> = newest.devices.iter().map(|_| None).collect();
-    let mut stale = Vec::new();
+    let (mut stale, mut replaced) = (Vec::new(), Vec::new());
     for g in given {
-        stale.extend(place(g, &newest, &mut slots, &mut notes)?);
+        let device = g.device.clone();
+        match place(g, &newest, &mut slots, &mut notes)? {
+            (Verdict::Replaced, Some(g)) if g.newest.generation == newest.generation => replaced.push(device),
+            (Verdict::Stale, g) => stale.extend(g),
+            _ => {}
+        }
     }
     stale.retain(|g| g.index() < slots.len());
     let there = |i: u16| slots.get(usize::from(i)).is_some_and(Option::is_some);
@@ -131,7 +168,24 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         devices[index] = Some(g.device);
     }
     let found = merged(&probes);
-    Ok(Assembly { devices: Devices::open(devices, &indices, newest, why, behind), found, probes, notes })
+    let devices = Devices::open(devices, &indices, newest, why, behind);
+    devices.note_replaced(replaced);
+    Ok(Assembly { devices, found, probes, notes })
+}
+
+/// Devices that were about to take a place when the others went on without them are no members.
+fn drop_unfinished(given: &mut Vec<Given>, notes: &mut Vec<String>) {
+    let roots: Vec<Superblock> = given.iter().map(|g| g.newest.clone()).collect();
+    given.retain(|g| {
+        let unfinished = roots.iter().any(|other| is_unfinished(&g.newest, g.probe.roots.len(), other));
+        if unfinished {
+            let number = g.newest.device_index + 1;
+            let text =
+                format!("{} was about to replace device {number}, which went on without it; it is not used", g.name);
+            notes.push(text);
+        }
+        !unfinished
+    });
 }
 
 /// The devices that hold a root of one volume.
@@ -157,7 +211,8 @@ fn identify(given: &[Arc<dyn BlockDevice>], notes: &mut Vec<String>) -> Result<V
                 return Err(Error::Open(format!("{name} belongs to another volume than {}", first.name)));
             }
         }
-        if let Some(other) = out.iter().find(|o| o.newest.device_index == newest.device_index) {
+        let same = |o: &&Given| o.newest.device_index == newest.device_index && o.identity() == identity(&newest);
+        if let Some(other) = out.iter().find(same) {
             let index = newest.device_index + 1;
             let text =
                 format!("{} and {name} are the same device of the volume ({index}): name one of them", other.name);
@@ -168,18 +223,27 @@ fn identify(given: &[Arc<dyn BlockDevice>], notes: &mut Vec<String>) -> Result<V
     Ok(out)
 }
 
-/// Puts a device where it belongs, or gives it back when it is stale.
-fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut Vec<String>) -> Result<Option<Given>> {
+/// Puts a device where it belongs, or gives it back with what it is instead.
+fn place(
+    g: Given,
+    newest: &Superblock,
+    slots: &mut [Option<Given>],
+    notes: &mut Vec<String>,
+) -> Result<(Verdict, Option<Given>)> {
     let (name, number, count) = (&g.name, g.index() + 1, slots.len());
-    match verdict(newest, &g.newest) {
+    let verdict = verdict(newest, &g.newest);
+    match verdict {
         Verdict::Member => {
             if let Some(slot) = slots.get_mut(g.index()) {
                 *slot = Some(g);
             }
+            return Ok((verdict, None));
         }
         Verdict::Stale => {
             notes.push(format!("{name} (device {number} of {count}) missed what was written without it"));
-            return Ok(Some(g));
+        }
+        Verdict::Replaced => {
+            notes.push(format!("{name} was device {number} of {count} and has been replaced; it is not used"));
         }
         Verdict::Diverged => {
             return Err(Error::Open(format!(
@@ -188,7 +252,7 @@ fn place(g: Given, newest: &Superblock, slots: &mut [Option<Given>], notes: &mut
             )));
         }
     }
-    Ok(None)
+    Ok((verdict, Some(g)))
 }
 
 /// What to say where a device is missing.
@@ -264,5 +328,36 @@ mod tests {
         let again = root(&base, 0, 30, [(true, 1), (false, 4)]);
         assert_eq!(verdict(&again, &root(&base, 1, 20, [(true, 1), (true, 3)])), Verdict::Stale);
         assert!(rank(&alone) > rank(&root(&base, 1, 11, both)), "a newer table counts more than a newer root");
+    }
+
+    /// Device 2 is replaced: at first only the new one knows, then the other too.
+    #[test]
+    fn who_was_replaced_and_who_was_about_to_replace() {
+        let base = super::super::tests::superblock();
+        let both = [(true, 1), (true, 1)];
+        let new = |generation| {
+            let mut s = root(&base, 1, generation, [(true, 1), (true, 2)]);
+            s.devices[1].uuid = [9; 16];
+            s
+        };
+        let other_knows = Superblock { device_index: 0, ..new(10) };
+        for (old, other) in [(10, 10), (10, 9)] {
+            let (old, other) = (root(&base, 1, old, both), root(&base, 0, other, both));
+            assert!(rank(&new(10)) > rank(&old) && !is_unfinished(&new(10), 1, &old));
+            assert_eq!(verdict(&new(10), &other), Verdict::Member);
+            assert_eq!(verdict(&new(10), &old), Verdict::Replaced);
+            assert_eq!(verdict(&other_knows, &old), Verdict::Replaced);
+        }
+        assert_eq!(verdict(&other_knows, &new(10)), Verdict::Member);
+        // The others went on without it, and perhaps lost one that it knows.
+        for went_on in [root(&base, 0, 11, both), root(&base, 0, 14, [(true, 1), (false, 2)])] {
+            assert!(is_unfinished(&new(10), 1, &went_on));
+            assert!(!is_unfinished(&new(10), 2, &went_on), "it went on, too");
+            assert!(!is_unfinished(&went_on, 1, &new(10)));
+        }
+        // Nobody was to replace a device that is only stale.
+        assert!(!is_unfinished(&root(&base, 1, 9, [(true, 1), (true, 3)]), 1, &root(&base, 0, 10, both)));
+        // The old one went on alone, and so did the new one.
+        assert_eq!(verdict(&new(12), &root(&base, 1, 13, both)), Verdict::Diverged);
     }
 }

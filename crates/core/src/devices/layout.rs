@@ -145,6 +145,17 @@ impl Layout {
         shares
     }
 
+    /// Blocks of a segment that fill one unit on each of its devices, about.
+    pub fn row_blocks(&self, segment: SegmentNo) -> u32 {
+        let units = self.band(segment).map_or(1, |b| b.members.len() as u32 / u32::from(b.copies.max(1)));
+        units.max(1) * UNIT_BLOCKS
+    }
+
+    /// Devices that a segment may lie on.
+    pub fn devices_of(&self, segment: SegmentNo) -> Vec<u16> {
+        self.band(segment).map_or_else(Vec::new, |b| b.members.iter().map(|m| u16::from(m.0)).collect())
+    }
+
     /// Whether each block of the volume has a copy on a device that is `there`.
     pub fn is_whole(&self, there: impl Fn(u16) -> bool) -> bool {
         self.bands.iter().all(|b| {

@@ -8,21 +8,26 @@
 //!    which nothing was written since their last flush are not asked.
 //! 3. What is read comes from active devices only.
 //! 4. A volume of one device makes exactly the requests that it is asked for.
+//! 5. Who takes part in a write is decided in the moment it is registered ([`roster`]).
 
 mod assemble;
+mod joining;
 mod layout;
 mod requests;
+mod roster;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use assemble::{Assembly, assemble};
+pub(crate) use joining::Copied;
 pub(crate) use layout::Layout;
 
 use crate::breaks::{Break, broken};
-use layout::{Place, Runs};
+use layout::Place;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock};
-use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
+use nenrin_format::{BLOCK_BYTES, SegmentNo};
+use roster::{Roster, UnderWay};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,13 +39,14 @@ pub enum Standing {
     Active = 0,
     /// It is not there, failed, or misses something.
     Absent = 1,
+    /// It is brought up to date: it gets what is written, and is not read from.
+    Joining = 2,
 }
 
 /// Standing of a member that is there and misses something.
-const STALE: u8 = 2;
-
-/// Blocks copied at once.
-const COPY_BLOCKS: u32 = 256;
+const STALE: u8 = 3;
+/// Standing of a device that is brought up to date and lacks nothing but its place in the table: it is flushed, too.
+const ENTERING: u8 = 4;
 
 /// One member of a volume, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +68,8 @@ pub struct DeviceHealth {
 }
 
 struct Member {
+    /// Its place in the device table.
+    index: u16,
     device: Option<Arc<dyn BlockDevice>>,
     /// Whole blocks of the device; 0 when it is not there.
     blocks: u64,
@@ -74,24 +82,46 @@ struct Member {
 }
 
 impl Member {
-    fn new(device: Option<Arc<dyn BlockDevice>>, standing: Standing) -> Self {
+    fn new(index: u16, device: Option<Arc<dyn BlockDevice>>, standing: u8) -> Arc<Self> {
         let blocks = device.as_ref().map_or(0, |d| d.geometry().bytes / BLOCK_BYTES as u64);
-        Self {
+        Arc::new(Self {
+            index,
             device,
             blocks,
-            standing: AtomicU8::new(standing as u8),
+            standing: AtomicU8::new(standing),
             completed: AtomicU64::new(0),
             covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
-        }
+        })
+    }
+    fn is(&self, standing: u8) -> bool {
+        self.standing.load(SeqCst) == standing
     }
     fn is_active(&self) -> bool {
-        self.standing.load(SeqCst) == Standing::Active as u8
+        self.is(Standing::Active as u8)
+    }
+    /// Whether a sync has to flush it.
+    fn is_flushed(&self) -> bool {
+        self.is_active() || self.is(ENTERING) && !broken(Break::JoinNotSynced)
+    }
+    fn stand(&self, standing: u8) {
+        self.standing.store(standing, SeqCst);
     }
     /// Writes that a flush has to cover, when there are any.
     fn uncovered(&self) -> Option<u64> {
         let n = self.completed.load(SeqCst);
         (n > self.covered.load(SeqCst)).then_some(n)
+    }
+    fn submit(&self, op: Op) -> Ticket {
+        self.device.as_ref().map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |d| d.submit(op))
+    }
+    /// For reports.
+    fn standing(&self) -> Standing {
+        match self.standing.load(SeqCst) {
+            0 => Standing::Active,
+            s if s == Standing::Joining as u8 || s == ENTERING => Standing::Joining,
+            _ => Standing::Absent,
+        }
     }
 }
 
@@ -104,12 +134,15 @@ struct Table {
     why: Vec<(u16, String)>,
     /// The table could not be written: nothing more is acknowledged.
     broken: Option<DeviceError>,
+    /// Why the last device that was to join did not.
+    joining_ended: Option<String>,
+    /// Devices whose place another has, and whose roots were not ended when that was cut.
+    replaced: Vec<Arc<dyn BlockDevice>>,
 }
 
 /// The devices of a volume.
 pub(crate) struct Devices {
-    members: Vec<Member>,
-    pub layout: Layout,
+    under_way: Mutex<UnderWay>,
     table: Mutex<Table>,
     /// A member was left out, and the roots do not say so yet; or one lacks the newest root.
     unmarked: AtomicBool,
@@ -118,8 +151,14 @@ pub(crate) struct Devices {
 impl Devices {
     /// Over the members in the order of the device table, of a volume without a root.
     pub fn fresh(devices: &[Arc<dyn BlockDevice>], layout: Layout) -> Arc<Self> {
-        let members = devices.iter().map(|d| Member::new(Some(d.clone()), Standing::Active)).collect();
-        Arc::new(Self { members, layout, table: Mutex::default(), unmarked: AtomicBool::new(false) })
+        let member = |(i, d): (usize, &Arc<dyn BlockDevice>)| Member::new(i as u16, Some(d.clone()), 0);
+        Self::over(devices.iter().enumerate().map(member).collect(), layout, Table::default(), false)
+    }
+
+    fn over(members: Vec<Arc<Member>>, layout: Layout, table: Table, unmarked: bool) -> Arc<Self> {
+        let roster = Roster { layout: Arc::new(layout), members, joining: None };
+        let under_way = Mutex::new(UnderWay::new(roster));
+        Arc::new(Self { under_way, table: Mutex::new(table), unmarked: AtomicBool::new(unmarked) })
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
@@ -131,34 +170,18 @@ impl Devices {
         why: Vec<(u16, String)>,
         behind: bool,
     ) -> Arc<Self> {
-        let standing = |d: &Option<_>| if d.is_some() { Standing::Active } else { Standing::Absent };
-        let members: Vec<Member> = devices.into_iter().map(|d| Member::new(d.clone(), standing(&d))).collect();
-        for i in stale {
-            members[usize::from(*i)].standing.store(STALE, SeqCst);
-        }
+        let member = |(i, d): (usize, Option<Arc<dyn BlockDevice>>)| {
+            let standing = match &d {
+                Some(_) if stale.contains(&(i as u16)) => STALE,
+                Some(_) => Standing::Active as u8,
+                None => Standing::Absent as u8,
+            };
+            Member::new(i as u16, d, standing)
+        };
+        let members: Vec<Arc<Member>> = devices.into_iter().enumerate().map(member).collect();
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
         let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
-        let table = Table { superblock: Some(superblock), why, broken: None };
-        Arc::new(Self { members, layout, table: Mutex::new(table), unmarked: AtomicBool::new(unmarked) })
-    }
-
-    /// The only device of the volume.
-    fn solo(&self) -> Option<&dyn BlockDevice> {
-        match &self.members[..] {
-            [m] => m.device.as_deref(),
-            _ => None,
-        }
-    }
-
-    fn device(&self, index: u16) -> Option<&Arc<dyn BlockDevice>> {
-        self.members.get(usize::from(index))?.device.as_ref()
-    }
-
-    /// Where a block lies, for a request to one device. Callers have checked that it is within the volume.
-    fn alone(&self, addr: Addr) -> Option<(&Member, &dyn BlockDevice, Place)> {
-        let place = self.layout.alone(addr)?;
-        let member = self.members.get(usize::from(place.device))?;
-        Some((member, member.device.as_deref()?, place))
+        Self::over(members, layout, Table { superblock: Some(superblock), why, ..Table::default() }, unmarked)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -166,38 +189,34 @@ impl Devices {
     }
 
     /// Devices that may be read, with their indices.
-    pub fn active(&self) -> impl Iterator<Item = (u16, &Arc<dyn BlockDevice>)> {
-        let there = self.members.iter().enumerate().filter(|(_, m)| m.is_active());
-        there.filter_map(|(i, m)| Some((i as u16, m.device.as_ref()?)))
+    pub fn active(&self) -> Vec<(u16, Arc<dyn BlockDevice>)> {
+        let roster = self.roster();
+        roster.active().filter_map(|m| Some((m.index, m.device.clone()?))).collect()
     }
 
     /// Members, for reports; none before the first root.
     pub fn health(&self) -> Vec<DeviceHealth> {
         let table = self.table();
         let Some(superblock) = &table.superblock else { return Vec::new() };
-        let one = |(index, (m, entry)): (usize, (&Member, &superblock::DeviceEntry))| DeviceHealth {
-            index: index as u16,
+        let one = |(m, entry): (&Arc<Member>, &superblock::DeviceEntry)| DeviceHealth {
+            index: m.index,
             name: m.device.as_ref().map(|d| d.geometry().name),
             uuid: entry.uuid,
             bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
-            standing: if m.is_active() { Standing::Active } else { Standing::Absent },
-            why: table
-                .why
-                .iter()
-                .rev()
-                .find(|(i, _)| usize::from(*i) == index && !m.is_active())
-                .map(|(_, why)| why.clone()),
+            standing: m.standing(),
+            why: table.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
             read_errors: m.read_errors.load(SeqCst),
         };
-        self.members.iter().zip(&superblock.devices).enumerate().map(one).collect()
+        self.roster().members.iter().zip(&superblock.devices).map(one).collect()
     }
 
     /// Flushes the devices to which something was written since their last flush.
     pub fn flush(&self) -> Result<(), DeviceError> {
-        if let Some(device) = self.solo() {
+        let roster = self.roster();
+        if let Some(device) = roster.solo() {
             return device.flush();
         }
-        let mut flushes = self.start_flushes(|_| true);
+        let mut flushes = start_flushes(&roster, |_| true);
         if broken(Break::FlushHalf) {
             flushes.truncate(1);
         }
@@ -205,42 +224,44 @@ impl Devices {
         self.settle()
     }
 
-    fn start_flushes(&self, which: impl Fn(u16) -> bool) -> Vec<(u16, u64, Ticket)> {
-        let active = self.active().filter(|(i, _)| which(*i));
-        active.filter_map(|(i, d)| Some((i, self.members[usize::from(i)].uncovered()?, d.submit(Op::Flush)))).collect()
-    }
-
-    fn end_flushes(&self, flushes: Vec<(u16, u64, Ticket)>) -> Result<(), DeviceError> {
+    fn end_flushes(&self, flushes: Vec<(Arc<Member>, u64, Ticket)>) -> Result<(), DeviceError> {
         let mut failed = Vec::new();
-        for (i, n, ticket) in flushes {
+        for (member, n, ticket) in flushes {
             match ticket.wait() {
-                Ok(_) => drop(self.members[usize::from(i)].covered.fetch_max(n, SeqCst)),
-                Err(e) => failed.push((i, e)),
+                Ok(_) => drop(member.covered.fetch_max(n, SeqCst)),
+                Err(e) => failed.push((member, e)),
             }
         }
-        failed.into_iter().try_for_each(|(i, e)| self.lose(i, e))
+        failed.into_iter().try_for_each(|(m, e)| self.lose(&m, e))
     }
 
     /// A write or flush of this device failed: goes on without it where that is possible.
     ///
     /// # Errors
     /// The error itself, when something is on no other device.
-    fn lose(&self, index: u16, error: DeviceError) -> Result<(), DeviceError> {
+    fn lose(&self, member: &Arc<Member>, error: DeviceError) -> Result<(), DeviceError> {
         let mut table = self.table();
         if let Some(e) = &table.broken {
             return Err(e.clone());
         }
-        let member = &self.members[usize::from(index)];
+        let roster = self.roster();
         if !member.is_active() {
+            if roster.joining.as_ref().is_some_and(|j| Arc::ptr_eq(j, member)) {
+                // Nobody needs it yet.
+                self.give_up_joining(&mut table, format!("it failed: {error}"));
+            }
             return Ok(());
         }
-        let spared = |i: u16| i != index && self.members.get(usize::from(i)).is_some_and(Member::is_active);
-        if table.superblock.is_none() || !self.layout.is_whole(spared) {
+        if !roster.has(member) {
+            // Another device has taken its place.
+            return Ok(());
+        }
+        if table.superblock.is_none() || !roster.is_whole_without(Some(member.index)) {
             return Err(error);
         }
         self.unmarked.store(true, SeqCst);
-        member.standing.store(Standing::Absent as u8, SeqCst);
-        table.why.push((index, format!("it failed: {error}")));
+        member.stand(Standing::Absent as u8);
+        table.why.push((member.index, format!("it failed: {error}")));
         self.mark(&mut table)
     }
 
@@ -259,139 +280,101 @@ impl Devices {
 
     /// Writes the newest root once more, with absent members marked in its table.
     fn mark(&self, table: &mut Table) -> Result<(), DeviceError> {
+        let roster = self.roster();
         while let Some(superblock) = &mut table.superblock {
             let number = superblock.table_generation() + 1;
-            for (m, entry) in self.members.iter().zip(&mut superblock.devices) {
+            for (m, entry) in roster.members.iter().zip(&mut superblock.devices) {
                 if entry.active && !m.is_active() {
                     entry.active = false;
                     entry.member_generation = number;
                 }
             }
-            let Err((index, error)) = self.write_table(superblock) else { break };
+            let Err((member, error)) = write_table(&roster, superblock) else { break };
             // Another one fails: that has to be said, too.
-            let member = &self.members[usize::from(index)];
-            member.standing.store(Standing::Absent as u8, SeqCst);
-            if !self.layout.is_whole(|i| self.members.get(usize::from(i)).is_some_and(Member::is_active)) {
+            member.stand(Standing::Absent as u8);
+            if !roster.is_whole_without(None) {
                 table.broken = Some(error.clone());
                 return Err(error);
             }
-            table.why.push((index, format!("it failed: {error}")));
+            table.why.push((member.index, format!("it failed: {error}")));
         }
         self.unmarked.store(false, SeqCst);
         Ok(())
     }
 
-    /// Both copies of the slot on every active device, one durable before the other is touched.
-    fn write_table(&self, superblock: &Superblock) -> Result<(), (u16, DeviceError)> {
-        for area in 0..2 {
-            for (i, device) in self.active() {
-                let blocks = self.members[usize::from(i)].blocks;
-                let block = superblock::slot_blocks(superblock.generation, blocks)[area];
-                let data = Arc::new(AlignedBuf::padded(&Superblock { device_index: i, ..superblock.clone() }.encode()));
-                let written = device.write(block * BLOCK_BYTES as u64, data).and_then(|()| device.flush());
-                written.map_err(|e| (i, e))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Members that are there and miss something.
-    pub fn stale(&self) -> Vec<u16> {
-        let stale = |m: &Member| m.standing.load(SeqCst) == STALE;
-        self.members.iter().enumerate().filter(|(_, m)| stale(m)).map(|(i, _)| i as u16).collect()
-    }
-
-    /// Copies what a stale member has of a segment from the others. Nobody else writes meanwhile.
-    pub fn copy_segment(self: &Arc<Self>, index: u16, segment: SegmentNo) -> Result<(), DeviceError> {
-        let Some(device) = self.device(index) else { return Err(DeviceError::Missing) };
-        let mut block = 0;
-        while block < self.layout.segment_blocks {
-            let addr = Addr::new(segment, block);
-            let count = COPY_BLOCKS.min(self.layout.segment_blocks - block);
-            let mut runs = Runs::default();
-            self.layout.each_piece(addr, count, |from, n, places| {
-                places.iter().filter(|p| p.device == index).for_each(|p| runs.add(*p, from, n));
-            });
-            if !runs.0.is_empty() {
-                let data = Arc::new(self.read(addr, count, None)?);
-                for run in &runs.0 {
-                    device.write(run.block * BLOCK_BYTES as u64, requests::gathered(run, &data))?;
-                }
-            }
-            block += count;
-        }
-        Ok(())
-    }
-
-    /// A stale member has everything now: it becomes active, and the roots on all devices say so.
-    pub fn admit(&self, index: u16) -> Result<(), DeviceError> {
-        let Some(device) = self.device(index) else { return Err(DeviceError::Missing) };
-        device.flush()?;
-        let mut table = self.table();
-        let Some(superblock) = &mut table.superblock else { return Err(DeviceError::Missing) };
-        let number = superblock.table_generation() + 1;
-        if let Some(entry) = superblock.devices.get_mut(usize::from(index)) {
-            entry.active = true;
-            entry.member_generation = number;
-        }
-        self.members[usize::from(index)].standing.store(Standing::Active as u8, SeqCst);
-        let superblock = superblock.clone();
-        let Err((failed, error)) = self.write_table(&superblock) else { return Ok(()) };
-        drop(table);
-        self.lose(failed, error)
-    }
-
     /// Writes the slots of a root on all devices, without flushing. The table is the volume's own.
     pub fn write_slots(&self, superblock: &Superblock) -> Result<(), DeviceError> {
-        if let Some(device) = self.solo() {
-            let data = Arc::new(AlignedBuf::padded(&superblock.encode()));
-            for block in superblock::slot_blocks(superblock.generation, self.members[0].blocks) {
-                device.write(block * BLOCK_BYTES as u64, data.clone())?;
-            }
-            self.table().superblock = Some(superblock.clone());
-            return Ok(());
+        if self.roster().solo().is_none() {
+            self.settle()?;
         }
-        self.settle()?;
         let mut table = self.table();
         let mut superblock = superblock.clone();
         if let Some(last) = &table.superblock {
             superblock.devices.clone_from(&last.devices);
         }
         table.superblock = Some(superblock.clone());
+        // Under the lock of the table: who joins meanwhile takes its place before or after.
+        let roster = self.roster();
         let mut tickets = Vec::new();
-        for (i, device) in self.active() {
-            let data = Arc::new(AlignedBuf::padded(&Superblock { device_index: i, ..superblock.clone() }.encode()));
-            for block in superblock::slot_blocks(superblock.generation, self.members[usize::from(i)].blocks) {
+        for member in roster.active() {
+            let slot = Superblock { device_index: member.index, ..superblock.clone() };
+            let data = Arc::new(AlignedBuf::padded(&slot.encode()));
+            for block in superblock::slot_blocks(superblock.generation, member.blocks) {
                 let op = Op::Write { offset: block * BLOCK_BYTES as u64, data: data.clone() };
-                tickets.push((i, device.submit(op)));
+                tickets.push((member.clone(), member.submit(op)));
             }
         }
-        let failed = self.wait_writes(tickets);
+        let failed = wait_writes(tickets);
         // Not before: what is under way must never land on a slot that says more.
         drop(table);
-        failed.into_iter().try_for_each(|(i, e)| self.lose(i, e))
-    }
-
-    /// Waits for all of them; those that failed.
-    fn wait_writes(&self, tickets: Vec<(u16, Ticket)>) -> Vec<(u16, DeviceError)> {
-        let mut failed = Vec::new();
-        for (i, ticket) in tickets {
-            match ticket.wait() {
-                Ok(_) => drop(self.members[usize::from(i)].completed.fetch_add(1, SeqCst)),
-                Err(e) => failed.push((i, e)),
-            }
-        }
-        failed
+        failed.into_iter().try_for_each(|(m, e)| self.lose(&m, e))
     }
 
     /// Tells the devices that a segment holds nothing of value.
     pub fn submit_discard(&self, segment: SegmentNo) -> Vec<Ticket> {
-        let shares = self.layout.shares(segment).into_iter();
+        let roster = self.roster();
+        let shares = roster.layout.shares(segment).into_iter();
         let op = |place: Place, blocks: u64| Op::Discard {
             offset: place.block * BLOCK_BYTES as u64,
             bytes: blocks * BLOCK_BYTES as u64,
         };
-        let there = |i: u16| self.members.get(usize::from(i)).filter(|m| m.is_active())?.device.as_ref();
+        let there = |i: u16| roster.member(i).filter(|m| m.is_active());
         shares.filter_map(|(place, blocks)| Some(there(place.device)?.submit(op(place, blocks)))).collect()
     }
+}
+
+fn start_flushes(roster: &Roster, which: impl Fn(u16) -> bool) -> Vec<(Arc<Member>, u64, Ticket)> {
+    let those = roster.all().filter(|m| m.is_flushed() && which(m.index));
+    those.filter_map(|m| Some((m.clone(), m.uncovered()?, m.submit(Op::Flush)))).collect()
+}
+
+/// Waits for all of them; those that failed.
+fn wait_writes(tickets: Vec<(Arc<Member>, Ticket)>) -> Vec<(Arc<Member>, DeviceError)> {
+    let mut failed = Vec::new();
+    for (member, ticket) in tickets {
+        match ticket.wait() {
+            Ok(_) => drop(member.completed.fetch_add(1, SeqCst)),
+            Err(e) => failed.push((member, e)),
+        }
+    }
+    failed
+}
+
+/// Both copies of the slot on every active device, one durable before the other is touched.
+fn write_table(roster: &Roster, superblock: &Superblock) -> Result<(), (Arc<Member>, DeviceError)> {
+    for area in 0..2 {
+        for member in roster.active() {
+            write_slot(member, superblock, area).map_err(|e| (member.clone(), e))?;
+        }
+    }
+    Ok(())
+}
+
+/// One copy of the slot on one device, durable.
+fn write_slot(member: &Member, superblock: &Superblock, area: usize) -> Result<(), DeviceError> {
+    let Some(device) = &member.device else { return Err(DeviceError::Missing) };
+    let block = superblock::slot_blocks(superblock.generation, member.blocks)[area];
+    let slot = Superblock { device_index: member.index, ..superblock.clone() };
+    device.write(block * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(&slot.encode())))?;
+    device.flush()
 }

@@ -5,7 +5,8 @@
 //! 2. A read that fails on one device is answered by another that has the same blocks.
 
 use super::layout::{Run, Runs};
-use super::{Devices, Member};
+use super::roster::{Entry, Roster};
+use super::{Devices, Member, start_flushes, wait_writes};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
@@ -16,23 +17,19 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Reads of blocks with two copies change between these after so many blocks: 1 MiB.
 const TURN_BLOCKS: u32 = 256;
 
-const fn bytes(blocks: u64) -> u64 {
+pub(super) const fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
 impl Devices {
-    fn is_active(&self, device: u16) -> bool {
-        self.members.get(usize::from(device)).is_some_and(Member::is_active)
-    }
-
     /// What to read from which device: from `avoid` only what no other has.
-    fn read_runs(&self, addr: Addr, blocks: u32, avoid: Option<u16>) -> Result<Vec<Run>, DeviceError> {
+    fn read_runs(roster: &Roster, addr: Addr, blocks: u32, avoid: Option<u16>) -> Result<Vec<Run>, DeviceError> {
         let turn = (addr.segment().0 as u32).wrapping_add(addr.block() / TURN_BLOCKS) as usize;
         let mut runs = Runs::default();
         let mut missing = false;
-        self.layout.each_piece(addr, blocks, |from, count, places| {
+        roster.layout.each_piece(addr, blocks, |from, count, places| {
             let in_turn = (0..places.len()).map(|i| places[(i + turn) % places.len()]);
-            let mut there = in_turn.filter(|p| self.is_active(p.device));
+            let mut there = in_turn.filter(|p| roster.is_active(p.device));
             let first = there.next();
             let place = if first.map(|p| p.device) == avoid { there.next().or(first) } else { first };
             match place {
@@ -46,12 +43,13 @@ impl Devices {
     /// Devices that a read of these blocks would use where any of several could be used:
     /// those to avoid when what was read is wrong.
     pub fn alternatives(&self, addr: Addr, blocks: u32) -> Vec<u16> {
-        if self.layout.copies_max() == 1 {
+        let roster = self.roster();
+        if roster.layout.copies_max() == 1 {
             return Vec::new();
         }
         let mut used = BTreeSet::new();
-        self.layout.each_piece(addr, blocks, |_, _, places| {
-            let there: Vec<u16> = places.iter().map(|p| p.device).filter(|d| self.is_active(*d)).collect();
+        roster.layout.each_piece(addr, blocks, |_, _, places| {
+            let there: Vec<u16> = places.iter().map(|p| p.device).filter(|d| roster.is_active(*d)).collect();
             if there.len() > 1 {
                 used.extend(there);
             }
@@ -60,49 +58,49 @@ impl Devices {
     }
 
     /// Starts reading blocks; what `avoid` has is read elsewhere, where it can be.
-    pub fn submit_read(self: &Arc<Self>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Ticket {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
-            return device.submit(Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES });
-        }
-        match self.read_runs(addr, blocks, avoid) {
-            Err(e) => Ticket::done(Err(e)),
-            Ok(runs) => {
-                let parts = runs.into_iter().map(|run| (self.submit_run(&run), run)).collect();
-                Ticket::new(Reading { devices: Arc::clone(self), addr, blocks, parts })
-            }
-        }
+    pub fn submit_read(&self, addr: Addr, blocks: u32, avoid: Option<u16>) -> Ticket {
+        Self::submit_read_of(&self.readers(), addr, blocks, avoid)
     }
 
-    fn submit_run(&self, run: &Run) -> Ticket {
-        let op = Op::Read { offset: bytes(run.block), bytes: run.blocks as usize * BLOCK_BYTES };
-        self.device(run.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |d| d.submit(op))
+    /// The same, for who has counted it, or need not.
+    pub(super) fn submit_read_of(roster: &Arc<Roster>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Ticket {
+        if let Some((device, place)) = roster.alone(addr) {
+            return device.submit(Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES });
+        }
+        match Self::read_runs(roster, addr, blocks, avoid) {
+            Err(e) => Ticket::done(Err(e)),
+            Ok(runs) => {
+                let parts = runs.into_iter().map(|run| (submit_run(roster, &run), run)).collect();
+                Ticket::new(Reading { roster: roster.clone(), addr, blocks, parts })
+            }
+        }
     }
 
     /// Reads blocks and waits.
-    pub fn read(self: &Arc<Self>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Outcome {
-        if let (Some((member, device, place)), None) = (self.alone(addr), avoid) {
-            if !member.is_active() {
-                return Err(DeviceError::Missing);
-            }
+    pub fn read(&self, addr: Addr, blocks: u32, avoid: Option<u16>) -> Outcome {
+        let roster = self.readers();
+        if let (Some(place), None) = (roster.layout.alone(addr), avoid) {
+            let member = roster.member(place.device).filter(|m| m.is_active());
+            let Some(device) = member.and_then(|m| m.device.as_ref()) else { return Err(DeviceError::Missing) };
             return device.read(bytes(place.block), blocks as usize * BLOCK_BYTES);
         }
-        self.submit_read(addr, blocks, avoid).wait()
+        Self::submit_read_of(&roster, addr, blocks, avoid).wait()
     }
 
     /// What a run that failed was to bring, from other devices.
-    fn read_elsewhere(self: &Arc<Self>, addr: Addr, run: &Run, error: DeviceError) -> Outcome {
-        if let Some(m) = self.members.get(usize::from(run.device)) {
+    fn read_elsewhere(roster: &Roster, addr: Addr, run: &Run, error: DeviceError) -> Outcome {
+        if let Some(m) = roster.member(run.device) {
             m.read_errors.fetch_add(1, SeqCst);
         }
         let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
         let mut at = 0;
         for (from, count) in &run.spans {
-            let runs = self.read_runs(addr.add(*from), *count, Some(run.device))?;
+            let runs = Self::read_runs(roster, addr.add(*from), *count, Some(run.device))?;
             for r in runs {
                 if r.device == run.device {
                     return Err(error);
                 }
-                let buf = self.submit_run(&r).wait()?;
+                let buf = submit_run(roster, &r).wait()?;
                 let mut taken = 0;
                 for (start, n) in &r.spans {
                     let (to, bytes) = (at + *start as usize * BLOCK_BYTES, *n as usize * BLOCK_BYTES);
@@ -115,86 +113,130 @@ impl Devices {
         Ok(out)
     }
 
-    /// What to write to which device: all copies that are there, at least one of each block.
-    /// Whether one was left out.
-    fn write_runs(&self, addr: Addr, blocks: u32) -> Result<(Vec<Run>, bool), DeviceError> {
-        let mut runs = Runs::default();
+    /// What to write to which device: all copies that are there, at least one of each block, and what a device
+    /// that joins will have. Whether one was left out.
+    fn write_runs(roster: &Roster, addr: Addr, blocks: u32) -> Result<(Vec<Part>, bool), DeviceError> {
+        let (mut runs, mut joining) = (Runs::default(), Runs::default());
         let (mut missing, mut left_out) = (false, false);
-        self.layout.each_piece(addr, blocks, |from, count, places| {
+        roster.layout.each_piece(addr, blocks, |from, count, places| {
             let mut any = false;
             for p in places.iter().take(if broken(Break::MirrorHalf) { 1 } else { places.len() }) {
-                if self.is_active(p.device) {
+                if roster.is_active(p.device) {
                     runs.add(*p, from, count);
                     any = true;
                 } else {
                     left_out = true;
                 }
+                if roster.joins(p.device).is_some_and(|j| !j.is_active()) && !broken(Break::JoinDeaf) {
+                    joining.add(*p, from, count);
+                }
             }
             missing |= !any;
         });
-        if missing { Err(DeviceError::Missing) } else { Ok((runs.0, left_out)) }
+        if missing {
+            return Err(DeviceError::Missing);
+        }
+        let members = runs.0.into_iter().filter_map(|run| Some((roster.member(run.device)?.clone(), run)));
+        let joiner = joining.0.into_iter().filter_map(|run| Some((roster.joining.clone()?, run)));
+        Ok((members.chain(joiner).collect(), left_out))
     }
 
     /// Starts writing blocks, to all devices that have a copy.
     pub fn submit_write(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Ticket {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
-            return device.submit(Op::Write { offset: bytes(place.block), data });
+        let blocks = (data.len() / BLOCK_BYTES) as u32;
+        let entry = self.enter(addr, blocks);
+        if let Some((device, place)) = entry.roster.alone(addr) {
+            let ticket = device.submit(Op::Write { offset: bytes(place.block), data });
+            return Ticket::new(Alone { ticket, entry });
         }
-        match self.write_runs(addr, (data.len() / BLOCK_BYTES) as u32) {
-            Err(e) => Ticket::done(Err(e)),
-            Ok((runs, left_out)) => self.start_writes(&runs, left_out, &data),
+        match Self::write_runs(&entry.roster, addr, blocks) {
+            Err(e) => {
+                entry.end();
+                Ticket::done(Err(e))
+            }
+            Ok((parts, left_out)) => self.start_writes(entry, &parts, left_out, &data),
         }
     }
 
-    fn start_writes(self: &Arc<Self>, runs: &[Run], left_out: bool, data: &Arc<AlignedBuf>) -> Ticket {
-        let mut parts = Vec::with_capacity(runs.len());
-        for run in runs {
+    fn start_writes(self: &Arc<Self>, entry: Entry, parts: &[Part], left_out: bool, data: &Arc<AlignedBuf>) -> Ticket {
+        let start = |(member, run): &Part| {
             let op = Op::Write { offset: bytes(run.block), data: gathered(run, data) };
-            let ticket = self.device(run.device).map(|d| d.submit(op));
-            parts.push((run.device, ticket.unwrap_or_else(|| Ticket::done(Err(DeviceError::Missing)))));
-        }
-        Ticket::new(Writing { devices: Arc::clone(self), parts, left_out })
+            (member.clone(), member.submit(op))
+        };
+        let parts = parts.iter().map(start).collect();
+        Ticket::new(Writing { devices: Arc::clone(self), parts, left_out, entry })
     }
 
     /// Writes blocks and waits.
     pub fn write(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
-            return device.write(bytes(place.block), data);
+        let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
+        let roster = entry.roster.clone();
+        if let Some((device, place)) = roster.alone(addr) {
+            let written = device.write(bytes(place.block), data);
+            entry.end_alone(&written);
+            return written;
         }
-        self.submit_write(addr, data).wait().map(drop)
+        match Self::write_runs(&roster, addr, (data.len() / BLOCK_BYTES) as u32) {
+            Err(e) => {
+                entry.end();
+                Err(e)
+            }
+            Ok((parts, left_out)) => self.start_writes(entry, &parts, left_out, &data).wait().map(drop),
+        }
     }
 
     /// Writes blocks, then flushes what was written to any device: one round trip where one device is
     /// concerned and can do that.
     pub fn write_flush(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
-            return device.write_flush(bytes(place.block), data);
+        let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
+        let roster = entry.roster.clone();
+        if let Some((device, place)) = roster.alone(addr) {
+            let written = device.write_flush(bytes(place.block), data);
+            entry.end_alone(&written);
+            return written;
         }
-        let (runs, left_out) = self.write_runs(addr, (data.len() / BLOCK_BYTES) as u32)?;
-        let touched: BTreeSet<u16> = runs.iter().map(|r| r.device).collect();
+        let (parts, left_out) = match Self::write_runs(&roster, addr, (data.len() / BLOCK_BYTES) as u32) {
+            Ok(parts) => parts,
+            Err(e) => {
+                entry.end();
+                return Err(e);
+            }
+        };
+        let touched: BTreeSet<u16> = parts.iter().map(|(_, r)| r.device).collect();
         // The others have all they will have: their flushes need not wait for these writes.
-        let others = self.start_flushes(|i| !touched.contains(&i));
-        let written = match &runs[..] {
-            [run] => self.write_flush_one(run, &data),
-            _ => self.start_writes(&runs, left_out, &data).wait().map(drop),
+        let others = start_flushes(&roster, |i| !touched.contains(&i));
+        let written = match &parts[..] {
+            [part] => {
+                let written = self.write_flush_one(part, &data);
+                entry.end();
+                written
+            }
+            _ => self.start_writes(entry, &parts, left_out, &data).wait().map(drop),
         };
         self.end_flushes(others)?;
         written?;
         self.flush()
     }
 
-    fn write_flush_one(&self, run: &Run, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let Some(device) = self.device(run.device) else { return Err(DeviceError::Missing) };
-        let member = &self.members[usize::from(run.device)];
+    fn write_flush_one(&self, (member, run): &Part, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let Some(device) = &member.device else { return Err(DeviceError::Missing) };
         let before = member.completed.load(SeqCst);
         if let Err(e) = device.write_flush(bytes(run.block), gathered(run, data)) {
-            return self.lose(run.device, e);
+            return self.lose(member, e);
         }
         let number = member.completed.fetch_add(1, SeqCst) + 1;
         // What completed beside it may have been too late for this flush.
         member.covered.fetch_max(if number == before + 1 { number } else { before }, SeqCst);
         Ok(())
     }
+}
+
+/// What one device gets of a write.
+type Part = (Arc<Member>, Run);
+
+fn submit_run(roster: &Roster, run: &Run) -> Ticket {
+    let op = Op::Read { offset: bytes(run.block), bytes: run.blocks as usize * BLOCK_BYTES };
+    roster.member(run.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op))
 }
 
 /// The bytes of a run, in the order of the device.
@@ -214,7 +256,7 @@ pub(super) fn gathered(run: &Run, data: &Arc<AlignedBuf>) -> Arc<AlignedBuf> {
 
 /// A read under way on several devices, or on one that others can stand in for.
 struct Reading {
-    devices: Arc<Devices>,
+    roster: Arc<Roster>,
     addr: Addr,
     blocks: u32,
     parts: Vec<(Ticket, Run)>,
@@ -222,10 +264,10 @@ struct Reading {
 
 impl Pending for Reading {
     fn wait(self: Box<Self>) -> Outcome {
-        let Self { devices, addr, blocks, parts } = *self;
+        let Self { roster, addr, blocks, parts } = *self;
         let mut out: Option<AlignedBuf> = None;
         for (ticket, run) in parts {
-            let buf = ticket.wait().or_else(|e| devices.read_elsewhere(addr, &run, e))?;
+            let buf = ticket.wait().or_else(|e| Devices::read_elsewhere(&roster, addr, &run, e))?;
             if run.is_whole(blocks) {
                 return Ok(buf);
             }
@@ -245,19 +287,39 @@ impl Pending for Reading {
     }
 }
 
+/// A write under way on the only device.
+struct Alone {
+    ticket: Ticket,
+    entry: Entry,
+}
+
+impl Pending for Alone {
+    fn wait(self: Box<Self>) -> Outcome {
+        let outcome = self.ticket.wait().map(drop);
+        self.entry.end_alone(&outcome);
+        outcome.map(|()| AlignedBuf::zeroed(0))
+    }
+
+    fn is_done(&self) -> bool {
+        self.ticket.is_done()
+    }
+}
+
 /// A write under way on several devices.
 struct Writing {
     devices: Arc<Devices>,
-    parts: Vec<(u16, Ticket)>,
+    parts: Vec<(Arc<Member>, Ticket)>,
     /// An absent device misses it.
     left_out: bool,
+    entry: Entry,
 }
 
 impl Pending for Writing {
     fn wait(self: Box<Self>) -> Outcome {
-        let failed = self.devices.wait_writes(self.parts);
-        for (i, e) in failed {
-            self.devices.lose(i, e)?;
+        let failed = wait_writes(self.parts);
+        self.entry.end();
+        for (member, e) in failed {
+            self.devices.lose(&member, e)?;
         }
         if self.left_out {
             self.devices.settle()?;

@@ -3,7 +3,7 @@
 use super::*;
 use nenrin_device::{Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use nenrin_format::superblock::{Band, DeviceEntry, Profile};
-use nenrin_format::{Epoch, Generation, Seq, Time};
+use nenrin_format::{Addr, Epoch, Generation, Seq, Time};
 
 /// Some superblock.
 pub(super) fn superblock() -> Superblock {
@@ -151,7 +151,7 @@ fn a_device_that_fails_is_left_out_and_the_roots_say_so() {
         let health = w.devices.health();
         assert_eq!((health[0].standing, health[1].standing), (Standing::Active, Standing::Absent));
         assert!(health[1].why.as_ref().unwrap().starts_with("it failed"), "{:?}", health[1].why);
-        let device = w.devices.active().next().unwrap().1.clone();
+        let device = w.devices.active()[0].1.clone();
         let probe = crate::storage::probe(device.as_ref()).unwrap();
         let newest = probe.newest().unwrap();
         assert_eq!(
@@ -210,4 +210,66 @@ fn there_is_a_way_around_each_device() {
         }
     }
     assert!(World::new(4, 1).devices.alternatives(at(2, 0), 128).is_empty());
+}
+
+impl World {
+    /// The same volume again, as if device `index` had missed something.
+    fn with_stale(self, index: u16) -> Self {
+        let superblock = self.devices.table().superblock.clone().unwrap();
+        let devices = self.devices.roster().members.iter().map(|m| m.device.clone()).collect();
+        Self { devices: Devices::open(devices, &[index], superblock, Vec::new(), false), ..self }
+    }
+}
+
+/// What is written while it is copied is copied again, whether the write began before or in the middle.
+#[test]
+fn what_is_written_meanwhile_is_copied_again() {
+    let w = World::new(2, 2).with_stale(1);
+    w.devices.write_flush(at(1, 0), data(1, 64)).unwrap();
+    w.devices.begin_joining(1, None);
+    let early = w.devices.submit_write(at(1, 3), data(50, 2));
+    assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Busy);
+    assert!(matches!(w.devices.copy(at(2, 0), 64).unwrap(), Copied::Done { blocks: 64, .. }), "others do not matter");
+    early.wait().unwrap();
+    // It begins and ends between reading and writing.
+    assert!(w.devices.open_window(at(1, 0), 64));
+    w.devices.write(at(1, 63), data(70, 1)).unwrap();
+    assert!(!w.devices.close_window());
+    assert!(w.devices.open_window(at(1, 0), 64));
+    w.devices.write(at(1, 64), data(71, 1)).unwrap();
+    assert!(w.devices.close_window());
+    assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+    assert!(w.devices.end_joining([0; 16]).unwrap());
+    for avoid in 0..2 {
+        let all = w.devices.read(at(1, 0), 65, Some(avoid)).unwrap();
+        let block = |i: usize| all[i * BLOCK_BYTES];
+        assert_eq!([block(2), block(3), block(4), block(63), block(64)], [3, 50, 51, 70, 71], "without {avoid}");
+    }
+}
+
+/// A flush is for those whose content counts: who joins is flushed at the end, and with every sync from then on.
+#[test]
+fn who_joins_is_flushed_when_it_has_everything() {
+    let w = World::new(2, 2).with_stale(1);
+    w.devices.settle().unwrap();
+    w.devices.begin_joining(1, None);
+    let flushes = w.flushes();
+    for i in 0..5 {
+        w.devices.write_flush(at(0, i), data(1, 1)).unwrap();
+    }
+    assert_eq!((w.flushes()[0] - flushes[0], w.flushes()[1] - flushes[1]), (5, 0));
+    w.devices.roster().joining.as_ref().unwrap().stand(ENTERING);
+    w.devices.write_flush(at(0, 9), data(1, 1)).unwrap();
+    assert_eq!((w.flushes()[0] - flushes[0], w.flushes()[1] - flushes[1]), (6, 1));
+}
+
+/// The only device of a volume was written to without counting: who joins it does not make flushes go missing.
+#[test]
+fn what_one_device_has_not_flushed_is_flushed_when_another_joins() {
+    let w = World::new(1, 1);
+    w.devices.write(at(0, 0), data(1, 1)).unwrap();
+    w.devices.begin_joining(0, Some(Arc::new(MemDevice::new(4 << 20))));
+    let flushes = w.flushes();
+    w.devices.flush().unwrap();
+    assert_eq!(w.flushes()[0] - flushes[0], 1);
 }

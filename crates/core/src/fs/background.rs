@@ -76,6 +76,7 @@ impl Fs {
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
         let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
         let result = result.and(self.forget_some(now));
+        let result = result.and(self.join_some(now));
         let mut inner = self.lock();
         inner.check_alive()?;
         // The next commit proves as much as a mark; one that never comes proves nothing.

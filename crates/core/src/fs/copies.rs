@@ -3,17 +3,16 @@
 use super::Fs;
 use crate::breaks::{Break, broken};
 use crate::recovery::Unproven;
-use crate::segments::SegmentState;
 use crate::{DeviceHealth, Result};
+use nenrin_format::Addr;
 use nenrin_format::items::Extent;
-use nenrin_format::superblock::SLOTS_PER_AREA;
-use nenrin_format::{Addr, SegmentNo};
 
 impl Fs {
     /// Before the first write of a mount: the roots say who is absent, and what recovery took for granted
     /// although perhaps not every device has it, every device has. Blocks that were written for that.
     pub(crate) fn before_writing(&self, unproven: &[Unproven]) -> Result<u64> {
         self.storage.settle()?;
+        self.storage.devices().end_replaced();
         let mut written = 0;
         for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
             let (addr, blocks) = u.place();
@@ -37,33 +36,6 @@ impl Fs {
         let written = self.storage.equalize(first, e.lead + e.blocks + e.tail, right).unwrap_or(0);
         self.lock().counters.mended_blocks += written;
         written > 0
-    }
-
-    /// Brings members that missed something up to date, before anybody else uses the volume: all that is not free is
-    /// copied, then the roots say that they have it. A cut before that leaves them as they were: stale.
-    ///
-    /// # Errors
-    /// Only what leaves no whole volume: a member that fails meanwhile stays absent.
-    pub(crate) fn resync(&self) -> Result<()> {
-        let mut copied = false;
-        for index in self.storage.stale() {
-            let used: Vec<SegmentNo> = {
-                let inner = self.lock();
-                let all = inner.state.segments.iter();
-                all.filter(|(_, s)| s.state != SegmentState::Free).map(|(no, _)| no).collect()
-            };
-            let half = used.len() / 2;
-            let used = &used[..if broken(Break::ResyncHalf) { half } else { used.len() }];
-            let done = used.iter().try_for_each(|segment| self.storage.copy_segment(index, *segment));
-            if done.and_then(|()| self.storage.admit(index)).is_ok() {
-                copied = true;
-            }
-        }
-        // Its other slots are of before: the next roots take their places.
-        for _ in 1..if copied { SLOTS_PER_AREA } else { 1 } {
-            self.index_checkpoint(false)?;
-        }
-        Ok(())
     }
 
     /// The members of the volume and how they are.

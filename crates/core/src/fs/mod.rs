@@ -26,6 +26,7 @@ mod copies;
 mod copy;
 mod forget;
 mod history;
+mod joining;
 mod landmarks;
 mod namespace;
 mod promise;
@@ -58,6 +59,7 @@ pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 pub use history::{Change, GoneName, NameState};
+pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
@@ -93,6 +95,10 @@ pub struct Counters {
     pub shared_commits: u64,
     /// Blocks written anew because a copy on one device was wrong.
     pub mended_blocks: u64,
+    /// Blocks copied to devices that were brought up to date.
+    pub joined_blocks: u64,
+    /// Devices that were.
+    pub joined: u64,
 }
 
 /// Something by inode. Files are written in the order of this table, which is
@@ -219,6 +225,8 @@ pub struct Fs {
     cleaner: Mutex<Cleaner>,
     /// Taken before `cleaner` and `inner`, never while they are held.
     wiper: Mutex<forget::Wiper>,
+    /// Taken before `inner`, never while it is held.
+    joiner: Mutex<joining::Joiner>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -298,6 +306,7 @@ impl Fs {
             idle: Condvar::new(),
             cleaner: Mutex::default(),
             wiper: Mutex::default(),
+            joiner: Mutex::default(),
             storage: opened.storage,
             clock,
             options,

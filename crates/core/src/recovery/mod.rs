@@ -89,7 +89,6 @@ impl Fs {
         if !read_only {
             fs.before_writing(&unproven)?;
             fs.index_checkpoint(false)?;
-            fs.resync()?;
             fs.release_orphans()?;
         }
         Ok(fs)

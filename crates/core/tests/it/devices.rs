@@ -10,21 +10,21 @@ use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, Standing, mkf
 use nenrin_device::{BlockDevice, Counters, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use std::sync::Arc;
 
-type Member = Arc<Observed<Faulty<MemDevice>>>;
+pub type Member = Arc<Observed<Faulty<MemDevice>>>;
 
-struct World {
-    members: Vec<Member>,
-    faults: Vec<Faults>,
+pub struct World {
+    pub members: Vec<Member>,
+    pub faults: Vec<Faults>,
     observers: Vec<Observer>,
     clock: Arc<TestClock>,
 }
 
-fn degraded() -> MountOptions {
+pub fn degraded() -> MountOptions {
     MountOptions { degraded: true, ..MountOptions::default() }
 }
 
 impl World {
-    fn new(profile: Profile, megabytes: &[usize]) -> Self {
+    pub fn new(profile: Profile, megabytes: &[usize]) -> Self {
         let members: Vec<Member> =
             megabytes.iter().map(|m| Arc::new(Observed::new(Faulty::new(MemDevice::new(m << 20))))).collect();
         let faults = members.iter().map(|m| m.inner().faults()).collect();
@@ -34,19 +34,19 @@ impl World {
         mkfs_on(&this.all(), &this.time(), &options).unwrap();
         this
     }
-    fn time(&self) -> Arc<dyn Clock> {
+    pub fn time(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
-    fn all(&self) -> Vec<Arc<dyn BlockDevice>> {
+    pub fn all(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.members.iter().map(|m| m.clone() as Arc<dyn BlockDevice>).collect()
     }
-    fn some(&self, which: &[usize]) -> Vec<Arc<dyn BlockDevice>> {
+    pub fn some(&self, which: &[usize]) -> Vec<Arc<dyn BlockDevice>> {
         which.iter().map(|i| self.members[*i].clone() as Arc<dyn BlockDevice>).collect()
     }
-    fn open(&self, which: &[usize], options: MountOptions) -> nenrin_core::Result<Arc<Fs>> {
+    pub fn open(&self, which: &[usize], options: MountOptions) -> nenrin_core::Result<Arc<Fs>> {
         Fs::open(self.some(which), self.time(), options)
     }
-    fn counters(&self) -> Vec<Counters> {
+    pub fn counters(&self) -> Vec<Counters> {
         self.observers.iter().map(Observer::counters).collect()
     }
     fn since(&self, before: &[Counters]) -> Vec<(u64, u64)> {
@@ -55,20 +55,31 @@ impl World {
     }
 }
 
-fn content(seed: usize, bytes: usize) -> Vec<u8> {
+pub fn content(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i / 999 + seed) as u8).collect()
 }
 
-fn write(fs: &Fs, name: &str, data: &[u8]) -> Ino {
+pub fn write(fs: &Fs, name: &str, data: &[u8]) -> Ino {
     let ino = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
     fs.write(ino, 0, data, 0).unwrap();
     fs.fsync_wait(ino).unwrap();
     ino
 }
 
-fn read(fs: &Fs, name: &str, bytes: usize) -> nenrin_core::Result<Vec<u8>> {
+pub fn read(fs: &Fs, name: &str, bytes: usize) -> nenrin_core::Result<Vec<u8>> {
     let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes())?.ino;
     fs.read(At::Live, ino, 0, bytes)
+}
+
+/// Ticks until every device is up to date.
+pub fn bring_up(fs: &Fs) {
+    for _ in 0..10_000 {
+        if fs.health().iter().all(|h| h.standing == Standing::Active) {
+            return;
+        }
+        fs.tick().unwrap();
+    }
+    panic!("no end: {:?}, {:?}", fs.health(), fs.join_failed());
 }
 
 #[test]
@@ -193,7 +204,7 @@ fn the_work_goes_on_without_a_device_that_fails() {
             fs.close().unwrap();
         }
         let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
-        assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
+        bring_up(&fs);
         fs.close().unwrap();
         let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
         assert!(report.clean(), "{:?}", report.findings);
@@ -335,6 +346,7 @@ fn forgetting_wants_every_device() {
     assert!(refused.contains("device 2") && refused.contains("absent"), "{refused}");
     fs.close().unwrap();
     let fs = w.open(&[0, 1], degraded()).unwrap();
+    bring_up(&fs);
     forget(&fs, &[b"a"]).unwrap();
     forget(&fs, &[b"b"]).unwrap();
     assert!(secrets(&w).iter().all(|n| *n > 1000));
@@ -349,6 +361,10 @@ fn forgetting_wants_every_device() {
     w.faults[1].clear();
     let fs = w.open(&[0, 1], degraded()).unwrap();
     assert!(fs.forget_status().is_some(), "it goes on when the device is back");
+    fs.tick().unwrap();
+    let waits = wiped(&fs).unwrap_or_default();
+    assert!(waits.contains("device 2 is still being brought up to date"), "{waits:?}");
+    bring_up(&fs);
     assert_eq!(wiped(&fs), None);
     assert_eq!(secrets(&w), [0, 0]);
     fs.close().unwrap();

@@ -17,6 +17,7 @@ mod forget;
 mod full;
 mod held;
 mod history;
+mod joining;
 mod landmarks;
 mod races;
 mod reserve;

@@ -53,7 +53,9 @@ pub enum Step {
 pub struct Run<S> {
     fs: Option<S>,
     /// What the file system is told to write to.
-    device: Drive,
+    pub device: Drive,
+    /// From this device operation on every member is up to date.
+    pub whole_from: Option<usize>,
     /// The same without anything in between.
     pub plain: Drive,
     /// What counts its operations.
@@ -151,6 +153,7 @@ impl<S: Subject> Run<S> {
         let mut run = Self {
             fs: None,
             device,
+            whole_from: None,
             plain,
             disk,
             clock,
@@ -179,7 +182,15 @@ impl<S: Subject> Run<S> {
         self.fs = Some(fs.map_err(|e| format!("open: {e}"))?);
         self.cuts_known = 0;
         self.roots_known = self.fs()?.index_checkpoints();
+        self.note_whole();
         Ok(())
+    }
+
+    /// Notes when every member is up to date.
+    pub fn note_whole(&mut self) {
+        if self.whole_from.is_none() && self.fs.as_ref().is_some_and(|fs| !fs.is_joining()) {
+            self.whole_from = Some(self.disk.cut_points());
+        }
     }
 
     /// A new era begins with what the mount shows.
@@ -295,6 +306,7 @@ impl<S: Subject> Run<S> {
         };
         self.note_promises(op, &step)?;
         self.note_roots(start, alone)?;
+        self.note_whole();
         if matches!(step, Step::Failed(_)) {
             let now = self.fs()?.checkpoints();
             for old in std::mem::take(&mut self.listed) {

@@ -6,7 +6,7 @@ use nenrin_format::superblock::Profile;
 use nenrin_sim::cli::Core;
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Plan, Tally, record};
-use nenrin_sim::members::Members;
+use nenrin_sim::members::{Joins, Members};
 
 fn cut(config: &Config, plan: &Plan, tally: &mut Tally) {
     let done = record::<Core>(config, false).and_then(|r| r.cut_all::<Core>(plan, tally));
@@ -68,4 +68,30 @@ fn other_barriers() {
         }
     }
     assert!(tally.distinct > 300, "{tally:?}");
+}
+
+/// A device is brought up to date while the work goes on; then any one of them may go.
+#[test]
+fn a_device_joins_under_load() {
+    let members = |seed: u64| {
+        let count = 2 + (seed % 3) as u8;
+        Members { joins: Some(Joins::Back((seed % u64::from(count)) as u8)), ..Members::new(count, Profile::Mirror) }
+    };
+    let tally = worlds(members, 200..212);
+    assert!(tally.activity["devices brought up to date"] > 6, "{:?}", tally.activity);
+}
+
+/// Another device takes the place of one that works, or of one that is gone.
+#[test]
+fn a_device_is_replaced_under_load() {
+    let members = |seed: u64| {
+        let (count, profile) =
+            [(1, Profile::Single), (2, Profile::Stripe), (2, Profile::Mirror), (3, Profile::Mirror)][seed as usize % 4];
+        let index = (seed / 4 % u64::from(count)) as u8;
+        let dead = profile == Profile::Mirror && seed % 8 >= 4;
+        let joins = Some(if dead { Joins::TakesDead(index) } else { Joins::Takes(index) });
+        Members { joins, ..Members::new(count, profile) }
+    };
+    let tally = worlds(members, 300..316);
+    assert!(tally.activity["devices brought up to date"] > 8, "{:?}", tally.activity);
 }

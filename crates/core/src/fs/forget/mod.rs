@@ -102,8 +102,11 @@ impl Fs {
     pub fn forget(&self, path: &[&[u8]], planned: &[Ino]) -> Result<u64> {
         drop(self.lock_to_accept()?);
         if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
-            let text = format!("device {} of the volume is absent, so nothing on it can be forgotten", d.index + 1);
-            return Err(Error::Forget(format!("{text}; mount with all devices")));
+            let (number, joins) = (d.index + 1, d.standing == Standing::Joining);
+            let text = if joins { "is being brought up to date" } else { "is absent" };
+            let help = if joins { "try again when it is" } else { "mount with all devices" };
+            let text = format!("device {number} of the volume {text}, so nothing on it can be forgotten; {help}");
+            return Err(Error::Forget(text));
         }
         self.sync_received(false)?;
         let mut all = match self.inodes_of(path) {

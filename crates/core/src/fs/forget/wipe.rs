@@ -154,7 +154,19 @@ impl Fs {
         Ok(())
     }
 
+    /// Begins anew, and at once: a device has joined.
+    pub(in super::super) fn wipe_anew(&self) {
+        let mut wiper = self.wiper();
+        (wiper.stage, wiper.not_before) = (Stage::Begin, 0);
+    }
+
     fn wipe(&self, wiper: &mut Wiper, blocks: u64) -> Result<()> {
+        if let Some(index) = self.storage.devices().joining() {
+            // What it holds in free segments would neither be copied over nor looked at.
+            wiper.stage = Stage::Begin;
+            wiper.waits = Some(format!("device {} is still being brought up to date", index + 1));
+            return Ok(());
+        }
         let mut left = blocks.max(1);
         while left > 0 && wiper.waits.is_none() {
             let listed = self.lock_to_accept()?.state.forgetting.len();

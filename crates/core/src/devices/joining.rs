@@ -1,0 +1,319 @@
+//! Bringing a device up to date while the volume is in use: a member that missed something, or one that takes the
+//! place of a member. Decision 0019 has the steps and the cases.
+//!
+//! Invariants
+//! 1. A device that joins gets every write that is registered from [`Devices::begin_joining`] on. What was there
+//!    before is copied, and a copy of something that was written meanwhile is made again.
+//! 2. From before the flush with which it has everything until it has its place, each sync flushes it, too.
+//! 3. The device whose place another takes gets every write until the roots say who has the place, and its own
+//!    roots are there no longer.
+//! 4. Nobody waits for it, and its failure fails nobody.
+
+use super::layout::{Run, Runs};
+use super::requests::bytes;
+use super::roster::Roster;
+use super::{Devices, ENTERING, Member, STALE, Standing, Table, wait_writes, write_slot, write_table};
+use crate::breaks::{Break, broken};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
+use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA};
+use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// What came of copying some blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// The device that joins has its part of them: so many blocks, of which so many could be read nowhere.
+    Done { blocks: u32, unreadable: u32 },
+    /// They are being written: later.
+    Busy,
+    /// No device joins any more.
+    Over,
+}
+
+impl Devices {
+    /// These were replaced, and a cut left them their roots.
+    pub(super) fn note_replaced(&self, devices: Vec<Arc<dyn BlockDevice>>) {
+        self.table().replaced = devices;
+    }
+
+    /// Ends what a cut left; the roots of the others are durable.
+    pub fn end_replaced(&self) {
+        let replaced = std::mem::take(&mut self.table().replaced);
+        replaced.iter().for_each(|d| end_roots_on(d.as_ref()));
+    }
+
+    /// Members that are there and miss something.
+    pub fn stale(&self) -> Vec<u16> {
+        self.roster().members.iter().filter(|m| m.is(STALE)).map(|m| m.index).collect()
+    }
+
+    /// The place of the device that joins, if one does.
+    pub fn joining(&self) -> Option<u16> {
+        self.roster().joining.as_ref().map(|j| j.index)
+    }
+
+    /// From now on a stale member gets what is written; or, in its place or that of any other member, `new` does.
+    pub fn begin_joining(&self, index: u16, new: Option<Arc<dyn BlockDevice>>) {
+        self.change_roster(|roster| {
+            let joining = match new {
+                Some(device) => Some(Member::new(index, Some(device), Standing::Joining as u8)),
+                None => roster.member(index).filter(|m| m.is(STALE)).cloned(),
+            };
+            if let (None, Some(j)) = (&roster.joining, joining) {
+                j.stand(Standing::Joining as u8);
+                roster.joining = Some(j);
+            }
+        });
+    }
+
+    /// No device joins any more: a member stays absent, and one that was to take its place is of no use.
+    pub fn stop_joining(&self, why: &str) {
+        self.give_up_joining(&mut self.table(), why.to_owned());
+    }
+
+    pub(super) fn give_up_joining(&self, table: &mut Table, why: String) {
+        self.change_roster(|roster| {
+            let Some(j) = roster.joining.take() else { return };
+            j.stand(Standing::Absent as u8);
+            table.joining_ended = Some(why.clone());
+            if roster.has(&j) {
+                table.why.push((j.index, why));
+            }
+        });
+    }
+
+    /// Why the last device that was to join did not.
+    pub fn joining_ended(&self) -> Option<String> {
+        self.table().joining_ended.clone()
+    }
+
+    /// Blocks to copy at once of a segment: about 1 MiB for the device that joins.
+    pub fn copy_blocks(&self, segment: SegmentNo) -> u32 {
+        self.layout().row_blocks(segment).saturating_mul(COPY_UNITS).max(1)
+    }
+
+    /// Blocks that one of its devices has of a segment, about.
+    pub fn share_blocks(&self, segment: SegmentNo) -> u64 {
+        let layout = self.layout();
+        let rows = layout.row_blocks(segment) / nenrin_format::superblock::UNIT_BLOCKS;
+        u64::from(layout.segment_blocks / rows.max(1)).max(1)
+    }
+
+    /// Whether the others have all that this device has.
+    pub fn can_spare(&self, index: u16) -> bool {
+        self.roster().is_whole_without(Some(index))
+    }
+
+    /// Whether this device has a part of a segment.
+    pub fn has_part(&self, index: u16, segment: SegmentNo) -> bool {
+        self.layout().devices_of(segment).contains(&index)
+    }
+
+    /// Copies what the device that joins is to have of these blocks.
+    ///
+    /// # Errors
+    /// What keeps the volume from going on; never a failure of that device alone.
+    pub fn copy(self: &Arc<Self>, first: Addr, count: u32) -> Result<Copied, DeviceError> {
+        let roster = self.roster();
+        let Some(joiner) = roster.joining.clone() else { return Ok(Copied::Over) };
+        let mut runs = Runs::default();
+        roster.layout.each_piece(first, count, |from, n, places| {
+            places.iter().filter(|p| p.device == joiner.index).for_each(|p| runs.add(*p, from, n));
+        });
+        if !self.open_window(first, count) && !broken(Break::WindowIgnored) {
+            return Ok(Copied::Busy);
+        }
+        let copied = Self::copy_runs(&roster, &joiner, first, &runs.0);
+        let quiet = self.close_window() || broken(Break::WindowIgnored);
+        match copied {
+            Err(e) => {
+                self.lose(&joiner, e)?;
+                Ok(Copied::Over)
+            }
+            Ok(_) if !quiet => Ok(Copied::Busy),
+            Ok(unreadable) => Ok(Copied::Done { blocks: runs.0.iter().map(|r| r.blocks).sum(), unreadable }),
+        }
+    }
+
+    /// Blocks that could be read nowhere.
+    fn copy_runs(roster: &Arc<Roster>, joiner: &Arc<Member>, first: Addr, runs: &[Run]) -> Result<u32, DeviceError> {
+        let reads: Vec<Vec<Ticket>> = runs.iter().map(|run| Self::start_copy(roster, first, run)).collect();
+        let (mut unreadable, mut writes) = (0, Vec::new());
+        for (run, tickets) in runs.iter().zip(reads) {
+            let parts: Result<Vec<AlignedBuf>, DeviceError> = tickets.into_iter().map(Ticket::wait).collect();
+            let data = match parts {
+                Ok(mut parts) if parts.len() == 1 => parts.remove(0),
+                Ok(parts) => AlignedBuf::padded(&parts.iter().flat_map(|p| p.iter().copied()).collect::<Vec<u8>>()),
+                Err(e) => {
+                    let (data, lost) = Self::copy_by_block(roster, first, run);
+                    if lost == run.blocks {
+                        return Err(e);
+                    }
+                    unreadable += lost;
+                    data
+                }
+            };
+            let op = Op::Write { offset: bytes(run.block), data: Arc::new(data) };
+            writes.push((joiner.clone(), joiner.submit(op)));
+        }
+        match wait_writes(writes).into_iter().next() {
+            Some((_, e)) => Err(e),
+            None => Ok(unreadable),
+        }
+    }
+
+    /// Reads of what a run holds: from the device whose place it is about, or else from wherever it is.
+    fn start_copy(roster: &Arc<Roster>, first: Addr, run: &Run) -> Vec<Ticket> {
+        match roster.member(run.device).filter(|m| m.is_active()) {
+            Some(m) => vec![m.submit(Op::Read { offset: bytes(run.block), bytes: bytes(run.blocks.into()) as usize })],
+            None => {
+                let spans = run.spans.iter();
+                spans.map(|(from, n)| Self::submit_read_of(roster, first.add(*from), *n, None)).collect()
+            }
+        }
+    }
+
+    /// What of a run can be read, block by block, with zeros for the rest; how many are the rest.
+    fn copy_by_block(roster: &Arc<Roster>, first: Addr, run: &Run) -> (AlignedBuf, u32) {
+        let mut out = AlignedBuf::zeroed(run.blocks as usize * BLOCK_BYTES);
+        let blocks = run.spans.iter().flat_map(|(from, n)| *from..*from + *n);
+        let mut lost = 0;
+        for (to, block) in out.chunks_exact_mut(BLOCK_BYTES).zip(blocks) {
+            // A copy elsewhere is asked for first: of this one something could not be read.
+            match Self::submit_read_of(roster, first.add(block), 1, Some(run.device)).wait() {
+                Ok(buf) => to.copy_from_slice(&buf),
+                Err(_) => lost += 1,
+            }
+        }
+        (out, lost)
+    }
+
+    /// Everything is copied: the device takes its place, under `uuid` if it takes another's. Whether it did.
+    ///
+    /// # Errors
+    /// What keeps the volume from going on.
+    pub fn end_joining(self: &Arc<Self>, uuid: [u8; 16]) -> Result<bool, DeviceError> {
+        let Some(joiner) = self.roster().joining.clone() else { return Ok(false) };
+        joiner.stand(ENTERING);
+        let completed = joiner.completed.load(SeqCst);
+        if !broken(Break::JoinUnflushed) {
+            if let Err(e) = joiner.submit(Op::Flush).wait() {
+                self.lose(&joiner, e)?;
+                return Ok(false);
+            }
+        }
+        joiner.covered.fetch_max(completed, SeqCst);
+        let mut table = self.table();
+        let roster = self.roster();
+        // A sync may have found out that it failed.
+        if roster.joining.is_none() || table.superblock.is_none() {
+            return Ok(false);
+        }
+        let failed = if roster.has(&joiner) {
+            self.admit(&mut table, &joiner)
+        } else {
+            match self.replace(&mut table, &roster, &joiner, uuid) {
+                Err(e) => {
+                    self.take_back(&mut table, joiner.index, &e)?;
+                    return Ok(false);
+                }
+                Ok(failed) => failed,
+            }
+        };
+        drop(table);
+        if let Err((member, error)) = failed {
+            self.lose(&member, error)?;
+        }
+        Ok(true)
+    }
+
+    /// A member that missed something has it now. Its own slot comes last: whoever looks before that takes it for
+    /// stale, and it is the only one that misses nothing by that.
+    fn admit(&self, table: &mut Table, joiner: &Arc<Member>) -> Result<(), (Arc<Member>, DeviceError)> {
+        let Some(superblock) = &mut table.superblock else { return Ok(()) };
+        let number = superblock.table_generation() + 1;
+        if let Some(entry) = superblock.devices.get_mut(usize::from(joiner.index)) {
+            (entry.active, entry.member_generation) = (true, number);
+        }
+        let others = self.roster().without(joiner.index);
+        joiner.stand(Standing::Active as u8);
+        self.change_roster(|r| r.joining = None);
+        write_table(&others, superblock)?;
+        (0..2).try_for_each(|area| write_slot(joiner, superblock, area)).map_err(|e| (joiner.clone(), e))
+    }
+
+    /// A device takes the place of a member: first its own slots are durable, then those of the others, and only
+    /// then is the member's root ended that says otherwise. A failure of one of the others comes back inside.
+    ///
+    /// # Errors
+    /// When the new device fails: nothing has changed then but, perhaps, its slots.
+    fn replace(
+        &self,
+        table: &mut Table,
+        roster: &Roster,
+        joiner: &Arc<Member>,
+        uuid: [u8; 16],
+    ) -> Result<Result<(), (Arc<Member>, DeviceError)>, DeviceError> {
+        let Some(mut superblock) = table.superblock.clone() else { return Err(DeviceError::Missing) };
+        let old = roster.member(joiner.index).cloned();
+        let member_generation = superblock.table_generation() + 1;
+        if let Some(entry) = superblock.devices.get_mut(usize::from(joiner.index)) {
+            *entry = DeviceEntry { uuid, blocks: joiner.blocks, member_generation, active: true };
+        }
+        if let (Some(old), true) = (&old, broken(Break::OldEndedEarly)) {
+            end_roots(old);
+        }
+        for area in 0..2 {
+            write_slot(joiner, &superblock, area)?;
+        }
+        let written = write_table(&roster.without(joiner.index), &superblock);
+        if let Some(old) = &old {
+            end_roots(old);
+        }
+        table.superblock = Some(superblock);
+        table.why.retain(|(i, _)| *i != joiner.index);
+        joiner.stand(Standing::Active as u8);
+        self.change_roster(|r| {
+            r.joining = None;
+            if let Some(place) = r.members.get_mut(usize::from(joiner.index)) {
+                *place = joiner.clone();
+            }
+        });
+        Ok(written)
+    }
+
+    /// The new device failed in the last moment, and may hold a root that says it has the place: the members' table
+    /// becomes newer than that one.
+    fn take_back(&self, table: &mut Table, index: u16, error: &DeviceError) -> Result<(), DeviceError> {
+        self.give_up_joining(table, format!("it failed: {error}"));
+        if let Some(superblock) = &mut table.superblock {
+            let number = superblock.table_generation() + 2;
+            if let Some(entry) = superblock.devices.get_mut(usize::from(index)) {
+                entry.member_generation = number;
+            }
+        }
+        self.mark(table)
+    }
+}
+
+/// Units of the device that joins in one piece of copying: 1 MiB.
+const COPY_UNITS: u32 = 16;
+
+/// The roots of a device whose place another has are there no longer. Where it is broken, they may stay: then its
+/// table is older than that of the others.
+fn end_roots(member: &Member) {
+    let Some(device) = &member.device else { return };
+    end_roots_on(device.as_ref());
+}
+
+/// See [`end_roots`].
+fn end_roots_on(device: &dyn BlockDevice) {
+    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+    let zeros = Arc::new(AlignedBuf::zeroed(SLOTS_PER_AREA as usize * BLOCK_BYTES));
+    let written = [0, blocks - AREA_BLOCKS].into_iter().try_for_each(|area| {
+        let offset = (area + SLOT_BLOCK) * BLOCK_BYTES as u64;
+        device.write(offset, zeros.clone())
+    });
+    drop(written.and_then(|()| device.flush()));
+}

@@ -1,0 +1,186 @@
+//! Who takes part in requests, and which writes are under way.
+//!
+//! Invariants
+//! 1. A write is registered, and learns who takes part, in one step. So of a write and the moment in which a
+//!    device begins to join, or takes a place, one is first.
+//! 2. A write that overlaps what is being copied is known for that: registered before, it is under way when the
+//!    copying looks; registered later, it has touched the window.
+
+use super::layout::Place;
+use super::{Devices, Layout, Member};
+use nenrin_device::{BlockDevice, DeviceError};
+use nenrin_format::Addr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// The members, where segments lie on them, and who is about to be one. Replaced as a whole when that changes.
+#[derive(Clone)]
+pub(super) struct Roster {
+    pub layout: Arc<Layout>,
+    /// In the order of the device table.
+    pub members: Vec<Arc<Member>>,
+    /// A device that is brought up to date: a member that missed something, or one that takes the place of a member.
+    pub joining: Option<Arc<Member>>,
+}
+
+impl Roster {
+    pub fn member(&self, index: u16) -> Option<&Arc<Member>> {
+        self.members.get(usize::from(index))
+    }
+    pub fn is_active(&self, index: u16) -> bool {
+        self.member(index).is_some_and(|m| m.is_active())
+    }
+    pub fn active(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.iter().filter(|m| m.is_active())
+    }
+    /// Members, and who joins if that is none.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.iter().chain(self.joining.iter().filter(|j| !self.has(j)))
+    }
+    /// Whether this very device is a member.
+    pub fn has(&self, member: &Arc<Member>) -> bool {
+        self.member(member.index).is_some_and(|m| Arc::ptr_eq(m, member))
+    }
+    /// The others.
+    pub fn without(&self, index: u16) -> Self {
+        let members = self.members.iter().filter(|m| m.index != index).cloned().collect();
+        Self { layout: self.layout.clone(), members, joining: None }
+    }
+    /// Who joins in this place.
+    pub fn joins(&self, index: u16) -> Option<&Arc<Member>> {
+        self.joining.as_ref().filter(|j| j.index == index)
+    }
+    /// The only device of the volume, while nothing else takes part.
+    pub fn solo(&self) -> Option<&dyn BlockDevice> {
+        match &self.members[..] {
+            [m] if self.joining.is_none() => m.device.as_deref(),
+            _ => None,
+        }
+    }
+    /// That device, and where these blocks lie on it.
+    pub fn alone(&self, addr: Addr) -> Option<(&dyn BlockDevice, Place)> {
+        Some((self.solo()?, self.layout.alone(addr)?))
+    }
+    /// Whether each block has a copy on an active device, also without one of them.
+    pub fn is_whole_without(&self, index: Option<u16>) -> bool {
+        self.layout.is_whole(|i| Some(i) != index && self.is_active(i))
+    }
+}
+
+/// What is copied at the moment.
+struct Window {
+    first: Addr,
+    blocks: u32,
+    /// Something was written there meanwhile.
+    touched: bool,
+}
+
+/// Writes under way.
+pub(super) struct UnderWay {
+    roster: Arc<Roster>,
+    next: u64,
+    writes: Vec<(u64, Addr, u32)>,
+    window: Option<Window>,
+    /// Requests since the volume was opened, but for those of copying.
+    requests: u64,
+}
+
+impl UnderWay {
+    pub fn new(roster: Roster) -> Self {
+        Self { roster: Arc::new(roster), next: 0, writes: Vec::new(), window: None, requests: 0 }
+    }
+}
+
+fn overlap(a: Addr, a_blocks: u32, b: Addr, b_blocks: u32) -> bool {
+    a.segment() == b.segment() && a.block() < b.block() + b_blocks && b.block() < a.block() + a_blocks
+}
+
+/// A registered write. One whose end nobody waits for stays under way: nothing is known of it.
+#[must_use]
+pub(super) struct Entry {
+    devices: Arc<Devices>,
+    number: u64,
+    pub roster: Arc<Roster>,
+}
+
+impl Entry {
+    /// [`Entry::end`] of a write to the only device, which may not stay that.
+    pub fn end_alone(self, outcome: &Result<(), DeviceError>) {
+        if let ([member], Ok(())) = (&self.roster.members[..], outcome) {
+            member.completed.fetch_add(1, SeqCst);
+        }
+        self.end();
+    }
+
+    /// The write has completed, everywhere.
+    pub fn end(self) {
+        let mut under_way = self.devices.under_way();
+        if let Some(i) = under_way.writes.iter().position(|w| w.0 == self.number) {
+            under_way.writes.swap_remove(i);
+        }
+    }
+}
+
+impl Devices {
+    pub(super) fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who takes part at the moment.
+    pub(super) fn roster(&self) -> Arc<Roster> {
+        self.under_way().roster.clone()
+    }
+
+    /// Where segments lie.
+    pub fn layout(&self) -> Arc<Layout> {
+        self.under_way().roster.layout.clone()
+    }
+
+    /// Who takes part, for a read.
+    pub(super) fn readers(&self) -> Arc<Roster> {
+        let mut under_way = self.under_way();
+        under_way.requests += 1;
+        under_way.roster.clone()
+    }
+
+    /// Registers a write that is about to be submitted.
+    pub(super) fn enter(self: &Arc<Self>, addr: Addr, blocks: u32) -> Entry {
+        let mut under_way = self.under_way();
+        let number = under_way.next;
+        under_way.next += 1;
+        under_way.requests += 1;
+        under_way.writes.push((number, addr, blocks));
+        if let Some(w) = under_way.window.as_mut().filter(|w| overlap(w.first, w.blocks, addr, blocks)) {
+            w.touched = true;
+        }
+        Entry { devices: Arc::clone(self), number, roster: under_way.roster.clone() }
+    }
+
+    /// Changes who takes part in requests from now on.
+    pub(super) fn change_roster(&self, change: impl FnOnce(&mut Roster)) {
+        let mut under_way = self.under_way();
+        let mut roster = Roster::clone(&under_way.roster);
+        change(&mut roster);
+        under_way.roster = Arc::new(roster);
+    }
+
+    /// Begins to copy these blocks, unless a write to some of them is under way.
+    pub(super) fn open_window(&self, first: Addr, blocks: u32) -> bool {
+        let mut under_way = self.under_way();
+        if under_way.writes.iter().any(|(_, addr, n)| overlap(first, blocks, *addr, *n)) {
+            return false;
+        }
+        under_way.window = Some(Window { first, blocks, touched: false });
+        true
+    }
+
+    /// They are copied: whether nothing was written to them meanwhile.
+    pub(super) fn close_window(&self) -> bool {
+        self.under_way().window.take().is_some_and(|w| !w.touched)
+    }
+
+    /// Requests since the volume was opened, but for those of copying.
+    pub fn requests(&self) -> u64 {
+        self.under_way().requests
+    }
+}

@@ -1,0 +1,263 @@
+//! Bringing a device up to date in the background: which segments are copied, and when.
+//!
+//! Invariants
+//! 1. What is not free is copied. What becomes used later is written by somebody, to this device too.
+//! 2. A tick copies a bounded part: little beside others, more when nobody asks for anything.
+
+use super::Fs;
+use crate::breaks::{Break, broken};
+use crate::devices::Copied;
+use crate::segments::SegmentState;
+use crate::{Error, Result};
+use nenrin_device::BlockDevice;
+use nenrin_format::superblock::{AREA_BLOCKS, SLOTS_PER_AREA};
+use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+
+/// Blocks that a tick copies at most beside others: 4 MiB, so about 40 MiB in a second.
+const BUSY_BLOCKS: u64 = 1024;
+/// The same while nobody asks for anything.
+const IDLE_BLOCKS: u64 = 32768;
+/// Time after which a tick copies no more.
+const TICK_NANOS: u64 = 60_000_000;
+/// Ticks that copying everything takes at least beside others.
+const TICKS_MIN: u64 = 16;
+/// Requests of others in a tick up to which the devices count as idle.
+const IDLE_REQUESTS: u64 = 2;
+/// Blocks that could be read nowhere: with more, what is copied from is broken.
+const UNREADABLE_MAX: u64 = 4096;
+
+/// A device that is to take the place of a member.
+#[derive(Clone)]
+pub struct NewDevice {
+    /// The device. What is on it is lost.
+    pub device: Arc<dyn BlockDevice>,
+    /// Its identity within the volume: random.
+    pub uuid: [u8; 16],
+}
+
+/// How far a device is that is brought up to date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinStatus {
+    /// Its place in the device table.
+    pub index: u16,
+    /// Path of a device that takes the place of another.
+    pub replacement: Option<String>,
+    /// Blocks copied.
+    pub blocks: u64,
+    /// Blocks to copy, about.
+    pub blocks_expected: u64,
+    /// Of these, blocks that could be read nowhere.
+    pub unreadable_blocks: u64,
+}
+
+/// What is left to do.
+struct Job {
+    status: JoinStatus,
+    new: Option<NewDevice>,
+    /// Segments with the block from which on they are to be copied.
+    todo: VecDeque<(SegmentNo, u32)>,
+    /// Blocks of the device for each segment, about.
+    share: u64,
+}
+
+/// What is known of joining between ticks.
+#[derive(Default)]
+pub(super) struct Joiner {
+    job: Option<Job>,
+    /// Requests to the devices when it last copied.
+    requests: u64,
+}
+
+impl Fs {
+    pub(super) fn joiner(&self) -> MutexGuard<'_, Joiner> {
+        while let Some(turns) = self.clock.turns() {
+            match self.joiner.try_lock() {
+                Err(TryLockError::WouldBlock) => turns.let_others_run(),
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
+            }
+        }
+        self.joiner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device that is brought up to date, if one is.
+    #[must_use]
+    pub fn join_status(&self) -> Option<JoinStatus> {
+        if self.storage.devices().joining().is_none() {
+            return None;
+        }
+        self.joiner().job.as_ref().map(|j| j.status.clone())
+    }
+
+    /// Whether a device is being brought up to date, or is about to be.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let devices = self.storage.devices();
+        !self.options.read_only && (devices.joining().is_some() || !devices.stale().is_empty())
+    }
+
+    /// Why the last device that was to be brought up to date, or to take the place of another, did not.
+    #[must_use]
+    pub fn join_failed(&self) -> Option<String> {
+        self.storage.devices().joining_ended()
+    }
+
+    /// Begins to bring `new` up to date, which then takes the place of the member `index`. Until then that one goes on.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when `new` fails, [`Error::Open`] when it is too short, is a member, or another device is being
+    /// brought up to date; nothing has changed then.
+    pub fn replace_device(&self, index: u16, new: NewDevice) -> Result<()> {
+        drop(self.lock_to_accept()?);
+        let mut joiner = self.joiner();
+        if joiner.job.is_some() || self.storage.devices().joining().is_some() {
+            return Err(Error::Open("another device is being brought up to date; try again when it is".into()));
+        }
+        let health = self.health();
+        let Some(old) = health.get(usize::from(index)) else {
+            return Err(Error::Open(format!("the volume has no device {}", index + 1)));
+        };
+        let geometry = new.device.geometry();
+        let need = self.superblock().blocks_needed(index) * BLOCK_BYTES as u64;
+        if geometry.bytes / BLOCK_BYTES as u64 * (BLOCK_BYTES as u64) < need {
+            let text = format!("{} is too small: {} bytes, {need} are needed", geometry.name, geometry.bytes);
+            return Err(Error::Open(text));
+        }
+        if !geometry.writable {
+            return Err(Error::Open(format!("{} is read-only", geometry.name)));
+        }
+        if old.standing != crate::Standing::Active && !self.storage.devices().can_spare(index) {
+            let text = format!("device {} is absent, and the others do not have what was on it", index + 1);
+            return Err(Error::Open(text));
+        }
+        // Whatever it held: it must not be taken for something before it has its place.
+        let zeros = Arc::new(nenrin_device::AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
+        for area in [0, geometry.bytes / BLOCK_BYTES as u64 - AREA_BLOCKS] {
+            new.device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
+        }
+        new.device.flush()?;
+        self.begin_join(&mut joiner, index, Some(new));
+        Ok(())
+    }
+
+    /// Gives up what [`Fs::replace_device`] began, if it has not ended.
+    pub fn stop_replacing(&self) {
+        let mut joiner = self.joiner();
+        if joiner.job.as_ref().is_some_and(|j| j.new.is_some()) {
+            self.storage.devices().stop_joining("it was given up on request");
+            joiner.job = None;
+        }
+    }
+
+    fn begin_join(&self, joiner: &mut Joiner, index: u16, new: Option<NewDevice>) {
+        let devices = self.storage.devices();
+        devices.begin_joining(index, new.as_ref().map(|n| n.device.clone()));
+        // Not before: what is free now gets everything that is written to it.
+        let used: Vec<SegmentNo> = {
+            let inner = self.lock();
+            let all = inner.state.segments.iter();
+            all.filter(|(no, s)| s.state != SegmentState::Free && devices.has_part(index, *no))
+                .map(|(no, _)| no)
+                .collect()
+        };
+        let half = used.len() / if broken(Break::JoinHalf) { 2 } else { 1 };
+        let share = used.first().map_or(1, |no| devices.share_blocks(*no));
+        let replacement = new.as_ref().map(|n| n.device.geometry().name);
+        let blocks_expected = share * used.len() as u64;
+        let status = JoinStatus { index, replacement, blocks: 0, blocks_expected, unreadable_blocks: 0 };
+        let todo = used[..half].iter().map(|no| (*no, 0)).collect();
+        joiner.requests = devices.requests();
+        joiner.job = Some(Job { status, new, todo, share });
+    }
+
+    /// Copies on, about so many bytes. `None` when no device is to be brought up to date any more.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn join_step(&self, bytes: u64) -> Result<Option<JoinStatus>> {
+        drop(self.lock_to_accept()?);
+        let mut joiner = self.joiner();
+        self.join(&mut joiner, bytes.div_ceil(BLOCK_BYTES as u64), u64::MAX)?;
+        Ok(joiner.job.as_ref().map(|j| j.status.clone()))
+    }
+
+    /// Some of it in the background.
+    pub(super) fn join_some(&self, now: u64) -> Result<()> {
+        // Who asked for it does it meanwhile.
+        let Ok(mut joiner) = self.joiner.try_lock() else { return Ok(()) };
+        let requests = self.storage.devices().requests();
+        let busy = requests.saturating_sub(joiner.requests) > IDLE_REQUESTS;
+        joiner.requests = requests;
+        let all = joiner.job.as_ref().map_or(0, |j| j.status.blocks_expected);
+        let blocks = if busy { BUSY_BLOCKS.min(all / TICKS_MIN).max(1) } else { IDLE_BLOCKS };
+        self.join(&mut joiner, blocks, now.saturating_add(TICK_NANOS))
+    }
+
+    fn join(&self, joiner: &mut Joiner, blocks: u64, until: u64) -> Result<()> {
+        let devices = self.storage.devices();
+        if joiner.job.is_none() {
+            let Some(index) = devices.stale().first().copied() else { return Ok(()) };
+            self.begin_join(joiner, index, None);
+        }
+        let Some(job) = &mut joiner.job else { return Ok(()) };
+        let mut left = blocks;
+        // What is being written is left for later, each segment once.
+        let mut turns = job.todo.len();
+        while left > 0 && turns > 0 {
+            let Some((segment, block)) = job.todo.pop_front() else { break };
+            let count = devices.copy_blocks(segment).min(self.storage.segment_blocks - block);
+            let is_free = self.lock().state.segments.is_free(segment);
+            let copied = match is_free {
+                true => Copied::Done { blocks: 0, unreadable: 0 },
+                false => devices.copy(Addr::new(segment, block), count)?,
+            };
+            match copied {
+                Copied::Busy => {
+                    job.todo.push_back((segment, block));
+                    turns -= 1;
+                }
+                Copied::Over => break,
+                Copied::Done { blocks, unreadable } => {
+                    job.status.blocks += u64::from(blocks);
+                    self.lock().counters.joined_blocks += u64::from(blocks);
+                    job.status.unreadable_blocks += u64::from(unreadable);
+                    left = left.saturating_sub(u64::from(blocks.max(1)));
+                    match block + count < self.storage.segment_blocks && !is_free {
+                        true => job.todo.push_front((segment, block + count)),
+                        false => turns -= 1,
+                    }
+                }
+            }
+            if job.status.unreadable_blocks > UNREADABLE_MAX {
+                devices.stop_joining("what it is copied from cannot be read");
+            }
+            if self.clock.monotonic_nanos() >= until {
+                break;
+            }
+        }
+        job.status.blocks_expected = job.status.blocks + job.todo.len() as u64 * job.share;
+        if devices.joining().is_none() {
+            joiner.job = None;
+        } else if job.todo.is_empty() {
+            self.end_join(joiner)?;
+        }
+        Ok(())
+    }
+
+    fn end_join(&self, joiner: &mut Joiner) -> Result<()> {
+        let Some(job) = joiner.job.take() else { return Ok(()) };
+        let joined = self.storage.devices().end_joining(job.new.map_or([0; 16], |n| n.uuid));
+        let joined = joined.inspect_err(|e| self.lock().fail(&e.to_string()))?;
+        if joined {
+            self.lock().counters.joined += 1;
+            // Its other slots are of before, or empty: the next roots take their places.
+            for _ in 1..SLOTS_PER_AREA {
+                self.index_checkpoint(false)?;
+            }
+            self.wipe_anew();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,311 @@
+//! Devices that are brought up to date while the volume is in use.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::devices::{World, bring_up, content, degraded, read, write};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::{Fs, MountOptions, NewDevice, Standing};
+use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
+use std::sync::Arc;
+
+/// A mirror of which device `stale` misses what was written last, open again with all of them.
+fn with_stale(width: usize, stale: usize) -> (World, Arc<Fs>) {
+    let w = World::new(Profile::Mirror, &vec![64; width]);
+    let all: Vec<usize> = (0..width).collect();
+    let fs = w.open(&all, MountOptions::default()).unwrap();
+    write(&fs, "old", &content(1, 8 << 20));
+    fs.close().unwrap();
+    let others: Vec<usize> = all.iter().copied().filter(|i| *i != stale).collect();
+    let fs = w.open(&others, degraded()).unwrap();
+    write(&fs, "missed", &content(2, 5 << 20));
+    fs.close().unwrap();
+    let fs = w.open(&all, MountOptions::default()).unwrap();
+    (w, fs)
+}
+
+fn verified(w: &World) {
+    let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.clean(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_stale_device_is_brought_up_to_date_while_files_are_written() {
+    for (width, stale) in [(2, 0), (2, 1), (3, 1), (4, 3)] {
+        let (w, fs) = with_stale(width, stale);
+        assert_eq!(fs.health()[stale].standing, Standing::Absent);
+        fs.tick().unwrap();
+        assert_eq!(fs.health()[stale].standing, Standing::Joining);
+        let status = fs.join_status().unwrap();
+        assert!(usize::from(status.index) == stale && status.blocks_expected > status.blocks, "{status:?}");
+        let mut ticks = 0;
+        while fs.join_status().is_some() {
+            write(&fs, &format!("meanwhile {ticks}"), &content(ticks, 300_000));
+            fs.tick().unwrap();
+            ticks += 1;
+        }
+        assert!(ticks > 8, "{ticks} ticks beside others");
+        assert!(fs.health().iter().all(|h| h.standing == Standing::Active), "{:?}", fs.health());
+        write(&fs, "after", &content(9, 400_000));
+        fs.close().unwrap();
+        verified(&w);
+        // It can stand in for another, which it could not before.
+        let others: Vec<usize> = (0..width).filter(|i| *i != (stale + 1) % width).collect();
+        let fs = w.open(&others, degraded()).unwrap();
+        assert!(read(&fs, "old", 8 << 20).unwrap() == content(1, 8 << 20));
+        assert!(read(&fs, "missed", 5 << 20).unwrap() == content(2, 5 << 20));
+        assert!(read(&fs, "after", 400_000).unwrap() == content(9, 400_000));
+        for i in 0..ticks {
+            assert!(read(&fs, &format!("meanwhile {i}"), 300_000).unwrap() == content(i, 300_000), "{i}");
+        }
+    }
+}
+
+/// While nobody asks for anything it goes much faster.
+#[test]
+fn what_is_idle_is_used() {
+    let (_, fs) = with_stale(2, 1);
+    for _ in 0..3 {
+        fs.tick().unwrap();
+    }
+    assert_eq!(fs.health()[1].standing, Standing::Active);
+}
+
+/// What it holds is of before: nobody reads it.
+#[test]
+fn a_device_that_joins_is_not_read() {
+    let (w, fs) = with_stale(2, 1);
+    fs.tick().unwrap();
+    w.faults[1].inject(Fault::FlipReads { range: 16 * 4096..40 << 20, mask: 0xff });
+    let before = w.counters();
+    assert!(read(&fs, "missed", 5 << 20).unwrap() == content(2, 5 << 20));
+    assert_eq!(w.counters()[1].since(&before[1]).reads, 0);
+    assert_eq!(fs.counters().mended_blocks, 0);
+}
+
+/// It fails while it is brought up to date, in its last flush, or when its root is written: nobody else notices.
+#[test]
+fn a_device_that_fails_while_it_joins_fails_nobody() {
+    for (kind, from) in [(OpKind::Write, 1), (OpKind::Write, 4), (OpKind::Flush, 1), (OpKind::Flush, 2)] {
+        let (w, fs) = with_stale(2, 1);
+        w.faults[1].inject(Fault::Fail { kind, from, times: u64::MAX });
+        for i in 0..40 {
+            write(&fs, &format!("meanwhile {i}"), &content(i, 100_000));
+            fs.tick().unwrap();
+        }
+        let health = &fs.health()[1];
+        assert_eq!((health.standing, fs.failed()), (Standing::Absent, None), "{kind:?} {from}");
+        assert!(health.why.as_ref().unwrap().contains("it failed"), "{health:?}");
+        assert_eq!(fs.join_status(), None);
+        fs.close().unwrap();
+        w.faults[1].clear();
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        bring_up(&fs);
+        fs.close().unwrap();
+        let fs = w.open(&[1], degraded()).unwrap();
+        assert!(read(&fs, "meanwhile 39", 100_000).unwrap() == content(39, 100_000), "{kind:?} {from}");
+    }
+}
+
+/// A block that nobody can read any more keeps nothing else from being copied.
+#[test]
+fn what_cannot_be_read_is_counted_and_left() {
+    let (w, fs) = with_stale(2, 1);
+    w.faults[0].inject(Fault::Fail { kind: OpKind::Read, from: 5, times: 2 });
+    bring_up(&fs);
+    w.faults[0].clear();
+    assert!(read(&fs, "old", 8 << 20).unwrap() == content(1, 8 << 20));
+}
+
+/// A device that has never been a member, with junk where roots would be.
+fn fresh(megabytes: usize) -> Arc<Faulty<MemDevice>> {
+    let device = MemDevice::new(megabytes << 20);
+    let junk = Arc::new(nenrin_core::AlignedBuf::padded(&vec![0x3c; 1 << 20]));
+    device.write(0, junk.clone()).unwrap();
+    device.write(((megabytes - 1) << 20) as u64, junk).unwrap();
+    Arc::new(Faulty::new(device))
+}
+
+fn replace(fs: &Fs, index: u16, device: &Arc<Faulty<MemDevice>>) -> nenrin_core::Result<()> {
+    fs.replace_device(index, NewDevice { device: device.clone(), uuid: [0xab; 16] })
+}
+
+/// Goes on until nothing joins any more; how many times something was written meanwhile.
+fn work_until_joined(fs: &Fs) -> usize {
+    let mut n = 0;
+    while fs.is_joining() {
+        write(fs, &format!("meanwhile {n}"), &content(n, 200_000));
+        fs.tick().unwrap();
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn a_device_is_replaced_under_every_profile_while_files_are_written() {
+    for (profile, sizes, index) in [
+        (Profile::Single, &[64][..], 0),
+        (Profile::Single, &[40, 40], 1),
+        (Profile::Stripe, &[40, 40, 40], 1),
+        (Profile::Stripe, &[40, 40, 40, 60], 3),
+        (Profile::Mirror, &[64, 64], 0),
+        (Profile::Mirror, &[48, 48, 48], 2),
+    ] {
+        let w = World::new(profile, sizes);
+        let all: Vec<usize> = (0..sizes.len()).collect();
+        let fs = w.open(&all, MountOptions::default()).unwrap();
+        write(&fs, "old", &content(1, 9 << 20));
+        let new = fresh(70);
+        replace(&fs, index as u16, &new).unwrap();
+        assert!(fs.join_status().unwrap().replacement.is_some());
+        assert!(replace(&fs, 0, &fresh(70)).unwrap_err().to_string().contains("another device"));
+        let meanwhile = work_until_joined(&fs);
+        assert!(meanwhile > 1 && fs.join_failed().is_none(), "{profile:?} {meanwhile} {:?}", fs.join_failed());
+        write(&fs, "after", &content(3, 500_000));
+        let health = &fs.health()[index];
+        assert_eq!((health.uuid, health.bytes, health.standing), ([0xab; 16], 70 << 20, Standing::Active));
+        fs.close().unwrap();
+        // The old one is nothing any more, and everything is on the new one.
+        let mut now = w.all();
+        let old = std::mem::replace(&mut now[index], new as Arc<dyn BlockDevice>);
+        assert!(nenrin_core::probe(old.as_ref()).unwrap().newest().is_err(), "{profile:?}");
+        let report = check(&now, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        assert!(report.clean(), "{profile:?}: {:?}", report.findings);
+        let fs = Fs::open(now.clone(), w.time(), MountOptions::default()).unwrap();
+        assert!(read(&fs, "old", 9 << 20).unwrap() == content(1, 9 << 20));
+        for i in 0..meanwhile {
+            assert!(read(&fs, &format!("meanwhile {i}"), 200_000).unwrap() == content(i, 200_000), "{i}");
+        }
+        fs.close().unwrap();
+        if profile == Profile::Mirror {
+            now.remove((index + 1) % now.len());
+            let fs = Fs::open(now, w.time(), degraded()).unwrap();
+            assert!(read(&fs, "old", 9 << 20).unwrap() == content(1, 9 << 20));
+            assert!(read(&fs, "after", 500_000).unwrap() == content(3, 500_000));
+        }
+    }
+}
+
+#[test]
+fn a_dead_device_of_a_mirror_is_replaced() {
+    let w = World::new(Profile::Mirror, &[64, 64]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    write(&fs, "old", &content(1, 9 << 20));
+    w.faults[0].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    write(&fs, "without", &content(2, 100_000));
+    assert_eq!(fs.health()[0].standing, Standing::Absent);
+    let new = fresh(64);
+    replace(&fs, 0, &new).unwrap();
+    work_until_joined(&fs);
+    assert_eq!(fs.health()[0].standing, Standing::Active);
+    fs.close().unwrap();
+    // The dead one comes back: it is told, and not used.
+    w.faults[0].clear();
+    let new: Arc<dyn BlockDevice> = new;
+    for given in [vec![w.all()[0].clone(), w.all()[1].clone(), new.clone()], vec![new.clone(), w.all()[1].clone()]] {
+        let fs = Fs::open(given.clone(), w.time(), MountOptions::default()).unwrap();
+        assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
+        let told = fs.recovery_report().notes.iter().any(|n| n.contains("has been replaced"));
+        assert_eq!(told, given.len() == 3);
+        fs.close().unwrap();
+    }
+    let fs = Fs::open(vec![new], w.time(), degraded()).unwrap();
+    assert!(read(&fs, "old", 9 << 20).unwrap() == content(1, 9 << 20));
+    assert!(read(&fs, "without", 100_000).unwrap() == content(2, 100_000));
+}
+
+/// The new device fails at any of its requests: the old one goes on, and nothing of the new one counts later.
+#[test]
+fn a_new_device_that_fails_leaves_the_old_one() {
+    for (profile, width) in [(Profile::Single, 1), (Profile::Stripe, 2), (Profile::Mirror, 2)] {
+        let all: Vec<usize> = (0..width).collect();
+        for (kind, from) in
+            [(OpKind::Write, 2), (OpKind::Write, 5), (OpKind::Flush, 1), (OpKind::Flush, 2), (OpKind::Flush, 3)]
+        {
+            let w = World::new(profile, &vec![64; width]);
+            let fs = w.open(&all, MountOptions::default()).unwrap();
+            write(&fs, "old", &content(1, 4 << 20));
+            let new = fresh(64);
+            replace(&fs, 0, &new).unwrap();
+            new.faults().inject(Fault::Fail { kind, from, times: u64::MAX });
+            work_until_joined(&fs);
+            let failed = fs.join_failed();
+            assert!(
+                failed.as_ref().is_some_and(|f| f.contains("it failed")),
+                "{profile:?} {kind:?} {from}: {failed:?}"
+            );
+            assert_eq!((fs.failed(), fs.health()[0].standing), (None, Standing::Active));
+            write(&fs, "after", &content(2, 100_000));
+            fs.close().unwrap();
+            new.faults().clear();
+            let mut given = w.some(&all);
+            if nenrin_core::probe(new.as_ref()).unwrap().newest().is_ok() {
+                given.push(new);
+            }
+            let fs = Fs::open(given, w.time(), MountOptions::default()).unwrap();
+            assert!(read(&fs, "after", 100_000).unwrap() == content(2, 100_000), "{profile:?} {kind:?} {from}");
+            assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_replaced_is_refused_and_nothing_is_touched() {
+    let w = World::new(Profile::Stripe, &[40, 40]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let refused = |index, device: &Arc<Faulty<MemDevice>>| replace(&fs, index, device).unwrap_err().to_string();
+    assert!(refused(2, &fresh(40)).contains("no device 3"));
+    let short = fresh(38);
+    assert!(refused(0, &short).contains("too small"));
+    assert_eq!(short.read(0, 4096).unwrap()[0], 0x3c);
+    // It is given up on request.
+    replace(&fs, 0, &fresh(40)).unwrap();
+    fs.stop_replacing();
+    assert!(!fs.is_joining() && fs.join_failed().unwrap().contains("on request"));
+    write(&fs, "after", &content(2, 100_000));
+    fs.close().unwrap();
+    let w = World::new(Profile::Mirror, &[40, 40, 40]);
+    let fs = w.open(&[0, 1], degraded()).unwrap();
+    w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: 1 });
+    write_fails(&fs);
+    assert!(replace(&fs, 1, &fresh(40)).is_err());
+}
+
+fn write_fails(fs: &Fs) {
+    let new = nenrin_core::NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let ino = fs.create(nenrin_core::format::Ino::ROOT, b"lost", &new).unwrap().ino;
+    fs.write(ino, 0, &content(1, 1 << 20), 0).unwrap();
+    assert!(fs.fsync_wait(ino).is_err());
+}
+
+/// Threads write and sync while others copy, as fast as they can: what the new device got is all of it.
+#[test]
+fn copying_and_writing_at_the_same_time() {
+    for round in 0..3 {
+        let w = World::new(Profile::Mirror, &[64, 64]);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        write(&fs, "old", &content(1, 20 << 20));
+        let new = fresh(64);
+        replace(&fs, round % 2, &new).unwrap();
+        std::thread::scope(|scope| {
+            for t in 0..3 {
+                let fs = &fs;
+                scope.spawn(move || {
+                    for i in 0..60 {
+                        write(fs, &format!("{t} {i}"), &content(t * 100 + i, 3_000 + i * 997));
+                    }
+                });
+            }
+            while fs.is_joining() {
+                fs.join_step(300_000).unwrap();
+            }
+        });
+        assert_eq!(fs.join_failed(), None);
+        fs.close().unwrap();
+        let fs = Fs::open(vec![new], w.time(), degraded()).unwrap();
+        assert!(read(&fs, "old", 20 << 20).unwrap() == content(1, 20 << 20));
+        for (t, i) in (0..3).flat_map(|t| (0..60).map(move |i| (t, i))) {
+            let bytes = 3_000 + i * 997;
+            assert!(read(&fs, &format!("{t} {i}"), bytes).unwrap() == content(t * 100 + i, bytes), "{t} {i}");
+        }
+    }
+}
