@@ -106,8 +106,6 @@ pub enum Break {
     JoinUnflushed,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
     JoinDeaf,
-    /// A device that joins is not flushed by syncs while it gets its place.
-    JoinNotSynced,
     /// The roots of a device that is replaced end before those of the new one are durable.
     OldEndedEarly,
     /// The number of segments that a superblock states is believed, whatever the device has room for.

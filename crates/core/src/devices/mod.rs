@@ -102,7 +102,7 @@ impl Member {
     }
     /// Whether a sync has to flush it.
     fn is_flushed(&self) -> bool {
-        self.is_active() || self.is(ENTERING) && !broken(Break::JoinNotSynced)
+        self.is_active() || self.is(ENTERING)
     }
     fn stand(&self, standing: u8) {
         self.standing.store(standing, SeqCst);
