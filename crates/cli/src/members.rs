@@ -94,7 +94,7 @@ fn others(path: &Path, sb: &Superblock) -> Vec<PathBuf> {
     for candidate in candidates {
         let Ok(identity) = device::identity(&candidate) else { continue };
         if !known.contains(&identity)
-            && member_of(&candidate).is_some_and(|(uuid, index)| uuid == sb.uuid && index != sb.device_index)
+            && member_of(&candidate).is_some_and(|(uuid, own)| uuid == sb.uuid && own != own_identity(sb))
         {
             known.push(identity);
             found.push(candidate);
@@ -116,12 +116,17 @@ fn block_devices() -> Vec<PathBuf> {
     names.map(|name| Path::new("/dev").join(name)).collect()
 }
 
-/// The volume and the place in it that the first slots of a device name.
-fn member_of(path: &Path) -> Option<([u8; 16], u16)> {
+/// The identity of the device that holds a root. Two devices in one place of the volume differ in it: one has replaced the other.
+fn own_identity(sb: &Superblock) -> Option<[u8; 16]> {
+    sb.devices.get(usize::from(sb.device_index)).map(|d| d.uuid)
+}
+
+/// The volume that the first slots of a device name, and its own identity.
+fn member_of(path: &Path) -> Option<([u8; 16], Option<[u8; 16]>)> {
     let file = File::open(path).ok()?;
     let mut slots = vec![0; SLOTS_PER_AREA as usize * BLOCK_BYTES];
     file.read_exact_at(&mut slots, SLOT_BLOCK * BLOCK_BYTES as u64).ok()?;
-    slots.chunks_exact(BLOCK_BYTES).find_map(|s| Superblock::decode(s).ok()).map(|sb| (sb.uuid, sb.device_index))
+    slots.chunks_exact(BLOCK_BYTES).find_map(|s| Superblock::decode(s).ok()).map(|sb| (sb.uuid, own_identity(&sb)))
 }
 
 #[cfg(test)]

@@ -139,6 +139,14 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
     result
 }
 
+/// Whether a device that is there may become one of a volume.
+///
+/// # Errors
+/// It is in use, or holds something and `force` is not set.
+pub(super) fn may_overwrite(path: &Path, force: bool) -> Result<(), Fail> {
+    look(path, &Wishes { force, ..Wishes::default() })
+}
+
 /// What would be refused later.
 fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
     let meta = fs::metadata(path).at(path.display())?;

@@ -12,6 +12,7 @@ pub mod history;
 pub mod info;
 pub mod mkfs;
 pub mod mount;
+pub mod replace;
 pub mod restore;
 pub mod retention;
 pub mod scrub;

@@ -111,6 +111,20 @@ pub enum Request {
         /// About how many bytes to read and write before answering.
         bytes: u64,
     },
+    /// Have a device take the place of another.
+    Replace {
+        /// Number or place of the device that goes.
+        old: String,
+        /// Where the new one is, absolute.
+        #[serde(with = "path_bytes")]
+        new: PathBuf,
+        /// Identity of the new one within the volume: random.
+        uuid: [u8; 16],
+    },
+    /// Give that up.
+    ReplaceCancel,
+    /// How far it is.
+    JoinStatus,
     /// Mount a state of the past beside what is mounted.
     MountPast(PastMount),
     /// Unmount, and release the volume if that was its last mount.
@@ -478,6 +492,21 @@ pub struct RecoveryData {
     pub bytes_read: u64,
     /// Requests they were read with.
     pub requests: u64,
+}
+
+/// How far a device is that takes the place of another.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct JoinData {
+    /// It ended, one way or the other.
+    pub done: bool,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Bytes to copy, about.
+    pub bytes_expected: u64,
+    /// Bytes that could be read nowhere.
+    pub unreadable_bytes: u64,
+    /// Why the new device is not used.
+    pub failed: Option<String>,
 }
 
 /// A device of a volume.

@@ -9,6 +9,7 @@
 //! 4. A request is answered "released" only after the device was closed.
 
 mod log;
+mod replacing;
 mod service;
 mod watch;
 
@@ -117,7 +118,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), &members.paths, log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), watches, log.clone(), sender));
 
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
@@ -133,7 +134,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     };
     let (stop_ticking, stopped) = mpsc::channel();
     let ticking = service.clone();
-    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &watches, &stopped));
+    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &stopped));
     let ticker = ticker.at("a thread")?;
     let signals = service.clone();
     let waiter = move || loop {
@@ -235,14 +236,14 @@ fn session_options(o: &Options) -> SessionOptions {
     SessionOptions { cache: o.cache, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
-fn tick(service: &Service, watches: &[Watch], stopped: &Receiver<()>) {
+fn tick(service: &Service, stopped: &Receiver<()>) {
     sys::set_io_flusher();
     let mut count = 0;
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
         service.tick();
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
-            service.note_problem(watches.iter().find_map(Watch::problem));
+            service.watch();
         }
     }
 }

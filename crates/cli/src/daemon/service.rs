@@ -2,11 +2,12 @@
 //! to commands.
 
 use super::log::Log;
+use super::watch::Watch;
 use crate::control::{
-    CheckpointData, DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo,
+    CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, PastMount, Released, Request, VolumeInfo,
 };
 use crate::error::{At as _, Fail};
-use crate::{device, diff, mounts, past, report, states};
+use crate::{diff, mounts, past, report, states};
 use nenrin_core::{At, Clean, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
@@ -86,7 +87,10 @@ pub struct Service {
     state: Mutex<State>,
     changed: Condvar,
     path: PathBuf,
-    identities: Vec<String>,
+    /// Its devices.
+    watches: Mutex<Vec<Watch>>,
+    /// How far the last replacement was when it was asked for.
+    joined: Mutex<JoinData>,
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
@@ -96,7 +100,7 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, members: &[PathBuf], log: Arc<Log>, events: Sender<Event>) -> Self {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, watches: Vec<Watch>, log: Arc<Log>, events: Sender<Event>) -> Self {
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -106,12 +110,12 @@ impl Service {
             problem: None,
             logged: None,
         };
-        let identities = members.iter().filter_map(|p| device::identity(p).ok()).collect();
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             path,
-            identities,
+            watches: Mutex::new(watches),
+            joined: Mutex::default(),
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
@@ -227,8 +231,40 @@ impl Service {
         }
     }
 
+    fn watched(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far the last replacement was when it was asked for.
+    pub(super) fn joined(&self) -> MutexGuard<'_, JoinData> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Devices may have come and gone: those that are in use now are watched, and found by.
+    pub(super) fn note_devices(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let new = fs.join_status().and_then(|s| s.replacement);
+        let names = fs.health().into_iter().filter_map(|d| d.name).chain(new);
+        let mut watches = self.watched();
+        let mut old = std::mem::take(&mut *watches);
+        *watches = names
+            .map(PathBuf::from)
+            .map(|path| match old.iter().position(|w| w.path() == path) {
+                Some(i) => old.swap_remove(i),
+                None => Watch::new(&path, std::fs::metadata(&path).map_or(0, |m| m.len())),
+            })
+            .collect();
+    }
+
+    /// Looks whether the devices are still what they were.
+    pub fn watch(&self) {
+        self.note_devices();
+        let problem = self.watched().iter().find_map(Watch::problem);
+        self.note_problem(problem);
+    }
+
     /// Notes what is wrong with the image; a new problem is logged.
-    pub fn note_problem(&self, problem: Option<String>) {
+    fn note_problem(&self, problem: Option<String>) {
         let mut state = self.lock();
         if problem != state.problem {
             state.problem.clone_from(&problem);
@@ -295,6 +331,9 @@ impl Service {
                 let status = fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?;
                 value(&report::forget(&fs, status))
             }
+            Request::Replace { old, new, uuid } => self.replace(&old, &new, uuid),
+            Request::ReplaceCancel => self.stop_replacing(),
+            Request::JoinStatus => self.join_data(),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
@@ -375,7 +414,7 @@ impl Service {
     fn hello(&self) -> Hello {
         let state = self.lock();
         Hello {
-            identities: self.identities.clone(),
+            identities: self.watched().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
             read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: state.closing,

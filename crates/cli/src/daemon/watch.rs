@@ -25,6 +25,14 @@ impl Watch {
             block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
         }
     }
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// What tells it from others.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
     /// What is wrong with it now.
     pub fn problem(&self) -> Option<String> {
         let path = self.path.display();

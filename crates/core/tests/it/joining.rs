@@ -159,7 +159,7 @@ fn a_device_is_replaced_under_every_profile_while_files_are_written() {
         assert!(fs.join_status().unwrap().replacement.is_some());
         assert!(replace(&fs, 0, &fresh(70)).unwrap_err().to_string().contains("another device"));
         let meanwhile = work_until_joined(&fs);
-        assert!(meanwhile > 1 && fs.join_failed().is_none(), "{profile:?} {meanwhile} {:?}", fs.join_failed());
+        assert!(meanwhile > 0 && fs.join_failed().is_none(), "{profile:?} {meanwhile} {:?}", fs.join_failed());
         write(&fs, "after", &content(3, 500_000));
         let health = &fs.health()[index];
         assert_eq!((health.uuid, health.bytes, health.standing), ([0xab; 16], 70 << 20, Standing::Active));

@@ -1,0 +1,85 @@
+//! `nenrin device replace`.
+
+use crate::control::{Client, JoinData, Request};
+use crate::device;
+use crate::error::{At as _, Fail, Outcome};
+use crate::output::{self, Progress};
+use crate::size::show_bytes;
+use crate::target::Target;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// How often the owner is asked how far it is.
+const ASK: Duration = Duration::from_millis(200);
+
+/// How it is wished for.
+#[derive(Default)]
+pub struct Wishes {
+    /// Whatever is on the new device.
+    pub force: bool,
+    /// As JSON.
+    pub json: bool,
+}
+
+/// Has the device `new` take the place of `old`, and waits until it has.
+pub fn replace(place: &Path, old: &OsStr, new: &Path, wishes: &Wishes) -> Outcome {
+    let mut target = Target::find(place)?;
+    let owner = target.owner()?;
+    if owner.hello.read_only {
+        return Err(Fail::at(place.display(), "mounted read-only; mount it writable to change its devices"));
+    }
+    let identity = device::identity(new).at(new.display())?;
+    if owner.hello.identities.contains(&identity) {
+        return Err(Fail::at(new.display(), "a device of this volume already; name another one"));
+    }
+    // Before anything is asked of the owner: is it free, and may it be overwritten?
+    super::mkfs::may_overwrite(new, wishes.force)?;
+    let mut uuid = [0; 16];
+    File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid)).at("/dev/urandom")?;
+    let path = Path::new(old);
+    let old = if path.exists() { device::absolute(path) } else { path.to_owned() };
+    let request = Request::Replace { old: old.to_string_lossy().into_owned(), new: device::absolute(new), uuid };
+    let number: u16 = owner.call(&request)?;
+    follow(owner, place, new, number, wishes.json)
+}
+
+/// Gives up what is under way.
+pub fn cancel(place: &Path) -> Outcome {
+    let mut target = Target::find(place)?;
+    let stopped: bool = target.owner()?.call(&Request::ReplaceCancel)?;
+    if !stopped {
+        return Err(Fail::at(place.display(), "no device is being replaced"));
+    }
+    output::line(format!("{}: the new device is not used; the old one goes on", place.display()));
+    Ok(0)
+}
+
+fn follow(owner: &mut Client, place: &Path, new: &Path, number: u16, json: bool) -> Outcome {
+    let mut progress = Progress::new();
+    let data = loop {
+        let data: JoinData = owner.call(&Request::JoinStatus)?;
+        if data.done {
+            break data;
+        }
+        progress.at("copying", data.bytes, data.bytes_expected);
+        thread::sleep(ASK);
+    };
+    if json {
+        output::json(&data)?;
+        return Ok(u8::from(data.failed.is_some()));
+    }
+    if let Some(why) = &data.failed {
+        return Err(Fail::at(new.display(), format!("{why}; it is not used, and the old device goes on")));
+    }
+    let lost = match data.unreadable_bytes {
+        0 => String::new(),
+        n => format!("; {} could be read nowhere, nenrin scrub tells what was there", show_bytes(n)),
+    };
+    let (place, new) = (place.display(), new.display());
+    output::line(format!("{place}: {new} is device {number} now, {} copied{lost}", show_bytes(data.bytes)));
+    Ok(0)
+}

@@ -1,0 +1,71 @@
+//! A device of a mounted volume that is replaced, on request of a command.
+
+use super::service::Service;
+use crate::control::JoinData;
+use crate::device;
+use crate::error::{At as _, Fail};
+use nenrin_core::{Fs, NewDevice};
+use nenrin_device::OpenMode;
+use nenrin_format::BLOCK_BYTES;
+use serde_json::Value;
+use std::path::Path;
+
+fn value(data: &impl serde::Serialize) -> Result<Value, Fail> {
+    serde_json::to_value(data).at("answer")
+}
+
+/// The index of the device that a number or a path means.
+fn index_of(fs: &Fs, text: &str) -> Result<u16, Fail> {
+    let number = text.parse::<u16>().ok();
+    let identity = device::identity(Path::new(text)).ok();
+    let all = fs.health();
+    let found = all.iter().find(|d| {
+        let same = d.name.as_ref().and_then(|n| device::identity(Path::new(n)).ok());
+        number == Some(d.index + 1) || identity.is_some() && same == identity || d.name.as_deref() == Some(text)
+    });
+    found.map(|d| d.index).ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
+}
+
+impl Service {
+    pub(super) fn replace(&self, old: &str, new: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let index = index_of(&fs, old)?;
+        let device = device::open(new, OpenMode { read_only: false, exclusive: true })?;
+        fs.replace_device(index, NewDevice { device, uuid }).map_err(|e| Fail::new(e.to_string()))?;
+        self.note_devices();
+        self.log.line(&format!("device {} is being replaced by {}", index + 1, new.display()));
+        value(&(index + 1))
+    }
+
+    pub(super) fn stop_replacing(&self) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let under_way = fs.join_status().is_some_and(|s| s.replacement.is_some());
+        fs.stop_replacing();
+        self.note_devices();
+        value(&under_way)
+    }
+
+    pub(super) fn join_data(&self) -> Result<Value, Fail> {
+        let fs = self.fs()?;
+        let status = fs.join_status().filter(|s| s.replacement.is_some());
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let mut last = self.joined();
+        let data = match status {
+            Some(s) => JoinData {
+                done: false,
+                bytes: bytes(s.blocks),
+                bytes_expected: bytes(s.blocks_expected),
+                unreadable_bytes: bytes(s.unreadable_blocks),
+                failed: None,
+            },
+            None => {
+                drop(last);
+                self.note_devices();
+                last = self.joined();
+                JoinData { done: true, failed: fs.join_failed(), ..last.clone() }
+            }
+        };
+        last.clone_from(&data);
+        value(&data)
+    }
+}
