@@ -77,8 +77,11 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
     Trial { what, promises, hunt }
 }
 
+/// Three devices that come and go.
+const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
+
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 53] = [
+pub const TRIALS: [Trial; 56] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -126,6 +129,9 @@ pub const TRIALS: [Trial; 53] = [
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::ResyncHalf, "P1", Hunt::Devices(Members { dies: Some((1, 40)), ..Members::new(2, Layout::Mirror) })),
+    trial(Break::BandCutEarly, "P1", Hunt::Devices(CHANGING)),
+    trial(Break::BandUsedEarly, "P1", Hunt::Devices(CHANGING)),
+    trial(Break::RemovedEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
     trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetSkipsFree, "P6", Hunt::Life(Life::Forget)),

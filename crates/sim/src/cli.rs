@@ -56,6 +56,7 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
           --device BYTES  --segment-blocks N  --remounts true|false
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
           --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
+          --changes (devices are added, removed and resized)
           --deaths (in each world one of the devices dies, drawn from the seed)
 
 For example: nenrin-sim run --seeds 0..100 --images 20000
@@ -106,6 +107,7 @@ pub struct Arguments {
     layout: Option<Layout>,
     dies: Option<(u8, u64)>,
     deaths: bool,
+    changes: bool,
 }
 
 /// A barrier mode by its name.
@@ -161,6 +163,7 @@ impl Arguments {
                     a.dies = Some(pair.ok_or("--dies takes INDEX:WRITES")?);
                 }
                 Long("deaths") => a.deaths = true,
+                Long("changes") => a.changes = true,
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -272,7 +275,7 @@ impl Arguments {
     fn members(&self, seed: u64) -> Members {
         let count = self.devices.unwrap_or(1);
         let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
-        let mut members = Members { count, profile, dies: self.dies };
+        let mut members = Members { count, profile, dies: self.dies, changes: self.changes };
         if self.deaths {
             let drawn = hash::of_words(&[seed, 77]);
             members.dies = Some(((drawn % u64::from(count)) as u8, 8 + (drawn >> 8) % 200));

@@ -323,7 +323,7 @@ fn with_clients(config: &Config, drive: Drive) -> (Drive, Clients) {
     let clients = config.clients || config.scenario.is_some_and(|s| with_others.contains(&s));
     let turns = clients.then(|| Turns::new(config.seed));
     let members = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();
-    (Drive { members, profile: drive.profile }, Clients::new(queues, turns))
+    (Drive { members, ..drive }, Clients::new(queues, turns))
 }
 
 /// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.

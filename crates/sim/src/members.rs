@@ -15,11 +15,13 @@ pub struct Drive {
     pub members: Vec<Arc<dyn BlockDevice>>,
     /// How a volume is made on them.
     pub profile: Profile,
+    /// They come and go: not each of them is a member.
+    pub changes: bool,
 }
 
 impl From<Arc<dyn BlockDevice>> for Drive {
     fn from(device: Arc<dyn BlockDevice>) -> Self {
-        Self { members: vec![device], profile: Profile::Single }
+        Self { members: vec![device], profile: Profile::Single, changes: false }
     }
 }
 
@@ -40,6 +42,16 @@ impl Drive {
             Ok([device]) => Ok(device),
             Err(_) => Err(nenrin_core::Error::Open("one device is needed".into())),
         }
+    }
+    /// Those that hold a root; all of them, where they do not change.
+    #[must_use]
+    pub fn with_roots(self) -> Vec<Arc<dyn BlockDevice>> {
+        let has = |d: &Arc<dyn BlockDevice>| nenrin_core::probe(d.as_ref()).is_ok_and(|p| p.newest().is_ok());
+        let Self { mut members, changes, .. } = self;
+        if changes && members.iter().any(has) {
+            members.retain(has);
+        }
+        members
     }
     /// The same without member number `index`.
     #[must_use]
@@ -65,11 +77,13 @@ pub struct Members {
     pub profile: Profile,
     /// A device that dies after so many writes to it, if one does.
     pub dies: Option<(u8, u64)>,
+    /// Devices are added, removed and resized.
+    pub changes: bool,
 }
 
 impl Default for Members {
     fn default() -> Self {
-        Self { count: 1, profile: Profile::Single, dies: None }
+        Self { count: 1, profile: Profile::Single, dies: None, changes: false }
     }
 }
 
@@ -77,7 +91,7 @@ impl Members {
     /// So many, none of which dies.
     #[must_use]
     pub const fn new(count: u8, profile: Profile) -> Self {
-        Self { count, profile, dies: None }
+        Self { count, profile, dies: None, changes: false }
     }
 
     /// Whether any one device may be lost.
@@ -86,18 +100,25 @@ impl Members {
         self.profile == Profile::Mirror
     }
 
+    /// Members that a volume begins with: where they change one is left to be added.
+    #[must_use]
+    pub fn first(&self) -> usize {
+        let least = if self.profile == Profile::Mirror { 2 } else { 1 };
+        usize::from(if self.changes { (self.count - 1).max(least) } else { self.count })
+    }
+
     /// Parts of a disk, or of an image of it, as devices.
     #[must_use]
     pub fn of<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
         if self.count == 1 {
-            return whole.clone().into();
+            return Drive { changes: self.changes, ..whole.clone().into() };
         }
         let count = u64::from(self.count);
         let bytes = whole.geometry().bytes / count / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let part = |i: u64| -> Arc<dyn BlockDevice> {
             Arc::new(Window::new(whole.clone(), i * bytes..(i + 1) * bytes, format!("device {}", i + 1)))
         };
-        Drive { members: (0..count).map(part).collect(), profile: self.profile }
+        Drive { members: (0..count).map(part).collect(), profile: self.profile, changes: self.changes }
     }
 
     /// The same, and the one that is to die does.
@@ -115,11 +136,12 @@ impl Members {
     /// The arguments that give these settings again.
     #[must_use]
     pub fn arguments(&self) -> String {
+        let changes = if self.changes { " --changes" } else { "" };
         if self.count == 1 {
-            return String::new();
+            return changes.to_owned();
         }
         let dies = self.dies.map_or(String::new(), |(i, n)| format!(" --dies {i}:{n}"));
-        format!(" --devices {} --layout {}{dies}", self.count, self.profile.name())
+        format!(" --devices {} --layout {}{dies}{changes}", self.count, self.profile.name())
     }
 }
 

@@ -3,7 +3,7 @@
 //! on purpose as well as on the real core.
 
 use crate::content::PAGE_BYTES;
-use crate::members::Drive;
+use crate::members::{Drive, Members};
 use nenrin_core::check;
 use nenrin_core::{
     AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewInode, RenameMode,
@@ -100,6 +100,13 @@ pub trait Subject: Sized {
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
+    /// Adds, removes or resizes one of these devices, or goes on with that, as drawn.
+    ///
+    /// # Errors
+    /// Those of the file system, but not what it refuses.
+    fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<()> {
+        Ok(())
+    }
     /// Cleans all there is to clean.
     fn clean(&self) -> Result<()> {
         Ok(())
@@ -132,13 +139,14 @@ impl Subject for Arc<Fs> {
     fn mkfs_on(drive: Drive, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
         let (uuid, hash_key, profile) = ([7; 16], [9; 16], drive.profile);
         let options = MkfsOptions { segment_blocks, uuid, hash_key, profile, ..MkfsOptions::default() };
-        nenrin_core::mkfs_on(&drive.members, clock, &options)
+        let members = Members { changes: drive.changes, ..Members::new(drive.members.len() as u8, profile) };
+        nenrin_core::mkfs_on(&drive.members[..members.first()], clock, &options)
     }
     fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
-        Fs::open(drive.into().members, clock, options)
+        Fs::open(drive.into().with_roots(), clock, options)
     }
     fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>> {
-        let report = check::check(&drive.into().members, &check::CheckOptions { data }, &mut |_| {})?;
+        let report = check::check(&drive.into().with_roots(), &check::CheckOptions { data }, &mut |_| {})?;
         // A cut between the two writes of a slot, or in one, leaves them different.
         let torn_slots =
             |w: check::What| matches!(w, check::What::SlotDamaged | check::What::SlotStale | check::What::DeviceAbsent);
@@ -162,6 +170,9 @@ impl Subject for Arc<Fs> {
             ("checkpoints shed", c.checkpoints_shed),
             ("blocks moved", c.moved_blocks),
             ("walks of all trees by the cleaner", c.tree_walks),
+            ("devices added", c.devices_added),
+            ("devices removed", c.devices_removed),
+            ("segments laid", c.segments_laid),
         ]
     }
     fn verdicts(&self) -> Vec<&'static str> {
@@ -318,6 +329,9 @@ impl Subject for Arc<Fs> {
     }
     fn set_retention(&self, rule: &str) -> Result<()> {
         Fs::set_retention(self, rule)
+    }
+    fn change_devices(&self, drive: &Drive, draw: u64) -> Result<()> {
+        crate::changing::change(self, drive, draw)
     }
     fn clean(&self) -> Result<()> {
         let mut clean = Fs::clean(self);

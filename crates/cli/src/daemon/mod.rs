@@ -8,6 +8,7 @@
 //! 3. Once the last mount has ended no new one is made; `closing` says so.
 //! 4. A request is answered "released" only after the device was closed.
 
+mod devices;
 mod log;
 mod service;
 mod watch;
@@ -29,7 +30,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
-use watch::Watch;
 
 /// How long a process that has released its volume stays for the sake of who
 /// asked for it: with a million inodes known, umount(2) itself takes seconds
@@ -111,13 +111,11 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
     let mode = OpenMode { read_only, exclusive: true };
     let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
-    let watch = |(path, device): (&PathBuf, &Device)| Watch::new(path, device.geometry().bytes);
-    let watches: Vec<Watch> = members.paths.iter().zip(&members.devices).map(watch).collect();
     let core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), &members.paths, log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), log.clone(), sender));
 
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
@@ -133,7 +131,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     };
     let (stop_ticking, stopped) = mpsc::channel();
     let ticking = service.clone();
-    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &watches, &stopped));
+    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &stopped));
     let ticker = ticker.at("a thread")?;
     let signals = service.clone();
     let waiter = move || loop {
@@ -166,6 +164,11 @@ fn detach(log: Option<&Path>) -> std::io::Result<()> {
 /// A daemon that is killed is a power cut for its volume: rather something else.
 fn spare_from_memory_shortage() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-500");
+}
+
+/// Opens a device for this process alone, so that the volume may use it.
+pub(super) fn open_owned(path: &Path) -> Result<Device, Fail> {
+    open_device(path, OpenMode::OWNER)
 }
 
 /// Opens the device; an owner that is only finishing is waited for.
@@ -235,14 +238,14 @@ fn session_options(o: &Options) -> SessionOptions {
     SessionOptions { cache: o.cache, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
-fn tick(service: &Service, watches: &[Watch], stopped: &Receiver<()>) {
+fn tick(service: &Service, stopped: &Receiver<()>) {
     sys::set_io_flusher();
     let mut count = 0;
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
         service.tick();
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
-            service.note_problem(watches.iter().find_map(Watch::problem));
+            service.watch();
         }
     }
 }

@@ -2,11 +2,12 @@
 //! to commands.
 
 use super::log::Log;
+use super::watch::Watch;
 use crate::control::{
     CheckpointData, DeletedData, DiffResult, Hello, MountData, PastMount, Released, Request, VolumeInfo,
 };
 use crate::error::{At as _, Fail};
-use crate::{device, diff, mounts, past, report, states};
+use crate::{diff, mounts, past, report, states};
 use nenrin_core::{At, Clean, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
@@ -30,6 +31,11 @@ const FORGET_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
+
+fn watches_of(fs: &Fs) -> Vec<Watch> {
+    let there = fs.health().into_iter();
+    there.filter_map(|d| Some(Watch::new(Path::new(&d.name?), d.bytes))).collect()
+}
 
 /// What wakes the daemon's main thread.
 pub enum Event {
@@ -86,7 +92,10 @@ pub struct Service {
     state: Mutex<State>,
     changed: Condvar,
     path: PathBuf,
-    identities: Vec<String>,
+    /// Its devices as they were when they were opened or last changed.
+    watches: Mutex<Vec<Watch>>,
+    /// An image file that is to be cut, once nothing lies behind that length.
+    to_cut: Mutex<Option<(PathBuf, u64)>>,
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
@@ -96,7 +105,8 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, members: &[PathBuf], log: Arc<Log>, events: Sender<Event>) -> Self {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, log: Arc<Log>, events: Sender<Event>) -> Self {
+        let watches = Mutex::new(watches_of(&fs));
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -106,12 +116,12 @@ impl Service {
             problem: None,
             logged: None,
         };
-        let identities = members.iter().filter_map(|p| device::identity(p).ok()).collect();
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             path,
-            identities,
+            watches,
+            to_cut: Mutex::default(),
             events: Mutex::new(events),
             scrub: Mutex::default(),
             clean: Mutex::default(),
@@ -227,8 +237,27 @@ impl Service {
         }
     }
 
+    pub(super) fn watches(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(PathBuf, u64)>> {
+        self.to_cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The devices have changed, or how much of them is used.
+    pub(super) fn watch_anew(&self, fs: &Fs) {
+        *self.watches() = watches_of(fs);
+    }
+
+    /// Looks whether the images are still what was opened.
+    pub fn watch(&self) {
+        let problem = self.watches().iter().find_map(Watch::problem);
+        self.note_problem(problem);
+    }
+
     /// Notes what is wrong with the image; a new problem is logged.
-    pub fn note_problem(&self, problem: Option<String>) {
+    fn note_problem(&self, problem: Option<String>) {
         let mut state = self.lock();
         if problem != state.problem {
             state.problem.clone_from(&problem);
@@ -295,6 +324,10 @@ impl Service {
                 let status = fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?;
                 value(&report::forget(&fs, status))
             }
+            Request::DeviceAdd { device, uuid } => self.device_add(&device, uuid),
+            Request::DeviceRemove { device, keep } => self.device_remove(&device, keep),
+            Request::Resize { device, bytes } => self.resize(device.as_deref(), bytes),
+            Request::LayingStep { bytes } => self.lay(bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
@@ -375,7 +408,7 @@ impl Service {
     fn hello(&self) -> Hello {
         let state = self.lock();
         Hello {
-            identities: self.identities.clone(),
+            identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
             read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: state.closing,

@@ -25,6 +25,10 @@ impl Watch {
             block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
         }
     }
+    /// What tells it from other devices.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
     /// What is wrong with it now.
     pub fn problem(&self) -> Option<String> {
         let path = self.path.display();

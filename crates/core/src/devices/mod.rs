@@ -11,12 +11,15 @@
 
 mod assemble;
 mod layout;
+pub(crate) mod plan;
 mod requests;
+mod table;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use layout::Layout;
+pub(crate) use plan::bands_for;
 
 use crate::breaks::{Break, broken};
 use layout::{Place, Runs};
@@ -24,7 +27,7 @@ use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// What a member of the volume is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +54,10 @@ pub struct DeviceHealth {
     pub name: Option<String>,
     /// Identity within the volume.
     pub uuid: [u8; 16],
-    /// Length in bytes when it joined.
+    /// Length in bytes, as far as it is used.
     pub bytes: u64,
+    /// The same when what is under way is done: 0 when it is to be removed.
+    pub target_bytes: u64,
     /// What it is at the moment.
     pub standing: Standing,
     /// Why it is not active.
@@ -61,27 +66,25 @@ pub struct DeviceHealth {
     pub read_errors: u64,
 }
 
+/// What is known of a member besides what it is.
 struct Member {
-    device: Option<Arc<dyn BlockDevice>>,
-    /// Whole blocks of the device; 0 when it is not there.
-    blocks: u64,
     standing: AtomicU8,
     /// Writes seen to complete.
     completed: AtomicU64,
     /// How many of these a flush is known to have covered.
     covered: AtomicU64,
+    /// Writes were not always counted: every flush is asked for.
+    uncounted: AtomicBool,
     read_errors: AtomicU64,
 }
 
 impl Member {
-    fn new(device: Option<Arc<dyn BlockDevice>>, standing: Standing) -> Self {
-        let blocks = device.as_ref().map_or(0, |d| d.geometry().bytes / BLOCK_BYTES as u64);
+    const fn new(standing: Standing) -> Self {
         Self {
-            device,
-            blocks,
             standing: AtomicU8::new(standing as u8),
             completed: AtomicU64::new(0),
             covered: AtomicU64::new(0),
+            uncounted: AtomicBool::new(false),
             read_errors: AtomicU64::new(0),
         }
     }
@@ -91,7 +94,37 @@ impl Member {
     /// Writes that a flush has to cover, when there are any.
     fn uncovered(&self) -> Option<u64> {
         let n = self.completed.load(SeqCst);
-        (n > self.covered.load(SeqCst)).then_some(n)
+        (self.uncounted.load(SeqCst) || n > self.covered.load(SeqCst)).then_some(n)
+    }
+}
+
+/// Which devices there are, and where segments lie on them: replaced as a whole when that changes.
+pub(crate) struct Shape {
+    pub layout: Layout,
+    /// In the order of the device table; `None` for what is not there.
+    devices: Vec<Option<Arc<dyn BlockDevice>>>,
+    /// The only device of the volume.
+    solo: Option<Arc<dyn BlockDevice>>,
+}
+
+impl Shape {
+    /// `members`: how many there should be.
+    fn new(layout: Layout, devices: Vec<Option<Arc<dyn BlockDevice>>>, members: usize) -> Arc<Self> {
+        let mut there = devices.iter().flatten();
+        let solo = match (members, there.next(), there.next()) {
+            (1, Some(d), None) => Some(Arc::clone(d)),
+            _ => None,
+        };
+        Arc::new(Self { layout, devices, solo })
+    }
+
+    fn device(&self, index: u16) -> Option<&Arc<dyn BlockDevice>> {
+        self.devices.get(usize::from(index))?.as_ref()
+    }
+
+    /// Where these blocks lie, when they lie together on the only device.
+    fn alone(&self, addr: Addr) -> Option<(&dyn BlockDevice, Place)> {
+        Some((self.solo.as_deref()?, self.layout.alone(addr)?))
     }
 }
 
@@ -108,8 +141,9 @@ struct Table {
 
 /// The devices of a volume.
 pub(crate) struct Devices {
+    /// One for each entry that the device table may have.
     members: Vec<Member>,
-    pub layout: Layout,
+    shape: RwLock<Arc<Shape>>,
     table: Mutex<Table>,
     /// A member was left out, and the roots do not say so yet; or one lacks the newest root.
     unmarked: AtomicBool,
@@ -118,8 +152,18 @@ pub(crate) struct Devices {
 impl Devices {
     /// Over the members in the order of the device table, of a volume without a root.
     pub fn fresh(devices: &[Arc<dyn BlockDevice>], layout: Layout) -> Arc<Self> {
-        let members = devices.iter().map(|d| Member::new(Some(d.clone()), Standing::Active)).collect();
-        Arc::new(Self { members, layout, table: Mutex::default(), unmarked: AtomicBool::new(false) })
+        let shape = Shape::new(layout, devices.iter().cloned().map(Some).collect(), devices.len());
+        Self::over(shape, Table::default(), false)
+    }
+
+    fn over(shape: Arc<Shape>, table: Table, unmarked: bool) -> Arc<Self> {
+        let standing = |i: usize| match shape.devices.get(i) {
+            Some(Some(_)) => Standing::Active,
+            _ => Standing::Absent,
+        };
+        let members = (0..superblock::DEVICES_MAX).map(|i| Member::new(standing(i))).collect();
+        let unmarked = AtomicBool::new(unmarked);
+        Arc::new(Self { members, shape: RwLock::new(shape), table: Mutex::new(table), unmarked })
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
@@ -131,34 +175,26 @@ impl Devices {
         why: Vec<(u16, String)>,
         behind: bool,
     ) -> Arc<Self> {
-        let standing = |d: &Option<_>| if d.is_some() { Standing::Active } else { Standing::Absent };
-        let members: Vec<Member> = devices.into_iter().map(|d| Member::new(d.clone(), standing(&d))).collect();
-        for i in stale {
-            members[usize::from(*i)].standing.store(STALE, SeqCst);
-        }
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
-        let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
-        let table = Table { superblock: Some(superblock), why, broken: None };
-        Arc::new(Self { members, layout, table: Mutex::new(table), unmarked: AtomicBool::new(unmarked) })
-    }
-
-    /// The only device of the volume.
-    fn solo(&self) -> Option<&dyn BlockDevice> {
-        match &self.members[..] {
-            [m] => m.device.as_deref(),
-            _ => None,
+        let shape = Shape::new(layout, devices, superblock.members());
+        let entries = superblock.devices.clone();
+        let this = Self::over(shape, Table { superblock: Some(superblock), why, broken: None }, behind);
+        for i in stale {
+            this.members[usize::from(*i)].standing.store(STALE, SeqCst);
         }
+        if this.members.iter().zip(&entries).any(|(m, d)| !m.is_active() && d.active) {
+            this.unmarked.store(true, SeqCst);
+        }
+        this
     }
 
-    fn device(&self, index: u16) -> Option<&Arc<dyn BlockDevice>> {
-        self.members.get(usize::from(index))?.device.as_ref()
+    /// What there is at the moment.
+    pub fn shape(&self) -> Arc<Shape> {
+        Arc::clone(&self.shape.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where a block lies, for a request to one device. Callers have checked that it is within the volume.
-    fn alone(&self, addr: Addr) -> Option<(&Member, &dyn BlockDevice, Place)> {
-        let place = self.layout.alone(addr)?;
-        let member = self.members.get(usize::from(place.device))?;
-        Some((member, member.device.as_deref()?, place))
+    fn device(&self, index: u16) -> Option<Arc<dyn BlockDevice>> {
+        self.shape().device(index).cloned()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -166,20 +202,23 @@ impl Devices {
     }
 
     /// Devices that may be read, with their indices.
-    pub fn active(&self) -> impl Iterator<Item = (u16, &Arc<dyn BlockDevice>)> {
+    pub fn active(&self) -> Vec<(u16, Arc<dyn BlockDevice>)> {
+        let shape = self.shape();
         let there = self.members.iter().enumerate().filter(|(_, m)| m.is_active());
-        there.filter_map(|(i, m)| Some((i as u16, m.device.as_ref()?)))
+        there.filter_map(|(i, _)| Some((i as u16, shape.device(i as u16)?.clone()))).collect()
     }
 
     /// Members, for reports; none before the first root.
     pub fn health(&self) -> Vec<DeviceHealth> {
         let table = self.table();
         let Some(superblock) = &table.superblock else { return Vec::new() };
+        let shape = self.shape();
         let one = |(index, (m, entry)): (usize, (&Member, &superblock::DeviceEntry))| DeviceHealth {
             index: index as u16,
-            name: m.device.as_ref().map(|d| d.geometry().name),
+            name: shape.device(index as u16).map(|d| d.geometry().name),
             uuid: entry.uuid,
             bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
+            target_bytes: entry.target_blocks.saturating_mul(BLOCK_BYTES as u64),
             standing: if m.is_active() { Standing::Active } else { Standing::Absent },
             why: table
                 .why
@@ -189,12 +228,13 @@ impl Devices {
                 .map(|(_, why)| why.clone()),
             read_errors: m.read_errors.load(SeqCst),
         };
-        self.members.iter().zip(&superblock.devices).enumerate().map(one).collect()
+        let all = self.members.iter().zip(&superblock.devices).enumerate();
+        all.filter(|(_, (_, entry))| !entry.removed).map(one).collect()
     }
 
     /// Flushes the devices to which something was written since their last flush.
     pub fn flush(&self) -> Result<(), DeviceError> {
-        if let Some(device) = self.solo() {
+        if let Some(device) = &self.shape().solo {
             return device.flush();
         }
         let mut flushes = self.start_flushes(|_| true);
@@ -206,7 +246,7 @@ impl Devices {
     }
 
     fn start_flushes(&self, which: impl Fn(u16) -> bool) -> Vec<(u16, u64, Ticket)> {
-        let active = self.active().filter(|(i, _)| which(*i));
+        let active = self.active().into_iter().filter(|(i, _)| which(*i));
         active.filter_map(|(i, d)| Some((i, self.members[usize::from(i)].uncovered()?, d.submit(Op::Flush)))).collect()
     }
 
@@ -235,7 +275,7 @@ impl Devices {
             return Ok(());
         }
         let spared = |i: u16| i != index && self.members.get(usize::from(i)).is_some_and(Member::is_active);
-        if table.superblock.is_none() || !self.layout.is_whole(spared) {
+        if table.superblock.is_none() || !self.shape().layout.is_whole(spared) {
             return Err(error);
         }
         self.unmarked.store(true, SeqCst);
@@ -271,7 +311,7 @@ impl Devices {
             // Another one fails: that has to be said, too.
             let member = &self.members[usize::from(index)];
             member.standing.store(Standing::Absent as u8, SeqCst);
-            if !self.layout.is_whole(|i| self.members.get(usize::from(i)).is_some_and(Member::is_active)) {
+            if !self.shape().layout.is_whole(|i| self.members.get(usize::from(i)).is_some_and(Member::is_active)) {
                 table.broken = Some(error.clone());
                 return Err(error);
             }
@@ -285,8 +325,7 @@ impl Devices {
     fn write_table(&self, superblock: &Superblock) -> Result<(), (u16, DeviceError)> {
         for area in 0..2 {
             for (i, device) in self.active() {
-                let blocks = self.members[usize::from(i)].blocks;
-                let block = superblock::slot_blocks(superblock.generation, blocks)[area];
+                let Some(block) = slots_of(superblock, i).map(|both| both[area]) else { continue };
                 let data = Arc::new(AlignedBuf::padded(&Superblock { device_index: i, ..superblock.clone() }.encode()));
                 let written = device.write(block * BLOCK_BYTES as u64, data).and_then(|()| device.flush());
                 written.map_err(|e| (i, e))?;
@@ -304,12 +343,13 @@ impl Devices {
     /// Copies what a stale member has of a segment from the others. Nobody else writes meanwhile.
     pub fn copy_segment(self: &Arc<Self>, index: u16, segment: SegmentNo) -> Result<(), DeviceError> {
         let Some(device) = self.device(index) else { return Err(DeviceError::Missing) };
+        let shape = self.shape();
         let mut block = 0;
-        while block < self.layout.segment_blocks {
+        while block < shape.layout.segment_blocks {
             let addr = Addr::new(segment, block);
-            let count = COPY_BLOCKS.min(self.layout.segment_blocks - block);
+            let count = COPY_BLOCKS.min(shape.layout.segment_blocks - block);
             let mut runs = Runs::default();
-            self.layout.each_piece(addr, count, |from, n, places| {
+            shape.layout.each_piece(addr, count, |from, n, places| {
                 places.iter().filter(|p| p.device == index).for_each(|p| runs.add(*p, from, n));
             });
             if !runs.0.is_empty() {
@@ -343,14 +383,6 @@ impl Devices {
 
     /// Writes the slots of a root on all devices, without flushing. The table is the volume's own.
     pub fn write_slots(&self, superblock: &Superblock) -> Result<(), DeviceError> {
-        if let Some(device) = self.solo() {
-            let data = Arc::new(AlignedBuf::padded(&superblock.encode()));
-            for block in superblock::slot_blocks(superblock.generation, self.members[0].blocks) {
-                device.write(block * BLOCK_BYTES as u64, data.clone())?;
-            }
-            self.table().superblock = Some(superblock.clone());
-            return Ok(());
-        }
         self.settle()?;
         let mut table = self.table();
         let mut superblock = superblock.clone();
@@ -359,11 +391,16 @@ impl Devices {
         }
         table.superblock = Some(superblock.clone());
         let mut tickets = Vec::new();
+        let solo = self.shape().solo.is_some();
         for (i, device) in self.active() {
             let data = Arc::new(AlignedBuf::padded(&Superblock { device_index: i, ..superblock.clone() }.encode()));
-            for block in superblock::slot_blocks(superblock.generation, self.members[usize::from(i)].blocks) {
-                let op = Op::Write { offset: block * BLOCK_BYTES as u64, data: data.clone() };
-                tickets.push((i, device.submit(op)));
+            for block in slots_of(&superblock, i).into_iter().flatten() {
+                let offset = block * BLOCK_BYTES as u64;
+                if solo {
+                    device.write(offset, data.clone())?;
+                    continue;
+                }
+                tickets.push((i, device.submit(Op::Write { offset, data: data.clone() })));
             }
         }
         let failed = self.wait_writes(tickets);
@@ -386,12 +423,20 @@ impl Devices {
 
     /// Tells the devices that a segment holds nothing of value.
     pub fn submit_discard(&self, segment: SegmentNo) -> Vec<Ticket> {
-        let shares = self.layout.shares(segment).into_iter();
+        let shape = self.shape();
+        let shares = shape.layout.shares(segment).into_iter();
         let op = |place: Place, blocks: u64| Op::Discard {
             offset: place.block * BLOCK_BYTES as u64,
             bytes: blocks * BLOCK_BYTES as u64,
         };
-        let there = |i: u16| self.members.get(usize::from(i)).filter(|m| m.is_active())?.device.as_ref();
+        let there =
+            |i: u16| shape.device(i).filter(|_| self.members.get(usize::from(i)).is_some_and(Member::is_active));
         shares.filter_map(|(place, blocks)| Some(there(place.device)?.submit(op(place, blocks)))).collect()
     }
+}
+
+/// The blocks of the two slots of a root on a device, where that has its length.
+fn slots_of(superblock: &Superblock, index: u16) -> Option<[u64; 2]> {
+    let blocks = superblock.devices.get(usize::from(index))?.blocks;
+    (blocks >= 2 * superblock::AREA_BLOCKS).then(|| superblock::slot_blocks(superblock.generation, blocks))
 }

@@ -30,7 +30,7 @@ impl Devices {
         let turn = (addr.segment().0 as u32).wrapping_add(addr.block() / TURN_BLOCKS) as usize;
         let mut runs = Runs::default();
         let mut missing = false;
-        self.layout.each_piece(addr, blocks, |from, count, places| {
+        self.shape().layout.each_piece(addr, blocks, |from, count, places| {
             let in_turn = (0..places.len()).map(|i| places[(i + turn) % places.len()]);
             let mut there = in_turn.filter(|p| self.is_active(p.device));
             let first = there.next();
@@ -46,11 +46,11 @@ impl Devices {
     /// Devices that a read of these blocks would use where any of several could be used:
     /// those to avoid when what was read is wrong.
     pub fn alternatives(&self, addr: Addr, blocks: u32) -> Vec<u16> {
-        if self.layout.copies_max() == 1 {
+        if self.shape().layout.copies_max() == 1 {
             return Vec::new();
         }
         let mut used = BTreeSet::new();
-        self.layout.each_piece(addr, blocks, |_, _, places| {
+        self.shape().layout.each_piece(addr, blocks, |_, _, places| {
             let there: Vec<u16> = places.iter().map(|p| p.device).filter(|d| self.is_active(*d)).collect();
             if there.len() > 1 {
                 used.extend(there);
@@ -61,7 +61,7 @@ impl Devices {
 
     /// Starts reading blocks; what `avoid` has is read elsewhere, where it can be.
     pub fn submit_read(self: &Arc<Self>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Ticket {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
+        if let Some((device, place)) = self.shape().alone(addr) {
             return device.submit(Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES });
         }
         match self.read_runs(addr, blocks, avoid) {
@@ -80,11 +80,13 @@ impl Devices {
 
     /// Reads blocks and waits.
     pub fn read(self: &Arc<Self>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Outcome {
-        if let (Some((member, device, place)), None) = (self.alone(addr), avoid) {
-            if !member.is_active() {
-                return Err(DeviceError::Missing);
+        if avoid.is_none() {
+            let shape = self.shape();
+            if let Some(place) = shape.layout.alone(addr) {
+                let there = shape.device(place.device).filter(|_| self.is_active(place.device));
+                let device = there.ok_or(DeviceError::Missing)?;
+                return device.read(bytes(place.block), blocks as usize * BLOCK_BYTES);
             }
-            return device.read(bytes(place.block), blocks as usize * BLOCK_BYTES);
         }
         self.submit_read(addr, blocks, avoid).wait()
     }
@@ -120,7 +122,7 @@ impl Devices {
     fn write_runs(&self, addr: Addr, blocks: u32) -> Result<(Vec<Run>, bool), DeviceError> {
         let mut runs = Runs::default();
         let (mut missing, mut left_out) = (false, false);
-        self.layout.each_piece(addr, blocks, |from, count, places| {
+        self.shape().layout.each_piece(addr, blocks, |from, count, places| {
             let mut any = false;
             for p in places.iter().take(if broken(Break::MirrorHalf) { 1 } else { places.len() }) {
                 if self.is_active(p.device) {
@@ -137,7 +139,7 @@ impl Devices {
 
     /// Starts writing blocks, to all devices that have a copy.
     pub fn submit_write(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Ticket {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
+        if let Some((device, place)) = self.shape().alone(addr) {
             return device.submit(Op::Write { offset: bytes(place.block), data });
         }
         match self.write_runs(addr, (data.len() / BLOCK_BYTES) as u32) {
@@ -158,7 +160,7 @@ impl Devices {
 
     /// Writes blocks and waits.
     pub fn write(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
+        if let Some((device, place)) = self.shape().alone(addr) {
             return device.write(bytes(place.block), data);
         }
         self.submit_write(addr, data).wait().map(drop)
@@ -167,7 +169,7 @@ impl Devices {
     /// Writes blocks, then flushes what was written to any device: one round trip where one device is
     /// concerned and can do that.
     pub fn write_flush(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        if let (Some(device), Some(place)) = (self.solo(), self.layout.alone(addr)) {
+        if let Some((device, place)) = self.shape().alone(addr) {
             return device.write_flush(bytes(place.block), data);
         }
         let (runs, left_out) = self.write_runs(addr, (data.len() / BLOCK_BYTES) as u32)?;

@@ -51,7 +51,7 @@ impl World {
             given.push(Some(Arc::new(observed) as Arc<dyn BlockDevice>));
         }
         let members = (0..width).map(|d| (d, 0)).collect();
-        let entry = DeviceEntry { uuid: [0; 16], blocks: 1024, member_generation: 1, active: true };
+        let entry = DeviceEntry::active([0; 16], 1024, 1);
         let superblock = Superblock {
             devices: vec![entry; usize::from(width)],
             bands: vec![Band { first: SegmentNo(0), segments: 6, copies, members }],
@@ -151,7 +151,7 @@ fn a_device_that_fails_is_left_out_and_the_roots_say_so() {
         let health = w.devices.health();
         assert_eq!((health[0].standing, health[1].standing), (Standing::Active, Standing::Absent));
         assert!(health[1].why.as_ref().unwrap().starts_with("it failed"), "{:?}", health[1].why);
-        let device = w.devices.active().next().unwrap().1.clone();
+        let device = w.devices.active()[0].1.clone();
         let probe = crate::storage::probe(device.as_ref()).unwrap();
         let newest = probe.newest().unwrap();
         assert_eq!(

@@ -170,6 +170,7 @@ impl Fs {
         self.stop_cleaning();
         // What it has under way must have ended before another may own the devices.
         drop(self.wiper());
+        self.stop_laying();
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());

@@ -18,6 +18,7 @@ mod full;
 mod held;
 mod history;
 mod landmarks;
+mod laying;
 mod races;
 mod reserve;
 mod retention;
