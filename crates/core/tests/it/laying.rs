@@ -255,7 +255,7 @@ fn a_removal_without_room_waits_and_loses_nothing() {
     let mut w = World::new(Profile::Single, &[24, 24]);
     w.fill(10, FILE);
     w.fs().device_remove(1).unwrap();
-    for n in 10..32 {
+    for n in 10..26 {
         w.write(n, FILE);
     }
     for _ in 0..2000 {
