@@ -58,12 +58,14 @@ example() {
     shift
     [ -e "crates/core/examples/$name.rs" ] || return 0
     say "memory: $name"
-    "$CARGO" run --release --locked --quiet -p nenrin-core --example "$name" -- "$@" >>"$dir/memory.jsonl"
+    "$CARGO" run --release --locked --quiet -p nenrin-core --example "$name" -- "$@" | sed "s/^{/{\"example\":\"$name\",/" >>"$dir/memory.jsonl"
 }
 
 if wanted memory; then
     example clean_cost --json "${MEMORY_MIB:-512}"
     example idle_cost "${MEMORY_MIB:-512}"
+    example versions_cost --json
+    example hour_cost --json
     cp "$dir/memory.jsonl" "$out/memory.jsonl"
 fi
 # shellcheck disable=SC2086

@@ -26,6 +26,8 @@ MIB = 1 << 20
 WRITE_COST = 1.8
 # At most this many times what a sync takes otherwise.
 BESIDE = 2.0
+# At most so much beyond the live file for 1,000 versions of it.
+VERSIONS_BYTES = 8 * MIB
 # At most this many writes an hour where nobody does anything.
 IDLE_WRITES = 12
 
@@ -202,9 +204,12 @@ def whole_ratios(entry):
     return [x[over] / x[under] for x in extras for over, under in pairs if over in x and under in x]
 
 
-def idle_targets(memory):
+def memory_targets(memory):
     lines = []
     for one in memory:
+        if one["example"] == "versions_cost":
+            what = f"{one['versions']} versions of a file of {one['file_mib']} MiB, 4 KiB changed in each: MiB beyond the live file, after cleaning"
+            lines.append(f"| {what} | {one['beyond_bytes'] / MIB:.2f} | {VERSIONS_BYTES // MIB} | {word(one['beyond_bytes'] <= VERSIONS_BYTES)} |")
         if one["example"] == "idle_cost":
             state = "files replaced before" if one["replaced"] else "files written once"
             most = max(one["writes_each_hour"])
@@ -324,7 +329,7 @@ def main():
     for part, title in [("host", "this kernel"), ("guest", "virtual machine")]:
         if parts[part]:
             lines += cost_targets(parts[part], title)
-    lines += ratio_targets(parts["fsync"], "") + idle_targets(memory) + ratio_targets(parts["remove"], "") + ratio_targets(parts["full"], "100 GB device in memory: ")
+    lines += ratio_targets(parts["fsync"], "") + memory_targets(memory) + ratio_targets(parts["remove"], "") + ratio_targets(parts["full"], "100 GB device in memory: ")
     text = INTRO
     if lines:
         text += "\n| what | measured (of slices) | at most | |\n|---|---:|---:|---|\n" + "\n".join(lines) + "\n"

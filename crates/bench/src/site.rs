@@ -111,9 +111,14 @@ impl Site {
         line.arg("-c").arg(settings).arg(self.disk.device()).arg(&self.point);
         let started = line.stdin(Stdio::null()).stdout(log).stderr(copy).process_group(0).status();
         started.doing(|| "starting nilfs_cleanerd".to_owned())?;
-        // It leaves a process behind, whose id it prints.
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let id = text.lines().find_map(|line| line.strip_prefix("NILFS_CLEANERD_PID=")?.trim().parse().ok());
+        // It leaves a process behind, which prints its id.
+        let begin = Instant::now();
+        let (mut id, mut text) = (None, String::new());
+        while id.is_none() && begin.elapsed() < MOUNT_LIMIT {
+            std::thread::sleep(Duration::from_millis(20));
+            text = fs::read_to_string(&self.log).unwrap_or_default();
+            id = text.lines().find_map(|line| line.strip_prefix("NILFS_CLEANERD_PID=")?.trim().parse().ok());
+        }
         let why = || Error::Wrong(format!("nilfs_cleanerd did not start: {}", command::tail(text.trim(), 300)));
         self.cleanerd = Some(id.ok_or_else(why)?);
         Ok(())

@@ -26,7 +26,7 @@ fn main() {
             let cost = c.overwrite(1);
             let text = if json {
                 format!(
-                    "{{\"example\":\"clean_cost\",\"volume_mib\":{mib},\"commit_blocks\":{commit_blocks},\"pattern\":\"{pattern:?}\",\"live_percent\":{percent},\
+                    "{{\"volume_mib\":{mib},\"commit_blocks\":{commit_blocks},\"pattern\":\"{pattern:?}\",\"live_percent\":{percent},\
                      \"device\":{:.3},\"moved\":{:.3},\"index\":{:.3},\"chain\":{:.3},\"checkpoints\":{},\"tree_walks\":{},\"stalls\":{}}}",
                     cost.device, cost.moved, cost.index, cost.chain, cost.checkpoints, cost.tree_walks, cost.stalls
                 )

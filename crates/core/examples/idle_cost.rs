@@ -63,7 +63,7 @@ fn main() {
             }
             let usage = fs.usage();
             println!(
-                "{{\"example\":\"idle_cost\",\"volume_mib\":{mib},\"history\":\"{history}\",\"replaced\":{churn},\"available_blocks\":{},\
+                "{{\"volume_mib\":{mib},\"history\":\"{history}\",\"replaced\":{churn},\"available_blocks\":{},\
                  \"settling_seconds\":{SETTLING},\"settling_writes\":{},\"writes_each_hour\":{writes:?},\"bytes_each_hour\":{bytes:?},\
                  \"moved_blocks\":{},\"rests\":\"{}\"}}",
                 usage.available_blocks,
