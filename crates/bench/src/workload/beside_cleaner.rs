@@ -134,7 +134,7 @@ impl Workload for Beside {
     fn prepare(&mut self, site: &mut Site) -> Result<()> {
         self.synced = Some(Paced::new(site)?);
         let space = sys::space(site.root()).doing(|| "asking for the space".to_owned())?;
-        let bytes = space.available / 100 * self.percent & !(MIB - 1);
+        let bytes = (space.available / 100 * self.percent) & !(MIB - 1);
         self.file = Some(overwrites::fill(&site.path("overwritten"), bytes)?);
         self.blocks = bytes / BLOCK;
         self.wear(site)

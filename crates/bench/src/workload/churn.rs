@@ -68,7 +68,7 @@ fn path(site: &Site, number: u64) -> PathBuf {
 /// Puts the file's number and the block's place to the beginning of each block.
 fn stamp(data: &mut [u8], number: u64) {
     for (at, block) in (0u64..).zip(data.chunks_mut(BLOCK)) {
-        let stamp = (number << 16 | at).to_le_bytes();
+        let stamp = ((number << 16) | at).to_le_bytes();
         let len = block.len().min(8);
         block[..len].copy_from_slice(&stamp[..len]);
     }
@@ -187,7 +187,7 @@ mod tests {
         let mut data = vec![0; 2 * BLOCK + 3];
         stamp(&mut data, 5);
         assert_eq!(data[..8], (5u64 << 16).to_le_bytes());
-        assert_eq!(data[BLOCK..BLOCK + 8], (5u64 << 16 | 1).to_le_bytes());
+        assert_eq!(data[BLOCK..BLOCK + 8], ((5u64 << 16) | 1).to_le_bytes());
         assert_eq!(data[2 * BLOCK..], [2, 0, 5]);
     }
 }

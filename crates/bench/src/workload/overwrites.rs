@@ -80,7 +80,7 @@ impl Overwrites {
 impl Stream for Overwrites {
     fn fill(&mut self, site: &Site, percent: u64) -> Result<()> {
         let space = sys::space(site.root()).doing(|| "asking for the space".to_owned())?;
-        let bytes = space.available / 100 * percent & !(MIB - 1);
+        let bytes = (space.available / 100 * percent) & !(MIB - 1);
         self.file = Some(fill(&site.path(NAME), bytes)?);
         self.stamps = vec![0; (bytes / BLOCK) as usize];
         Ok(())

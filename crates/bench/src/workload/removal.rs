@@ -56,7 +56,7 @@ impl Removal {
         let pieces = (self.bytes / MIB).min(available / 2 / (BLOCK as u64 + 512)).max(1);
         let data = vec![0x5a; if self.kind == Kinds::Full { MIB as usize } else { BLOCK }];
         let pieces = if self.kind == Kinds::Full { self.bytes / MIB } else { pieces };
-        let step = self.bytes / pieces.max(1) & !(BLOCK as u64 - 1);
+        let step = (self.bytes / pieces.max(1)) & !(BLOCK as u64 - 1);
         for piece in 0..pieces {
             file.write_all_at(&data, piece * step).doing(doing)?;
             if sys::interrupted() {
