@@ -98,6 +98,13 @@ pub fn identity(path: &Path) -> std::io::Result<String> {
     })
 }
 
+/// Length of a block device.
+pub fn block_bytes(path: &Path) -> Result<u64, Fail> {
+    use crate::error::At as _;
+    use std::io::{Seek, SeekFrom};
+    fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).at(path.display())
+}
+
 /// A path that stays right when the working directory changes.
 pub fn absolute(path: &Path) -> PathBuf {
     fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())

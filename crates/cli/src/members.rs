@@ -53,7 +53,7 @@ pub fn open(named: &[PathBuf], open: impl Fn(&Path) -> Result<Device, Fail>) -> 
     }
     if let ([device], [path]) = (&members.devices[..], &members.paths[..]) {
         let newest = nenrin_core::probe(device.as_ref()).ok().and_then(|p| p.newest().ok().cloned());
-        if let Some(sb) = newest.filter(|sb| sb.devices.len() > 1) {
+        if let Some(sb) = newest.filter(|sb| sb.members() > 1) {
             for other in others(path, &sb) {
                 members.devices.push(open(&other)?);
                 members.paths.push(other);

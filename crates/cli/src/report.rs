@@ -2,14 +2,14 @@
 
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo,
+    LayingData, RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{
     CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, JoinStatus,
-    MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, Standing,
+    LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -169,7 +169,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         mounts: Vec::new(),
         read_only: fs.options().read_only,
         problems: problems(fs),
-        notes: report.notes.iter().cloned().chain(forgetting(fs)).collect(),
+        notes: report.notes.iter().cloned().chain(forgetting(fs)).chain(laying(fs)).collect(),
         segment_bytes: bytes(u64::from(sb.segment_blocks)),
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
@@ -207,6 +207,30 @@ fn forgetting(fs: &Fs) -> Option<String> {
     let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
     let (left, all) = (s.segments_left, s.segments);
     Some(format!("{} files are forgotten, {left} of {all} segments are still to be wiped: {how}{waits}", s.inodes))
+}
+
+/// What is being laid anew, in one line.
+fn laying(fs: &Fs) -> Option<String> {
+    let on_the_way = fs.health().iter().any(|d| d.target_bytes != d.bytes);
+    let s = fs.laying_status().filter(|s| on_the_way || s.segments_left > 0 || s.waits.is_some())?;
+    let waits = s.waits.map_or_else(String::new, |why| format!("; it waits: {why}"));
+    let how = if fs.options().read_only { "a writable mount goes on with that" } else { "going on" };
+    Some(format!("devices have changed, and {} segments are still to be moved: {how}{waits}", s.segments_left))
+}
+
+/// How far laying space anew came.
+pub fn laying_data(fs: &Fs, status: Option<LayingStatus>) -> LayingData {
+    let done = status.is_none();
+    let LayingStatus { segments_left, segments, waits } = status.unwrap_or_default();
+    let usage = fs.usage();
+    LayingData {
+        done,
+        segments_left,
+        segments,
+        total_bytes: usage.total_blocks * BLOCK_BYTES as u64,
+        available_bytes: usage.available_blocks * BLOCK_BYTES as u64,
+        waits,
+    }
 }
 
 /// What forgetting would take away.
@@ -265,6 +289,8 @@ pub fn progress(s: &JoinStatus) -> String {
 fn devices(fs: &Fs) -> Vec<DeviceData> {
     let status = fs.join_status();
     let state = |d: &DeviceHealth| match d.standing {
+        Standing::Active if d.target_bytes == 0 => "leaving",
+        Standing::Active if d.target_bytes < d.bytes => "shrinking",
         Standing::Active => "active",
         Standing::Joining => "joining",
         Standing::Absent => "absent",
@@ -283,6 +309,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
         path: d.name,
         uuid: show_uuid(&d.uuid),
         bytes: d.bytes,
+        target_bytes: d.target_bytes,
         read_errors: d.read_errors,
     };
     fs.health().into_iter().map(one).collect()

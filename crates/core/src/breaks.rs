@@ -122,6 +122,12 @@ pub enum Break {
     ForgetSkipsTails,
     /// A mount does not go on with what was being forgotten.
     ForgetNotResumed,
+    /// A band loses segments as soon as no content is in them, whatever of the index or the log is.
+    BandCutEarly,
+    /// What a band adds is used before a root says where it lies.
+    BandUsedEarly,
+    /// A device that is to be removed is cleared before what lies on it was moved.
+    RemovedEarly,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
 }

@@ -50,6 +50,8 @@ pub enum Error {
     Forget(String),
     /// What is to be forgotten is in use by a program.
     ForgetInUse(String),
+    /// Devices of the volume cannot be changed like this; the text says why.
+    Devices(String),
     /// A retention rule that makes no sense; the text says why.
     BadRule(String),
     /// Bytes at this address are not what was written there.
@@ -88,6 +90,7 @@ impl std::fmt::Display for Error {
             | Self::Forget(text)
             | Self::ForgetInUse(text)
             | Self::BadRule(text)
+            | Self::Devices(text)
             | Self::Corrupt(text)
             | Self::Open(text) => f.write_str(text),
             Self::Damaged(addr, why) => write!(f, "damage at block {addr}: {why}"),

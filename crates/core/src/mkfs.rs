@@ -1,6 +1,6 @@
 //! Making an empty volume.
 
-use crate::devices::{Devices, Layout};
+use crate::devices::{Devices, Layout, bands_for};
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
@@ -14,7 +14,7 @@ use nenrin_format::items::Inode;
 use nenrin_format::node::TreeId;
 use nenrin_format::superblock::{
     AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks, rows,
-    segment_units, segments_on,
+    segments_on,
 };
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -146,10 +146,7 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
             )));
         }
     }
-    let bands = match profile {
-        Profile::Single => bands_single(&blocks, segment_blocks),
-        _ => bands_wide(&blocks, segment_blocks, copies),
-    };
+    let bands = bands_for(profile, &blocks, segment_blocks);
     if bands.iter().map(|b| b.segments).sum::<u64>() < SEGMENTS_MIN {
         let need = SEGMENTS_MIN * u64::from(segment_blocks) * BLOCK_BYTES as u64;
         return Err(Error::Open(format!("the devices are too small: together a volume needs at least {need} bytes")));
@@ -183,46 +180,6 @@ fn check_profile(profile: Profile, devices: usize) -> Result<u8> {
     }
 }
 
-/// Each device for itself.
-fn bands_single(blocks: &[u64], segment_blocks: u32) -> Vec<Band> {
-    let mut first = 0;
-    let mut bands = Vec::new();
-    for (i, have) in blocks.iter().enumerate() {
-        let segments = segments_on(*have, segment_blocks);
-        bands.push(Band { first: SegmentNo(first), segments, copies: 1, members: vec![(i as u8, 0)] });
-        first += segments;
-    }
-    bands
-}
-
-/// All devices as far as the smallest of them goes, then the larger ones as far as they go together.
-fn bands_wide(blocks: &[u64], segment_blocks: u32, copies: u8) -> Vec<Band> {
-    let units: Vec<u64> = blocks.iter().map(|b| b.saturating_sub(2 * AREA_BLOCKS) / u64::from(UNIT_BLOCKS)).collect();
-    let mut bands: Vec<Band> = Vec::new();
-    let (mut first, mut taken) = (0, 0u64);
-    while bands.len() < BANDS_MAX {
-        let members: Vec<(u8, u32)> = (0..units.len())
-            .filter(|i| units[*i] > taken)
-            .filter_map(|i| Some((i as u8, u32::try_from(taken).ok()?)))
-            .collect();
-        if members.len() < usize::from(copies) {
-            break;
-        }
-        let Some(end) = members.iter().map(|m| units[usize::from(m.0)]).min() else { break };
-        let (width, copies) = (members.len() as u32, u32::from(copies));
-        let cells = (end - taken) * u64::from(width);
-        let segments = cells / u64::from(segment_units(segment_blocks) * copies);
-        taken = if segments == 0 { end } else { taken + rows(segments, segment_blocks, width, copies) };
-        if segments > 0 {
-            bands.push(Band { first: SegmentNo(first), segments, copies: copies as u8, members });
-            first += segments;
-        } else if width == copies {
-            break;
-        }
-    }
-    bands
-}
-
 fn empty(
     devices: &[Arc<dyn BlockDevice>],
     plan: Plan,
@@ -232,7 +189,7 @@ fn empty(
     let layout = Layout::new(plan.segment_blocks, plan.bands.clone());
     let storage = Arc::new(Storage::new(Devices::fresh(devices, layout)));
     let now = clock.wall();
-    let mut segments = Segments::new(storage.segments, Generation(1));
+    let mut segments = Segments::new(&storage.numbers(), Generation(1));
     let mut take = || segments.allocate(KIND_CHAIN, now).ok_or(Error::NoSpace);
     let (segment, next) = (take()?, take()?);
     let mut state = State {
@@ -302,7 +259,7 @@ fn first_superblock(
     let entry = |(i, device): (usize, &Arc<dyn BlockDevice>)| {
         let mut uuid = options.uuid;
         uuid[15] ^= i as u8;
-        DeviceEntry { uuid, blocks: blocks_of(device), member_generation: 1, active: true }
+        DeviceEntry::active(uuid, blocks_of(device), 1)
     };
     Superblock {
         device_index: 0,

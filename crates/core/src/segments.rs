@@ -7,11 +7,13 @@
 //!    replay repeats them exactly.
 //! 3. A segment emptied while generation g was the next to be written becomes
 //!    free when the *older* usable root has a generation of at least g.
+//! 4. A closed segment is never handed out.
 
 use crate::breaks::{Break, broken};
 use nenrin_format::items::Segment;
 use nenrin_format::{Addr, Generation, SegmentNo, Seq, Time};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// What a segment is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,34 @@ pub struct SegmentUse {
     pub chain_held: bool,
     /// Reads under way, and roots that lie in it.
     pub pins: u32,
+    /// It is being emptied for good, or not yet to be used: not to be handed out.
+    pub closed: bool,
+    /// It is closed because the roots do not list it yet.
+    pub fresh: bool,
+}
+
+/// Segments by number; not every number has one.
+#[derive(Default)]
+struct Numbered(Vec<(u64, Vec<SegmentUse>)>);
+
+impl Numbered {
+    fn place(&self, i: u64) -> Option<(usize, usize)> {
+        let run = self.0.partition_point(|(first, _)| *first <= i).checked_sub(1)?;
+        let (first, all) = self.0.get(run)?;
+        let within = usize::try_from(i - first).ok()?;
+        (within < all.len()).then_some((run, within))
+    }
+    fn get(&self, i: u64) -> Option<&SegmentUse> {
+        let (run, within) = self.place(i)?;
+        self.0[run].1.get(within)
+    }
+    fn get_mut(&mut self, i: u64) -> Option<&mut SegmentUse> {
+        let (run, within) = self.place(i)?;
+        self.0[run].1.get_mut(within)
+    }
+    fn iter(&self) -> impl Iterator<Item = (u64, &SegmentUse)> {
+        self.0.iter().flat_map(|(first, all)| (*first..).zip(all))
+    }
 }
 
 impl SegmentUse {
@@ -55,15 +85,35 @@ impl SegmentUse {
     }
 }
 
+/// A segment that was never used.
+const UNUSED: SegmentUse = SegmentUse {
+    state: SegmentState::Free,
+    item: Segment {
+        live_blocks: 0,
+        history_blocks: 0,
+        emptied_generation: 0,
+        chain_seq: Seq(0),
+        written_at: Time(0),
+        kind: 0,
+    },
+    nodes: 0,
+    chain_held: false,
+    pins: 0,
+    closed: false,
+    fresh: false,
+};
+
 /// All segments of a volume.
 pub struct Segments {
-    all: Vec<SegmentUse>,
+    all: Numbered,
     free: BTreeSet<u64>,
     pending: BTreeSet<u64>,
     changed: BTreeSet<u64>,
     /// Segments that may hold what was forgotten; allocated only when there are no others.
     unwiped: BTreeSet<u64>,
     is_wiping: bool,
+    /// How many are closed.
+    closed: u64,
     /// Generation that the next index checkpoint will have.
     pub next_generation: Generation,
 }
@@ -76,36 +126,39 @@ pub const KIND_DATA: u8 = 2;
 pub const KIND_INDEX: u8 = 3;
 
 impl Segments {
-    /// `count` free segments.
-    pub fn new(count: u64, next_generation: Generation) -> Self {
-        let unused =
-            SegmentUse { state: SegmentState::Free, item: Segment::default(), nodes: 0, chain_held: false, pins: 0 };
+    /// Free segments with these numbers.
+    pub fn new(numbers: &[Range<u64>], next_generation: Generation) -> Self {
+        let run = |r: &Range<u64>| (r.start, vec![UNUSED; (r.end - r.start) as usize]);
         Self {
-            all: vec![unused; count as usize],
-            free: (0..count).collect(),
+            all: Numbered(numbers.iter().map(run).collect()),
+            free: numbers.iter().cloned().flatten().collect(),
             pending: BTreeSet::new(),
             changed: BTreeSet::new(),
             unwiped: BTreeSet::new(),
             is_wiping: false,
+            closed: 0,
             next_generation,
         }
     }
 
-    /// Segments of the volume.
+    /// Segments of the volume that are not closed.
     pub fn count(&self) -> u64 {
-        self.all.len() as u64
+        self.all.0.iter().map(|(_, all)| all.len() as u64).sum::<u64>() - self.closed
     }
     /// Segments that may be handed out now.
     pub fn free_count(&self) -> u64 {
         self.free.len() as u64
     }
+    fn pending_open(&self) -> impl Iterator<Item = &SegmentUse> {
+        self.pending.iter().filter_map(|i| self.all.get(*i)).filter(|s| !s.closed)
+    }
     /// Segments that index checkpoints will make free.
     pub fn pending_count(&self) -> u64 {
-        self.pending.len() as u64
+        if self.closed == 0 { self.pending.len() as u64 } else { self.pending_open().count() as u64 }
     }
     /// Segments that index checkpoints will make free: those that nothing else holds.
     pub fn promotable_count(&self) -> u64 {
-        self.pending.iter().filter(|i| self.all[**i as usize].pins == 0).count() as u64
+        self.pending_open().filter(|s| s.pins == 0).count() as u64
     }
     /// Segments whose items in the space tree are to be written.
     pub fn changed_count(&self) -> u64 {
@@ -113,14 +166,20 @@ impl Segments {
     }
     /// One segment.
     pub fn get(&self, segment: SegmentNo) -> Option<&SegmentUse> {
-        self.all.get(segment.0 as usize)
+        self.all.get(segment.0)
     }
     /// Every segment in order.
     pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
-        self.all.iter().enumerate().map(|(i, s)| (SegmentNo(i as u64), s))
+        self.all.iter().map(|(i, s)| (SegmentNo(i), s))
+    }
+    /// It may be handed out, unless it is closed.
+    fn release(&mut self, i: u64) {
+        if self.all.get(i).is_some_and(|s| !s.closed) {
+            self.free.insert(i);
+        }
     }
     fn with(&mut self, segment: SegmentNo, change: impl FnOnce(&mut SegmentUse)) {
-        let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
+        let Some(s) = self.all.get_mut(segment.0) else { return };
         change(s);
         self.changed.insert(segment.0);
         self.classify(segment.0);
@@ -128,7 +187,7 @@ impl Segments {
 
     /// Puts a segment that is not open where its counters say it belongs.
     fn classify(&mut self, i: u64) {
-        let s = &mut self.all[i as usize];
+        let Some(s) = self.all.get_mut(i) else { return };
         match (s.state, s.is_empty()) {
             (SegmentState::Open, _)
             | (SegmentState::Pending | SegmentState::Free, true)
@@ -138,7 +197,7 @@ impl Segments {
                 s.item.emptied_generation = self.next_generation.0;
                 if broken(Break::ReuseEarly) {
                     s.state = SegmentState::Free;
-                    self.free.insert(i);
+                    self.release(i);
                     return;
                 }
                 self.pending.insert(i);
@@ -154,7 +213,7 @@ impl Segments {
 
     /// Restores a segment from its item in the space tree.
     pub fn load(&mut self, segment: SegmentNo, item: Segment) {
-        let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
+        let Some(s) = self.all.get_mut(segment.0) else { return };
         s.item = item;
         s.chain_held = item.chain_seq.0 > 0;
         if !s.is_empty() {
@@ -172,7 +231,7 @@ impl Segments {
         let wiped = self.free.iter().find(|i| !self.unwiped.contains(i)).or_else(|| self.free.first());
         let i = *wiped?;
         self.free.remove(&i);
-        let s = &mut self.all[i as usize];
+        let s = self.all.get_mut(i)?;
         s.state = SegmentState::Open;
         s.item = Segment { kind, written_at: now, ..Segment::default() };
         self.changed.insert(i);
@@ -183,7 +242,7 @@ impl Segments {
     pub fn reopen(&mut self, segment: SegmentNo, kind: u8) {
         self.free.remove(&segment.0);
         self.pending.remove(&segment.0);
-        if let Some(s) = self.all.get_mut(segment.0 as usize) {
+        if let Some(s) = self.all.get_mut(segment.0) {
             s.state = SegmentState::Open;
             s.item.kind = kind;
         }
@@ -192,7 +251,7 @@ impl Segments {
     /// What must never be done: an empty segment is free, whatever still needs it.
     pub fn free_at_once(&mut self, segment: SegmentNo) {
         if self.pending.remove(&segment.0) {
-            self.free.insert(segment.0);
+            self.release(segment.0);
             self.with(segment, |s| s.state = SegmentState::Free);
         }
     }
@@ -214,14 +273,13 @@ impl Segments {
     /// An index checkpoint of the next generation contains the chain up to
     /// `seq`: older chain segments are needed for content only.
     pub fn chain_contained(&mut self, seq: Seq) {
-        for i in 0..self.all.len() {
-            let s = &self.all[i];
-            if s.chain_held && s.state != SegmentState::Open && s.item.chain_seq <= seq {
-                self.with(SegmentNo(i as u64), |s| {
-                    s.chain_held = false;
-                    s.item.chain_seq = Seq(0);
-                });
-            }
+        let contained = |s: &SegmentUse| s.chain_held && s.state != SegmentState::Open && s.item.chain_seq <= seq;
+        let which: Vec<SegmentNo> = self.iter().filter(|(_, s)| contained(s)).map(|(no, _)| no).collect();
+        for segment in which {
+            self.with(segment, |s| {
+                s.chain_held = false;
+                s.item.chain_seq = Seq(0);
+            });
         }
     }
 
@@ -265,7 +323,7 @@ impl Segments {
     }
     /// Restores the number of node copies from a root.
     pub fn load_nodes(&mut self, segment: SegmentNo, nodes: u32, generation: Generation) {
-        let Some(s) = self.all.get_mut(segment.0 as usize) else { return };
+        let Some(s) = self.all.get_mut(segment.0) else { return };
         s.nodes = nodes;
         s.item.kind = KIND_INDEX;
         self.free.remove(&segment.0);
@@ -293,13 +351,13 @@ impl Segments {
 
     /// Keeps a segment from being handed out.
     pub fn pin(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0 as usize) {
+        if let Some(s) = self.all.get_mut(segment.0) {
             s.pins += 1;
         }
     }
     /// Ends a [`Segments::pin`].
     pub fn unpin(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0 as usize) {
+        if let Some(s) = self.all.get_mut(segment.0) {
             s.pins = s.pins.saturating_sub(1);
         }
     }
@@ -307,10 +365,7 @@ impl Segments {
     /// Pending segments that no root needs when the older usable one has
     /// generation `older`.
     pub fn promotable(&self, older: Generation) -> Vec<SegmentNo> {
-        let ready = |i: &&u64| {
-            let s = &self.all[**i as usize];
-            s.pins == 0 && s.item.emptied_generation <= older.0
-        };
+        let ready = |i: &&u64| self.all.get(**i).is_some_and(|s| s.pins == 0 && s.item.emptied_generation <= older.0);
         self.pending.iter().filter(ready).map(|i| SegmentNo(*i)).collect()
     }
 
@@ -318,10 +373,11 @@ impl Segments {
     pub fn promote(&mut self, older: Generation) {
         for SegmentNo(i) in self.promotable(older) {
             self.pending.remove(&i);
-            self.free.insert(i);
-            let s = &mut self.all[i as usize];
-            s.state = SegmentState::Free;
-            s.item = Segment::default();
+            self.release(i);
+            if let Some(s) = self.all.get_mut(i) {
+                s.state = SegmentState::Free;
+                s.item = Segment::default();
+            }
             self.changed.insert(i);
         }
     }
@@ -333,7 +389,7 @@ impl Segments {
     }
 
     fn kept_item(&self, i: u64) -> Option<Segment> {
-        let s = &self.all[i as usize];
+        let s = self.all.get(i)?;
         let keep =
             s.item.live_blocks > 0 || s.item.history_blocks > 0 || s.chain_held || s.state == SegmentState::Pending;
         keep.then_some(s.item)
@@ -341,7 +397,7 @@ impl Segments {
 
     /// What the space tree shall say of every segment; `None` for no item.
     pub fn kept_items(&self) -> Vec<(SegmentNo, Option<Segment>)> {
-        (0..self.count()).map(|i| (SegmentNo(i), self.kept_item(i))).collect()
+        self.iter().map(|(no, _)| (no, self.kept_item(no.0))).collect()
     }
 
     /// The item of a segment is to be stored anew.
@@ -360,10 +416,11 @@ impl Segments {
     /// does, it is pending as if emptied by `generation`.
     pub fn protect(&mut self, segment: SegmentNo, generation: Generation) {
         if self.free.remove(&segment.0) {
-            let s = &mut self.all[segment.0 as usize];
-            s.state = SegmentState::Pending;
-            s.item.kind = KIND_INDEX;
-            s.item.emptied_generation = generation.0;
+            if let Some(s) = self.all.get_mut(segment.0) {
+                s.state = SegmentState::Pending;
+                s.item.kind = KIND_INDEX;
+                s.item.emptied_generation = generation.0;
+            }
             self.pending.insert(segment.0);
         }
     }
@@ -373,7 +430,7 @@ impl Segments {
 impl Segments {
     /// All of them may.
     pub fn begin_wipe(&mut self) {
-        self.unwiped = (0..self.count()).collect();
+        self.unwiped = self.iter().map(|(no, _)| no.0).collect();
         self.is_wiping = true;
     }
     /// It is over, or nothing is to be wiped any more.
@@ -407,6 +464,67 @@ impl Segments {
     }
     /// Ends a [`Segments::withhold`].
     pub fn give_back(&mut self, segment: SegmentNo) {
-        self.free.insert(segment.0);
+        self.release(segment.0);
+    }
+}
+
+/// Which segments there are.
+impl Segments {
+    /// It is not handed out any more.
+    pub fn close(&mut self, segment: SegmentNo) {
+        if let Some(s) = self.all.get_mut(segment.0) {
+            self.closed += u64::from(!s.closed);
+            s.closed = true;
+            self.free.remove(&segment.0);
+        }
+    }
+    /// It may be handed out again, when nothing needs it. Who withholds it gives it back himself.
+    pub fn open(&mut self, segment: SegmentNo) {
+        if let Some(s) = self.all.get_mut(segment.0) {
+            self.closed -= u64::from(s.closed);
+            (s.closed, s.fresh) = (false, false);
+            if s.state == SegmentState::Free {
+                self.release(segment.0);
+            }
+        }
+    }
+    /// Closed segments, in order.
+    pub fn closed(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
+        self.iter().filter(|(_, s)| s.closed)
+    }
+    /// Closed segments may be handed out again, where nothing but that keeps them from it; whether there were any.
+    pub fn open_all(&mut self) -> bool {
+        let which: Vec<SegmentNo> = self.closed().filter(|(_, s)| !s.fresh).map(|(no, _)| no).collect();
+        which.iter().for_each(|no| self.open(*no));
+        !which.is_empty()
+    }
+    /// From now on the segments are those with these numbers. New ones are closed; whether no other was lost than free and
+    /// closed ones: else nothing was done.
+    pub fn renumber(&mut self, numbers: &[Range<u64>]) -> bool {
+        let stays = |i: u64| numbers.iter().any(|r| r.contains(&i));
+        let needed = |s: &SegmentUse| !(s.closed && s.state == SegmentState::Free && s.pins == 0);
+        if self.iter().any(|(no, s)| !stays(no.0) && needed(s)) && !broken(Break::BandCutEarly) {
+            return false;
+        }
+        let gone: Vec<u64> = self.iter().map(|(no, _)| no.0).filter(|i| !stays(*i)).collect();
+        for i in gone {
+            self.unwiped.remove(&i);
+        }
+        let old = std::mem::take(&mut self.all);
+        for r in numbers {
+            let all = r.clone().map(|i| match old.get(i) {
+                Some(s) => *s,
+                None => {
+                    if self.is_wiping {
+                        self.unwiped.insert(i);
+                    }
+                    SegmentUse { closed: true, fresh: true, ..UNUSED }
+                }
+            });
+            let all = all.collect();
+            self.all.0.push((r.start, all));
+        }
+        self.closed = self.iter().filter(|(_, s)| s.closed).count() as u64;
+        true
     }
 }

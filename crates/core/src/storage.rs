@@ -11,8 +11,9 @@ use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::Header;
-use nenrin_format::superblock::{self, Superblock};
+use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Devices of an open volume and the geometry of its segments.
@@ -20,15 +21,28 @@ pub struct Storage {
     devices: Arc<Devices>,
     /// Blocks in a segment.
     pub segment_blocks: u32,
-    /// Segments of the volume.
-    pub segments: u64,
 }
 
 impl Storage {
     /// Over devices that were put together.
     pub(crate) fn new(devices: Arc<Devices>) -> Self {
-        let (segment_blocks, segments) = (devices.layout().segment_blocks, devices.layout().segments());
-        Self { devices, segment_blocks, segments }
+        let segment_blocks = devices.layout().segment_blocks;
+        Self { devices, segment_blocks }
+    }
+
+    /// The numbers that segments have, in order.
+    pub fn numbers(&self) -> Vec<Range<u64>> {
+        self.devices.layout().numbers()
+    }
+
+    /// Segments of the volume.
+    pub fn segments(&self) -> u64 {
+        self.devices.layout().segments()
+    }
+
+    /// One past the highest segment number.
+    pub fn end(&self) -> u64 {
+        self.devices.layout().end()
     }
 
     fn within(&self, addr: Addr, blocks: u32) -> Result<()> {
@@ -134,6 +148,52 @@ impl Storage {
     /// The members of the volume and how they are.
     pub fn health(&self) -> Vec<DeviceHealth> {
         self.devices.health()
+    }
+
+    /// The device table as the roots have it.
+    pub fn entries(&self) -> Vec<DeviceEntry> {
+        self.devices.entries()
+    }
+
+    /// Changes the device table, durably.
+    pub fn change(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64) -> Result<()>) -> Result<()> {
+        self.devices.change(change)
+    }
+
+    /// From now on segments lie like this.
+    pub fn lay(&self, bands: Vec<Band>) {
+        self.devices.lay(bands);
+    }
+
+    /// Blocks that a device has now, whatever of it is used.
+    pub fn length(&self, index: u16) -> Result<u64> {
+        Ok(self.devices.length(index)?)
+    }
+
+    /// A device that the table has becomes a member: it gets the newest root.
+    pub fn take_in(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
+        Ok(self.devices.take_in(index, device)?)
+    }
+
+    /// Nothing is written to a device any more; it, and how much of it was used.
+    pub fn unseat(&self, index: u16) -> Option<(Arc<dyn BlockDevice>, u64)> {
+        self.devices.unseat(index)
+    }
+
+    /// Clears both areas of a device of so many blocks that is no member.
+    pub fn clear_areas(&self, device: &Arc<dyn BlockDevice>, blocks: u64) -> Result<()> {
+        let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
+        for area in [0, blocks.saturating_sub(superblock::AREA_BLOCKS)] {
+            device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
+        }
+        Ok(device.flush()?)
+    }
+
+    /// What must never be done: a member loses its roots.
+    pub fn clear_slots(&self, index: u16) -> Result<()> {
+        let blocks = self.length(index)?;
+        let device = self.devices.active().into_iter().find(|(i, _)| *i == index);
+        device.map_or(Ok(()), |(_, d)| self.clear_areas(&d, blocks))
     }
 
     /// Tells the devices that a segment holds nothing of value.
@@ -269,16 +329,29 @@ pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
     if blocks < 2 * superblock::AREA_BLOCKS {
         return Ok(probe);
     }
-    let areas = [0, blocks - superblock::AREA_BLOCKS];
-    for area in areas {
+    probe_area(device, 0, &mut probe)?;
+    // The volume may use less of the device than there is.
+    let rank = |s: &&Superblock| (s.table_generation(), s.generation);
+    let used = probe.roots.iter().max_by_key(rank).and_then(|s| s.devices.get(usize::from(s.device_index)));
+    let end = used.map_or(blocks, |e| e.blocks.clamp(2 * superblock::AREA_BLOCKS, blocks));
+    probe_area(device, end - superblock::AREA_BLOCKS, &mut probe)?;
+    probe.roots.sort_by_key(|r| std::cmp::Reverse(r.generation));
+    Ok(probe)
+}
+
+fn probe_area(device: &dyn BlockDevice, area: u64, probe: &mut Probe) -> Result<()> {
+    {
         let first = area + superblock::SLOT_BLOCK;
         let bytes = device.read(first * BLOCK_BYTES as u64, superblock::SLOTS_PER_AREA as usize * BLOCK_BYTES)?;
         for (i, slot) in bytes.chunks_exact(BLOCK_BYTES).enumerate() {
             let state = match Superblock::decode(slot) {
                 Ok(sb) => {
                     let state = SlotState::Valid(sb.generation);
-                    if probe.roots.iter().all(|r| r.generation != sb.generation) {
-                        probe.roots.push(sb);
+                    match probe.roots.iter_mut().find(|r| r.generation == sb.generation) {
+                        // Twins differ while the device table is being changed.
+                        Some(twin) if twin.table_generation() < sb.table_generation() => *twin = sb,
+                        Some(_) => {}
+                        None => probe.roots.push(sb),
                     }
                     state
                 }
@@ -288,6 +361,5 @@ pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
             probe.slots.push((first + i as u64, state));
         }
     }
-    probe.roots.sort_by_key(|r| std::cmp::Reverse(r.generation));
-    Ok(probe)
+    Ok(())
 }

@@ -65,6 +65,10 @@ impl BlockDevice for FileDevice {
         self.host.geometry()
     }
 
+    fn remeasure(&self) -> Result<(), DeviceError> {
+        self.host.remeasure()
+    }
+
     fn submit(&self, op: Op) -> Ticket {
         if let Err(e) = self.host.check(&op) {
             return Ticket::done(Err(e));

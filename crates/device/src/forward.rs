@@ -9,6 +9,9 @@ macro_rules! forward {
             fn geometry(&self) -> Geometry {
                 (**self).geometry()
             }
+            fn remeasure(&self) -> Result<(), DeviceError> {
+                (**self).remeasure()
+            }
             fn submit(&self, op: Op) -> Ticket {
                 (**self).submit(op)
             }

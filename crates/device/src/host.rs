@@ -5,7 +5,7 @@
 //! 1. The lock taken at open lives exactly as long as the `HostFile`.
 //! 2. A request returns Ok only when every byte of it was transferred; EINTR
 //!    and short transfers are continued at a block boundary, as O_DIRECT needs.
-//! 3. Flush is fdatasync: the length never changes, so no metadata is needed.
+//! 3. Flush is fdatasync: who changes the length has seen to it that it stays.
 
 use crate::check::check;
 use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Geometry, Op, Outcome, holder, sys};
@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,8 @@ const STALLS_MAX: u32 = 16;
 pub(crate) struct HostFile {
     file: File,
     geometry: Geometry,
+    /// Its length now, in whole blocks.
+    bytes: AtomicU64,
     block_device: bool,
     direct: bool,
     discard: AtomicBool,
@@ -55,12 +57,12 @@ impl HostFile {
             return Err(DeviceError::NotADevice);
         }
         let (file, direct) = open_locked(path, mode, block_device)?;
-        let bytes = if block_device { sys::block_device_bytes(&file)? } else { file.metadata()?.len() };
-        let bytes = bytes - bytes % BLOCK_BYTES as u64;
+        let bytes = bytes_of(&file, block_device)?;
         let writable = !mode.read_only;
         let name = path.display().to_string();
         let geometry = Geometry { bytes, writable, discard: writable, name };
-        let mut this = Self { file, geometry, block_device, direct, discard: AtomicBool::new(writable) };
+        let bytes = AtomicU64::new(bytes);
+        let mut this = Self { file, geometry, bytes, block_device, direct, discard: AtomicBool::new(writable) };
         this.probe_direct()?;
         Ok(this)
     }
@@ -82,7 +84,13 @@ impl HostFile {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        Geometry { discard: self.discard.load(Ordering::Relaxed), ..self.geometry.clone() }
+        let (bytes, discard) = (self.bytes.load(Ordering::SeqCst), self.discard.load(Ordering::Relaxed));
+        Geometry { bytes, discard, ..self.geometry.clone() }
+    }
+
+    pub(crate) fn remeasure(&self) -> Result<(), DeviceError> {
+        self.bytes.store(bytes_of(&self.file, self.block_device)?, Ordering::SeqCst);
+        Ok(())
     }
 
     pub(crate) fn is_direct(&self) -> bool {
@@ -94,7 +102,7 @@ impl HostFile {
     }
 
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
-        check(op, self.geometry.bytes, self.geometry.writable)
+        check(op, self.bytes.load(Ordering::SeqCst), self.geometry.writable)
     }
 
     /// Runs a request to its end on this thread.
@@ -187,6 +195,12 @@ fn transfer(
 }
 
 /// Opens `path`, with O_DIRECT where the host allows it, and takes the lock.
+/// Length in whole blocks.
+fn bytes_of(file: &File, block_device: bool) -> Result<u64, DeviceError> {
+    let bytes = if block_device { sys::block_device_bytes(file)? } else { file.metadata()?.len() };
+    Ok(bytes - bytes % BLOCK_BYTES as u64)
+}
+
 fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, bool), DeviceError> {
     // O_EXCL keeps out mounts and other nodes of the same device, which flock
     // does not see. Readers leave it away: it would keep out other readers.

@@ -143,6 +143,14 @@ pub trait BlockDevice: Send + Sync {
     /// Length and abilities.
     fn geometry(&self) -> Geometry;
 
+    /// Looks how long the device is now. Requests under way are within what it was.
+    ///
+    /// # Errors
+    /// What the host reported.
+    fn remeasure(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Starts a request and returns at once.
     fn submit(&self, op: Op) -> Ticket;
 

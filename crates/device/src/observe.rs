@@ -109,6 +109,9 @@ impl<D: BlockDevice> BlockDevice for Observed<D> {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }
+    fn remeasure(&self) -> Result<(), DeviceError> {
+        self.inner.remeasure()
+    }
 
     fn submit(&self, op: Op) -> Ticket {
         let (kind, offset, bytes) = op.outline();

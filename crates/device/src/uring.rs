@@ -80,6 +80,10 @@ impl BlockDevice for UringDevice {
         self.file.geometry()
     }
 
+    fn remeasure(&self) -> Result<(), DeviceError> {
+        self.file.remeasure()
+    }
+
     fn submit(&self, op: Op) -> Ticket {
         if let Err(e) = self.file.host().check(&op) {
             return Ticket::done(Err(e));

@@ -9,6 +9,11 @@ use crate::features;
 use crate::layout::le::{I64, U16, U32, U64};
 use crate::{Addr, BLOCK_BYTES, COUNTER_MAX, Epoch, Generation, Invalid, SegmentNo, Seq, Time};
 
+/// State of an entry of the device table without a device.
+const REMOVED: u8 = 2;
+/// Segment numbers without a band that a volume may have.
+pub const NUMBERS_UNUSED_MAX: u64 = 1 << 24;
+
 /// "NENRIN年" in UTF-8 without the last byte: eight bytes.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"NENRIN\xe5\xb9";
 /// Blocks at the start and at the end of every device that hold no segments.
@@ -32,14 +37,16 @@ disk_struct! {
     pub struct DeviceDisk [48] {
         /// Identity of the device within the volume.
         pub uuid: [u8; 16],
-        /// Blocks of the device when it joined.
+        /// Blocks of the device: the tail area ends there.
         pub blocks: U64,
-        /// Number of the change of the device table that set `state`.
+        /// Number of the change of the device table that last changed this entry.
         pub member_generation: U64,
-        /// 0 absent, 1 active.
+        /// 0 absent, 1 active, 2 no device: the entry is not used, or its device was removed.
         pub state: u8,
         /// Must be zero.
-        pub reserved: [u8; 15],
+        pub reserved: [u8; 7],
+        /// Blocks that it shall have: fewer than `blocks` while it is being emptied from there on, 0 before it is removed.
+        pub target_blocks: U64,
     }
 }
 
@@ -207,12 +214,29 @@ impl Profile {
 pub struct DeviceEntry {
     /// Identity of the device within the volume.
     pub uuid: [u8; 16],
-    /// Blocks of the device when it joined.
+    /// Blocks of the device: the tail area ends there.
     pub blocks: u64,
-    /// Number of the change of the device table that set `active`.
+    /// Number of the change of the device table that last changed this entry.
     pub member_generation: u64,
     /// Everything was written to it; else it misses what was written since `member_generation`.
     pub active: bool,
+    /// There is no device any more, or not yet.
+    pub removed: bool,
+    /// Blocks that it shall have: fewer than `blocks` while it is being emptied from there on, 0 before it is removed.
+    pub target_blocks: u64,
+}
+
+impl DeviceEntry {
+    /// A member that has everything and stays as it is.
+    #[must_use]
+    pub const fn active(uuid: [u8; 16], blocks: u64, member_generation: u64) -> Self {
+        Self { uuid, blocks, member_generation, active: true, removed: false, target_blocks: blocks }
+    }
+    /// Whether it is to be removed.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        !self.removed && self.target_blocks == 0
+    }
 }
 
 /// Consecutive segments that lie on the same devices in the same way.
@@ -232,9 +256,44 @@ impl Band {
     /// First block behind the band on each of its devices, counted from the start of that device.
     #[must_use]
     pub fn end_block(&self, column: usize, segment_blocks: u32) -> u64 {
+        let (start, units) = self.units(column, segment_blocks);
+        AREA_BLOCKS.saturating_add(start.saturating_add(units).saturating_mul(u64::from(UNIT_BLOCKS)))
+    }
+    /// The units that the band takes on one of its devices: the first, and how many.
+    #[must_use]
+    pub fn units(&self, column: usize, segment_blocks: u32) -> (u64, u64) {
         let start = self.members.get(column).map_or(0, |m| u64::from(m.1));
-        let rows = rows(self.segments, segment_blocks, self.members.len() as u32, u32::from(self.copies));
-        AREA_BLOCKS.saturating_add(start.saturating_add(rows).saturating_mul(u64::from(UNIT_BLOCKS)))
+        let cells = self.cells_of(self.segments, segment_blocks).saturating_sub(column as u64);
+        (start, cells.div_ceil((self.members.len() as u64).max(1)))
+    }
+    /// Cells of so many of its segments.
+    #[must_use]
+    pub fn cells_of(&self, segments: u64, segment_blocks: u32) -> u64 {
+        segments.saturating_mul(u64::from(segment_units(segment_blocks)) * u64::from(self.copies))
+    }
+    /// First segment number behind the band.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.first.0.saturating_add(self.segments)
+    }
+    /// Where the same rule begins so many cells later, or earlier; `None` before the first unit of a device.
+    #[must_use]
+    pub fn members_from(&self, cells: i64) -> Option<Vec<(u8, u32)>> {
+        let width = self.members.len() as i64;
+        let member = |column: i64| {
+            let cell = column.checked_add(cells)?;
+            let (device, start) = self.members[cell.rem_euclid(width) as usize];
+            let start = i64::from(start).checked_add(cell.div_euclid(width))?;
+            Some((device, u32::try_from(start).ok()?))
+        };
+        (0..width).map(member).collect()
+    }
+    /// A part of it, or what it would be if it were longer: `count` segments from its segment `from` on, without numbers.
+    #[must_use]
+    pub fn part(&self, from: i64, count: u64, segment_blocks: u32) -> Option<Self> {
+        let cells = from.checked_mul(i64::try_from(self.cells_of(1, segment_blocks)).ok()?)?;
+        let members = self.members_from(cells)?;
+        Some(Self { first: SegmentNo(0), segments: count, copies: self.copies, members })
     }
     fn encode(&self) -> BandDisk {
         let mut d = BandDisk::zeroed();
@@ -345,7 +404,29 @@ impl Superblock {
     /// Segments of the volume.
     #[must_use]
     pub fn segments(&self) -> u64 {
-        self.bands.last().map_or(0, |b| b.first.0.saturating_add(b.segments))
+        self.bands.iter().fold(0, |n, b| n.saturating_add(b.segments))
+    }
+
+    /// The numbers of its segments, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.bands.iter().flat_map(|b| b.first.0..b.end()).map(SegmentNo)
+    }
+
+    /// The block where an address lies on the only device of the volume.
+    #[must_use]
+    pub fn block_alone(&self, addr: Addr) -> Option<u64> {
+        let segment = addr.segment().0;
+        let band = self.bands.iter().find(|b| (b.first.0..b.end()).contains(&segment))?;
+        let [(device, start)] = band.members[..] else { return None };
+        let before = (segment - band.first.0).checked_mul(u64::from(self.segment_blocks))?;
+        let block = AREA_BLOCKS + u64::from(start) * u64::from(UNIT_BLOCKS) + before + u64::from(addr.block());
+        (u16::from(device) == self.device_index).then_some(block)
+    }
+
+    /// Devices that are members, absent ones included.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.devices.iter().filter(|d| !d.removed).count()
     }
 
     /// Number of the last change of the device table.
@@ -416,7 +497,8 @@ impl Superblock {
             slot.uuid = e.uuid;
             slot.blocks.set(e.blocks);
             slot.member_generation.set(e.member_generation);
-            slot.state = u8::from(e.active);
+            slot.state = if e.removed { REMOVED } else { u8::from(e.active) };
+            slot.target_blocks.set(e.target_blocks);
         }
         for (slot, band) in d.bands.iter_mut().zip(&self.bands) {
             *slot = band.encode();
@@ -464,7 +546,8 @@ impl Superblock {
         if counters.iter().any(|n| *n > COUNTER_MAX) {
             return Err(Invalid::Bounds);
         }
-        if d.devices[..count].iter().any(|e| e.member_generation.get() > COUNTER_MAX) {
+        let far = |e: &DeviceDisk| e.member_generation.get() > COUNTER_MAX || e.target_blocks.get() > e.blocks.get();
+        if d.devices[..count].iter().any(far) {
             return Err(Invalid::Bounds);
         }
         Ok(Self {
@@ -499,6 +582,8 @@ impl Superblock {
                     blocks: e.blocks.get(),
                     member_generation: e.member_generation.get(),
                     active: e.state == 1,
+                    removed: e.state == REMOVED,
+                    target_blocks: e.target_blocks.get(),
                 })
                 .collect(),
             bands: decode_bands(&d.bands, count, segment_blocks)?,
@@ -506,17 +591,19 @@ impl Superblock {
     }
 }
 
-/// Bands follow each other, and there is at least one.
+/// Bands are in the order of their numbers, and there is at least one.
 fn decode_bands(disk: &[BandDisk], devices: usize, segment_blocks: u32) -> Result<Vec<Band>, Invalid> {
     let mut bands: Vec<Band> = Vec::new();
+    let mut unused = 0;
     for d in disk {
         let Some(band) = Band::decode(d, devices, segment_blocks)? else { break };
-        if band.first.0 != bands.last().map_or(0, |b| b.first.0 + b.segments) {
-            return Err(Invalid::Bounds);
-        }
+        unused += match band.first.0.checked_sub(bands.last().map_or(0, Band::end)) {
+            Some(n) if n <= NUMBERS_UNUSED_MAX => n,
+            _ => return Err(Invalid::Bounds),
+        };
         bands.push(band);
     }
-    if bands.is_empty() { Err(Invalid::Bounds) } else { Ok(bands) }
+    if bands.is_empty() || unused > NUMBERS_UNUSED_MAX { Err(Invalid::Bounds) } else { Ok(bands) }
 }
 
 /// Blocks that the areas and `segments` segments take on a device.

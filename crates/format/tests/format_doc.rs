@@ -167,6 +167,7 @@ fn constants() -> Vec<(&'static str, String)> {
         SLOTS_PER_AREA,
         DEVICES_MAX,
         BANDS_MAX,
+        NUMBERS_UNUSED_MAX,
         UNIT_BLOCKS,
         LABEL_BYTES_MAX,
         SUMMARY_BLOCKS_MAX,

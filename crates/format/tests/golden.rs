@@ -22,7 +22,7 @@ fn addr(segment: u64, block: u32) -> Addr {
 }
 
 fn superblock() -> Superblock {
-    let device = |uuid, active| DeviceEntry { uuid, blocks: 0x1_0020, member_generation: 4, active };
+    let device = |uuid, active| DeviceEntry { active, target_blocks: 0x8000, ..DeviceEntry::active(uuid, 0x1_0020, 4) };
     Superblock {
         device_index: 0,
         uuid: *b"0123456789abcdef",

@@ -15,7 +15,7 @@ impl From<Error> for Errno {
             Error::IsDirectory => libc::EISDIR,
             Error::NotEmpty => libc::ENOTEMPTY,
             Error::NameTooLong => libc::ENAMETOOLONG,
-            Error::BadArgument(_) | Error::BadRule(_) | Error::Loop => libc::EINVAL,
+            Error::BadArgument(_) | Error::BadRule(_) | Error::Devices(_) | Error::Loop => libc::EINVAL,
             Error::TooLarge => libc::EFBIG,
             Error::TooManyLinks => libc::EMLINK,
             Error::NoSpace => libc::ENOSPC,

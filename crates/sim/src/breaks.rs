@@ -81,8 +81,11 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
     Members { joins: Some(joins), ..Members::new(count, layout) }
 }
 
+/// Three devices that come and go.
+const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
+
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 58] = [
+pub const TRIALS: [Trial; 61] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -135,6 +138,9 @@ pub const TRIALS: [Trial; 58] = [
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(0)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Stripe, Joins::Takes(0)))),
     trial(Break::OldEndedEarly, "P1", Hunt::Devices(joining(1, Layout::Single, Joins::Takes(0)))),
+    trial(Break::BandCutEarly, "P1", Hunt::Devices(CHANGING)),
+    trial(Break::BandUsedEarly, "P1", Hunt::Devices(CHANGING)),
+    trial(Break::RemovedEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
     trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetSkipsFree, "P6", Hunt::Life(Life::Forget)),

@@ -56,6 +56,7 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
           --device BYTES  --segment-blocks N  --remounts true|false
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
           --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
+          --changes (devices are added, removed and resized)
           --deaths (in each world one of the devices dies, drawn from the seed)
           --joins back:N|takes:N|takes-dead:N (while the work goes on device N, from 0, is brought up to date, or another takes
           its place, which may be gone; N may be any: then it is drawn from the seed)
@@ -111,6 +112,7 @@ pub struct Arguments {
     joins: Option<Joins>,
     /// Which device joins is drawn.
     joins_any: bool,
+    changes: bool,
 }
 
 /// A barrier mode by its name.
@@ -172,6 +174,7 @@ impl Arguments {
                     let joins = Joins::parse(&text.replace(":any", ":0"));
                     a.joins = Some(joins.ok_or("--joins takes back:N, takes:N or takes-dead:N")?);
                 }
+                Long("changes") => a.changes = true,
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -283,7 +286,7 @@ impl Arguments {
     fn members(&self, seed: u64) -> Members {
         let count = self.devices.unwrap_or(1);
         let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
-        let mut members = Members { count, profile, dies: self.dies, joins: self.joins };
+        let mut members = Members { count, profile, dies: self.dies, joins: self.joins, changes: self.changes };
         if self.joins_any {
             let drawn = (hash::of_words(&[seed, 78]) % u64::from(count)) as u8;
             members.joins = members.joins.map(|j| j.of(drawn));

@@ -110,6 +110,10 @@ impl Config {
     /// The same volume over several devices, which together hold as much.
     #[must_use]
     pub fn on(mut self, members: Members) -> Self {
+        if members.changes {
+            // Room for what is moved, and for less.
+            self.device_bytes += self.device_bytes / 8192 * 4096;
+        }
         if members.count > 1 {
             let copies = if members.profile == Layout::Mirror { 2 } else { 1 };
             // The areas of each device come on top.
@@ -137,7 +141,9 @@ impl Config {
     /// Bytes that the volume holds.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        if self.members.profile == Layout::Mirror { self.device_bytes / 2 } else { self.device_bytes }
+        let bytes = if self.members.profile == Layout::Mirror { self.device_bytes / 2 } else { self.device_bytes };
+        // What there is least, where devices come and go.
+        if self.members.changes { bytes / 2 } else { bytes }
     }
 
     /// The workload.

@@ -325,13 +325,13 @@ pub fn run_and_cut<S: Subject>(config: &Config, plan: &Plan, tally: &mut Tally) 
 fn with_clients(config: &Config, drive: Drive) -> (Drive, Clients) {
     let queue = |(i, member)| Arc::new(Queue::new(member, config.seed.wrapping_add(i as u64), config.queued));
     let count = drive.members.len();
-    let queues: Vec<_> = drive.members.into_iter().chain(drive.spare).enumerate().map(queue).collect();
+    let queues: Vec<_> = drive.members.iter().cloned().chain(drive.spare.clone()).enumerate().map(queue).collect();
     let with_others = [Scenario::Clients, Scenario::Waiting, Scenario::EmptiedInSync];
     let clients = config.clients || config.scenario.is_some_and(|s| with_others.contains(&s));
     let turns = clients.then(|| Turns::new(config.seed));
     let mut members: Vec<_> = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();
     let spare = if members.len() > count { members.pop() } else { None };
-    (Drive { members, profile: drive.profile, spare }, Clients::new(queues, turns))
+    (Drive { members, spare, ..drive }, Clients::new(queues, turns))
 }
 
 /// Runs `calls` on a volume as an earlier life has left it, to be cut like any workload.

@@ -10,6 +10,7 @@
 pub mod ace;
 #[cfg(feature = "breaks")]
 pub mod breaks;
+pub mod changing;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -17,11 +17,13 @@ pub struct Drive {
     pub profile: Profile,
     /// A device that may take the place of one of them.
     pub spare: Option<Arc<dyn BlockDevice>>,
+    /// They come and go: not each of them is a member.
+    pub changes: bool,
 }
 
 impl From<Arc<dyn BlockDevice>> for Drive {
     fn from(device: Arc<dyn BlockDevice>) -> Self {
-        Self { members: vec![device], profile: Profile::Single, spare: None }
+        Self { members: vec![device], profile: Profile::Single, spare: None, changes: false }
     }
 }
 
@@ -64,8 +66,8 @@ impl Drive {
     pub fn present(self) -> Vec<Arc<dyn BlockDevice>> {
         let mut all = self.members;
         let spare = self.spare.filter(has_root);
-        if spare.is_some() {
-            // The one whose place it has may be none any more.
+        if spare.is_some() || self.changes && all.iter().any(has_root) {
+            // The one whose place it has may be none any more, and who comes and goes is none now and then.
             all.retain(has_root);
         }
         // Neither first nor last, where that can be.
@@ -154,11 +156,13 @@ pub struct Members {
     pub dies: Option<(u8, u64)>,
     /// A device that is brought up to date, if one is.
     pub joins: Option<Joins>,
+    /// Devices are added, removed and resized.
+    pub changes: bool,
 }
 
 impl Default for Members {
     fn default() -> Self {
-        Self { count: 1, profile: Profile::Single, dies: None, joins: None }
+        Self { count: 1, profile: Profile::Single, dies: None, joins: None, changes: false }
     }
 }
 
@@ -166,7 +170,7 @@ impl Members {
     /// So many, none of which dies.
     #[must_use]
     pub const fn new(count: u8, profile: Profile) -> Self {
-        Self { count, profile, dies: None, joins: None }
+        Self { count, profile, dies: None, joins: None, changes: false }
     }
 
     /// Whether any one device may be lost.
@@ -175,12 +179,19 @@ impl Members {
         self.profile == Profile::Mirror
     }
 
+    /// Members that a volume begins with: where they change one is left to be added.
+    #[must_use]
+    pub fn first(&self) -> usize {
+        let least = if self.profile == Profile::Mirror { 2 } else { 1 };
+        usize::from(if self.changes { (self.count - 1).max(least) } else { self.count })
+    }
+
     /// Parts of a disk, or of an image of it, as devices.
     #[must_use]
     pub fn of<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
         let count = self.parts();
         if count == 1 {
-            return whole.clone().into();
+            return Drive { changes: self.changes, ..whole.clone().into() };
         }
         let bytes = whole.geometry().bytes / count / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let part = |i: u64| -> Arc<dyn BlockDevice> {
@@ -188,7 +199,7 @@ impl Members {
         };
         let mut members: Vec<_> = (0..count).map(part).collect();
         let spare = if count > u64::from(self.count) { members.pop() } else { None };
-        Drive { members, profile: self.profile, spare }
+        Drive { members, profile: self.profile, spare, changes: self.changes }
     }
 
     /// Devices, those included that may take a place.
@@ -219,11 +230,12 @@ impl Members {
     #[must_use]
     pub fn arguments(&self) -> String {
         let joins = self.joins.map_or(String::new(), Joins::argument);
+        let changes = if self.changes { " --changes" } else { "" };
         if self.count == 1 {
-            return joins;
+            return format!("{joins}{changes}");
         }
         let dies = self.dies.map_or(String::new(), |(i, n)| format!(" --dies {i}:{n}"));
-        format!(" --devices {} --layout {}{dies}{joins}", self.count, self.profile.name())
+        format!(" --devices {} --layout {}{dies}{joins}{changes}", self.count, self.profile.name())
     }
 }
 

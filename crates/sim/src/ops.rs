@@ -139,6 +139,10 @@ pub enum Op {
     Tick,
     /// Everything that can be cleaned is.
     Clean,
+    /// A device is added, removed or resized, or that goes on, as drawn.
+    Devices {
+        draw: u64,
+    },
     /// Everything is verified.
     Scrub,
     /// The rule by which checkpoints are kept.
@@ -200,6 +204,7 @@ impl Op {
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",
             Self::Clean => "clean",
+            Self::Devices { .. } => "devices",
             Self::Scrub => "scrub",
             Self::SetRetention { .. } => "set_retention",
             Self::Read { .. } => "read",

@@ -3,7 +3,7 @@
 //! on purpose as well as on the real core.
 
 use crate::content::PAGE_BYTES;
-use crate::members::Drive;
+use crate::members::{Drive, Members};
 use nenrin_core::check;
 use nenrin_core::{
     AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewDevice, NewInode,
@@ -108,6 +108,13 @@ pub trait Subject: Sized {
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
+    /// Adds, removes or resizes one of these devices, or goes on with that, as drawn.
+    ///
+    /// # Errors
+    /// Those of the file system, but not what it refuses.
+    fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<()> {
+        Ok(())
+    }
     /// Cleans all there is to clean.
     fn clean(&self) -> Result<()> {
         Ok(())
@@ -140,7 +147,8 @@ impl Subject for Arc<Fs> {
     fn mkfs_on(drive: Drive, clock: &Arc<dyn Clock>, segment_blocks: u32) -> Result<()> {
         let (uuid, hash_key, profile) = ([7; 16], [9; 16], drive.profile);
         let options = MkfsOptions { segment_blocks, uuid, hash_key, profile, ..MkfsOptions::default() };
-        nenrin_core::mkfs_on(&drive.members, clock, &options)
+        let members = Members { changes: drive.changes, ..Members::new(drive.members.len() as u8, profile) };
+        nenrin_core::mkfs_on(&drive.members[..members.first()], clock, &options)
     }
     fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
         Fs::open(drive.into().present(), clock, options)
@@ -172,6 +180,9 @@ impl Subject for Arc<Fs> {
             ("walks of all trees by the cleaner", c.tree_walks),
             ("blocks copied to devices that join", c.joined_blocks),
             ("devices brought up to date", c.joined),
+            ("devices added", c.devices_added),
+            ("devices removed", c.devices_removed),
+            ("segments laid", c.segments_laid),
         ]
     }
     fn verdicts(&self) -> Vec<&'static str> {
@@ -334,6 +345,9 @@ impl Subject for Arc<Fs> {
     }
     fn set_retention(&self, rule: &str) -> Result<()> {
         Fs::set_retention(self, rule)
+    }
+    fn change_devices(&self, drive: &Drive, draw: u64) -> Result<()> {
+        crate::changing::change(self, drive, draw)
     }
     fn clean(&self) -> Result<()> {
         let mut clean = Fs::clean(self);

@@ -1,9 +1,10 @@
 //! `nenrin device`.
 
+use super::laying::{self, NewDevice};
 use super::replace::{self, Wishes};
-use crate::command::{Command, arguments};
+use crate::command::{Command, arguments, text_value};
 use crate::control::DeviceData;
-use crate::error::{Fail, Outcome};
+use crate::error::Outcome;
 use crate::output::{self, printable, table};
 use crate::size::show_bytes;
 use crate::target::Target;
@@ -14,24 +15,39 @@ pub const COMMAND: Command = Command {
     name: "device",
     usage: &[
         "device list [--json] [DIR|DEVICE]",
+        "device add [--size SIZE] [--sparse] [--force] [--json] [DIR] DEVICE",
+        "device remove [--cancel] [--json] [DIR] DEVICE",
         "device replace [--force] [--json] [DIR] OLD NEW",
         "device replace --cancel [DIR]",
     ],
-    about: "Lists the devices of a volume, and replaces one while it is in use",
+    about: "Lists the devices of a volume, adds, removes or replaces one while it is in use",
     options: &[
-        ("--force", "replace: whatever is on the new device is lost"),
-        ("--cancel", "replace: the new device is not used after all"),
+        ("--size SIZE", "add: make an image file of this size"),
+        ("--sparse", "add: do not reserve the host's space for it"),
+        ("--force", "add, replace: whatever is on the new device now is lost"),
+        (
+            "--cancel",
+            "remove: the device stays, what was moved comes back; replace: the new device is not used after all",
+        ),
         ("--json", "as JSON"),
     ],
     notes: "active: everything is on it. joining: it is being brought up to date, in the background. absent: it is not there, has\n\
-            failed, or misses something; a mount that has it brings it up to date. Adding and removing devices is not built yet.\n\
-            replace: NEW takes the place of OLD, a path or a number of the list, and has to be as long as what is used of OLD. It\n\
-            gets what is written from the beginning, what was there before is copied. Under mirror OLD may be gone. It goes on when\n\
-            the command is interrupted, and begins anew by the same command when the volume was unmounted meanwhile; until it has\n\
-            ended the volume is on OLD. Then OLD is free; its content is not wiped.",
+            failed, or misses something; a mount that has it brings it up to date. leaving, shrinking: what lies on it, or behind\n\
+            its new end, is being moved.\n\
+            Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under stripe and mirror\n\
+            everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
+            and with the next mount; the volume is whole all the time. A device to be removed can be told by its number, also when\n\
+            it is absent; it is free when the command has ended, and its content is not wiped.\n\
+            replace: NEW takes the place of OLD, a path or a number of the list, and has to be as long as what is used of OLD; of a\n\
+            longer one nenrin resize uses the rest. It gets what is written from the beginning, what was there before is copied.\n\
+            Under mirror OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command when the\n\
+            volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its content is not wiped.",
     examples: &[
         ("device list ~/work", "the volume mounted there"),
         ("device list /dev/sdb1", "a volume that need not be mounted; its other devices are found"),
+        ("device add ~/work /dev/sdd1", "one more device, with progress"),
+        ("device add --size 10G ~/work ~/more.img", "the same with an image file, which is made"),
+        ("device remove ~/work /dev/sdb1", "moves everything to the others, then lets it go"),
         ("device replace ~/work /dev/sdb1 /dev/sdd1", "with progress; the volume is in use meanwhile"),
         ("device replace /srv 2 /dev/sdd1", "a device that is gone, by its number"),
     ],
@@ -39,17 +55,19 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
-    let (mut as_json, mut cancel, mut force) = (false, false, false);
-    let given = arguments(&COMMAND, parser, usize::MAX, |flag, _| {
+    let (mut as_json, mut cancel, mut new) = (false, false, NewDevice::default());
+    let given = arguments(&COMMAND, parser, usize::MAX, |flag, parser| {
         match flag.shown().as_str() {
             "--json" => as_json = true,
             "--cancel" => cancel = true,
-            "--force" => force = true,
+            "--force" | "-f" => new.force = true,
+            "--sparse" => new.sparse = true,
+            "--size" | "-s" => new.size = Some(laying::size("--size", &text_value(parser)?)?),
             _ => return Ok(false),
         }
         Ok(true)
     })?;
-    let wishes = Wishes { force, json: as_json };
+    let wishes = Wishes { force: new.force, json: as_json };
     let words: Vec<&std::ffi::OsStr> = given.iter().map(AsRef::as_ref).collect();
     let place = match words.as_slice() {
         [list] if *list == "list" => Path::new("."),
@@ -63,13 +81,17 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
                 _ => Err(COMMAND.misuse("device replace takes a directory, the device that goes and the new one")),
             };
         }
-        [word, ..] if ["add", "remove"].iter().any(|w| w == word) => {
-            let word = word.to_string_lossy();
-            return Err(Fail::usage(format!(
-                "device {word}: not built yet; copy the volume to one made with the devices you want"
-            )));
+        [add, device] if *add == "add" => return laying::add(Path::new("."), Path::new(device), &new, as_json),
+        [add, place, device] if *add == "add" => {
+            return laying::add(Path::new(place), Path::new(device), &new, as_json);
         }
-        [] => return Err(COMMAND.misuse("list or replace is needed")),
+        [remove, device] if *remove == "remove" => return laying::remove(Path::new("."), device, cancel, as_json),
+        [remove, place, device] if *remove == "remove" => {
+            return laying::remove(Path::new(place), device, cancel, as_json);
+        }
+        [] => return Err(COMMAND.misuse("list, add, remove or replace is needed")),
+        [word, ..] if *word == "add" => return Err(COMMAND.misuse("device add takes a directory and a device")),
+        [word, ..] if *word == "remove" => return Err(COMMAND.misuse("device remove takes a directory and a device")),
         _ => return Err(COMMAND.misuse("device list takes one directory or device")),
     };
     let devices = Target::find(place)?.info()?.devices;
@@ -86,7 +108,11 @@ fn show(devices: &[DeviceData]) -> String {
         vec![
             d.number.to_string(),
             d.state.clone(),
-            show_bytes(d.bytes),
+            if d.target_bytes == d.bytes || d.target_bytes == 0 {
+                show_bytes(d.bytes)
+            } else {
+                format!("{} to {}", show_bytes(d.bytes), show_bytes(d.target_bytes))
+            },
             d.read_errors.to_string(),
             d.path.as_deref().map(printable).unwrap_or_default(),
             d.why.as_deref().map(printable).unwrap_or_default(),

@@ -11,7 +11,7 @@ use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialHeader, PartialKind, SUMMARY_BLOCKS_MAX, Summary};
 use nenrin_format::records::Record;
 use nenrin_format::root::Root;
-use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock, segment_block};
+use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Invalid, NODE_BYTES, SegmentNo};
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ fn slots(device: &Device) -> Result<Value, nenrin_device::DeviceError> {
         }
     }
     let roots = newest
-        .filter(|sb| sb.devices.len() == 1)
+        .filter(|sb| sb.members() == 1)
         .map(|sb| sb.root.iter().map(|(addr, crc)| root(device, &sb, *addr, *crc)).collect());
     let roots: Vec<Value> = roots.unwrap_or_default();
     Ok(json!({"blocks": blocks, "slots": slots, "newest_roots": roots}))
@@ -99,7 +99,7 @@ fn slots(device: &Device) -> Result<Value, nenrin_device::DeviceError> {
 /// # Errors
 /// It is one.
 pub fn one_device(path: &Path, sb: &Superblock) -> Result<(), Fail> {
-    match sb.devices.len() {
+    match sb.members() {
         1 => Ok(()),
         n => Err(Fail::at(
             path.display(),
@@ -111,8 +111,7 @@ pub fn one_device(path: &Path, sb: &Superblock) -> Result<(), Fail> {
 /// Reads blocks of a volume of one device; `None` where there are none.
 pub fn read(device: &Device, sb: &Superblock, addr: Addr, blocks: u64) -> Option<Vec<u8>> {
     let inside = u64::from(addr.block()) + blocks <= u64::from(sb.segment_blocks);
-    let segment = u32::try_from(addr.segment().0).ok()?;
-    let block = segment_block(segment, sb.segment_blocks) + u64::from(addr.block());
+    let block = sb.block_alone(addr)?;
     let bytes = device.read(block * BLOCK_BYTES as u64, blocks as usize * BLOCK_BYTES);
     bytes.ok().filter(|_| inside).map(|b| b.to_vec())
 }
@@ -138,9 +137,9 @@ fn dump_segment(path: &Path, device: &Device, number: u64, nodes: bool) -> Resul
     let probe = nenrin_core::probe(&**device).at(path.display())?;
     let sb = probe.newest().at(path.display())?;
     one_device(path, sb)?;
-    let count: u64 = sb.segments();
-    if number >= count {
-        return Err(Fail::at(path.display(), format!("there is no segment {number}; the last is {}", count - 1)));
+    if sb.numbers().all(|no| no.0 != number) {
+        let last = sb.numbers().last().unwrap_or_default();
+        return Err(Fail::at(path.display(), format!("there is no segment {number}; the last is {last}")));
     }
     let segment = SegmentNo(number);
     let mut partials = Vec::new();

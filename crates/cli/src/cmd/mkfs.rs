@@ -147,6 +147,24 @@ pub(super) fn may_overwrite(path: &Path, force: bool) -> Result<(), Fail> {
     look(path, &Wishes { force, ..Wishes::default() })
 }
 
+/// Makes a device ready for a volume that is there: a new image file, or what may be overwritten. Whether it was made.
+pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: bool) -> Result<bool, Fail> {
+    let wishes = Wishes { size, sparse, force, ..Wishes::default() };
+    let is_new = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            new_image(path, &wishes)?;
+            true
+        }
+        Err(e) => return Err(Fail::at(path.display(), e)),
+        Ok(_) => false,
+    };
+    let prepared = prepare(path, &wishes, is_new);
+    if prepared.is_err() && is_new {
+        let _ = fs::remove_file(path);
+    }
+    prepared.map(|_| is_new)
+}
+
 /// What would be refused later.
 fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
     let meta = fs::metadata(path).at(path.display())?;
@@ -358,7 +376,7 @@ fn random() -> io::Result<[u8; 16]> {
 }
 
 /// A random UUID says so in its version and variant.
-fn random_uuid() -> io::Result<[u8; 16]> {
+pub(super) fn random_uuid() -> io::Result<[u8; 16]> {
     let mut bytes = random()?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;

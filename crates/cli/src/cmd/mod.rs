@@ -10,9 +10,11 @@ pub mod dump;
 pub mod forget;
 pub mod history;
 pub mod info;
+pub mod laying;
 pub mod mkfs;
 pub mod mount;
 pub mod replace;
+pub mod resize;
 pub mod restore;
 pub mod retention;
 pub mod scrub;
@@ -39,6 +41,7 @@ pub const ALL: &[&Command] = &[
     &check::COMMAND,
     &scrub::COMMAND,
     &device::COMMAND,
+    &resize::COMMAND,
     &clean::COMMAND,
     &segments::COMMAND,
     &dump::COMMAND,

@@ -125,6 +125,33 @@ pub enum Request {
     ReplaceCancel,
     /// How far it is.
     JoinStatus,
+    /// Add a device, on which nothing is needed.
+    DeviceAdd {
+        /// Where it is, absolute.
+        #[serde(with = "path_bytes")]
+        device: PathBuf,
+        /// Its identity within the volume: random.
+        uuid: [u8; 16],
+    },
+    /// Take a device out.
+    DeviceRemove {
+        /// Its number or where it is.
+        device: String,
+        /// It is to stay after all.
+        keep: bool,
+    },
+    /// Use more or less of a device.
+    Resize {
+        /// Its number or where it is; none for the only one.
+        device: Option<String>,
+        /// How much; none for all there is.
+        bytes: Option<u64>,
+    },
+    /// Lay space anew, where devices came, went or changed.
+    LayingStep {
+        /// About how many bytes to move before answering.
+        bytes: u64,
+    },
     /// Mount a state of the past beside what is mounted.
     MountPast(PastMount),
     /// Unmount, and release the volume if that was its last mount.
@@ -386,6 +413,23 @@ pub struct ForgetData {
     pub waits: Option<String>,
 }
 
+/// How far laying space anew came.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LayingData {
+    /// Everything lies as it should.
+    pub done: bool,
+    /// Segments that are still to go.
+    pub segments_left: u64,
+    /// How many there were at the beginning.
+    pub segments: u64,
+    /// Bytes that segments hold now.
+    pub total_bytes: u64,
+    /// Bytes that are available now.
+    pub available_bytes: u64,
+    /// Why it does not go on.
+    pub waits: Option<String>,
+}
+
 /// How far scrubbing came, and what it found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScrubData {
@@ -518,9 +562,11 @@ pub struct DeviceData {
     pub path: Option<String>,
     /// Its identity within the volume.
     pub uuid: String,
-    /// Bytes when it joined.
+    /// Its bytes, as far as they are used.
     pub bytes: u64,
-    /// `active`, `joining` or `absent`.
+    /// How many it will be; 0 when it is to be removed.
+    pub target_bytes: u64,
+    /// `active`, `joining`, `absent`, `leaving` or `shrinking`.
     pub state: String,
     /// Why it is not active, or what is done about it.
     pub why: Option<String>,

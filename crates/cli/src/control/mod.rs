@@ -15,8 +15,8 @@ mod server;
 pub use client::{Client, owner_of_device, owner_of_directory};
 pub use data::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeletedData, DeviceData, DiffData, DiffResult,
-    ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, MountData, PastMount, RecoveryData,
-    Released, Reply, Request, ScrubData, ScrubFindingData, SegmentData, StateData, VolumeInfo,
+    ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, LayingData, MountData, PastMount,
+    RecoveryData, Released, Reply, Request, ScrubData, ScrubFindingData, SegmentData, StateData, VolumeInfo,
 };
 pub use server::Server;
 

@@ -8,6 +8,7 @@
 //! 3. Once the last mount has ended no new one is made; `closing` says so.
 //! 4. A request is answered "released" only after the device was closed.
 
+mod devices;
 mod log;
 mod replacing;
 mod service;
@@ -30,7 +31,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
-use watch::Watch;
 
 /// How long a process that has released its volume stays for the sake of who
 /// asked for it: with a million inodes known, umount(2) itself takes seconds
@@ -112,13 +112,11 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
     let mode = OpenMode { read_only, exclusive: true };
     let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
-    let watch = |(path, device): (&PathBuf, &Device)| Watch::new(path, device.geometry().bytes);
-    let watches: Vec<Watch> = members.paths.iter().zip(&members.devices).map(watch).collect();
     let core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), watches, log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), log.clone(), sender));
 
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
@@ -167,6 +165,11 @@ fn detach(log: Option<&Path>) -> std::io::Result<()> {
 /// A daemon that is killed is a power cut for its volume: rather something else.
 fn spare_from_memory_shortage() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-500");
+}
+
+/// Opens a device for this process alone, so that the volume may use it.
+pub(super) fn open_owned(path: &Path) -> Result<Device, Fail> {
+    open_device(path, OpenMode::OWNER)
 }
 
 /// Opens the device; an owner that is only finishing is waited for.

@@ -32,7 +32,7 @@ impl Service {
         let index = index_of(&fs, old)?;
         let device = device::open(new, OpenMode { read_only: false, exclusive: true })?;
         fs.replace_device(index, NewDevice { device, uuid }).map_err(|e| Fail::new(e.to_string()))?;
-        self.note_devices();
+        self.watch_anew(&fs);
         self.log.line(&format!("device {} is being replaced by {}", index + 1, new.display()));
         value(&(index + 1))
     }
@@ -41,7 +41,7 @@ impl Service {
         let fs = self.fs()?;
         let under_way = fs.join_status().is_some_and(|s| s.replacement.is_some());
         fs.stop_replacing();
-        self.note_devices();
+        self.watch_anew(&fs);
         value(&under_way)
     }
 
@@ -60,7 +60,7 @@ impl Service {
             },
             None => {
                 drop(last);
-                self.note_devices();
+                self.watch_anew(&fs);
                 last = self.joined();
                 JoinData { done: true, failed: fs.join_failed(), ..last.clone() }
             }

@@ -32,6 +32,11 @@ const FORGET_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
 
+fn watches_of(fs: &Fs) -> Vec<Watch> {
+    let there = fs.health().into_iter();
+    there.filter_map(|d| Some(Watch::new(Path::new(&d.name?), d.bytes))).collect()
+}
+
 /// What wakes the daemon's main thread.
 pub enum Event {
     /// A mount has ended.
@@ -87,8 +92,10 @@ pub struct Service {
     state: Mutex<State>,
     changed: Condvar,
     path: PathBuf,
-    /// Its devices.
+    /// Its devices as they were when they were opened or last changed.
     watches: Mutex<Vec<Watch>>,
+    /// An image file that is to be cut, once nothing lies behind that length.
+    to_cut: Mutex<Option<(PathBuf, u64)>>,
     /// How far the last replacement was when it was asked for.
     joined: Mutex<JoinData>,
     events: Mutex<Sender<Event>>,
@@ -100,7 +107,8 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, watches: Vec<Watch>, log: Arc<Log>, events: Sender<Event>) -> Self {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, log: Arc<Log>, events: Sender<Event>) -> Self {
+        let watches = Mutex::new(watches_of(&fs));
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -114,7 +122,8 @@ impl Service {
             state: Mutex::new(state),
             changed: Condvar::new(),
             path,
-            watches: Mutex::new(watches),
+            watches,
+            to_cut: Mutex::default(),
             joined: Mutex::default(),
             events: Mutex::new(events),
             scrub: Mutex::default(),
@@ -231,35 +240,27 @@ impl Service {
         }
     }
 
-    fn watched(&self) -> MutexGuard<'_, Vec<Watch>> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How far the last replacement was when it was asked for.
     pub(super) fn joined(&self) -> MutexGuard<'_, JoinData> {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Devices may have come and gone: those that are in use now are watched, and found by.
-    pub(super) fn note_devices(&self) {
-        let Ok(fs) = self.fs() else { return };
-        let new = fs.join_status().and_then(|s| s.replacement);
-        let names = fs.health().into_iter().filter_map(|d| d.name).chain(new);
-        let mut watches = self.watched();
-        let mut old = std::mem::take(&mut *watches);
-        *watches = names
-            .map(PathBuf::from)
-            .map(|path| match old.iter().position(|w| w.path() == path) {
-                Some(i) => old.swap_remove(i),
-                None => Watch::new(&path, std::fs::metadata(&path).map_or(0, |m| m.len())),
-            })
-            .collect();
+    pub(super) fn watches(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks whether the devices are still what they were.
+    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(PathBuf, u64)>> {
+        self.to_cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The devices have changed, or how much of them is used.
+    pub(super) fn watch_anew(&self, fs: &Fs) {
+        *self.watches() = watches_of(fs);
+    }
+
+    /// Looks whether the images are still what was opened.
     pub fn watch(&self) {
-        self.note_devices();
-        let problem = self.watched().iter().find_map(Watch::problem);
+        let problem = self.watches().iter().find_map(Watch::problem);
         self.note_problem(problem);
     }
 
@@ -334,6 +335,10 @@ impl Service {
             Request::Replace { old, new, uuid } => self.replace(&old, &new, uuid),
             Request::ReplaceCancel => self.stop_replacing(),
             Request::JoinStatus => self.join_data(),
+            Request::DeviceAdd { device, uuid } => self.device_add(&device, uuid),
+            Request::DeviceRemove { device, keep } => self.device_remove(&device, keep),
+            Request::Resize { device, bytes } => self.resize(device.as_deref(), bytes),
+            Request::LayingStep { bytes } => self.lay(bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
         }
@@ -414,7 +419,7 @@ impl Service {
     fn hello(&self) -> Hello {
         let state = self.lock();
         Hello {
-            identities: self.watched().iter().map(|w| w.identity().to_owned()).collect(),
+            identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
             read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: state.closing,

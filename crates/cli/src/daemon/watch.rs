@@ -25,11 +25,7 @@ impl Watch {
             block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
         }
     }
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-    /// What tells it from others.
+    /// What tells it from other devices.
     pub fn identity(&self) -> &str {
         &self.identity
     }

@@ -134,7 +134,7 @@ fn without_a_device_and_with_it_again() {
     // Both again: the one that was away is brought up to date.
     mount(&place, &["a", "b"], "").ok();
     let begin = Instant::now();
-    while place.info()["problems"].as_array().unwrap().len() > 0 {
+    while !place.info()["problems"].as_array().unwrap().is_empty() {
         assert!(begin.elapsed() < Duration::from_secs(30), "{}", place.info()["problems"]);
         thread::sleep(Duration::from_millis(100));
     }

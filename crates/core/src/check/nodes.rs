@@ -33,7 +33,7 @@ pub struct Audit {
 
 /// Verifies all trees of a root.
 pub fn audit(storage: &Storage, root: &Root, log: &mut Log<'_>) -> Audit {
-    let mut this = Audit { copies: vec![0; storage.segments as usize], ..Audit::default() };
+    let mut this = Audit { copies: vec![0; storage.end() as usize], ..Audit::default() };
     let total = root.trees.iter().fold(0, |n: u64, t| n.saturating_add(t.nodes));
     log.step(Step::Index, total);
     let mut seen = BTreeSet::new();

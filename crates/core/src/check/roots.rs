@@ -39,7 +39,7 @@ pub fn enter(devices: &[Arc<dyn BlockDevice>], log: &mut Log<'_>) -> Result<Opti
     let active = assembly.devices.active();
     for (index, name, _) in &assembly.probes {
         if let Some((_, device)) = active.iter().find(|(i, _)| i == index) {
-            check_slots(device.as_ref(), name.as_deref(), &newest, log)?;
+            check_slots(device.as_ref(), (*index, name.as_deref()), &newest, &assembly.found.roots, log)?;
         }
     }
     let storage = storage_of(&assembly);
@@ -124,7 +124,7 @@ fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut
     }
     let mut segments = BTreeSet::new();
     for (segment, _) in &root.index_segments {
-        if segment.0 >= storage.segments || !segments.insert(*segment) {
+        if !storage.contains(nenrin_format::Addr::new(*segment, 0), 1) || !segments.insert(*segment) {
             bad(format!("segment {segment} of the index is outside the volume or listed twice"));
         }
     }
@@ -134,8 +134,20 @@ fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut
 }
 
 /// Every slot holds the newest generation that belongs there.
-fn check_slots(device: &dyn BlockDevice, name: Option<&str>, newest: &Superblock, log: &mut Log<'_>) -> Result<()> {
-    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+fn check_slots(
+    device: &dyn BlockDevice,
+    (index, name): (u16, Option<&str>),
+    newest: &Superblock,
+    roots: &[Superblock],
+    log: &mut Log<'_>,
+) -> Result<()> {
+    let entry = |sb: &Superblock| sb.devices.get(usize::from(index)).copied();
+    let blocks = entry(newest).map_or(0, |e| e.blocks);
+    // Of a time at which this device was no member, or not up to date.
+    let before = |generation: Generation| {
+        let root = roots.iter().find(|r| r.generation == generation).and_then(entry);
+        root.is_none_or(|e| !e.active || entry(newest).is_none_or(|now| now.uuid != e.uuid))
+    };
     let of = name.map_or_else(|| "the device".to_owned(), str::to_owned);
     let g = newest.generation.0;
     for area in [0, blocks.saturating_sub(AREA_BLOCKS)] {
@@ -167,6 +179,7 @@ fn check_slots(device: &dyn BlockDevice, name: Option<&str>, newest: &Superblock
                     Some((what, format!("holds generation {}", sb.generation)))
                 }
                 (Err(_), None) if empty => None,
+                (Err(_), Some(e)) if empty && before(e) => None,
                 (Err(_), Some(e)) if empty => {
                     let first = e.0 <= SLOTS_PER_AREA && unfinished;
                     let what = if first { What::SlotUnfinished } else { What::SlotStale };

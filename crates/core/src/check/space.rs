@@ -7,7 +7,7 @@ use super::usage::died;
 use crate::Result;
 use nenrin_format::items::{Backref, Checkpoint, Forget, Landmark, Reap, Segment};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{Addr, Ino};
+use nenrin_format::{Addr, Ino, SegmentNo};
 
 /// Checks every item of the space tree.
 pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
@@ -18,7 +18,7 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
         let misplaced = key.kind < Kind::Segment
             || key.ino != 0 && key.kind != Kind::Backref
             || key.death != 0
-            || key.kind == Kind::Segment && key.off >= state.segments.count();
+            || key.kind == Kind::Segment && state.segments.get(SegmentNo(key.off)).is_none();
         if misplaced {
             let text = format!("{:?} at {} of the space tree", key.kind, key.off);
             log.add(Finding::new(What::ItemMisplaced, text));

@@ -5,6 +5,7 @@
 //! | anything | a table with a change of any device that the newest does not know | diverged |
 //! | active | a root, at most one generation behind | a member |
 //! | active | a root further behind | stale: an old copy |
+//! | another device, or none | anything older | no member: it was removed, or never quite added |
 //! | absent | a table older than that | stale: it misses what was written since |
 //! | absent | a table not older than that | diverged: it was written to without the others |
 //! | active, with another identity | a table that the newest knows | replaced: no member any more |
@@ -33,6 +34,8 @@ pub(crate) struct Assembly {
     pub probes: Vec<(u16, Option<String>, Probe)>,
     /// One line for each device that is left out.
     pub notes: Vec<String>,
+    /// One line for each that is none of the volume, or that it does without.
+    pub asides: Vec<String>,
 }
 
 /// A device that was given.
@@ -64,6 +67,7 @@ fn identity(s: &Superblock) -> Option<[u8; 16]> {
 enum Verdict {
     Member,
     Stale,
+    Former,
     Diverged,
     Replaced,
 }
@@ -83,12 +87,14 @@ fn is_unfinished(own: &Superblock, roots: usize, other: &Superblock) -> bool {
 
 /// Compares what is on a device with what the newest root says of it.
 fn verdict(newest: &Superblock, own: &Superblock) -> Verdict {
-    let Some(entry) = newest.devices.get(usize::from(own.device_index)) else { return Verdict::Stale };
-    let known = |(a, b): (&DeviceEntry, &DeviceEntry)| {
-        a.member_generation < b.member_generation || a.member_generation == b.member_generation && a.active == b.active
-    };
+    let index = usize::from(own.device_index);
+    let Some(entry) = newest.devices.get(index) else { return Verdict::Former };
+    let known = |(a, b): (&DeviceEntry, &DeviceEntry)| a.member_generation < b.member_generation || a == b;
     if !own.devices.iter().zip(&newest.devices).all(known) {
         return Verdict::Diverged;
+    }
+    if entry.removed {
+        return Verdict::Former;
     }
     if identity(own) != Some(entry.uuid) {
         // Where it went on alone since, that must not go without a word.
@@ -112,39 +118,41 @@ fn rank(s: &Superblock) -> (u64, u64) {
 /// # Errors
 /// [`Error::Open`] with which device is wrong, or missing, and what to do; device errors.
 pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result<Assembly> {
-    let mut notes = Vec::new();
+    let (mut notes, mut asides) = (Vec::new(), Vec::new());
     let mut given = identify(given, &mut notes)?;
-    drop_unfinished(&mut given, &mut notes);
+    drop_unfinished(&mut given, &mut asides);
     let Some(newest) = given.iter().map(|g| &g.newest).max_by_key(|s| rank(s)).cloned() else {
         return Err(Error::Open("no device that can be read was given".into()));
     };
     let mut slots: Vec<Option<Given>> = newest.devices.iter().map(|_| None).collect();
     let (mut stale, mut replaced) = (Vec::new(), Vec::new());
     for g in given {
-        let device = g.device.clone();
-        match place(g, &newest, &mut slots, &mut notes)? {
-            (Verdict::Replaced, Some(g)) if g.newest.generation == newest.generation => replaced.push(device),
+        let (device, used) = (g.device.clone(), g.newest.devices.get(g.index()).map_or(0, |e| e.blocks));
+        match place(g, &newest, &mut slots, &mut notes, &mut asides)? {
+            (Verdict::Replaced, Some(g)) if g.newest.generation == newest.generation => replaced.push((device, used)),
             (Verdict::Stale, g) => stale.extend(g),
             _ => {}
         }
     }
-    stale.retain(|g| g.index() < slots.len());
     let there = |i: u16| slots.get(usize::from(i)).is_some_and(Option::is_some);
-    let missing: Vec<usize> = (0..slots.len()).filter(|i| slots[*i].is_none()).collect();
+    let missing: Vec<usize> = (0..slots.len()).filter(|i| slots[*i].is_none() && !newest.devices[*i].removed).collect();
     if let Some(first) = missing.first() {
         let whole = super::Layout::new(newest.segment_blocks, newest.bands.clone()).is_whole(there);
-        // Those that are there can be brought up to date.
-        let gone = missing.iter().find(|i| stale.iter().all(|g| g.index() != **i));
+        let used = |i: usize| newest.bands.iter().any(|b| b.members.iter().any(|m| usize::from(m.0) == i));
+        // Those that are there can be brought up to date; those on which nothing lies are not needed.
+        let gone = missing.iter().find(|i| used(**i) && stale.iter().all(|g| g.index() != **i));
         if !whole || gone.is_some() && !degraded {
             return Err(without(*gone.unwrap_or(first), &newest, whole, &notes));
         }
-        let gone = missing.iter().filter(|i| stale.iter().all(|g| g.index() != **i));
-        notes.extend(gone.map(|i| format!("device {} of {} is absent", i + 1, slots.len())));
+        let (gone, idle): (Vec<usize>, Vec<usize>) =
+            missing.iter().filter(|i| stale.iter().all(|g| g.index() != **i)).partition(|i| used(**i));
+        notes.extend(gone.iter().map(|i| format!("device {} of {} is absent", i + 1, newest.devices.len())));
+        asides.extend(idle.iter().map(|i| format!("device {} is not there, and nothing lies on it", i + 1)));
     }
     for g in slots.iter().flatten().chain(&stale) {
         check_length(g, newest.blocks_needed(g.newest.device_index))?;
     }
-    let several = slots.len() > 1;
+    let several = newest.members() > 1;
     let reason = |i: &usize| match stale.iter().any(|g| g.index() == *i) {
         true => "it missed what was written without it",
         false => "it was not there when the volume was opened",
@@ -170,11 +178,11 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
     let found = merged(&probes);
     let devices = Devices::open(devices, &indices, newest, why, behind);
     devices.note_replaced(replaced);
-    Ok(Assembly { devices, found, probes, notes })
+    Ok(Assembly { devices, found, probes, notes, asides })
 }
 
 /// Devices that were about to take a place when the others went on without them are no members.
-fn drop_unfinished(given: &mut Vec<Given>, notes: &mut Vec<String>) {
+fn drop_unfinished(given: &mut Vec<Given>, asides: &mut Vec<String>) {
     let roots: Vec<Superblock> = given.iter().map(|g| g.newest.clone()).collect();
     given.retain(|g| {
         let unfinished = roots.iter().any(|other| is_unfinished(&g.newest, g.probe.roots.len(), other));
@@ -182,7 +190,7 @@ fn drop_unfinished(given: &mut Vec<Given>, notes: &mut Vec<String>) {
             let number = g.newest.device_index + 1;
             let text =
                 format!("{} was about to replace device {number}, which went on without it; it is not used", g.name);
-            notes.push(text);
+            asides.push(text);
         }
         !unfinished
     });
@@ -229,6 +237,7 @@ fn place(
     newest: &Superblock,
     slots: &mut [Option<Given>],
     notes: &mut Vec<String>,
+    asides: &mut Vec<String>,
 ) -> Result<(Verdict, Option<Given>)> {
     let (name, number, count) = (&g.name, g.index() + 1, slots.len());
     let verdict = verdict(newest, &g.newest);
@@ -243,8 +252,9 @@ fn place(
             notes.push(format!("{name} (device {number} of {count}) missed what was written without it"));
         }
         Verdict::Replaced => {
-            notes.push(format!("{name} was device {number} of {count} and has been replaced; it is not used"));
+            asides.push(format!("{name} was device {number} of {count} and has been replaced; it is not used"));
         }
+        Verdict::Former => asides.push(format!("{name} is no device of this volume any more: it was removed")),
         Verdict::Diverged => {
             return Err(Error::Open(format!(
                 "{name} (device {number} of {count}) and the rest of the volume were each written to without the other: \
@@ -297,13 +307,8 @@ mod tests {
 
     /// A root of two devices, as device `index` holds it.
     fn root(base: &Superblock, index: u16, generation: u64, entries: [(bool, u64); 2]) -> Superblock {
-        let devices = entries.iter().map(|(active, since)| DeviceEntry {
-            uuid: [0; 16],
-            blocks: 0,
-            member_generation: *since,
-            active: *active,
-        });
-        let devices = devices.collect();
+        let entry = |(active, since)| DeviceEntry { active, ..DeviceEntry::active([0; 16], 0, since) };
+        let devices = entries.map(entry).to_vec();
         Superblock { device_index: index, generation: Generation(generation), devices, ..base.clone() }
     }
 

@@ -33,14 +33,14 @@ pub(crate) enum Copied {
 
 impl Devices {
     /// These were replaced, and a cut left them their roots.
-    pub(super) fn note_replaced(&self, devices: Vec<Arc<dyn BlockDevice>>) {
+    pub(super) fn note_replaced(&self, devices: Vec<(Arc<dyn BlockDevice>, u64)>) {
         self.table().replaced = devices;
     }
 
     /// Ends what a cut left; the roots of the others are durable.
     pub fn end_replaced(&self) {
         let replaced = std::mem::take(&mut self.table().replaced);
-        replaced.iter().for_each(|d| end_roots_on(d.as_ref()));
+        replaced.iter().for_each(|(d, blocks)| end_roots(d.as_ref(), *blocks));
     }
 
     /// Members that are there and miss something.
@@ -258,18 +258,24 @@ impl Devices {
         let Some(mut superblock) = table.superblock.clone() else { return Err(DeviceError::Missing) };
         let old = roster.member(joiner.index).cloned();
         let member_generation = superblock.table_generation() + 1;
-        if let Some(entry) = superblock.devices.get_mut(usize::from(joiner.index)) {
-            *entry = DeviceEntry { uuid, blocks: joiner.blocks, member_generation, active: true };
-        }
+        let Some(entry) = superblock.devices.get_mut(usize::from(joiner.index)) else {
+            return Err(DeviceError::Missing);
+        };
+        let used = entry.blocks;
+        // As much of it is used as of the old one, where it has that; resizing changes that.
+        let most = joiner.device.as_ref().map_or(0, |d| d.geometry().bytes / BLOCK_BYTES as u64);
+        let (blocks, target_blocks) = (used.min(most), entry.target_blocks.min(most));
+        *entry = DeviceEntry { uuid, blocks, target_blocks, member_generation, active: true, ..*entry };
+        let old = old.and_then(|m| m.device.clone());
         if let (Some(old), true) = (&old, broken(Break::OldEndedEarly)) {
-            end_roots(old);
+            end_roots(old.as_ref(), used);
         }
         for area in 0..2 {
             write_slot(joiner, &superblock, area)?;
         }
         let written = write_table(&roster.without(joiner.index), &superblock);
         if let Some(old) = &old {
-            end_roots(old);
+            end_roots(old.as_ref(), used);
         }
         table.superblock = Some(superblock);
         table.why.retain(|(i, _)| *i != joiner.index);
@@ -300,18 +306,11 @@ impl Devices {
 /// Units of the device that joins in one piece of copying: 1 MiB.
 const COPY_UNITS: u32 = 16;
 
-/// The roots of a device whose place another has are there no longer. Where it is broken, they may stay: then its
-/// table is older than that of the others.
-fn end_roots(member: &Member) {
-    let Some(device) = &member.device else { return };
-    end_roots_on(device.as_ref());
-}
-
-/// See [`end_roots`].
-fn end_roots_on(device: &dyn BlockDevice) {
-    let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
+/// The roots of a device of which so many blocks were used, and whose place another has, are there no longer. Where it is
+/// broken, they may stay: then its table is older than that of the others.
+fn end_roots(device: &dyn BlockDevice, blocks: u64) {
     let zeros = Arc::new(AlignedBuf::zeroed(SLOTS_PER_AREA as usize * BLOCK_BYTES));
-    let written = [0, blocks - AREA_BLOCKS].into_iter().try_for_each(|area| {
+    let written = [0, blocks.saturating_sub(AREA_BLOCKS)].into_iter().try_for_each(|area| {
         let offset = (area + SLOT_BLOCK) * BLOCK_BYTES as u64;
         device.write(offset, zeros.clone())
     });

@@ -6,6 +6,7 @@
 
 use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS, segment_units};
 use nenrin_format::{Addr, SegmentNo};
+use std::ops::Range;
 
 /// Blocks of one request at most where pieces are merged: 1 MiB.
 const MERGE_BLOCKS: u32 = 256;
@@ -73,7 +74,17 @@ impl Layout {
 
     /// Segments of the volume.
     pub fn segments(&self) -> u64 {
-        self.bands.last().map_or(0, |b| b.first.0 + b.segments)
+        self.bands.iter().map(|b| b.segments).sum()
+    }
+
+    /// One past the highest segment number.
+    pub fn end(&self) -> u64 {
+        self.bands.last().map_or(0, Band::end)
+    }
+
+    /// The numbers that segments have, in order.
+    pub fn numbers(&self) -> Vec<Range<u64>> {
+        self.bands.iter().map(|b| b.first.0..b.end()).collect()
     }
 
     /// The most copies that any block has.
@@ -89,7 +100,7 @@ impl Layout {
     /// Whether these blocks lie within one segment of the volume.
     pub fn contains(&self, addr: Addr, blocks: u32) -> bool {
         u64::from(addr.block()) + u64::from(blocks) <= u64::from(self.segment_blocks)
-            && addr.segment().0 < self.segments()
+            && self.band(addr.segment()).is_some()
     }
 
     /// Where these blocks lie if they lie together on one device, without a copy.
@@ -127,6 +138,14 @@ impl Layout {
                 _ => each(at, count, &[place(0), place(1)]),
             }
             at += count;
+        }
+    }
+
+    /// Calls `each` for every unit of a segment: its number, and where its copies are.
+    #[cfg(test)]
+    pub fn each_unit(&self, segment: SegmentNo, mut each: impl FnMut(u32, &[Place])) {
+        for unit in 0..self.segment_blocks / UNIT_BLOCKS {
+            self.each_piece(Addr::new(segment, unit * UNIT_BLOCKS), UNIT_BLOCKS, |_, _, places| each(unit, places));
         }
     }
 
@@ -224,7 +243,8 @@ mod tests {
                     let own: Vec<u64> = used.keys().filter(|k| k.0 == u16::from(*device)).map(|k| k.1).collect();
                     // A segment can have fewer units than there are devices.
                     let Some(last) = own.last() else { continue };
-                    let end = first.end_block(column, segment_blocks) + u64::from(two * UNIT_BLOCKS);
+                    let end = AREA_BLOCKS + u64::from((start + five + two) * UNIT_BLOCKS);
+                    assert!(first.end_block(column, segment_blocks) <= end);
                     assert!(own[0] == AREA_BLOCKS + u64::from(start * UNIT_BLOCKS) && *last < end);
                 }
             }

@@ -13,14 +13,17 @@
 mod assemble;
 mod joining;
 mod layout;
+pub(crate) mod plan;
 mod requests;
 mod roster;
+mod table;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
 pub(crate) use layout::Layout;
+pub(crate) use plan::bands_for;
 
 use crate::breaks::{Break, broken};
 use layout::Place;
@@ -57,8 +60,10 @@ pub struct DeviceHealth {
     pub name: Option<String>,
     /// Identity within the volume.
     pub uuid: [u8; 16],
-    /// Length in bytes when it joined.
+    /// Length in bytes, as far as it is used.
     pub bytes: u64,
+    /// The same when what is under way is done: 0 when it is to be removed.
+    pub target_bytes: u64,
     /// What it is at the moment.
     pub standing: Standing,
     /// Why it is not active.
@@ -71,8 +76,6 @@ struct Member {
     /// Its place in the device table.
     index: u16,
     device: Option<Arc<dyn BlockDevice>>,
-    /// Whole blocks of the device; 0 when it is not there.
-    blocks: u64,
     standing: AtomicU8,
     /// Writes seen to complete.
     completed: AtomicU64,
@@ -83,11 +86,9 @@ struct Member {
 
 impl Member {
     fn new(index: u16, device: Option<Arc<dyn BlockDevice>>, standing: u8) -> Arc<Self> {
-        let blocks = device.as_ref().map_or(0, |d| d.geometry().bytes / BLOCK_BYTES as u64);
         Arc::new(Self {
             index,
             device,
-            blocks,
             standing: AtomicU8::new(standing),
             completed: AtomicU64::new(0),
             covered: AtomicU64::new(0),
@@ -137,7 +138,7 @@ struct Table {
     /// Why the last device that was to join did not.
     joining_ended: Option<String>,
     /// Devices whose place another has, and whose roots were not ended when that was cut.
-    replaced: Vec<Arc<dyn BlockDevice>>,
+    replaced: Vec<(Arc<dyn BlockDevice>, u64)>,
 }
 
 /// The devices of a volume.
@@ -152,11 +153,12 @@ impl Devices {
     /// Over the members in the order of the device table, of a volume without a root.
     pub fn fresh(devices: &[Arc<dyn BlockDevice>], layout: Layout) -> Arc<Self> {
         let member = |(i, d): (usize, &Arc<dyn BlockDevice>)| Member::new(i as u16, Some(d.clone()), 0);
-        Self::over(devices.iter().enumerate().map(member).collect(), layout, Table::default(), false)
+        let count = devices.len();
+        Self::over(devices.iter().enumerate().map(member).collect(), count, layout, Table::default(), false)
     }
 
-    fn over(members: Vec<Arc<Member>>, layout: Layout, table: Table, unmarked: bool) -> Arc<Self> {
-        let roster = Roster { layout: Arc::new(layout), members, joining: None };
+    fn over(members: Vec<Arc<Member>>, count: usize, layout: Layout, table: Table, unmarked: bool) -> Arc<Self> {
+        let roster = Roster { layout: Arc::new(layout), members, count, joining: None };
         let under_way = Mutex::new(UnderWay::new(roster));
         Arc::new(Self { under_way, table: Mutex::new(table), unmarked: AtomicBool::new(unmarked) })
     }
@@ -181,7 +183,8 @@ impl Devices {
         let members: Vec<Arc<Member>> = devices.into_iter().enumerate().map(member).collect();
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
         let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
-        Self::over(members, layout, Table { superblock: Some(superblock), why, ..Table::default() }, unmarked)
+        let count = superblock.members();
+        Self::over(members, count, layout, Table { superblock: Some(superblock), why, ..Table::default() }, unmarked)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -203,11 +206,14 @@ impl Devices {
             name: m.device.as_ref().map(|d| d.geometry().name),
             uuid: entry.uuid,
             bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
+            target_bytes: entry.target_blocks.saturating_mul(BLOCK_BYTES as u64),
             standing: m.standing(),
             why: table.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
             read_errors: m.read_errors.load(SeqCst),
         };
-        self.roster().members.iter().zip(&superblock.devices).map(one).collect()
+        let roster = self.roster();
+        let all = roster.members.iter().zip(&superblock.devices);
+        all.filter(|(_, entry)| !entry.removed).map(one).collect()
     }
 
     /// Flushes the devices to which something was written since their last flush.
@@ -316,12 +322,18 @@ impl Devices {
         // Under the lock of the table: who joins meanwhile takes its place before or after.
         let roster = self.roster();
         let mut tickets = Vec::new();
+        let solo = roster.solo().is_some();
         for member in roster.active() {
             let slot = Superblock { device_index: member.index, ..superblock.clone() };
             let data = Arc::new(AlignedBuf::padded(&slot.encode()));
-            for block in superblock::slot_blocks(superblock.generation, member.blocks) {
-                let op = Op::Write { offset: block * BLOCK_BYTES as u64, data: data.clone() };
-                tickets.push((member.clone(), member.submit(op)));
+            for block in slots_of(&superblock, member.index).into_iter().flatten() {
+                let offset = block * BLOCK_BYTES as u64;
+                if let (true, Some(device)) = (solo, &member.device) {
+                    device.write(offset, data.clone())?;
+                    member.completed.fetch_add(1, SeqCst);
+                    continue;
+                }
+                tickets.push((member.clone(), member.submit(Op::Write { offset, data: data.clone() })));
             }
         }
         let failed = wait_writes(tickets);
@@ -373,8 +385,14 @@ fn write_table(roster: &Roster, superblock: &Superblock) -> Result<(), (Arc<Memb
 /// One copy of the slot on one device, durable.
 fn write_slot(member: &Member, superblock: &Superblock, area: usize) -> Result<(), DeviceError> {
     let Some(device) = &member.device else { return Err(DeviceError::Missing) };
-    let block = superblock::slot_blocks(superblock.generation, member.blocks)[area];
+    let Some(block) = slots_of(superblock, member.index).map(|both| both[area]) else { return Ok(()) };
     let slot = Superblock { device_index: member.index, ..superblock.clone() };
     device.write(block * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(&slot.encode())))?;
     device.flush()
+}
+
+/// The blocks of the two slots of a root on a device, where that has its length.
+fn slots_of(superblock: &Superblock, index: u16) -> Option<[u64; 2]> {
+    let blocks = superblock.devices.get(usize::from(index))?.blocks;
+    (blocks >= 2 * superblock::AREA_BLOCKS).then(|| superblock::slot_blocks(superblock.generation, blocks))
 }

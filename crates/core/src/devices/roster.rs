@@ -19,6 +19,8 @@ pub(super) struct Roster {
     pub layout: Arc<Layout>,
     /// In the order of the device table.
     pub members: Vec<Arc<Member>>,
+    /// How many there should be.
+    pub count: usize,
     /// A device that is brought up to date: a member that missed something, or one that takes the place of a member.
     pub joining: Option<Arc<Member>>,
 }
@@ -44,7 +46,7 @@ impl Roster {
     /// The others.
     pub fn without(&self, index: u16) -> Self {
         let members = self.members.iter().filter(|m| m.index != index).cloned().collect();
-        Self { layout: self.layout.clone(), members, joining: None }
+        Self { layout: self.layout.clone(), members, count: self.count, joining: None }
     }
     /// Who joins in this place.
     pub fn joins(&self, index: u16) -> Option<&Arc<Member>> {
@@ -52,8 +54,12 @@ impl Roster {
     }
     /// The only device of the volume, while nothing else takes part.
     pub fn solo(&self) -> Option<&dyn BlockDevice> {
-        match &self.members[..] {
-            [m] if self.joining.is_none() => m.device.as_deref(),
+        self.solo_member()?.device.as_deref()
+    }
+    fn solo_member(&self) -> Option<&Arc<Member>> {
+        let mut there = self.members.iter().filter(|m| m.device.is_some());
+        match (self.count, &self.joining, there.next(), there.next()) {
+            (1, None, Some(m), None) => Some(m),
             _ => None,
         }
     }
@@ -106,7 +112,7 @@ pub(super) struct Entry {
 impl Entry {
     /// [`Entry::end`] of a write to the only device, which may not stay that.
     pub fn end_alone(self, outcome: &Result<(), DeviceError>) {
-        if let ([member], Ok(())) = (&self.roster.members[..], outcome) {
+        if let (Some(member), Ok(())) = (self.roster.solo_member(), outcome) {
             member.completed.fetch_add(1, SeqCst);
         }
         self.end();

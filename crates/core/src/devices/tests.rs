@@ -51,7 +51,7 @@ impl World {
             given.push(Some(Arc::new(observed) as Arc<dyn BlockDevice>));
         }
         let members = (0..width).map(|d| (d, 0)).collect();
-        let entry = DeviceEntry { uuid: [0; 16], blocks: 1024, member_generation: 1, active: true };
+        let entry = DeviceEntry::active([0; 16], 1024, 1);
         let superblock = Superblock {
             devices: vec![entry; usize::from(width)],
             bands: vec![Band { first: SegmentNo(0), segments: 6, copies, members }],

@@ -75,8 +75,7 @@ impl Fs {
         }
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
         let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
-        let result = result.and(self.forget_some(now));
-        let result = result.and(self.join_some(now));
+        let result = result.and(self.forget_some(now)).and(self.lay_some(now)).and(self.join_some(now));
         let mut inner = self.lock();
         inner.check_alive()?;
         // The next commit proves as much as a mark; one that never comes proves nothing.
@@ -121,7 +120,7 @@ impl Fs {
     /// Chain bytes after which an index checkpoint is due.
     pub(super) fn window_bytes_max(&self) -> u64 {
         let segment = u64::from(self.storage.segment_blocks) * 4096;
-        (self.storage.segments * segment / 16).clamp(segment / 2, WINDOW_BYTES_MAX)
+        (self.storage.segments() * segment / 16).clamp(segment / 2, WINDOW_BYTES_MAX)
     }
 
     /// Writes an empty record, so that its header proves what was flushed before.

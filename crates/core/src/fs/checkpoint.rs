@@ -171,6 +171,7 @@ impl Fs {
         // What it has under way must have ended before another may own the devices.
         drop(self.wiper());
         drop(self.joiner());
+        self.stop_laying();
         self.sync_all()?;
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());

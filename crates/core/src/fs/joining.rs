@@ -85,9 +85,7 @@ impl Fs {
     /// The device that is brought up to date, if one is.
     #[must_use]
     pub fn join_status(&self) -> Option<JoinStatus> {
-        if self.storage.devices().joining().is_none() {
-            return None;
-        }
+        self.storage.devices().joining()?;
         self.joiner().job.as_ref().map(|j| j.status.clone())
     }
 
@@ -111,12 +109,19 @@ impl Fs {
     /// brought up to date; nothing has changed then.
     pub fn replace_device(&self, index: u16, new: NewDevice) -> Result<()> {
         drop(self.lock_to_accept()?);
+        if self.laying_status().is_some() {
+            // A look tells whether anything is to be done.
+            self.laying_step(1)?;
+        }
         let mut joiner = self.joiner();
         if joiner.job.is_some() || self.storage.devices().joining().is_some() {
             return Err(Error::Open("another device is being brought up to date; try again when it is".into()));
         }
         let health = self.health();
-        let Some(old) = health.get(usize::from(index)) else {
+        if self.laying_status().is_some() || health.iter().any(|d| d.target_bytes != d.bytes) {
+            return Err(Error::Open("devices are being added, removed or resized; try again when that is done".into()));
+        }
+        let Some(old) = health.iter().find(|d| d.index == index) else {
             return Err(Error::Open(format!("the volume has no device {}", index + 1)));
         };
         let geometry = new.device.geometry();
@@ -134,7 +139,10 @@ impl Fs {
         }
         // Whatever it held: it must not be taken for something before it has its place.
         let zeros = Arc::new(nenrin_device::AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
-        for area in [0, geometry.bytes / BLOCK_BYTES as u64 - AREA_BLOCKS] {
+        let there = geometry.bytes / BLOCK_BYTES as u64;
+        // Where its end is as long as less is used of it, too.
+        let used = (old.bytes / BLOCK_BYTES as u64).min(there);
+        for area in [0, used - AREA_BLOCKS, there - AREA_BLOCKS] {
             new.device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
         }
         new.device.flush()?;

@@ -28,6 +28,7 @@ mod forget;
 mod history;
 mod joining;
 mod landmarks;
+mod laying;
 mod namespace;
 mod promise;
 mod read;
@@ -61,6 +62,7 @@ pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
+pub use laying::LayingStatus;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 
@@ -99,6 +101,12 @@ pub struct Counters {
     pub joined_blocks: u64,
     /// Devices that were.
     pub joined: u64,
+    /// Devices added.
+    pub devices_added: u64,
+    /// Devices that are no members any more.
+    pub devices_removed: u64,
+    /// Segments that came to lie where devices were added, removed or resized.
+    pub segments_laid: u64,
 }
 
 /// Something by inode. Files are written in the order of this table, which is
@@ -210,6 +218,10 @@ struct Inner {
     held: BTreeMap<Cno, u32>,
     /// Monotonic time at which the retention rule was last applied.
     thinned_at: u64,
+    /// Segments do not lie as they should: how far that is.
+    laying: Option<LayingStatus>,
+    /// So many segments there will be then, where these are fewer.
+    shrinks_to: Option<u64>,
     failed: Option<String>,
     counters: Counters,
     /// Nothing more is accepted: the volume is being closed, or is.
@@ -227,6 +239,8 @@ pub struct Fs {
     wiper: Mutex<forget::Wiper>,
     /// Taken before `inner`, never while it is held.
     joiner: Mutex<joining::Joiner>,
+    /// The same; never together with `wiper`.
+    laying: Mutex<laying::Laying>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -296,6 +310,9 @@ impl Fs {
             named_rest_until: 0,
             held: BTreeMap::new(),
             thinned_at: now,
+            // Whether anything is to be done is seen in the first tick.
+            laying: Some(LayingStatus::default()),
+            shrinks_to: None,
             failed: None,
             counters: Counters::default(),
             closing: false,
@@ -307,6 +324,7 @@ impl Fs {
             cleaner: Mutex::default(),
             wiper: Mutex::default(),
             joiner: Mutex::default(),
+            laying: Mutex::default(),
             storage: opened.storage,
             clock,
             options,
@@ -404,7 +422,12 @@ impl Fs {
     /// The superblock as last written.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
-        self.lock().superblock.clone()
+        let mut superblock = self.lock().superblock.clone();
+        let entries = self.storage.entries();
+        if !entries.is_empty() {
+            superblock.devices = entries;
+        }
+        superblock
     }
 
     /// How the volume was opened.

@@ -255,8 +255,15 @@ impl Inner {
 
     /// Space and counts.
     pub(super) fn usage(&self, fs: &Fs) -> Usage {
+        let count = self.state.segments.count();
+        // What is to be moved to fewer segments must fit them.
+        self.usage_in(fs, self.shrinks_to.map_or(count, |n| n.min(count))).0
+    }
+
+    /// The same on so many segments, and blocks that are too many for them.
+    pub(super) fn usage_in(&self, fs: &Fs, count: u64) -> (Usage, u64) {
         let reserve = self.reserve_segments(fs);
-        let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
+        let total = count * u64::from(fs.storage.segment_blocks);
         let nodes = self.state.live.nodes() + self.state.space.nodes();
         let named = self.named_history();
         // What only snapshots keep is no more to be had than what is live.
@@ -264,11 +271,12 @@ impl Inner {
         let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
         // What cleaning can bring together, less what it leaves in segments
         // that are not worth it. History may be shed, so it counts as room.
-        let segments = self.state.segments.count().saturating_sub(reserve);
+        let segments = count.saturating_sub(reserve);
         let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
         let promised = self.promised();
-        let available = usable.saturating_sub(live + kept + self.pages / 16 + fs.kept_for(promised));
-        Usage {
+        let needed = live + kept + self.pages / 16 + fs.kept_for(promised);
+        let available = usable.saturating_sub(needed);
+        let usage = Usage {
             total_blocks: total,
             live_blocks: live,
             history_blocks: self.state.history_blocks,
@@ -277,7 +285,8 @@ impl Inner {
             reserved_blocks: promised,
             available_blocks: available.min(total),
             inodes: self.state.inodes,
-        }
+        };
+        (usage, needed.saturating_sub(usable))
     }
 }
 
@@ -343,10 +352,15 @@ impl Fs {
             best = best.max(room);
             let now = self.clock.monotonic_nanos();
             if enough(&inner)
-                || round > ROUNDS_MAX.max(self.storage.segments as u32)
+                || round > ROUNDS_MAX.max(inner.state.segments.count() as u32)
                 || round == 0 && inner.is_exhausted(now)
             {
                 return Ok(inner);
+            }
+            if idle > IDLE_ROUNDS_MAX && inner.segments().open_all() {
+                // Who writes comes before who lays space anew.
+                idle = 0;
+                continue;
             }
             if idle > IDLE_ROUNDS_MAX {
                 inner.exhausted = Some((inner.picture_of_room(), now));

@@ -64,7 +64,7 @@ impl Walk<'_> {
 
     /// Calls `each` for every intact partial of the volume, of any kind.
     pub fn each_partial(mut self, each: &mut dyn FnMut(&Header) -> Result<()>) -> Result<()> {
-        for segment in (0..self.storage.segments).map(SegmentNo) {
+        for segment in self.storage.numbers().into_iter().flatten().map(SegmentNo) {
             let mut block = 0;
             while block < self.storage.segment_blocks {
                 let addr = Addr::new(segment, block);
@@ -84,7 +84,7 @@ impl Walk<'_> {
     /// Intact partials of the chain with a higher sequence, in no order.
     fn all_behind(&mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Found>> {
         let mut out = Vec::new();
-        for segment in (0..self.storage.segments).map(SegmentNo) {
+        for segment in self.storage.numbers().into_iter().flatten().map(SegmentNo) {
             let mut block = 0;
             while block < self.storage.segment_blocks {
                 let addr = Addr::new(segment, block);

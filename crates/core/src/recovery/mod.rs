@@ -99,7 +99,8 @@ impl Fs {
 pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Result<Opened> {
     let assembly = assemble(devices, options.degraded)?;
     let found = &assembly.found;
-    let mut report = RecoveryReport { notes: assembly.notes.clone(), ..RecoveryReport::default() };
+    let mut report = RecoveryReport::default();
+    report.notes.extend(assembly.notes.iter().chain(&assembly.asides).cloned());
     let mut why = None;
     found.newest()?;
     for (_, name, probe) in &assembly.probes {
@@ -282,7 +283,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         live: tree(TreeId::LIVE),
         space: tree(TreeId::SPACE),
         history: root.trees.iter().filter(|t| crate::state::is_history(t.tree)).map(history).collect(),
-        segments: Segments::new(storage.segments, superblock.generation.next()),
+        segments: Segments::new(&storage.numbers(), superblock.generation.next()),
         kept: BTreeMap::new(),
         landmarks: Landmarks::default(),
         hash_key: superblock.hash_key,

@@ -102,7 +102,7 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
         return Err(Error::Open(format!("features that this program can only read (bits {bits:#x}); update nenrin")));
     }
     let storage = storage_of(assembly);
-    let count = storage.segments;
+    let count = storage.end();
     let mut all: Vec<Candidate> = Vec::new();
     let mut proven = Seq(0);
     for superblock in found.roots.iter().filter(|r| r.uuid == newest.uuid) {
@@ -229,7 +229,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         live: Tree::empty(TreeId::LIVE),
         space: Tree::empty(TreeId::SPACE),
         history: Vec::new(),
-        segments: Segments::new(storage.segments, superblock.generation.next()),
+        segments: Segments::new(&storage.numbers(), superblock.generation.next()),
         kept: BTreeMap::new(),
         landmarks: crate::state::Landmarks::default(),
         hash_key: superblock.hash_key,

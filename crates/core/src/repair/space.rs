@@ -76,12 +76,12 @@ impl Mender {
     /// Items of the space tree that mean nothing, or contradict the inodes, go.
     pub(super) fn space_items(&mut self) -> Result<()> {
         let (mut wrong, mut told) = (Vec::new(), 0u64);
-        let (state, count) = (&self.state, self.storage.segments);
+        let state = &self.state;
         state.space.walk(&state.cache, &mut |key, value| {
             let misplaced = key.kind < Kind::Segment
                 || key.ino != 0 && key.kind != Kind::Backref
                 || key.death != 0
-                || key.kind == Kind::Segment && key.off >= count;
+                || key.kind == Kind::Segment && state.segments.get(SegmentNo(key.off)).is_none();
             let right = match key.kind {
                 Kind::Segment => Segment::decode(value).is_ok(),
                 Kind::Checkpoint => {
@@ -120,7 +120,7 @@ impl Mender {
 
     /// Every block has one owner: who comes second loses it.
     pub(super) fn owners(&mut self) -> Result<Owners> {
-        let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
+        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
         self.sweep(&mut |this, key, value| {
             let Some(e) = written(key, value) else { return Ok(()) };
             if owners.claim(&e).is_some() {
@@ -170,7 +170,7 @@ impl Mender {
 
     /// Counts everything. `generation`: the next to be written.
     pub(super) fn recount(&mut self, generation: Generation) -> Result<()> {
-        let count = self.storage.segments as usize;
+        let count = self.storage.end() as usize;
         let mut nodes = vec![0u32; count];
         let cache = self.state.cache.clone();
         let mut placed = |ptr: &nenrin_format::node::NodePtr| {
@@ -190,7 +190,7 @@ impl Mender {
         let (mut inodes, mut live_blocks, mut history_blocks) = (0, 0, 0);
         let mut next_ino = state.next_ino;
         let (mut named_blocks, mut promised_blocks) = (0, 0);
-        let mut owners = Owners::new(self.storage.segments, self.storage.segment_blocks);
+        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
         state.live.walk(&cache, &mut |key, value| {
             inodes += u64::from(key.kind == Kind::Inode);
             next_ino = next_ino.max(Ino(key.ino).next());
@@ -216,7 +216,7 @@ impl Mender {
         (state.inodes, state.live_blocks, state.history_blocks) = (inodes, live_blocks, history_blocks);
         (state.named_blocks, state.promised_blocks) = (named_blocks, promised_blocks);
         state.next_ino = next_ino;
-        let mut segments = Segments::new(count as u64, generation);
+        let mut segments = Segments::new(&self.storage.numbers(), generation);
         for i in 0..count {
             let old = self.segment_items.get(&(i as u64)).copied().unwrap_or_default();
             let content = live[i] + history[i] > 0;

@@ -19,6 +19,7 @@ mod held;
 mod history;
 mod joining;
 mod landmarks;
+mod laying;
 mod races;
 mod reserve;
 mod retention;

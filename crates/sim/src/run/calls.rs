@@ -206,6 +206,13 @@ impl<S: Subject> Run<S> {
         self.answer(got, Ok(()))
     }
 
+    pub(super) fn change_devices(&mut self, draw: u64, start: usize) -> Check {
+        let now = self.clock.monotonic_nanos();
+        self.model()?.expire_holds(now, start);
+        let got = self.fs()?.change_devices(&self.device, draw);
+        self.answer(got, Ok(()))
+    }
+
     pub(super) fn scrub(&mut self) -> Check {
         match self.fs()?.scrub() {
             Ok(lost) if lost.is_empty() => Ok(Step::Done),

@@ -253,6 +253,18 @@ impl<S: Subject> Run<S> {
     /// The first answer that was wrong.
     pub fn steps(&mut self, workload: &mut Workload, steps: usize) -> Result<Option<Error>, String> {
         for n in 0..steps {
+            let drawn = hash::of_words(&[self.digest, n as u64, 21]);
+            if self.device.changes && drawn % 4 == 0 {
+                let before = self.disk.cut_points();
+                let step = self.step(&Op::Devices { draw: drawn >> 2 });
+                let step = step.map_err(|e| format!("devices {} at call {n}: {e}", drawn >> 2))?;
+                if let Some(trace) = &mut self.trace {
+                    trace.push(format!("{before}..{} devices {}: {step:?}", self.disk.cut_points(), drawn >> 2));
+                }
+                if let Step::Failed(e) = step {
+                    return Ok(Some(e));
+                }
+            }
             let op = match workload.next(self.model()?) {
                 Op::Fsync { ino, callback: true } if self.clients.takes_over() => Op::FsyncBeside { ino },
                 op => op,
@@ -442,6 +454,7 @@ impl<S: Subject> Run<S> {
             }
             Op::Tick => self.tick(start),
             Op::Clean => self.clean(start),
+            Op::Devices { draw } => self.change_devices(*draw, start),
             Op::Scrub => self.scrub(),
             Op::SetRetention { rule } => self.set_retention(rule, start),
             Op::Read { ino, offset, bytes } => {

@@ -95,3 +95,30 @@ fn a_device_is_replaced_under_load() {
     let tally = worlds(members, 300..316);
     assert!(tally.activity["devices brought up to date"] > 8, "{:?}", tally.activity);
 }
+
+/// Devices are added, removed and resized between the calls, and that is cut anywhere.
+fn changing(profile: Profile, seeds: std::ops::Range<u64>) {
+    let members = |seed: u64| {
+        let count = if profile == Profile::Mirror { 3 + seed % 2 } else { 2 + seed % 3 };
+        Members { changes: true, ..Members::new(count as u8, profile) }
+    };
+    let tally = worlds(members, seeds);
+    let moved = ["devices added", "devices removed", "segments laid"].map(|what| tally.activity.get(what).copied());
+    assert!(moved.iter().all(|n| n.is_some_and(|n| n > 3)), "{:?}", tally.activity);
+}
+
+#[test]
+fn devices_of_a_stripe_come_and_go() {
+    changing(Profile::Stripe, 0..10);
+}
+
+#[test]
+fn devices_one_after_the_other_come_and_go() {
+    changing(Profile::Single, 0..10);
+}
+
+/// Every image also without a device that the cut took along.
+#[test]
+fn devices_of_a_mirror_come_and_go() {
+    changing(Profile::Mirror, 0..10);
+}

@@ -11,7 +11,7 @@ use crate::size::show_bytes;
 use nenrin_core::{At as When, FileKind, Fs, MountOptions};
 use nenrin_device::{BLOCK_BYTES, OpenMode};
 use nenrin_format::partial::{DATA_MOVED, Header, PartialKind, Summary};
-use nenrin_format::superblock::{AREA_BLOCKS, Superblock, segment_block};
+use nenrin_format::superblock::{AREA_BLOCKS, Superblock};
 use nenrin_format::{Addr, Ino, SegmentNo};
 use nenrin_trace::Op;
 use nenrin_trace::analysis::{Request, Traffic};
@@ -110,9 +110,9 @@ impl Map {
         let mut this = Self { runs: BTreeMap::new(), blocks };
         let count: u64 = sb.segments();
         let mut progress = Progress::new();
-        for segment in 0..count {
-            this.segment(&device, sb, SegmentNo(segment));
-            progress.at("reading the log", segment, count);
+        for (done, segment) in sb.numbers().enumerate() {
+            this.segment(&device, sb, segment);
+            progress.at("reading the log", done as u64, count);
         }
         Ok(this)
     }
@@ -127,7 +127,8 @@ impl Map {
             if h.uuid != sb.uuid || h.addr != addr {
                 return;
             }
-            self.partial(segment_block(segment.0 as u32, sb.segment_blocks) + u64::from(block), &summary);
+            let Some(first) = sb.block_alone(addr) else { return };
+            self.partial(first, &summary);
             block += h.total_blocks();
         }
     }

@@ -29,19 +29,28 @@ impl Fs {
     /// Moves what is needed out of these segments, as far as they can be emptied now; those that
     /// are whole are left alone.
     pub(in super::super) fn empty_segments(&self, wanted: &[SegmentNo]) -> Result<Emptied> {
+        self.empty(wanted, true)
+    }
+
+    /// The same, also those in which nothing is left over.
+    pub(in super::super) fn empty_whatever(&self, wanted: &[SegmentNo]) -> Result<Emptied> {
+        self.empty(wanted, false)
+    }
+
+    fn empty(&self, wanted: &[SegmentNo], leave_whole: bool) -> Result<Emptied> {
         let mut cleaner = self.cleaner();
         self.end_job(&mut cleaner);
         let mut done = Emptied::default();
         let Some(job) = self.job_of(wanted)? else { return Ok(done) };
         cleaner.job = Some(job);
-        let result = self.empty_all(&mut cleaner, &mut done);
+        let result = self.empty_all(&mut cleaner, leave_whole, &mut done);
         done.moved = cleaner.job.as_ref().map_or(0, |j| j.moved);
         self.end_job(&mut cleaner);
         result.map(|()| done)
     }
 
-    fn empty_all(&self, cleaner: &mut Cleaner, done: &mut Emptied) -> Result<()> {
-        let mut looked = false;
+    fn empty_all(&self, cleaner: &mut Cleaner, leave_whole: bool, done: &mut Emptied) -> Result<()> {
+        let mut looked = !leave_whole;
         while let Some(job) = &mut cleaner.job {
             match job.stage {
                 Stage::Done => break,

@@ -209,7 +209,7 @@ impl Fs {
                 self.stop_cleaning();
                 self.lock_to_change()?.segments().begin_wipe();
                 self.renew()?;
-                wiper.left = self.storage.segments;
+                wiper.left = u64::MAX;
                 (Stage::Free { at: 0 }, 1)
             }
             Stage::Free { at } => match self.zero_next(at)? {

@@ -1,0 +1,113 @@
+//! What `nenrin device add`, `device remove` and `nenrin resize` have in common: they wait until space is laid anew.
+
+use super::mkfs;
+use crate::control::{Client, LayingData, Request};
+use crate::device;
+use crate::error::{At as _, Fail, Outcome};
+use crate::output::{self, Progress};
+use crate::size::{parse_bytes, show_bytes};
+use crate::target::Target;
+use serde_json::json;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+/// Bytes moved between two answers.
+const STEP_BYTES: u64 = 16 << 20;
+
+/// How a device that is to be added is made ready.
+#[derive(Default)]
+pub struct NewDevice {
+    /// Make an image file of so many bytes.
+    pub size: Option<u64>,
+    /// Without reserving its space.
+    pub sparse: bool,
+    /// Whatever is on it.
+    pub force: bool,
+}
+
+/// A size on the command line.
+pub fn size(name: &str, text: &str) -> Result<u64, Fail> {
+    parse_bytes(text).ok_or_else(|| Fail::usage(format!("{name} {text}: a size such as 512M or 10G is needed")))
+}
+
+/// The owner of the volume, if it may be changed.
+fn writable(target: &mut Target, place: &Path) -> Result<(), Fail> {
+    match target.owner()?.hello.read_only {
+        true => Err(Fail::at(place.display(), "mounted read-only; mount it writable to change its devices")),
+        false => Ok(()),
+    }
+}
+
+/// `nenrin device add`.
+pub fn add(place: &Path, device: &Path, new: &NewDevice, as_json: bool) -> Outcome {
+    let mut target = Target::find(place)?;
+    writable(&mut target, place)?;
+    let is_new = mkfs::prepare_for(device, new.size, new.sparse, new.force)?;
+    let request =
+        Request::DeviceAdd { device: device::absolute(device), uuid: mkfs::random_uuid().at("/dev/urandom")? };
+    let owner = target.owner()?;
+    let number: u16 = owner.call(&request).inspect_err(|_| {
+        if is_new {
+            let _ = fs::remove_file(device);
+        }
+    })?;
+    follow(owner, place, as_json, &format!("device {number} ({}) is added", device.display()))
+}
+
+/// `nenrin device remove`.
+pub fn remove(place: &Path, which: &OsStr, keep: bool, as_json: bool) -> Outcome {
+    let mut target = Target::find(place)?;
+    writable(&mut target, place)?;
+    let owner = target.owner()?;
+    let number: u16 = owner.call(&Request::DeviceRemove { device: named(which), keep })?;
+    let what = if keep { "stays" } else { "is removed" };
+    follow(owner, place, as_json, &format!("device {number} {what}"))
+}
+
+/// `nenrin resize`.
+pub fn resize(place: &Path, which: Option<&OsStr>, bytes: Option<u64>, as_json: bool) -> Outcome {
+    let mut target = Target::find(place)?;
+    writable(&mut target, place)?;
+    let owner = target.owner()?;
+    let number: u16 = owner.call(&Request::Resize { device: which.map(named), bytes })?;
+    follow(owner, place, as_json, &format!("device {number} is resized"))
+}
+
+/// A device as the owner understands it, whose working directory is another.
+fn named(which: &OsStr) -> String {
+    let path = Path::new(which);
+    let shown = if path.exists() { device::absolute(path) } else { path.to_owned() };
+    shown.to_string_lossy().into_owned()
+}
+
+fn follow(owner: &mut Client, place: &Path, as_json: bool, what: &str) -> Outcome {
+    let mut progress = Progress::new();
+    let mut moved = 0;
+    let data = loop {
+        let data: LayingData = owner.call(&Request::LayingStep { bytes: STEP_BYTES })?;
+        if data.done || data.waits.is_some() {
+            break data;
+        }
+        moved = data.segments;
+        progress.at("moving segments", data.segments - data.segments_left.min(data.segments), data.segments);
+    };
+    if as_json {
+        output::json(&json!({
+            "done": data.done,
+            "segments_moved": moved,
+            "segments_left": data.segments_left,
+            "total_bytes": data.total_bytes,
+            "available_bytes": data.available_bytes,
+            "waits": data.waits,
+        }))?;
+        return Ok(u8::from(!data.done));
+    }
+    let place = place.display();
+    if let Some(why) = &data.waits {
+        return Err(Fail::at(place, format!("{what} as soon as that is possible, but it waits: {why}")));
+    }
+    let (total, available) = (show_bytes(data.total_bytes), show_bytes(data.available_bytes));
+    output::line(format!("{place}: {what}; {total} in all, {available} available"));
+    Ok(0)
+}

@@ -1,0 +1,460 @@
+//! Laying space anew: segments come to lie as they should on the devices that there are. Decision 0018 has the cases.
+//!
+//! What should be follows from the device table, what is from the bands, so that nothing else need be remembered: a
+//! mount goes on where the last one ended, and a change of mind is a change of the table. A round closes some of the
+//! segments that have to go, empties them, and when no root needs them lays what fits in their place.
+//!
+//! Invariants
+//! 1. A band loses segments only when they are free: neither usable root, nor the log behind it, needs them.
+//! 2. Places get new segments only when both usable roots list these; nothing is written there before.
+//! 3. A device leaves the table when both usable roots have no band on it, and is cleared after that.
+//! 4. Nobody waits for room who holds this; what is promised, and the reserve, stay.
+
+mod change;
+
+use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
+use crate::devices::bands_for;
+use crate::devices::plan::Way;
+use crate::segments::{KIND_INDEX, SegmentState, Segments};
+use crate::{Error, Result};
+use nenrin_format::superblock::{Band, DeviceEntry};
+use nenrin_format::{NODE_BLOCKS, SegmentNo};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+
+/// Needed blocks, and segments, emptied in one step.
+const VICTIM_BLOCKS_MAX: u64 = 4096;
+const VICTIMS_MAX: usize = 16;
+/// The same in a tick: about 40 MiB in a second.
+const TICK_BLOCKS: u64 = 1024;
+/// Free segments beyond the floor without which nothing more is begun that takes some.
+const SPARE_SEGMENTS: u64 = 4;
+/// Steps without any gain before it is told that it cannot go on.
+const IDLE_ROUNDS_MAX: u32 = 5;
+/// Of the room there is a step takes a part, the smaller the more often it was taken back: 2 to this at most, and 1.
+const SHARE_MAX: u32 = 4;
+/// How long the background rests then.
+const REST_NANOS: u64 = 10_000_000_000;
+
+/// How far laying anew came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayingStatus {
+    /// Segments that still have to go from where they are.
+    pub segments_left: u64,
+    /// How many there were to begin with, since the volume was opened.
+    pub segments: u64,
+    /// Why it does not go on, for a user.
+    pub waits: Option<String>,
+}
+
+/// What is remembered between steps.
+#[derive(Default)]
+pub(super) struct Laying {
+    /// Segments being emptied, in order of their numbers.
+    closed: Vec<SegmentNo>,
+    /// Blocks left in them, and steps since that changed.
+    left: u64,
+    idle_rounds: u32,
+    status: LayingStatus,
+    /// How often closed segments were taken back.
+    share: u32,
+    /// When (monotonic) the background tries again.
+    not_before: u64,
+}
+
+/// What came of a step.
+enum Step {
+    Done,
+    On,
+    Waits(String),
+}
+
+impl Fs {
+    fn laying(&self) -> MutexGuard<'_, Laying> {
+        while let Some(turns) = self.clock.turns() {
+            match self.laying.try_lock() {
+                Err(TryLockError::WouldBlock) => turns.let_others_run(),
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
+            }
+        }
+        self.laying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far laying anew came, if anything is to be done.
+    #[must_use]
+    pub fn laying_status(&self) -> Option<LayingStatus> {
+        self.lock().laying.clone()
+    }
+
+    /// Goes on, moving about `bytes` bytes. `None` when everything lies as it should; [`LayingStatus::waits`] says when
+    /// it cannot go on now.
+    ///
+    /// # Errors
+    /// When a write or flush failed, now or earlier.
+    pub fn laying_step(&self, bytes: u64) -> Result<Option<LayingStatus>> {
+        let mut laying = self.laying();
+        self.lay(&mut laying, (bytes / nenrin_format::BLOCK_BYTES as u64).clamp(1, VICTIM_BLOCKS_MAX))?;
+        drop(laying);
+        Ok(self.laying_status())
+    }
+
+    /// Some of it in the background.
+    pub(super) fn lay_some(&self, now: u64) -> Result<()> {
+        if self.lock().laying.is_none() {
+            return Ok(());
+        }
+        // Who asked for it does it meanwhile.
+        let Ok(mut laying) = self.laying.try_lock() else { return Ok(()) };
+        if now < laying.not_before {
+            return Ok(());
+        }
+        self.lay(&mut laying, TICK_BLOCKS)?;
+        laying.not_before = if laying.status.waits.is_some() { now.saturating_add(REST_NANOS) } else { 0 };
+        Ok(())
+    }
+
+    /// Nothing more is done; closed segments may be used again.
+    pub(super) fn stop_laying(&self) {
+        let mut laying = self.laying();
+        self.reopen(&mut laying);
+    }
+
+    fn reopen(&self, laying: &mut Laying) {
+        let mut inner = self.lock();
+        for segment in laying.closed.drain(..) {
+            inner.segments().open(segment);
+        }
+    }
+
+    fn lay(&self, laying: &mut Laying, blocks: u64) -> Result<()> {
+        laying.status.waits = None;
+        let step = match self.lay_on(laying, blocks) {
+            Ok(step) => step,
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
+            Err(e) => {
+                drop(self.lock_to_change()?);
+                // Damage in the index is told to who needs it. It must not stop all else that is due.
+                Step::Waits(e.to_string())
+            }
+        };
+        if matches!(step, Step::Done) {
+            self.reopen(laying);
+        }
+        let mut inner = self.lock();
+        match step {
+            Step::Done => {
+                *laying = Laying::default();
+                inner.laying = None;
+                inner.shrinks_to = None;
+            }
+            Step::On => inner.laying = Some(laying.status.clone()),
+            Step::Waits(why) => {
+                laying.status.waits = Some(why);
+                inner.laying = Some(laying.status.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// How the table says that segments should lie.
+    fn target(&self, entries: &[DeviceEntry]) -> Vec<Band> {
+        let profile = self.lock().superblock.profile;
+        let blocks: Vec<u64> = entries.iter().map(|e| if e.removed { 0 } else { e.target_blocks }).collect();
+        bands_for(profile, &blocks, self.storage.segment_blocks)
+    }
+
+    fn lay_on(&self, laying: &mut Laying, blocks: u64) -> Result<Step> {
+        let entries = self.storage.entries();
+        let bands = self.lock_to_accept()?.superblock.bands.clone();
+        let lies_on = |i: usize| bands.iter().any(|b| b.members.iter().any(|m| usize::from(m.0) == i));
+        let lost = |(i, e): &(usize, &DeviceEntry)| !e.removed && !e.active && !lies_on(*i);
+        if let Some((i, _)) = entries.iter().enumerate().find(lost) {
+            // It never was quite added, or is all but removed.
+            self.unlist(i as u16)?;
+            return Ok(Step::On);
+        }
+        let target = self.target(&entries);
+        let way = Way::new(&bands, &target, self.storage.segment_blocks);
+        let leaving = way.leaving();
+        if leaving == 0 && way.grown(&bands).is_none() && !self.settle_lengths(&entries)? {
+            return Ok(Step::Done);
+        }
+        let away = |(_, e): &(usize, &DeviceEntry)| !e.removed && !e.active && !e.is_leaving();
+        if let Some((i, _)) = entries.iter().enumerate().find(away) {
+            self.reopen(laying);
+            return Ok(Step::Waits(format!("device {} is absent: mount with it again, or remove it", i + 1)));
+        }
+        laying.status.segments = laying.status.segments.max(leaving);
+        laying.status.segments_left = leaving;
+        {
+            let mut inner = self.lock();
+            let count: u64 = target.iter().map(|b| b.segments).sum();
+            inner.shrinks_to = (count < self.storage.segments()).then_some(count);
+            if !inner.state.forgetting.is_empty() {
+                drop(inner);
+                // Wiping wants every place that had something, so none may go meanwhile.
+                self.reopen(laying);
+                return Ok(Step::Waits("something is being forgotten; that comes first".into()));
+            }
+        }
+        if laying.closed.iter().any(|no| !self.lock().is_closed(*no)) {
+            // Somebody needed them; a smaller step may do.
+            self.reopen(laying);
+            laying.share = (laying.share + 1).min(SHARE_MAX);
+        }
+        if !laying.closed.is_empty() {
+            return self.empty_closed(laying, &way, blocks);
+        }
+        if let Some(grown) = way.grown(&bands) {
+            self.put(laying, grown)?;
+            return Ok(Step::On);
+        }
+        if leaving == 0 {
+            return Ok(Step::On);
+        }
+        if self.close_some(laying, &way.order())? {
+            return Ok(Step::On);
+        }
+        // What cleaning and letting the past go can bring.
+        match self.room_for(u64::from(self.storage.segment_blocks) * 2) {
+            Err(Error::NoSpace) => {}
+            other => drop(other?),
+        }
+        Ok(match self.close_some(laying, &way.order())? {
+            true => Step::On,
+            false => Step::Waits("there is no room to move things to: remove something, or add a device".into()),
+        })
+    }
+
+    /// Closes as many segments, in this order, as there is room for what they hold; whether any.
+    fn close_some(&self, laying: &mut Laying, order: &[SegmentNo]) -> Result<bool> {
+        let blocks = u64::from(self.storage.segment_blocks);
+        let mut inner = self.lock_to_accept()?;
+        let roomy = inner.room_segments(self);
+        let room = match roomy {
+            // Those who write are left some.
+            8.. => roomy >> (1 + laying.share),
+            _ => roomy.max(inner.state.segments.free_count().saturating_sub(inner.floor_beside_pages(self) + 1) / 2),
+        };
+        let (mut free, mut needed) = (0, 0);
+        for no in order {
+            let Some(s) = inner.state.segments.get(*no) else { continue };
+            free += u64::from(inner.state.segments.is_free(*no));
+            needed += u64::from(s.used_blocks()) + u64::from(s.node_blocks());
+            if s.state == SegmentState::Open {
+                needed += blocks / 4;
+            }
+            if free + (needed + needed / 8).div_ceil(blocks) > room {
+                break;
+            }
+            laying.closed.push(*no);
+        }
+        laying.closed.sort_unstable();
+        for no in &laying.closed {
+            inner.segments().close(*no);
+        }
+        laying.left = u64::MAX;
+        laying.idle_rounds = 0;
+        Ok(!laying.closed.is_empty())
+    }
+
+    /// Empties closed segments; when nothing needs any of them the bands go on without them.
+    fn empty_closed(&self, laying: &mut Laying, way: &Way<'_>, blocks: u64) -> Result<Step> {
+        let is_free = |s: &Segments, no: SegmentNo| {
+            s.get(no).is_none_or(|u| {
+                u.state == SegmentState::Free && u.pins == 0 || broken(Break::BandCutEarly) && u.used_blocks() == 0
+            })
+        };
+        let (busy, left, open) = {
+            let inner = self.lock_to_accept()?;
+            let s = &inner.state.segments;
+            let busy: Vec<SegmentNo> = laying.closed.iter().copied().filter(|no| !is_free(s, *no)).collect();
+            let left = busy.iter().filter_map(|no| s.get(*no));
+            let left = left.map(|u| u64::from(u.used_blocks()) + u64::from(u.node_blocks()) + 1).sum::<u64>();
+            let open = busy.iter().any(|no| s.get(*no).is_some_and(|u| u.state == SegmentState::Open));
+            (busy, left, open)
+        };
+        laying.status.segments_left = way.leaving() - (laying.closed.len() - busy.len()) as u64;
+        if busy.is_empty() {
+            let gone = |no: SegmentNo| laying.closed.binary_search(&no).is_ok();
+            let Some(cut) = way.without(gone) else {
+                self.reopen(laying);
+                return Ok(Step::Waits("it would take more bands than a volume has".into()));
+            };
+            let bands = way.grown(&cut).unwrap_or(cut);
+            if !bands.is_empty() {
+                self.put(laying, bands)?;
+            }
+            return Ok(Step::On);
+        }
+        laying.idle_rounds = if left < laying.left { 0 } else { laying.idle_rounds + 1 };
+        laying.left = left;
+        if laying.idle_rounds > IDLE_ROUNDS_MAX {
+            self.reopen(laying);
+            let some = busy.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            return Ok(Step::Waits(format!(
+                "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged (nenrin scrub tells), or \
+                 there is no room",
+                busy.len(),
+                if busy.len() > 3 { ", ..." } else { "" }
+            )));
+        }
+        if open {
+            self.roll_off()?;
+        }
+        if !self.empty_content(&busy, blocks)? && !self.touch_index(&busy)? {
+            self.renew_for_laying()?;
+        }
+        Ok(Step::On)
+    }
+
+    /// Moves content out of some of these segments; whether there was any.
+    fn empty_content(&self, busy: &[SegmentNo], blocks: u64) -> Result<bool> {
+        let (mut wanted, mut used) = (Vec::new(), 0);
+        {
+            let inner = self.lock_to_change()?;
+            for no in busy {
+                let Some(u) = inner.state.segments.get(*no) else { continue };
+                if u.state != SegmentState::Sealed || u.chain_held || u.used_blocks() == 0 || u.pins > 0 {
+                    continue;
+                }
+                used += u64::from(u.used_blocks());
+                if !wanted.is_empty() && (wanted.len() == VICTIMS_MAX || used > blocks) {
+                    break;
+                }
+                wanted.push(*no);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(false);
+        }
+        // Nothing moved: then what was emptied before has to become free first.
+        Ok(self.empty_whatever(&wanted)?.moved > 0)
+    }
+
+    /// Has nodes in some of these segments written elsewhere; whether there were any.
+    fn touch_index(&self, busy: &[SegmentNo]) -> Result<bool> {
+        let mut touched = 0;
+        for no in busy {
+            let inner = self.lock_to_change()?;
+            let Some(u) = inner.state.segments.get(*no) else { continue };
+            if u.state != SegmentState::Sealed || u.item.kind != KIND_INDEX || u.nodes == 0 {
+                continue;
+            }
+            let (spare, dirty, nodes) = (inner.nodes_to_spare(self), inner.dirty_nodes(), u64::from(u.nodes));
+            drop(inner);
+            if spare < nodes && dirty > 0 || spare == 0 {
+                break;
+            }
+            touched += self.touch_nodes(*no)?;
+            if touched * u64::from(NODE_BLOCKS) > VICTIM_BLOCKS_MAX {
+                break;
+            }
+        }
+        if touched > 0 {
+            self.renew_for_laying()?;
+        }
+        Ok(touched > 0)
+    }
+
+    /// Commits everything, and makes free what was emptied.
+    fn renew_for_laying(&self) -> Result<()> {
+        self.sync_received(false)?;
+        self.index_checkpoint(false)?;
+        self.index_checkpoint(false)
+    }
+
+    /// Logs that lie in closed segments go on in others.
+    fn roll_off(&self) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        if !inner.may_roll_off(self) {
+            return Ok(());
+        }
+        let stamp = inner.data_stamp(self.clock.wall());
+        let closed: Vec<_> = {
+            let Inner { data, cold, state, .. } = &mut *inner;
+            let is_closed = |s: &Segments, no| s.get(no).is_some_and(|u| u.closed);
+            let logs = [data, cold].into_iter();
+            let old: Vec<_> = logs.filter(|l| l.segment().is_some_and(|no| is_closed(&state.segments, no))).collect();
+            old.into_iter().filter_map(|log| log.finish(stamp, &mut state.segments)).collect()
+        };
+        inner.start_summaries(self, closed)?;
+        if !inner.checkpointing {
+            for copy in 0..2 {
+                let old = inner.index[copy].segment.filter(|no| inner.is_closed(*no));
+                if old.is_some() && inner.may_roll_off(self) {
+                    if let Some(segment) = inner.index[copy].leave() {
+                        inner.segments().seal(segment);
+                    }
+                }
+            }
+        }
+        drop(inner);
+        // The chain: into a segment at all, then past this one, and past the next.
+        for _ in 0..5 {
+            let mut inner = self.lock_to_change()?;
+            let lies = [Some(inner.chain.segment), inner.chain.next];
+            if !lies.into_iter().flatten().any(|no| inner.is_closed(no)) || !inner.may_roll_off(self) {
+                return Ok(());
+            }
+            if inner.chain.block > 0 {
+                inner.chain.block = self.storage.segment_blocks;
+            }
+            inner.batch.mark();
+            drop(inner);
+            self.sync_received(false)?;
+        }
+        Ok(())
+    }
+
+    /// From now on these are the bands: written in two roots before a segment that they add is used.
+    fn put(&self, laying: &mut Laying, bands: Vec<Band>) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        while inner.checkpointing {
+            // It writes the bands as they were, and must not put them back.
+            inner = self.wait_idle(inner);
+            inner.check_alive()?;
+        }
+        let numbers: Vec<_> = bands.iter().map(|b| b.first.0..b.end()).collect();
+        let known = inner.state.segments.iter().map(|(no, _)| no).collect::<std::collections::BTreeSet<_>>();
+        if !inner.segments().renumber(&numbers) {
+            // Somebody began to use one: it is emptied again.
+            return Ok(());
+        }
+        self.storage.lay(bands.clone());
+        inner.superblock.bands = bands;
+        let added = inner.state.segments.closed().map(|(no, _)| no).filter(|no| !known.contains(no));
+        let added: Vec<SegmentNo> = added.collect();
+        laying.closed.clear();
+        if broken(Break::BandUsedEarly) {
+            added.iter().for_each(|no| inner.segments().open(*no));
+            return Ok(());
+        }
+        drop(inner);
+        // Roots are flushed here whatever the barrier mode: places change hands.
+        self.flush_device()?;
+        for _ in 0..2 {
+            self.index_checkpoint(false)?;
+            self.flush_device()?;
+        }
+        let mut inner = self.lock();
+        inner.counters.segments_laid += added.len() as u64;
+        for no in added {
+            inner.segments().open(no);
+        }
+        self.wake_idle(&inner);
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn is_closed(&self, segment: SegmentNo) -> bool {
+        self.state.segments.get(segment).is_some_and(|u| u.closed)
+    }
+
+    /// Whether there is room to begin another segment.
+    fn may_roll_off(&self, fs: &Fs) -> bool {
+        self.state.segments.free_count() > self.floor_segments(fs) + SPARE_SEGMENTS
+    }
+}

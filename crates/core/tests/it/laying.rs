@@ -1,0 +1,281 @@
+//! Devices are added, removed and resized while the volume is in use.
+
+use crate::common::{TestClock, file};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::format::{Cno, Ino};
+use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, Standing, mkfs_on, probe};
+use nenrin_device::{BlockDevice, MemDevice};
+use std::sync::Arc;
+
+struct World {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    clock: Arc<TestClock>,
+    fs: Option<Arc<Fs>>,
+    /// How often each file was written.
+    files: Vec<u64>,
+}
+
+fn blank(megabytes: usize) -> Arc<dyn BlockDevice> {
+    Arc::new(MemDevice::new(megabytes << 20))
+}
+
+fn content(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i / 777) as u8 ^ seed as u8).collect()
+}
+
+impl World {
+    fn new(profile: Profile, megabytes: &[usize]) -> Self {
+        let devices: Vec<_> = megabytes.iter().map(|m| blank(*m)).collect();
+        let clock: Arc<TestClock> = Arc::default();
+        let time: Arc<dyn Clock> = clock.clone();
+        let options = MkfsOptions { profile, segment_blocks: 64, ..MkfsOptions::default() };
+        mkfs_on(&devices, &time, &options).unwrap();
+        let mut this = Self { devices, clock, fs: None, files: Vec::new() };
+        this.mount();
+        this
+    }
+    fn mount(&mut self) {
+        self.mount_with(&self.devices.clone(), false);
+    }
+    fn mount_with(&mut self, devices: &[Arc<dyn BlockDevice>], degraded: bool) {
+        drop(self.fs.take());
+        let options = MountOptions { degraded, ..MountOptions::default() };
+        self.fs = Some(Fs::open(devices.to_vec(), self.clock.clone(), options).unwrap());
+    }
+    fn fs(&self) -> &Arc<Fs> {
+        self.fs.as_ref().unwrap()
+    }
+    fn write(&mut self, which: usize, bytes: usize) {
+        self.files.resize(self.files.len().max(which + 1), 0);
+        self.files[which] += 1;
+        let name = format!("file {which}");
+        let fs = self.fs();
+        let ino = match fs.lookup(At::Live, Ino::ROOT, name.as_bytes()) {
+            Ok(found) => found.ino,
+            Err(_) => fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino,
+        };
+        fs.write(ino, 0, &content(self.files[which] * 16 + which as u64, bytes), 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    }
+    fn fill(&mut self, files: usize, bytes: usize) {
+        (0..files).for_each(|i| self.write(i, bytes));
+    }
+    fn read(&self, at: At, which: usize, version: u64, bytes: usize) {
+        let fs = self.fs();
+        let ino = fs.lookup(at, Ino::ROOT, format!("file {which}").as_bytes()).unwrap().ino;
+        let got = fs.read(at, ino, 0, bytes).unwrap();
+        assert!(got == content(version * 16 + which as u64, bytes), "file {which} at {at:?}");
+    }
+    fn read_all(&self, bytes: usize) {
+        self.files.iter().enumerate().for_each(|(i, v)| self.read(At::Live, i, *v, bytes));
+    }
+    /// Until everything lies as it should, with some work in between.
+    fn finish(&mut self, bytes: usize) {
+        for round in 0..20_000 {
+            let Some(status) = self.fs().laying_step(1 << 20).unwrap() else { return };
+            assert!(status.waits.is_none(), "{status:?}");
+            if round % 3 == 0 {
+                self.write(round / 3 % self.files.len().max(1), bytes);
+            }
+            if round % 7 == 0 {
+                self.clock.0.fetch_add(1_000_000_000, std::sync::atomic::Ordering::Relaxed);
+                self.fs().tick().unwrap();
+            }
+        }
+        panic!("no end: {:?}", self.fs().laying_status());
+    }
+    fn is_clean(&self) {
+        let report = check(&self.devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+    }
+    fn close(&mut self) {
+        self.fs().close().unwrap();
+        self.fs = None;
+        self.is_clean();
+    }
+    fn available(&self) -> u64 {
+        self.fs().usage().available_blocks * 4096 >> 20
+    }
+    fn add(&mut self, megabytes: usize) -> u16 {
+        let device = blank(megabytes);
+        self.devices.push(device.clone());
+        self.fs().device_add(device, [self.devices.len() as u8 + 100; 16]).unwrap()
+    }
+}
+
+const FILE: usize = 1 << 20;
+
+#[test]
+fn a_device_is_added_and_its_space_is_there() {
+    for (profile, gain) in [(Profile::Single, 17), (Profile::Stripe, 17), (Profile::Mirror, 4)] {
+        let mut w = World::new(profile, &[24, 24]);
+        w.fill(8, FILE);
+        let snapshot = w.fs().checkpoint_create(Some(b"before")).unwrap().cno;
+        let before = w.available();
+        assert_eq!(w.add(24), 2);
+        w.finish(FILE);
+        assert!(w.available() >= before + gain, "{profile:?}: {before} MiB, then {} MiB", w.available());
+        w.read_all(FILE);
+        (0..8).for_each(|i| w.read(At::Past(snapshot), i, 1, FILE));
+        let health = w.fs().health();
+        assert!(health.len() == 3 && health.iter().all(|d| d.standing == Standing::Active));
+        w.close();
+        w.mount();
+        w.read_all(FILE);
+        assert!(w.fs().laying_step(1 << 20).unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_device_is_removed_and_is_none_of_the_volume_any_more() {
+    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
+        for index in 0..3u16 {
+            let mut w = World::new(profile, &[24, 24, 24]);
+            let files = if profile == Profile::Mirror { 3 } else { 8 };
+            w.fill(files, FILE);
+            let snapshot = w.fs().checkpoint_create(Some(b"before")).unwrap().cno;
+            w.fs().device_remove(index).unwrap();
+            w.finish(FILE);
+            assert_eq!(w.fs().health().len(), 2);
+            let gone = w.devices.remove(usize::from(index));
+            assert!(probe(gone.as_ref()).unwrap().newest().is_err(), "it still looks like a member");
+            w.read_all(FILE);
+            (0..files).for_each(|i| w.read(At::Past(snapshot), i, 1, FILE));
+            w.close();
+            w.mount();
+            w.read_all(FILE);
+            // Its place is taken by the next.
+            assert_eq!(w.add(24), index);
+            w.finish(FILE);
+            w.close();
+            w.mount();
+            w.read_all(FILE);
+        }
+    }
+}
+
+#[test]
+fn a_device_shrinks_and_grows() {
+    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
+        let mut w = World::new(profile, &[24, 24]);
+        w.fill(6, FILE);
+        let before = w.available();
+        for index in 0..2 {
+            w.fs().device_resize(index, (18 << 20) / 4096).unwrap();
+            w.finish(FILE);
+        }
+        assert!(w.available() < before);
+        w.close();
+        w.mount();
+        w.read_all(FILE);
+        for index in 0..2 {
+            w.fs().device_resize(index, (24 << 20) / 4096).unwrap();
+            w.finish(FILE);
+        }
+        assert!(w.available() + 4 >= before, "{before} MiB, then {}", w.available());
+        w.read_all(FILE);
+        w.close();
+    }
+}
+
+#[test]
+fn a_mount_goes_on_where_the_last_one_ended_and_a_change_of_mind_is_possible() {
+    for keep in [false, true] {
+        let mut w = World::new(Profile::Stripe, &[24, 24, 24]);
+        w.fill(8, FILE);
+        w.fs().device_remove(1).unwrap();
+        for _ in 0..12 {
+            w.fs().laying_step(1 << 18).unwrap();
+        }
+        assert!(w.fs().laying_status().is_some());
+        // As if the power had gone.
+        w.mount();
+        assert_eq!(w.fs().health()[1].target_bytes, 0);
+        if keep {
+            assert!(w.fs().device_keep(1).unwrap());
+        }
+        w.finish(FILE);
+        assert_eq!(w.fs().health().len(), if keep { 3 } else { 2 });
+        if !keep {
+            w.devices.remove(1);
+        }
+        w.read_all(FILE);
+        w.close();
+        w.mount();
+        w.read_all(FILE);
+    }
+}
+
+#[test]
+fn an_absent_device_is_removed() {
+    let mut w = World::new(Profile::Mirror, &[24, 24, 24]);
+    w.fill(8, FILE);
+    w.close();
+    let lost = w.devices.remove(1);
+    w.mount_with(&w.devices.clone(), true);
+    w.fs().device_remove(1).unwrap();
+    w.finish(FILE);
+    assert_eq!(w.fs().health().len(), 2);
+    w.close();
+    // It comes back: it is told apart, and left out.
+    let both: Vec<_> = w.devices.iter().cloned().chain([lost]).collect();
+    w.mount_with(&both, false);
+    let notes = w.fs().recovery_report().notes.join("; ");
+    assert!(notes.contains("no device of this volume any more"), "{notes}");
+    w.read_all(FILE);
+    w.close();
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_says_why() {
+    let why = |r: nenrin_core::Result<()>| match r {
+        Err(Error::Devices(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let mut w = World::new(Profile::Single, &[24]);
+    assert!(why(w.fs().device_remove(0)).contains("the last device"));
+    assert!(why(w.fs().device_remove(7)).contains("no device 8"));
+    assert!(why(w.fs().device_add(Arc::new(MemDevice::new(128 << 10)), [9; 16]).map(drop)).contains("too small"));
+    assert!(why(w.fs().device_resize(0, 1 << 30)).contains("beyond its end"));
+    assert!(why(w.fs().device_resize(0, 40)).contains("no room for a segment"));
+    w.add(12);
+    w.finish(FILE);
+    w.fill(18, FILE);
+    assert!(why(w.fs().device_remove(0)).contains("bytes have to go first"));
+    assert!(why(w.fs().device_resize(0, (8 << 20) / 4096)).contains("bytes have to go first"));
+    w.read_all(FILE);
+    let w = World::new(Profile::Mirror, &[24, 24]);
+    assert!(why(w.fs().device_remove(0)).contains("a mirror keeps two copies"));
+}
+
+/// Removing while more is written than fits: it waits, says so, and goes on when there is room.
+#[test]
+fn a_removal_without_room_waits_and_loses_nothing() {
+    let mut w = World::new(Profile::Single, &[24, 24]);
+    w.fill(10, FILE);
+    w.fs().device_remove(1).unwrap();
+    for n in 10..26 {
+        w.write(n, FILE);
+    }
+    for _ in 0..2000 {
+        if w.fs().laying_step(1 << 18).unwrap().is_none_or(|s| s.waits.is_some()) {
+            break;
+        }
+    }
+    w.read_all(FILE);
+    let waited = w.fs().laying_status().is_some_and(|s| s.waits.is_some());
+    for i in (5..w.files.len()).rev() {
+        w.fs().unlink(Ino::ROOT, format!("file {i}").as_bytes()).unwrap();
+    }
+    w.files.truncate(5);
+    let unnamed: Vec<Cno> = w.fs().checkpoints().iter().map(|c| c.cno).collect();
+    w.fs().checkpoint_drop(&unnamed).unwrap();
+    w.fs().sync_all().unwrap();
+    w.finish(FILE);
+    assert!(waited, "it never had to wait");
+    w.devices.pop();
+    w.close();
+    w.mount();
+    w.read_all(FILE);
+}
