@@ -110,7 +110,7 @@ impl Way<'_> {
             let offset = self.offset(t, band)?;
             let (from, to) = (offset.max(0), (offset + band.segments as i64).min(t.segments as i64));
             let number = (band.first.0 as i64 + from - offset) as u64;
-            (from < to).then(|| Part { target, range: from as u64..to as u64, number })
+            (from < to).then_some(Part { target, range: from as u64..to as u64, number })
         })
     }
 

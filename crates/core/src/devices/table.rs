@@ -10,6 +10,9 @@ use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, PoisonError};
 
+/// A place on a device: where it begins, in bytes.
+type At = (Arc<dyn BlockDevice>, u64);
+
 impl Devices {
     /// The device table as the roots have it.
     pub fn entries(&self) -> Vec<DeviceEntry> {
@@ -44,11 +47,7 @@ impl Devices {
     }
 
     /// Where the length of a device changes its tail area is put where it will be; those that nothing will be put over.
-    fn move_tails(
-        &self,
-        before: &[DeviceEntry],
-        after: &[DeviceEntry],
-    ) -> Result<Vec<(Arc<dyn BlockDevice>, u64)>, DeviceError> {
+    fn move_tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<At>, DeviceError> {
         let area = |blocks: u64| blocks.saturating_sub(superblock::AREA_BLOCKS) * BLOCK_BYTES as u64;
         let mut ends = Vec::new();
         for (i, (old, new)) in before.iter().zip(after).enumerate() {
