@@ -15,7 +15,12 @@ fn main() {
     println!(
         "volume {mib} MiB, a commit after {commit_blocks} blocks, as much overwritten as is live, after as much to settle"
     );
-    for pattern in [Pattern::Uniform, Pattern::HotCold] {
+    let patterns = if std::env::var("PAT").is_ok() {
+        vec![Pattern::HotCold, Pattern::HotSpread]
+    } else {
+        vec![Pattern::Uniform, Pattern::HotCold]
+    };
+    for pattern in patterns {
         for percent in percents.clone() {
             let mut c = Churn::new(mib << 20, percent, pattern, commit_blocks);
             let share = c.blocks * 409_600 / (mib << 20);
