@@ -307,7 +307,8 @@ fn what_is_overwritten_often_lies_apart() {
     c.overwrite(1);
     let cost = c.overwrite(2);
     println!("{cost:?}");
-    assert!(cost.moved < 1.2, "{cost:?}");
+    // About 0.7; 1.2 where the cleaner takes no notice.
+    assert!(cost.moved < 0.95, "{cost:?}");
     c.verify();
 }
 
