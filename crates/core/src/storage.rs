@@ -40,6 +40,11 @@ impl Storage {
         self.devices.layout().segments()
     }
 
+    /// Whether there is a segment with this number.
+    pub fn has(&self, segment: SegmentNo) -> bool {
+        self.numbers().iter().any(|r| r.contains(&segment.0))
+    }
+
     /// One past the highest segment number.
     pub fn end(&self) -> u64 {
         self.devices.layout().end()

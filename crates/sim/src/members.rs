@@ -182,8 +182,8 @@ impl Members {
     /// Members that a volume begins with: where they change one is left to be added.
     #[must_use]
     pub fn first(&self) -> usize {
-        let least = if self.profile == Profile::Mirror { 2 } else { 1 };
-        usize::from(if self.changes { (self.count - 1).max(least) } else { self.count })
+        let least = if self.profile == Profile::Single { 1 } else { 2 };
+        usize::from(if self.changes { (self.count - 1).max(least).min(self.count) } else { self.count })
     }
 
     /// Parts of a disk, or of an image of it, as devices.

@@ -89,8 +89,9 @@ fn the_list_of_devices() {
     away(&place, "b");
     let list = nenrin(["device", "list", "--json", &place.text("a")]).json();
     assert_eq!((list[0]["state"].as_str(), list[1]["state"].as_str()), (Some("active"), Some("absent")));
-    nenrin(["device", "add", &place.text("a"), "c"]).fails(2, &["device add", "not built yet"]);
-    nenrin(["device"]).fails(2, &["list is needed"]);
+    nenrin(["device", "add", &place.text("a"), "c"]).fails(1, &["not mounted", "mount it first"]);
+    nenrin(["device", "replace", &place.text("a"), "b", "c"]).fails(2, &["not built yet"]);
+    nenrin(["device"]).fails(2, &["list, add or remove is needed"]);
 }
 
 /// What boot asks of the devices in fstab.
@@ -203,4 +204,30 @@ fn what_is_not_built_for_several_devices_says_so() {
     let file = fs::OpenOptions::new().write(true).open(place.path("a")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; 24 << 20], 64 << 10).unwrap();
     nenrin(["check", "--repair", "-n", &place.text("a")]).fails(8, &["one device only"]);
+}
+
+/// A device comes, another goes, one grows, and everything is there.
+#[test]
+fn devices_of_a_mounted_volume_change() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let (mnt, b) = (place.text("mnt"), place.text("b"));
+    fs::write(place.path("mnt/f"), vec![7; 3 << 20]).unwrap();
+    let added = nenrin(["device", "add", "--size", SIZE, "--json", &mnt, &b]).json();
+    assert_eq!((added["done"].as_bool(), added["segments_left"].as_u64()), (Some(true), Some(0)));
+    nenrin(["device", "add", &mnt, &b]).fails(1, &["mounted"]);
+    nenrin(["device", "remove", &mnt, "3"]).fails(1, &["no device of this volume"]);
+    nenrin(["device", "remove", "--cancel", &mnt, "1"]).fails(1, &["not being removed"]);
+    assert!(nenrin(["device", "remove", &mnt, &place.image()]).ok().contains("device 1 is removed"));
+    nenrin(["device", "remove", &mnt, "2"]).fails(1, &["the last device"]);
+    let longer = fs::metadata(&b).unwrap().len() + (16 << 20);
+    assert!(nenrin(["resize", &mnt, &longer.to_string()]).ok().contains("device 2 is resized"));
+    assert_eq!(fs::metadata(&b).unwrap().len(), longer);
+    nenrin(["resize", "--device", "2", &mnt, "nonsense"]).fails(2, &["a size such as"]);
+    assert_eq!(fs::read(place.path("mnt/f")).unwrap(), vec![7; 3 << 20]);
+    nenrin(["umount", &mnt]).ok();
+    nenrin(["check", "--data", &b]).ok();
 }

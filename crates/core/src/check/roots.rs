@@ -124,7 +124,7 @@ fn check_root(storage: &Storage, superblock: &Superblock, root: &Root, log: &mut
     }
     let mut segments = BTreeSet::new();
     for (segment, _) in &root.index_segments {
-        if !storage.contains(nenrin_format::Addr::new(*segment, 0), 1) || !segments.insert(*segment) {
+        if !storage.has(*segment) || !segments.insert(*segment) {
             bad(format!("segment {segment} of the index is outside the volume or listed twice"));
         }
     }

@@ -9,8 +9,8 @@ use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
 use std::sync::Arc;
 
-/// A device, and where an area of it begins, in bytes.
-type Tail = (Arc<dyn BlockDevice>, u64);
+/// A place on a device: where it begins, in bytes.
+type At = (Arc<dyn BlockDevice>, u64);
 
 impl Devices {
     /// The device table as the roots have it.
@@ -45,7 +45,7 @@ impl Devices {
     }
 
     /// Where the length of a device changes its tail area is put where it will be; those that nothing will be put over.
-    fn move_tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<Tail>, DeviceError> {
+    fn move_tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<At>, DeviceError> {
         let area = |blocks: u64| blocks.saturating_sub(superblock::AREA_BLOCKS) * BLOCK_BYTES as u64;
         let mut ends = Vec::new();
         for (i, (old, new)) in before.iter().zip(after).enumerate() {

@@ -99,7 +99,7 @@ fn a_device_is_replaced_under_load() {
 /// Devices are added, removed and resized between the calls, and that is cut anywhere.
 fn changing(profile: Profile, seeds: std::ops::Range<u64>) {
     let members = |seed: u64| {
-        let count = if profile == Profile::Mirror { 3 + seed % 2 } else { 2 + seed % 3 };
+        let count = if profile == Profile::Single { 2 + seed % 3 } else { 3 + seed % 2 };
         Members { changes: true, ..Members::new(count as u8, profile) }
     };
     let tally = worlds(members, seeds);

@@ -373,9 +373,9 @@ impl Fs {
         }
         let stamp = inner.data_stamp(self.clock.wall());
         let closed: Vec<_> = {
-            let Inner { data, cold, state, .. } = &mut *inner;
+            let Inner { data, hot, cold, state, .. } = &mut *inner;
             let is_closed = |s: &Segments, no| s.get(no).is_some_and(|u| u.closed);
-            let logs = [data, cold].into_iter();
+            let logs = [data, hot, cold].into_iter();
             let old: Vec<_> = logs.filter(|l| l.segment().is_some_and(|no| is_closed(&state.segments, no))).collect();
             old.into_iter().filter_map(|log| log.finish(stamp, &mut state.segments)).collect()
         };
