@@ -95,7 +95,7 @@ impl World {
         self.is_clean();
     }
     fn available(&self) -> u64 {
-        self.fs().usage().available_blocks * 4096 >> 20
+        (self.fs().usage().available_blocks * 4096) >> 20
     }
     fn add(&mut self, megabytes: usize) -> u16 {
         let device = blank(megabytes);

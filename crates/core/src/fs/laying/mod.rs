@@ -213,7 +213,7 @@ impl Fs {
         if leaving == 0 {
             return Ok(Step::On);
         }
-        if self.close_some(laying, &way.order())? {
+        if self.close_some(laying, &way)? {
             return Ok(Step::On);
         }
         // What cleaning and letting the past go can bring.
@@ -221,34 +221,28 @@ impl Fs {
             Err(Error::NoSpace) => {}
             other => drop(other?),
         }
-        Ok(match self.close_some(laying, &way.order())? {
+        Ok(match self.close_some(laying, &way)? {
             true => Step::On,
             false => Step::Waits("there is no room to move things to: remove something, or add a device".into()),
         })
     }
 
-    /// Closes as many segments, in this order, as there is room for what they hold; whether any.
-    fn close_some(&self, laying: &mut Laying, order: &[SegmentNo]) -> Result<bool> {
-        let blocks = u64::from(self.storage.segment_blocks);
+    /// Closes as many of the segments that have to go as there is room for what they hold; whether any.
+    fn close_some(&self, laying: &mut Laying, way: &Way<'_>) -> Result<bool> {
+        let order = way.order();
         let mut inner = self.lock_to_accept()?;
-        let roomy = inner.room_segments(self);
-        let room = match roomy {
-            // Those who write are left some.
-            8.. => roomy >> (1 + laying.share),
-            _ => roomy.max(inner.state.segments.free_count().saturating_sub(inner.floor_beside_pages(self) + 1) / 2),
-        };
-        let (mut free, mut needed) = (0, 0);
-        for no in order {
-            let Some(s) = inner.state.segments.get(*no) else { continue };
-            free += u64::from(inner.state.segments.is_free(*no));
-            needed += u64::from(s.used_blocks()) + u64::from(s.node_blocks());
-            if s.state == SegmentState::Open {
-                needed += blocks / 4;
+        // Those who write are left some.
+        laying.closed = inner.that_fit(self, &order, inner.room_segments(self) >> (1 + laying.share));
+        if laying.closed.is_empty() {
+            // The reserve is lent only to what gives back at least as much.
+            let lent = inner.state.segments.free_count().saturating_sub(inner.floor_beside_pages(self) + 1) / 2;
+            let some = inner.that_fit(self, &order, lent);
+            let gone: std::collections::BTreeSet<SegmentNo> = some.iter().copied().collect();
+            let cut = way.without(|no| gone.contains(&no)).unwrap_or_default();
+            let count = |bands: &[Band]| bands.iter().map(|b| b.segments).sum::<u64>();
+            if way.grown(&cut).is_some_and(|bands| count(&bands) >= count(way.bands)) {
+                laying.closed = some;
             }
-            if free + (needed + needed / 8).div_ceil(blocks) > room {
-                break;
-            }
-            laying.closed.push(*no);
         }
         laying.closed.sort_unstable();
         for no in &laying.closed {
@@ -449,6 +443,22 @@ impl Fs {
 }
 
 impl Inner {
+    /// The first of these segments, as many as can be emptied into so many others.
+    fn that_fit(&self, fs: &Fs, order: &[SegmentNo], room: u64) -> Vec<SegmentNo> {
+        let blocks = u64::from(fs.storage.segment_blocks);
+        let (mut free, mut needed) = (0, 0);
+        let fits = |no: &&SegmentNo| {
+            let Some(s) = self.state.segments.get(**no) else { return false };
+            free += u64::from(self.state.segments.is_free(**no));
+            needed += u64::from(s.used_blocks()) + u64::from(s.node_blocks());
+            if s.state == SegmentState::Open {
+                needed += blocks / 4;
+            }
+            free + (needed + needed / 8).div_ceil(blocks) <= room
+        };
+        order.iter().take_while(fits).copied().collect()
+    }
+
     fn is_closed(&self, segment: SegmentNo) -> bool {
         self.state.segments.get(segment).is_some_and(|u| u.closed)
     }
