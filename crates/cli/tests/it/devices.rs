@@ -91,7 +91,7 @@ fn the_list_of_devices() {
     assert_eq!((list[0]["state"].as_str(), list[1]["state"].as_str()), (Some("active"), Some("absent")));
     nenrin(["device", "add", &place.text("a"), "c"]).fails(1, &["not mounted", "mount it first"]);
     nenrin(["device", "replace", &place.text("a"), "b", "c"]).fails(1, &["not mounted"]);
-    nenrin(["device"]).fails(2, &["list, add or remove is needed"]);
+    nenrin(["device"]).fails(2, &["list, add, remove or replace is needed"]);
 }
 
 /// What boot asks of the devices in fstab.
