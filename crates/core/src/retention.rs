@@ -57,6 +57,16 @@ pub struct Moment {
     pub mounted: u64,
 }
 
+impl Moment {
+    /// Whether a day has begun since the last one did, with `last`: another one by the calendar that the ladder goes by, so that
+    /// it keeps the same checkpoint of each; or a whole one that the volume was mounted for, if the clock stands still.
+    #[must_use]
+    pub fn begins_day_after(self, last: Self) -> bool {
+        self.wall.div_euclid(DAY as i64) != last.wall.div_euclid(DAY as i64)
+            || self.mounted.saturating_sub(last.mounted) >= DAY
+    }
+}
+
 /// A kept checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {

@@ -14,6 +14,7 @@
 
 pub mod features;
 pub mod items;
+mod keep;
 pub mod key;
 pub mod layout;
 pub mod node;

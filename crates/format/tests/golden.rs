@@ -4,7 +4,7 @@
 //! nenrin-format --test golden`, and its diff is read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
-use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Landmark, Reap, Segment, XattrPiece};
+use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Keep, KeepRule, Landmark, Reap, Segment, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodePtr, TreeId};
 use nenrin_format::partial::{Header, MapEntry, PartialKind};
@@ -195,9 +195,10 @@ fn items() -> Vec<(Key, Arc<[u8]>)> {
         rdev: 5,
         fork: 1,
         editor_uid: 1000,
-        flags: 7,
+        flags: 0x77,
         parent: Ino(6),
         entries: 7,
+        history_since: Cno(2),
     };
     let ino = Ino(16);
     let dirent = Dirent { birth: Cno(2), ino: Ino(17), file_type: 8, name: b"file" };
@@ -219,8 +220,9 @@ fn space_items() -> Vec<(Key, Arc<[u8]>)> {
         written_at: Time(14),
         kind: 2,
     };
-    let checkpoint = Checkpoint { wall: Time(1), mounted_nanos: 2, flags: 3, name: b"snap".to_vec() };
-    let reap = Reap { death: Cno(4), fork: 5, whole: true };
+    let checkpoint = Checkpoint { wall: Time(1), mounted_nanos: 2, flags: 3, name: b"snap".to_vec(), named_at: Cno(4) };
+    let rule = KeepRule { keep: Keep::Daily, since: Cno(3) };
+    let reap = Reap { death: Cno(4), fork: 5, whole: true, rule };
     vec![
         (Key::space(Kind::Segment, 0, 3), segment.encode().into()),
         (Key::space(Kind::Checkpoint, 0, 4), checkpoint.encode().into()),

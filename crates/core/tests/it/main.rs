@@ -17,6 +17,7 @@ mod forget;
 mod full;
 mod held;
 mod history;
+mod keep;
 mod landmarks;
 mod races;
 mod reserve;
