@@ -62,6 +62,8 @@ pub enum Break {
     AnchorIgnored,
     /// What is left of a past state of such an inode is taken for all of it.
     PartSeemsWhole,
+    /// Ages go by the wall clock, whatever it says.
+    JumpBelieved,
     /// What only a landmark keeps is freed.
     LandmarkUnseen,
     /// What landmarks left of a state passes for all of it.

@@ -9,6 +9,7 @@
 //! to a day are believed before the clock has been consistent for a day of
 //! mounted time: a jump of the clock drops nothing for that long.
 
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::Cno;
 use std::fmt;
@@ -249,7 +250,7 @@ fn ages(now: Moment, kept: &[Kept]) -> Vec<u64> {
         let m = k.moment;
         let wall = i128::from(later.wall) - i128::from(m.wall);
         let pause = wall - i128::from(later.mounted.saturating_sub(m.mounted));
-        let believed = (0..=i128::from(DAY)).contains(&pause);
+        let believed = (0..=i128::from(DAY)).contains(&pause) || pause > 0 && broken(Break::JumpBelieved);
         pauses = pauses.saturating_add(if believed { pause as u64 } else { 0 });
         let most = if consistent { by_wall(m) } else { mounted(m).saturating_add(pauses) };
         *age = by_wall(m).min(most).max(mounted(m));

@@ -48,6 +48,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         items::ReapDisk::LAYOUT,
         items::LandmarkDisk::LAYOUT,
         items::ForgetDisk::LAYOUT,
+        items::ShedDisk::LAYOUT,
         items::BackrefDisk::LAYOUT,
         root::RootDisk::LAYOUT,
         root::TreeDisk::LAYOUT,

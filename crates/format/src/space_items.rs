@@ -324,6 +324,54 @@ impl Forget {
 }
 
 disk_struct! {
+    /// Value of an item for history of an inode that was shed (space tree).
+    pub struct ShedDisk [32] {
+        /// What of its content died in this cno or before is kept for snapshots only.
+        pub upto: U64,
+        /// Those that had a name before this cno.
+        pub at: U64,
+        /// When that was done.
+        pub wall: I64,
+        /// Blocks of content that history alone kept of it then.
+        pub blocks: U64,
+    }
+}
+
+/// History of an inode that was shed for want of room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// What of its content died in this cno or before is kept for snapshots only.
+    pub upto: Cno,
+    /// Those that had a name before this cno.
+    pub at: Cno,
+    /// When that was done.
+    pub wall: Time,
+    /// Blocks of content that history alone kept of it then.
+    pub blocks: u64,
+}
+
+impl Shed {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = ShedDisk::zeroed();
+        d.upto.set(self.upto.0);
+        d.at.set(self.at.0);
+        d.wall.set(self.wall.0);
+        d.blocks.set(self.blocks);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = ShedDisk::read_prefix(b)?;
+        Ok(Self { upto: Cno(d.upto.get()), at: Cno(d.at.get()), wall: Time(d.wall.get()), blocks: d.blocks.get() })
+    }
+}
+
+disk_struct! {
     /// Value of a back reference (space tree): one owner of a shared extent.
     pub struct BackrefDisk [32] {
         /// Owning inode.

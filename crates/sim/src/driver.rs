@@ -491,7 +491,7 @@ impl Recorded {
         let one = (turn as usize).checked_rem(known.len()).unwrap_or(0);
         for (n, (info, log)) in known.into_iter().enumerate() {
             if all || n == one {
-                past_equals(&fs, info.cno, |found| oracle::judge_past(&info, log, found))?;
+                past_equals(&fs, info.cno, |found| oracle::judge_past(&info, log, found, &fs.shed()))?;
                 tally.past_states += 1;
             }
         }

@@ -274,14 +274,19 @@ fn text(name: &[u8]) -> String {
 ///
 /// # Errors
 /// What is wrong, in one line.
-pub fn judge_past(info: &CheckpointInfo, log: &CheckpointLog, found: &Found) -> Result<(), String> {
+pub fn judge_past(
+    info: &CheckpointInfo,
+    log: &CheckpointLog,
+    found: &Found,
+    shed: &[(Ino, Cno)],
+) -> Result<(), String> {
     let cno = info.cno;
     if found.unknown.is_empty() && log.parts.values().all(|p| p.hash.is_some()) {
         if found.sum != log.sum {
             return Err(format!("checkpoint {cno}: the namespace is not that of its moment"));
         }
     } else {
-        judge_parts(info, log, found)?;
+        judge_parts(info, log, found, shed)?;
     }
     for file in &found.files {
         let Some((_, allowed)) = log.files.iter().find(|(ino, _)| *ino == file.ino) else {
@@ -295,13 +300,16 @@ pub fn judge_past(info: &CheckpointInfo, log: &CheckpointLog, found: &Found) -> 
 }
 
 /// Judges a state of which not everything is known: what is known is right, and the rest may be unknown.
-fn judge_parts(info: &CheckpointInfo, log: &CheckpointLog, found: &Found) -> Result<(), String> {
+fn judge_parts(info: &CheckpointInfo, log: &CheckpointLog, found: &Found, shed: &[(Ino, Cno)]) -> Result<(), String> {
     let cno = info.cno;
     let is_snapshot = log.is_snapshot() && info.name.is_some();
     for ino in &found.unknown {
         let keep = log.parts.get(ino).map(|p| p.keep);
+        let was_shed = shed.iter().any(|(of, upto)| of.0 == *ino && cno < *upto);
         let may_go = match keep {
-            None | Some(Keep::Full) => false,
+            None => false,
+            _ if was_shed => !is_snapshot,
+            Some(Keep::Full) => false,
             Some(Keep::Daily) => !is_snapshot && !info.daily,
             Some(Keep::Nothing) => !is_snapshot,
         };
@@ -332,6 +340,10 @@ pub fn judge_landmarks<S: Subject>(fs: &S, model: &Model) -> Result<u64, String>
         // One that came and went within a call has no number in the model.
         let Some(log) = model.checkpoints.get(&cno.0) else { continue };
         let Some((_, allowed)) = log.files.iter().find(|(file, _)| *file == ino.0) else {
+            // In a directory that could not be listed when the checkpoint was found.
+            if log.parts.values().any(|p| p.hash.is_none()) {
+                continue;
+            }
             return Err(format!("{of}: it had no name then"));
         };
         let at = At::Past(*cno);

@@ -38,6 +38,8 @@ pub enum Scenario {
     EmptiedInSync,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
+    /// Files of very many pieces are removed, emptied, and replaced, with the past and without, beside a loop of fsync.
+    RemoveHuge,
 }
 
 const ROOT: u64 = Ino::ROOT.0;
@@ -45,7 +47,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -60,6 +62,7 @@ impl Scenario {
         Self::ReflinkClean,
         Self::Waiting,
         Self::EmptiedInSync,
+        Self::RemoveHuge,
     ];
 
     /// Name on the command line.
@@ -80,6 +83,7 @@ impl Scenario {
             Self::ReflinkClean => "reflink-clean",
             Self::Waiting => "waiting",
             Self::EmptiedInSync => "emptied-in-sync",
+            Self::RemoveHuge => "remove-huge",
         }
     }
 
@@ -110,6 +114,7 @@ impl Scenario {
             Self::ReflinkClean => s.reflink_clean(),
             Self::Waiting => s.waiting(),
             Self::EmptiedInSync => s.emptied_in_sync(),
+            Self::RemoveHuge => s.remove_huge(),
         }
     }
 }
@@ -224,6 +229,55 @@ impl<S: Subject> Calls<'_, S> {
             self.pass(2_000_000_000)?;
         }
         Ok(())
+    }
+
+    /// More pieces than one step of the reaper takes away.
+    fn huge(&mut self, name: &str) -> Result<u64, String> {
+        let ino = self.create(name)?;
+        for piece in 0..1200 {
+            self.write(ino, piece * 8192, 700)?;
+        }
+        self.fsync(ino)?;
+        Ok(ino)
+    }
+
+    fn remove_huge(&mut self) -> Result<(), String> {
+        let neighbour = self.create("neighbour")?;
+        let work = |s: &mut Self, rounds| {
+            for _ in 0..rounds {
+                s.write(neighbour, 0, 3000)?;
+                s.fsync(neighbour)?;
+                s.pass(100_000_000)?;
+            }
+            Ok::<_, String>(())
+        };
+        self.huge("removed")?;
+        let emptied = self.huge("emptied")?;
+        self.call(Op::CheckpointCreate { name: Some(b"before".to_vec()) })?;
+        self.unlink("removed")?;
+        work(self, 3)?;
+        self.call(Op::SetAttr { ino: emptied, set: SetAttr { size: Some(0), ..SetAttr::default() } })?;
+        self.call(Op::Flush { ino: emptied })?;
+        self.call(Op::SyncAll)?;
+        work(self, 3)?;
+        let before = self.run.named_checkpoint(b"before")?;
+        self.call(Op::ReadPast { cno: before })?;
+        self.call(Op::CheckpointName { cno: before, name: None })?;
+        self.call(Op::CheckpointDrop { cno: before })?;
+        work(self, 3)?;
+        // Nobody looks back on this one.
+        self.huge("replaced")?;
+        self.create("new")?;
+        let rename = Op::Rename {
+            from: ROOT,
+            old: b"new".to_vec(),
+            to: ROOT,
+            new: b"replaced".to_vec(),
+            mode: RenameMode::Replace,
+        };
+        self.call(rename)?;
+        work(self, 3)?;
+        self.pass(2_000_000_000)
     }
 
     fn clock_jumps(&mut self) -> Result<(), String> {

@@ -9,12 +9,12 @@
 //!    than is, never less.
 
 use super::{Fs, Inner};
-use crate::state::is_anchor;
+use crate::state::KeptFor;
 use crate::{Error, Result};
-use nenrin_format::items::{self, Checkpoint, Extent, Keep};
+use nenrin_format::items::{self, Checkpoint, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{Addr, Cno};
+use nenrin_format::{Addr, Cno, Ino};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -22,13 +22,13 @@ use std::ops::ControlFlow;
 const ITEMS_AT_ONCE: usize = 4096;
 
 /// Birth and death of an owner, and for which checkpoints it is kept.
-type Life = (Cno, Cno, Keep);
+pub(super) type Life = (Cno, Cno, KeptFor);
 
 /// Checkpoints.
-type Kept = BTreeMap<Cno, Checkpoint>;
+pub(super) type Kept = BTreeMap<Cno, Checkpoint>;
 
 /// A place in the history trees.
-struct Place {
+pub(super) struct Place {
     trees: Vec<TreeId>,
     from: Key,
 }
@@ -42,18 +42,18 @@ pub(super) struct NamedCount {
 }
 
 /// Which of these checkpoints keep something.
-fn keepers<'a>(kept: &'a Kept, (birth, death, keep): &Life) -> impl Iterator<Item = Cno> + 'a {
-    let (keep, death) = (*keep, *death);
-    let range = (*birth < death).then(|| kept.range(*birth..death));
-    range.into_iter().flatten().filter(move |(_, c)| is_anchor(c, keep, death)).map(|(cno, _)| *cno)
+fn keepers<'a>(kept: &'a Kept, (birth, death, kept_for): &Life) -> impl Iterator<Item = Cno> + 'a {
+    let kept_for = *kept_for;
+    let range = (birth < death).then(|| kept.range(*birth..*death));
+    range.into_iter().flatten().filter(move |(_, c)| kept_for.is_anchor(c)).map(|(cno, _)| *cno)
 }
 
-fn sees(kept: &Kept, lives: &[Life]) -> bool {
+pub(super) fn sees(kept: &Kept, lives: &[Life]) -> bool {
     lives.iter().any(|life| keepers(kept, life).next().is_some())
 }
 
-/// What is called with the lives of the owners of some blocks, how many those are, and whether a landmark keeps them.
-type Each<'a> = dyn FnMut(&[Life], u64, bool) + 'a;
+/// What is called with an owner, the lives of the owners of some blocks, how many those are, and whether a landmark keeps them.
+pub(super) type Each<'a> = dyn FnMut(Ino, &[Life], u64, bool) + 'a;
 
 impl Inner {
     /// Whether a landmark keeps an item of history.
@@ -82,7 +82,8 @@ impl Inner {
             if let Some(v) = t.tree.get(&self.state.cache, owner)? {
                 let bad = |why| crate::state::bad_item(owner, why);
                 let keep = items::keep_of(owner.kind, &v).map_err(bad)?;
-                return Ok(Some((items::birth(&v).map_err(bad)?, Cno(owner.death), keep)));
+                let death = Cno(owner.death);
+                return Ok(Some((items::birth(&v).map_err(bad)?, death, self.state.kept_by(owner, keep, death))));
             }
         }
         Ok(None)
@@ -109,7 +110,7 @@ impl Inner {
             if first == Some(key) && here.iter().all(|(.., life)| life.is_some()) {
                 let lives: Vec<Life> = here.iter().filter_map(|(.., life)| *life).collect();
                 let marked = here.iter().any(|(_, _, owner, life)| life.is_some_and(|l| self.is_marked(owner, l)));
-                each(&lives, 1, marked);
+                each(Ino(key.ino), &lives, 1, marked);
             }
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Inner {
 impl Fs {
     /// Looks at some items of history, giving for each run of blocks the lives
     /// of its owners; whether there are more.
-    fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
+    pub(super) fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
         let Some(id) = place.trees.last().copied() else { return Ok(false) };
         let inner = self.lock();
         let Some(tree) = inner.tree(id).cloned() else {
@@ -152,9 +153,11 @@ impl Fs {
             if e.is_shared() {
                 self.lock().shared_lives(&key, &e, each)?;
             } else {
-                let life = (e.birth, Cno(key.death), keep);
-                let marked = self.lock().is_marked(&key, life);
-                each(&[life], u64::from(e.blocks), marked);
+                let (inner, death) = (self.lock(), Cno(key.death));
+                let life = (e.birth, death, inner.state.kept_by(&key, keep, death));
+                let marked = inner.is_marked(&key, life);
+                drop(inner);
+                each(Ino(key.ino), &[life], u64::from(e.blocks), marked);
             }
         }
         match next {
@@ -168,7 +171,7 @@ impl Fs {
     }
 
     /// All of history from this death on.
-    fn history_from(&self, first: Cno) -> Place {
+    pub(super) fn history_from(&self, first: Cno) -> Place {
         let inner = self.lock();
         let trees = inner.state.history.iter().filter(|t| t.deaths.1 > first).map(|t| t.tree.id()).collect();
         Place { trees, from: super::background::first_key() }
@@ -190,7 +193,7 @@ impl Fs {
         let mut blocks = 0;
         // A tree whose newest death was before the first of them holds nothing that they see.
         let mut place = self.history_from(cnos.iter().min().copied().unwrap_or(Cno::NEVER));
-        let mut each = |lives: &[Life], n, marked: bool| {
+        let mut each = |_, lives: &[Life], n, marked: bool| {
             let goes = !marked && sees(&now, lives) && !sees(&then, lives);
             blocks += if goes { n } else { 0 };
         };
@@ -210,7 +213,7 @@ impl Fs {
         drop(inner);
         let Some(first) = freed.keys().next().copied() else { return Ok(freed) };
         let mut place = self.history_from(first);
-        let mut each = |lives: &[Life], n: u64, marked: bool| {
+        let mut each = |_, lives: &[Life], n: u64, marked: bool| {
             if marked {
                 return;
             }
@@ -246,8 +249,9 @@ impl Fs {
             before,
         });
         let blocks = &mut count.blocks;
-        let more = self
-            .look_at_history(&mut count.place, &mut |lives, n, _| *blocks += if sees(&named, lives) { n } else { 0 })?;
+        let more = self.look_at_history(&mut count.place, &mut |_, lives, n, _| {
+            *blocks += if sees(&named, lives) { n } else { 0 }
+        })?;
         let mut inner = self.lock();
         let named_now = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
         if named_now.ne(named.keys().copied()) {

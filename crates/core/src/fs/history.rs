@@ -242,7 +242,7 @@ impl Inner {
         let mut last: Option<(Cno, NameState)> = None;
         for v in self.state.versions(&key, &key)? {
             let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
-            if v.span.to.is_some_and(|death| !self.state.is_known(&inode, death)) {
+            if v.span.to.is_some_and(|death| !self.state.is_known(ino, &inode, death)) {
                 continue;
             }
             // The name may be taken away and given back while nothing else changes.

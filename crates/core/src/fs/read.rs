@@ -269,6 +269,7 @@ impl Fs {
             crate::FileKind::Regular => {}
             _ => return Err(Error::BadArgument("not a regular file")),
         }
+        inner.state.view(at)?.content_is_known(ino)?;
         let end = inode.size.min(offset.saturating_add(bytes as u64));
         if offset >= end {
             return Ok(ReadBytes::default());

@@ -81,6 +81,7 @@ impl State {
             self.kept.remove(cno);
             self.space.remove(&self.cache, &checkpoint_key(*cno))?;
         }
+        self.tidy_shed()?;
         // A tree whose newest death lies before the oldest kept checkpoint has
         // nothing that anyone sees; sweeping it is left to the background.
         Ok(())

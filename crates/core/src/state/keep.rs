@@ -17,19 +17,42 @@ use nenrin_format::items::{self, Checkpoint, Inode, Keep, KeepRule};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, Invalid};
 
-/// Whether a checkpoint is one for which something that died in `death` is kept.
-pub fn is_anchor(c: &Checkpoint, keep: Keep, death: Cno) -> bool {
-    match keep {
-        Keep::Full => true,
-        Keep::Daily if c.is_daily() => true,
-        _ => c.is_named() && c.named_at <= death,
+/// For which checkpoints something is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptFor {
+    /// Which.
+    pub keep: Keep,
+    /// A name counts that was given before this one.
+    pub named_by: Cno,
+}
+
+impl KeptFor {
+    /// Whether this checkpoint is one of them.
+    #[must_use]
+    pub fn is_anchor(&self, c: &Checkpoint) -> bool {
+        match self.keep {
+            Keep::Full => true,
+            Keep::Daily if c.is_daily() => true,
+            _ => c.is_named() && c.named_at <= self.named_by,
+        }
     }
 }
 
 impl State {
+    /// For which checkpoints an item at `key` that says `keep` is kept from its death on.
+    pub fn kept_by(&self, key: &Key, keep: Keep, death: Cno) -> KeptFor {
+        let is_content = matches!(key.kind, Kind::Inline | Kind::Xattr | Kind::Extent);
+        let shed = if is_content { self.shed.covering(Ino(key.ino), death) } else { None };
+        match shed {
+            Some(shed) if keep == Keep::Full => KeptFor { keep: Keep::Nothing, named_by: shed.at },
+            Some(_) => KeptFor { keep: Keep::Nothing, named_by: death },
+            None => KeptFor { keep, named_by: death },
+        }
+    }
+
     /// Whether an anchor lies in the life `[birth, death)` of something.
-    pub fn is_anchored(&self, keep: Keep, birth: Cno, death: Cno) -> bool {
-        birth < death && self.kept.range(birth..death).any(|(_, c)| is_anchor(c, keep, death))
+    fn is_anchored(&self, kept: KeptFor, birth: Cno, death: Cno) -> bool {
+        birth < death && self.kept.range(birth..death).any(|(_, c)| kept.is_anchor(c))
     }
 
     /// For which checkpoints an item that left the live tree is kept; `None`: it is not.
@@ -54,7 +77,8 @@ impl State {
         if is_for_all {
             return Ok(Some(Keep::Full));
         }
-        let anchored = self.is_anchored(rule.keep, birth, death) && !broken(Break::AnchorIgnored);
+        let kept = KeptFor { keep: rule.keep, named_by: death };
+        let anchored = self.is_anchored(kept, birth, death) && !broken(Break::AnchorIgnored);
         Ok(anchored.then_some(rule.keep))
     }
 
@@ -65,16 +89,17 @@ impl State {
     pub fn is_seen(&self, key: &Key, value: &[u8]) -> Result<bool> {
         let bad = |why| bad_item(key, why);
         let (birth, death) = (items::birth(value).map_err(bad)?, Cno(key.death));
-        Ok(match items::keep_of(key.kind, value).map_err(bad)? {
+        let kept = self.kept_by(key, items::keep_of(key.kind, value).map_err(bad)?, death);
+        Ok(match kept.keep {
             Keep::Full => self.is_visible(key, birth, death),
-            keep => self.is_anchored(keep, birth, death) || self.landmarks.see(key, birth, death),
+            _ => self.is_anchored(kept, birth, death) || self.landmarks.see(key, birth, death),
         })
     }
 
     /// Whether what an inode was, while this item of history told of it, is known.
-    pub fn is_known(&self, inode: &Inode, death: Cno) -> bool {
-        let keep = inode.keep_rule().keep;
-        keep == Keep::Full || broken(Break::PartSeemsWhole) || self.is_anchored(keep, inode.birth, death)
+    pub fn is_known(&self, ino: Ino, inode: &Inode, death: Cno) -> bool {
+        let kept = self.kept_by(&Key::new(ino, Kind::Extent, 0, 0), inode.keep_rule().keep, death);
+        kept.keep == Keep::Full || broken(Break::PartSeemsWhole) || self.is_anchored(kept, inode.birth, death)
     }
 
     /// How much history is kept of the name of `ino` in a directory: as much as of either.
@@ -115,7 +140,7 @@ impl State {
     /// Damage.
     pub fn knows(&self, ino: Ino, cno: Cno) -> Result<bool> {
         let found = self.inode_as_of(ino, cno)?;
-        Ok(found.is_some_and(|(inode, death)| death.is_none_or(|death| self.is_known(&inode, death))))
+        Ok(found.is_some_and(|(inode, death)| death.is_none_or(|death| self.is_known(ino, &inode, death))))
     }
 
     /// That content, entries and attributes of an inode as of a checkpoint are known.
@@ -124,7 +149,7 @@ impl State {
     /// [`Error::Stale`] where they are not.
     pub fn need_known(&self, ino: Ino, cno: Cno) -> Result<()> {
         match self.inode_as_of(ino, cno)? {
-            Some((inode, Some(death))) if !self.is_known(&inode, death) => Err(Error::Stale),
+            Some((inode, Some(death))) if !self.is_known(ino, &inode, death) => Err(Error::Stale),
             _ => Ok(()),
         }
     }

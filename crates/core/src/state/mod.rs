@@ -22,12 +22,14 @@ mod landmarks;
 mod namespace;
 mod past;
 mod sharing;
+mod shed;
 mod versions;
 
 pub use history::HistoryTree;
-pub use keep::is_anchor;
+pub use keep::KeptFor;
 pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
+pub use shed::{SHED_MAX, Sheds};
 pub use versions::{Span, Version};
 
 use crate::breaks::{Break, broken};
@@ -86,6 +88,8 @@ pub struct State {
     pub retention: Vec<u8>,
     /// Inodes to be forgotten: what the space tree has of them.
     pub forgetting: BTreeSet<Ino>,
+    /// History of single inodes that was let go.
+    pub shed: Sheds,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -143,6 +147,7 @@ impl State {
             Record::Forget { time, inos } => self.forget(*time, inos),
             Record::ForgetStep { tree, from, max } => self.forget_step(*tree, from, *max).map(drop),
             Record::ForgetEnd { max } => self.end_forget(*max),
+            Record::Shed { ino, upto, wall, blocks } => self.shed(*ino, *upto, *wall, *blocks),
         }
     }
 

@@ -56,6 +56,10 @@ impl View<'_> {
     }
 
     /// An error where of the inode this belongs to only its attributes are left.
+    pub fn content_is_known(&self, ino: Ino) -> Result<()> {
+        self.is_known(&Key::new(ino, Kind::Extent, 0, 0))
+    }
+
     fn is_known(&self, key: &Key) -> Result<()> {
         match self.cno {
             Some(cno) if key.kind != Kind::Inode && !self.landmarks_only => self.state.need_known(Ino(key.ino), cno),

@@ -324,8 +324,9 @@ impl Workload {
         }
         let named = model.tree.inodes.iter().filter(|(_, i)| i.attr.nlink > 0);
         let dirs = rng.chance(50);
-        let all: Vec<u64> =
-            named.filter(|(_, i)| !dirs || i.attr.kind() == FileKind::Directory).map(|(ino, _)| *ino).collect();
+        // The kernel lets nothing else have attributes of this kind.
+        let fits = |kind| kind == FileKind::Directory || !dirs && kind == FileKind::Regular;
+        let all: Vec<u64> = named.filter(|(_, i)| fits(i.attr.kind())).map(|(ino, _)| *ino).collect();
         let ino = *rng.pick(&all)?;
         let name = HISTORY_XATTR.to_vec();
         if rng.chance(15) {

@@ -3,6 +3,7 @@
 
 pub mod churn;
 pub mod gate;
+pub mod versions;
 
 use nenrin_core::format::Time;
 use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
