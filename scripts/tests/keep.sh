@@ -64,7 +64,13 @@ diff -r --no-dereference "$dir/release/target/debug" restored || fail "what was 
 stale "$nenrin" restore project/target/debug/stamp --at "$first" --to "$dir/m/other"
 "$nenrin" history project/target/debug/stamp | grep -c . >/dev/null
 "$nenrin" restore --list-deleted project/target >/dev/null
-"$nenrin" diff . release >/dev/null
+"$nenrin" diff . "$first" release | grep -q "^? project/target/debug" || fail "diff does not say what is not known"
+"$nenrin" restore project --at "$first" --to "$dir/m/partly" 2>said >/dev/null || fail "restore of the rest"
+grep -q "project/target/debug is not known" said || fail "restore has not said what it left out"
+[ "$(cat partly/src/main.rs)" = "source 1" ] || fail "the rest is not what it was"
+"$nenrin" restore project --at "$first" --force >/dev/null 2>said && fail "restore replaced what it could not bring back"
+[ "$(cat project/target/debug/stamp)" = "built 6" ] || fail "what is there now went"
+rm said
 # The copy that restore made has the attribute, too; it can be taken away.
 python3 -c 'import os; os.removexattr("project/target", "user.nenrin.history")'
 python3 -c 'import os; print(os.listxattr("project/target"))' | grep -q history && fail "the attribute is still there"

@@ -188,7 +188,7 @@ pub struct PastMount {
 /// One difference between two states.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DiffData {
-    /// `+`, `-`, `M` or `R`.
+    /// `+`, `-`, `M` or `R`; `?` where one of the states does not know what it was.
     pub change: String,
     /// Its path, from the directory that was asked about.
     pub path: String,
