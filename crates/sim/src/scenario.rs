@@ -234,7 +234,7 @@ impl<S: Subject> Calls<'_, S> {
     /// More pieces than one step of the reaper takes away.
     fn huge(&mut self, name: &str) -> Result<u64, String> {
         let ino = self.create(name)?;
-        for piece in 0..1200 {
+        for piece in 0..600 {
             self.write(ino, piece * 8192, 700)?;
         }
         self.fsync(ino)?;

@@ -2,61 +2,16 @@
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
 use crate::common::file;
+use crate::common::sparse::Sparse;
 use nenrin_core::format::{Ino, Time};
 use nenrin_core::{At, CheckOptions, Clock, Fs, MkfsOptions, MountOptions, SetAttr, check, mkfs};
-use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, Geometry, Observed, Op, Outcome, Ticket};
-use std::collections::BTreeMap;
+use nenrin_device::{BlockDevice, Observed};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 const GIB: u64 = 1 << 30;
 /// Items that go in one tick: eight records of 512.
 const ITEMS_MAX: u64 = 8 * 512;
-
-/// A large device of which only blocks that are not all zeros take memory.
-struct Sparse {
-    bytes: u64,
-    blocks: Mutex<BTreeMap<u64, Box<[u8]>>>,
-}
-
-impl BlockDevice for Sparse {
-    fn geometry(&self) -> Geometry {
-        Geometry { bytes: self.bytes, writable: true, discard: true, name: "sparse memory".to_owned() }
-    }
-
-    fn submit(&self, op: Op) -> Ticket {
-        let mut blocks = self.blocks.lock().unwrap();
-        let block = BLOCK_BYTES as u64;
-        let done: Outcome = match &op {
-            Op::Read { offset, bytes } => {
-                let mut data = AlignedBuf::zeroed(*bytes);
-                for (no, b) in blocks.range(offset / block..(offset + *bytes as u64) / block) {
-                    let at = (no * block - offset) as usize;
-                    data[at..at + BLOCK_BYTES].copy_from_slice(b);
-                }
-                Ok(data)
-            }
-            Op::Write { offset, data } => {
-                for (i, b) in data.chunks(BLOCK_BYTES).enumerate() {
-                    let no = offset / block + i as u64;
-                    if b.iter().all(|byte| *byte == 0) {
-                        blocks.remove(&no);
-                    } else {
-                        blocks.insert(no, b.into());
-                    }
-                }
-                Ok(AlignedBuf::zeroed(0))
-            }
-            Op::Flush => Ok(AlignedBuf::zeroed(0)),
-            Op::Discard { offset, bytes } | Op::Zero { offset, bytes } => {
-                let range: Vec<u64> = blocks.range(offset / block..(offset + bytes) / block).map(|b| *b.0).collect();
-                range.iter().for_each(|no| drop(blocks.remove(no)));
-                Ok(AlignedBuf::zeroed(0))
-            }
-        };
-        Ticket::done(done)
-    }
-}
 
 #[derive(Default)]
 struct Virtual(AtomicU64);
@@ -82,7 +37,7 @@ type Cost = (u64, u64, u64);
 
 impl Volume {
     fn new(bytes: u64) -> Self {
-        let device = Arc::new(Observed::new(Sparse { bytes, blocks: Mutex::default() }));
+        let device = Arc::new(Observed::new(Sparse::new(bytes)));
         let clock = Arc::new(Virtual::default());
         let (dev, clk): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (device.clone(), clock.clone());
         mkfs(&dev, &clk, &MkfsOptions::default()).unwrap();
@@ -120,6 +75,7 @@ impl Volume {
     fn until_reaped(&self, usual: Cost, items: u64) -> u64 {
         let least = self.fs.usage().live_blocks;
         let (mut ticks, mut idle) = (0, 0);
+        let mut unusual = Vec::new();
         let mut live = least;
         while idle < 5 {
             let before = (self.fs.counters(), self.device.counters());
@@ -133,13 +89,17 @@ impl Volume {
             let nodes = now.nodes - before.0.nodes;
             assert!(checkpoints <= 2 && nodes <= 4000, "{nodes} nodes in {checkpoints} index checkpoints");
             let cost = self.neighbours_fsync(ticks as u8);
-            assert!(cost.0 <= usual.0 && cost.1 <= usual.1 && cost.2 <= usual.2, "{cost:?}, and {usual:?} is usual");
+            if cost.0 > usual.0 || cost.1 > usual.1 || cost.2 > usual.2 {
+                unusual.push((ticks, cost));
+            }
             let left = self.fs.usage().live_blocks;
             idle = if left < live { 0 } else { idle + 1 };
             live = left;
             ticks += 1;
             assert!(ticks < items / ITEMS_MAX + 60, "{left} blocks are left after {ticks} ticks");
         }
+        // The log goes on in another segment now and then.
+        assert!(unusual.len() <= 1, "{unusual:?} of {ticks}, and {usual:?} is usual");
         ticks
     }
 

@@ -3,6 +3,7 @@
 
 pub mod churn;
 pub mod gate;
+pub mod sparse;
 pub mod versions;
 
 use nenrin_core::format::Time;
