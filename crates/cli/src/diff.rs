@@ -72,11 +72,16 @@ impl Walk<'_> {
     fn compare(&mut self, (old, new, path): Pair) -> Result<(), Fail> {
         let fail = |e: Error| Fail::at(String::from_utf8_lossy(&path), e);
         let listed = (entries(self.fs, self.old, old), entries(self.fs, self.new, new));
-        let (was, is) = match listed {
-            (Err(Error::Stale), _) if self.is_there(self.old) => return Ok(self.unknown(&path, "directory")),
-            (_, Err(Error::Stale)) if self.is_there(self.new) => return Ok(self.unknown(&path, "directory")),
-            (was, is) => (was.map_err(fail)?, is.map_err(fail)?),
+        let is_unknown = match &listed {
+            (Err(Error::Stale), _) => self.is_there(self.old),
+            (_, Err(Error::Stale)) => self.is_there(self.new),
+            _ => false,
         };
+        if is_unknown {
+            self.unknown(&path, "directory");
+            return Ok(());
+        }
+        let (was, is) = (listed.0.map_err(fail)?, listed.1.map_err(fail)?);
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
         for (name, ino) in &was {
             let place = below(name);

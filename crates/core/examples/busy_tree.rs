@@ -1,9 +1,9 @@
 //! What an hour of a busy source tree (edit, build, test) costs in history, with and without `user.nenrin.history=none` on what is built.
 //! `cargo run --release -p nenrin-core --example busy_tree -- [minutes]`; `--json` as JSON.
 //!
-//! The sources are those of this repository. What a build and its tests write is a list that was recorded (busy_tree.txt: bytes and path of
-//! each file that one cycle of a small edit, `cargo build` and `cargo test --no-run` wrote anew). Time is virtual; content is zeros, which
-//! nothing here compresses or shares.
+//! The sources are those of this repository. What a build and its tests write is a list that was recorded (busy_tree.txt: bytes and place of
+//! each file that `cargo test -p nenrin-core --test it --no-run` wrote anew after a change of the library). Time is virtual; content is zeros,
+//! which nothing here compresses or shares.
 #![allow(clippy::unwrap_used)] // an example stops at the first error
 
 #[path = "../tests/it/common/sparse.rs"]

@@ -234,7 +234,7 @@ impl<S: Subject> Calls<'_, S> {
     /// More pieces than one step of the reaper takes away.
     fn huge(&mut self, name: &str) -> Result<u64, String> {
         let ino = self.create(name)?;
-        for piece in 0..600 {
+        for piece in 0..530 {
             self.write(ino, piece * 8192, 700)?;
         }
         self.fsync(ino)?;
@@ -243,41 +243,34 @@ impl<S: Subject> Calls<'_, S> {
 
     fn remove_huge(&mut self) -> Result<(), String> {
         let neighbour = self.create("neighbour")?;
-        let work = |s: &mut Self, rounds| {
-            for _ in 0..rounds {
+        let work = |s: &mut Self| {
+            for _ in 0..3 {
                 s.write(neighbour, 0, 3000)?;
                 s.fsync(neighbour)?;
                 s.pass(100_000_000)?;
             }
-            Ok::<_, String>(())
+            s.pass(2_000_000_000)
         };
-        self.huge("removed")?;
+        // Nobody looks back on this one.
+        self.huge("replaced")?;
+        self.create("new")?;
+        let (old, new) = (b"new".to_vec(), b"replaced".to_vec());
+        self.call(Op::Rename { from: ROOT, old, to: ROOT, new, mode: RenameMode::Replace })?;
+        work(self)?;
         let emptied = self.huge("emptied")?;
-        self.call(Op::CheckpointCreate { name: Some(b"before".to_vec()) })?;
-        self.unlink("removed")?;
-        work(self, 3)?;
-        self.call(Op::SetAttr { ino: emptied, set: SetAttr { size: Some(0), ..SetAttr::default() } })?;
+        self.empty(emptied)?;
         self.call(Op::Flush { ino: emptied })?;
         self.call(Op::SyncAll)?;
-        work(self, 3)?;
+        work(self)?;
+        self.huge("removed")?;
+        self.call(Op::CheckpointCreate { name: Some(b"before".to_vec()) })?;
+        self.unlink("removed")?;
+        work(self)?;
         let before = self.run.named_checkpoint(b"before")?;
         self.call(Op::ReadPast { cno: before })?;
         self.call(Op::CheckpointName { cno: before, name: None })?;
         self.call(Op::CheckpointDrop { cno: before })?;
-        work(self, 3)?;
-        // Nobody looks back on this one.
-        self.huge("replaced")?;
-        self.create("new")?;
-        let rename = Op::Rename {
-            from: ROOT,
-            old: b"new".to_vec(),
-            to: ROOT,
-            new: b"replaced".to_vec(),
-            mode: RenameMode::Replace,
-        };
-        self.call(rename)?;
-        work(self, 3)?;
-        self.pass(2_000_000_000)
+        work(self)
     }
 
     fn clock_jumps(&mut self) -> Result<(), String> {
