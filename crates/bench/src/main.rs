@@ -197,7 +197,7 @@ fn measure(mut config: Config) -> Result<()> {
             todo.push((group, contenders));
         }
     }
-    let most = todo.iter().map(|(_, c)| c.len()).max().unwrap_or(0);
+    let most = todo.iter().map(|(group, c)| if group.alone { 1 } else { c.len() }).max().unwrap_or(0);
     if config.devices.is_empty() {
         check_space(&directory.path, &config, most)?;
     } else if config.devices.len() < most {
