@@ -87,6 +87,13 @@ impl Scenario {
         }
     }
 
+    /// The device it needs, where `usual` bytes are.
+    #[must_use]
+    pub const fn device_bytes(self, usual: u64) -> u64 {
+        let huge = 48 << 20;
+        if matches!(self, Self::RemoveHuge) && usual < huge { huge } else { usual }
+    }
+
     /// The scenario with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {

@@ -11,7 +11,7 @@ use crate::state::{State, orphan_key, reap_key};
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
 use nenrin_format::items::{
-    Backref, Dirent, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes,
+    Backref, Dirent, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, KeepRule, Reap, encode_bytes,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{ContentOp, Record};
