@@ -71,11 +71,11 @@ impl Volume {
         costs.max().unwrap()
     }
 
-    /// Works beside the reaper until nothing is left to reap, and holds that against what is usual; the ticks it took.
+    /// Works beside the reaper until only nodes of small trees are left, and holds that against what is usual; the ticks it took.
     fn until_reaped(&self, usual: Cost, items: u64) -> u64 {
         let mut ticks = 0;
         let mut unusual = Vec::new();
-        while self.fs.usage().live_blocks >= 10 {
+        while self.fs.usage().live_blocks > 40 {
             let before = (self.fs.counters(), self.device.counters());
             self.tick();
             let now = self.fs.counters();
