@@ -30,6 +30,7 @@ mod landmarks;
 mod namespace;
 mod promise;
 mod read;
+mod recency;
 mod retain;
 mod scrub;
 mod space;
@@ -144,6 +145,9 @@ struct Inner {
     data: DataLog,
     /// Where the cleaner moves things.
     cold: DataLog,
+    /// Where content goes that is overwritten often.
+    hot: DataLog,
+    recency: recency::Recency,
     cleaner_status: CleanerStatus,
     index: [IndexLog; 2],
     batch: Batch,
@@ -249,6 +253,8 @@ impl Fs {
             chain: opened.chain,
             data: DataLog::default(),
             cold: DataLog::of_cleaner(),
+            hot: DataLog::default(),
+            recency: recency::Recency::default(),
             cleaner_status: CleanerStatus::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),
