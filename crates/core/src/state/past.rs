@@ -190,7 +190,14 @@ impl View<'_> {
     pub fn inode(&self, ino: Ino) -> Result<Inode> {
         let key = Key::new(ino, Kind::Inode, 0, 0);
         match self.get(&key)? {
-            Some(v) => Inode::decode(&v).map_err(|why| bad_item(&key, why)),
+            Some(v) => {
+                let inode = Inode::decode(&v).map_err(|why| bad_item(&key, why))?;
+                // Not even its attributes are kept: whether they were swept already must make no difference.
+                if inode.history_is_inherited() {
+                    self.content_is_known(ino)?;
+                }
+                Ok(inode)
+            }
             None if self.cno.is_some() && !self.state.forgetting.contains(&ino) => Err(Error::Stale),
             None => Err(Error::NotFound),
         }
