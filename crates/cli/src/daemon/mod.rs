@@ -247,6 +247,7 @@ fn tick(service: &Service, stopped: &Receiver<()>) {
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
             service.watch();
+            service.note_let_go();
         }
     }
 }

@@ -25,6 +25,7 @@ mod commit;
 mod copies;
 mod copy;
 mod forget;
+mod heavy;
 mod history;
 mod joining;
 mod landmarks;
@@ -60,6 +61,7 @@ use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
+pub use heavy::ShedInfo;
 pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
@@ -88,6 +90,8 @@ pub struct Counters {
     pub checkpoints: u64,
     /// Unnamed checkpoints let go to make room.
     pub checkpoints_shed: u64,
+    /// Times that history of a single inode was let go to make room.
+    pub inodes_shed: u64,
     /// Blocks moved by cleaning.
     pub moved_blocks: u64,
     /// Times that cleaning had to walk all trees, because summaries did not tell everything.
@@ -185,6 +189,8 @@ struct Inner {
     making_room: bool,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
+    /// Blocks of history when no inode had more than its share of them.
+    none_heavy_at: Option<u64>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
     /// Runs of uncommitted content that were placed, of all files.
@@ -292,6 +298,7 @@ impl Fs {
             checkpointing: false,
             making_room: false,
             exhausted: None,
+            none_heavy_at: None,
             frozen_nodes: 0,
             placed: 0,
             idle_waiters: 0,
@@ -549,6 +556,7 @@ const fn shows(record: &Record<'_>) -> bool {
             | Record::Forget { .. }
             | Record::ForgetStep { .. }
             | Record::ForgetEnd { .. }
+            | Record::Shed { .. }
             | Record::OpenSegment { .. }
             | Record::Mark
     )
