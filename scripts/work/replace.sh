@@ -20,6 +20,8 @@ up_on() { # DEVICES [OPTIONS]
     "$NENRIN" mount -o "$(mount_options "${2:-}")" --log "$LOG" "$1" "$MNT"
 }
 
+# Something that takes a while to bring over.
+bulk() { head -c "$((mib / 3))M" /dev/urandom >"$W/kept/bulk"; cp "$W/kept/bulk" "$MNT/bulk"; sync "$MNT/bulk"; }
 # Writes files, keeps what they hold outside, and syncs; until stopped.
 writing() {
     (
@@ -69,6 +71,7 @@ mount -t tmpfs -o size=$((mib + 20))M none "$W/small"
 a=$W/a.img b=$W/small/b.img
 volume_on mirror "$a" "$b"
 up_on "$a,$b"
+bulk
 writing first
 sleep 1
 dd if=/dev/zero of="$W/small/full" bs=1M status=none 2>/dev/null || true
@@ -121,6 +124,7 @@ x=$W/x.img y=$W/y.img z=$W/z.img
 volume_on stripe "$x" "$y"
 truncate -s "${mib}M" "$z"
 up_on "$x,$y"
+bulk
 writing fourth
 sleep 0.5
 DAEMON=$(daemon_pid)
@@ -131,8 +135,11 @@ until [ "$(state 1)" = active ] && "$NENRIN" device list "$MNT" | grep -q 'being
     sleep 0.02
 done
 kill -9 "$WRITER"; wait "$WRITER" 2>/dev/null || true
+half=done
+! kill -0 $asker 2>/dev/null || half="under way"
 cut
 wait $asker || true
+figure "the replacement when the daemon was killed" "$half"
 rm -f "$W/next"
 rest_unmount "$W"
 devices="$x,$y"
