@@ -20,8 +20,8 @@ up_on() { # DEVICES [OPTIONS]
     "$NENRIN" mount -o "$(mount_options "${2:-}")" --log "$LOG" "$1" "$MNT"
 }
 
-# Something that takes a while to bring over.
-bulk() { head -c "$((mib / 3))M" /dev/urandom >"$W/kept/bulk"; cp "$W/kept/bulk" "$MNT/bulk"; sync "$MNT/bulk"; }
+# bulk MIB: something that takes a while to bring over.
+bulk() { head -c "$1M" /dev/urandom >"$W/kept/bulk"; cp "$W/kept/bulk" "$MNT/bulk"; sync "$MNT/bulk"; }
 # Writes files, keeps what they hold outside, and syncs; until stopped.
 writing() {
     (
@@ -71,7 +71,7 @@ mount -t tmpfs -o size=$((mib + 20))M none "$W/small"
 a=$W/a.img b=$W/small/b.img
 volume_on mirror "$a" "$b"
 up_on "$a,$b"
-bulk
+bulk $((mib / 3))
 writing first
 sleep 1
 dd if=/dev/zero of="$W/small/full" bs=1M status=none 2>/dev/null || true
@@ -124,7 +124,7 @@ x=$W/x.img y=$W/y.img z=$W/z.img
 volume_on stripe "$x" "$y"
 truncate -s "${mib}M" "$z"
 up_on "$x,$y"
-bulk
+bulk "$mib"
 writing fourth
 sleep 0.5
 DAEMON=$(daemon_pid)
