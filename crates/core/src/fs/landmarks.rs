@@ -208,6 +208,10 @@ impl Inner {
         let state = &self.state;
         // Meanwhile it may have been let go, or kept by name.
         let Some(checkpoint) = state.kept.get(&v.cno).filter(|c| !c.is_named()) else { return Ok(None) };
+        // Or its history was shed: then its content is not all there.
+        if !state.knows(v.ino, v.cno)? {
+            return Ok(None);
+        }
         let links = state.links(v.ino)?;
         let Some(link) = links.iter().filter(|l| l.span.holds(v.cno)).min_by_key(|l| l.span.from) else {
             return Ok(None);
