@@ -65,7 +65,10 @@ impl Fs {
             inner = self.lock();
         }
         let every = self.options.checkpoint_nanos;
-        let cut_due = every > 0 && inner.changed_since_cut && now.saturating_sub(inner.last_cut_at) >= every;
+        let cut_due = every > 0
+            && inner.changed_since_cut
+            && now.saturating_sub(inner.last_cut_at) >= every
+            && !inner.cuts_rest(self, now);
         drop(inner);
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
@@ -74,7 +77,12 @@ impl Fs {
             self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
         }
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
-        let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
+        let result = cut
+            .and(self.thin(now))
+            .and(self.uncrowd(now))
+            .and(self.reap_some())
+            .and(self.sweep_some(now))
+            .and(self.clean_some(now));
         let result = result.and(self.forget_some(now));
         let mut inner = self.lock();
         inner.check_alive()?;

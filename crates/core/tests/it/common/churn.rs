@@ -106,6 +106,12 @@ impl Churn {
         self.stamps[block as usize] = stamp;
     }
 
+    /// One block is overwritten.
+    pub fn write_one(&mut self) {
+        let block = self.next(self.blocks);
+        self.write(block);
+    }
+
     /// A tenth of a second passes.
     pub fn tick(&mut self) {
         self.clock.0.fetch_add(100_000_000, Ordering::Relaxed);
