@@ -321,7 +321,7 @@ fn overwriting_with_history_costs_little_more() {
     c.overwrite(1);
     let cost = c.overwrite(2);
     println!("{cost:?}");
-    // About FIGURE; WITHOUT where history goes only when a writer finds no room.
+    // About 2.6; 6.9 where history goes only when a writer finds no room.
     assert!(cost.device < 4.0, "{cost:?}");
     c.verify();
     // With time to spare there is history again.
