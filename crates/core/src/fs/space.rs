@@ -111,7 +111,12 @@ impl Inner {
     /// usable, and for the chain. Removing and cleaning stop here.
     pub(super) fn floor_segments(&self, fs: &Fs) -> u64 {
         let nodes = self.dirty_nodes() + self.frozen_nodes + 2 * self.nodes_around();
-        self.segments_for(fs, nodes) + CHAIN_SEGMENTS
+        (self.segments_for(fs, nodes) + CHAIN_SEGMENTS).max(Self::segments_to_mount(fs, nodes))
+    }
+
+    /// What the next mount takes, should this one end now: it finishes no segment that is open.
+    fn segments_to_mount(fs: &Fs, nodes: u64) -> u64 {
+        1 + 2 * nodes.div_ceil(IndexLog::nodes_in_segment(fs.storage.segment_blocks))
     }
 
     /// The floor for who makes room: content that was accepted comes on top, with the leaves that its commit makes dirty.
@@ -121,7 +126,8 @@ impl Inner {
         let dirty = self.dirty_nodes() + self.frozen_nodes + leaves;
         let blocks = if self.pages > 0 { with_summaries(self.pages) } else { 0 };
         let content = blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1));
-        self.segments_for(fs, dirty + 2 * self.nodes_around()) + CHAIN_SEGMENTS + content
+        let nodes = dirty + 2 * self.nodes_around();
+        (self.segments_for(fs, nodes) + CHAIN_SEGMENTS).max(Self::segments_to_mount(fs, nodes)) + content
     }
 
     /// Items of the past, next to each other, that one record may let go of: what

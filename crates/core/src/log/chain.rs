@@ -159,6 +159,10 @@ impl Chain {
         storage: &Storage,
         segments: &mut Segments,
     ) -> Result<Sealed> {
+        if self.next.is_none() && self.block > 0 {
+            // On a full volume none was to be had when this segment was begun.
+            self.next = segments.allocate(KIND_CHAIN, stamp.now);
+        }
         loop {
             let room = (storage.segment_blocks - self.block).min(PARTIAL_BLOCKS_MAX);
             let (records, late, pages, count) = gather(queue, room);
