@@ -65,7 +65,7 @@ if wanted memory; then
     example clean_cost --json "${MEMORY_MIB:-512}"
     example idle_cost "${MEMORY_MIB:-512}"
     example versions_cost --json
-    example hour_cost --json
+    example busy_tree --json
     cp "$dir/memory.jsonl" "$out/memory.jsonl"
 fi
 # shellcheck disable=SC2086

@@ -42,7 +42,7 @@ for sample in ratio["samples"]:
     sample["value"] = 1.5
 keep("fsync.json", json.dumps(results(("fsync-cleaning", "beside", "x", [ratio]))))
 idle = dict(example="idle_cost", volume_mib=1, history="off", replaced=False, settling_writes=1, writes_each_hour=[1, 13], bytes_each_hour=[0, 0], moved_blocks=0, rests="r")
-keep("memory.jsonl", json.dumps(idle) + "\n" + "".join(json.dumps(more) + "\n" for more in (dict(example="other", beyond=3), dict(example="versions_cost", versions=9, file_mib=1, beyond_bytes=1 << 22))))
+keep("memory.jsonl", json.dumps(idle) + "\n" + "".join(json.dumps(more) + "\n" for more in (dict(example="other", beyond=3, rows=[dict(deep=4), dict(deep=5)]), dict(example="versions_cost", versions=9, file_mib=1, beyond_bytes=1 << 22))))
 END
 python3 scripts/work/bench_clean.py "$dir/clean"
 said() { grep -qF -- "$1" "$dir/clean.md" || { cat "$dir/clean.md" >&2; fail "the document does not say: $1"; }; }
@@ -53,7 +53,8 @@ said 'nenrin: against f2fs | 0.67 | below 1 | reached |'
 said '| beside: nenrin | 1.50 (1.50-1.50) | 2.0 | reached |'
 said '| beside, with the write before it: nenrin | 5.00 (5.00-5.00) | 2.0 | **not reached** |'
 said '| 13; 0 | 12; 0 | **not reached** |'
-said '| beyond |'
+said '| beyond | deep |'
+said '| 3 | 5 |'
 said 'MiB beyond the live file, after cleaning | 4.00 | 8 | reached |'
 said '](clean/host-hot-end-cost.svg)'
 [ -s "$dir/clean/host-hot-end-cost.svg" ] || fail "a plot is missing"

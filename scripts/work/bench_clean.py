@@ -270,6 +270,8 @@ def memory_part(memory):
         text += table(head, [[str(o["volume_mib"]), o["history"], "replaced" if o["replaced"] else "written once", str(o["settling_writes"]), many(o["writes_each_hour"]), many(o["bytes_each_hour"]), str(o["moved_blocks"]), o["rests"]] for o in idle])
     for name in sorted({one["example"] for one in memory} - {"clean_cost", "idle_cost"}):
         rows = [one for one in memory if one["example"] == name]
+        # An example may tell several rows at once.
+        rows = [{k: v for k, v in one.items() if k != "rows"} | more for one in rows for more in one.get("rows", [{}])]
         keys = [key for key in rows[0] if key != "example"]
         text += f"\n### `--example {name}`\n\n" + table([k.replace("_", " ") for k in keys], [[str(one.get(k, "")) for k in keys] for one in rows])
     return text

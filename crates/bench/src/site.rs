@@ -47,8 +47,8 @@ mc_nsegments_per_clean 8
 cleaning_interval 0.1
 mc_cleaning_interval 0.01
 retry_interval 1
-min_reclaimable_blocks 1%
-mc_min_reclaimable_blocks 1%
+min_reclaimable_blocks 10%
+mc_min_reclaimable_blocks 10%
 use_set_suinfo
 use_mmap
 log_priority info

@@ -3,7 +3,7 @@
 use crate::report::show_uuid;
 use crate::when;
 use nenrin_format::items::{
-    Backref, Checkpoint, Dirent, Extent, Forget, Inode, Landmark, Reap, Segment, XattrPiece, birth,
+    Backref, Checkpoint, Dirent, Extent, Forget, Inode, Landmark, Reap, Segment, Shed, XattrPiece, birth,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodeHeader, NodePtr};
@@ -272,6 +272,9 @@ pub fn record(r: &Record<'_>) -> Value {
         Record::ForgetStep { tree, from, max } => {
             json!({"record": "ForgetStep", "tree": tree.0, "from": key(from), "max": max})
         }
+        Record::Shed { ino, upto, wall, blocks } => {
+            json!({"record": "Shed", "ino": ino.0, "upto": upto.0, "wall": time(*wall), "blocks": blocks})
+        }
         Record::ForgetEnd { max } => json!({"record": "ForgetEnd", "max": max}),
     }
 }
@@ -331,6 +334,9 @@ fn item(k: &Key, value: &[u8]) -> Value {
             Reap::decode(value).map(|r| json!({"death": r.death.0, "fork": r.fork, "whole": r.whole}))
         }
         Kind::Forget => Forget::decode(value).map(|f| json!({"begun": time(f.begun)})),
+        Kind::Shed => Shed::decode(value).map(
+            |s| json!({"upto": s.upto.0, "at": s.at.0, "wall": time(s.wall), "blocks": s.blocks}),
+        ),
         Kind::Backref => Backref::decode(value).map(|b| {
             json!({
                 "ino": b.owner.ino, "fork": b.owner.fork, "off": b.owner.off, "death": b.owner.death, "blocks": b.blocks,

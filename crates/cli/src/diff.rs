@@ -71,13 +71,22 @@ fn found(fs: &Fs, at: At, path: &Path) -> Result<Option<Attr>, Fail> {
 impl Walk<'_> {
     fn compare(&mut self, (old, new, path): Pair) -> Result<(), Fail> {
         let fail = |e: Error| Fail::at(String::from_utf8_lossy(&path), e);
-        let was = entries(self.fs, self.old, old).map_err(fail)?;
-        let is = entries(self.fs, self.new, new).map_err(fail)?;
+        let listed = (entries(self.fs, self.old, old), entries(self.fs, self.new, new));
+        let is_unknown = match &listed {
+            (Err(Error::Stale), _) => self.is_there(self.old),
+            (_, Err(Error::Stale)) => self.is_there(self.new),
+            _ => false,
+        };
+        if is_unknown {
+            self.unknown(&path, "directory");
+            return Ok(());
+        }
+        let (was, is) = (listed.0.map_err(fail)?, listed.1.map_err(fail)?);
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
         for (name, ino) in &was {
             let place = below(name);
             if is.get(name) == Some(ino) {
-                let (a, b) = (attr(self.fs, self.old, *ino)?, attr(self.fs, self.new, *ino)?);
+                let (a, b) = (self.attr(self.old, *ino, &place)?, self.attr(self.new, *ino, &place)?);
                 let (Some(a), Some(b)) = (a, b) else { continue };
                 if b.kind() == FileKind::Directory {
                     self.to_do.push((Some(*ino), Some(*ino), place.clone()));
@@ -85,7 +94,7 @@ impl Walk<'_> {
                 if has_changed(&a, &b) {
                     self.found.push(data("M", &place, None, &b));
                 }
-            } else if let Some(attr) = attr(self.fs, self.old, *ino)? {
+            } else if let Some(attr) = self.attr(self.old, *ino, &place)? {
                 if attr.kind() == FileKind::Directory {
                     self.to_do.push((Some(*ino), None, place.clone()));
                 }
@@ -95,13 +104,37 @@ impl Walk<'_> {
         for (name, ino) in is.iter().filter(|(name, ino)| was.get(*name) != Some(*ino)) {
             let place = below(name);
             // Of the live state something may go while it is read.
-            let Some(attr) = attr(self.fs, self.new, *ino)? else { continue };
+            let Some(attr) = self.attr(self.new, *ino, &place)? else { continue };
             if attr.kind() == FileKind::Directory {
                 self.to_do.push((None, Some(*ino), place.clone()));
             }
             self.come.push(Lone { ino: *ino, path: place, attr });
         }
         Ok(())
+    }
+
+    /// Whether a state is still there, so that what it does not know is not known.
+    fn is_there(&self, at: At) -> bool {
+        self.fs.getattr(at, Ino::ROOT).is_ok()
+    }
+
+    /// Of one of the states it is not known what this was.
+    fn unknown(&mut self, path: &[u8], kind: &str) {
+        let text = String::from_utf8_lossy(path).into_owned();
+        let (change, kind) = ("?".to_owned(), kind.to_owned());
+        self.found.push(DiffData { change, path: text, from: None, kind, size: 0, content: None });
+    }
+
+    fn attr(&mut self, at: At, ino: Ino, path: &[u8]) -> Result<Option<Attr>, Fail> {
+        match self.fs.getattr(at, ino) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Error::NotFound) => Ok(None),
+            Err(Error::Stale) if self.is_there(at) => {
+                self.unknown(path, "unknown");
+                Ok(None)
+            }
+            Err(e) => Err(Fail::new(e.to_string())),
+        }
     }
 
     /// Finds what was renamed among what came and went.
@@ -148,14 +181,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 fn has_changed(a: &Attr, b: &Attr) -> bool {
     (a.mode, a.nlink, a.uid, a.gid, a.size, a.mtime, a.ctime)
         != (b.mode, b.nlink, b.uid, b.gid, b.size, b.mtime, b.ctime)
-}
-
-fn attr(fs: &Fs, at: At, ino: Ino) -> Result<Option<Attr>, Fail> {
-    match fs.getattr(at, ino) {
-        Ok(attr) => Ok(Some(attr)),
-        Err(Error::NotFound) => Ok(None),
-        Err(e) => Err(Fail::new(e.to_string())),
-    }
 }
 
 /// In pieces, between which others get the volume.

@@ -28,7 +28,7 @@ pub fn find_or_landmark(fs: &Fs, text: &str) -> Result<(CheckpointInfo, bool), F
     };
     let Ok(When::Cno(cno)) = when::parse(text, clock::now()) else { return Err(why) };
     let wall = fs.landmark_at(Cno(cno)).ok_or(why)?;
-    Ok((CheckpointInfo { cno: Cno(cno), wall, name: None, asked: false }, true))
+    Ok((CheckpointInfo { cno: Cno(cno), wall, name: None, asked: false, daily: false }, true))
 }
 
 fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInfo, String> {
@@ -126,6 +126,7 @@ mod tests {
             wall: Time(secs * 1_000_000_000),
             name: name.map(|n| n.as_bytes().to_vec()),
             asked: name.is_some(),
+            daily: false,
         };
         vec![one(3, 100, None), one(5, 200, Some("monday")), one(8, 300, None)]
     }

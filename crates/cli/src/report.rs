@@ -2,14 +2,14 @@
 
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    RecoveryData, ScrubData, ScrubFindingData, SegmentData, VolumeInfo,
+    RecoveryData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{
     CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, MountOptions, Scrub,
-    ScrubFinding, SegmentInfo, SegmentState, Standing,
+    ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -176,6 +176,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         live_bytes: bytes(usage.live_blocks),
         history_bytes: bytes(usage.history_blocks),
         snapshot_bytes: bytes(usage.snapshot_blocks),
+        shed: shed(fs),
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
         available_bytes: bytes(usage.available_blocks),
@@ -199,6 +200,37 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         counters: counters(&fs.counters()),
     }
 }
+
+/// History of single files that was let go for want of room.
+fn shed(fs: &Fs) -> Vec<ShedData> {
+    // Where names cannot be read, `check` has more to say.
+    let one = |s: ShedInfo| ShedData {
+        path: String::from_utf8_lossy(&s.path).into_owned(),
+        ino: s.ino.0,
+        before: s.upto.0,
+        time: when::show_rfc3339(s.upto_wall.0),
+        shed_at: when::show_rfc3339(s.wall.0),
+        history_bytes: s.blocks * BLOCK_BYTES as u64,
+    };
+    fs.shed().unwrap_or_default().into_iter().map(one).collect()
+}
+
+/// What was let go for want of room since these counts, in one line.
+pub fn let_go(fs: &Fs, before: &Counters) -> Option<String> {
+    let now = fs.counters();
+    let checkpoints = now.checkpoints_shed - before.checkpoints_shed;
+    let files = (now.inodes_shed - before.inodes_shed) as usize;
+    if checkpoints == 0 && files == 0 {
+        return None;
+    }
+    let mut said = vec![format!("{checkpoints} unnamed checkpoints")];
+    let newest = shed(fs).into_iter().take(files.min(SHED_SHOWN));
+    said.extend(newest.map(|s| format!("history of {} up to {}", printable(&s.path), s.time)));
+    Some(format!("room was short, and this was let go: {}", said.join(", ")))
+}
+
+/// Files of which `info` and the log tell that their history was let go.
+const SHED_SHOWN: usize = 5;
 
 /// What is being forgotten, in one line.
 fn forgetting(fs: &Fs) -> Option<String> {
@@ -279,6 +311,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("index_checkpoints", c.index_checkpoints),
         ("checkpoints", c.checkpoints),
         ("checkpoints_shed", c.checkpoints_shed),
+        ("inodes_shed", c.inodes_shed),
         ("moved_blocks", c.moved_blocks),
         ("tree_walks", c.tree_walks),
         ("room_rounds", c.room_rounds),
@@ -322,6 +355,12 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         show_bytes(sheddable)
     );
     row("history", format!("{} ({} %): {kept}", show_bytes(v.history_bytes), percent(v.history_bytes)));
+    for s in v.shed.iter().take(SHED_SHOWN) {
+        row("shed", format!("states of {} up to {}, but for snapshots", printable(&s.path), s.time));
+    }
+    if let Some(more @ 1..) = v.shed.len().checked_sub(SHED_SHOWN) {
+        row("shed", format!("of {more} others; --json lists them"));
+    }
     row("shared", format!("{} saved by copies that share", show_bytes(v.shared_bytes)));
     row("reserved", format!("{} by fallocate, not written yet", show_bytes(v.reserved_bytes)));
     row("available", format!("{} ({} %)", show_bytes(v.available_bytes), percent(v.available_bytes)));

@@ -37,6 +37,15 @@ pub struct Copied {
     pub owners_lost: u64,
 }
 
+/// A copy, and what had to be left out of it, from where it was copied: of that the state knows that it was there, and not what it was.
+#[derive(Debug)]
+pub struct Restored {
+    /// What was copied.
+    pub copied: Copied,
+    /// What was not.
+    pub left_out: Vec<PathBuf>,
+}
+
 /// What a copy tells, and asks for.
 pub struct Calls<'a> {
     /// So much was copied.
@@ -54,7 +63,7 @@ pub struct Calls<'a> {
 ///
 /// # Errors
 /// What cannot be read, made or named, and why.
-pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Result<Copied, Fail> {
+pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Result<Restored, Fail> {
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
@@ -65,9 +74,16 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         progress: calls.progress,
         stop: calls.stop,
         syncs_each: !place.is_same_volume,
+        depth: 0,
+        left_out: Vec::new(),
     };
     let result = work.copy(from, &place.copy());
-    let copied = work.copied;
+    let (copied, left_out) = (work.copied, work.left_out);
+    // What is there instead has no past either.
+    let result = match left_out.first().filter(|_| known.is_some()) {
+        Some(path) => result.and(Err(unknown(path))),
+        None => result,
+    };
     let result =
         result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, calls.keep));
     let here = |e: Fail| Fail {
@@ -75,7 +91,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         ..e
     };
     match result {
-        Ok(()) => place.tidy().map_err(here).map(|()| copied),
+        Ok(()) => place.tidy().map_err(here).map(|()| Restored { copied, left_out }),
         Err(Stop::Before(e)) => {
             // What was copied in vain goes, whatever else is wrong.
             let _ = place.tidy();
@@ -87,6 +103,17 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
             Err(Fail { message: format!("{}; what was there before is in {}", e.message, rest.display()), ..e })
         }
     }
+}
+
+/// What a state knows was there, and not what it was, cannot take the place of what is there.
+fn unknown(path: &Path) -> Fail {
+    let text = "is not known in that state, and would be lost where it is now; --to DEST restores the rest beside";
+    Fail::at(path.display(), text)
+}
+
+/// Whether a state does not know something that was there.
+fn is_unknown(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::STALE.raw_os_error())
 }
 
 /// Why the end was not reached: before the name changed hands, or when it had.
@@ -321,6 +348,10 @@ struct Work<'a> {
     stop: &'a dyn Fn() -> bool,
     /// Nothing else makes the copies durable.
     syncs_each: bool,
+    /// Directories above that are copied, too.
+    depth: usize,
+    /// What the state does not know.
+    left_out: Vec<PathBuf>,
 }
 
 impl Work<'_> {
@@ -328,7 +359,10 @@ impl Work<'_> {
         if (self.stop)() {
             return Err(Fail::new("interrupted; nothing was restored").with_code(INTERRUPTED));
         }
-        let meta = fs::symlink_metadata(from).at(from.display())?;
+        let meta = match fs::symlink_metadata(from) {
+            Err(e) if self.may_leave_out(&e, from) => return Ok(()),
+            other => other.at(from.display())?,
+        };
         if meta.is_dir() {
             self.directory(from, to, &meta)?;
         } else {
@@ -338,19 +372,37 @@ impl Work<'_> {
                 }
                 self.links.insert(meta.ino(), to.to_owned());
             }
+            let left_out = self.left_out.len();
             self.file(from, to, &meta)?;
-            self.copied.files += 1;
+            self.copied.files += u64::from(left_out == self.left_out.len());
         }
         (self.progress)(&self.copied);
         Ok(())
     }
 
+    /// Notes what the state does not know, within what is copied.
+    fn may_leave_out(&mut self, e: &io::Error, from: &Path) -> bool {
+        let may = self.depth > 0 && is_unknown(e);
+        if may {
+            self.left_out.push(from.to_owned());
+        }
+        may
+    }
+
     fn directory(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+        // What is in it comes at once or not at all.
+        let entries = fs::read_dir(from).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = match entries {
+            Err(e) if self.may_leave_out(&e, from) => return Ok(()),
+            other => other.at(from.display())?,
+        };
         DirBuilder::new().mode(0o700).create(to).at(to.display())?;
-        for entry in fs::read_dir(from).at(from.display())? {
-            let name = entry.at(from.display())?.file_name();
+        self.depth += 1;
+        for entry in entries {
+            let name = entry.file_name();
             self.copy(&from.join(&name), &to.join(&name))?;
         }
+        self.depth -= 1;
         self.copied.directories += 1;
         self.attributes(from, to, meta)
     }
@@ -360,10 +412,13 @@ impl Work<'_> {
         if kind.is_file() {
             let source = File::open(from).at(from.display())?;
             let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
-            self.content(&source, &target, meta.len()).map_err(|e| match e.kind() {
-                io::ErrorKind::Interrupted => Fail::new(e.to_string()).with_code(INTERRUPTED),
-                _ => Fail::at(to.display(), e),
-            })?;
+            match self.content(&source, &target, meta.len()) {
+                Err(e) if self.may_leave_out(&e, from) => return fs::remove_file(to).at(to.display()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                    return Err(Fail::new(e.to_string()).with_code(INTERRUPTED));
+                }
+                other => other.at(to.display())?,
+            }
             if self.syncs_each {
                 target.sync_all().at(to.display())?;
             }

@@ -58,6 +58,12 @@ pub enum Break {
     FlushRetried,
     /// An item that leaves the live tree is freed, whoever sees it.
     HistoryFreed,
+    /// What leaves the live tree of an inode that keeps less history is dropped, whatever snapshot sees it.
+    AnchorIgnored,
+    /// What is left of a past state of such an inode is taken for all of it.
+    PartSeemsWhole,
+    /// Ages go by the wall clock, whatever it says.
+    JumpBelieved,
     /// What only a landmark keeps is freed.
     LandmarkUnseen,
     /// What landmarks left of a state passes for all of it.

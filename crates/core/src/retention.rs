@@ -9,6 +9,7 @@
 //! to a day are believed before the clock has been consistent for a day of
 //! mounted time: a jump of the clock drops nothing for that long.
 
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::Cno;
 use std::fmt;
@@ -55,6 +56,16 @@ pub struct Moment {
     pub wall: i64,
     /// Nanoseconds that the volume had been mounted for.
     pub mounted: u64,
+}
+
+impl Moment {
+    /// Whether a day has begun since the last one did, with `last`: another one by the calendar that the ladder goes by, so that
+    /// it keeps the same checkpoint of each; or a whole one that the volume was mounted for, if the clock stands still.
+    #[must_use]
+    pub fn begins_day_after(self, last: Self) -> bool {
+        self.wall.div_euclid(DAY as i64) != last.wall.div_euclid(DAY as i64)
+            || self.mounted.saturating_sub(last.mounted) >= DAY
+    }
 }
 
 /// A kept checkpoint.
@@ -239,7 +250,7 @@ fn ages(now: Moment, kept: &[Kept]) -> Vec<u64> {
         let m = k.moment;
         let wall = i128::from(later.wall) - i128::from(m.wall);
         let pause = wall - i128::from(later.mounted.saturating_sub(m.mounted));
-        let believed = (0..=i128::from(DAY)).contains(&pause);
+        let believed = (0..=i128::from(DAY)).contains(&pause) || pause > 0 && broken(Break::JumpBelieved);
         pauses = pauses.saturating_add(if believed { pause as u64 } else { 0 });
         let most = if consistent { by_wall(m) } else { mounted(m).saturating_add(pauses) };
         *age = by_wall(m).min(most).max(mounted(m));

@@ -232,6 +232,8 @@ pub struct CheckpointInfo {
     pub name: Option<Vec<u8>>,
     /// Made on request rather than by time.
     pub asked: bool,
+    /// The first of a day.
+    pub daily: bool,
 }
 
 /// What a sync carries besides the file it is about.

@@ -1,6 +1,7 @@
 //! Values of index items. Every value of the live and history trees begins
 //! with its birth.
 
+pub use crate::keep::*;
 pub use crate::space_items::*;
 
 use crate::disk_struct;
@@ -39,14 +40,16 @@ disk_struct! {
         pub fork: U32,
         /// User who last committed content.
         pub editor_uid: U32,
-        /// [`INODE_XATTR`], [`INODE_ACL`], [`INODE_CAPS`].
+        /// [`INODE_XATTR`], [`INODE_ACL`], [`INODE_CAPS`], [`INODE_HISTORY_MASK`], [`INODE_HISTORY_INHERITED`].
         pub flags: U32,
         /// Directory: its parent.
         pub parent: U64,
         /// Directory: its entries.
         pub entries: U64,
+        /// Cno since which the bits of [`INODE_HISTORY_MASK`] hold.
+        pub history_since: U64,
         /// Must be zero.
-        pub reserved: [u8; 24],
+        pub reserved: [u8; 16],
     }
 }
 
@@ -94,6 +97,8 @@ pub struct Inode {
     pub parent: Ino,
     /// Directory: its entries.
     pub entries: u64,
+    /// Cno since which the bits about its history hold.
+    pub history_since: Cno,
 }
 
 impl Inode {
@@ -118,6 +123,7 @@ impl Inode {
         d.flags.set(self.flags);
         d.parent.set(self.parent.0);
         d.entries.set(self.entries);
+        d.history_since.set(self.history_since.0);
         d.as_bytes().to_vec()
     }
     /// From bytes.
@@ -144,6 +150,7 @@ impl Inode {
             flags: d.flags.get(),
             parent: Ino(d.parent.get()),
             entries: d.entries.get(),
+            history_since: Cno(d.history_since.get()),
         })
     }
 }
@@ -184,8 +191,8 @@ disk_struct! {
         pub ino: U64,
         /// File type as in the high four bits of st_mode.
         pub file_type: u8,
-        /// Must be zero.
-        pub reserved: u8,
+        /// In history trees: which checkpoints it is kept for, as [`Keep`].
+        pub keep: u8,
         /// Length of the name.
         pub name_bytes: U16,
     }
@@ -249,8 +256,10 @@ disk_struct! {
         pub value_bytes: U32,
         /// Length of the name that follows (piece 0).
         pub name_bytes: U16,
+        /// In history trees: which checkpoints it is kept for, as [`Keep`].
+        pub keep: u8,
         /// Must be zero.
-        pub reserved: U16,
+        pub reserved: u8,
     }
 }
 
@@ -303,7 +312,7 @@ disk_struct! {
         pub addr: U64,
         /// Blocks it covers.
         pub blocks: U16,
-        /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`], [`EXTENT_LOST`].
+        /// [`EXTENT_UNWRITTEN`], [`EXTENT_SHARED`], [`EXTENT_LOST`]; in history trees [`EXTENT_KEEP_MASK`].
         pub flags: u8,
         /// log2 of the blocks under one checksum.
         pub granule_shift: u8,

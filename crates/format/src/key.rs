@@ -39,13 +39,15 @@ pub enum Kind {
     Landmark = 37,
     /// Space tree: an inode that is being forgotten. `off` is its number.
     Forget = 38,
+    /// Space tree: history of an inode that was shed. `off` is its number, `fork` tells those of one inode apart.
+    Shed = 39,
 }
 
 impl Kind {
     /// The greatest.
     #[must_use]
     pub const fn last() -> Self {
-        Self::Forget
+        Self::Shed
     }
     /// The kind with this number.
     ///
@@ -67,6 +69,7 @@ impl Kind {
             36 => Self::Reap,
             37 => Self::Landmark,
             38 => Self::Forget,
+            39 => Self::Shed,
             _ => return Err(Invalid::Kind(v)),
         })
     }

@@ -14,6 +14,7 @@
 
 pub mod features;
 pub mod items;
+mod keep;
 pub mod key;
 pub mod layout;
 pub mod node;
@@ -47,6 +48,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         items::ReapDisk::LAYOUT,
         items::LandmarkDisk::LAYOUT,
         items::ForgetDisk::LAYOUT,
+        items::ShedDisk::LAYOUT,
         items::BackrefDisk::LAYOUT,
         root::RootDisk::LAYOUT,
         root::TreeDisk::LAYOUT,

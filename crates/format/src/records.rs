@@ -104,6 +104,8 @@ pub enum Record<'a> {
     ForgetStep { tree: TreeId, from: Key, max: u32 },
     /// The devices hold nothing of the first `max` inodes to be forgotten any more.
     ForgetEnd { max: u32 },
+    /// Of what died in `upto` or before of this inode's content, only what snapshots see is kept.
+    Shed { ino: Ino, upto: Cno, wall: Time, blocks: u64 },
     /// A segment is put to use for data.
     OpenSegment { segment: SegmentNo, kind: u8 },
     /// Nothing: carries a durable mark.
@@ -142,6 +144,7 @@ mod tag {
     pub const FORGET: u8 = 23;
     pub const FORGET_STEP: u8 = 24;
     pub const FORGET_END: u8 = 25;
+    pub const SHED: u8 = 26;
 
     pub const OP_HOLE: u8 = 1;
     pub const OP_EXTENT: u8 = 2;
@@ -177,6 +180,7 @@ pub const TABLE: &[(u8, &str, &str)] = &[
     (tag::FORGET, "Forget", "time i64, count u32, inos u64 each"),
     (tag::FORGET_STEP, "ForgetStep", "tree u32, from key, max u32"),
     (tag::FORGET_END, "ForgetEnd", "max u32"),
+    (tag::SHED, "Shed", "ino u64, upto u64, wall i64, blocks u64"),
 ];
 
 fn put_time(out: &mut Vec<u8>, t: Time) {
@@ -399,6 +403,13 @@ impl<'a> Record<'a> {
                 out.put_u8(tag::FORGET_END);
                 out.put_u32(*max);
             }
+            Self::Shed { ino, upto, wall, blocks } => {
+                out.put_u8(tag::SHED);
+                out.put_u64(ino.0);
+                out.put_u64(upto.0);
+                put_time(out, *wall);
+                out.put_u64(*blocks);
+            }
             Self::Mark => out.put_u8(tag::MARK),
             Self::Retention { value } => {
                 out.put_u8(tag::RETENTION);
@@ -521,6 +532,7 @@ impl<'a> Record<'a> {
             }
             tag::FORGET_STEP => Self::ForgetStep { tree: TreeId(r.u32()?), from: key(r)?, max: r.u32()? },
             tag::FORGET_END => Self::ForgetEnd { max: r.u32()? },
+            tag::SHED => Self::Shed { ino: Ino(r.u64()?), upto: Cno(r.u64()?), wall: time(r)?, blocks: r.u64()? },
             other => return Err(Invalid::Kind(other)),
         })
     }

@@ -1,6 +1,7 @@
 //! Values of the items of the space tree: what concerns the volume.
 
 use crate::disk_struct;
+use crate::keep::{Keep, KeepRule};
 use crate::key::{Key, Kind};
 use crate::layout::le::{I64, U16, U32, U64};
 use crate::{Cno, Ino, Invalid, Seq, Time};
@@ -80,14 +81,14 @@ disk_struct! {
         pub wall: I64,
         /// Mounted time of the cut, in nanoseconds.
         pub mounted_nanos: U64,
-        /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`].
+        /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`], [`CHECKPOINT_DAILY`].
         pub flags: U32,
         /// Length of the name.
         pub name_bytes: U16,
         /// Must be zero.
         pub reserved: U16,
-        /// Must be zero.
-        pub reserved2: U64,
+        /// With a name: what dies in this cno or later died when it had the name.
+        pub named_at: U64,
     }
 }
 
@@ -95,6 +96,8 @@ disk_struct! {
 pub const CHECKPOINT_NAMED: u32 = 1;
 /// Made on request rather than by time.
 pub const CHECKPOINT_ASKED: u32 = 2;
+/// The first of a day.
+pub const CHECKPOINT_DAILY: u32 = 4;
 
 /// A checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,10 +106,12 @@ pub struct Checkpoint {
     pub wall: Time,
     /// Mounted time of the cut, in nanoseconds.
     pub mounted_nanos: u64,
-    /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`].
+    /// [`CHECKPOINT_NAMED`], [`CHECKPOINT_ASKED`], [`CHECKPOINT_DAILY`].
     pub flags: u32,
     /// Name of a snapshot; empty for an unnamed checkpoint.
     pub name: Vec<u8>,
+    /// With a name: what dies in this cno or later died when it had the name.
+    pub named_at: Cno,
 }
 
 impl Checkpoint {
@@ -114,6 +119,11 @@ impl Checkpoint {
     #[must_use]
     pub const fn is_named(&self) -> bool {
         self.flags & CHECKPOINT_NAMED != 0
+    }
+    /// Whether it is the first of a day.
+    #[must_use]
+    pub const fn is_daily(&self) -> bool {
+        self.flags & CHECKPOINT_DAILY != 0
     }
     /// To bytes.
     #[must_use]
@@ -123,6 +133,7 @@ impl Checkpoint {
         d.mounted_nanos.set(self.mounted_nanos);
         d.flags.set(self.flags);
         d.name_bytes.set(self.name.len() as u16);
+        d.named_at.set(self.named_at.0);
         let mut out = d.as_bytes().to_vec();
         out.extend_from_slice(&self.name);
         out
@@ -141,6 +152,7 @@ impl Checkpoint {
             mounted_nanos: d.mounted_nanos.get(),
             flags: d.flags.get(),
             name: rest.to_vec(),
+            named_at: Cno(d.named_at.get()),
         })
     }
 }
@@ -154,10 +166,12 @@ disk_struct! {
         pub fork: U32,
         /// 1: everything of the inode; 0: only that fork's extents.
         pub whole: u8,
+        /// How much of its history is kept, as [`Keep`].
+        pub keep: u8,
         /// Must be zero.
-        pub reserved: [u8; 3],
-        /// Must be zero.
-        pub reserved2: U64,
+        pub reserved: [u8; 2],
+        /// Cno since which that holds.
+        pub since: U64,
     }
 }
 
@@ -170,6 +184,8 @@ pub struct Reap {
     pub fork: u32,
     /// Everything of the inode, or only that fork's extents.
     pub whole: bool,
+    /// How much of its history is kept.
+    pub rule: KeepRule,
 }
 
 impl Reap {
@@ -180,6 +196,8 @@ impl Reap {
         d.death.set(self.death.0);
         d.fork.set(self.fork);
         d.whole = u8::from(self.whole);
+        d.keep = self.rule.keep as u8;
+        d.since.set(self.rule.since.0);
         d.as_bytes().to_vec()
     }
     /// From bytes.
@@ -188,7 +206,8 @@ impl Reap {
     /// Short input.
     pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
         let (d, _) = ReapDisk::read_prefix(b)?;
-        Ok(Self { death: Cno(d.death.get()), fork: d.fork.get(), whole: d.whole == 1 })
+        let rule = KeepRule { keep: Keep::from_bits(d.keep), since: Cno(d.since.get()) };
+        Ok(Self { death: Cno(d.death.get()), fork: d.fork.get(), whole: d.whole == 1, rule })
     }
 }
 
@@ -301,6 +320,54 @@ impl Forget {
     pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
         let (d, _) = ForgetDisk::read_prefix(b)?;
         Ok(Self { begun: Time(d.begun.get()) })
+    }
+}
+
+disk_struct! {
+    /// Value of an item for history of an inode that was shed (space tree).
+    pub struct ShedDisk [32] {
+        /// What of its content died in this cno or before is kept for snapshots only.
+        pub upto: U64,
+        /// Those that had a name before this cno.
+        pub at: U64,
+        /// When that was done.
+        pub wall: I64,
+        /// Blocks of content that history alone kept of it then.
+        pub blocks: U64,
+    }
+}
+
+/// History of an inode that was shed for want of room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// What of its content died in this cno or before is kept for snapshots only.
+    pub upto: Cno,
+    /// Those that had a name before this cno.
+    pub at: Cno,
+    /// When that was done.
+    pub wall: Time,
+    /// Blocks of content that history alone kept of it then.
+    pub blocks: u64,
+}
+
+impl Shed {
+    /// To bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut d = ShedDisk::zeroed();
+        d.upto.set(self.upto.0);
+        d.at.set(self.at.0);
+        d.wall.set(self.wall.0);
+        d.blocks.set(self.blocks);
+        d.as_bytes().to_vec()
+    }
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Short input.
+    pub fn decode(b: &[u8]) -> Result<Self, Invalid> {
+        let (d, _) = ShedDisk::read_prefix(b)?;
+        Ok(Self { upto: Cno(d.upto.get()), at: Cno(d.at.get()), wall: Time(d.wall.get()), blocks: d.blocks.get() })
     }
 }
 

@@ -193,11 +193,15 @@ fn constants() -> Vec<(&'static str, String)> {
         INODE_XATTR,
         INODE_ACL,
         INODE_CAPS,
+        INODE_HISTORY_MASK,
+        INODE_HISTORY_INHERITED,
         EXTENT_UNWRITTEN,
         EXTENT_SHARED,
         EXTENT_LOST,
+        EXTENT_KEEP_MASK,
         CHECKPOINT_NAMED,
         CHECKPOINT_ASKED,
+        CHECKPOINT_DAILY,
         LOGICAL_BEGIN,
         LOGICAL_END,
         DATA_FLUSHED,
@@ -217,6 +221,7 @@ fn constants() -> Vec<(&'static str, String)> {
     all.push(("SUPERBLOCK_MAGIC", hex(&SUPERBLOCK_MAGIC)));
     all.push(("PARTIAL_MAGIC", hex(&PARTIAL_MAGIC.to_le_bytes())));
     all.push(("NODE_MAGIC", hex(&NODE_MAGIC.to_le_bytes())));
+    all.push(("HISTORY_XATTR", String::from_utf8_lossy(HISTORY_XATTR).into_owned()));
     all
 }
 

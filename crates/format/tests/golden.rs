@@ -4,7 +4,9 @@
 //! nenrin-format --test golden`, and its diff is read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
-use nenrin_format::items::{Checkpoint, Dirent, Extent, Inode, Landmark, Reap, Segment, XattrPiece};
+use nenrin_format::items::{
+    Checkpoint, Dirent, Extent, Inode, Keep, KeepRule, Landmark, Reap, Segment, Shed, XattrPiece,
+};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodePtr, TreeId};
 use nenrin_format::partial::{Header, MapEntry, PartialKind};
@@ -129,6 +131,7 @@ fn records() -> Vec<Record<'static>> {
         Record::Forget { time, inos: vec![Ino(16), Ino(17)] },
         Record::ForgetStep { tree: TreeId(16), from: key(), max: 128 },
         Record::ForgetEnd { max: 64 },
+        Record::Shed { ino: Ino(16), upto: Cno(9), wall: time, blocks: 5 },
     ]
 }
 
@@ -195,9 +198,10 @@ fn items() -> Vec<(Key, Arc<[u8]>)> {
         rdev: 5,
         fork: 1,
         editor_uid: 1000,
-        flags: 7,
+        flags: 0x77,
         parent: Ino(6),
         entries: 7,
+        history_since: Cno(2),
     };
     let ino = Ino(16);
     let dirent = Dirent { birth: Cno(2), ino: Ino(17), file_type: 8, name: b"file" };
@@ -219,13 +223,16 @@ fn space_items() -> Vec<(Key, Arc<[u8]>)> {
         written_at: Time(14),
         kind: 2,
     };
-    let checkpoint = Checkpoint { wall: Time(1), mounted_nanos: 2, flags: 3, name: b"snap".to_vec() };
-    let reap = Reap { death: Cno(4), fork: 5, whole: true };
+    let checkpoint = Checkpoint { wall: Time(1), mounted_nanos: 2, flags: 3, name: b"snap".to_vec(), named_at: Cno(4) };
+    let rule = KeepRule { keep: Keep::Daily, since: Cno(3) };
+    let shed = Shed { upto: Cno(3), at: Cno(5), wall: Time(6), blocks: 7 };
+    let reap = Reap { death: Cno(4), fork: 5, whole: true, rule };
     vec![
         (Key::space(Kind::Segment, 0, 3), segment.encode().into()),
         (Key::space(Kind::Checkpoint, 0, 4), checkpoint.encode().into()),
         (Key::space(Kind::Reap, 5, 16), reap.encode().into()),
         (Key::space(Kind::Landmark, 1, 7), landmark().encode().into()),
+        (Key::space(Kind::Shed, 0, 16), shed.encode().into()),
     ]
 }
 

@@ -221,6 +221,7 @@ fn item(bytes: &mut [u8], head: &NodeHeader, used: usize, c: &mut Choices<'_>) -
         Ok(Kind::Orphan | Kind::Reap) => items::ReapDisk::LAYOUT,
         Ok(Kind::Landmark) => items::LandmarkDisk::LAYOUT,
         Ok(Kind::Forget) => items::ForgetDisk::LAYOUT,
+        Ok(Kind::Shed) => items::ShedDisk::LAYOUT,
         _ => return number(bytes, value + c.below(len), 1, c),
     };
     format!("{:?}: {}", Key::decode(&key).map(|k| k.kind), field(bytes, value, &layout, c))

@@ -388,7 +388,9 @@ pub fn scenarios<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
     let all = Scenario::ALL.len() as u64;
     worlds(a, 0, all * SCENARIO_SEEDS, |number, tally| {
         let scenario = Scenario::ALL.into_iter().nth((number % all) as usize);
-        let config = Config { scenario, remounts: false, ..a.config(number / all) };
+        let base = a.config(number / all);
+        let device_bytes = scenario.map_or(base.device_bytes, |s| s.device_bytes(base.device_bytes));
+        let config = Config { scenario, device_bytes, remounts: false, ..base };
         run_and_cut::<S>(&config, &a.plan, tally).map(drop)
     })
 }

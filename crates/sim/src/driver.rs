@@ -489,9 +489,9 @@ impl Recorded {
         let known = oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed)?;
         let all = turn % 32 == 0;
         let one = (turn as usize).checked_rem(known.len()).unwrap_or(0);
-        for (n, (cno, log)) in known.into_iter().enumerate() {
+        for (n, (info, log)) in known.into_iter().enumerate() {
             if all || n == one {
-                past_equals(&fs, cno, |found| oracle::judge_past(cno.0, log, found))?;
+                past_equals(&fs, info.cno, |found| oracle::judge_past(&info, log, found, &fs.shed()))?;
                 tally.past_states += 1;
             }
         }

@@ -14,9 +14,10 @@
 
 use crate::content::Content;
 use crate::tree::{Outcome, Tree};
-use crate::walk::Found;
+use crate::walk::{Found, Part};
 use nenrin_core::{CheckpointInfo, FileKind};
 use nenrin_format::Time;
+use nenrin_format::items::Keep;
 use std::collections::BTreeMap;
 
 /// A held-back truncation is committed after this long at the latest.
@@ -159,12 +160,22 @@ pub struct CheckpointLog {
     pub sum: u64,
     /// Files with a name: inode, and the fingerprints it may show.
     pub files: Vec<(u64, Vec<u64>)>,
+    /// The namespace by inode.
+    pub parts: BTreeMap<u64, Part>,
     /// Names it was given, in order.
     pub names: Vec<NameLog>,
     /// Device operations before the call after which it was not listed any more.
     pub gone: Option<usize>,
     /// From here on it must not be there.
     pub gone_promised: Option<usize>,
+}
+
+impl CheckpointLog {
+    /// Whether it was made with a name, and has had one since.
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.names.iter().all(|n| n.name.is_some())
+    }
 }
 
 /// The model.
@@ -421,6 +432,10 @@ impl Model {
             asked: info.asked,
             sum: found.sum,
             files: found.files.iter().map(|f| (f.ino, vec![f.fingerprint])).collect(),
+            // What is not known comes back as little as what it led to.
+            parts: (found.unknown.iter().map(|ino| (*ino, Part { hash: None, keep: Keep::Nothing })))
+                .chain(found.parts.iter().map(|(ino, part)| (*ino, *part)))
+                .collect(),
             names: vec![NameLog { start: 0, promised: Some(end), name: info.name.clone() }],
             gone: None,
             gone_promised: None,
@@ -512,6 +527,7 @@ impl Model {
             asked,
             sum: self.tree.sum(),
             files,
+            parts: self.tree.parts().collect(),
             names: vec![NameLog { start, promised: Some(end), name }],
             gone: None,
             gone_promised: None,

@@ -27,6 +27,7 @@ use crate::subject::Subject;
 use crate::tree::{Inode, Tree};
 use crate::walk::{Found, FoundFile, read_file};
 use nenrin_core::{At, CheckpointInfo, Error, Order};
+use nenrin_format::items::Keep;
 use nenrin_format::{Cno, Ino};
 
 /// Under which rules a cut is judged.
@@ -218,7 +219,7 @@ pub fn judge_checkpoints<'m>(
     rules: Rules,
     k: usize,
     listed: &[CheckpointInfo],
-) -> Result<Vec<(Cno, &'m CheckpointLog)>, String> {
+) -> Result<Vec<(CheckpointInfo, &'m CheckpointLog)>, String> {
     let bound = rules.bound(model, k);
     let mut known = Vec::new();
     for info in listed {
@@ -239,7 +240,7 @@ pub fn judge_checkpoints<'m>(
         if info.asked != log.asked && log.names.len() == 1 {
             return Err(format!("checkpoint {cno} says asked={}", info.asked));
         }
-        known.push((cno, log));
+        known.push((info.clone(), log));
     }
     let must = |c: &CheckpointLog| Some(c.promised) <= bound && c.gone.is_none_or(|g| g >= k);
     for (cno, _) in model.checkpoints.iter().filter(|(_, c)| must(c)) {
@@ -273,9 +274,19 @@ fn text(name: &[u8]) -> String {
 ///
 /// # Errors
 /// What is wrong, in one line.
-pub fn judge_past(cno: u64, log: &CheckpointLog, found: &Found) -> Result<(), String> {
-    if found.sum != log.sum {
-        return Err(format!("checkpoint {cno}: the namespace is not that of its moment"));
+pub fn judge_past(
+    info: &CheckpointInfo,
+    log: &CheckpointLog,
+    found: &Found,
+    shed: &[(Ino, Cno)],
+) -> Result<(), String> {
+    let cno = info.cno;
+    if found.unknown.is_empty() && log.parts.values().all(|p| p.hash.is_some()) {
+        if found.sum != log.sum {
+            return Err(format!("checkpoint {cno}: the namespace is not that of its moment"));
+        }
+    } else {
+        judge_parts(info, log, found, shed)?;
     }
     for file in &found.files {
         let Some((_, allowed)) = log.files.iter().find(|(ino, _)| *ino == file.ino) else {
@@ -283,6 +294,36 @@ pub fn judge_past(cno: u64, log: &CheckpointLog, found: &Found) -> Result<(), St
         };
         if !allowed.contains(&file.fingerprint) {
             return Err(format!("checkpoint {cno}: the content of inode {} is not that of its moment", file.ino));
+        }
+    }
+    Ok(())
+}
+
+/// Judges a state of which not everything is known: what is known is right, and the rest may be unknown.
+fn judge_parts(info: &CheckpointInfo, log: &CheckpointLog, found: &Found, shed: &[(Ino, Cno)]) -> Result<(), String> {
+    let cno = info.cno;
+    let is_snapshot = log.is_snapshot() && info.name.is_some();
+    for ino in &found.unknown {
+        let keep = log.parts.get(ino).map(|p| p.keep);
+        let was_shed = shed.iter().any(|(of, upto)| of.0 == *ino && cno < *upto);
+        let may_go = match keep {
+            None => false,
+            _ if was_shed => !is_snapshot,
+            Some(Keep::Full) => false,
+            Some(Keep::Daily) => !is_snapshot && !info.daily,
+            Some(Keep::Nothing) => !is_snapshot,
+        };
+        // What a mount found unknown stays so, whatever was said about it then.
+        if !may_go && log.parts.get(ino).is_none_or(|p| p.hash.is_some()) {
+            return Err(format!("checkpoint {cno}: inode {ino} is not known, and keeps {keep:?}: {info:?}"));
+        }
+    }
+    for (ino, part) in &found.parts {
+        let Some(then) = log.parts.get(ino) else {
+            return Err(format!("checkpoint {cno}: inode {ino} was not there, or not known"));
+        };
+        if then.hash != part.hash {
+            return Err(format!("checkpoint {cno}: inode {ino} is not what it was at its moment"));
         }
     }
     Ok(())
@@ -299,6 +340,10 @@ pub fn judge_landmarks<S: Subject>(fs: &S, model: &Model) -> Result<u64, String>
         // One that came and went within a call has no number in the model.
         let Some(log) = model.checkpoints.get(&cno.0) else { continue };
         let Some((_, allowed)) = log.files.iter().find(|(file, _)| *file == ino.0) else {
+            // In a directory that could not be listed when the checkpoint was found.
+            if log.parts.values().any(|p| p.hash.is_none()) {
+                continue;
+            }
             return Err(format!("{of}: it had no name then"));
         };
         let at = At::Past(*cno);

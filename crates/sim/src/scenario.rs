@@ -38,6 +38,8 @@ pub enum Scenario {
     EmptiedInSync,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
+    /// Files of very many pieces are removed, emptied, and replaced, with the past and without, beside a loop of fsync.
+    RemoveHuge,
 }
 
 const ROOT: u64 = Ino::ROOT.0;
@@ -45,7 +47,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -60,6 +62,7 @@ impl Scenario {
         Self::ReflinkClean,
         Self::Waiting,
         Self::EmptiedInSync,
+        Self::RemoveHuge,
     ];
 
     /// Name on the command line.
@@ -80,7 +83,15 @@ impl Scenario {
             Self::ReflinkClean => "reflink-clean",
             Self::Waiting => "waiting",
             Self::EmptiedInSync => "emptied-in-sync",
+            Self::RemoveHuge => "remove-huge",
         }
+    }
+
+    /// The device it needs, where `usual` bytes are.
+    #[must_use]
+    pub const fn device_bytes(self, usual: u64) -> u64 {
+        let huge = 48 << 20;
+        if matches!(self, Self::RemoveHuge) && usual < huge { huge } else { usual }
     }
 
     /// The scenario with this name.
@@ -110,6 +121,7 @@ impl Scenario {
             Self::ReflinkClean => s.reflink_clean(),
             Self::Waiting => s.waiting(),
             Self::EmptiedInSync => s.emptied_in_sync(),
+            Self::RemoveHuge => s.remove_huge(),
         }
     }
 }
@@ -224,6 +236,48 @@ impl<S: Subject> Calls<'_, S> {
             self.pass(2_000_000_000)?;
         }
         Ok(())
+    }
+
+    /// More pieces than one step of the reaper takes away.
+    fn huge(&mut self, name: &str) -> Result<u64, String> {
+        let ino = self.create(name)?;
+        for piece in 0..530 {
+            self.write(ino, piece * 8192, 700)?;
+        }
+        self.fsync(ino)?;
+        Ok(ino)
+    }
+
+    fn remove_huge(&mut self) -> Result<(), String> {
+        let neighbour = self.create("neighbour")?;
+        let work = |s: &mut Self| {
+            for _ in 0..3 {
+                s.write(neighbour, 0, 3000)?;
+                s.fsync(neighbour)?;
+                s.pass(100_000_000)?;
+            }
+            s.pass(2_000_000_000)
+        };
+        // Nobody looks back on this one.
+        self.huge("replaced")?;
+        self.create("new")?;
+        let (old, new) = (b"new".to_vec(), b"replaced".to_vec());
+        self.call(Op::Rename { from: ROOT, old, to: ROOT, new, mode: RenameMode::Replace })?;
+        work(self)?;
+        let emptied = self.huge("emptied")?;
+        self.empty(emptied)?;
+        self.call(Op::Flush { ino: emptied })?;
+        self.call(Op::SyncAll)?;
+        work(self)?;
+        self.huge("removed")?;
+        self.call(Op::CheckpointCreate { name: Some(b"before".to_vec()) })?;
+        self.unlink("removed")?;
+        work(self)?;
+        let before = self.run.named_checkpoint(b"before")?;
+        self.call(Op::ReadPast { cno: before })?;
+        self.call(Op::CheckpointName { cno: before, name: None })?;
+        self.call(Op::CheckpointDrop { cno: before })?;
+        work(self)
     }
 
     fn clock_jumps(&mut self) -> Result<(), String> {

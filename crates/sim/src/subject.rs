@@ -118,6 +118,10 @@ pub trait Subject: Sized {
     fn landmarks(&self) -> Vec<(Cno, Ino)> {
         Vec::new()
     }
+    /// History of single files that was let go: the file, and the first checkpoint that is not concerned.
+    fn shed(&self) -> Vec<(Ino, Cno)> {
+        Vec::new()
+    }
     /// Whether what is told of names over time is what checkpoints show; how many names were asked for.
     fn told(&self) -> std::result::Result<u64, String> {
         Ok(0)
@@ -160,6 +164,7 @@ impl Subject for Arc<Fs> {
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),
             ("checkpoints shed", c.checkpoints_shed),
+            ("histories shed", c.inodes_shed),
             ("blocks moved", c.moved_blocks),
             ("walks of all trees by the cleaner", c.tree_walks),
         ]
@@ -312,6 +317,9 @@ impl Subject for Arc<Fs> {
     }
     fn landmarks(&self) -> Vec<(Cno, Ino)> {
         Fs::landmarks(self).iter().map(|l| (l.cno, l.ino)).collect()
+    }
+    fn shed(&self) -> Vec<(Ino, Cno)> {
+        Fs::shed(self).map(|all| all.iter().map(|s| (s.ino, s.upto)).collect()).unwrap_or_default()
     }
     fn told(&self) -> std::result::Result<u64, String> {
         crate::told::agrees(self)

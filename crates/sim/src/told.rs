@@ -1,30 +1,44 @@
 //! What `history` and the list of names that are gone tell, against what the
 //! kept checkpoints show: both are looked up, neither is believed.
 
-use nenrin_core::{At, Attr, Error, FileKind, Fs, NameState};
+use nenrin_core::{At, Attr, Error, FileKind, Fs, GoneName, NameState};
 use nenrin_format::{Cno, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of the root directory that are asked for.
 const NAMES_MAX: usize = 8;
 
-/// The names of the root directory in a state.
-fn names(fs: &Fs, at: At) -> Result<BTreeSet<Vec<u8>>, String> {
+/// The names of the root directory in a state; `None` where that does not know them.
+fn names(fs: &Fs, at: At) -> Result<Option<BTreeSet<Vec<u8>>>, String> {
     let mut out = BTreeSet::new();
-    fs.readdir(at, Ino::ROOT, 0, &mut |e| {
+    let listed = fs.readdir(at, Ino::ROOT, 0, &mut |e| {
         out.insert(e.name);
         true
-    })
-    .map_err(|e| format!("the root directory: {e}"))?;
+    });
+    match listed {
+        Ok(()) => {}
+        Err(Error::Stale) if at != At::Live => return Ok(None),
+        Err(e) => return Err(format!("the root directory: {e}")),
+    }
     out.remove(&b"."[..]);
     out.remove(&b".."[..]);
-    Ok(out)
+    Ok(Some(out))
 }
 
+/// What a name stood for, if the state knows that, and all that belongs to it.
 fn look(fs: &Fs, at: At, name: &[u8]) -> Result<Option<Attr>, String> {
-    match fs.lookup(at, Ino::ROOT, name) {
+    let known = fs.lookup(at, Ino::ROOT, name).and_then(|attr| {
+        match attr.kind() {
+            FileKind::Directory => fs.readdir(at, attr.ino, 0, &mut |_| true)?,
+            FileKind::Regular => drop(fs.read(at, attr.ino, 0, 1)?),
+            _ => {}
+        }
+        Ok(attr)
+    });
+    match known {
         Ok(attr) => Ok(Some(attr)),
         Err(Error::NotFound) => Ok(None),
+        Err(Error::Stale) if at != At::Live => Ok(None),
         Err(e) => Err(format!("{}: {e}", String::from_utf8_lossy(name))),
     }
 }
@@ -35,12 +49,22 @@ fn look(fs: &Fs, at: At, name: &[u8]) -> Result<Option<Attr>, String> {
 /// What is told and not so, or so and not told.
 pub fn agrees(fs: &Fs) -> Result<u64, String> {
     let kept: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
-    let now = names(fs, At::Live)?;
-    let mut last: BTreeMap<Vec<u8>, Cno> = BTreeMap::new();
+    let now = names(fs, At::Live)?.unwrap_or_default();
+    let told = fs.gone(&[]).map_err(|e| format!("names that are gone: {e}"))?;
+    let mut all: BTreeSet<Vec<u8>> = told.iter().map(|g| g.name.clone()).collect();
     for cno in &kept {
-        last.extend(names(fs, At::Past(*cno))?.into_iter().map(|n| (n, *cno)));
+        all.extend(names(fs, At::Past(*cno))?.unwrap_or_default());
     }
-    gone(fs, &now, &last)?;
+    let mut last: BTreeMap<Vec<u8>, Cno> = BTreeMap::new();
+    for name in &all {
+        for cno in kept.iter().rev() {
+            if look(fs, At::Past(*cno), name)?.is_some() {
+                last.insert(name.clone(), *cno);
+                break;
+            }
+        }
+    }
+    gone(&told, &now, &last)?;
     let all: BTreeSet<&Vec<u8>> = now.iter().chain(last.keys()).collect();
     for name in all.iter().take(NAMES_MAX) {
         let states = fs.history(&[name]).map_err(|e| format!("history of {}: {e}", String::from_utf8_lossy(name)))?;
@@ -75,9 +99,8 @@ fn is_same(a: &Attr, b: &Attr) -> bool {
 }
 
 /// What is gone is listed, with the newest checkpoint that shows it; nothing else is.
-fn gone(fs: &Fs, now: &BTreeSet<Vec<u8>>, last: &BTreeMap<Vec<u8>, Cno>) -> Result<(), String> {
-    let told = fs.gone(&[]).map_err(|e| format!("names that are gone: {e}"))?;
-    for g in &told {
+fn gone(told: &[GoneName], now: &BTreeSet<Vec<u8>>, last: &BTreeMap<Vec<u8>, Cno>) -> Result<(), String> {
+    for g in told {
         let text = String::from_utf8_lossy(&g.name);
         if now.contains(&g.name) {
             return Err(format!("{text} is there, and is told as gone"));

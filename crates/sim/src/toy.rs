@@ -238,7 +238,7 @@ impl<const WRONG: u8> Toy<WRONG> {
         s.live.next_cno += 1;
         s.cut += 1;
         let name = name.map(<[u8]>::to_vec);
-        let info = CheckpointInfo { cno: Cno(s.live.next_cno), wall: self.clock.wall(), name, asked };
+        let info = CheckpointInfo { cno: Cno(s.live.next_cno), wall: self.clock.wall(), name, asked, daily: false };
         s.live.checkpoints.push((info.clone(), Arc::new(s.committed.tree.clone())));
         self.commit_all(s)?;
         Ok(info)

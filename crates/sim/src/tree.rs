@@ -8,7 +8,9 @@
 
 use crate::content::Content;
 use crate::hash;
+use crate::walk::Part;
 use nenrin_core::{AllocateMode, Attr, Error, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
+use nenrin_format::items::{HISTORY_XATTR, Keep};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
 use std::collections::BTreeMap;
 
@@ -55,6 +57,11 @@ impl Inode {
             uses: 0,
             shown: 0,
         }
+    }
+    /// How much of its history is kept.
+    #[must_use]
+    pub fn keep(&self) -> Keep {
+        self.xattrs.get(HISTORY_XATTR).and_then(|text| Keep::parse(text)).unwrap_or_default()
     }
     /// Hash of what the namespace stream says about the inode.
     #[must_use]
@@ -148,6 +155,11 @@ impl Tree {
         self.inodes.insert(ino, inode);
         self.touch(ino);
     }
+    /// What has a name, by inode.
+    pub fn parts(&self) -> impl Iterator<Item = (u64, Part)> + '_ {
+        let named = self.inodes.iter().filter(|(_, i)| i.attr.nlink > 0);
+        named.map(|(ino, i)| (*ino, Part { hash: Some(i.shown), keep: i.keep() }))
+    }
     /// The inode with this number.
     ///
     /// # Errors
@@ -225,6 +237,7 @@ impl Tree {
             ctime: now,
             btime: now,
         };
+        let mut above = Keep::Full;
         if let Some((parent, name)) = place {
             self.room_for(parent, name)?;
             attr.nlink = if kind == FileKind::Directory { 2 } else { 1 };
@@ -233,9 +246,13 @@ impl Tree {
             if kind == FileKind::Directory {
                 p.attr.nlink += 1;
             }
+            above = p.keep();
             self.dir_changed(parent, now);
         }
         let mut inode = Inode::new(attr);
+        if above != Keep::Full {
+            inode.xattrs.insert(HISTORY_XATTR.to_vec(), above.text().into());
+        }
         inode.target.clone_from(&new.target);
         inode.parent = place.map_or(0, |(p, _)| p);
         self.insert(inode);
@@ -457,6 +474,9 @@ impl Tree {
     pub fn setxattr(&mut self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode, now: Time) -> Outcome<()> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(Error::TooLarge);
+        }
+        if name == HISTORY_XATTR && Keep::parse(value).is_none() {
+            return Err(Error::BadArgument("no part of history"));
         }
         let i = self.get(ino)?;
         match (mode, i.xattrs.contains_key(name)) {

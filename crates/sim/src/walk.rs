@@ -9,8 +9,9 @@ use crate::content::{self, Content, PAGE_BYTES};
 use crate::subject::Subject;
 use crate::tree::{Inode, Tree, attr_hash, entry_hash, target_hash, xattr_hash};
 use nenrin_core::{At, Attr, DirEntry, Error, FileKind, Seek};
+use nenrin_format::items::{HISTORY_XATTR, Keep};
 use nenrin_format::{Ino, Time};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Files up to this size are read whole; of longer ones, only what is not a hole.
 const READ_WHOLE_BYTES: u64 = 512 * 1024;
@@ -37,6 +38,38 @@ pub struct Found {
     pub sum: u64,
     /// Regular files, each once.
     pub files: Vec<FoundFile>,
+    /// Of a past state: what is known of the namespace, by inode.
+    pub parts: BTreeMap<u64, Part>,
+    /// Of a past state: inodes of which it says that they, or what belongs to them, are not known.
+    pub unknown: BTreeSet<u64>,
+}
+
+/// What belongs to one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// As [`Inode::hash`]; `None` where it was not known when it was first looked at.
+    pub hash: Option<u64>,
+    /// How much of its history was kept.
+    pub keep: Keep,
+}
+
+/// Why a walk ends, or leaves something out.
+enum Missed {
+    /// The state says that it does not know.
+    Unknown,
+    /// It is wrong.
+    Wrong(String),
+}
+
+impl From<String> for Missed {
+    fn from(what: String) -> Self {
+        Self::Wrong(what)
+    }
+}
+
+/// What a call says, of a past state that may not know everything.
+fn missed(at: At, e: &Error, what: impl FnOnce() -> String) -> Missed {
+    if matches!((at, e), (At::Past(_), Error::Stale)) { Missed::Unknown } else { Missed::Wrong(what()) }
 }
 
 /// Reads the state `at`. With `keep`, everything is also kept in a tree.
@@ -47,21 +80,36 @@ pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<F
     let mut found = Found::default();
     let mut seen = BTreeSet::new();
     let root = fs.getattr(at, Ino::ROOT).map_err(|e| format!("the root directory: {e}"))?;
-    found.sum = attr_hash(&root);
     let mut root_inode = Inode::new(root);
-    common(fs, at, &root, &mut found, keep.is_some().then_some(&mut root_inode))?;
+    one(fs, at, &root, &mut found, keep.is_some().then_some(&mut root_inode))?;
     if let Some(tree) = &mut keep {
         tree.insert(root_inode);
     }
     let mut open = vec![(Ino::ROOT, Ino::ROOT)];
     let mut entries: Vec<DirEntry> = Vec::new();
     while let Some((dir, parent)) = open.pop() {
-        list(fs, at, dir, parent, &mut entries)?;
+        match list(fs, at, dir, parent, &mut entries) {
+            Ok(()) => {}
+            Err(Missed::Unknown) => {
+                found.leave_out(dir);
+                continue;
+            }
+            Err(Missed::Wrong(what)) => return Err(what),
+        }
         let mut names = keep.is_some().then(Vec::new);
         for e in entries.drain(..) {
-            found.sum = found.sum.wrapping_add(entry_hash(dir.0, &e.name, e.ino.0));
+            found.add(dir, entry_hash(dir.0, &e.name, e.ino.0));
             let text = || format!("{} in directory {dir}", String::from_utf8_lossy(&e.name));
-            let attr = fs.getattr(at, e.ino).map_err(|err| format!("inode {} of {}: {err}", e.ino, text()))?;
+            let attr = match fs.getattr(at, e.ino) {
+                Ok(attr) => attr,
+                Err(err) => match missed(at, &err, || format!("inode {} of {}: {err}", e.ino, text())) {
+                    Missed::Unknown => {
+                        found.leave_out(e.ino);
+                        continue;
+                    }
+                    Missed::Wrong(what) => return Err(what),
+                },
+            };
             if attr.ino != e.ino || attr.kind() != e.kind {
                 return Err(format!("{} is listed as {:?} {} and found as {attr:?}", text(), e.kind, e.ino));
             }
@@ -76,9 +124,8 @@ pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<F
             }
             let mut inode = Inode::new(attr);
             inode.parent = dir.0;
-            found.sum = found.sum.wrapping_add(attr_hash(&attr));
-            common(fs, at, &attr, &mut found, keep.is_some().then_some(&mut inode))?;
-            if attr.kind() == FileKind::Directory {
+            one(fs, at, &attr, &mut found, keep.is_some().then_some(&mut inode))?;
+            if attr.kind() == FileKind::Directory && !found.unknown.contains(&e.ino.0) {
                 open.push((e.ino, dir));
             }
             if let Some(tree) = &mut keep {
@@ -96,19 +143,51 @@ pub fn walk<S: Subject>(fs: &S, at: At, mut keep: Option<&mut Tree>) -> Result<F
     Ok(found)
 }
 
-fn list<S: Subject>(fs: &S, at: At, dir: Ino, parent: Ino, out: &mut Vec<DirEntry>) -> Result<(), String> {
+impl Found {
+    /// Something of the namespace belongs to an inode.
+    fn add(&mut self, ino: Ino, hash: u64) {
+        self.sum = self.sum.wrapping_add(hash);
+        if let Some(Part { hash: Some(sum), .. }) = self.parts.get_mut(&ino.0) {
+            *sum = sum.wrapping_add(hash);
+        }
+    }
+    /// Not all of an inode is known.
+    fn leave_out(&mut self, ino: Ino) {
+        self.parts.remove(&ino.0);
+        self.unknown.insert(ino.0);
+    }
+}
+
+/// Takes one inode in.
+fn one<S: Subject>(fs: &S, at: At, attr: &Attr, found: &mut Found, keep: Option<&mut Inode>) -> Result<(), String> {
+    let ino = attr.ino;
+    if at != At::Live {
+        let text = fs.getxattr(at, ino, HISTORY_XATTR).ok();
+        let keep = text.as_deref().and_then(Keep::parse).unwrap_or_default();
+        found.parts.insert(ino.0, Part { hash: Some(0), keep });
+    }
+    found.add(ino, attr_hash(attr));
+    match common(fs, at, attr, found, keep) {
+        Ok(()) => Ok(()),
+        Err(Missed::Unknown) => {
+            found.leave_out(ino);
+            Ok(())
+        }
+        Err(Missed::Wrong(what)) => Err(what),
+    }
+}
+
+fn list<S: Subject>(fs: &S, at: At, dir: Ino, parent: Ino, out: &mut Vec<DirEntry>) -> Result<(), Missed> {
     out.clear();
     fs.readdir(at, dir, 0, &mut |e| {
         out.push(e);
         true
     })
-    .map_err(|e| format!("listing directory {dir}: {e}"))?;
+    .map_err(|e| missed(at, &e, || format!("listing directory {dir}: {e}")))?;
     let dots = [(&b"."[..], dir), (b"..", parent)];
     if out.len() < 2 || !dots.iter().zip(out.iter()).all(|((name, ino), e)| e.name == *name && e.ino == *ino) {
-        return Err(format!(
-            "directory {dir} does not begin with . and ..{:?}",
-            out.iter().take(2).collect::<Vec<_>>()
-        ));
+        let first = out.iter().take(2).collect::<Vec<_>>();
+        return Err(format!("directory {dir} does not begin with . and ..{first:?}").into());
     }
     out.drain(..2);
     Ok(())
@@ -121,28 +200,32 @@ fn common<S: Subject>(
     attr: &Attr,
     found: &mut Found,
     mut keep: Option<&mut Inode>,
-) -> Result<(), String> {
+) -> Result<(), Missed> {
     let ino = attr.ino;
-    let names = fs.listxattr(at, ino).map_err(|e| format!("attributes of inode {ino}: {e}"))?;
+    let missed = |e: &Error, what: String| missed(at, e, || format!("{what} of inode {ino}: {e}"));
+    let names = fs.listxattr(at, ino).map_err(|e| missed(&e, "attributes".to_owned()))?;
     for name in names {
         let value = fs
             .getxattr(at, ino, &name)
-            .map_err(|e| format!("attribute {} of inode {ino}: {e}", String::from_utf8_lossy(&name)))?;
-        found.sum = found.sum.wrapping_add(xattr_hash(ino.0, &name, &value));
+            .map_err(|e| missed(&e, format!("attribute {}", String::from_utf8_lossy(&name))))?;
+        found.add(ino, xattr_hash(ino.0, &name, &value));
         if let Some(i) = &mut keep {
             i.xattrs.insert(name, value);
         }
     }
     match attr.kind() {
         FileKind::Symlink => {
-            let target = fs.readlink(at, ino).map_err(|e| format!("target of inode {ino}: {e}"))?;
-            found.sum = found.sum.wrapping_add(target_hash(ino.0, &target));
+            let target = fs.readlink(at, ino).map_err(|e| missed(&e, "target".to_owned()))?;
+            found.add(ino, target_hash(ino.0, &target));
             if let Some(i) = keep {
                 i.target = target;
             }
         }
         FileKind::Regular => {
             let kept = keep.map(|i| &mut i.content);
+            if at != At::Live {
+                fs.read(at, ino, 0, 1).map_err(|e| missed(&e, "content".to_owned()))?;
+            }
             let fingerprint = read_file(fs, at, ino, attr.size, kept)?;
             found.files.push(FoundFile { ino: ino.0, fingerprint, mtime: attr.mtime, ctime: attr.ctime });
         }

@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 const PARTS: u64 = 8;
 
 /// How long a call is tried again that was refused for want of room.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// When what was written is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +105,24 @@ struct Run {
     fsyncs: Vec<u32>,
 }
 
+/// What nenrin says of itself where something failed, for whoever has to find out why.
+fn state(site: &Site) -> String {
+    let told = (site.contender.kind == Kind::Nenrin).then(|| site.nenrin(&["info", "--json"]).ok()).flatten();
+    let Some(info) = told else { return String::new() };
+    let names = [
+        "live_bytes",
+        "history_bytes",
+        "available_bytes",
+        "checkpoints",
+        "read_only",
+        "problems",
+        "cleaner",
+        "counters",
+    ];
+    let figures: Vec<String> = names.iter().map(|name| format!("{name} {}", info[name])).collect();
+    format!(" ({})", figures.join(", "))
+}
+
 /// Tries again, for a while, when there is said to be no room: there is, and somebody has to clean.
 fn patient<T>(refused: &mut u64, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begin = Instant::now();
@@ -121,7 +139,7 @@ fn patient<T>(refused: &mut u64, mut call: impl FnMut() -> io::Result<T>) -> io:
 
 impl Sustained {
     fn run(&mut self, site: &Site, bytes: u64, limit: Duration, durable: Durable) -> Result<Run> {
-        let doing = || "sustained writing".to_owned();
+        let doing = || format!("sustained writing{}", state(site));
         let mut run = Run::default();
         let (begin, mut unsynced, mut steps) = (Instant::now(), 0, 0u32);
         while run.bytes < bytes && begin.elapsed() < limit {
@@ -136,7 +154,7 @@ impl Sustained {
             if matches!(durable, Durable::Every(bytes) if unsynced >= bytes) {
                 unsynced = 0;
                 let start = Instant::now();
-                patient(&mut run.refused, || self.stream.fsync(site)).doing(doing)?;
+                patient(&mut run.refused, || self.stream.fsync(site)).doing(|| format!("fsync in {}", doing()))?;
                 run.fsyncs.push(nanos(start));
             }
             steps += 1;
@@ -145,7 +163,7 @@ impl Sustained {
             }
         }
         let start = Instant::now();
-        patient(&mut run.refused, || self.stream.sync(site)).doing(doing)?;
+        patient(&mut run.refused, || self.stream.sync(site)).doing(|| format!("the last sync of {}", doing()))?;
         if durable == Durable::AtTheEnd {
             run.fsyncs.push(nanos(start));
         }

@@ -21,7 +21,8 @@ pub const COMMAND: Command = Command {
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
     notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time (the newest state not\n\
             later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified (content or\n\
-            attributes; of a directory: its entries), R was renamed.",
+            attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
+            (see nenrin retention --help).",
     examples: &[
         ("diff ~/work monday", "since the snapshot monday"),
         ("diff ~/work/src '1 hour ago' '10 minutes ago'", "between two times"),

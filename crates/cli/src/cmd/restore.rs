@@ -5,8 +5,8 @@ use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, GoneData, Request};
 use crate::error::{At, Fail, Outcome};
 use crate::mounts::Mount;
-use crate::output::{self, Progress};
-use crate::restore::{self, Calls, Copied};
+use crate::output::{self, Progress, printable};
+use crate::restore::{self, Calls, Copied, Restored};
 use crate::size::show_bytes;
 use crate::{states, sys, when};
 use serde_json::json;
@@ -131,6 +131,11 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             let text = format!("of {named} only single files are left, and not this one; nenrin history tells them");
             return Err(Fail::at(path.display(), text));
         }
+        Err(e) if e.raw_os_error() == Some(libc::ESTALE) => {
+            let text =
+                format!("is not known in {named}, because less of its history is kept, or was let go for want of room");
+            return Err(Fail::at(path.display(), format!("{text}; nenrin history tells what is: {e}")));
+        }
         Err(e) => return Err(Fail::at(path.display(), format!("cannot be read as of {named}: {e}"))),
     }
     let dest = to.unwrap_or(path);
@@ -156,10 +161,19 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         stop: &sys::ending_signal_waits,
     };
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
-    let copied = restore::copy(&from, dest, force, &mut calls)
+    let Restored { copied, left_out } = restore::copy(&from, dest, force, &mut calls)
         .map_err(|e| restore::with_way_out(e, dest, device(parent) == device(&mount.point)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
+    if !left_out.is_empty() {
+        // That the state itself went meanwhile looks the same.
+        owner.borrow_mut().call::<CheckpointData>(&Request::Find { when: state.cno.to_string() })?;
+    }
+    let left_out: Vec<String> =
+        left_out.iter().map(|p| path.join(p.strip_prefix(&from).unwrap_or(p)).to_string_lossy().into_owned()).collect();
+    for p in &left_out {
+        output::notice(format!("{} is not known in {named}, and was left out", printable(p)));
+    }
     if copied.owners_lost > 0 {
         output::notice(format!("{} got you as owner; only root can give them back to others", copied.owners_lost));
     }
@@ -171,6 +185,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "directories": copied.directories,
             "bytes": copied.bytes,
             "owners_lost": copied.owners_lost,
+            "left_out": left_out,
         }))?;
         return Ok(0);
     }

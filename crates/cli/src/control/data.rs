@@ -188,7 +188,7 @@ pub struct PastMount {
 /// One difference between two states.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DiffData {
-    /// `+`, `-`, `M` or `R`.
+    /// `+`, `-`, `M` or `R`; `?` where one of the states does not know what it was.
     pub change: String,
     /// Its path, from the directory that was asked about.
     pub path: String,
@@ -538,6 +538,9 @@ pub struct VolumeInfo {
     pub history_bytes: u64,
     /// Of these, bytes that snapshots keep; the others may be shed for want of room.
     pub snapshot_bytes: u64,
+    /// History of single files that was let go for want of room.
+    #[serde(default)]
+    pub shed: Vec<ShedData>,
     /// What shared content would take more if every owner had its own.
     pub shared_bytes: u64,
     /// Bytes that fallocate has reserved, with nothing written to them yet.
@@ -566,6 +569,23 @@ pub struct VolumeInfo {
     pub recovery: RecoveryData,
     /// Counts since the volume was opened.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// History of a file that was let go for want of room.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShedData {
+    /// The file, from the root of the volume.
+    pub path: String,
+    /// Inode number.
+    pub ino: u64,
+    /// Of checkpoints before this one only snapshots know what it was, and those that show what it was later.
+    pub before: u64,
+    /// When the last of these was cut, RFC 3339.
+    pub time: String,
+    /// When its history was let go, RFC 3339.
+    pub shed_at: String,
+    /// Bytes that all of its history had then.
+    pub history_bytes: u64,
 }
 
 /// Paths as bytes: their encoding is nobody's business.

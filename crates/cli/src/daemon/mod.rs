@@ -243,6 +243,7 @@ fn tick(service: &Service, watches: &[Watch], stopped: &Receiver<()>) {
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
             service.note_problem(watches.iter().find_map(Watch::problem));
+            service.note_let_go();
         }
     }
 }

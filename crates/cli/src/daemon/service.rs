@@ -7,7 +7,7 @@ use crate::control::{
 };
 use crate::error::{At as _, Fail};
 use crate::{device, diff, mounts, past, report, states};
-use nenrin_core::{At, Clean, Error, Fs, Scrub};
+use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
@@ -79,6 +79,8 @@ struct State {
     problem: Option<String>,
     /// Failure of the library that was logged.
     logged: Option<String>,
+    /// What had been done when it was last looked at.
+    counters: Counters,
 }
 
 /// See the module.
@@ -105,6 +107,7 @@ impl Service {
             closed: None,
             problem: None,
             logged: None,
+            counters: Counters::default(),
         };
         let identities = members.iter().filter_map(|p| device::identity(p).ok()).collect();
         Self {
@@ -236,6 +239,15 @@ impl Service {
             if let Some(text) = problem {
                 self.log.line(&text);
             }
+        }
+    }
+
+    /// Logs what was let go for want of room.
+    pub fn note_let_go(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let before = std::mem::replace(&mut self.lock().counters, fs.counters());
+        if let Some(text) = report::let_go(&fs, &before) {
+            self.log.line(&format!("{}: {text}", self.path.display()));
         }
     }
 

@@ -66,7 +66,7 @@ fn check_tree(entered: &Entered, tree: &HistoryTree, usage: &mut Usage, log: &mu
                 bad(What::HistoryOverlap, format!("died in {death}, after what is current was born"));
             }
         }
-        let visible = state.is_visible(key, birth, death);
+        let visible = state.is_seen(key, value)?;
         unseen_items += u64::from(!visible);
         if let (Kind::Extent, Ok(e)) = (key.kind, Extent::decode(value)) {
             if check_place(state, storage, key, &e, log) {

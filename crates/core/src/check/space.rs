@@ -5,7 +5,7 @@ use super::report::{Finding, Log};
 use super::roots::Entered;
 use super::usage::died;
 use crate::Result;
-use nenrin_format::items::{Backref, Checkpoint, Forget, Landmark, Reap, Segment};
+use nenrin_format::items::{Backref, Checkpoint, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino};
 
@@ -29,6 +29,7 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
             Kind::Checkpoint => Checkpoint::decode(value).map(|_| None),
             Kind::Landmark => Landmark::decode(value).map(|_| None),
             Kind::Forget => Forget::decode(value).map(|_| None),
+            Kind::Shed => Shed::decode(value).map(|_| None),
             Kind::Backref => match Backref::decode(value) {
                 Ok(b) if whole => return check_backref(entered, key, &b, log),
                 other => other.map(|_| None),

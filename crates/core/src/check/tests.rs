@@ -11,7 +11,7 @@ use crate::state::{State, orphan_key, reap_key};
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
 use nenrin_format::items::{
-    Backref, Dirent, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, Reap, encode_bytes,
+    Backref, Dirent, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Inode, KeepRule, Reap, encode_bytes,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{ContentOp, Record};
@@ -164,7 +164,7 @@ fn unwritten(blocks: u32) -> Vec<u8> {
 }
 
 fn reap(fork: u32, whole: bool) -> Vec<u8> {
-    Reap { death: Cno(1), fork, whole }.encode()
+    Reap { death: Cno(1), fork, whole, rule: KeepRule::default() }.encode()
 }
 
 #[test]
@@ -183,7 +183,12 @@ fn items_that_cannot_be() {
     assert_finds(&[207], |s| s.set_space(Key::new(FILE, Kind::Inode, 0, 0), vec![0; 128]));
     assert_finds(&[207], |s| s.set_space(Key::space(Kind::Segment, 0, 1 << 40), vec![0; 56]));
     assert_finds(&[209], |s| s.edit_inode(FILE, |i| i.birth = Cno(1000)));
-    assert_finds(&[209], |s| s.set_space(orphan_key(ORPHAN), Reap { death: Cno(99), fork: 0, whole: true }.encode()));
+    assert_finds(&[209], |s| {
+        s.set_space(
+            orphan_key(ORPHAN),
+            Reap { death: Cno(99), fork: 0, whole: true, rule: KeepRule::default() }.encode(),
+        )
+    });
 }
 
 #[test]

@@ -9,22 +9,26 @@
 //!    than is, never less.
 
 use super::{Fs, Inner};
+use crate::state::KeptFor;
 use crate::{Error, Result};
 use nenrin_format::items::{self, Checkpoint, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{Addr, Cno};
-use std::collections::{BTreeMap, BTreeSet};
+use nenrin_format::{Addr, Cno, Ino};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Items of history looked at under one clone of a tree.
 const ITEMS_AT_ONCE: usize = 4096;
 
-/// Birth and death of an owner.
-type Life = (Cno, Cno);
+/// Birth and death of an owner, and for which checkpoints it is kept.
+pub(super) type Life = (Cno, Cno, KeptFor);
+
+/// Checkpoints.
+pub(super) type Kept = BTreeMap<Cno, Checkpoint>;
 
 /// A place in the history trees.
-struct Place {
+pub(super) struct Place {
     trees: Vec<TreeId>,
     from: Key,
 }
@@ -37,16 +41,23 @@ pub(super) struct NamedCount {
     before: u64,
 }
 
-fn sees(kept: &BTreeSet<Cno>, lives: &[Life]) -> bool {
-    lives.iter().any(|(birth, death)| birth < death && kept.range(*birth..*death).next().is_some())
+/// Which of these checkpoints keep something.
+fn keepers<'a>(kept: &'a Kept, (birth, death, kept_for): &Life) -> impl Iterator<Item = Cno> + 'a {
+    let kept_for = *kept_for;
+    let range = (birth < death).then(|| kept.range(*birth..*death));
+    range.into_iter().flatten().filter(move |(_, c)| kept_for.is_anchor(c)).map(|(cno, _)| *cno)
 }
 
-/// What is called with the lives of the owners of some blocks, how many those are, and whether a landmark keeps them.
-type Each<'a> = dyn FnMut(&[Life], u64, bool) + 'a;
+pub(super) fn sees(kept: &Kept, lives: &[Life]) -> bool {
+    lives.iter().any(|life| keepers(kept, life).next().is_some())
+}
+
+/// What is called with an owner, the lives of the owners of some blocks, how many those are, and whether a landmark keeps them.
+pub(super) type Each<'a> = dyn FnMut(Ino, &[Life], u64, bool) + 'a;
 
 impl Inner {
     /// Whether a landmark keeps an item of history.
-    fn is_marked(&self, owner: &Key, (birth, death): Life) -> bool {
+    fn is_marked(&self, owner: &Key, (birth, death, _): Life) -> bool {
         self.state.landmarks.see(owner, birth, death)
     }
 
@@ -66,10 +77,13 @@ impl Inner {
         if all == 0 || named == 0 { 0 } else { (u128::from(nodes) * u128::from(named) / u128::from(all)) as u64 }
     }
 
-    fn birth_of(&self, owner: &Key) -> Result<Option<Cno>> {
+    fn life_of(&self, owner: &Key) -> Result<Option<Life>> {
         for t in &self.state.history {
             if let Some(v) = t.tree.get(&self.state.cache, owner)? {
-                return items::birth(&v).map(Some).map_err(|why| crate::state::bad_item(owner, why));
+                let bad = |why| crate::state::bad_item(owner, why);
+                let keep = items::keep_of(owner.kind, &v).map_err(bad)?;
+                let death = Cno(owner.death);
+                return Ok(Some((items::birth(&v).map_err(bad)?, death, self.state.kept_by(owner, keep, death))));
             }
         }
         Ok(None)
@@ -84,8 +98,8 @@ impl Inner {
             let life = if b.owner.death == 0 {
                 None
             } else {
-                let Some(birth) = self.birth_of(&b.owner)? else { continue };
-                Some((birth, Cno(b.owner.death)))
+                let Some(life) = self.life_of(&b.owner)? else { continue };
+                Some(life)
             };
             lives.push((*addr, b.blocks, b.owner, life));
         }
@@ -96,7 +110,7 @@ impl Inner {
             if first == Some(key) && here.iter().all(|(.., life)| life.is_some()) {
                 let lives: Vec<Life> = here.iter().filter_map(|(.., life)| *life).collect();
                 let marked = here.iter().any(|(_, _, owner, life)| life.is_some_and(|l| self.is_marked(owner, l)));
-                each(&lives, 1, marked);
+                each(Ino(key.ino), &lives, 1, marked);
             }
         }
         Ok(())
@@ -106,7 +120,7 @@ impl Inner {
 impl Fs {
     /// Looks at some items of history, giving for each run of blocks the lives
     /// of its owners; whether there are more.
-    fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
+    pub(super) fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
         let Some(id) = place.trees.last().copied() else { return Ok(false) };
         let inner = self.lock();
         let Some(tree) = inner.tree(id).cloned() else {
@@ -124,7 +138,8 @@ impl Fs {
             }
             seen += 1;
             if k.kind == Kind::Extent {
-                found.extend(Extent::decode(v).ok().filter(|e| e.stored_blocks() > 0).map(|e| (*k, e)));
+                let keep = items::keep_of(k.kind, v).unwrap_or_default();
+                found.extend(Extent::decode(v).ok().filter(|e| e.stored_blocks() > 0).map(|e| (*k, e, keep)));
             }
             ControlFlow::Continue(())
         });
@@ -134,13 +149,15 @@ impl Fs {
             Err(_) if self.lock().generation() != generation => return Ok(true),
             Err(e) => return Err(e),
         }
-        for (key, e) in found {
+        for (key, e, keep) in found {
             if e.is_shared() {
                 self.lock().shared_lives(&key, &e, each)?;
             } else {
-                let life = (e.birth, Cno(key.death));
-                let marked = self.lock().is_marked(&key, life);
-                each(&[life], u64::from(e.blocks), marked);
+                let (inner, death) = (self.lock(), Cno(key.death));
+                let life = (e.birth, death, inner.state.kept_by(&key, keep, death));
+                let marked = inner.is_marked(&key, life);
+                drop(inner);
+                each(Ino(key.ino), &[life], u64::from(e.blocks), marked);
             }
         }
         match next {
@@ -154,7 +171,7 @@ impl Fs {
     }
 
     /// All of history from this death on.
-    fn history_from(&self, first: Cno) -> Place {
+    pub(super) fn history_from(&self, first: Cno) -> Place {
         let inner = self.lock();
         let trees = inner.state.history.iter().filter(|t| t.deaths.1 > first).map(|t| t.tree.id()).collect();
         Place { trees, from: super::background::first_key() }
@@ -167,15 +184,16 @@ impl Fs {
     /// # Errors
     /// [`Error::Checkpoint`] when one is unknown; an index node that cannot be read.
     pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<u64> {
-        let now: BTreeSet<Cno> = self.lock().state.kept.keys().copied().collect();
-        if let Some(cno) = cnos.iter().find(|c| !now.contains(c)) {
+        let now = self.lock().state.kept.clone();
+        if let Some(cno) = cnos.iter().find(|c| !now.contains_key(c)) {
             return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
         }
-        let then: BTreeSet<Cno> = now.iter().filter(|c| !cnos.contains(c)).copied().collect();
+        let mut then = now.clone();
+        then.retain(|cno, _| !cnos.contains(cno));
         let mut blocks = 0;
         // A tree whose newest death was before the first of them holds nothing that they see.
         let mut place = self.history_from(cnos.iter().min().copied().unwrap_or(Cno::NEVER));
-        let mut each = |lives: &[Life], n, marked: bool| {
+        let mut each = |_, lives: &[Life], n, marked: bool| {
             let goes = !marked && sees(&now, lives) && !sees(&then, lives);
             blocks += if goes { n } else { 0 };
         };
@@ -189,20 +207,20 @@ impl Fs {
     /// An index node that cannot be read.
     pub fn freed_by_each_snapshot(&self) -> Result<BTreeMap<Cno, u64>> {
         let inner = self.lock();
-        let kept: BTreeSet<Cno> = inner.state.kept.keys().copied().collect();
+        let kept = inner.state.kept.clone();
         let named = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| (*cno, 0));
         let mut freed: BTreeMap<Cno, u64> = named.collect();
         drop(inner);
         let Some(first) = freed.keys().next().copied() else { return Ok(freed) };
         let mut place = self.history_from(first);
-        let mut each = |lives: &[Life], n: u64, marked: bool| {
+        let mut each = |_, lives: &[Life], n: u64, marked: bool| {
             if marked {
                 return;
             }
-            let mut seen = lives.iter().filter(|(b, d)| b < d).flat_map(|(b, d)| kept.range(*b..*d).take(2));
+            let mut seen = lives.iter().flat_map(|life| keepers(&kept, life).take(2));
             let Some(one) = seen.next() else { return };
             if seen.all(|other| other == one) {
-                if let Some(blocks) = freed.get_mut(one) {
+                if let Some(blocks) = freed.get_mut(&one) {
                     *blocks += n;
                 }
             }
@@ -220,21 +238,23 @@ impl Fs {
         if !inner.named_stale {
             return Ok(false);
         }
-        let named: BTreeSet<Cno> = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno).collect();
+        let mut named = inner.state.kept.clone();
+        named.retain(|_, c| c.is_named());
         let before = inner.state.named_history;
         let under_way = inner.named_count.take();
         drop(inner);
         let mut count = under_way.unwrap_or_else(|| NamedCount {
-            place: self.history_from(named.first().copied().unwrap_or(Cno::NEVER)),
+            place: self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER)),
             blocks: 0,
             before,
         });
         let blocks = &mut count.blocks;
-        let more = self
-            .look_at_history(&mut count.place, &mut |lives, n, _| *blocks += if sees(&named, lives) { n } else { 0 })?;
+        let more = self.look_at_history(&mut count.place, &mut |_, lives, n, _| {
+            *blocks += if sees(&named, lives) { n } else { 0 }
+        })?;
         let mut inner = self.lock();
         let named_now = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
-        if named_now.ne(named.iter().copied()) {
+        if named_now.ne(named.keys().copied()) {
             // Counted for others: from the beginning.
             return Ok(true);
         }

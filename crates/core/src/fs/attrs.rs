@@ -4,7 +4,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::xattr_pieces;
 use crate::{At, Attr, Error, Result, SetAttr, SetTime, XattrMode};
-use nenrin_format::items::{INODE_CAPS, INODE_XATTR, XattrPiece};
+use nenrin_format::items::{HISTORY_XATTR, INODE_CAPS, INODE_XATTR, Keep, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
@@ -90,7 +90,10 @@ impl Fs {
     pub fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let inner = self.lock();
         let view = inner.state.view(at)?;
-        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let inode = view.inode(ino)?;
+        if name == HISTORY_XATTR {
+            return inode.history().map(|h| h.text().into()).ok_or(Error::NoAttribute);
+        }
         if inode.flags & INODE_XATTR == 0 {
             return Err(Error::NoAttribute);
         }
@@ -126,8 +129,8 @@ impl Fs {
     pub fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let inner = self.lock();
         let view = inner.state.view(at)?;
-        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
-        let mut names = Vec::new();
+        let inode = view.inode(ino)?;
+        let mut names: Vec<Vec<u8>> = inode.history().map(|_| HISTORY_XATTR.to_vec()).into_iter().collect();
         if inode.flags & INODE_XATTR == 0 {
             return Ok(names);
         }
@@ -167,6 +170,9 @@ impl Fs {
         }
         if value.len() > XATTR_BYTES_MAX {
             return Err(Error::TooLarge);
+        }
+        if name == HISTORY_XATTR && Keep::parse(value).is_none() {
+            return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
         }
         let mut inner = self.room_for(1 + value.len() as u64 / 4096)?;
         inner.state.inode(ino)?.ok_or(Error::NotFound)?;
@@ -262,6 +268,9 @@ impl Fs {
 
 impl Inner {
     fn has_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
+        if name == HISTORY_XATTR {
+            return Ok(self.state.need_inode(ino)?.history().is_some());
+        }
         let group = self.state.xattr_key(ino, name);
         Ok(self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?.is_some())
     }

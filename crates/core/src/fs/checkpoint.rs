@@ -43,6 +43,7 @@ fn info(cno: Cno, c: &Checkpoint) -> CheckpointInfo {
         wall: c.wall,
         name: c.is_named().then(|| c.name.clone()),
         asked: c.flags & (CHECKPOINT_ASKED | CHECKPOINT_NAMED) != 0,
+        daily: c.is_daily(),
     }
 }
 

@@ -4,9 +4,10 @@ use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page};
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
+use crate::retention::Moment;
 use crate::{Barrier, Error, Order, Result};
 use nenrin_device::AlignedBuf;
-use nenrin_format::items::Extent;
+use nenrin_format::items::{CHECKPOINT_DAILY, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
@@ -397,7 +398,9 @@ impl Inner {
                 let cno = self.state.open_cno;
                 let mounted = self.mounted_nanos(fs.clock.monotonic_nanos());
                 let mut bytes = Vec::new();
-                Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: mounted, flags: cut.flags, name: &cut.name }
+                let daily = if self.begins_day(Moment { wall: cut.wall.0, mounted }) { CHECKPOINT_DAILY } else { 0 };
+                let flags = cut.flags | daily;
+                Record::Checkpoint { cno, wall: cut.wall, mounted_nanos: mounted, flags, name: &cut.name }
                     .encode_into(&mut bytes);
                 queue.push_back(Unit::Late(bytes));
                 Some(cno)

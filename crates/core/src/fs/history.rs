@@ -204,7 +204,8 @@ impl Inner {
             let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
             let is_dir = FileKind::from_mode(u32::from(entry.file_type) << 12) == FileKind::Directory;
             let span = v.span.cut(&dir.span);
-            let Some(last) = span.and_then(|span| self.state.entry_seen(&v.key, &span, is_dir)) else { continue };
+            let Some(span) = span else { continue };
+            let Some(last) = self.state.entry_seen(&v.key, &span, entry.ino, is_dir)? else { continue };
             let known = newest.entry(entry.name.to_vec()).or_insert((last, entry.ino));
             if known.0 < last {
                 *known = (last, entry.ino);
@@ -241,6 +242,9 @@ impl Inner {
         let mut last: Option<(Cno, NameState)> = None;
         for v in self.state.versions(&key, &key)? {
             let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
+            if v.span.to.is_some_and(|death| !self.state.is_known(ino, &inode, death)) {
+                continue;
+            }
             // The name may be taken away and given back while nothing else changes.
             let under_name: Vec<Span> = own.iter().filter_map(|s| s.cut(&v.span)).collect();
             let earlier = v.span.cut(&Span { from: Cno(0), to: Some(first) });
@@ -297,7 +301,7 @@ impl Inner {
             let Some(from) = n.span.to else { continue };
             let to = named.get(i + 1).map(|n| n.span.from);
             let gone = Span { from, to };
-            let shown_by = self.state.shown_by(&gone);
+            let shown_by = self.shown_absent(asked, &gone);
             if to.is_some_and(|to| to <= from) || shown_by.is_none() && to.is_some() {
                 continue;
             }
@@ -308,6 +312,21 @@ impl Inner {
             found.push((from, state));
         }
         Ok(())
+    }
+}
+
+impl Inner {
+    /// The first and the last kept checkpoint in a span that show that a path stood for nothing.
+    fn shown_absent(&self, path: &[u8], span: &Span) -> Option<(Cno, Cno)> {
+        let is_absent = |cno: &Cno| {
+            let mut names = path.split(|b| *b == b'/');
+            let end = names.try_fold(Ino::ROOT, |dir, name| self.child(At::Past(*cno), dir, name));
+            matches!(end, Err(Error::NotFound | Error::NotDirectory))
+        };
+        let (oldest, newest) = self.state.shown_by(span)?;
+        let mut kept = self.state.kept.range(oldest..=newest).map(|(cno, _)| *cno);
+        let oldest = kept.find(is_absent)?;
+        Some((oldest, kept.rfind(is_absent).unwrap_or(oldest)))
     }
 }
 
@@ -339,12 +358,20 @@ impl State {
 
     /// The newest checkpoint in a span that shows an entry, or of which a landmark keeps it. Since of a directory
     /// a landmark has a part only, an older checkpoint comes before it.
-    fn entry_seen(&self, key: &Key, span: &Span, is_dir: bool) -> Option<Cno> {
-        let checkpoint = self.shown_by(span).map(|(_, last)| last);
-        if is_dir && checkpoint.is_some() {
-            return checkpoint;
+    fn entry_seen(&self, key: &Key, span: &Span, ino: Ino, is_dir: bool) -> Result<Option<Cno>> {
+        let mut checkpoint = None;
+        if let Some((first, last)) = self.shown_by(span) {
+            for (cno, _) in self.kept.range(first..=last).rev() {
+                if self.knows(ino, *cno)? {
+                    checkpoint = Some(*cno);
+                    break;
+                }
+            }
         }
-        checkpoint.max(self.landmarks.newest_entry(key, span.from, span.to.unwrap_or(Cno::NEVER)))
+        if is_dir && checkpoint.is_some() {
+            return Ok(checkpoint);
+        }
+        Ok(checkpoint.max(self.landmarks.newest_entry(key, span.from, span.to.unwrap_or(Cno::NEVER))))
     }
 
     /// All names that an inode bore.

@@ -6,7 +6,7 @@ use super::{Fs, Inner};
 use crate::Result;
 use crate::retention::{Kept, Mark, Moment, Retention, levels};
 use crate::state::{LANDMARKS_MAX, SLOT_MASK, Span, State, bad_item};
-use nenrin_format::items::{Dirent, Inode, Landmark};
+use nenrin_format::items::{Dirent, Inode, Keep, Landmark};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -181,7 +181,9 @@ impl Inner {
             from = key.successor();
             let inode = Inode::decode(&value).map_err(|why| bad_item(&key, why))?;
             let (ino, birth, death) = (Ino(key.ino), inode.birth, Cno(key.death));
-            if inode.mode & TYPE_MASK != TYPE_REGULAR || birth >= death {
+            // Of what keeps less, nothing is to outlive its checkpoints.
+            let keeps_less = inode.keep_rule().keep != Keep::Full;
+            if inode.mode & TYPE_MASK != TYPE_REGULAR || birth >= death || keeps_less {
                 continue;
             }
             let mut shown = self.state.kept.range(birth..death).map(|(cno, _)| *cno).rev().peekable();

@@ -26,6 +26,7 @@ mod copies;
 mod copy;
 mod crowded;
 mod forget;
+mod heavy;
 mod history;
 mod landmarks;
 mod namespace;
@@ -59,6 +60,7 @@ use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
+pub use heavy::ShedInfo;
 pub use history::{Change, GoneName, NameState};
 pub use landmarks::LandmarkInfo;
 pub(crate) use read::verify;
@@ -85,6 +87,8 @@ pub struct Counters {
     pub checkpoints: u64,
     /// Unnamed checkpoints let go to make room.
     pub checkpoints_shed: u64,
+    /// Times that history of a single inode was let go to make room.
+    pub inodes_shed: u64,
     /// Blocks moved by cleaning.
     pub moved_blocks: u64,
     /// Times that cleaning had to walk all trees, because summaries did not tell everything.
@@ -172,6 +176,8 @@ struct Inner {
     making_room: bool,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
+    /// Blocks of history when no inode had more than its share of them.
+    none_heavy_at: Option<u64>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
     /// Runs of uncommitted content that were placed, of all files.
@@ -275,6 +281,7 @@ impl Fs {
             checkpointing: false,
             making_room: false,
             exhausted: None,
+            none_heavy_at: None,
             frozen_nodes: 0,
             placed: 0,
             idle_waiters: 0,
@@ -524,6 +531,7 @@ const fn shows(record: &Record<'_>) -> bool {
             | Record::Forget { .. }
             | Record::ForgetStep { .. }
             | Record::ForgetEnd { .. }
+            | Record::Shed { .. }
             | Record::OpenSegment { .. }
             | Record::Mark
     )

@@ -73,6 +73,35 @@ impl Inner {
         Ok(attr)
     }
 
+    /// The inode that a name stands for.
+    pub(super) fn child(&self, at: At, parent: Ino, name: &[u8]) -> Result<Ino> {
+        let view = self.state.view(at)?;
+        let dir = view.inode(parent)?;
+        if FileKind::from_mode(dir.mode) != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        Ok(match name {
+            b"." => parent,
+            b".." => dir.parent,
+            _ => {
+                let group = self.state.dirent_key(parent, name);
+                let last = Key { off: group.off | crate::state::SLOT_MASK, ..group };
+                let mut found = None;
+                view.scan_what_is_left(&group, &last, &mut |_, v| match Dirent::decode(v) {
+                    Ok(d) if d.name == name => {
+                        found = Some(d.ino);
+                        ControlFlow::Break(())
+                    }
+                    _ => ControlFlow::Continue(()),
+                })?;
+                match found {
+                    Some(ino) => ino,
+                    None => return Err(view.all_is_known(parent).err().unwrap_or(Error::NotFound)),
+                }
+            }
+        })
+    }
+
     /// Whether nobody uses the inode, so that its last name may take it along.
     /// Content that was never committed goes with it.
     fn is_unused(&self, ino: Ino) -> bool {
@@ -134,31 +163,7 @@ impl Fs {
             return Err(Error::NameTooLong);
         }
         let inner = self.lock();
-        let view = inner.state.view(at)?;
-        let dir = view.inode(parent)?.ok_or(Error::NotFound)?;
-        if FileKind::from_mode(dir.mode) != FileKind::Directory {
-            return Err(Error::NotDirectory);
-        }
-        let ino = match name {
-            b"." => parent,
-            b".." => dir.parent,
-            _ => {
-                let group = inner.state.dirent_key(parent, name);
-                let last = Key { off: group.off | crate::state::SLOT_MASK, ..group };
-                let mut found = None;
-                view.scan(&group, &last, &mut |_, v| match Dirent::decode(v) {
-                    Ok(d) if d.name == name => {
-                        found = Some(d.ino);
-                        ControlFlow::Break(())
-                    }
-                    _ => ControlFlow::Continue(()),
-                })?;
-                match found {
-                    Some(ino) => ino,
-                    None => return Err(view.all_is_known().err().unwrap_or(Error::NotFound)),
-                }
-            }
-        };
+        let ino = inner.child(at, parent, name)?;
         inner.attr(at, ino)
     }
 
@@ -177,7 +182,7 @@ impl Fs {
     pub fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
         let inner = self.lock();
         let view = inner.state.view(at)?;
-        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let inode = view.inode(ino)?;
         if FileKind::from_mode(inode.mode) != FileKind::Symlink {
             return Err(Error::BadArgument("not a symbolic link"));
         }
@@ -190,15 +195,15 @@ impl Fs {
     /// first, until `each` says false.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`]; [`Error::Stale`] where only landmarks are left.
+    /// [`Error::NotFound`], [`Error::NotDirectory`]; [`Error::Stale`] where not all that there was is left.
     pub fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         let inner = self.lock();
         let view = inner.state.view(at)?;
-        let inode = view.inode(dir)?.ok_or(Error::NotFound)?;
+        let inode = view.inode(dir)?;
         if FileKind::from_mode(inode.mode) != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
-        view.all_is_known()?;
+        view.all_is_known(dir)?;
         let dots: [(u64, &[u8], Ino); 2] = [(1, b".", dir), (2, b"..", inode.parent)];
         for (c, name, ino) in dots {
             if cookie < c && !each(DirEntry { name: name.to_vec(), ino, kind: FileKind::Directory, cookie: c }) {

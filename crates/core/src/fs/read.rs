@@ -81,7 +81,7 @@ impl Inner {
     /// The inode with the size and times of its uncommitted content.
     pub(super) fn current_inode(&self, at: At, ino: Ino) -> Result<Inode> {
         let view = self.state.view(at)?;
-        let mut inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let mut inode = view.inode(ino)?;
         if at == At::Live {
             if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
                 inode.size = c.size;
@@ -109,7 +109,7 @@ impl Inner {
     /// Where file blocks `[from, to)` come from.
     pub(super) fn look(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
         let view = self.state.view(at)?;
-        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let inode = view.inode(ino)?;
         let content = match at {
             At::Live => self.files.get(&ino).and_then(|f| f.content.as_ref()),
             At::Past(_) => None,
@@ -269,6 +269,7 @@ impl Fs {
             crate::FileKind::Regular => {}
             _ => return Err(Error::BadArgument("not a regular file")),
         }
+        inner.state.view(at)?.content_is_known(ino)?;
         let end = inode.size.min(offset.saturating_add(bytes as u64));
         if offset >= end {
             return Ok(ReadBytes::default());
@@ -387,7 +388,7 @@ impl Inner {
     /// First file block at or behind `block` that may hold content: skips large holes.
     pub(super) fn next_data(&self, at: At, ino: Ino, block: u64) -> Result<Option<u64>> {
         let view = self.state.view(at)?;
-        let inode = view.inode(ino)?.ok_or(Error::NotFound)?;
+        let inode = view.inode(ino)?;
         let mut found: Option<u64> = None;
         if inode.blocks > 0 {
             let first = Key::new(ino, Kind::Extent, inode.fork, block & !255);

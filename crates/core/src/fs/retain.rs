@@ -30,6 +30,12 @@ impl Inner {
         self.state.kept.iter().map(kept).collect()
     }
 
+    /// Whether a checkpoint of this moment is the first of a day.
+    pub(super) fn begins_day(&self, now: Moment) -> bool {
+        let last = self.state.kept.values().rev().find(|c| c.is_daily());
+        last.is_none_or(|c| now.begins_day_after(Moment { wall: c.wall.0, mounted: c.mounted_nanos }))
+    }
+
     /// Nanoseconds that the volume has been mounted for, over its whole life.
     pub(super) fn mounted_nanos(&self, now: u64) -> u64 {
         self.superblock.mounted_nanos.saturating_add(now.saturating_sub(self.mounted_at))

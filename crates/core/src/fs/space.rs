@@ -17,7 +17,8 @@ use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
 use nenrin_format::items::Checkpoint;
-use nenrin_format::key::Kind;
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS};
 use std::collections::BTreeSet;
@@ -403,8 +404,15 @@ impl Fs {
         Ok(false)
     }
 
-    /// Lets the oldest unnamed checkpoints go, and frees what only they saw.
+    /// Lets history go: that of the heaviest files; where there are none, the oldest unnamed checkpoints and what only they
+    /// saw.
     fn shed_history(&self) -> Result<()> {
+        // Where history cannot be read there may be damage; what can be let go without reading it, is.
+        match self.shed_heavy() {
+            Ok(true) => return Ok(()),
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
+            Ok(false) | Err(_) => {}
+        }
         let mut inner = self.lock_to_change()?;
         let may_go = |c: &Checkpoint| !c.is_named() || broken(Break::SnapshotsShed);
         let mut unnamed: Vec<Cno> = inner.state.kept.iter().filter(|(_, c)| may_go(c)).map(|(c, _)| *c).collect();
@@ -427,24 +435,32 @@ impl Fs {
         let trees: Vec<_> = inner.state.history.iter().map(|t| t.tree.id()).collect();
         drop(inner);
         for tree in trees {
-            let mut from = Some(super::background::first_key());
-            while let Some(key) = from {
-                let mut inner = self.lock_to_change()?;
-                if inner.nodes_to_spare(self) == 0 {
-                    drop(inner);
-                    self.sync_received(false)?;
-                    self.index_checkpoint(false)?;
-                    self.index_checkpoint(false)?;
-                    inner = self.lock_to_change()?;
-                    if inner.nodes_to_spare(self) == 0 {
-                        return Ok(());
-                    }
-                }
-                from = self.sweep_step(&mut inner, tree, key, SWEEP_ITEMS)?;
+            if !self.sweep_for_room(tree, super::background::first_key(), Ino(u64::MAX))? {
+                return Ok(());
             }
         }
         self.lock().sweep_wanted = false;
         Ok(())
+    }
+
+    /// Sweeps a tree from a key up to an inode; false when there was no room left to do it in.
+    pub(super) fn sweep_for_room(&self, tree: TreeId, from: Key, behind: Ino) -> Result<bool> {
+        let mut from = Some(from);
+        while let Some(key) = from.filter(|key| key.ino < behind.0) {
+            let mut inner = self.lock_to_change()?;
+            if inner.nodes_to_spare(self) == 0 {
+                drop(inner);
+                self.sync_received(false)?;
+                self.index_checkpoint(false)?;
+                self.index_checkpoint(false)?;
+                inner = self.lock_to_change()?;
+                if inner.nodes_to_spare(self) == 0 {
+                    return Ok(false);
+                }
+            }
+            from = self.sweep_step(&mut inner, tree, key, SWEEP_ITEMS)?;
+        }
+        Ok(true)
     }
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits.

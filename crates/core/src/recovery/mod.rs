@@ -22,7 +22,7 @@ use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::segments::Segments;
-use crate::state::{HistoryTree, Landmarks, State, bad_item, checkpoint_key, segment_key};
+use crate::state::{HistoryTree, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result};
 use nenrin_device::BlockDevice;
@@ -298,6 +298,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         promised_blocks: root.promised_blocks,
         named_history: 0,
         forgetting: BTreeSet::new(),
+        shed: Sheds::default(),
         retention: root.retention.clone(),
         cache,
     };
@@ -312,7 +313,8 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         return Err(e);
     }
     state.load_forgetting()?;
-    Ok(state)
+    state.load_shed(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;
+    bad.map_or(Ok(state), Err)
 }
 
 fn load_segments(state: &mut State) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Found, Island, Outcome, Walk, chain_of, read_root};
 use crate::segments::Segments;
-use crate::state::{HistoryTree, State, is_history};
+use crate::state::{HistoryTree, Sheds, State, is_history};
 use crate::storage::{Storage, storage_of};
 use crate::{Error, Result};
 use nenrin_format::features::{Access, access};
@@ -244,6 +244,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         promised_blocks: root.promised_blocks,
         named_history: 0,
         forgetting: BTreeSet::new(),
+        shed: Sheds::default(),
         retention: root.retention.clone(),
     };
     let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
@@ -365,6 +366,7 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
     state.kept = kept;
     state.load_landmarks(&mut |_, _| {})?;
     state.load_forgetting()?;
+    state.load_shed(&mut |_, _| {})?;
     Ok(segments)
 }
 

@@ -10,7 +10,7 @@ use super::mender::Mender;
 use super::salvage::lost_extent;
 use crate::state::{orphan_key, reap_key};
 use crate::{FileKind, Result};
-use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, Reap, XattrPiece};
+use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
 use std::ops::ControlFlow;
@@ -113,7 +113,7 @@ impl Mender {
         if self.state.space.get(&self.state.cache, &key)?.is_some_and(|v| Reap::decode(&v).is_ok()) {
             return Ok(());
         }
-        let reap = Reap { death: self.state.open_cno, fork: 0, whole: true };
+        let reap = Reap { death: self.state.open_cno, fork: 0, whole: true, rule: KeepRule::default() };
         self.losses.mended(MendKind::OrphansListed, 1);
         self.state.space.insert(&self.state.cache, key, reap.encode().into()).map(drop)
     }

@@ -10,7 +10,7 @@ use crate::index::{LostRange, Value};
 use crate::state::State;
 use crate::storage::Storage;
 use crate::{Error, Result};
-use nenrin_format::items::Segment;
+use nenrin_format::items::{KeepRule, Segment};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,7 +126,7 @@ impl Mender {
 
     /// Removes an item from now on; checkpoints see it as it was.
     pub fn remove(&mut self, key: &Key) -> Result<()> {
-        match self.state.remove(key) {
+        match self.state.remove(key, KeepRule::default()) {
             Err(Error::Corrupt(_)) => Ok(()),
             other => other.map(drop),
         }

@@ -14,7 +14,7 @@ use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
 use crate::state::{SLOT_MASK, reap_key};
 use crate::{FileKind, Result};
-use nenrin_format::items::{Dirent, Inode, Reap};
+use nenrin_format::items::{Dirent, Inode, KeepRule, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, Cno, Ino};
@@ -166,7 +166,7 @@ impl Mender {
     }
 
     pub(super) fn list_for_removal(&mut self, ino: Ino, fork: u32, whole: bool) -> Result<()> {
-        let reap = Reap { death: self.state.open_cno, fork, whole };
+        let reap = Reap { death: self.state.open_cno, fork, whole, rule: KeepRule::default() };
         self.losses.mended(MendKind::OrphansListed, 1);
         self.state.space.insert(&self.state.cache, reap_key(ino, fork), reap.encode().into()).map(drop)
     }

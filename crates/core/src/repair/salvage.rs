@@ -24,7 +24,7 @@ use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Island, Walk, chain_of};
 use crate::segments::Segments;
-use crate::state::State;
+use crate::state::{Sheds, State};
 use crate::storage::{Probe, Storage};
 use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_LOST, EXTENT_UNWRITTEN, Extent, Inode};
@@ -273,6 +273,7 @@ fn base(
         promised_blocks: 0,
         named_history: 0,
         forgetting: BTreeSet::new(),
+        shed: Sheds::default(),
         retention: Vec::new(),
     };
     let chain = Chain {

@@ -15,6 +15,7 @@ use crate::state::State;
 use crate::{Error, Result};
 use nenrin_format::items::{
     BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Forget, Landmark, Reap, Segment,
+    Shed,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -95,6 +96,7 @@ impl Mender {
                     Some(i) => Reap::decode(value).is_ok_and(|r| r.death <= state.open_cno) && i.nlink == 0,
                     None => false,
                 },
+                Kind::Shed => Shed::decode(value).is_ok_and(|s| state.shed.has(Ino(key.off), s.upto, key.fork)),
                 Kind::Forget => Forget::decode(value).is_ok() && state.inode(Ino(key.off))?.is_none(),
                 _ => Reap::decode(value).is_ok_and(|r| {
                     let inode = state.inode(Ino(key.off)).ok().flatten();

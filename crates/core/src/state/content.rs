@@ -4,7 +4,7 @@ use super::sharing::Need;
 use super::{State, bad_item, reap_key};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
-use nenrin_format::items::{self, Extent, Inode, Reap};
+use nenrin_format::items::{self, EXTENT_KEEP_MASK, Extent, Inode, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::ContentOp;
@@ -45,8 +45,9 @@ impl State {
                     }
                 }
                 ContentOp::NewFork => {
-                    self.remove(&Key::new(ino, Kind::Inline, 0, 0))?;
-                    let reap = Reap { death: self.open_cno, fork: inode.fork, whole: false };
+                    let rule = inode.keep_rule();
+                    self.remove(&Key::new(ino, Kind::Inline, 0, 0), rule)?;
+                    let reap = Reap { death: self.open_cno, fork: inode.fork, whole: false, rule };
                     self.space.insert(&self.cache, reap_key(ino, inode.fork), reap.encode().into())?;
                     inode.fork = inode.fork.checked_add(1).ok_or_else(|| {
                         Error::Corrupt(format!("inode {ino} has had more forks than there are numbers"))
@@ -71,7 +72,8 @@ impl State {
 
     /// Content in the index and extents exclude each other.
     fn remove_inline(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
-        if inode.blocks > 0 { Ok(()) } else { self.remove(&Key::new(ino, Kind::Inline, 0, 0)).map(drop) }
+        let inline = Key::new(ino, Kind::Inline, 0, 0);
+        if inode.blocks > 0 { Ok(()) } else { self.remove(&inline, inode.keep_rule()).map(drop) }
     }
 
     fn place(&mut self, ino: Ino, inode: &mut Inode, off: u64, extent: &Extent, base: Addr) -> Result<()> {
@@ -82,6 +84,8 @@ impl State {
         self.cut_extents(ino, inode, off, off.saturating_add(u64::from(extent.blocks)))?;
         let mut extent = extent.clone();
         extent.birth = self.open_cno;
+        // What comes from the past lives now.
+        extent.flags &= !EXTENT_KEEP_MASK;
         if !extent.is_unwritten() {
             extent.addr = extent.addr.resolve(base);
         }
@@ -158,7 +162,7 @@ impl State {
         for (key, part) in stay.into_iter().flatten() {
             self.live.insert(&self.cache, key, part.encode().into())?;
         }
-        self.retire(&gone.0, gone.1.encode().into(), self.open_cno)
+        self.retire(&gone.0, gone.1.encode().into(), self.open_cno, inode.keep_rule())
     }
 
     /// Blocks were copied: the first `new.blocks` blocks of the item at `key`

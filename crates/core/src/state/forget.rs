@@ -12,7 +12,7 @@ use super::{State, bad_item, forget_key};
 use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::index::Value;
-use nenrin_format::items::{Dirent, Extent, Forget};
+use nenrin_format::items::{Dirent, Extent, Forget, KeepRule};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::{Ino, Time};
@@ -70,7 +70,7 @@ impl State {
         })?;
         for (key, value) in gone {
             match past {
-                None => drop(self.remove(&key)?),
+                None => drop(self.remove(&key, KeepRule::default())?),
                 Some(i) => self.free_past(i, &key, &value)?,
             }
         }

@@ -1,10 +1,10 @@
 //! Checkpoints, and the history trees that keep what only they see.
 
-use super::{State, bad_item, checkpoint_key};
+use super::{State, checkpoint_key};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
 use nenrin_format::Cno;
-use nenrin_format::items::{self, CHECKPOINT_NAMED, Checkpoint};
+use nenrin_format::items::{CHECKPOINT_NAMED, Checkpoint};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use std::ops::ControlFlow;
@@ -64,6 +64,12 @@ impl State {
         let Some(c) = self.kept.get_mut(&cno) else {
             return Err(Error::Corrupt(format!("checkpoint {cno} is named but not there")));
         };
+        // What died in the open checkpoint so far did so before.
+        c.named_at = match name.is_empty() {
+            true => Cno(0),
+            false if c.is_named() => c.named_at,
+            false => self.open_cno.next(),
+        };
         c.name = name.to_vec();
         c.flags = if name.is_empty() { c.flags & !CHECKPOINT_NAMED } else { c.flags | CHECKPOINT_NAMED };
         let value = c.encode().into();
@@ -75,6 +81,7 @@ impl State {
             self.kept.remove(cno);
             self.space.remove(&self.cache, &checkpoint_key(*cno))?;
         }
+        self.tidy_shed()?;
         // A tree whose newest death lies before the oldest kept checkpoint has
         // nothing that anyone sees; sweeping it is left to the background.
         Ok(())
@@ -97,11 +104,11 @@ impl State {
                 return ControlFlow::Break(());
             }
             seen += 1;
-            match items::birth(v) {
-                Ok(birth) if !self.is_visible(k, birth, Cno(k.death)) => gone.push((*k, v.clone())),
-                Ok(_) => {}
-                Err(why) => {
-                    bad = Some(bad_item(k, why));
+            match self.is_seen(k, v) {
+                Ok(false) => gone.push((*k, v.clone())),
+                Ok(true) => {}
+                Err(e) => {
+                    bad = Some(e);
                     return ControlFlow::Break(());
                 }
             }

@@ -11,26 +11,32 @@
 //! 4. The births in the live tree are at most `open_cno`, the deaths in history
 //!    too.
 //! 5. No past state shows anything of what is to be forgotten; see `forget`.
+//! 6. Of an inode that keeps less history a past state shows all of a moment or
+//!    says that it does not know; see `keep`.
 
 mod content;
 mod forget;
 mod history;
+mod keep;
 mod landmarks;
 mod namespace;
 mod past;
 mod sharing;
+mod shed;
 mod versions;
 
 pub use history::HistoryTree;
+pub use keep::KeptFor;
 pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
+pub use shed::{SHED_MAX, Sheds};
 pub use versions::{Span, Version};
 
 use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree, Value};
 use crate::segments::Segments;
 use crate::{Error, Result};
-use nenrin_format::items::{self, Checkpoint, Extent, Inode, Reap};
+use nenrin_format::items::{self, Checkpoint, Extent, Inode, Keep, KeepRule, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -82,6 +88,8 @@ pub struct State {
     pub retention: Vec<u8>,
     /// Inodes to be forgotten: what the space tree has of them.
     pub forgetting: BTreeSet<Ino>,
+    /// History of single inodes that was let go.
+    pub shed: Sheds,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -118,10 +126,11 @@ impl State {
             }
             Record::Release { ino } => self.release_orphan(*ino),
             Record::ReapStep { ino, fork, max } => self.reap_step(*ino, *fork, *max),
-            Record::Checkpoint { cno, wall, mounted_nanos, flags, name } => self.cut(
-                *cno,
-                Checkpoint { wall: *wall, mounted_nanos: *mounted_nanos, flags: *flags, name: name.to_vec() },
-            ),
+            Record::Checkpoint { cno, wall, mounted_nanos, flags, name } => {
+                let (name, named_at) = (name.to_vec(), if name.is_empty() { Cno(0) } else { *cno });
+                let c = Checkpoint { wall: *wall, mounted_nanos: *mounted_nanos, flags: *flags, name, named_at };
+                self.cut(*cno, c)
+            }
             Record::NameCheckpoint { cno, name } => self.name_checkpoint(*cno, name),
             Record::DropCheckpoints { cnos } => self.drop_checkpoints(cnos),
             Record::Landmark { cno, number, landmark } => self.add_landmark(*cno, *number, landmark),
@@ -138,6 +147,7 @@ impl State {
             Record::Forget { time, inos } => self.forget(*time, inos),
             Record::ForgetStep { tree, from, max } => self.forget_step(*tree, from, *max).map(drop),
             Record::ForgetEnd { max } => self.end_forget(*max),
+            Record::Shed { ino, upto, wall, blocks } => self.shed(*ino, *upto, *wall, *blocks),
         }
     }
 
@@ -182,28 +192,33 @@ impl State {
     pub fn put(&mut self, key: Key, value: Vec<u8>) -> Result<()> {
         let old = self.live.insert(&self.cache, key, value.into())?;
         match old {
-            Some(old) => self.retire(&key, old, self.open_cno),
+            Some(old) => self.retire(&key, old, self.open_cno, KeepRule::default()),
             None => Ok(()),
         }
     }
 
     /// Removes an item of the live tree; whether it was there.
-    pub fn remove(&mut self, key: &Key) -> Result<bool> {
-        self.remove_as_of(key, self.open_cno)
+    pub fn remove(&mut self, key: &Key, rule: KeepRule) -> Result<bool> {
+        self.remove_as_of(key, self.open_cno, rule)
     }
 
     /// Removes an item of the live tree that was gone from `death` on.
-    pub fn remove_as_of(&mut self, key: &Key, death: Cno) -> Result<bool> {
+    pub fn remove_as_of(&mut self, key: &Key, death: Cno, rule: KeepRule) -> Result<bool> {
         match self.live.remove(&self.cache, key)? {
-            Some(old) => self.retire(key, old, death).map(|()| true),
+            Some(old) => self.retire(key, old, death, rule).map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// An item has left the live tree: history, or nothing.
-    pub fn retire(&mut self, key: &Key, old: Value, death: Cno) -> Result<()> {
+    /// An item has left the live tree: history, or nothing. `rule` says how much history is kept of
+    /// what it belongs to; an inode item says that itself.
+    pub fn retire(&mut self, key: &Key, old: Value, death: Cno, rule: KeepRule) -> Result<()> {
         let birth = items::birth(&old).map_err(|why| bad_item(key, why))?;
-        let mut visible = self.is_visible(key, birth, death) && !self.forgetting.contains(&Ino(key.ino));
+        let kept_for = match self.forgetting.contains(&Ino(key.ino)) {
+            true => None,
+            false => self.kept_for(key, &old, (birth, death), rule).map_err(|why| bad_item(key, why))?,
+        };
+        let mut visible = kept_for.is_some();
         if key.kind == Kind::Extent {
             let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
             // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
@@ -224,7 +239,15 @@ impl State {
                 self.add_backref(&key.died(death.0), &e)?;
             }
         }
-        if visible { self.bury(key.died(death.0), old) } else { Ok(()) }
+        match kept_for.filter(|_| visible) {
+            None => Ok(()),
+            Some(Keep::Full) => self.bury(key.died(death.0), old),
+            Some(keep) => {
+                let mut marked = old.to_vec();
+                items::mark_keep(key.kind, &mut marked, keep);
+                self.bury(key.died(death.0), marked.into())
+            }
+        }
     }
 
     /// Whether a kept checkpoint, or a landmark, sees the item at `key` that lived in `[birth, death)`.

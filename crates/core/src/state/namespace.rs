@@ -3,7 +3,8 @@
 use super::{State, orphan_key, reap_key};
 use crate::{Error, FileKind, Result};
 use nenrin_format::items::{
-    self, Dirent, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Reap, XATTR_PIECE_BYTES, XattrPiece,
+    self, Dirent, HISTORY_XATTR, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Keep, KeepRule, Reap, XATTR_PIECE_BYTES,
+    XattrPiece,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, attr_mask};
@@ -36,11 +37,12 @@ impl State {
     }
 
     fn remove_name(&mut self, parent: Ino, ino: Ino, key: &Key, name: &[u8]) -> Result<()> {
-        self.remove(key)?;
+        let rule = self.rule_of_name(parent, ino)?;
+        self.remove(key, rule)?;
         let group = self.link_key(ino, parent, name);
         let link = self.find_slot(group, |v| Dirent::decode(v).is_ok_and(|d| d.name == name && d.ino == parent))?;
         match link {
-            Some((key, _)) => self.remove(&key).map(drop),
+            Some((key, _)) => self.remove(&key, rule).map(drop),
             None => Err(Error::Corrupt(format!("inode {ino} has no link item for a name it bears"))),
         }
     }
@@ -65,7 +67,7 @@ impl State {
     ) -> Result<()> {
         let kind = FileKind::from_mode(mode);
         let is_dir = kind == FileKind::Directory;
-        let inode = Inode {
+        let mut inode = Inode {
             mode,
             uid,
             gid,
@@ -83,6 +85,11 @@ impl State {
         if self.inode(ino)?.is_some() {
             return Err(Error::Corrupt(format!("inode {ino} is made twice")));
         }
+        if parent.0 != 0 {
+            // All history is what an inode has for which nothing is said.
+            let above = self.need_inode(parent)?.keep_rule().keep;
+            inode.set_history((above != Keep::Full).then_some(above), above != Keep::Full, self.open_cno);
+        }
         self.put_inode(ino, inode)?;
         self.inodes = self.inodes.saturating_add(1);
         self.next_ino = self.next_ino.max(ino.next());
@@ -90,7 +97,7 @@ impl State {
             self.put(Key::new(ino, Kind::Symlink, 0, 0), items::encode_bytes(self.open_cno, target))?;
         }
         if parent.0 == 0 {
-            let reap = Reap { death: self.open_cno, fork: 0, whole: true };
+            let reap = Reap { death: self.open_cno, fork: 0, whole: true, rule: inode.keep_rule() };
             self.space.insert(&self.cache, orphan_key(ino), reap.encode().into())?;
             return Ok(());
         }
@@ -123,24 +130,25 @@ impl State {
             return self.drop_inode(ino, self.open_cno);
         }
         self.put_inode(ino, inode)?;
-        let reap = Reap { death: self.open_cno, fork: 0, whole: true };
+        let reap = Reap { death: self.open_cno, fork: 0, whole: true, rule: inode.keep_rule() };
         self.space.insert(&self.cache, orphan_key(ino), reap.encode().into()).map(drop)
     }
 
     /// An inode without names goes: small ones at once, else by the reaper.
     fn drop_inode(&mut self, ino: Ino, death: Cno) -> Result<()> {
-        self.remove_as_of(&Key::new(ino, Kind::Inode, 0, 0), death)?;
+        let rule = self.need_inode(ino)?.keep_rule();
+        self.remove_as_of(&Key::new(ino, Kind::Inode, 0, 0), death, rule)?;
         self.inodes = self.inodes.saturating_sub(1);
-        if self.reap(ino, None, death, ITEMS_AT_ONCE)? {
+        if self.reap((ino, None), death, rule, ITEMS_AT_ONCE)? {
             return Ok(());
         }
-        let reap = Reap { death, fork: 0, whole: true };
+        let reap = Reap { death, fork: 0, whole: true, rule };
         self.space.insert(&self.cache, reap_key(ino, 0), reap.encode().into()).map(drop)
     }
 
     /// Removes up to `max` items of a dead inode, or of one fork of a living
     /// one; whether that was all.
-    fn reap(&mut self, ino: Ino, fork: Option<u32>, death: Cno, max: usize) -> Result<bool> {
+    fn reap(&mut self, (ino, fork): (Ino, Option<u32>), death: Cno, rule: KeepRule, max: usize) -> Result<bool> {
         let (from, to) = match fork {
             Some(f) => (Key::new(ino, Kind::Extent, f, 0), Key::new(ino, Kind::Extent, f, u64::MAX)),
             None => (Key::new(ino, Kind::Inode, 0, 0), Key::new(ino, Kind::Extent, u32::MAX, u64::MAX)),
@@ -153,7 +161,7 @@ impl State {
         let all = keys.len() <= max;
         keys.truncate(max);
         for k in &keys {
-            self.remove_as_of(k, death)?;
+            self.remove_as_of(k, death, rule)?;
         }
         Ok(all)
     }
@@ -165,7 +173,7 @@ impl State {
         };
         let reap = Reap::decode(&v).map_err(|why| super::bad_item(&key, why))?;
         let which = (!reap.whole).then_some(reap.fork);
-        if self.reap(ino, which, reap.death, max as usize)? {
+        if self.reap((ino, which), reap.death, reap.rule, max as usize)? {
             self.space.remove(&self.cache, &key)?;
         }
         Ok(())
@@ -268,6 +276,10 @@ impl State {
         mode: u32,
         ctime: Time,
     ) -> Result<()> {
+        if name == HISTORY_XATTR {
+            return self.set_history(ino, value, ctime);
+        }
+        let rule = self.need_inode(ino)?.keep_rule();
         let group = self.xattr_key(ino, name);
         let found = self.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?;
         let key = match found {
@@ -278,7 +290,7 @@ impl State {
                 }
                 let pieces = xattr_pieces(piece.value_bytes as usize);
                 for p in 0..pieces {
-                    self.remove(&Key { fork: p, ..key })?;
+                    self.remove(&Key { fork: p, ..key }, rule)?;
                 }
                 key
             }
@@ -307,6 +319,24 @@ impl State {
         if mode != u32::MAX {
             inode.mode = inode.mode & 0o170_000 | mode & 0o7777;
         }
+        inode.ctime = ctime;
+        self.put_inode(ino, inode)
+    }
+}
+
+impl State {
+    /// How much history of an inode is kept from here on; `None`: nothing is said.
+    fn set_history(&mut self, ino: Ino, value: Option<&[u8]>, ctime: Time) -> Result<()> {
+        let history = match value.map(Keep::parse) {
+            Some(None) => {
+                let text = format!("a record says of inode {ino} that an impossible part of its history is kept");
+                return Err(Error::Corrupt(text));
+            }
+            Some(keep) => keep,
+            None => None,
+        };
+        let mut inode = self.need_inode(ino)?;
+        inode.set_history(history, false, self.open_cno);
         inode.ctime = ctime;
         self.put_inode(ino, inode)
     }

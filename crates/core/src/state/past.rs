@@ -42,14 +42,29 @@ impl State {
 }
 
 impl View<'_> {
-    /// An error where what is not found may have been there.
-    pub fn all_is_known(&self) -> Result<()> {
-        if self.landmarks_only && !broken(Break::LandmarkIsAll) { Err(Error::Stale) } else { Ok(()) }
+    /// An error where what is not found of an inode may have been there.
+    pub fn all_is_known(&self, ino: Ino) -> Result<()> {
+        if self.landmarks_only && !broken(Break::LandmarkIsAll) {
+            return Err(Error::Stale);
+        }
+        self.is_known(&Key::new(ino, Kind::Dirent, 0, 0))
     }
 
     fn shows(&self, key: &Key) -> bool {
         let seen = |cno: Cno| self.state.landmarks.see(key, cno, cno.next());
         !self.landmarks_only || broken(Break::LandmarkIsAll) || self.cno.is_none_or(seen)
+    }
+
+    /// An error where of the inode this belongs to only its attributes are left.
+    pub fn content_is_known(&self, ino: Ino) -> Result<()> {
+        self.is_known(&Key::new(ino, Kind::Extent, 0, 0))
+    }
+
+    fn is_known(&self, key: &Key) -> Result<()> {
+        match self.cno {
+            Some(cno) if key.kind != Kind::Inode && !self.landmarks_only => self.state.need_known(Ino(key.ino), cno),
+            _ => Ok(()),
+        }
     }
 
     /// The item at `key`.
@@ -63,6 +78,7 @@ impl View<'_> {
         if s.forgetting.contains(&Ino(key.ino)) {
             return Ok(None);
         }
+        self.is_known(key)?;
         if let Some(v) = live {
             if items::birth(&v).map_err(|why| bad_item(key, why))? <= cno {
                 return Ok(Some(v));
@@ -79,8 +95,19 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// Items with keys from `from` to `to`, in key order, until `each` breaks.
+    /// Items with keys from `from` to `to`, of one inode, in key order, until `each` breaks.
     pub fn scan(&self, from: &Key, to: &Key, each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>) -> Result<()> {
+        self.is_known(from)?;
+        self.scan_what_is_left(from, to, each)
+    }
+
+    /// [`View::scan`], also where there may have been more.
+    pub fn scan_what_is_left(
+        &self,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Result<()> {
         let s = self.state;
         let Some(cno) = self.cno else {
             return s.live.scan(&s.cache, from, to, each);
@@ -157,20 +184,32 @@ impl View<'_> {
     }
 
     /// The inode.
-    pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; in the past [`Error::Stale`], since whoever asks has met its number.
+    pub fn inode(&self, ino: Ino) -> Result<Inode> {
         let key = Key::new(ino, Kind::Inode, 0, 0);
         match self.get(&key)? {
-            Some(v) => Inode::decode(&v).map(Some).map_err(|why| bad_item(&key, why)),
-            None => Ok(None),
+            Some(v) => {
+                let inode = Inode::decode(&v).map_err(|why| bad_item(&key, why))?;
+                // Not even its attributes are kept: whether they were swept already must make no difference.
+                if inode.history_is_inherited() {
+                    self.content_is_known(ino)?;
+                }
+                Ok(inode)
+            }
+            None if self.cno.is_some() && !self.state.forgetting.contains(&ino) => Err(Error::Stale),
+            None => Err(Error::NotFound),
         }
     }
 
     /// The items of a past state that hold extents which overlap file blocks
     /// `from` to `last`, with the trees they are in.
     pub(super) fn extent_items(&self, ino: Ino, from: u64, last: u64) -> Result<Vec<(TreeId, Key, Extent)>> {
-        let inode = self.inode(ino)?.ok_or_else(|| Error::Corrupt(format!("inode {ino} is not in that state")))?;
+        let inode = self.inode(ino)?;
         let cno = self.cno.unwrap_or(Cno(u64::MAX));
         let first = Key::new(ino, Kind::Extent, inode.fork, super::content::window_start(from));
+        self.is_known(&first)?;
         let last = Key::new(ino, Kind::Extent, inode.fork, last);
         let (mut out, mut bad) = (Vec::new(), None);
         let mut take = |tree: TreeId, k: &Key, v: &Value| match super::content::extent(k, v) {

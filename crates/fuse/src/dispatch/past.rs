@@ -176,11 +176,14 @@ impl Server {
 
     fn has_same_acl(&self, then: At, now: At, ino: Ino) -> Result<bool> {
         let of = |at| match self.volume.getxattr(at, ino, acl::ACCESS) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(Error::NoAttribute | Error::NotSupported | Error::NotFound) => Ok(None),
+            Ok(bytes) => Ok(Some(Some(bytes))),
+            Err(Error::NoAttribute | Error::NotSupported | Error::NotFound) => Ok(Some(None)),
+            // One that is not known any more is taken for another.
+            Err(Error::Stale) => Ok(None),
             Err(e) => Err(Errno::from(e)),
         };
-        Ok(of(then)? == of(now)?)
+        let (then, now) = (of(then)?, of(now)?);
+        Ok(then.is_some() && then == now)
     }
 
     /// Whether an access list of the past says what may be done today, too.

@@ -265,6 +265,15 @@ impl<S: Subject> Run<S> {
         Ok(None)
     }
 
+    /// The number of the checkpoint of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn named_checkpoint(&self, name: &[u8]) -> Result<u64, String> {
+        let found = self.listed.iter().find(|c| c.name.as_deref() == Some(name));
+        found.map(|c| c.cno.0).ok_or_else(|| format!("there is no snapshot {}", String::from_utf8_lossy(name)))
+    }
+
     /// The inode made last.
     ///
     /// # Errors

@@ -153,13 +153,12 @@ impl<S: Subject> Run<S> {
     }
 
     pub(super) fn read_past(&mut self, cno: u64) -> Check {
-        if !self.listed.iter().any(|c| c.cno.0 == cno) {
-            return Ok(Step::Done);
-        }
+        let Some(info) = self.listed.iter().find(|c| c.cno.0 == cno).cloned() else { return Ok(Step::Done) };
         let found = walk(self.fs()?, At::Past(Cno(cno)), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
+        let shed = self.fs()?.shed();
         let model = self.model()?;
         let log = model.checkpoints.get(&cno).ok_or("checkpoint without a log")?;
-        match oracle::judge_past(cno, log, &found) {
+        match oracle::judge_past(&info, log, &found, &shed) {
             Ok(()) => self.judge_landmarks().map(|()| Step::Done),
             Err(e) => {
                 let mut tree = Tree::default();

@@ -10,8 +10,9 @@ mod steps;
 use crate::model::Model;
 use crate::ops::Op;
 use crate::prng::Prng;
-use nenrin_core::FileKind;
+use nenrin_core::{FileKind, XattrMode};
 use nenrin_format::Ino;
+use nenrin_format::items::HISTORY_XATTR;
 use pagecache::PageCache;
 use std::collections::VecDeque;
 
@@ -46,11 +47,13 @@ pub enum Profile {
     TreeFsync,
     /// Overwrites on a volume that is rather full, time for the cleaner, and cleaning on request.
     Clean,
+    /// As `Past`, where much of the volume keeps less history.
+    Keep,
 }
 
 impl Profile {
     /// All of them, with how often a random seed chooses each (in 100).
-    pub const ALL: [(Self, u64); 10] = [
+    pub const ALL: [(Self, u64); 11] = [
         (Self::General, 28),
         (Self::Copies, 8),
         (Self::Names, 14),
@@ -62,6 +65,7 @@ impl Profile {
         (Self::TreeFsync, 3),
         // Asked for by name, so that older seeds mean what they meant.
         (Self::Clean, 0),
+        (Self::Keep, 0),
     ];
     /// Name on the command line.
     #[must_use]
@@ -77,6 +81,7 @@ impl Profile {
             Self::AppendFsync => "append-fsync",
             Self::TreeFsync => "tree-fsync",
             Self::Clean => "clean",
+            Self::Keep => "keep",
         }
     }
     /// The profile with this name.
@@ -103,7 +108,7 @@ impl Profile {
             Self::Names => [26, 8, 14, 18, 6, 6, 3, 1, 0, 0, 3, 3, 6, 1, 6, 4, 1],
             Self::Content => [3, 0, 1, 1, 1, 0, 42, 7, 8, 5, 1, 3, 18, 1, 6, 5, 1],
             Self::Savers => [6, 3, 3, 4, 2, 2, 12, 4, 1, 1, 3, 6, 10, 2, 9, 2, 30],
-            Self::Past => [8, 3, 6, 6, 3, 3, 18, 4, 3, 3, 1, 3, 5, 22, 9, 3, 3],
+            Self::Past | Self::Keep => [8, 3, 6, 6, 3, 3, 18, 4, 3, 3, 1, 3, 5, 22, 9, 3, 3],
             Self::Copies => [7, 1, 5, 2, 1, 0, 16, 6, 4, 32, 1, 2, 8, 6, 6, 4, 2],
             Self::Fill => [12, 1, 8, 2, 1, 1, 46, 4, 3, 2, 1, 2, 6, 3, 6, 2, 1],
             Self::AppendFsync => [1, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 6, 1, 0],
@@ -184,6 +189,8 @@ pub struct Workload {
     chores: Option<Prng>,
     /// Who gets back what was, drawn apart.
     restores: Option<Prng>,
+    /// Who says how much history is kept, drawn apart.
+    keeps: Option<Prng>,
     /// The kind of program.
     pub profile: Profile,
     allow: Allow,
@@ -211,10 +218,13 @@ impl Workload {
         };
         let mut chores = Prng::stream(seed, 11);
         let mut restores = Prng::stream(seed, 14);
+        let mut keeps = Prng::stream(seed, 21);
+        let often = if profile == Profile::Keep { 100 } else { 30 };
         Self {
             rng,
             chores: chores.chance(50).then_some(chores),
             restores: restores.chance(40).then_some(restores),
+            keeps: keeps.chance(often).then_some(keeps),
             profile,
             allow,
             open: Vec::new(),
@@ -264,7 +274,7 @@ impl Workload {
 
     /// The next call of a program.
     fn draw(&mut self, model: &Model) -> Op {
-        if let Some(op) = self.chore(model).or_else(|| self.restore(model)) {
+        if let Some(op) = self.chore(model).or_else(|| self.restore(model)).or_else(|| self.keep(model)) {
             return op;
         }
         while let Some(l) = self.later.pop_front() {
@@ -303,6 +313,28 @@ impl Workload {
                 rng.pick(&all).map(|cno| Op::CheckpointDrop { cno: *cno })
             }
         }
+    }
+
+    /// How much history something keeps.
+    fn keep(&mut self, model: &Model) -> Option<Op> {
+        let often = if self.profile == Profile::Keep { 12 } else { 40 };
+        let rng = self.keeps.as_mut().filter(|_| self.profile != Profile::AppendFsync)?;
+        if rng.below(often) > 0 {
+            return None;
+        }
+        let named = model.tree.inodes.iter().filter(|(_, i)| i.attr.nlink > 0);
+        let dirs = rng.chance(50);
+        // The kernel lets nothing else have attributes of this kind.
+        let fits = |kind| kind == FileKind::Directory || !dirs && kind == FileKind::Regular;
+        let all: Vec<u64> = named.filter(|(_, i)| fits(i.attr.kind())).map(|(ino, _)| *ino).collect();
+        let ino = *rng.pick(&all)?;
+        let name = HISTORY_XATTR.to_vec();
+        if rng.chance(15) {
+            return Some(Op::RemoveXattr { ino, name });
+        }
+        let value = *rng.pick(&[&b"none"[..], b"none", b"daily", b"full", b"some"])?;
+        let mode = if rng.chance(10) { XattrMode::Create } else { XattrMode::Any };
+        Some(Op::SetXattr { ino, name, value: value.to_vec(), mode })
     }
 
     /// A file, or a part of it, as it was in a checkpoint, into the same or another file.

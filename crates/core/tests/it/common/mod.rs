@@ -3,6 +3,8 @@
 
 pub mod churn;
 pub mod gate;
+pub mod sparse;
+pub mod versions;
 
 use nenrin_core::format::Time;
 use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};

@@ -1,0 +1,244 @@
+//! When room is short: the history of single files that takes more than its share
+//! goes before everybody's. See docs/decisions/0020.
+//!
+//! Invariants
+//! 1. What snapshots see stays.
+//! 2. Looking for them takes as much memory however many inodes there are, and is done in pieces between which
+//!    others work.
+
+use super::account::{Kept, Life, sees};
+use super::{Fs, Inner};
+use crate::state::{SHED_MAX, bad_item};
+use crate::{Error, Result};
+use nenrin_format::items::{self, Extent};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::records::Record;
+use nenrin_format::{Cno, Ino, Time};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// More than this part of all history that may be shed is too much for one inode.
+const SHARE: u64 = 10;
+/// History of an inode that is not worth the trouble, in blocks.
+const BLOCKS_MIN: u64 = 64;
+/// Inodes counted at one time: none with more than one in so many of all blocks is missed.
+const COUNTED_MAX: usize = 255;
+/// Checkpoints in which something of an inode died that are told apart.
+const DEATHS_MAX: usize = 4096;
+/// Items looked at under one lock.
+const ITEMS_AT_ONCE: usize = 1024;
+
+/// History of a file that was let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShedInfo {
+    /// The file.
+    pub ino: Ino,
+    /// Where it is, or was, from the root of the volume.
+    pub path: Vec<u8>,
+    /// Of checkpoints before this one only snapshots know what it was, and those that show what it was later.
+    pub upto: Cno,
+    /// When the newest of these was cut.
+    pub upto_wall: Time,
+    /// When that was done.
+    pub wall: Time,
+    /// Blocks that its history had then.
+    pub blocks: u64,
+}
+
+/// The heaviest of many, by counters for some (Misra and Gries, 1982): each counts at most as much as it is, and less by no
+/// more than one in [`COUNTED_MAX`] of all.
+#[derive(Default)]
+struct Heaviest {
+    counted: BTreeMap<Ino, u64>,
+    all: u64,
+}
+
+impl Heaviest {
+    fn add(&mut self, ino: Ino, blocks: u64) {
+        self.all += blocks;
+        *self.counted.entry(ino).or_default() += blocks;
+        if self.counted.len() > COUNTED_MAX {
+            let least = self.counted.values().min().copied().unwrap_or(0);
+            self.counted.retain(|_, n| {
+                *n -= least;
+                *n > 0
+            });
+        }
+    }
+    /// Those with more than their share, the heaviest first.
+    fn too_heavy(&self) -> Vec<(Ino, u64)> {
+        let much = |n: u64| n > self.all / SHARE && n >= BLOCKS_MIN;
+        let mut out: Vec<_> = self.counted.iter().filter(|(_, n)| much(**n)).map(|(ino, n)| (*ino, *n)).collect();
+        out.sort_by_key(|(ino, n)| (u64::MAX - n, *ino));
+        out
+    }
+}
+
+impl Fs {
+    /// Lets go of the older half of the history of files that have more than their share; whether there were any.
+    pub(super) fn shed_heavy(&self) -> Result<bool> {
+        let inner = self.lock();
+        let blocks = inner.state.history_blocks;
+        let known = inner.none_heavy_at.is_some_and(|then| blocks <= then + then / 8);
+        if known || inner.state.shed.len() >= SHED_MAX {
+            return Ok(false);
+        }
+        let named = inner.named_kept();
+        drop(inner);
+        let mut heaviest = Heaviest::default();
+        let mut place = self.history_from(Cno(0));
+        let mut each = |ino, lives: &[Life], n, _| {
+            if lives.len() == 1 && !sees(&named, lives) {
+                heaviest.add(ino, n);
+            }
+        };
+        while self.look_at_history(&mut place, &mut each)? {}
+        let mut any = false;
+        for (ino, _) in heaviest.too_heavy() {
+            any |= self.shed_of(ino)?;
+        }
+        if !any {
+            self.lock().none_heavy_at = Some(blocks);
+        }
+        Ok(any)
+    }
+
+    /// Lets go of the older half of what unnamed checkpoints keep of a file; whether there was anything.
+    fn shed_of(&self, ino: Ino) -> Result<bool> {
+        let named = self.lock().named_kept();
+        let mut deaths: BTreeMap<Cno, u64> = BTreeMap::new();
+        let trees: Vec<_> = self.lock().state.history.iter().map(|t| t.tree.id()).collect();
+        for id in &trees {
+            let mut from = Some(Key::new(ino, Kind::Extent, 0, 0));
+            while let Some(key) = from {
+                let inner = self.lock();
+                let Some(tree) = inner.tree(*id) else { break };
+                from = inner.deaths_of(tree, &key, &named, &mut deaths)?;
+            }
+            while deaths.len() > DEATHS_MAX {
+                // Coarser: each with the one behind it.
+                let pairs: Vec<_> = deaths.into_iter().collect();
+                let joined = |pair: &[(Cno, u64)]| pair.last().map(|l| (l.0, pair.iter().map(|p| p.1).sum()));
+                deaths = pairs.chunks(2).filter_map(joined).collect();
+            }
+        }
+        let all: u64 = deaths.values().sum();
+        let mut older = 0;
+        let upto = deaths.iter().find(|(_, n)| {
+            older += **n;
+            older * 2 >= all
+        });
+        let Some((upto, _)) = upto.filter(|_| all > 0) else { return Ok(false) };
+        let mut inner = self.lock_to_change()?;
+        if inner.has_new_names() {
+            // Such a name counts from the next checkpoint on, and is to count for this, too.
+            return Ok(false);
+        }
+        let record = Record::Shed { ino, upto: *upto, wall: self.clock.wall(), blocks: all };
+        inner.counters.inodes_shed += 1;
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        // Should this end early, the sweep in the background does it all again.
+        inner.sweep_wanted = true;
+        inner.sweep = None;
+        drop(inner);
+        for tree in trees {
+            let (first, behind) = (Key::new(ino, Kind::Inode, 0, 0), ino.next());
+            if !self.sweep_for_room(tree, first, behind)? {
+                return Ok(true);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What history of single files was let go and may still be asked for, the newest first.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn shed(&self) -> Result<Vec<ShedInfo>> {
+        let inner = self.lock();
+        let mut out = Vec::new();
+        for (ino, shed) in inner.state.shed.iter() {
+            let links = inner.state.links(ino)?;
+            let now = links.iter().any(|l| l.span.to.is_none());
+            let at = if now { Cno(u64::MAX) } else { Cno(shed.upto.0.saturating_sub(1)) };
+            let path = inner.state.path_in(&links, at)?;
+            let last = inner.state.kept.range(..shed.upto).next_back();
+            let upto_wall = last.map_or(shed.wall, |(_, c)| c.wall);
+            out.push(ShedInfo { ino, path, upto: shed.upto, upto_wall, wall: shed.wall, blocks: shed.blocks });
+        }
+        out.sort_by_key(|s| (std::cmp::Reverse(s.wall), s.ino));
+        Ok(out)
+    }
+}
+
+impl Inner {
+    /// The snapshots.
+    fn named_kept(&self) -> Kept {
+        self.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, c)| (*cno, c.clone())).collect()
+    }
+
+    /// Whether a checkpoint got its name since the last one was cut.
+    fn has_new_names(&self) -> bool {
+        self.state.kept.values().any(|c| c.is_named() && c.named_at > self.state.open_cno)
+    }
+
+    /// Adds when some extents of one inode died, from a key on, that no snapshot sees; where to go on.
+    fn deaths_of(
+        &self,
+        tree: &crate::index::Tree,
+        from: &Key,
+        named: &Kept,
+        deaths: &mut BTreeMap<Cno, u64>,
+    ) -> Result<Option<Key>> {
+        let last = Key::new(Ino(from.ino), Kind::Extent, u32::MAX, u64::MAX).died(u64::MAX);
+        let (mut seen, mut go_on, mut bad) = (0, None, None);
+        let state = &self.state;
+        tree.scan(&state.cache, from, &last, &mut |k, v| {
+            if seen == ITEMS_AT_ONCE {
+                go_on = Some(*k);
+                return ControlFlow::Break(());
+            }
+            seen += 1;
+            let death = Cno(k.death);
+            match (Extent::decode(v), items::keep_of(k.kind, v)) {
+                (Ok(e), Ok(keep)) => {
+                    let life = (e.birth, death, state.kept_by(k, keep, death));
+                    if e.stored_blocks() > 0 && !sees(named, &[life]) {
+                        *deaths.entry(death).or_default() += u64::from(e.blocks);
+                    }
+                    ControlFlow::Continue(())
+                }
+                (Err(why), _) | (_, Err(why)) => {
+                    bad = Some(bad_item(k, why));
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        bad.map_or(Ok(go_on), |e: Error| Err(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of very many, those with more than a tenth are found, and nobody else is.
+    #[test]
+    fn the_heaviest_of_many_are_found() {
+        let mut heaviest = Heaviest::default();
+        for round in 0..2000u64 {
+            for light in 0..20 {
+                heaviest.add(Ino(1000 + round * 20 + light), 3);
+            }
+            heaviest.add(Ino(7), 40);
+            heaviest.add(Ino(8), 11);
+            heaviest.add(Ino(9), 9);
+        }
+        // Of 120 in each round: a third, and both others less than a tenth.
+        assert_eq!(heaviest.too_heavy().iter().map(|h| h.0).collect::<Vec<_>>(), [Ino(7)]);
+        assert!(heaviest.counted.len() <= COUNTED_MAX);
+        let told = heaviest.counted[&Ino(7)];
+        assert!(told <= 80_000 && told + heaviest.all / COUNTED_MAX as u64 >= 80_000, "{told}");
+        assert!(Heaviest::default().too_heavy().is_empty());
+    }
+}

@@ -1,0 +1,100 @@
+//! A clock that jumps by more than a day drops nothing for 24 hours that the rule would not have dropped: forwards and
+//! backwards, while the volume is mounted and between two mounts.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use crate::common::file;
+use nenrin_core::format::{Cno, Ino, Time};
+use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, mkfs};
+use nenrin_device::{BlockDevice, MemDevice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+const SECOND: u64 = 1_000_000_000;
+const HOUR: u64 = 3600 * SECOND;
+const DAY: i64 = 24 * HOUR as i64;
+
+/// A clock that can be set.
+#[derive(Default)]
+struct Settable {
+    nanos: AtomicU64,
+    off: AtomicI64,
+}
+
+impl Clock for Settable {
+    fn wall(&self) -> Time {
+        Time(1000 * DAY + self.nanos.load(Ordering::Relaxed) as i64 + self.off.load(Ordering::Relaxed))
+    }
+    fn monotonic_nanos(&self) -> u64 {
+        self.nanos.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    Never,
+    Mounted,
+    Between,
+}
+
+/// The checkpoints kept after each hour from the jump on.
+fn kept(when: When, jump: i64) -> Vec<Vec<Cno>> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    let clock = Arc::new(Settable::default());
+    let shared: Arc<dyn Clock> = clock.clone();
+    mkfs(&device, &shared, &MkfsOptions::default()).unwrap();
+    let options = MountOptions { checkpoint_nanos: 100 * SECOND, ..MountOptions::default() };
+    let open = || Fs::open(vec![device.clone()], shared.clone(), options.clone()).unwrap();
+    let mut fs = open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let work = |fs: &Fs, minutes: u64| {
+        for minute in 0..minutes {
+            fs.write(f, 0, &minute.to_le_bytes(), 0).unwrap();
+            clock.nanos.fetch_add(60 * SECOND, Ordering::Relaxed);
+            fs.tick().unwrap();
+        }
+    };
+    work(&fs, 40 * 60);
+    if when == When::Mounted {
+        clock.off.fetch_add(jump, Ordering::Relaxed);
+    }
+    fs.close().unwrap();
+    if when == When::Between {
+        clock.off.fetch_add(jump, Ordering::Relaxed);
+    }
+    fs = open();
+    let mut out = Vec::new();
+    for _ in 0..23 {
+        work(&fs, 60);
+        out.push(fs.checkpoints().iter().map(|c| c.cno).collect());
+    }
+    out
+}
+
+fn jumps_change_nothing() {
+    let still = kept(When::Never, 0);
+    assert!(still.iter().all(|k| k.len() > 60) && still[0] != still[22]);
+    for when in [When::Mounted, When::Between] {
+        for jump in [365 * DAY, 2 * DAY, -2 * DAY, -365 * DAY] {
+            for (hour, (all, jumped)) in still.iter().zip(kept(when, jump)).enumerate() {
+                // The stretch of time in which it jumps becomes two, of which each keeps one.
+                let (lost, more) =
+                    (all.iter().filter(|c| !jumped.contains(c)).count(), jumped.len() - all.len().min(jumped.len()));
+                let text = format!("a jump of {} days, {when:?}: {lost} lost, {more} more after {hour} h", jump / DAY);
+                assert!(lost == 0 && more <= 2, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_drops_nothing_for_a_day() {
+    jumps_change_nothing();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a jump of")]
+fn a_jump_that_is_believed_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::JumpBelieved, jumps_change_nothing);
+}
