@@ -149,6 +149,9 @@ impl Fs {
     fn reap_some(&self) -> Result<()> {
         for _ in 0..STEPS_MAX {
             let mut inner = self.room_to_let_go()?;
+            if inner.nodes_to_spare(self) == 0 {
+                return Ok(());
+            }
             let work = inner.state.pending_reaps(Kind::Reap, 1)?;
             let Some((key, _)) = work.first() else { return Ok(()) };
             let max = inner.items_to_let_go(self, REAP_ITEMS);
@@ -185,6 +188,9 @@ impl Fs {
         }
         for _ in 0..STEPS_MAX {
             let mut inner = self.room_to_let_go()?;
+            if inner.nodes_to_spare(self) == 0 {
+                return Ok(());
+            }
             if inner.sweep.is_none() {
                 if !inner.sweep_wanted {
                     return Ok(());

@@ -36,6 +36,8 @@ mod recency;
 mod retain;
 mod scrub;
 mod space;
+#[cfg(test)]
+mod space_tests;
 mod write;
 
 use crate::breaks::{Break, broken};

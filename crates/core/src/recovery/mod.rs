@@ -89,6 +89,7 @@ impl Fs {
         if !read_only {
             fs.before_writing(&unproven)?;
             fs.index_checkpoint(false)?;
+            fs.free_what_was_open()?;
             fs.resync()?;
             fs.release_orphans()?;
         }
