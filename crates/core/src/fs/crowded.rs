@@ -2,15 +2,15 @@
 //!
 //! Whoever overwrites much on a nearly full volume fills with history what the cleaner needs: it would copy nearly full
 //! segments to gain hardly anything, and shed a little history again and again, each time by walking all of it. So
-//! 1. unnamed checkpoints keep at most so much that half of what is not needed is left to the cleaner; what is beyond that
-//!    goes in the background, before writers have to wait for it;
+//! 1. unnamed checkpoints keep at most so much that half of what is not needed is left to the cleaner; what is beyond that,
+//!    the heaviest files' first, goes in the background, before writers have to wait for it;
 //! 2. where even the newest states of some minutes do not fit, no more are made until room is there, or some minutes have
 //!    passed: they would be gone before anybody could want them.
 //!
 //! What is named is left alone, and who asks for a checkpoint gets one.
 
 use super::{Fs, Inner};
-use crate::Result;
+use crate::{Error, Result};
 use nenrin_format::Cno;
 use nenrin_format::records::Record;
 
@@ -34,7 +34,8 @@ impl Inner {
 }
 
 impl Fs {
-    /// Lets the oldest unnamed checkpoints go when history crowds out the cleaner; what only they saw is swept after it.
+    /// Lets history go when it crowds out the cleaner: that of the heaviest files, where there are none the oldest unnamed
+    /// checkpoints; what only they saw is swept after it.
     pub(super) fn uncrowd(&self, now: u64) -> Result<()> {
         let inner = self.lock_to_change()?;
         if inner.sweep_wanted || inner.sweep.is_some() || !inner.is_crowded(self) {
@@ -46,6 +47,14 @@ impl Fs {
         if inner.uncrowded_at.replace(now).is_some_and(|then| now.saturating_sub(then) < REST_NANOS) {
             inner.cuts_rest_until = now.saturating_add(REST_NANOS);
         }
+        drop(inner);
+        match self.shed_heavy() {
+            Ok(true) => return Ok(()),
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
+            // Where history cannot be read there may be damage; what can be let go without reading it, is.
+            Ok(false) | Err(_) => {}
+        }
+        let mut inner = self.lock_to_change()?;
         let free = |cno: &Cno| !inner.held.contains_key(cno);
         let unnamed: Vec<Cno> =
             inner.state.kept.iter().filter(|(cno, c)| !c.is_named() && free(cno)).map(|(cno, _)| *cno).collect();
