@@ -261,7 +261,7 @@ def memory_part(memory):
     if costs:
         text += "\n### Random overwrites of 4 KiB\n\nNo page cache, no history; as much overwritten as is live, after as much to settle (`--example clean_cost`).\n\n"
         head = ["MiB", "writes", "% live", "device bytes per byte", "moved", "index", "chain", "index checkpoints", "in the writer's way"]
-        text += table(head, [[str(o["volume_mib"]), "90/10" if o["pattern"] == "HotCold" else "uniform", str(o["live_percent"])] + [digits(o[k]) for k in ("device", "moved", "index", "chain")] + [str(o["checkpoints"]), str(o["stalls"])] for o in costs])
+        text += table(head, [[str(o["volume_mib"]), {"HotCold": "90/10", "HotSpread": "90/10, spread"}.get(o["pattern"], "uniform"), str(o["live_percent"])] + [digits(o[k]) for k in ("device", "moved", "index", "chain")] + [str(o["checkpoints"]), str(o["stalls"])] for o in costs])
     idle = [one for one in memory if one["example"] == "idle_cost"]
     if idle:
         text += "\n### Full, and nobody does anything\n\nVirtual time (`--example idle_cost`). The first minute after the last change is told apart.\n\n"

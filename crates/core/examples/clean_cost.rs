@@ -1,15 +1,19 @@
 //! What cleaning costs: device bytes for each byte that programs write, counted on a device in memory.
-//! `cargo run --release -p nenrin-core --example clean_cost -- [--json] [MiB] [percent] [commit-blocks]`
+//! `cargo run --release -p nenrin-core --example clean_cost -- [--json] [--history] [MiB] [percent] [commit-blocks]`
 #![allow(clippy::unwrap_used)] // an example stops at the first error
 
 #[path = "../tests/it/common/churn.rs"]
 mod churn;
 
 use churn::{Churn, Pattern};
+use nenrin_core::MountOptions;
 
 fn main() {
     let json = std::env::args().any(|a| a == "--json");
-    let mut args = std::env::args().skip(1).filter(|a| a != "--json").map(|a| a.parse::<u64>().unwrap());
+    let history = std::env::args().any(|a| a == "--history");
+    let checkpoint_nanos = if history { MountOptions::default().checkpoint_nanos } else { 0 };
+    let mount = MountOptions { checkpoint_nanos, ..MountOptions::default() };
+    let mut args = std::env::args().skip(1).filter(|a| !a.starts_with("--")).map(|a| a.parse::<u64>().unwrap());
     let mib = args.next().unwrap_or(512);
     let percents = args.next().map_or(vec![50, 80, 90, 95], |p| vec![p]);
     let commit_blocks = args.next().unwrap_or(4096);
@@ -20,7 +24,7 @@ fn main() {
     }
     for pattern in [Pattern::Uniform, Pattern::HotCold, Pattern::HotSpread] {
         for percent in percents.clone() {
-            let mut c = Churn::new(mib << 20, percent, pattern, commit_blocks);
+            let mut c = Churn::with(mib << 20, percent, pattern, commit_blocks, mount.clone());
             let share = c.blocks * 409_600 / (mib << 20);
             c.overwrite(1);
             let cost = c.overwrite(1);

@@ -65,7 +65,10 @@ impl Fs {
             inner = self.lock();
         }
         let every = self.options.checkpoint_nanos;
-        let cut_due = every > 0 && inner.changed_since_cut && now.saturating_sub(inner.last_cut_at) >= every;
+        let cut_due = every > 0
+            && inner.changed_since_cut
+            && now.saturating_sub(inner.last_cut_at) >= every
+            && !inner.cuts_rest(self, now);
         drop(inner);
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
@@ -74,7 +77,12 @@ impl Fs {
             self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
         }
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
-        let result = cut.and(self.thin(now)).and(self.reap_some()).and(self.sweep_some(now)).and(self.clean_some(now));
+        let result = cut
+            .and(self.thin(now))
+            .and(self.uncrowd(now))
+            .and(self.reap_some())
+            .and(self.sweep_some(now))
+            .and(self.clean_some(now));
         let result = result.and(self.forget_some(now)).and(self.lay_some(now)).and(self.join_some(now));
         let mut inner = self.lock();
         inner.check_alive()?;
@@ -141,6 +149,9 @@ impl Fs {
     fn reap_some(&self) -> Result<()> {
         for _ in 0..STEPS_MAX {
             let mut inner = self.room_to_let_go()?;
+            if inner.nodes_to_spare(self) == 0 {
+                return Ok(());
+            }
             let work = inner.state.pending_reaps(Kind::Reap, 1)?;
             let Some((key, _)) = work.first() else { return Ok(()) };
             let max = inner.items_to_let_go(self, REAP_ITEMS);
@@ -177,6 +188,9 @@ impl Fs {
         }
         for _ in 0..STEPS_MAX {
             let mut inner = self.room_to_let_go()?;
+            if inner.nodes_to_spare(self) == 0 {
+                return Ok(());
+            }
             if inner.sweep.is_none() {
                 if !inner.sweep_wanted {
                     return Ok(());

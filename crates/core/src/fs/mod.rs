@@ -24,6 +24,7 @@ mod cleaning;
 mod commit;
 mod copies;
 mod copy;
+mod crowded;
 mod forget;
 mod heavy;
 mod history;
@@ -37,6 +38,8 @@ mod recency;
 mod retain;
 mod scrub;
 mod space;
+#[cfg(test)]
+mod space_tests;
 mod write;
 
 use crate::breaks::{Break, broken};
@@ -215,6 +218,10 @@ struct Inner {
     proven_seq: Seq,
     last_commit_at: u64,
     last_cut_at: u64,
+    /// Until then (monotonic) no checkpoints are cut by themselves while room is short.
+    cuts_rest_until: u64,
+    /// When history last had to go because it left the cleaner too little.
+    uncrowded_at: Option<u64>,
     changed_since_cut: bool,
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
@@ -313,6 +320,8 @@ impl Fs {
             proven_seq: durable_seq,
             last_commit_at: now,
             last_cut_at: now,
+            cuts_rest_until: 0,
+            uncrowded_at: None,
             changed_since_cut: false,
             mounted_at: now,
             sweep: None,

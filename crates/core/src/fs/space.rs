@@ -103,8 +103,24 @@ impl Inner {
     /// Nodes that may become dirty by cleaning or by letting go before an index
     /// checkpoint has to come.
     pub(super) fn nodes_to_spare(&self, fs: &Fs) -> u64 {
-        let spare = self.state.segments.free_count().saturating_sub(self.floor_beside_pages(fs));
-        spare / 2 * IndexLog::nodes_in_segment(fs.storage.segment_blocks) / (1 + NODES_ABOVE)
+        let blocks = fs.storage.segment_blocks;
+        let per_segment = IndexLog::nodes_in_segment(blocks);
+        let (needed, content) = self.needed_beside_pages(fs);
+        let free = self.state.segments.free_count().saturating_sub(content);
+        // The open index segments may be all there is: without them a volume with nothing free could not let go of anything.
+        let here = self.index.iter().map(|log| log.nodes_that_fit(blocks)).min().unwrap_or(0);
+        let fit = here + free.saturating_sub(CHAIN_SEGMENTS) / 2 * per_segment;
+        fit.saturating_sub(needed) / (1 + NODES_ABOVE)
+    }
+
+    /// Nodes that an index checkpoint may have to write, those that accepted content will make dirty included, and the segments
+    /// that this content takes.
+    fn needed_beside_pages(&self, fs: &Fs) -> (u64, u64) {
+        let trees = 1 + u64::from(!self.state.history.is_empty());
+        let leaves = (self.pages + self.placed).min(self.state.live.nodes()) * trees;
+        let blocks = if self.pages > 0 { with_summaries(self.pages) } else { 0 };
+        let nodes = self.dirty_nodes() + self.frozen_nodes + leaves + 2 * self.nodes_around();
+        (nodes, blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1)))
     }
 
     /// Segments without which the volume could not go on: for an index
@@ -112,17 +128,18 @@ impl Inner {
     /// usable, and for the chain. Removing and cleaning stop here.
     pub(super) fn floor_segments(&self, fs: &Fs) -> u64 {
         let nodes = self.dirty_nodes() + self.frozen_nodes + 2 * self.nodes_around();
-        self.segments_for(fs, nodes) + CHAIN_SEGMENTS
+        (self.segments_for(fs, nodes) + CHAIN_SEGMENTS).max(Self::segments_to_mount(fs, nodes))
+    }
+
+    /// What the next mount takes, should this one end now: it finishes no segment that is open.
+    fn segments_to_mount(fs: &Fs, nodes: u64) -> u64 {
+        1 + 2 * nodes.div_ceil(IndexLog::nodes_in_segment(fs.storage.segment_blocks))
     }
 
     /// The floor for who makes room: content that was accepted comes on top, with the leaves that its commit makes dirty.
     pub(super) fn floor_beside_pages(&self, fs: &Fs) -> u64 {
-        let trees = 1 + u64::from(!self.state.history.is_empty());
-        let leaves = (self.pages + self.placed).min(self.state.live.nodes()) * trees;
-        let dirty = self.dirty_nodes() + self.frozen_nodes + leaves;
-        let blocks = if self.pages > 0 { with_summaries(self.pages) } else { 0 };
-        let content = blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1));
-        self.segments_for(fs, dirty + 2 * self.nodes_around()) + CHAIN_SEGMENTS + content
+        let (nodes, content) = self.needed_beside_pages(fs);
+        (self.segments_for(fs, nodes) + CHAIN_SEGMENTS).max(Self::segments_to_mount(fs, nodes)) + content
     }
 
     /// Items of the past, next to each other, that one record may let go of: what
@@ -328,6 +345,15 @@ impl Fs {
         let inner = self.make_room_until(&enough)?;
         let granted = enough(&inner) || inner.has_promised_room(self, room, extra) || broken(Break::NoReserve);
         if granted { Ok(inner) } else { Err(Error::NoSpace) }
+    }
+
+    /// After a mount: what was open before is free only after a second index checkpoint; on a full volume that is all there is.
+    pub(crate) fn free_what_was_open(&self) -> Result<()> {
+        let inner = self.lock_to_change()?;
+        let short = inner.state.segments.free_count() <= inner.removal_segments(self);
+        let waiting = inner.state.segments.promotable_count() > 0;
+        drop(inner);
+        if short && waiting { self.index_checkpoint(false) } else { Ok(()) }
     }
 
     /// The lock, to let something of the past go, which is never refused: it is

@@ -163,6 +163,10 @@ impl Chain {
             let room = (storage.segment_blocks - self.block).min(PARTIAL_BLOCKS_MAX);
             let (records, late, pages, count) = gather(queue, room);
             if count > 0 {
+                if self.next.is_none() && self.block > 0 {
+                    // On a full volume none was to be had when this segment was begun. Only a partial in it can name one.
+                    self.next = segments.allocate(KIND_CHAIN, stamp.now);
+                }
                 let units: Vec<Unit> = queue.drain(..count).collect();
                 let end = queue.is_empty();
                 return Ok(self.lay_out(&records, late, &units, pages, (first, end), stamp, segments));

@@ -89,6 +89,7 @@ impl Fs {
         if !read_only {
             fs.before_writing(&unproven)?;
             fs.index_checkpoint(false)?;
+            fs.free_what_was_open()?;
             fs.release_orphans()?;
         }
         Ok(fs)
@@ -392,6 +393,9 @@ pub(crate) fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superbloc
     pins
 }
 
+/// Segments that the index checkpoint at the end of recovery begins: one for each copy.
+const INDEX_SEGMENTS: u64 = 2;
+
 /// The chain goes on in a fresh segment, with a new epoch.
 pub(crate) fn start_epoch(state: &mut State, chain: &mut Chain, found: &Probe, writes: bool) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
@@ -412,7 +416,9 @@ pub(crate) fn start_epoch(state: &mut State, chain: &mut Chain, found: &Probe, w
     state.segments.reopen(next, crate::segments::KIND_CHAIN);
     chain.segment = next;
     chain.block = 0;
-    chain.next = state.segments.allocate(crate::segments::KIND_CHAIN, now);
+    // The index checkpoint that ends recovery comes first; with it more is free.
+    let spare = state.segments.free_count() > INDEX_SEGMENTS;
+    chain.next = if spare { state.segments.allocate(crate::segments::KIND_CHAIN, now) } else { None };
     Ok(())
 }
 

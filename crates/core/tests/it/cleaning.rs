@@ -312,6 +312,27 @@ fn what_is_overwritten_often_lies_apart() {
     c.verify();
 }
 
+/// History does not crowd out the cleaner: on a volume four fifths full that is overwritten all the time it takes what is left
+/// over, and nobody waits for it to go.
+#[test]
+fn overwriting_with_history_costs_little_more() {
+    let mount = MountOptions::default();
+    let mut c = Churn::with(256 << 20, 80, Pattern::HotSpread, 4096, mount);
+    c.overwrite(1);
+    let cost = c.overwrite(2);
+    println!("{cost:?}");
+    // About 2.6; 6.9 where history goes only when a writer finds no room.
+    assert!(cost.device < 4.0, "{cost:?}");
+    c.verify();
+    // With time to spare there is history again.
+    let before = c.fs.checkpoints().len();
+    for _ in 0..3000 {
+        c.write_one();
+        c.tick();
+    }
+    assert!(c.fs.checkpoints().len() > before, "{before}");
+}
+
 /// Blocks that files and past states share are moved with all who own them, and stay shared.
 #[test]
 fn what_is_shared_is_moved_with_all_its_owners() {

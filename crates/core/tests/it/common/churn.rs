@@ -59,11 +59,16 @@ pub struct Cost {
 impl Churn {
     /// A volume of which one file takes `percent` of what is available when it is empty.
     pub fn new(bytes: u64, percent: u64, pattern: Pattern, commit_blocks: u64) -> Self {
+        let mount = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+        Self::with(bytes, percent, pattern, commit_blocks, mount)
+    }
+
+    /// The same with these options.
+    pub fn with(bytes: u64, percent: u64, pattern: Pattern, commit_blocks: u64, mount: MountOptions) -> Self {
         let device = Arc::new(Observed::new(MemDevice::new(bytes as usize)));
         let clock = Arc::new(Virtual::default());
         let (dev, clk): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (device.clone(), clock.clone());
         mkfs(&dev, &clk, &MkfsOptions::default()).unwrap();
-        let mount = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
         let fs = Fs::open(vec![dev], clk, mount).unwrap();
         let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
         let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
@@ -99,6 +104,12 @@ impl Churn {
         wrote.unwrap_or_else(|e| panic!("{e}: {:?} {:?}", self.fs.usage(), self.fs.cleaner_status()));
 
         self.stamps[block as usize] = stamp;
+    }
+
+    /// One block is overwritten.
+    pub fn write_one(&mut self) {
+        let block = self.next(self.blocks);
+        self.write(block);
     }
 
     /// A tenth of a second passes.
