@@ -28,7 +28,7 @@ pub use devices::{DeviceHealth, Standing};
 pub use error::{Error, Result};
 pub use fs::{
     Change, Clean, CleanEstimate, CleanerStatus, Counters, Done, ForgetName, ForgetPlan, ForgetStatus, Fs, GoneName,
-    LandmarkInfo, NameState, Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo,
+    LandmarkInfo, NameState, ReadTicket, Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo, SyncTicket, WriteTicket,
 };
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};

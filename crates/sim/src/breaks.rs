@@ -78,10 +78,11 @@ const fn trial(what: Break, promises: &'static str, hunt: Hunt) -> Trial {
 }
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 53] = [
+pub const TRIALS: [Trial; 54] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
+    trial(Break::AskedLeftOut, "P1", Hunt::Scenario(Scenario::TwoClients)),
     trial(Break::ReadTooEarly, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),

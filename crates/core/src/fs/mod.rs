@@ -33,6 +33,7 @@ mod read;
 mod retain;
 mod scrub;
 mod space;
+mod submit;
 mod write;
 
 use crate::breaks::{Break, broken};
@@ -51,6 +52,7 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use cleaning::Cleaner;
@@ -61,6 +63,7 @@ pub use history::{Change, GoneName, NameState};
 pub use landmarks::LandmarkInfo;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
+pub use submit::{ReadTicket, SyncTicket, WriteTicket};
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,6 +158,7 @@ struct Inner {
     /// Data writes started since the volume was opened.
     writes_started: u64,
     recent_syncs: beside::RecentSyncs,
+    submitted: submit::Submitted,
     /// Files whose data a sync waits for, with how many do: they take no change until then.
     settling: BTreeMap<Ino, u32>,
     committing: bool,
@@ -219,6 +223,8 @@ pub struct Fs {
     cleaner: Mutex<Cleaner>,
     /// Taken before `cleaner` and `inner`, never while they are held.
     wiper: Mutex<forget::Wiper>,
+    /// Bytes of reads that were submitted and are not over.
+    reads_ahead: AtomicUsize,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -257,6 +263,7 @@ impl Fs {
             awaited: BTreeMap::new(),
             writes_started: 0,
             recent_syncs: beside::RecentSyncs::default(),
+            submitted: submit::Submitted::default(),
             settling: BTreeMap::new(),
             committing: false,
             leader_leaves: false,
@@ -298,6 +305,7 @@ impl Fs {
             idle: Condvar::new(),
             cleaner: Mutex::default(),
             wiper: Mutex::default(),
+            reads_ahead: AtomicUsize::new(0),
             storage: opened.storage,
             clock,
             options,
