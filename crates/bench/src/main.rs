@@ -4,6 +4,7 @@
 //! happens on the machine hits all of them; every slice waits for an idle machine first. See `workload` for the rows,
 //! `schema` for what is written down, `slice` for the taking of turns.
 
+mod aio;
 mod args;
 mod command;
 mod contender;
@@ -197,11 +198,11 @@ fn measure(mut config: Config) -> Result<()> {
             todo.push((group, contenders));
         }
     }
-    let most = todo.iter().map(|(_, c)| c.len()).max().unwrap_or(0);
+    let most = todo.iter().map(|(_, c)| c.iter().map(|c| c.devices).sum()).max().unwrap_or(0);
     if config.devices.is_empty() {
         check_space(&directory.path, &config, most)?;
     } else if config.devices.len() < most {
-        let text = format!("--devices: {most} are needed for as many contenders, {} were given", config.devices.len());
+        let text = format!("--devices: {most} are needed for the contenders, {} were given", config.devices.len());
         return Err(Error::Refused(text));
     }
 

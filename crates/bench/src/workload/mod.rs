@@ -1,4 +1,4 @@
-//! The kinds of work, and what a row of a table is. The rows themselves are in `main_suite` and `sync_suite`.
+//! The kinds of work, and what a row of a table is. The rows themselves are in `main_suite`, `sync_suite` and `stripe`.
 //!
 //! Rows that share their preparation form a group: a group is made and mounted once for each contender, and its rows are
 //! measured one after the other, each interleaved over all contenders.
@@ -14,6 +14,7 @@ mod random;
 mod rewrite;
 mod sequential;
 mod small;
+mod stripe;
 mod sync_suite;
 
 use std::collections::BTreeMap;
@@ -223,6 +224,8 @@ pub enum Suite {
     Sync,
     /// Synchronous writes where the disk is the limit.
     Limited,
+    /// Several devices.
+    Stripe,
 }
 
 /// The groups of a suite, in the order in which they run.
@@ -231,6 +234,7 @@ pub fn groups(suite: Suite) -> Vec<Group> {
         Suite::Main => main_suite::groups(),
         Suite::Sync => sync_suite::groups(),
         Suite::Limited => sync_suite::limited(),
+        Suite::Stripe => stripe::groups(),
     }
 }
 
@@ -252,12 +256,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn all() -> impl Iterator<Item = Group> {
-        [Suite::Main, Suite::Sync, Suite::Limited].into_iter().flat_map(groups)
+        [Suite::Main, Suite::Sync, Suite::Limited, Suite::Stripe].into_iter().flat_map(groups)
     }
 
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        for suite in [Suite::Main, Suite::Sync, Suite::Limited] {
+        for suite in [Suite::Main, Suite::Sync, Suite::Limited, Suite::Stripe] {
             let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         }

@@ -9,9 +9,10 @@
 use super::commit::new_extent;
 use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
-use crate::log::data::DataSummary;
+use crate::log::data::{DataSummary, Wanted};
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, Ticket};
+use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 use std::sync::Arc;
 
@@ -188,8 +189,11 @@ impl Inner {
     fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, cold: bool) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
+        let at_unit = !cold && want >= UNIT_BLOCKS && self.data.is_within_unit() && self.has_room_for_order(fs);
+        let (ino, fork, off) = owner;
+        let wanted = Wanted { ino, fork, off, blocks: want, at_unit };
         let log = if cold { &mut self.cold } else { &mut self.data };
-        let got = log.allocate(owner, want, stamp, &fs.storage, &mut self.state.segments, &mut closed);
+        let got = log.allocate(wanted, stamp, &fs.storage, &mut self.state.segments, &mut closed);
         self.start_summaries(fs, closed)?;
         got.ok_or(Error::NoSpace)
     }

@@ -51,6 +51,8 @@ const SWEEP_ITEMS: u32 = 4096;
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
 const IDLE_ROUNDS_MAX: u32 = 5;
+/// Blocks are left out for order while more than this part of the volume is room.
+const ROOM_FOR_ORDER: u64 = 8;
 
 /// Room that a caller asks for.
 #[derive(Clone, Copy, Debug)]
@@ -194,6 +196,12 @@ impl Inner {
     /// Blocks for content that nobody was promised.
     fn room_blocks(&self, fs: &Fs) -> u64 {
         self.free_blocks(fs, self.reserve_segments(fs)).saturating_sub(fs.kept_for(self.promised()))
+    }
+
+    /// Whether blocks may be left out so that units stay whole: where these lie apart, and room is no question.
+    pub(super) fn has_room_for_order(&self, fs: &Fs) -> bool {
+        let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
+        fs.storage.lies_apart() && self.room_blocks(fs) > total / ROOM_FOR_ORDER
     }
 
     /// Segments that writers may take before room must be made.
