@@ -2,13 +2,13 @@
 # bench-stripe.sh: what several devices give, beside btrfs with the same profiles and ext4, into
 # docs/benchmarks/stripe.md with plots and raw results. As root; about 20 minutes on an idle machine.
 # QUICK=1 takes 2 minutes and says little. PARTS (limited unlimited) leaves one out: its last result stays. SLICES (3)
-# for each contender and row; IOPS (500) and BPS (50000000) of each device in the limited part; SIZE (512M) of each device;
+# for each contender and row; IOPS (250) and BPS (20000000) of each device in the limited part; SIZE (512M) of each device;
 # CONTENDERS and ONLY as for nenrin-bench; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 out=${OUT:-$PWD/docs/benchmarks/stripe} parts=" ${PARTS:-limited unlimited} "
-slices=${SLICES:-3} iops=${IOPS:-500} bps=${BPS:-50000000} size=${SIZE:-512M} limited_ms=1500 unlimited_ms=400
+slices=${SLICES:-3} iops=${IOPS:-250} bps=${BPS:-20000000} size=${SIZE:-512M} limited_ms=1500 unlimited_ms=400
 contenders=${CONTENDERS:-} only=${ONLY:-}
 if [ -n "${QUICK:-}" ]; then
     slices=1 limited_ms=600 unlimited_ms=200

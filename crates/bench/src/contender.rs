@@ -300,7 +300,8 @@ mod tests {
         let made = |name| tools().mkfs_command(&c(name), &both).unwrap().join(" ");
         assert_eq!(made("nenrin@2:degraded"), "/n mkfs --force --profile mirror /a /b");
         assert!(made("btrfs@2").ends_with("-d raid0 -m raid0 /a /b"));
-        let mounted = |name, devices: &[&Path]| tools().mount_command(&c(name), devices, Path::new("/m")).unwrap().join(" ");
+        let mounted =
+            |name, devices: &[&Path]| tools().mount_command(&c(name), devices, Path::new("/m")).unwrap().join(" ");
         assert_eq!(mounted("nenrin@2", &both), "/n mount -f -o checkpoint=5 /a,/b /m");
         assert_eq!(mounted("nenrin@2:degraded", &both[..1]), "/n mount -f -o checkpoint=5,degraded /a /m");
         assert_eq!(mounted("btrfs@2:degraded", &both[..1]), "mount -t btrfs -o nodiscard,degraded,device=/a /a /m");

@@ -197,7 +197,8 @@ impl Bench {
         let foreign = machine::foreign_cores(&foreign_before, &machine::foreign_ticks(), work.elapsed);
         let daemon = site.daemon();
         let settled = self.watchdog.during(daemon, SLICE_LIMIT, || site.settle())?;
-        let each: Vec<Counters> = site.each_counters().into_iter().zip(devices).map(|(now, then)| now.since(then)).collect();
+        let each: Vec<Counters> =
+            site.each_counters().into_iter().zip(devices).map(|(now, then)| now.since(then)).collect();
         let mut device = Counters::default();
         each.iter().for_each(|one| device.add(*one));
         let spent = |after: Duration| after.saturating_sub(daemon_before.unwrap_or_default());

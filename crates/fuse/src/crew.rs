@@ -133,17 +133,17 @@ mod tests {
     fn resting_threads_are_called_before_others_are_started_and_get_up_at_the_end() {
         let crew = Crew::new(1, 8);
         assert!(crew.stops_listening());
+        let (laid, heard) = std::sync::mpsc::channel();
+        let rest = || {
+            let laid = laid.clone();
+            crew.goes_on(move || laid.send(()).unwrap())
+        };
         thread::scope(|scope| {
-            let (laid, heard) = std::sync::mpsc::channel();
-            let rest = || {
-                let laid = laid.clone();
-                crew.goes_on(move || laid.send(()).unwrap())
-            };
-            let first = scope.spawn(rest);
+            let first = scope.spawn(&rest);
             heard.recv().unwrap();
             assert!(!crew.stops_listening(), "the resting one is called");
             assert!(first.join().unwrap());
-            let second = scope.spawn(rest);
+            let second = scope.spawn(&rest);
             heard.recv().unwrap();
             thread::sleep(Duration::from_millis(10));
             assert!(!second.is_finished());

@@ -62,27 +62,58 @@ fn row(name: &str, title: &str, unit: Unit, four: Option<(f64, f64)>, ext4: Opti
 
 /// The groups of the suite.
 pub fn groups() -> Vec<Group> {
-    let group = |rows, make| Group { rows, contenders: CONTENDERS.to_vec(), kinds: FILE_SYSTEMS, slices_max: UNBOUNDED, make };
+    let group =
+        |rows, make| Group { rows, contenders: CONTENDERS.to_vec(), kinds: FILE_SYSTEMS, slices_max: UNBOUNDED, make };
     vec![
         group(
             vec![
                 row("seq-write", "sequential 1 MiB writes + fsync", Unit::Throughput, Some((3.4, 3.8)), Some(3.2)),
                 row("seq-read", "cold sequential read, 1 MiB", Unit::Throughput, Some((3.4, 3.8)), Some(3.2)),
             ],
-            Box::new(|_, plan| Box::new(Streams { bytes: share(plan, 4, 128), data: Aligned::noise(MIB as usize, 21) })),
+            Box::new(|_, plan| Box::new(Streams { bytes: share(plan, 8, 64), data: Aligned::noise(MIB as usize, 21) })),
         ),
         group(
             vec![
-                row("rand-read-16", "4 KiB random direct reads, 16 in flight by io_uring", Unit::Rate, Some((3.2, 3.6)), Some(3.2)),
-                row("rand-read-64", "4 KiB random direct reads, 64 in flight by io_uring", Unit::Rate, Some((3.6, 3.9)), Some(3.2)),
-                row("rand-write", "4 KiB random buffered writes, 32 MiB, + fsync", Unit::Rate, Some((3.0, 3.6)), Some(8.5)),
+                row(
+                    "rand-read-16",
+                    "4 KiB random direct reads, 16 in flight by io_uring",
+                    Unit::Rate,
+                    Some((3.2, 3.6)),
+                    Some(3.2),
+                ),
+                row(
+                    "rand-read-64",
+                    "4 KiB random direct reads, 64 in flight by io_uring",
+                    Unit::Rate,
+                    Some((3.6, 3.9)),
+                    Some(3.2),
+                ),
+                row(
+                    "rand-write",
+                    "4 KiB random buffered writes, 24 MiB, + fsync",
+                    Unit::Rate,
+                    Some((3.0, 3.6)),
+                    Some(8.5),
+                ),
             ],
-            Box::new(|_, plan| Box::new(Scatter { bytes: share(plan, 3, 256), random: Random::new(41), data: Aligned::noise(4096, 22) })),
+            Box::new(|_, plan| {
+                Box::new(Scatter {
+                    bytes: share(plan, 3, 256),
+                    random: Random::new(41),
+                    data: Aligned::noise(4096, 22),
+                })
+            }),
         ),
         group(
             vec![
-                row("sync-64k-16", "64 KiB random writes + fsync, 16 jobs on 16 files", Unit::Rate, Some((2.5, 3.4)), None)
-                    .jobs(LARGE_JOBS),
+                row(
+                    "sync-64k-16",
+                    "64 KiB random writes + fsync, 16 jobs on 16 files",
+                    Unit::Rate,
+                    Some((2.5, 3.4)),
+                    None,
+                )
+                .jobs(LARGE_JOBS),
                 row("sync-4k-1", "4 KiB append + fsync, 1 job", Unit::Rate, None, None)
                     .target_of("nenrin@4", "nenrin", 1.0, 1.0)
                     .target_of("nenrin@2:mirror", "nenrin", 0.8, 0.8)
@@ -182,12 +213,13 @@ impl Workload for Scatter {
             let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).doing(doing)?;
             let in_flight = if turn.row == 0 { 16 } else { 64 };
             let random = &mut self.random;
-            let done = aio::read_at_random(&file, in_flight, BLOCK as usize, turn.budget, || random.below(blocks) * BLOCK);
+            let done =
+                aio::read_at_random(&file, in_flight, BLOCK as usize, turn.budget, || random.below(blocks) * BLOCK);
             let (operations, elapsed) = done.doing(doing)?;
             return Ok(Work { operations, bytes: operations * BLOCK, elapsed, ..Work::default() });
         }
         let file = OpenOptions::new().write(true).open(&path).doing(doing)?;
-        let operations = of_round(turn, 32 * MIB) / BLOCK;
+        let operations = of_round(turn, 24 * MIB) / BLOCK;
         let begin = Instant::now();
         for _ in 0..operations {
             file.write_all_at(self.data.get(), self.random.below(blocks) * BLOCK).doing(doing)?;

@@ -2,16 +2,17 @@
 //!
 //! Invariants
 //! 1. A request to a slow device holds up only who waits for it.
-//! 2. A read that fails on one device is answered by another that has the same blocks.
+//! 2. Of several copies that one is read whose device has the fewest reads under way, so that a slow device gets few.
+//! 3. A read that fails on one device is answered by another that has the same blocks.
 
-use super::layout::{Run, Runs};
+use super::layout::{Place, Run, Runs};
 use super::{Devices, Member};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Reads of blocks with two copies change between these after so many blocks: 1 MiB.
 const TURN_BLOCKS: u32 = 256;
@@ -30,12 +31,13 @@ impl Devices {
         let turn = (addr.segment().0 as u32).wrapping_add(addr.block() / TURN_BLOCKS) as usize;
         let mut runs = Runs::default();
         let mut missing = false;
+        // Once for the whole request: its pieces on one device are to stay together.
+        let busy: Vec<u64> = self.members.iter().map(|m| m.reading.load(SeqCst)).collect();
         self.layout.each_piece(addr, blocks, |from, count, places| {
             let in_turn = (0..places.len()).map(|i| places[(i + turn) % places.len()]);
-            let mut there = in_turn.filter(|p| self.is_active(p.device));
-            let first = there.next();
-            let place = if first.map(|p| p.device) == avoid { there.next().or(first) } else { first };
-            match place {
+            let there = in_turn.filter(|p| self.is_active(p.device));
+            let load = |p: &Place| (Some(p.device) == avoid, busy.get(usize::from(p.device)).copied());
+            match there.min_by_key(load) {
                 Some(p) => runs.add(p, from, count),
                 None => missing = true,
             }
@@ -67,10 +69,14 @@ impl Devices {
         match self.read_runs(addr, blocks, avoid) {
             Err(e) => Ticket::done(Err(e)),
             Ok(runs) => {
-                let parts = runs.into_iter().map(|run| (self.submit_run(&run), run)).collect();
+                let parts = runs.into_iter().map(|run| (self.submit_run(&run), self.count_read(&run), run)).collect();
                 Ticket::new(Reading { devices: Arc::clone(self), addr, blocks, parts })
             }
         }
+    }
+
+    fn count_read(&self, run: &Run) -> Option<Counted> {
+        self.members.get(usize::from(run.device)).map(|m| Counted::new(&m.reading))
     }
 
     fn submit_run(&self, run: &Run) -> Ticket {
@@ -217,15 +223,33 @@ struct Reading {
     devices: Arc<Devices>,
     addr: Addr,
     blocks: u32,
-    parts: Vec<(Ticket, Run)>,
+    parts: Vec<(Ticket, Option<Counted>, Run)>,
+}
+
+/// A read under way, counted until it is dropped.
+struct Counted(Arc<AtomicU64>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicU64>) -> Self {
+        counter.fetch_add(1, SeqCst);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Pending for Reading {
     fn wait(self: Box<Self>) -> Outcome {
         let Self { devices, addr, blocks, parts } = *self;
         let mut out: Option<AlignedBuf> = None;
-        for (ticket, run) in parts {
-            let buf = ticket.wait().or_else(|e| devices.read_elsewhere(addr, &run, e))?;
+        for (ticket, counted, run) in parts {
+            let answer = ticket.wait();
+            drop(counted);
+            let buf = answer.or_else(|e| devices.read_elsewhere(addr, &run, e))?;
             if run.is_whole(blocks) {
                 return Ok(buf);
             }
@@ -241,7 +265,7 @@ impl Pending for Reading {
     }
 
     fn is_done(&self) -> bool {
-        self.parts.iter().all(|(t, _)| t.is_done())
+        self.parts.iter().all(|(t, ..)| t.is_done())
     }
 }
 

@@ -189,7 +189,8 @@ impl Inner {
     fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, cold: bool) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
-        let at_unit = !cold && want >= UNIT_BLOCKS && self.data.is_within_unit() && self.has_room_for_order(fs);
+        let cut = want >= UNIT_BLOCKS && self.data.is_within_unit(&fs.storage);
+        let at_unit = cut && !cold && self.has_room_for_order(fs);
         let (ino, fork, off) = owner;
         let wanted = Wanted { ino, fork, off, blocks: want, at_unit };
         let log = if cold { &mut self.cold } else { &mut self.data };

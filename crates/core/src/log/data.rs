@@ -13,8 +13,8 @@ use crate::segments::{KIND_DATA, Segments};
 use crate::storage::Storage;
 use nenrin_device::AlignedBuf;
 use nenrin_format::layout::le::{U32, U64};
-use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::partial::{DATA_MOVED, Header, MapEntry, PartialKind, map_capacity};
+use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::{Addr, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 
 /// What is left of a segment is filled in multiples of this, so that runs stay aligned.
@@ -159,9 +159,9 @@ impl DataLog {
         }
     }
 
-    /// Whether the next block does not begin a unit.
-    pub fn is_within_unit(&self) -> bool {
-        self.segment.is_none() || self.map.is_empty() || self.block % UNIT_BLOCKS != 0
+    /// Whether the next block of content does not begin a unit.
+    pub fn is_within_unit(&self, storage: &Storage) -> bool {
+        self.map.is_empty() || self.is_full(storage) || self.block % UNIT_BLOCKS != 0
     }
 
     /// Blocks that the next [`DataLog::allocate`] can give in one piece without beginning a segment.

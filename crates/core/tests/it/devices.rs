@@ -353,3 +353,27 @@ fn forgetting_wants_every_device() {
     assert_eq!(secrets(&w), [0, 0]);
     fs.close().unwrap();
 }
+
+/// A granule, and a unit that is written, is one request to one device: four devices are worth four.
+#[test]
+fn units_of_content_are_not_cut_in_two() {
+    let w = World::new(Profile::Stripe, &[512, 512, 512, 512]);
+    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+    let ino = write(&fs, "f", &content(1, 32 << 20));
+    let before = w.counters();
+    for unit in 0..512u64 {
+        fs.read(At::Live, ino, unit << 16, 4096).unwrap();
+    }
+    let reads: u64 = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).reads).sum();
+    assert!(reads <= 520, "{reads} requests for 512 reads");
+    // 64 KiB at a time, each written by itself.
+    let before = w.counters();
+    for unit in 0..256u64 {
+        fs.write(ino, unit << 16, &content(2, 64 << 10), 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    }
+    let writes: u64 = w.since(&before).iter().map(|(writes, _)| writes).sum();
+    assert!(writes <= 2 * 256 + 40, "{writes} requests for 256 writes and as many commits");
+    fs.close().unwrap();
+    assert!(check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap().clean());
+}

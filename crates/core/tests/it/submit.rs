@@ -196,3 +196,24 @@ fn tickets_go_from_thread_to_thread() {
         }
     });
 }
+
+/// A device that became slow gets few reads of what another one has, too.
+#[test]
+fn a_copy_is_read_where_less_is_under_way() {
+    let w = world(2, Profile::Mirror);
+    let data = content(6, 4 << 20);
+    let f = written(&w.fs, b"f", &data);
+    w.gates[0].close(is_read, 0);
+    let mut stuck = Vec::new();
+    while w.gates[0].held() == 0 {
+        stuck.push(w.fs.submit_read(At::Live, f, 0, 4096));
+    }
+    stuck.retain(|read| !read.is_done());
+    for at in (0..4 << 20).step_by(64 << 10) {
+        let read = w.fs.submit_read(At::Live, f, at, 64 << 10);
+        assert!(read.is_done(), "from the device that does not answer");
+        assert!(read.wait().unwrap().into_vec() == data[at as usize..][..64 << 10]);
+    }
+    w.gates[0].open();
+    assert!(stuck.into_iter().all(|read| read.wait().unwrap().into_vec() == data[..4096]));
+}
