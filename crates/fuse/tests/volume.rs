@@ -158,7 +158,7 @@ fn reads_at_once(threads_max: usize, flags: i32) -> Option<Vec<usize>> {
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(&path).unwrap();
     // The page cache has what was written; the reads are to come from the devices.
     forget_pages(&file);
-    devices.iter().for_each(|d| drop(d.most()));
+    devices.iter().for_each(|d| _ = d.most());
     let places: Vec<u64> = (0..48).map(|i| (i * 37 % 48) << 20 | (i % 16) << 16).collect();
     let read = read_at_once(&file, &places);
     assert!(read.iter().zip(&places).all(|(byte, place)| *byte == (place >> 18) as u8));
