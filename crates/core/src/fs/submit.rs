@@ -234,6 +234,9 @@ impl Inner {
     /// Submitted syncs join the open batch: `first` in any case, the others as far as that makes nobody wait for their data.
     /// Somebody must see to the batch afterwards.
     pub(super) fn join_asked(&mut self, fs: &Fs, first: Option<u64>) {
+        if self.submitted.syncs.is_empty() {
+            return;
+        }
         let mut pages: usize = self.batch.files.iter().map(|ino| self.pages_of(*ino)).sum();
         for asked in std::mem::take(&mut self.submitted.syncs) {
             let own = self.pages_of(asked.ino);
