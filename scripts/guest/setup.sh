@@ -24,7 +24,7 @@ if [ -n "$need" ]; then
 fi
 
 tools="busybox-static fio e2fsprogs xfsprogs btrfs-progs nilfs-tools f2fs-tools exfatprogs jfsutils libgcc-s1"
-programs="fio mke2fs mkfs.ext4 mkfs.xfs mkfs.btrfs mkfs.nilfs2 mkfs.f2fs mkfs.exfat mkfs.jfs"
+programs="fio mke2fs mkfs.ext4 mkfs.xfs mkfs.btrfs mkfs.nilfs2 nilfs_cleanerd mkfs.f2fs mkfs.exfat mkfs.jfs"
 modules="virtio_pci virtio_blk 9p 9pnet_virtio mq-deadline crc32c_generic crc32_generic libcrc32c crc32c_intel
     xxhash_generic blake2b_generic sha256_generic ext4 xfs btrfs nilfs2 f2fs exfat jfs fuse"
 kernel=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image-[0-9]/ { print $2; exit }')

@@ -8,14 +8,14 @@ use crate::contender::{Contender, Tools};
 use crate::error::{Error, Result};
 use crate::gate;
 use crate::limit::Limit;
-use crate::workload::{Group, Plan, Suite, groups};
+use crate::workload::{Group, Plan, Suite, Sustained, groups};
 
 /// What --help prints.
 pub const HELP: &str = "\
 nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
 
-  --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is
-                          the limit, stripe: several devices
+  --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is the limit,
+                          clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
   --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
                           devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@2:degraded
@@ -30,6 +30,11 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --size SIZE             size of each device, as 4G (default) or 2048M
   --loaded-s N            length of a slice in which others write all the time (default 5)
   --long-s N              length of the row osync-cost (default 600)
+  --age-percent N         rows of the suite clean: what is written before anything counts, in hundredths of the device (default 200)
+  --age-s N               at most for so long (default 60)
+  --slice-percent N       what one of their slices writes, in hundredths of the device (default 12)
+  --sustained-s N         at most for so long (default 20)
+  --removed SIZE          apparent size of the file whose removal is measured (default 100G)
   --devices DEV,...       block devices instead of images, one for each contender; all they hold is lost
   --limit-iops N          write (and read) requests per second of each device, by the blkio controller
   --limit-bps SIZE        bytes per second of each device, likewise
@@ -126,6 +131,13 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
             walk_files: 100_000,
             loaded: Duration::from_secs(5),
             long: Duration::from_secs(600),
+            sustained: Sustained {
+                age_percent: 200,
+                age: Duration::from_secs(60),
+                slice_percent: 12,
+                slice: Duration::from_secs(20),
+                removed_bytes: 100 << 30,
+            },
         },
         budget: Duration::from_millis(400),
         devices: Vec::new(),
@@ -180,12 +192,18 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
                 "main" => Suite::Main,
                 "sync" => Suite::Sync,
                 "limited" => Suite::Limited,
+                "clean" => Suite::Clean,
                 "stripe" => Suite::Stripe,
-                _ => return Err(bad(format!("--suite takes main, sync, limited or stripe, not `{value}`"))),
+                _ => return Err(bad(format!("--suite takes main, sync, limited, clean or stripe, not `{value}`"))),
             }
         }
         "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),
         "long-s" => config.plan.long = Duration::from_secs(number()?.clamp(1, 36_000)),
+        "age-percent" => config.plan.sustained.age_percent = number()?.min(10_000),
+        "age-s" => config.plan.sustained.age = Duration::from_secs(number()?.clamp(1, 36_000)),
+        "slice-percent" => config.plan.sustained.slice_percent = number()?.clamp(1, 1000),
+        "sustained-s" => config.plan.sustained.slice = Duration::from_secs(number()?.clamp(1, 100)),
+        "removed" => config.plan.sustained.removed_bytes = size(value)? & !((1 << 20) - 1),
         "devices" => config.devices = names(value).map(PathBuf::from).collect(),
         "limit-iops" => config.limit.iops = Some(number()?.max(1)),
         "limit-bps" => config.limit.bps = Some(size(value)?.max(1)),

@@ -30,6 +30,8 @@ pub enum Kind {
     Nenrin,
 }
 
+const CLEANERD: &str = "cleanerd";
+
 /// How a contender lies on several devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -88,6 +90,11 @@ impl Contender {
         Ok(Self { name: name.to_owned(), kind, devices, layout, options })
     }
 
+    /// Whether nilfs2's cleaner runs beside it: the word `cleanerd`, which is no mount option.
+    pub fn has_cleanerd(&self) -> bool {
+        self.kind == Kind::Nilfs2 && self.options.iter().any(|o| o == CLEANERD)
+    }
+
     /// The cache mode this contender runs in.
     pub fn cache_mode(&self) -> &str {
         let given = self.options.iter().find_map(|o| o.strip_prefix("cache="));
@@ -128,6 +135,9 @@ impl Tools {
         if !command::find(needed.0) {
             return Some(format!("{} is missing: apt-get install {}", needed.0, needed.1));
         }
+        if contender.has_cleanerd() && !command::find("nilfs_cleanerd") {
+            return Some("nilfs_cleanerd is missing: apt-get install nilfs-tools".to_owned());
+        }
         (!machine::knows(name)).then(|| format!("this kernel has no {name}"))
     }
 
@@ -157,7 +167,7 @@ impl Tools {
             Kind::F2fs => vec!["nodiscard".to_owned()],
             _ => Vec::new(),
         };
-        common.into_iter().chain(contender.options.iter().cloned()).collect()
+        common.into_iter().chain(contender.options.iter().filter(|o| *o != CLEANERD).cloned()).collect()
     }
 
     /// The mkfs command; None for the raw device. Nothing discards, and nothing is left for later.
@@ -211,7 +221,8 @@ impl Tools {
             Kind::Ext4 => words("mount -t ext4"),
             Kind::Xfs => words("mount -t xfs"),
             Kind::Btrfs => words("mount -t btrfs"),
-            // Not by mount.nilfs2, which would start a cleaner: nothing here lives long enough to need one.
+            // Not by mount.nilfs2, which would start a cleaner: most of what is done here is too short to need one, and
+            // where it does, `cleanerd` starts it with settings that are told.
             Kind::Nilfs2 => words("mount -i -t nilfs2"),
             Kind::F2fs => words("mount -t f2fs"),
             Kind::Jfs => words("mount -t jfs"),

@@ -160,6 +160,13 @@ pub fn foreign_cores(before: &BTreeMap<u32, i64>, after: &BTreeMap<u32, i64>, el
     (ticks.max(0) as f64) / (elapsed.as_secs_f64() * sys::ticks_per_second()).max(1.0)
 }
 
+/// Whether a process has not ended yet.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = read(format!("/proc/{pid}/stat"));
+    let state = stat.rfind(')').and_then(|end| stat[end + 1..].split_whitespace().next());
+    state.is_some_and(|state| !matches!(state, "Z" | "X"))
+}
+
 /// Processor time of all threads of a process.
 pub fn process_time(pid: u32) -> Option<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -219,6 +226,12 @@ mod tests {
         let after = BTreeMap::from([(10, 150), (12, 10)]);
         let cores = foreign_cores(&before, &after, Duration::from_secs(1));
         assert!((cores - 60.0 / sys::ticks_per_second()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn who_lives() {
+        assert!(is_alive(std::process::id()));
+        assert!(!is_alive(u32::MAX));
     }
 
     #[test]

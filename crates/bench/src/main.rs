@@ -198,7 +198,11 @@ fn measure(mut config: Config) -> Result<()> {
             todo.push((group, contenders));
         }
     }
-    let most = todo.iter().map(|(_, c)| c.iter().map(|c| c.devices).sum()).max().unwrap_or(0);
+    let needed = |group: &Group, c: &[Contender]| {
+        let devices = c.iter().map(|c| c.devices);
+        if group.alone { devices.max().unwrap_or(0) } else { devices.sum() }
+    };
+    let most = todo.iter().map(|(group, c)| needed(group, c)).max().unwrap_or(0);
     if config.devices.is_empty() {
         check_space(&directory.path, &config, most)?;
     } else if config.devices.len() < most {

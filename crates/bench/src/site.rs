@@ -1,7 +1,7 @@
 //! A contender on its disk: made, mounted, looked after and unmounted.
 //!
 //! Invariants
-//! 1. Whatever this mounted or started is unmounted and ended when the value is dropped, however the run ends.
+//! 1. Whatever this mounted or started (nilfs2's cleaner too) is unmounted and ended when the value is dropped, however the run ends.
 //! 2. A daemon runs in its own process group, so that Ctrl-C reaches the harness alone, which then unmounts in order.
 
 use std::fs::{self, File};
@@ -33,7 +33,28 @@ pub struct Site {
     log: PathBuf,
     mounted: bool,
     daemon: Option<Child>,
+    /// nilfs2's cleaner, by its process id.
+    cleanerd: Option<u32>,
 }
+
+/// How nilfs2's cleaner is set, where one runs: it keeps nothing of the past, begins when a fifth is left, and does not
+/// pause. As packaged it would protect an hour, and a volume that is overwritten for minutes would be full.
+pub const CLEANERD_SETTINGS: &str = "protection_period 0
+min_clean_segments 10%
+max_clean_segments 20%
+clean_check_interval 1
+selection_policy timestamp
+nsegments_per_clean 4
+mc_nsegments_per_clean 8
+cleaning_interval 0.1
+mc_cleaning_interval 0.01
+retry_interval 1
+min_reclaimable_blocks 1%
+mc_min_reclaimable_blocks 1%
+use_set_suinfo
+use_mmap
+log_priority info
+";
 
 impl Site {
     /// A site that is neither made nor mounted.
@@ -41,7 +62,7 @@ impl Site {
         let point = work.join(format!("mnt-{}", contender.name));
         fs::create_dir_all(&point).doing(|| format!("making {}", point.display()))?;
         let log = work.join(format!("log-{}.txt", contender.name));
-        Ok(Self { contender, disk, more, tools, point, log, mounted: false, daemon: None })
+        Ok(Self { contender, disk, more, tools, point, log, mounted: false, daemon: None, cleanerd: None })
     }
 
     fn disks(&self) -> impl Iterator<Item = &Disk> {
@@ -107,7 +128,42 @@ impl Site {
             run(&line)?;
         }
         self.mounted = true;
-        Ok(begin.elapsed())
+        let took = begin.elapsed();
+        if self.contender.has_cleanerd() {
+            self.start_cleanerd()?;
+        }
+        Ok(took)
+    }
+
+    fn start_cleanerd(&mut self) -> Result<()> {
+        let settings = self.log.with_extension("conf");
+        fs::write(&settings, CLEANERD_SETTINGS).doing(|| format!("writing {}", settings.display()))?;
+        let log = File::create(&self.log).doing(|| format!("making {}", self.log.display()))?;
+        let copy = log.try_clone().doing(|| format!("sharing {}", self.log.display()))?;
+        let mut line = Command::new("nilfs_cleanerd");
+        line.arg("-c").arg(settings).arg(self.disk.device()).arg(&self.point);
+        let started = line.stdin(Stdio::null()).stdout(log).stderr(copy).process_group(0).status();
+        started.doing(|| "starting nilfs_cleanerd".to_owned())?;
+        // It leaves a process behind, which prints its id.
+        let begin = Instant::now();
+        let (mut id, mut text) = (None, String::new());
+        while id.is_none() && begin.elapsed() < MOUNT_LIMIT {
+            std::thread::sleep(Duration::from_millis(20));
+            text = fs::read_to_string(&self.log).unwrap_or_default();
+            id = text.lines().find_map(|line| line.strip_prefix("NILFS_CLEANERD_PID=")?.trim().parse().ok());
+        }
+        let why = || Error::Wrong(format!("nilfs_cleanerd did not start: {}", command::tail(text.trim(), 300)));
+        self.cleanerd = Some(id.ok_or_else(why)?);
+        Ok(())
+    }
+
+    fn end_cleanerd(&mut self) {
+        let Some(id) = self.cleanerd.take() else { return };
+        command::best_effort("ending nilfs_cleanerd", sys::signal(id, libc::SIGTERM));
+        let begin = Instant::now();
+        while machine::is_alive(id) && begin.elapsed() < UNMOUNT_LIMIT {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn start_daemon(&mut self, line: &[String]) -> Result<()> {
@@ -157,6 +213,7 @@ impl Site {
         std::env::set_current_dir("/").doing(|| "leaving the mount".to_owned())?;
         let point = self.point.display().to_string();
         let mut result = Ok(String::new());
+        self.end_cleanerd();
         if self.mounted {
             for attempt in 0..20 {
                 result = if attempt < 19 { run(&["umount", &point]) } else { run(&["umount", "-l", &point]) };
@@ -214,6 +271,39 @@ impl Site {
         let status = self.daemon.as_mut()?.try_wait().ok()??;
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         Some(format!("the daemon ended with {status}: {}", command::tail(text.trim(), 600)))
+    }
+
+    /// Runs a `nenrin` command about the mounted volume, whose directory comes last, and reads the JSON it prints.
+    pub fn nenrin(&self, words: &[&str]) -> Result<serde_json::Value> {
+        let program = self.tools.nenrin.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
+        let point = self.point.display().to_string();
+        let line: Vec<&str> =
+            [program.as_str()].into_iter().chain(words.iter().copied()).chain([point.as_str()]).collect();
+        let text = run(&line)?;
+        serde_json::from_str(&text).map_err(|e| Error::Wrong(format!("`{}` printed no JSON: {e}", line.join(" "))))
+    }
+
+    /// Bytes in segments that nothing is needed of, where the contender has segments and tells: what cleaning has left to
+    /// do can be seen by how this changes.
+    pub fn free_segment_bytes(&self) -> Option<u64> {
+        let disk = self.disk.device().file_name()?.to_string_lossy().into_owned();
+        let number = |path: String| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        match self.contender.kind {
+            Kind::Nenrin => {
+                let info = self.nenrin(&["info", "--json"]).ok()?;
+                let segments = self.nenrin(&["segments", "--json"]).ok()?;
+                let free =
+                    segments.as_array()?.iter().filter(|s| s["state"] == "free" || s["state"] == "pending").count();
+                Some(free as u64 * info["segment_bytes"].as_u64()?)
+            }
+            // A segment of f2fs is 2 MiB.
+            Kind::F2fs => Some(number(format!("/sys/fs/f2fs/{disk}/free_segments"))? << 21),
+            Kind::Nilfs2 => {
+                let of = |name| number(format!("/sys/fs/nilfs2/{disk}/segments/{name}"));
+                Some(of("clean_segments")? * of("blocks_per_segment")? * 4096)
+            }
+            _ => None,
+        }
     }
 
     /// Processor time the daemon has used.

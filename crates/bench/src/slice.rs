@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Every contender of a row takes one slice in each round; the order rotates, and is reversed in every other round, so
-//!    that nobody always follows the same neighbour.
+//!    that nobody always follows the same neighbour. Groups whose contenders work alone are the exception.
 //! 2. Before a slice the machine was idle or the sample says that it was not; after a slice the contender wrote out what
 //!    it owed.
 //! 3. A contender that fails is left out from then on, with its error in the result; the others go on.
@@ -19,7 +19,7 @@ use crate::gate::Gate;
 use crate::limit::{Limit, Limited};
 use crate::machine::{self, Processors};
 use crate::schema::{Entry, PerOperation, Row, Sample};
-use crate::site::Site;
+use crate::site::{CLEANERD_SETTINGS, Site};
 use crate::stats::{Summary, latency, round_ratios, summarize};
 use crate::sys;
 use crate::watchdog::Watchdog;
@@ -76,6 +76,22 @@ fn order(round: u32, count: usize) -> Vec<usize> {
 impl Bench {
     /// Measures the wanted rows of a group with these contenders.
     pub fn run(&mut self, group: &Group, contenders: &[Contender], wanted: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
+        if !group.alone {
+            return self.together(group, contenders, &wanted);
+        }
+        let mut rows: Vec<Row> = Vec::new();
+        for contender in contenders {
+            let own = self.together(group, std::slice::from_ref(contender), &wanted)?;
+            if rows.is_empty() {
+                rows = own;
+            } else {
+                rows.iter_mut().zip(own).for_each(|(row, own)| row.contenders.extend(own.contenders));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn together(&mut self, group: &Group, contenders: &[Contender], wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Row>> {
         let mut lanes = Vec::new();
         let mut slot = 0;
         for contender in contenders {
@@ -99,7 +115,10 @@ impl Bench {
         let more = (1..contender.devices).map(|n| self.disk(slot + n)).collect::<Result<Vec<_>>>()?;
         let devices: Vec<&Path> = std::iter::once(&disk).chain(&more).map(Disk::device).collect();
         let line = self.tools.mkfs_command(contender, &devices).unwrap_or_default();
-        let options = self.tools.mount_options(contender);
+        let mut options = self.tools.mount_options(contender);
+        if contender.has_cleanerd() {
+            options.push(format!("nilfs_cleanerd: {}", CLEANERD_SETTINGS.trim().replace('\n', ", ")));
+        }
         let retention: Vec<&str> =
             options.iter().map(String::as_str).filter(|o| o.starts_with("checkpoint=")).collect();
         let kept = if retention.is_empty() { "default".to_owned() } else { retention.join(",") };
@@ -165,12 +184,12 @@ impl Bench {
                 eprint!("\r  {} {round}/{rounds} ", spec.name);
             }
             let budget = if round == 0 { self.budget / 4 } else { self.budget };
-            let turn = Turn { row: number, round, budget };
+            let turn = Turn { row: number, round, last: round == rounds, budget };
             for (place, index) in order(round, lanes.len()).into_iter().enumerate() {
                 let Some(lane) = lanes.get_mut(index).filter(|lane| lane.error.is_none() && lane.does(spec)) else {
                     continue;
                 };
-                let taken = self.turn(spec, turn, place, lane);
+                let taken = self.turn(group.alone, spec, turn, place, lane);
                 lane.accept(taken)?;
             }
         }
@@ -180,23 +199,26 @@ impl Bench {
         Ok(())
     }
 
-    fn turn(&mut self, spec: &RowSpec, turn: Turn, place: usize, lane: &mut Lane) -> Result<()> {
+    fn turn(&mut self, alone: bool, spec: &RowSpec, turn: Turn, place: usize, lane: &mut Lane) -> Result<()> {
         if sys::interrupted() {
             return Err(Error::Interrupted);
         }
         let Lane { workload: Some(workload), site, samples, latencies, .. } = lane else { return Ok(()) };
         let daemon = site.daemon();
-        self.watchdog.during(daemon, SLICE_LIMIT, || workload.before(turn, site))?;
-        let gate = self.gate.wait();
+        let limit = if alone { PREPARE_LIMIT } else { SLICE_LIMIT };
+        self.watchdog.during(daemon, limit, || workload.before(turn, site))?;
+        // Who works alone makes the machine busy himself, and must not be given a pause to catch up.
+        let gate = (!alone || turn.round == 0).then(|| self.gate.wait());
         let load = machine::load_average();
         let devices = site.each_counters();
         let daemon_before = site.daemon_time();
         let foreign_before = machine::foreign_ticks();
         let daemon = site.daemon();
-        let work = self.watchdog.during(daemon, SLICE_LIMIT, || workload.slice(turn, site))?;
+        let work = self.watchdog.during(daemon, limit, || workload.slice(turn, site))?;
         let foreign = machine::foreign_cores(&foreign_before, &machine::foreign_ticks(), work.elapsed);
         let daemon = site.daemon();
-        let settled = self.watchdog.during(daemon, SLICE_LIMIT, || site.settle())?;
+        let owes = !alone || turn.last;
+        let settled = self.watchdog.during(daemon, limit, || if owes { site.settle() } else { Ok(false) })?;
         let each: Vec<Counters> =
             site.each_counters().into_iter().zip(devices).map(|(now, then)| now.since(then)).collect();
         let mut device = Counters::default();
@@ -215,7 +237,7 @@ impl Bench {
             settled,
             daemon_us: site.daemon_time().map(|t| u64::try_from(spent(t).as_micros()).unwrap_or(u64::MAX)),
             foreign_cores: foreign,
-            gate: Some(gate),
+            gate,
             load,
             extra: work.extra,
             series: work.series,
@@ -223,7 +245,7 @@ impl Bench {
         if turn.round > 0 {
             latencies.extend_from_slice(&work.latencies);
         }
-        self.watchdog.during(daemon, SLICE_LIMIT, || workload.after(turn, site))
+        self.watchdog.during(daemon, limit, || workload.after(turn, site))
     }
 }
 

@@ -18,6 +18,7 @@ pub fn groups() -> Vec<Group> {
             contenders: USUAL.to_vec(),
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Append, &[1, 4])),
         },
         Group {
@@ -31,6 +32,7 @@ pub fn groups() -> Vec<Group> {
             contenders: USUAL.to_vec(),
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Overwrite, &[1, 4])),
         },
         Group {
@@ -38,6 +40,7 @@ pub fn groups() -> Vec<Group> {
             contenders: USUAL.to_vec(),
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(sequential::make_writer),
         },
         Group {
@@ -50,6 +53,7 @@ pub fn groups() -> Vec<Group> {
             contenders: USUAL.to_vec(),
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(sequential::make_reader),
         },
         Group {
@@ -61,6 +65,7 @@ pub fn groups() -> Vec<Group> {
             contenders: vec!["raw", "ext4", "xfs", "btrfs", "nenrin+cache=writeback", "nenrin+cache=writethrough"],
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(random::make),
         },
         Group {
@@ -72,6 +77,7 @@ pub fn groups() -> Vec<Group> {
             contenders: vec!["ext4", "xfs", "btrfs", "nenrin", "nenrin+own_check"],
             kinds: FILE_SYSTEMS,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(|_, _| metadata::make()),
         },
         Group {
@@ -79,6 +85,7 @@ pub fn groups() -> Vec<Group> {
             contenders: vec!["ext4", "xfs", "btrfs", "nenrin"],
             kinds: FILE_SYSTEMS,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(|_, _| mounting::make_mounting()),
         },
         Group {
@@ -86,6 +93,7 @@ pub fn groups() -> Vec<Group> {
             contenders: vec!["nenrin"],
             kinds: &[Kind::Nenrin],
             slices_max: 10,
+            alone: false,
             make: Box::new(|_, _| mounting::make_recovery()),
         },
         Group {
@@ -93,6 +101,7 @@ pub fn groups() -> Vec<Group> {
             contenders: vec!["nenrin"],
             kinds: &[Kind::Nenrin],
             slices_max: 1,
+            alone: false,
             make: Box::new(|_, plan| memory::make(plan)),
         },
     ]

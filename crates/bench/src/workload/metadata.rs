@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(places, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)]);
         let names = (0..20_000).map(|n| n.to_string()).collect();
         let files = Files { names, made: 7 };
-        let turn = |round| Turn { row: 1, round, budget: Duration::ZERO };
+        let turn = |round| Turn { row: 1, round, last: false, budget: Duration::ZERO };
         assert_eq!(files.existing(turn(1)).len(), 20_000);
         assert_eq!(files.existing(turn(6)).len(), 8_000);
         assert_eq!(files.batch(turn(2))[0], "4000");

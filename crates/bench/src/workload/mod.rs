@@ -1,8 +1,12 @@
-//! The kinds of work, and what a row of a table is. The rows themselves are in `main_suite`, `sync_suite` and `stripe`.
+//! The kinds of work, and what a row of a table is. The rows themselves are in
+//! `main_suite`, `sync_suite`, `clean_suite` and `stripe`.
 //!
 //! Rows that share their preparation form a group: a group is made and mounted once for each contender, and its rows are
 //! measured one after the other, each interleaved over all contenders.
 
+mod beside_cleaner;
+mod churn;
+mod clean_suite;
 mod cost;
 mod external;
 mod loaded;
@@ -10,11 +14,15 @@ mod main_suite;
 mod memory;
 mod metadata;
 mod mounting;
+mod overwrites;
+mod paced;
 mod random;
+mod removal;
 mod rewrite;
 mod sequential;
 mod small;
 mod stripe;
+mod sustained;
 mod sync_suite;
 
 use std::collections::BTreeMap;
@@ -38,6 +46,23 @@ pub struct Plan {
     pub loaded: Duration,
     /// Length of the row about device bytes for each small write.
     pub long: Duration,
+    /// How long sustained work goes on.
+    pub sustained: Sustained,
+}
+
+/// How long work goes on that a cleaner has to keep up with.
+#[derive(Debug, Clone, Copy)]
+pub struct Sustained {
+    /// What is written before anything counts, in hundredths of the device's size.
+    pub age_percent: u64,
+    /// That ends after this time at the latest.
+    pub age: Duration,
+    /// What a slice writes, in hundredths of the device's size.
+    pub slice_percent: u64,
+    /// A slice ends after this time at the latest.
+    pub slice: Duration,
+    /// Apparent size of the file whose removal is measured.
+    pub removed_bytes: u64,
 }
 
 /// Which slice is asked for.
@@ -47,6 +72,8 @@ pub struct Turn {
     pub row: usize,
     /// Round; 0 is the warm-up.
     pub round: u32,
+    /// The last round of the row.
+    pub last: bool,
     /// Time a slice bounded by time should take.
     pub budget: Duration,
 }
@@ -105,6 +132,8 @@ pub enum Unit {
     Cost,
     /// 10^6 bytes; the work says the value.
     Memory,
+    /// Of two figures of one slice; the work says the value.
+    Ratio,
 }
 
 impl Unit {
@@ -117,6 +146,7 @@ impl Unit {
             Self::Latency => "us",
             Self::Cost => "KiB",
             Self::Memory => "MB",
+            Self::Ratio => "x",
         }
     }
 
@@ -124,7 +154,7 @@ impl Unit {
     pub fn better(self) -> Better {
         match self {
             Self::Rate | Self::Throughput => Better::Higher,
-            Self::Time | Self::Latency | Self::Cost | Self::Memory => Better::Lower,
+            Self::Time | Self::Latency | Self::Cost | Self::Memory | Self::Ratio => Better::Lower,
         }
     }
 
@@ -135,7 +165,7 @@ impl Unit {
             Self::Rate => work.operations as f64 / seconds,
             Self::Throughput => work.bytes as f64 / 1e6 / seconds,
             Self::Time => seconds * 1e3,
-            Self::Latency | Self::Cost | Self::Memory => 0.0,
+            Self::Latency | Self::Cost | Self::Memory | Self::Ratio => 0.0,
         })
     }
 }
@@ -205,6 +235,9 @@ pub struct Group {
     pub kinds: &'static [Kind],
     /// At most so many slices, for work that is slow or does not vary.
     pub slices_max: u32,
+    /// Each contender has the machine for itself, from its preparation to its last slice, with nothing between slices
+    /// but what the harness needs: what goes on in the background must not find pauses that only others make.
+    pub alone: bool,
     /// Makes the work of one contender.
     pub make: Make,
 }
@@ -224,6 +257,8 @@ pub enum Suite {
     Sync,
     /// Synchronous writes where the disk is the limit.
     Limited,
+    /// What the cleaner costs.
+    Clean,
     /// Several devices.
     Stripe,
 }
@@ -234,6 +269,7 @@ pub fn groups(suite: Suite) -> Vec<Group> {
         Suite::Main => main_suite::groups(),
         Suite::Sync => sync_suite::groups(),
         Suite::Limited => sync_suite::limited(),
+        Suite::Clean => clean_suite::groups(),
         Suite::Stripe => stripe::groups(),
     }
 }
@@ -256,12 +292,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn all() -> impl Iterator<Item = Group> {
-        [Suite::Main, Suite::Sync, Suite::Limited, Suite::Stripe].into_iter().flat_map(groups)
+        [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean, Suite::Stripe].into_iter().flat_map(groups)
     }
 
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        for suite in [Suite::Main, Suite::Sync, Suite::Limited, Suite::Stripe] {
+        for suite in [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean, Suite::Stripe] {
             let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         }

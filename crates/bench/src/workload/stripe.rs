@@ -62,8 +62,14 @@ fn row(name: &str, title: &str, unit: Unit, four: Option<(f64, f64)>, ext4: Opti
 
 /// The groups of the suite.
 pub fn groups() -> Vec<Group> {
-    let group =
-        |rows, make| Group { rows, contenders: CONTENDERS.to_vec(), kinds: FILE_SYSTEMS, slices_max: UNBOUNDED, make };
+    let group = |rows, make| Group {
+        rows,
+        contenders: CONTENDERS.to_vec(),
+        kinds: FILE_SYSTEMS,
+        slices_max: UNBOUNDED,
+        alone: false,
+        make,
+    };
     vec![
         group(
             vec![

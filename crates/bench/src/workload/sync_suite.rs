@@ -26,6 +26,7 @@ pub fn groups() -> Vec<Group> {
         contenders: vec!["nenrin"],
         kinds: &[Kind::Nenrin],
         slices_max: 1,
+        alone: false,
         make: Box::new(|_, plan| cost::make(plan)),
     });
     groups.extend([32, 128, 512].map(rewrites));
@@ -50,6 +51,7 @@ pub fn limited() -> Vec<Group> {
             contenders: kernel.iter().chain(&variants).copied().collect(),
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Append, &[1, 16])),
         },
         Group {
@@ -64,6 +66,7 @@ pub fn limited() -> Vec<Group> {
             contenders: kernel.iter().chain(&variants).copied().collect(),
             kinds: ALL,
             slices_max: UNBOUNDED,
+            alone: false,
             make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Osync, &[1])),
         },
         Group {
@@ -75,6 +78,7 @@ pub fn limited() -> Vec<Group> {
             contenders: kernel.to_vec(),
             kinds: ALL,
             slices_max: FEW,
+            alone: false,
             make: Box::new(|contender, plan| {
                 const ROWS: &[Foreground] = &[Foreground::Append(Duration::from_millis(200))];
                 loaded::make(contender, plan, ROWS)
@@ -105,6 +109,7 @@ fn appends() -> Group {
         contenders: USUAL.to_vec(),
         kinds: ALL,
         slices_max: UNBOUNDED,
+        alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Append, &[1, 4, 16])),
     }
 }
@@ -122,6 +127,7 @@ fn overwrites() -> Group {
         contenders: USUAL.to_vec(),
         kinds: ALL,
         slices_max: UNBOUNDED,
+        alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Overwrite, &[1, 4])),
     }
 }
@@ -133,6 +139,7 @@ fn barriers() -> Group {
         contenders: vec!["nenrin+barrier=none", "nenrin+barrier=checkpoint", "nenrin"],
         kinds: ALL,
         slices_max: UNBOUNDED,
+        alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Overwrite, &[1])),
     }
 }
@@ -148,6 +155,7 @@ fn beside_others() -> Group {
         contenders: USUAL.to_vec(),
         kinds: ALL,
         slices_max: FEW,
+        alone: false,
         make: Box::new(|contender, plan| loaded::make(contender, plan, ROWS)),
     }
 }
@@ -163,6 +171,7 @@ fn strict_and_relaxed() -> Group {
         contenders: vec!["nenrin+order=strict", "nenrin", "ext4", "xfs"],
         kinds: FILE_SYSTEMS,
         slices_max: FEW,
+        alone: false,
         make: Box::new(|contender, plan| loaded::make(contender, plan, &[Foreground::Overwrite, Foreground::Random])),
     }
 }
@@ -193,6 +202,7 @@ fn databases() -> [Group; 2] {
             contenders: USUAL.to_vec(),
             kinds: FILE_SYSTEMS,
             slices_max: FEW,
+            alone: false,
             make: Box::new(|_, _| external::make(SQLITE)),
         },
         Group {
@@ -204,6 +214,7 @@ fn databases() -> [Group; 2] {
             contenders: vec!["ext4", "xfs", "btrfs", "nenrin+allow_other"],
             kinds: FILE_SYSTEMS,
             slices_max: FEW,
+            alone: false,
             make: Box::new(|_, _| external::make(SERVERS)),
         },
     ]
@@ -236,6 +247,7 @@ fn rewrites(megabytes: u64) -> Group {
         contenders: USUAL.to_vec(),
         kinds: ALL,
         slices_max: FEW,
+        alone: false,
         make: Box::new(move |contender, plan| rewrite::make(contender, plan, megabytes * MIB, specs.clone())),
     }
 }
@@ -264,6 +276,7 @@ fn buffers() -> Group {
         contenders: vec!["raw", "ext4", "xfs", "btrfs", "nenrin", "nenrin+order=strict", "nenrin+barrier=checkpoint"],
         kinds: ALL,
         slices_max: FEW,
+        alone: false,
         make: Box::new(move |contender, plan| rewrite::make(contender, plan, 128 * MIB, specs.clone())),
     }
 }

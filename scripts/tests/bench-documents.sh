@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Documents of benchmarks are made again from the raw results that were kept, and say the same; and of invented results
+# they say what follows from them.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. scripts/lib.sh
+command -v python3 >/dev/null || { say "   skipped: python3 is missing"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+for name in sync clean; do
+    [ -e "docs/benchmarks/$name.md" ] || continue
+    mkdir "$dir/kept"
+    cp -r "docs/benchmarks/$name" "$dir/kept/$name"
+    python3 "scripts/work/bench_$name.py" "$dir/kept/$name"
+    diff -u "docs/benchmarks/$name.md" "$dir/kept/$name.md" || fail "docs/benchmarks/$name.md is not what its raw results say"
+    diff -r "docs/benchmarks/$name" "$dir/kept/$name" >/dev/null || fail "docs/benchmarks/$name has other plots than its raw results say"
+    rm -r "$dir/kept"
+done
+
+mkdir "$dir/clean"
+python3 - "$dir/clean" <<'END'
+import json, sys
+where = sys.argv[1]
+machine = dict(processor="P", cores=2, memory_bytes=1 << 30, kernel="6", system="S", versions={"nenrin": "0"})
+settings = dict(device_bytes=1 << 30, slices=2, slice_ms=1, arguments=["--slices", "2"])
+def entry(name, cost, error=None, **more):
+    extra = dict(device_bytes=cost * 1000.0, device_read_bytes=0.0, times_written=2.5, fsync_p99_us=1500.0, free_before=2.0**21, free_after=2.0**20)
+    sample = lambda n: dict(round=n, value=50.0, bytes=1000, extra=extra | more, series=[])
+    samples = [sample(0), sample(1), sample(2)]
+    summary = None if error else dict(n=2, median=50.0, p10=49.0, p90=51.0, min=48.0, max=52.0)
+    return dict(name=name, error=error, mkfs=("/there/nenrin" if name == "nenrin" else "mkfs") + " /dev/x", mount="m", options=[], cache="c", retention=None, summary=summary, samples=samples,
+                latency=dict(p99_us=7.0, p999_us=8.0, max_us=9000.0), gate_gave_up=0, targets=[])
+def results(*rows):
+    return dict(machine=machine, settings=settings, rows=[dict(name=n, title=t, unit=u, contenders=list(c)) for n, t, u, c in rows])
+def keep(name, what):
+    with open(f"{where}/{name}", "w") as f:
+        f.write(what)
+rows = [(f"hot-{fill}-end", "t", "MB/s", [entry("f2fs", 3), entry("btrfs", 0, "no space"), entry("nenrin", 2)]) for fill in (50, 80)]
+keep("host.json", json.dumps(results(*rows)))
+ratio = entry("nenrin", 1, working_whole_p99_us=50.0, idle_whole_p99_us=10.0, idle_p99_us=3.0)
+for sample in ratio["samples"]:
+    sample["value"] = 1.5
+keep("fsync.json", json.dumps(results(("fsync-cleaning", "beside", "x", [ratio]))))
+idle = dict(example="idle_cost", volume_mib=1, history="off", replaced=False, settling_writes=1, writes_each_hour=[1, 13], bytes_each_hour=[0, 0], moved_blocks=0, rests="r")
+keep("memory.jsonl", json.dumps(idle) + "\n" + "".join(json.dumps(more) + "\n" for more in (dict(example="other", beyond=3), dict(example="versions_cost", versions=9, file_mib=1, beyond_bytes=1 << 22))))
+END
+python3 scripts/work/bench_clean.py "$dir/clean"
+said() { grep -qF -- "$1" "$dir/clean.md" || { cat "$dir/clean.md" >&2; fail "the document does not say: $1"; }; }
+said '| 80 | nenrin | **2.00** | 2.00-2.00 |'
+said '| 80 | btrfs | failed: no space |'
+said 'nenrin: device bytes per byte | 2.00 (2.00-2.00) | 1.8 | **not reached** |'
+said 'nenrin: against f2fs | 0.67 | below 1 | reached |'
+said '| beside: nenrin | 1.50 (1.50-1.50) | 2.0 | reached |'
+said '| beside, with the write before it: nenrin | 5.00 (5.00-5.00) | 2.0 | **not reached** |'
+said '| 13; 0 | 12; 0 | **not reached** |'
+said '| beyond |'
+said 'MiB beyond the live file, after cleaning | 4.00 | 8 | reached |'
+said '](clean/host-hot-end-cost.svg)'
+[ -s "$dir/clean/host-hot-end-cost.svg" ] || fail "a plot is missing"
+! grep -q 'there/nenrin' "$dir/clean.md" || fail "the document tells where the program lay"
+say "documents of benchmarks: as their raw results say"
