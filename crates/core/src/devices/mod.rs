@@ -5,7 +5,8 @@
 //!    have all that it has is left out from then on, and nothing that it misses is
 //!    acknowledged before the roots of the others say so (`mark`).
 //! 2. A flush covers, on each device, what completed there before it was asked for; devices to
-//!    which nothing was written since their last flush are not asked.
+//!    which nothing was written since their last flush are not asked. What a process that died
+//!    wrote may not be flushed yet, and was accepted all the same: so the first flush goes to all.
 //! 3. What is read comes from active devices only.
 //! 4. A volume of one device makes exactly the requests that it is asked for.
 
@@ -66,7 +67,7 @@ struct Member {
     /// Whole blocks of the device; 0 when it is not there.
     blocks: u64,
     standing: AtomicU8,
-    /// Writes seen to complete.
+    /// Writes seen to complete, and one more for those before the volume was opened.
     completed: AtomicU64,
     /// How many of these a flush is known to have covered.
     covered: AtomicU64,
@@ -82,7 +83,7 @@ impl Member {
             device,
             blocks,
             standing: AtomicU8::new(standing as u8),
-            completed: AtomicU64::new(0),
+            completed: AtomicU64::new(1),
             covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             reading: Arc::default(),
