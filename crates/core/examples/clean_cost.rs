@@ -18,7 +18,7 @@ fn main() {
             "volume {mib} MiB, a commit after {commit_blocks} blocks, as much overwritten as is live, after as much to settle"
         );
     }
-    for pattern in [Pattern::Uniform, Pattern::HotCold] {
+    for pattern in [Pattern::Uniform, Pattern::HotCold, Pattern::HotSpread] {
         for percent in percents.clone() {
             let mut c = Churn::new(mib << 20, percent, pattern, commit_blocks);
             let share = c.blocks * 409_600 / (mib << 20);

@@ -14,6 +14,7 @@ mod bytes;
 use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub use bytes::ReadBytes;
 
@@ -141,6 +142,10 @@ pub struct Content {
     pub pins: Vec<SegmentNo>,
     /// Runs of blocks in it that were written ahead or shared, at most: as many items may change by its commit.
     pub placed: u64,
+    /// Blocks that were written one after the other, up to the one written last.
+    pub sequence: Range<u64>,
+    /// Where writing behind some of the pages goes on.
+    pub hand: u64,
     /// By how many blocks more is reserved in it than in what is committed of the file.
     pub promised: i64,
 }
@@ -161,6 +166,8 @@ impl Content {
             version: 0,
             pins: Vec::new(),
             placed: 0,
+            sequence: 0..0,
+            hand: 0,
             promised: 0,
         }
     }
@@ -176,16 +183,38 @@ impl Content {
         committed.saturating_add(here).min(whole.max(committed).max(here))
     }
 
-    /// Takes all pages out, in runs of consecutive blocks.
-    pub fn take_runs(&mut self) -> Vec<(u64, Vec<Page>)> {
+    /// Takes the pages in `range` out, in runs of consecutive blocks.
+    pub fn take_runs(&mut self, range: Range<u64>) -> Vec<(u64, Vec<Page>)> {
         let mut runs: Vec<(u64, Vec<Page>)> = Vec::new();
-        for (block, page) in std::mem::take(&mut self.pages) {
-            match runs.last_mut() {
-                Some((start, run)) if *start + run.len() as u64 == block => run.push(page),
-                _ => runs.push((block, vec![page])),
+        let mut taken = |block, page| match runs.last_mut() {
+            Some((start, run)) if *start + run.len() as u64 == block => run.push(page),
+            _ => runs.push((block, vec![page])),
+        };
+        if range == (0..u64::MAX) {
+            std::mem::take(&mut self.pages).into_iter().for_each(|(block, page)| taken(block, page));
+        } else {
+            let blocks: Vec<u64> = self.pages.range(range).map(|(block, _)| *block).collect();
+            for block in blocks {
+                if let Some(page) = self.pages.remove(&block) {
+                    taken(block, page);
+                }
             }
         }
         runs
+    }
+
+    /// What was written one after the other so far is on its way.
+    pub const fn restart_sequence(&mut self) {
+        self.sequence.start = self.sequence.end;
+    }
+
+    /// Notes that blocks were written; those of the sequence that they belong to.
+    pub fn note_sequence(&mut self, from: u64, to: u64) -> Range<u64> {
+        // The block in which the last write ended may be written on.
+        let follows = from <= self.sequence.end && from + 1 >= self.sequence.end && to >= self.sequence.end;
+        let start = if follows { self.sequence.start } else { from };
+        self.sequence = start..to;
+        self.sequence.clone()
     }
 }
 
@@ -226,6 +255,30 @@ mod tests {
             }
         }
         out
+    }
+
+    #[test]
+    fn writes_one_after_the_other_are_a_sequence() {
+        let mut c = Content::new(0, Time(0), Time(0), 0, 0);
+        assert_eq!(c.note_sequence(5, 7), 5..7);
+        assert_eq!(c.note_sequence(7, 7), 5..7, "within a block");
+        assert_eq!(c.note_sequence(7, 9), 5..9, "the block was not full");
+        c.restart_sequence();
+        assert_eq!(c.note_sequence(9, 12), 9..12);
+        assert_eq!(c.note_sequence(3, 4), 3..4);
+        assert_eq!(c.note_sequence(6, 7), 6..7);
+    }
+
+    #[test]
+    fn pages_of_a_range_are_taken_in_runs() {
+        let mut c = Content::new(0, Time(0), Time(0), 0, 0);
+        for block in [1, 2, 3, 7, 8, 20] {
+            c.pages.insert(block, zero_page());
+        }
+        let lengths = |runs: Vec<(u64, Vec<Page>)>| runs.iter().map(|(b, r)| (*b, r.len())).collect::<Vec<_>>();
+        assert_eq!(lengths(c.take_runs(2..8)), [(2, 2), (7, 1)]);
+        assert_eq!(lengths(c.take_runs(0..u64::MAX)), [(1, 1), (8, 1), (20, 1)]);
+        assert!(c.pages.is_empty());
     }
 
     #[test]

@@ -10,6 +10,9 @@ use nenrin_format::records::{Record, attr_mask};
 use nenrin_format::{Ino, NAME_BYTES_MAX, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
+/// Pages of a file that is closed which may wait for its commit in memory.
+const CLOSED_PAGES_MAX: usize = 31;
+
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
     ///
@@ -252,10 +255,8 @@ impl Fs {
         inner.check_alive()?;
         let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
         c.held_since = None;
-        if c.pages.len() >= 32 {
-            inner.write_behind(self, ino)?;
-        }
-        Ok(())
+        drop(inner);
+        self.write_all_behind(ino, CLOSED_PAGES_MAX)
     }
 }
 

@@ -9,11 +9,12 @@
 use super::commit::new_extent;
 use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
-use crate::log::data::{DataSummary, Wanted};
+use crate::log::data::{DataLog, DataSummary, Wanted};
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Granules of aligned runs, as powers of two, and the shortest run they are for: a checksum for every 64 KiB
@@ -125,15 +126,75 @@ fn gathered(group: &[Placed<'_>], blocks: usize) -> Arc<AlignedBuf> {
     Arc::new(buf)
 }
 
+/// Which blocks share segments, since they are thought to die together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    /// Content that was not overwritten of late.
+    New,
+    /// Content that was.
+    Hot,
+    /// What the cleaner moves.
+    Moved,
+}
+
+/// Room, in segments, that must be left when one is begun for hot content.
+const HOT_SEGMENTS_MIN: u64 = 2;
+/// Pages that are written behind under one hold of the lock: 4 MiB.
+pub(super) const BEHIND_PAGES: usize = 1024;
+/// Runs from so many blocks on are no random overwrites.
+const SCATTERED_BLOCKS: usize = 16;
+
 impl Inner {
+    const fn log_of(&mut self, stream: Stream) -> &mut DataLog {
+        match stream {
+            Stream::New => &mut self.data,
+            Stream::Hot => &mut self.hot,
+            Stream::Moved => &mut self.cold,
+        }
+    }
+
+    /// Whether these pages, which count as accepted no more, may go to two segments: the second one may be begun for few of
+    /// them, and all that was accepted must have a place without it.
+    fn may_set_hot_apart(&self, fs: &Fs, runs: &[(u64, Vec<Page>)]) -> bool {
+        let blocks: u64 = runs.iter().map(|(_, run)| run.len() as u64).sum();
+        let begins = blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1)) + 1;
+        !self.hot.needs_segment(&fs.storage) && blocks <= u64::from(self.hot.room_in_one(&fs.storage))
+            || self.room_segments(fs) >= begins + HOT_SEGMENTS_MIN
+    }
+
     /// Starts writing all pages of a file to data segments; the overlay names
     /// them from now on. A failure ends all writing, since pages are gone.
     pub(super) fn write_behind(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
+        self.write_behind_of(fs, ino, 0..u64::MAX)
+    }
+
+    /// The same for the pages within a range of blocks.
+    pub(super) fn write_behind_of(&mut self, fs: &Fs, ino: Ino, range: Range<u64>) -> Result<()> {
         let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
-        let runs = content.take_runs();
+        let runs = content.take_runs(range);
         self.pages -= runs.iter().map(|(_, run)| run.len() as u64).sum::<u64>();
-        let runs: Vec<(u64, Blocks<'_>)> = runs.iter().map(|(start, run)| (*start, Blocks::Pages(run))).collect();
-        self.place_runs(fs, ino, &runs).inspect_err(|e| self.fail(&e.to_string()))
+        let (live, apart) = (self.state.live_blocks, self.may_set_hot_apart(fs, &runs));
+        let runs = runs.iter().map(|(start, run)| (*start, Blocks::Pages(run)));
+        let is_hot = |(start, run): &(u64, Blocks<'_>)| {
+            run.len() < SCATTERED_BLOCKS && self.recency.note(ino, *start, live) && apart
+        };
+        let (hot, others): (Vec<_>, Vec<_>) = runs.partition(is_hot);
+        self.place_runs(fs, ino, &hot, Stream::Hot)
+            .and_then(|()| self.place_runs(fs, ino, &others, Stream::New))
+            .inspect_err(|e| self.fail(&e.to_string()))
+    }
+
+    /// The same for so many pages as should go at once: where the last ones were, and on from there.
+    pub(super) fn write_some_behind(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
+        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
+        let from = content.hand;
+        let last = content.pages.range(from..).nth(BEHIND_PAGES - 1).map(|(block, _)| *block);
+        content.hand = last.map_or(0, |block| block + 1);
+        self.write_behind_of(fs, ino, from..last.map_or(u64::MAX, |block| block + 1))?;
+        if last.is_none() && from > 0 {
+            return self.write_some_behind(fs, ino);
+        }
+        Ok(())
     }
 
     /// Starts writing whole blocks that a caller brought, without making them
@@ -141,10 +202,10 @@ impl Inner {
     pub(super) fn write_ahead(&mut self, fs: &Fs, ino: Ino, prepared: &Prepared) -> Result<()> {
         let blocks = prepared.bytes.len() / BLOCK_BYTES;
         let run = (prepared.block, Blocks::Prepared(prepared, 0, blocks));
-        self.place_runs(fs, ino, &[run]).inspect_err(|e| self.fail(&e.to_string()))
+        self.place_runs(fs, ino, &[run], Stream::New).inspect_err(|e| self.fail(&e.to_string()))
     }
 
-    fn place_runs(&mut self, fs: &Fs, ino: Ino, runs: &[(u64, Blocks<'_>)]) -> Result<()> {
+    fn place_runs(&mut self, fs: &Fs, ino: Ino, runs: &[(u64, Blocks<'_>)], stream: Stream) -> Result<()> {
         let fork = self.state.inode(ino)?.map_or(0, |i| i.fork);
         let mut group: Vec<Placed<'_>> = Vec::new();
         let mut blocks = 0;
@@ -154,17 +215,17 @@ impl Inner {
                 let block = start + done as u64;
                 let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
                 let want = (run.len() - done).min(window as usize);
-                if self.data.is_full(&fs.storage) {
+                if self.log_of(stream).is_full(&fs.storage) {
                     // The partial that is closed now says what it holds.
-                    self.start_data_write(fs, ino, &group)?;
+                    self.start_data_write(fs, ino, &group, stream)?;
                     group.clear();
                     blocks = 0;
                 }
-                let (addr, count) = self.allocate_data(fs, (ino, fork, block), want as u32)?;
+                let (addr, count) = self.allocate_in(fs, (ino, fork, block), want as u32, stream)?;
                 let count = count as usize;
                 let follows = group.last().is_some_and(|p| p.addr.add(p.bytes.len() as u32) == addr);
                 if !follows || blocks + count > GROUP_BLOCKS_MAX {
-                    self.start_data_write(fs, ino, &group)?;
+                    self.start_data_write(fs, ino, &group, stream)?;
                     group.clear();
                     blocks = 0;
                 }
@@ -173,28 +234,37 @@ impl Inner {
                 done += count;
             }
         }
-        self.start_data_write(fs, ino, &group)
+        self.start_data_write(fs, ino, &group, stream)
     }
 
-    /// Up to `want` consecutive blocks in the data segment being filled.
-    pub(super) fn allocate_data(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
-        self.allocate_in(fs, owner, want, false)
+    /// Lets the segment of hot content be cleaned where room is too short to go on filling it.
+    pub(super) fn end_hot_for_room(&mut self, fs: &Fs) -> Result<()> {
+        if self.hot.segment().is_none() || self.room_segments(fs) > HOT_SEGMENTS_MIN {
+            return Ok(());
+        }
+        let stamp = self.data_stamp(fs.clock.wall());
+        let closed = self.hot.finish(stamp, &mut self.state.segments);
+        self.start_summaries(fs, closed)
     }
 
-    /// The same in the segment of what the cleaner moves.
+    /// Up to `want` consecutive blocks in the segment of what the cleaner moves.
     pub(super) fn allocate_cold(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
-        self.allocate_in(fs, owner, want, true)
+        self.allocate_in(fs, owner, want, Stream::Moved)
     }
 
-    fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, cold: bool) -> Result<(Addr, u32)> {
+    fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, stream: Stream) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
-        let cut = want >= UNIT_BLOCKS && self.data.is_within_unit(&fs.storage);
-        let at_unit = cut && !cold && self.has_room_for_order(fs);
+        let order = want >= UNIT_BLOCKS && stream != Stream::Moved && self.has_room_for_order(fs);
+        let Self { data, hot, cold, state, .. } = self;
+        let log = match stream {
+            Stream::New => data,
+            Stream::Hot => hot,
+            Stream::Moved => cold,
+        };
         let (ino, fork, off) = owner;
-        let wanted = Wanted { ino, fork, off, blocks: want, at_unit };
-        let log = if cold { &mut self.cold } else { &mut self.data };
-        let got = log.allocate(wanted, stamp, &fs.storage, &mut self.state.segments, &mut closed);
+        let wanted = Wanted { ino, fork, off, blocks: want, at_unit: order };
+        let got = log.allocate(wanted, stamp, &fs.storage, &mut state.segments, &mut closed);
         self.start_summaries(fs, closed)?;
         got.ok_or(Error::NoSpace)
     }
@@ -209,20 +279,27 @@ impl Inner {
     }
 
     /// One device write for runs that lie next to each other on the device.
-    fn start_data_write(&mut self, fs: &Fs, ino: Ino, group: &[Placed<'_>]) -> Result<()> {
+    fn start_data_write(&mut self, fs: &Fs, ino: Ino, group: &[Placed<'_>], stream: Stream) -> Result<()> {
         let Some(first) = group.first().map(|p| p.addr) else { return Ok(()) };
         let blocks: usize = group.iter().map(|p| p.bytes.len()).sum();
         let buf = gathered(group, blocks);
-        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
+        if self.files.get(&ino).is_none_or(|f| f.content.is_none()) {
+            return Ok(());
+        }
         let mut at = 0;
+        let mut extents = Vec::with_capacity(group.len());
         for p in group {
             let count = p.bytes.len();
             let shift = granule_shift(p.block, count);
             let end = at + count * BLOCK_BYTES;
             let extent = new_extent(p.addr, count as u32, shift, p.bytes.crcs(shift, &buf[at..end]));
-            self.data.describe(p.addr, shift, &extent.crcs);
-            content.overlay.set(p.block, p.block + count as u64, Over::Extent(extent));
+            self.log_of(stream).describe(p.addr, shift, &extent.crcs);
+            extents.push((p.block, p.block + count as u64, extent));
             at = end;
+        }
+        let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
+        for (from, to, extent) in extents {
+            content.overlay.set(from, to, Over::Extent(extent));
         }
         content.placed += group.len() as u64;
         self.placed += group.len() as u64;

@@ -5,6 +5,7 @@
 //!    because of time, or cuts a checkpoint. What comes meanwhile is little, since
 //! 2. whoever writes much is held while others sync: then little is under way that a flush would have to wait for.
 
+use super::behind::BEHIND_PAGES;
 use super::{Fs, Inner};
 use crate::{Order, Result};
 use nenrin_format::{BLOCK_BYTES, Ino};
@@ -13,6 +14,8 @@ use std::sync::MutexGuard;
 
 /// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
 const BESIDE_BLOCKS_MAX: u64 = 1024;
+/// How often a commit of all files looks whether much came while it waited.
+const SETTLE_ROUNDS_MAX: usize = 4;
 /// A sync is looked out for so long.
 const RECENT_NANOS: u64 = 1_000_000_000;
 
@@ -29,7 +32,7 @@ impl RecentSyncs {
     }
 
     /// Whether another file was synced a short time ago.
-    fn beside(&self, ino: Ino, now: u64) -> bool {
+    pub(super) fn beside(&self, ino: Ino, now: u64) -> bool {
         self.0.iter().flatten().any(|(other, at)| *other != ino && now.saturating_sub(*at) < RECENT_NANOS)
     }
 }
@@ -53,15 +56,14 @@ impl Fs {
             self.settle_all()?;
             return self.lock_to_change();
         }
-        let pages = inner.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len());
-        if pages > self.chain_pages_max() {
-            inner.write_behind(self, ino)?;
-        }
-        if inner.under_way(|other| other == ino) <= self.chain_pages_max() as u64 {
+        let few = self.chain_pages_max();
+        if inner.pages_of(ino) <= few && inner.under_way(|other| other == ino) <= few as u64 {
             return Ok(inner);
         }
         *inner.settling.entry(ino).or_default() += 1;
-        let settled = self.settle(inner, |other| other == ino);
+        drop(inner);
+        let behind = self.write_all_behind(ino, few);
+        let settled = behind.and_then(|()| self.settle(self.lock(), |other| other == ino));
         let mut inner = self.lock();
         if let Some(count) = inner.settling.get_mut(&ino) {
             *count -= 1;
@@ -76,18 +78,42 @@ impl Fs {
 
     /// The same before a commit of all files, but for those whose truncation is held back.
     pub(super) fn settle_all(&self) -> Result<()> {
-        let mut inner = self.lock();
-        inner.check_alive()?;
-        let ready = inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(|c| c.held_since.is_none()));
-        // In order, since where things lie follows from it.
-        let ready: BTreeSet<Ino> = ready.map(|(ino, _)| *ino).collect();
-        let pages: Vec<usize> = ready.iter().map(|ino| inner.pages_outside_index(*ino)).collect();
-        if pages.iter().sum::<usize>() > self.chain_pages_max() {
-            for (ino, _) in ready.iter().zip(pages).filter(|(_, pages)| *pages > 0) {
-                inner.write_behind(self, *ino)?;
+        for round in 0..SETTLE_ROUNDS_MAX {
+            let inner = self.lock();
+            inner.check_alive()?;
+            let ready = inner.files.iter().filter(|(_, f)| f.content.as_ref().is_some_and(|c| c.held_since.is_none()));
+            // In order, since where things lie follows from it.
+            let ready: BTreeSet<Ino> = ready.map(|(ino, _)| *ino).collect();
+            let ready: Vec<(Ino, usize)> = ready.iter().map(|ino| (*ino, inner.pages_outside_index(*ino))).collect();
+            drop(inner);
+            let pages = ready.iter().map(|(_, pages)| pages).sum::<usize>();
+            // While the device takes what was there, more comes: the less, the shorter that takes.
+            if round > 0 && pages <= BEHIND_PAGES {
+                break;
             }
+            if pages > self.chain_pages_max() {
+                for (ino, _) in ready.into_iter().filter(|(_, pages)| *pages > 0) {
+                    self.write_all_behind(ino, 0)?;
+                }
+            }
+            self.settle(self.lock(), |_| true)?;
         }
-        self.settle(inner, |_| true)
+        Ok(())
+    }
+
+    /// Starts writing the pages that a file has, unless they are few. The lock is free in between.
+    pub(super) fn write_all_behind(&self, ino: Ino, few: usize) -> Result<()> {
+        let mut left = self.lock().pages_of(ino);
+        if left <= few {
+            return Ok(());
+        }
+        while left > 0 {
+            let mut inner = self.lock();
+            inner.check_alive()?;
+            inner.write_some_behind(self, ino)?;
+            left = left.saturating_sub(BEHIND_PAGES);
+        }
+        Ok(())
     }
 
     /// Waits for the data writes of these files, whoever has them.
@@ -121,6 +147,13 @@ impl Fs {
             inner = self.lock();
         }
         Ok(inner)
+    }
+}
+
+impl Inner {
+    /// Pages of a file that wait in memory.
+    pub(super) fn pages_of(&self, ino: Ino) -> usize {
+        self.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len())
     }
 }
 

@@ -174,8 +174,8 @@ impl Fs {
         let mut inner = self.lock();
         let stamp = inner.data_stamp(self.clock.wall());
         let closed = {
-            let Inner { data, cold, state, .. } = &mut *inner;
-            [data, cold].map(|log| log.finish(stamp, &mut state.segments)).into_iter().flatten()
+            let Inner { data, hot, cold, state, .. } = &mut *inner;
+            [data, hot, cold].map(|log| log.finish(stamp, &mut state.segments)).into_iter().flatten()
         };
         inner.start_summaries(self, closed)?;
         drop(inner);

@@ -526,7 +526,7 @@ impl Inner {
                 }
             }
         }
-        let runs = content.take_runs();
+        let runs = content.take_runs(0..u64::MAX);
         content_units(ino, &content, ops, runs, chain_max, queue);
         Ok(outside)
     }

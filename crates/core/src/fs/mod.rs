@@ -30,6 +30,7 @@ mod landmarks;
 mod namespace;
 mod promise;
 mod read;
+mod recency;
 mod retain;
 mod scrub;
 mod space;
@@ -147,6 +148,9 @@ struct Inner {
     data: DataLog,
     /// Where the cleaner moves things.
     cold: DataLog,
+    /// Where content goes that is overwritten often.
+    hot: DataLog,
+    recency: recency::Recency,
     cleaner_status: CleanerStatus,
     index: [IndexLog; 2],
     batch: Batch,
@@ -255,6 +259,8 @@ impl Fs {
             chain: opened.chain,
             data: DataLog::default(),
             cold: DataLog::of_cleaner(),
+            hot: DataLog::default(),
+            recency: recency::Recency::default(),
             cleaner_status: CleanerStatus::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),

@@ -194,7 +194,7 @@ impl Inner {
     }
 
     /// Blocks for content that nobody was promised.
-    fn room_blocks(&self, fs: &Fs) -> u64 {
+    pub(super) fn room_blocks(&self, fs: &Fs) -> u64 {
         self.free_blocks(fs, self.reserve_segments(fs)).saturating_sub(fs.kept_for(self.promised()))
     }
 
@@ -465,7 +465,10 @@ impl Fs {
                 let files: BTreeSet<_> =
                     inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
                 for ino in files {
-                    inner.write_behind(self, ino)?;
+                    inner.write_some_behind(self, ino)?;
+                    if inner.pages <= limit / 2 {
+                        break;
+                    }
                 }
             }
             if inner.pages > limit / 2 {

@@ -262,10 +262,6 @@ impl Inner {
         let asked = std::mem::take(&mut self.submitted.syncs);
         self.batch.waiters.extend(asked.into_iter().map(|a| a.done));
     }
-
-    fn pages_of(&self, ino: Ino) -> usize {
-        self.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len())
-    }
 }
 
 /// Bytes of a read under way, counted until it is dropped.

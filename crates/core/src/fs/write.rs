@@ -5,7 +5,7 @@ use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, zero_page};
-use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Result};
+use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Ino};
@@ -19,8 +19,10 @@ pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 const DIRECT_BLOCKS_MIN: u64 = 32;
 /// Pages of emptied files that wait for a commit in memory; more are written behind.
 const ASIDE_PAGES_MAX: usize = 32;
-/// Pages of one file at which they are written behind.
+/// Pages of one file at which they are written behind, when they were written one after the other.
 pub(super) const WRITE_BEHIND_PAGES: usize = 256;
+/// The same of pages here and there, which may be written once more before they are committed: 64 MiB.
+const SCATTERED_PAGES_MAX: usize = 16384;
 
 impl Inner {
     /// The uncommitted content of a regular file, begun if there is none.
@@ -82,6 +84,19 @@ impl Inner {
         self.batch.aside.push((ino, old));
         self.batch.since.get_or_insert(now);
         Ok(true)
+    }
+
+    /// Pages of a file, written here and there, from which on they are written behind. Waiting gains most where the same
+    /// blocks are written again, and costs who syncs: himself and, were there much, others.
+    fn scattered_pages_max(&self, fs: &Fs, ino: Ino) -> usize {
+        let now = fs.clock.monotonic_nanos();
+        if fs.options.order == Order::Strict || self.recent_syncs.beside(ino, now) {
+            return WRITE_BEHIND_PAGES;
+        }
+        // Where room is short what waits must not take it from others.
+        let room = usize::try_from(self.room_blocks(fs)).unwrap_or(usize::MAX);
+        let limit = fs.options.dirty_bytes_max / BLOCK_BYTES / 4;
+        SCATTERED_PAGES_MAX.min(limit).min(room).max(WRITE_BEHIND_PAGES)
     }
 
     /// Whether block `block` is a page, or is known to hold nothing.
@@ -238,12 +253,19 @@ impl Fs {
         content.editor_uid = uid;
         content.version += 1;
         let pages = content.pages.len();
+        // A block that is not full yet stays.
+        let sequence = content.note_sequence(first, end / BLOCK);
         inner.pages = inner.pages + pages as u64 - before as u64;
         if let Some(prepared) = prepared {
             inner.write_ahead(self, ino, prepared)?;
         }
         if pages >= WRITE_BEHIND_PAGES {
-            inner.write_behind(self, ino)?;
+            if sequence.end.saturating_sub(sequence.start) >= WRITE_BEHIND_PAGES as u64 {
+                inner.write_behind_of(self, ino, sequence)?;
+                inner.content_mut(self, ino)?.restart_sequence();
+            } else if pages >= inner.scattered_pages_max(self, ino) {
+                inner.write_some_behind(self, ino)?;
+            }
         }
         self.hold_writer(inner, ino)?;
         Ok(data.len())

@@ -159,11 +159,6 @@ impl DataLog {
         }
     }
 
-    /// Whether the next block of content does not begin a unit.
-    pub fn is_within_unit(&self, storage: &Storage) -> bool {
-        self.map.is_empty() || self.is_full(storage) || self.block % UNIT_BLOCKS != 0
-    }
-
     /// Blocks that the next [`DataLog::allocate`] can give in one piece without beginning a segment.
     pub fn room_in_one(&self, storage: &Storage) -> u32 {
         let open = !self.map.is_empty() && self.map.len() < map_capacity(1);

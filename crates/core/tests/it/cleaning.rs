@@ -299,6 +299,19 @@ fn a_large_file_is_overwritten_at_random_without_end() {
     c.verify();
 }
 
+/// What is overwritten often gets segments of its own, which empty by themselves, also where it lies scattered among what
+/// is not.
+#[test]
+fn what_is_overwritten_often_lies_apart() {
+    let mut c = Churn::new(256 << 20, 80, Pattern::HotSpread, 4096);
+    c.overwrite(1);
+    let cost = c.overwrite(2);
+    println!("{cost:?}");
+    // About 0.7; 1.2 where the cleaner takes no notice.
+    assert!(cost.moved < 0.95, "{cost:?}");
+    c.verify();
+}
+
 /// Blocks that files and past states share are moved with all who own them, and stay shared.
 #[test]
 fn what_is_shared_is_moved_with_all_its_owners() {

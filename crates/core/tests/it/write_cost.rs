@@ -86,3 +86,44 @@ fn slow_writing_costs_a_block_a_second_more() {
     let ppm = metadata_ppm(1 << 30, 1, false, 32 * NANOS);
     assert!(ppm <= 1500, "{ppm} millionths");
 }
+
+/// Pages written here and there wait for their commit: what is overwritten until then is written once.
+#[test]
+fn what_is_overwritten_before_its_commit_is_written_once() {
+    let w = World::new(256 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let before = fs.counters().data_blocks;
+    let scattered = |round: u8| {
+        for i in 0..3000_u64 {
+            fs.write(f, (i * 7919 % 3000) * 2 * 4096, &[round; 4096], 0).unwrap();
+        }
+    };
+    (0..3).for_each(scattered);
+    assert_eq!(fs.counters().data_blocks, before, "written behind");
+    fs.sync_all().unwrap();
+    assert_eq!(fs.counters().data_blocks - before, 3000);
+    // Unless others sync, who would have to wait for it.
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap().ino;
+    fs.fsync_wait(g).unwrap();
+    let before = fs.counters().data_blocks;
+    scattered(3);
+    assert!(fs.counters().data_blocks - before > 2500);
+}
+
+/// What is written from the front to the end goes to the device at once, but for a block that is not full yet.
+#[test]
+fn what_is_written_in_sequence_is_written_behind() {
+    let w = World::new(256 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let before = fs.counters().data_blocks;
+    for i in 0..10_000_u64 {
+        fs.write(f, i * 1000, &[i as u8; 1000], 0).unwrap();
+    }
+    let behind = fs.counters().data_blocks - before;
+    assert!(behind > 2400 - 256, "{behind}");
+    fs.sync_all().unwrap();
+    let behind = fs.counters().data_blocks - before;
+    assert!(behind <= 2442, "{behind}: blocks were written twice");
+}

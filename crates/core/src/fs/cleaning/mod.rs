@@ -27,7 +27,7 @@ use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
+use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
@@ -342,6 +342,7 @@ impl Fs {
     /// Empties a batch of segments for want of room, and index segments that hold little; whether content was moved.
     pub(super) fn clean_for_room(&self) -> Result<bool> {
         let mut cleaner = self.cleaner();
+        self.lock_to_change()?.end_hot_for_room(self)?;
         let mut moved = 0;
         if cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)? {
             // What was moved at the last index checkpoint, and before.
@@ -515,11 +516,14 @@ impl Fs {
             job.victims.remove(no);
             inner.state.segments.unpin(*no);
         }
+        let live = |m: &&Move| m.tree == TreeId::LIVE && inner.recency.is_hot(Ino(m.key.ino), m.key.off);
+        let hot: BTreeSet<Key> = job.moves.iter().filter(live).map(|m| m.key).collect();
         drop(inner);
         job.moves.retain(|m| !out.contains(&m.extent.addr.segment()));
         job.groups.retain(|g| !out.contains(&g.segment()));
-        // The files as they are in order, then what is past.
-        job.moves.sort_unstable_by_key(|m| (m.tree, m.key));
+        // The files as they are in order, then what is past; then what will soon be overwritten, so that it shares few
+        // segments with what will not.
+        job.moves.sort_unstable_by_key(|m| (hot.contains(&m.key), m.tree, m.key));
         if job.idle {
             let owners: u64 = job.groups.iter().map(shared::Group::leaves).sum();
             let leaves = self.leaves_to_dirty(&job.moves)? + owners;
@@ -562,6 +566,12 @@ const fn unavoidable(segment_blocks: u32) -> u32 {
     4 + segment_blocks / 64
 }
 
+/// What age counts: less than in proportion, or old segments with little garbage would come before new ones with much.
+const fn weight(age: u128) -> u128 {
+    let root = (age << 16).isqrt();
+    root * (root << 16).isqrt()
+}
+
 /// A segment that could be cleaned.
 struct Candidate {
     segment: SegmentNo,
@@ -596,7 +606,7 @@ impl Inner {
             }
             // A clock that jumped makes the order worse and nothing else.
             let age = (now.saturating_sub(s.item.written_at.0) / 1_000_000_000).max(1) as u128;
-            let rank = age * u128::from(garbage) * 4096 / u128::from(used);
+            let rank = weight(age) * u128::from(garbage) * 4096 / u128::from(used);
             found.push((rank, Candidate { segment, kind: s.item.kind, used }));
         }
         found.sort_by_key(|(rank, c)| (std::cmp::Reverse(*rank), c.segment));

@@ -9,6 +9,9 @@ const BUSY_BLOCKS: (u64, u64) = (256, 16384);
 /// Room, in segments, below which the cleaner works hard, if that is no more than a quarter of the slack.
 const PRESSING_SEGMENTS: u64 = 4;
 
+/// Slack that counts while others write: with segments of 16 MiB, 4 GiB of room are always enough to clean in.
+const SLACK_SEGMENTS_MAX: u64 = 2048;
+
 /// What the policy looks at. Counts of segments unless said otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Picture {
@@ -79,10 +82,11 @@ impl Pace {
 pub(super) const fn pace(p: &Picture) -> Pace {
     let quiet = p.quiet_nanos >= QUIET_NANOS;
     let quarter = p.slack.div_ceil(4);
+    let slack = if p.slack < SLACK_SEGMENTS_MAX { p.slack } else { SLACK_SEGMENTS_MAX };
     let few = if quarter < PRESSING_SEGMENTS { quarter } else { PRESSING_SEGMENTS };
-    if p.room < few || p.room * 8 < p.slack {
+    if p.room < few || p.room * 16 < slack {
         Pace::Pressing
-    } else if p.room * 4 < p.slack && !quiet {
+    } else if p.room * 8 < slack && !quiet {
         Pace::Busy
     } else if p.room * 2 < p.slack && quiet {
         Pace::Idle
@@ -122,10 +126,10 @@ mod tests {
         for (room, busy, quiet) in [
             (0, Pace::Pressing, Pace::Pressing),
             (3, Pace::Pressing, Pace::Pressing),
-            (19, Pace::Pressing, Pace::Pressing),
-            (20, Pace::Busy, Pace::Idle),
-            (39, Pace::Busy, Pace::Idle),
-            (40, Pace::Rest, Pace::Idle),
+            (9, Pace::Pressing, Pace::Pressing),
+            (10, Pace::Busy, Pace::Idle),
+            (19, Pace::Busy, Pace::Idle),
+            (20, Pace::Rest, Pace::Idle),
             (79, Pace::Rest, Pace::Idle),
             (80, Pace::Rest, Pace::Rest),
             (160, Pace::Rest, Pace::Rest),
@@ -135,6 +139,8 @@ mod tests {
         // On small volumes a few segments are wanted, on full ones nothing can be.
         let small = |room, slack| pace(&Picture { room, slack, ..Picture::default() });
         assert_eq!([small(1, 8), small(2, 8), small(3, 8)], [Pace::Pressing, Pace::Rest, Pace::Rest]);
+        let large = |room| pace(&Picture { room, slack: 100_000, ..Picture::default() });
+        assert_eq!([large(127), large(255), large(256)], [Pace::Pressing, Pace::Busy, Pace::Rest]);
         assert_eq!([small(0, 0), small(0, 1), small(1, 1)], [Pace::Rest, Pace::Pressing, Pace::Rest]);
     }
 

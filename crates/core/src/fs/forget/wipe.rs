@@ -347,9 +347,9 @@ impl Fs {
         }
         let stamp = inner.data_stamp(self.clock.wall());
         let closed: Vec<_> = {
-            let Inner { data, cold, state, .. } = &mut *inner;
+            let Inner { data, hot, cold, state, .. } = &mut *inner;
             let old =
-                [data, cold].into_iter().filter(|log| log.segment().is_some_and(|s| state.segments.is_unwiped(s)));
+                [data, hot, cold].into_iter().filter(|log| log.segment().is_some_and(|s| state.segments.is_unwiped(s)));
             let old: Vec<_> = old.collect();
             old.into_iter().filter_map(|log| log.finish(stamp, &mut state.segments)).collect()
         };

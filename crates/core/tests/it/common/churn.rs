@@ -13,6 +13,8 @@ pub enum Pattern {
     Uniform,
     /// Nine of ten writes to a tenth of the blocks.
     HotCold,
+    /// The same with the tenth spread evenly over the file.
+    HotSpread,
 }
 
 #[derive(Default)]
@@ -122,6 +124,11 @@ impl Churn {
             let block = match self.pattern {
                 Pattern::HotCold if is_hot => self.next(hot),
                 Pattern::HotCold => hot + self.next(self.blocks - hot),
+                Pattern::HotSpread if is_hot => self.next(hot) * 10,
+                Pattern::HotSpread => {
+                    let cold = self.next(self.blocks - hot - 1);
+                    (cold / 9 * 10 + 1 + cold % 9).min(self.blocks - 1)
+                }
                 Pattern::Uniform => self.next(self.blocks),
             };
             self.write(block);
