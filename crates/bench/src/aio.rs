@@ -28,8 +28,7 @@ pub fn read_at_random(
     let (begin, mut done) = (Instant::now(), 0);
     loop {
         let over = begin.elapsed() >= budget || sys::interrupted();
-        while !over {
-            let Some(index) = idle.pop() else { break };
+        for index in if over { Vec::new() } else { std::mem::take(&mut idle) } {
             let buffer = buffers[index].get_mut();
             let read = opcode::Read::new(types::Fd(file.as_raw_fd()), buffer.as_mut_ptr(), bytes as u32);
             let entry = read.offset(place()).build().user_data(index as u64);

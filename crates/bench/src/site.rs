@@ -320,7 +320,7 @@ impl Site {
             sys::sync_file_system(&root).doing(doing)?;
             root.sync_all().doing(doing)?;
         }
-        Ok(self.disks().map(|disk| disk.quiet(Duration::from_millis(500))).fold(true, |all, quiet| all && quiet))
+        Ok(self.disks().map(|disk| disk.quiet(Duration::from_millis(500))).filter(|quiet| !quiet).count() == 0)
     }
 
     /// Source, type and options as /proc/self/mounts shows them.

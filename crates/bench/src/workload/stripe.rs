@@ -149,7 +149,7 @@ fn write_file(path: &PathBuf, bytes: u64, data: &Aligned) -> Result<()> {
 
 /// The warm-up moves a quarter.
 fn of_round(turn: Turn, bytes: u64) -> u64 {
-    if turn.round == 0 { bytes / 4 & !(MIB - 1) } else { bytes }
+    if turn.round == 0 { (bytes / 4) & !(MIB - 1) } else { bytes }
 }
 
 struct Streams {
