@@ -7,6 +7,7 @@
 //! 2. Blocks under way can be read from memory until the device has them.
 
 use super::commit::new_extent;
+use super::space::with_summaries;
 use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
 use crate::log::data::{DataLog, DataSummary};
@@ -157,7 +158,7 @@ impl Inner {
     fn may_set_hot_apart(&self, fs: &Fs, runs: &[(u64, Vec<Page>)]) -> bool {
         let blocks: u64 = runs.iter().map(|(_, run)| run.len() as u64).sum();
         let begins = blocks.div_ceil(u64::from(fs.storage.segment_blocks - 1)) + 1;
-        !self.hot.needs_segment(&fs.storage) && blocks <= u64::from(self.hot.room_in_one(&fs.storage))
+        !self.hot.needs_segment(&fs.storage) && with_summaries(blocks) <= u64::from(self.hot.room_in_one(&fs.storage))
             || self.room_segments(fs) >= begins + HOT_SEGMENTS_MIN
     }
 

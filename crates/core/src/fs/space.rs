@@ -309,7 +309,7 @@ impl Inner {
 }
 
 /// Blocks of content with their share of summaries.
-const fn with_summaries(blocks: u64) -> u64 {
+pub(super) const fn with_summaries(blocks: u64) -> u64 {
     blocks + blocks / 16 + 2
 }
 
