@@ -15,9 +15,10 @@ pub const HELP: &str = "\
 nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
 
   --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is the limit,
-                          clean: what the cleaner costs
+                          clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
-  --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback
+  --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
+                          devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@2:degraded
   --nenrin PATH           the nenrin program (default: the one beside this program)
   --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated
   --nenrin-mount OPTIONS  mount options for every nenrin contender; may be repeated
@@ -192,7 +193,8 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
                 "sync" => Suite::Sync,
                 "limited" => Suite::Limited,
                 "clean" => Suite::Clean,
-                _ => return Err(bad(format!("--suite takes main, sync, limited or clean, not `{value}`"))),
+                "stripe" => Suite::Stripe,
+                _ => return Err(bad(format!("--suite takes main, sync, limited, clean or stripe, not `{value}`"))),
             }
         }
         "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),

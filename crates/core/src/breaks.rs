@@ -136,6 +136,10 @@ pub enum Break {
     RemovedEarly,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
+    /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
+    AskedLeftOut,
+    /// Reads that are submitted begin at once, however many are under way.
+    ReadsUnbounded,
 }
 
 #[cfg(feature = "breaks")]

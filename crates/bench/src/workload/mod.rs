@@ -1,5 +1,5 @@
 //! The kinds of work, and what a row of a table is. The rows themselves are in
-//! `main_suite`, `sync_suite` and `clean_suite`.
+//! `main_suite`, `sync_suite`, `clean_suite` and `stripe`.
 //!
 //! Rows that share their preparation form a group: a group is made and mounted once for each contender, and its rows are
 //! measured one after the other, each interleaved over all contenders.
@@ -21,6 +21,7 @@ mod removal;
 mod rewrite;
 mod sequential;
 mod small;
+mod stripe;
 mod sustained;
 mod sync_suite;
 
@@ -258,6 +259,8 @@ pub enum Suite {
     Limited,
     /// What the cleaner costs.
     Clean,
+    /// Several devices.
+    Stripe,
 }
 
 /// The groups of a suite, in the order in which they run.
@@ -267,6 +270,7 @@ pub fn groups(suite: Suite) -> Vec<Group> {
         Suite::Sync => sync_suite::groups(),
         Suite::Limited => sync_suite::limited(),
         Suite::Clean => clean_suite::groups(),
+        Suite::Stripe => stripe::groups(),
     }
 }
 
@@ -288,12 +292,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn all() -> impl Iterator<Item = Group> {
-        [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean].into_iter().flat_map(groups)
+        [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean, Suite::Stripe].into_iter().flat_map(groups)
     }
 
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        for suite in [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean] {
+        for suite in [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean, Suite::Stripe] {
             let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         }

@@ -40,6 +40,7 @@ mod scrub;
 mod space;
 #[cfg(test)]
 mod space_tests;
+mod submit;
 mod write;
 
 use crate::breaks::{Break, broken};
@@ -58,6 +59,7 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use cleaning::Cleaner;
@@ -71,6 +73,7 @@ pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
+pub use submit::{ReadTicket, SyncTicket, WriteTicket};
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,6 +183,7 @@ struct Inner {
     /// Data writes started since the volume was opened.
     writes_started: u64,
     recent_syncs: beside::RecentSyncs,
+    submitted: submit::Submitted,
     /// Files whose data a sync waits for, with how many do: they take no change until then.
     settling: BTreeMap<Ino, u32>,
     committing: bool,
@@ -258,6 +262,8 @@ pub struct Fs {
     joiner: Mutex<joining::Joiner>,
     /// The same; never together with `wiper`.
     laying: Mutex<laying::Laying>,
+    /// Bytes of reads that were submitted and are not over.
+    reads_ahead: AtomicUsize,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -298,6 +304,7 @@ impl Fs {
             awaited: BTreeMap::new(),
             writes_started: 0,
             recent_syncs: beside::RecentSyncs::default(),
+            submitted: submit::Submitted::default(),
             settling: BTreeMap::new(),
             committing: false,
             leader_leaves: false,
@@ -347,6 +354,7 @@ impl Fs {
             wiper: Mutex::default(),
             joiner: Mutex::default(),
             laying: Mutex::default(),
+            reads_ahead: AtomicUsize::new(0),
             storage: opened.storage,
             clock,
             options,

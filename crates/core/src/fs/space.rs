@@ -52,6 +52,8 @@ const SWEEP_ITEMS: u32 = 4096;
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
 const IDLE_ROUNDS_MAX: u32 = 5;
+/// Blocks are left out for order while more than this part of the volume is room.
+const ROOM_FOR_ORDER: u64 = 8;
 
 /// Room that a caller asks for.
 #[derive(Clone, Copy, Debug)]
@@ -212,6 +214,17 @@ impl Inner {
     /// Blocks for content that nobody was promised.
     pub(super) fn room_blocks(&self, fs: &Fs) -> u64 {
         self.free_blocks(fs, self.reserve_segments(fs)).saturating_sub(fs.kept_for(self.promised()))
+    }
+
+    /// Blocks of a segment that may be left out so that units stay whole: where these lie apart, and room is no question.
+    pub(super) fn left_out_max(&self, fs: &Fs) -> u32 {
+        let segment_blocks = fs.storage.segment_blocks;
+        let total = self.state.segments.count() * u64::from(segment_blocks);
+        if fs.storage.lies_apart() && self.room_blocks(fs) > total / ROOM_FOR_ORDER {
+            segment_blocks / fs.options.left_out_share.max(1)
+        } else {
+            0
+        }
     }
 
     /// Segments that writers may take before room must be made.
