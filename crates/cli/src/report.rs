@@ -365,6 +365,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("chain_partials", c.chain_partials),
         ("chain_blocks", c.chain_blocks),
         ("data_blocks", c.data_blocks),
+        ("left_out_blocks", c.left_out_blocks),
         ("nodes", c.nodes),
         ("flushes", c.flushes),
         ("index_checkpoints", c.index_checkpoints),

@@ -184,6 +184,7 @@ impl Subject for Arc<Fs> {
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),
+            ("blocks left out so that runs begin at units", c.left_out_blocks),
             ("checkpoints shed", c.checkpoints_shed),
             ("histories shed", c.inodes_shed),
             ("blocks moved", c.moved_blocks),

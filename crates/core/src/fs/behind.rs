@@ -267,8 +267,9 @@ impl Inner {
         let (ino, fork, off) = owner;
         let wanted = Wanted { ino, fork, off, blocks: want, left_out_max };
         let got = log.allocate(wanted, stamp, &fs.storage, &mut state.segments, &mut closed);
+        self.counters.left_out_blocks += got.map_or(0, |got| u64::from(got.left_out));
         self.start_summaries(fs, closed)?;
-        got.ok_or(Error::NoSpace)
+        got.map(|got| (got.addr, got.blocks)).ok_or(Error::NoSpace)
     }
 
     /// Starts writing summaries of data partials.

@@ -86,6 +86,8 @@ pub struct Counters {
     pub chain_blocks: u64,
     /// Blocks of content written to data partials.
     pub data_blocks: u64,
+    /// Blocks left out so that long runs begin at units of stripes.
+    pub left_out_blocks: u64,
     /// Index nodes written, each counted once although there are two copies.
     pub nodes: u64,
     /// Flushes asked for.

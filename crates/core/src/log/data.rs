@@ -75,6 +75,17 @@ pub struct Wanted {
     pub left_out_max: u32,
 }
 
+/// The place that they got.
+#[derive(Clone, Copy)]
+pub struct Got {
+    /// Where the first is.
+    pub addr: Addr,
+    /// How many of them.
+    pub blocks: u32,
+    /// Blocks that were left out before the first.
+    pub left_out: u32,
+}
+
 impl DataLog {
     /// The log of what the cleaner moves.
     pub fn of_cleaner() -> Self {
@@ -91,7 +102,7 @@ impl DataLog {
         storage: &Storage,
         segments: &mut Segments,
         closed: &mut Vec<DataSummary>,
-    ) -> Option<(Addr, u32)> {
+    ) -> Option<Got> {
         if self.map.len() >= map_capacity(1) {
             closed.extend(self.close(stamp));
         }
@@ -111,7 +122,7 @@ impl DataLog {
             self.start = self.block;
             self.block += 1;
         }
-        self.go_to_unit(wanted, segment, storage.segment_blocks);
+        let left_out = self.go_to_unit(wanted, segment, storage.segment_blocks);
         let blocks = wanted.blocks;
         let left = storage.segment_blocks - self.block;
         let blocks = if blocks > left && left > ALIGNED_BLOCKS {
@@ -120,7 +131,8 @@ impl DataLog {
         } else {
             blocks.min(left)
         };
-        Some((self.take(segment, (wanted.ino, wanted.fork, wanted.off), blocks), blocks))
+        let addr = self.take(segment, (wanted.ino, wanted.fork, wanted.off), blocks);
+        Some(Got { addr, blocks, left_out })
     }
 
     /// The next blocks, as a run of the map.
@@ -141,16 +153,18 @@ impl DataLog {
         addr
     }
 
-    /// Leaves blocks out so that whole units are not cut in two: then a granule, or a short run, is one request to one device.
-    fn go_to_unit(&mut self, wanted: Wanted, segment: SegmentNo, segment_blocks: u32) {
+    /// Leaves blocks out so that whole units are not cut in two: then a granule, or a short run, is one request to one device. How many.
+    fn go_to_unit(&mut self, wanted: Wanted, segment: SegmentNo, segment_blocks: u32) -> u32 {
         let behind = self.block % UNIT_BLOCKS;
         let skipped = (UNIT_BLOCKS - behind) % UNIT_BLOCKS;
         let whole = wanted.blocks >= UNIT_BLOCKS && wanted.off % u64::from(UNIT_BLOCKS) == 0;
         let fits = self.block + skipped + UNIT_BLOCKS <= segment_blocks && self.map.len() + 2 <= map_capacity(1);
-        if skipped > 0 && whole && fits && self.left_out + skipped <= wanted.left_out_max {
-            self.left_out += skipped;
-            self.take(segment, (Ino(0), 0, 0), skipped);
+        if skipped == 0 || !whole || !fits || self.left_out + skipped > wanted.left_out_max {
+            return 0;
         }
+        self.left_out += skipped;
+        self.take(segment, (Ino(0), 0, 0), skipped);
+        skipped
     }
 
     /// Blocks that the next [`DataLog::allocate`] can give in one piece without beginning a segment.

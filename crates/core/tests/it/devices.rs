@@ -394,6 +394,8 @@ fn units_of_content_are_not_cut_in_two() {
         fs.fsync_wait(ino).unwrap();
     }
     let writes: u64 = w.since(&before).iter().map(|(writes, _)| writes).sum();
+    let left_out = fs.counters().left_out_blocks;
+    assert!((15..=(48 << 20) / 4096 / 32).contains(&left_out), "{left_out} blocks");
     assert!(writes <= 2 * 256 + 40, "{writes} requests for 256 writes and as many commits");
     fs.close().unwrap();
     assert!(check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap().clean());
