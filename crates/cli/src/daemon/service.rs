@@ -156,7 +156,12 @@ impl Service {
         let fs = self.fs()?;
         // What is mounted is not thinned away.
         let hold = Hold::new(fs.clone(), at).map_err(plain)?;
-        let session = Session::start(fs, at, how, options).map_err(|e| describe_mount(&e))?;
+        let mut options = options.clone();
+        if fs.health().len() < 2 {
+            // One device is kept busy by few threads, and more only change places (decision 0022).
+            options.threads_max = options.threads;
+        }
+        let session = Session::start(fs, at, how, &options).map_err(|e| describe_mount(&e))?;
         let stopper = session.stopper();
         let mount = mounts::of_point(stopper.directory());
         let mut state = self.lock();
