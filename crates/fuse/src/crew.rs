@@ -139,11 +139,11 @@ mod tests {
             crew.goes_on(move || laid.send(()).unwrap())
         };
         thread::scope(|scope| {
-            let first = scope.spawn(&rest);
+            let first = scope.spawn(rest);
             heard.recv().unwrap();
             assert!(!crew.stops_listening(), "the resting one is called");
             assert!(first.join().unwrap());
-            let second = scope.spawn(&rest);
+            let second = scope.spawn(rest);
             heard.recv().unwrap();
             thread::sleep(Duration::from_millis(10));
             assert!(!second.is_finished());
