@@ -93,7 +93,7 @@ impl Member {
             index,
             device,
             standing: AtomicU8::new(standing),
-            completed: AtomicU64::new(1),
+            completed: AtomicU64::new(u64::from(!broken(Break::FirstFlushPartial))),
             covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             reading: Arc::default(),

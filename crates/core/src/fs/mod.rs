@@ -25,6 +25,8 @@ mod commit;
 mod copies;
 mod copy;
 mod crowded;
+#[cfg(test)]
+mod crowded_tests;
 mod forget;
 mod heavy;
 mod history;
@@ -65,6 +67,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
+pub use crowded::CheckpointsRest;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 pub use heavy::ShedInfo;
 pub use history::{Change, GoneName, NameState};
@@ -200,6 +203,8 @@ struct Inner {
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Blocks of history when no inode had more than its share of them.
     none_heavy_at: Option<u64>,
+    /// Looking for files with too much history, while it crowds out the cleaner.
+    survey: Option<heavy::Survey>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
     /// Runs of uncommitted content that were placed, of all files.
@@ -315,6 +320,7 @@ impl Fs {
             making_room: false,
             exhausted: None,
             none_heavy_at: None,
+            survey: None,
             frozen_nodes: 0,
             placed: 0,
             idle_waiters: 0,
