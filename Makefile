@@ -4,7 +4,7 @@ IMAGE ?= nenrin.img
 SIZE  ?= 1G
 MNT   ?= mnt
 
-.PHONY: help build mount umount test proof lint bench bench-history bench-sync bench-clean compare trace-cost soak install uninstall clean
+.PHONY: help build mount umount test proof lint bench bench-history bench-sync bench-clean bench-stripe compare trace-cost soak install uninstall clean
 
 help:
 	@echo 'make mount    build, make a volume in $(IMAGE) if there is none, mount it at ./$(MNT)'
@@ -17,6 +17,7 @@ help:
 	@echo 'make bench-history  what going back in time costs, into docs/benchmarks/history.md (needs root)'
 	@echo 'make bench-sync  what making writes durable costs, into docs/benchmarks/sync.md (needs root)'
 	@echo 'make bench-clean  what the cleaner costs, into docs/benchmarks/clean.md (needs root)'
+	@echo 'make bench-stripe  what several devices give, into docs/benchmarks/stripe.md (needs root)'
 	@echo 'make compare  what file systems write to their device, into docs/COMPARISON.md (needs root)'
 	@echo 'make trace-cost  what recording requests costs the work that is recorded (needs root)'
 	@echo 'make soak     the long tests, bounded and resumable'
@@ -64,6 +65,11 @@ bench-clean:
 	@scripts/setup.sh bench-clean
 	@scripts/build.sh
 	@scripts/bench-clean.sh
+
+bench-stripe:
+	@scripts/setup.sh bench-stripe
+	@scripts/build.sh
+	@scripts/bench-stripe.sh
 
 compare:
 	@scripts/setup.sh bench

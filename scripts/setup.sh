@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what one target of the Makefile needs: as root with apt, otherwise it
 # prints the one line to run and goes on with what is there.
-#   setup.sh build|mount|lint|test|bench|bench-sync|bench-clean|soak
+#   setup.sh build|mount|lint|test|bench|bench-sync|bench-clean|bench-stripe|soak
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -19,9 +19,10 @@ mount) needs=$mount ;;
 test) needs="$test $suites" ;;
 bench) needs="$mount fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount" ;;
 bench-sync) needs="$mount $guest fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs losetup:mount python3:python3 psql:postgresql db_bench:rocksdb-tools" ;;
+bench-stripe) needs="$mount mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs losetup:mount python3:python3" ;;
 bench-clean) needs="$mount $guest mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs losetup:mount python3:python3" ;;
 soak) needs="$test $suites debootstrap:debootstrap $guest" ;;
-*) fail "setup.sh: build, mount, lint, test, bench, bench-sync, bench-clean or soak, not '${1:-}'" ;;
+*) fail "setup.sh: build, mount, lint, test, bench, bench-sync, bench-clean, bench-stripe or soak, not '${1:-}'" ;;
 esac
 
 missing=

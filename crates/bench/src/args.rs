@@ -15,9 +15,10 @@ pub const HELP: &str = "\
 nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
 
   --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is the limit,
-                          guest: the same where that limit lets flushes pass, clean: what the cleaner costs
+                          guest: the same where that limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
-  --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback
+  --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
+                          devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@2:degraded
   --nenrin PATH           the nenrin program (default: the one beside this program)
   --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated
   --nenrin-mount OPTIONS  mount options for every nenrin contender; may be repeated
@@ -193,7 +194,12 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
                 "limited" => Suite::Limited,
                 "guest" => Suite::Guest,
                 "clean" => Suite::Clean,
-                _ => return Err(bad(format!("--suite takes main, sync, limited, guest or clean, not `{value}`"))),
+                "stripe" => Suite::Stripe,
+                _ => {
+                    return Err(bad(format!(
+                        "--suite takes main, sync, limited, guest, clean or stripe, not `{value}`"
+                    )));
+                }
             }
         }
         "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),

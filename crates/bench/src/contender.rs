@@ -1,6 +1,7 @@
 //! What is compared: how each contender is named, made and mounted.
 //!
-//! A name is a kind, and for nenrin also mount options: `ext4`, `raw`, `nenrin`, `nenrin+cache=writeback+own_check`.
+//! A name is a kind, how many devices it lies on and how, and mount options: `ext4`, `raw`, `nenrin+cache=writeback+own_check`,
+//! `nenrin@4`, `btrfs@2:mirror`.
 
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,17 @@ pub enum Kind {
 
 const CLEANERD: &str = "cleanerd";
 
+/// How a contender lies on several devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Spread over all (RAID 0).
+    Stripe,
+    /// Two copies of everything (RAID 1).
+    Mirror,
+    /// A mirror that has lost its last device after the preparation.
+    Degraded,
+}
+
 /// One contender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contender {
@@ -38,6 +50,10 @@ pub struct Contender {
     pub name: String,
     /// Its sort.
     pub kind: Kind,
+    /// Devices that it is made on.
+    pub devices: usize,
+    /// How it lies on them, where they are several.
+    pub layout: Layout,
     /// Mount options beyond the defaults.
     pub options: Vec<String>,
 }
@@ -46,7 +62,9 @@ impl Contender {
     /// Reads a name.
     pub fn parse(name: &str) -> Result<Self> {
         let mut words = name.split('+');
-        let kind = match words.next().unwrap_or_default() {
+        let (kind, devices) = place(words.next().unwrap_or_default());
+        let (devices, layout) = places(devices)?;
+        let kind = match kind {
             "raw" => Kind::Raw,
             "ext4" => Kind::Ext4,
             "xfs" => Kind::Xfs,
@@ -58,7 +76,7 @@ impl Contender {
             other => {
                 return Err(Error::Refused(format!(
                     "unknown contender `{other}`: there are raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs and nenrin, with \
-                     mount options after `+` as in nenrin+cache=writeback"
+                     mount options after `+` as in nenrin+cache=writeback, and devices after `@` as in nenrin@4 or btrfs@2:mirror"
                 )));
             }
         };
@@ -66,7 +84,10 @@ impl Contender {
         if kind == Kind::Raw && !options.is_empty() {
             return Err(Error::Refused("the raw device has no mount options".to_owned()));
         }
-        Ok(Self { name: name.to_owned(), kind, options })
+        if devices > 1 && !matches!(kind, Kind::Nenrin | Kind::Btrfs) {
+            return Err(Error::Refused(format!("{name}: only nenrin and btrfs lie on several devices")));
+        }
+        Ok(Self { name: name.to_owned(), kind, devices, layout, options })
     }
 
     /// Whether nilfs2's cleaner runs beside it: the word `cleanerd`, which is no mount option.
@@ -150,12 +171,16 @@ impl Tools {
     }
 
     /// The mkfs command; None for the raw device. Nothing discards, and nothing is left for later.
-    pub fn mkfs_command(&self, contender: &Contender, device: &Path) -> Option<Vec<String>> {
+    pub fn mkfs_command(&self, contender: &Contender, devices: &[&Path]) -> Option<Vec<String>> {
+        let several = contender.devices > 1;
+        let mirrored = contender.layout != Layout::Stripe;
         let nenrin = self.nenrin.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
         let mut line: Vec<String> = match contender.kind {
             Kind::Raw => return None,
             Kind::Ext4 => words("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
             Kind::Xfs => words("mkfs.xfs -q -f -K"),
+            Kind::Btrfs if several && mirrored => words("mkfs.btrfs -q -f -K -d raid1 -m raid1"),
+            Kind::Btrfs if several => words("mkfs.btrfs -q -f -K -d raid0 -m raid0"),
             Kind::Btrfs => words("mkfs.btrfs -q -f -K"),
             Kind::Nilfs2 => words("mkfs.nilfs2 -q -f -K"),
             Kind::F2fs => words("mkfs.f2fs -q -f -t 0"),
@@ -163,16 +188,34 @@ impl Tools {
             Kind::Nenrin => {
                 let mut line = vec![nenrin, "mkfs".to_owned(), "--force".to_owned()];
                 line.extend(self.nenrin_mkfs.iter().cloned());
+                if several {
+                    let profile = if mirrored { "mirror" } else { "stripe" };
+                    line.extend(["--profile".to_owned(), profile.to_owned()]);
+                }
                 line
             }
         };
-        line.push(device.display().to_string());
+        line.extend(devices.iter().map(|device| device.display().to_string()));
         Some(line)
     }
 
     /// The mount command; None for the raw device. The one of nenrin stays in the foreground, as the daemon.
-    pub fn mount_command(&self, contender: &Contender, device: &Path, point: &Path) -> Option<Vec<String>> {
-        let options = self.mount_options(contender).join(",");
+    pub fn mount_command(&self, contender: &Contender, devices: &[&Path], point: &Path) -> Option<Vec<String>> {
+        let first = devices.first()?.display().to_string();
+        let mut options = self.mount_options(contender);
+        if devices.len() < contender.devices {
+            options.push("degraded".to_owned());
+        }
+        let (source, options) = match contender.kind {
+            Kind::Btrfs if contender.devices > 1 => {
+                options.extend(devices.iter().map(|device| format!("device={}", device.display())));
+                (first, options.join(","))
+            }
+            _ => {
+                let all: Vec<String> = devices.iter().map(|device| device.display().to_string()).collect();
+                (all.join(","), options.join(","))
+            }
+        };
         let mut line = match contender.kind {
             Kind::Raw => return None,
             Kind::Ext4 => words("mount -t ext4"),
@@ -190,9 +233,30 @@ impl Tools {
         if !options.is_empty() {
             line.extend(["-o".to_owned(), options]);
         }
-        line.extend([device.display().to_string(), point.display().to_string()]);
+        line.extend([source, point.display().to_string()]);
         Some(line)
     }
+}
+
+/// What is before and behind the `@`.
+fn place(word: &str) -> (&str, Option<&str>) {
+    word.split_once('@').map_or((word, None), |(kind, devices)| (kind, Some(devices)))
+}
+
+/// `4` or `4:mirror`.
+fn places(text: Option<&str>) -> Result<(usize, Layout)> {
+    let Some(text) = text else { return Ok((1, Layout::Stripe)) };
+    let (count, layout) = text.split_once(':').unwrap_or((text, "stripe"));
+    let layout = match layout {
+        "stripe" => Some(Layout::Stripe),
+        "mirror" => Some(Layout::Mirror),
+        "degraded" => Some(Layout::Degraded),
+        _ => None,
+    };
+    let count = count.parse().ok().filter(|count| (2..=16).contains(count));
+    count.zip(layout).ok_or_else(|| {
+        Error::Refused(format!("`@{text}`: 2 to 16 devices, with `:stripe`, `:mirror` or `:degraded` after the number"))
+    })
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -218,7 +282,7 @@ mod tests {
 
     #[test]
     fn nothing_discards_at_mkfs() {
-        let line = |name| tools().mkfs_command(&Contender::parse(name).unwrap(), Path::new("/d")).unwrap().join(" ");
+        let line = |name| tools().mkfs_command(&Contender::parse(name).unwrap(), &[Path::new("/d")]).unwrap().join(" ");
         assert!(line("ext4").contains("nodiscard"));
         assert!(line("xfs").contains(" -K "));
         assert!(line("btrfs").contains(" -K "));
@@ -228,10 +292,29 @@ mod tests {
     #[test]
     fn options_of_all_and_of_one() {
         let c = Contender::parse("nenrin+own_check").unwrap();
-        let line = tools().mount_command(&c, Path::new("/d"), Path::new("/m")).unwrap().join(" ");
+        let line = tools().mount_command(&c, &[Path::new("/d")], Path::new("/m")).unwrap().join(" ");
         assert_eq!(line, "/n mount -f -o checkpoint=5,own_check /d /m");
         let c = Contender::parse("ext4").unwrap();
-        let line = tools().mount_command(&c, Path::new("/d"), Path::new("/m")).unwrap().join(" ");
+        let line = tools().mount_command(&c, &[Path::new("/d")], Path::new("/m")).unwrap().join(" ");
         assert_eq!(line, "mount -t ext4 /d /m");
+    }
+
+    #[test]
+    fn several_devices() {
+        let c = |name| Contender::parse(name).unwrap();
+        assert_eq!((c("nenrin@4").devices, c("nenrin@4").layout), (4, Layout::Stripe));
+        assert_eq!((c("btrfs@2:mirror+x").devices, c("btrfs@2:mirror+x").layout), (2, Layout::Mirror));
+        for wrong in ["nenrin@1", "nenrin@x", "nenrin@4:raid5", "ext4@2", "raw@2"] {
+            assert!(Contender::parse(wrong).is_err(), "{wrong}");
+        }
+        let both = [Path::new("/a"), Path::new("/b")];
+        let made = |name| tools().mkfs_command(&c(name), &both).unwrap().join(" ");
+        assert_eq!(made("nenrin@2:degraded"), "/n mkfs --force --profile mirror /a /b");
+        assert!(made("btrfs@2").ends_with("-d raid0 -m raid0 /a /b"));
+        let mounted =
+            |name, devices: &[&Path]| tools().mount_command(&c(name), devices, Path::new("/m")).unwrap().join(" ");
+        assert_eq!(mounted("nenrin@2", &both), "/n mount -f -o checkpoint=5 /a,/b /m");
+        assert_eq!(mounted("nenrin@2:degraded", &both[..1]), "/n mount -f -o checkpoint=5,degraded /a /m");
+        assert_eq!(mounted("btrfs@2:degraded", &both[..1]), "mount -t btrfs -o nodiscard,degraded,device=/a /a /m");
     }
 }

@@ -4,6 +4,7 @@
 //! happens on the machine hits all of them; every slice waits for an idle machine first. See `workload` for the rows,
 //! `schema` for what is written down, `slice` for the taking of turns.
 
+mod aio;
 mod args;
 mod command;
 mod contender;
@@ -197,11 +198,15 @@ fn measure(mut config: Config) -> Result<()> {
             todo.push((group, contenders));
         }
     }
-    let most = todo.iter().map(|(group, c)| if group.alone { 1 } else { c.len() }).max().unwrap_or(0);
+    let needed = |group: &Group, c: &[Contender]| {
+        let devices = c.iter().map(|c| c.devices);
+        if group.alone { devices.max().unwrap_or(0) } else { devices.sum() }
+    };
+    let most = todo.iter().map(|(group, c)| needed(group, c)).max().unwrap_or(0);
     if config.devices.is_empty() {
         check_space(&directory.path, &config, most)?;
     } else if config.devices.len() < most {
-        let text = format!("--devices: {most} are needed for as many contenders, {} were given", config.devices.len());
+        let text = format!("--devices: {most} are needed for the contenders, {} were given", config.devices.len());
         return Err(Error::Refused(text));
     }
 

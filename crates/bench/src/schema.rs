@@ -202,6 +202,9 @@ pub struct Sample {
     pub latency: Option<Latency>,
     /// What the device did, from before the slice until it was quiet again.
     pub device: Counters,
+    /// The same for each device, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Counters>,
     /// Whether it became quiet.
     pub settled: bool,
     /// Processor time of the daemon in the same span.

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::command::{self, run, run_with};
-use crate::contender::{Contender, Kind, Tools};
-use crate::disk::Disk;
+use crate::contender::{Contender, Kind, Layout, Tools};
+use crate::disk::{Counters, Disk};
 use crate::error::{Doing, Error, Result};
 use crate::{machine, sys};
 
@@ -26,6 +26,8 @@ pub struct Site {
     pub contender: Contender,
     /// Where it lives.
     pub disk: Disk,
+    /// The other devices, where there are several.
+    more: Vec<Disk>,
     tools: Tools,
     point: PathBuf,
     log: PathBuf,
@@ -56,11 +58,43 @@ log_priority info
 
 impl Site {
     /// A site that is neither made nor mounted.
-    pub fn new(contender: Contender, disk: Disk, tools: Tools, work: &Path) -> Result<Self> {
+    pub fn new(contender: Contender, disk: Disk, more: Vec<Disk>, tools: Tools, work: &Path) -> Result<Self> {
         let point = work.join(format!("mnt-{}", contender.name));
         fs::create_dir_all(&point).doing(|| format!("making {}", point.display()))?;
         let log = work.join(format!("log-{}.txt", contender.name));
-        Ok(Self { contender, disk, tools, point, log, mounted: false, daemon: None, cleanerd: None })
+        Ok(Self { contender, disk, more, tools, point, log, mounted: false, daemon: None, cleanerd: None })
+    }
+
+    fn disks(&self) -> impl Iterator<Item = &Disk> {
+        std::iter::once(&self.disk).chain(&self.more)
+    }
+
+    /// Paths of its devices.
+    pub fn devices(&self) -> Vec<&Path> {
+        self.disks().map(Disk::device).collect()
+    }
+
+    /// What each device has done so far.
+    pub fn each_counters(&self) -> Vec<Counters> {
+        self.disks().map(Disk::counters).collect()
+    }
+
+    /// Bytes of the images that are holes or unwritten.
+    pub fn hole_bytes(&self) -> u64 {
+        self.disks().map(Disk::hole_bytes).sum()
+    }
+
+    /// Takes the last device away, where the contender is to go on without it. What the workload has open must be closed.
+    pub fn lose_device(&mut self) -> Result<()> {
+        if self.contender.layout != Layout::Degraded {
+            return Ok(());
+        }
+        self.unmount()?;
+        drop(self.more.pop());
+        if self.contender.kind == Kind::Btrfs {
+            run(&["btrfs", "device", "scan", "--forget"])?;
+        }
+        self.mount().map(drop)
     }
 
     /// The mount point.
@@ -75,17 +109,16 @@ impl Site {
 
     /// Makes an empty file system on a fully written device.
     pub fn make(&mut self) -> Result<()> {
-        let Some(line) = self.tools.mkfs_command(&self.contender, self.disk.device()) else { return Ok(()) };
-        self.disk.wipe()?;
+        let Some(line) = self.tools.mkfs_command(&self.contender, &self.devices()) else { return Ok(()) };
+        self.disks().try_for_each(Disk::wipe)?;
         // mke2fs would zero by ZERO_RANGE, which leaves unwritten extents below the loop device.
         run_with(&line, &[("UNIX_IO_NOZEROOUT", "1")])?;
-        self.disk.fill_holes()?;
-        Ok(())
+        self.disks().try_for_each(|disk| disk.fill_holes().map(drop))
     }
 
     /// Mounts and waits until the root can be looked at; how long that took from the start of the command.
     pub fn mount(&mut self) -> Result<Duration> {
-        let Some(line) = self.tools.mount_command(&self.contender, self.disk.device(), &self.point) else {
+        let Some(line) = self.tools.mount_command(&self.contender, &self.devices(), &self.point) else {
             return Ok(Duration::ZERO);
         };
         let begin = Instant::now();
@@ -287,7 +320,7 @@ impl Site {
             sys::sync_file_system(&root).doing(doing)?;
             root.sync_all().doing(doing)?;
         }
-        Ok(self.disk.quiet(Duration::from_millis(500)))
+        Ok(self.disks().map(|disk| disk.quiet(Duration::from_millis(500))).filter(|quiet| !quiet).count() == 0)
     }
 
     /// Source, type and options as /proc/self/mounts shows them.

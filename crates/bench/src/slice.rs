@@ -9,11 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::contender::{Contender, Kind, Tools};
-use crate::disk::Disk;
+use crate::disk::{Counters, Disk};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::limit::{Limit, Limited};
@@ -54,8 +54,8 @@ pub struct Bench {
 /// A contender in a group. The workload comes first: its open files are closed before the site is unmounted.
 struct Lane {
     workload: Option<Box<dyn Workload>>,
-    /// Lifted before the site is unmounted.
-    _limited: Limited,
+    /// Limits in force, lifted before the site is unmounted.
+    limited: Vec<Limited>,
     site: Site,
     error: Option<String>,
     entry: Entry,
@@ -93,9 +93,11 @@ impl Bench {
 
     fn together(&mut self, group: &Group, contenders: &[Contender], wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Row>> {
         let mut lanes = Vec::new();
-        for (slot, contender) in contenders.iter().enumerate() {
+        let mut slot = 0;
+        for contender in contenders {
             eprintln!("  preparing {}", contender.name);
             lanes.push(self.prepare(group, slot, contender)?);
+            slot += contender.devices;
         }
         let last = group.rows.iter().rposition(|row| wanted(&row.name)).unwrap_or(0);
         let mut rows = Vec::new();
@@ -109,12 +111,10 @@ impl Bench {
     }
 
     fn prepare(&mut self, group: &Group, slot: usize, contender: &Contender) -> Result<Lane> {
-        let disk = match self.devices.get(slot) {
-            Some(device) => Disk::given(device)?,
-            None => Disk::make(&self.work.join(format!("image-{slot}.img")), self.plan.device_bytes)?,
-        };
-        let limited = self.limit.set(disk.device())?;
-        let line = self.tools.mkfs_command(contender, disk.device()).unwrap_or_default();
+        let disk = self.disk(slot)?;
+        let more = (1..contender.devices).map(|n| self.disk(slot + n)).collect::<Result<Vec<_>>>()?;
+        let devices: Vec<&Path> = std::iter::once(&disk).chain(&more).map(Disk::device).collect();
+        let line = self.tools.mkfs_command(contender, &devices).unwrap_or_default();
         let mut options = self.tools.mount_options(contender);
         if contender.has_cleanerd() {
             options.push(format!("nilfs_cleanerd: {}", CLEANERD_SETTINGS.trim().replace('\n', ", ")));
@@ -130,12 +130,12 @@ impl Bench {
             options,
             ..Entry::default()
         };
-        let site = Site::new(contender.clone(), disk, self.tools.clone(), &self.work)?;
+        let site = Site::new(contender.clone(), disk, more, self.tools.clone(), &self.work)?;
         let mut workload = (group.make)(contender, self.plan);
         let mut lane = Lane {
             workload: None,
             site,
-            _limited: limited,
+            limited: Vec::new(),
             error: None,
             entry,
             samples: Vec::new(),
@@ -146,14 +146,24 @@ impl Bench {
             let daemon = lane.site.daemon();
             self.watchdog.during(daemon, PREPARE_LIMIT, || {
                 workload.prepare(&mut lane.site)?;
-                lane.site.settle().map(drop)
+                lane.site.settle()?;
+                lane.site.lose_device()
             })
         });
+        // Preparing need not wait for it.
+        lane.limited = lane.site.devices().iter().map(|device| self.limit.set(device)).collect::<Result<_>>()?;
         lane.workload = Some(workload);
         lane.entry.mount = lane.site.mount_facts();
         lane.entry.fill_level = lane.site.fill_level();
         lane.accept(prepared)?;
         Ok(lane)
+    }
+
+    fn disk(&self, slot: usize) -> Result<Disk> {
+        match self.devices.get(slot) {
+            Some(device) => Disk::given(device),
+            None => Disk::make(&self.work.join(format!("image-{slot}.img")), self.plan.device_bytes),
+        }
     }
 
     fn measure(&mut self, group: &Group, number: usize, spec: &RowSpec, lanes: &mut [Lane]) -> Result<()> {
@@ -200,7 +210,7 @@ impl Bench {
         // Who works alone makes the machine busy himself, and must not be given a pause to catch up.
         let gate = (!alone || turn.round == 0).then(|| self.gate.wait());
         let load = machine::load_average();
-        let device = site.disk.counters();
+        let devices = site.each_counters();
         let daemon_before = site.daemon_time();
         let foreign_before = machine::foreign_ticks();
         let daemon = site.daemon();
@@ -209,6 +219,10 @@ impl Bench {
         let daemon = site.daemon();
         let owes = !alone || turn.last;
         let settled = self.watchdog.during(daemon, limit, || if owes { site.settle() } else { Ok(false) })?;
+        let each: Vec<Counters> =
+            site.each_counters().into_iter().zip(devices).map(|(now, then)| now.since(then)).collect();
+        let mut device = Counters::default();
+        each.iter().for_each(|one| device.add(*one));
         let spent = |after: Duration| after.saturating_sub(daemon_before.unwrap_or_default());
         samples.push(Sample {
             round: turn.round,
@@ -218,7 +232,8 @@ impl Bench {
             bytes: work.bytes,
             nanos: u64::try_from(work.elapsed.as_nanos()).unwrap_or(u64::MAX),
             latency: latency(&work.latencies),
-            device: site.disk.counters().since(device),
+            device,
+            devices: if each.len() > 1 { each } else { Vec::new() },
             settled,
             daemon_us: site.daemon_time().map(|t| u64::try_from(spent(t).as_micros()).unwrap_or(u64::MAX)),
             foreign_cores: foreign,
@@ -284,7 +299,7 @@ fn finish(spec: &RowSpec, lanes: &mut [Lane]) -> Row {
             let latencies = std::mem::take(&mut lane.latencies);
             Entry {
                 error: lane.error.clone(),
-                hole_bytes: lane.site.disk.hole_bytes(),
+                hole_bytes: lane.site.hole_bytes(),
                 summary: summarize(counted(&samples, |_| true).into_iter().map(|(_, value)| value)),
                 to_ext4: (kind != Kind::Ext4).then(|| ratio(&samples, &ext4)).flatten(),
                 to_ext4_quiet: (kind != Kind::Ext4).then(|| quiet_ratio(&samples, &ext4)).flatten(),
@@ -346,7 +361,7 @@ fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<Summary> {
 }
 
 fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
-    let mut device = crate::disk::Counters::default();
+    let mut device = Counters::default();
     let (mut operations, mut daemon_us) = (0, None);
     for sample in samples.iter().filter(|s| s.round > 0) {
         device.add(sample.device);

@@ -13,6 +13,7 @@ mod describe;
 mod device;
 mod diff;
 mod error;
+mod less;
 mod libmount;
 mod members;
 mod mounts;

@@ -1,15 +1,16 @@
 //! What the library tells of a volume, as the data that is printed and sent.
 
+use crate::clock;
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    LayingData, RecoveryData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
+    LayingData, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{
-    CheckpointInfo, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, JoinStatus,
-    LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
+    CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs,
+    JoinStatus, LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -186,6 +187,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         snapshots: list.iter().filter(|c| c.name.is_some()).count() as u64,
         oldest: list.first().cloned(),
         newest: list.last().cloned(),
+        checkpoints_rest: checkpoints_rest(fs.checkpoints_rest(), clock::now()),
         generation: sb.generation.0,
         epoch: sb.epoch.0,
         options: options(fs.options()),
@@ -199,6 +201,36 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         },
         counters: counters(&fs.counters()),
     }
+}
+
+/// Why no checkpoints are made by themselves, and until when.
+fn checkpoints_rest(rest: Option<CheckpointsRest>, now: i64) -> Option<RestData> {
+    let ask = "those you ask for are made";
+    Some(match rest? {
+        CheckpointsRest::Crowded { for_nanos } => {
+            let end = now.saturating_add_unsigned(for_nanos);
+            RestData {
+                why: format!("so much is written that history of some minutes does not fit beside it; {ask}"),
+                until: format!("until there is room, or {}", when::show(end)),
+                until_time: Some(when::show_rfc3339(end)),
+            }
+        }
+        CheckpointsRest::Full => RestData {
+            why: format!("the volume is nearly full; {ask}"),
+            until: "until 2 % of it are available".into(),
+            until_time: None,
+        },
+    })
+}
+
+/// That no checkpoints are made by themselves, in one line.
+pub fn show_rest(rest: &RestData) -> String {
+    format!("none is made by itself {}: {}", rest.until, rest.why)
+}
+
+/// That no checkpoints are made by themselves at the moment, in one line.
+pub fn resting(fs: &Fs) -> Option<String> {
+    checkpoints_rest(fs.checkpoints_rest(), clock::now()).map(|rest| format!("checkpoints: {}", show_rest(&rest)))
 }
 
 /// History of single files that was let go for want of room.
@@ -365,6 +397,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("chain_partials", c.chain_partials),
         ("chain_blocks", c.chain_blocks),
         ("data_blocks", c.data_blocks),
+        ("left_out_blocks", c.left_out_blocks),
         ("nodes", c.nodes),
         ("flushes", c.flushes),
         ("index_checkpoints", c.index_checkpoints),
@@ -433,6 +466,9 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     row("cleaner", format!("{}; {so_far}{stuck}", c.state));
     let reach = v.oldest.as_ref().map(|c| format!(", back to {}", when::show(c.nanos))).unwrap_or_default();
     row("checkpoints", format!("{}, {} of them snapshots{reach}", v.checkpoints, v.snapshots));
+    if let Some(rest) = &v.checkpoints_rest {
+        row("", show_rest(rest));
+    }
     let r = &v.recovery;
     let opened = if r.clean { "after a clean unmount".into() } else { format!("recovered {} records", r.records) };
     let dropped = if r.dropped == 0 { String::new() } else { format!(", {} unfinished writes dropped", r.dropped) };
@@ -484,4 +520,25 @@ pub fn show_segments(list: &[SegmentData]) -> String {
     };
     let rows: Vec<_> = list.iter().map(row).collect();
     table(&["segment", "state", "kind", "live", "history", "nodes", "chain"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_checkpoints_rest_is_told_with_why_and_until_when() {
+        assert_eq!(checkpoints_rest(None, 0), None);
+        let second = 1_000_000_000;
+        let crowded = checkpoints_rest(Some(CheckpointsRest::Crowded { for_nanos: 90 * second }), 10 * second as i64);
+        let crowded = crowded.unwrap();
+        assert_eq!(crowded.until_time.as_deref(), Some(&*when::show_rfc3339(100 * second as i64)));
+        let said = show_rest(&crowded);
+        let end = when::show(100 * second as i64);
+        assert!(said.starts_with(&format!("none is made by itself until there is room, or {end}: so much")), "{said}");
+        let full = checkpoints_rest(Some(CheckpointsRest::Full), 0).unwrap();
+        assert_eq!(full.until_time, None);
+        let said = show_rest(&full);
+        assert!(said.starts_with("none is made by itself until 2 % of it are available: the volume is"), "{said}");
+    }
 }

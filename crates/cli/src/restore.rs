@@ -7,11 +7,12 @@
 //! Invariants
 //! 1. Until the last step what has the name stays what it was; a failure before leaves
 //!    nothing behind.
-//! 2. Until then nobody but the user who copies can enter the copy, or put something else in its place: it is
+//! 2. What is replaced is kept in the past, or not replaced.
+//! 3. Until the last step nobody but the user who copies can enter the copy, or put something else in its place: it is
 //!    made in a directory of its own that is held open, and reached through that.
 
 use crate::error::{At, Fail, INTERRUPTED};
-use crate::{mounts, output};
+use crate::{less, mounts, output};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -55,6 +56,8 @@ pub struct Calls<'a> {
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// Where the newest snapshot shows what is about to be replaced, if there is one.
+    pub snapshot: &'a dyn Fn() -> Option<PathBuf>,
     /// Whether to stop: then nothing has changed.
     pub stop: &'a dyn Fn() -> bool,
 }
@@ -67,7 +70,8 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
-    let place = Place::new(to, from, known.is_some(), calls.keep)?;
+    let mut keep = || (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot));
+    let place = Place::new(to, from, known.is_some(), &mut keep)?;
     let mut work = Work {
         copied: Copied::default(),
         links: HashMap::new(),
@@ -85,7 +89,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         None => result,
     };
     let result =
-        result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, calls.keep));
+        result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, &mut keep));
     let here = |e: Fail| Fail {
         message: e.message.replace(&place.copy().display().to_string(), &to.display().to_string()),
         ..e

@@ -134,8 +134,20 @@ pub enum Break {
     BandUsedEarly,
     /// A device that is to be removed is cleared before what lies on it was moved.
     RemovedEarly,
+    /// Room in the open index segments is not counted where something of the past is to be let go.
+    OpenSegmentsUncounted,
+    /// History may crowd out the cleaner.
+    CrowdingUnseen,
+    /// The first flush of a mount goes to those devices only that it wrote to.
+    FirstFlushPartial,
+    /// States that several checkpoints show are left out of what is told of a name.
+    SharedStatesUntold,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
+    /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
+    AskedLeftOut,
+    /// Reads that are submitted begin at once, however many are under way.
+    ReadsUnbounded,
 }
 
 #[cfg(feature = "breaks")]

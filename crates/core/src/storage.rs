@@ -59,6 +59,11 @@ impl Storage {
         self.devices.layout().contains(addr, blocks)
     }
 
+    /// Whether neighbouring units may lie on different devices.
+    pub fn lies_apart(&self) -> bool {
+        self.devices.layout().lies_apart()
+    }
+
     /// Reads blocks, unverified.
     pub fn read(&self, addr: Addr, blocks: u32) -> Result<AlignedBuf> {
         self.within(addr, blocks)?;

@@ -281,6 +281,8 @@ pub struct MountOptions {
     pub no_recovery: bool,
     /// Go on without members that the others can stand in for.
     pub degraded: bool,
+    /// On stripes, at most one block of so many is left out so that long runs begin at units.
+    pub left_out_share: u32,
 }
 
 impl Default for MountOptions {
@@ -296,6 +298,7 @@ impl Default for MountOptions {
             discard: false,
             no_recovery: false,
             degraded: false,
+            left_out_share: 32,
         }
     }
 }

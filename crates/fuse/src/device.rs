@@ -158,4 +158,8 @@ impl Receiver for DeviceReceiver {
         }
         Ok(Some(Received { request: &mut self.buffer, sink: &self.sink }))
     }
+
+    fn rest(&mut self) {
+        self.buffer.rest();
+    }
 }

@@ -11,8 +11,8 @@ use crate::proto::flags::{MAJOR, MINOR, MINOR_MIN, init};
 
 /// Longest READ and WRITE; also the kernel's own limit by default.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
-/// Requests that nobody waits for, such as read-ahead, that may be under way.
-const BACKGROUND_MAX: u16 = 64;
+/// Requests that no program sleeps for, such as read-ahead and those of AIO and io_uring, that may be under way.
+const BACKGROUND_MAX: u16 = 128;
 /// From how many of them on the device counts as congested.
 const CONGESTION_THRESHOLD: u16 = BACKGROUND_MAX / 4 * 3;
 

@@ -13,6 +13,7 @@
 //! 2. No request is trusted for its lengths, and each is answered exactly once.
 
 mod acl;
+mod crew;
 mod device;
 mod dispatch;
 mod errno;

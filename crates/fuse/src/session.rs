@@ -7,6 +7,7 @@
 //! 2. A request that makes the library panic is answered with EIO, and the
 //!    others are served on.
 
+use crate::crew::Crew;
 use crate::device::FuseDevice;
 use crate::dispatch::{Behaviour, Server};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
@@ -24,6 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::Scope;
 use std::time::Duration;
 use std::{fs, io, thread};
 
@@ -51,8 +53,10 @@ pub enum Permissions {
 /// How a session serves.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Serving threads.
+    /// Threads that listen for requests.
     pub threads: usize,
+    /// Threads that serve at once at most, when requests have to wait for something.
+    pub threads_max: usize,
     /// How long an idle thread looks for the next request before it sleeps.
     pub spin: Duration,
     /// See [`Cache`].
@@ -75,6 +79,7 @@ impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             threads: 4,
+            threads_max: 128,
             spin: Duration::ZERO,
             cache: Cache::default(),
             permissions: Permissions::default(),
@@ -90,7 +95,9 @@ impl Default for SessionOptions {
 /// A mounted volume that waits to be served.
 pub struct Session {
     server: Arc<Server>,
+    device: FuseDevice,
     receivers: Vec<Box<dyn Receiver>>,
+    threads_max: usize,
     mount: Mount,
     ended: Arc<AtomicBool>,
     ticker: Option<(Arc<dyn Volume>, Duration)>,
@@ -170,7 +177,8 @@ impl Session {
         let ticker = ticks.then(|| (volume.clone(), options.tick));
         let notifier = Notifier::new(device.notifications());
         let server = Arc::new(Server::new(volume, behaviour, agreed, notifier));
-        Ok(Self { server, receivers, mount, ended: Arc::default(), ticker })
+        let threads_max = options.threads_max.max(receivers.len());
+        Ok(Self { server, device, receivers, threads_max, mount, ended: Arc::default(), ticker })
     }
 
     /// What ends this session from elsewhere, for instance when a signal comes.
@@ -192,31 +200,30 @@ impl Session {
     /// unmounted then, too.
     pub fn run(mut self) -> io::Result<()> {
         let receivers = std::mem::take(&mut self.receivers);
-        let server = &self.server;
-        let stop = StopFlag::default();
+        let crew = Crew::new(receivers.len(), self.threads_max);
+        let hands = Hands {
+            server: &self.server,
+            device: &self.device,
+            directory: self.mount.directory(),
+            crew: &crew,
+            failed: Mutex::default(),
+        };
+        let (hands, stop) = (&hands, StopFlag::default());
         let result = thread::scope(|scope| {
             let ticker = self.ticker.as_ref().map(|(volume, every)| {
                 let stop = &stop;
                 spawn(scope, "nenrin-tick", move || tick(&**volume, *every, stop))
             });
-            let threads: Vec<_> = receivers
-                .into_iter()
-                .map(|receiver| spawn(scope, "nenrin-fuse", move || serve(server, receiver)))
-                .collect();
-            let mut result = Ok(());
-            for thread in threads {
-                let ended = thread.and_then(|t| t.join().unwrap_or(Ok(())));
-                if ended.is_err() && result.is_ok() {
-                    // The others would wait for requests that nobody can rely on.
-                    let _ = mount::unmount_lazily(self.mount.directory());
-                    result = ended;
+            thread::scope(|scope| {
+                for receiver in receivers {
+                    hands.start(scope, receiver);
                 }
-            }
+            });
             stop.set();
             if let Some(Ok(ticker)) = ticker {
                 let _ = ticker.join();
             }
-            result
+            hands.failed.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
         });
         self.ended.store(true, Ordering::Release);
         self.server.let_go();
@@ -236,14 +243,66 @@ fn spawn<'scope, T: Send + 'scope>(
     thread::Builder::new().name(name.into()).spawn_scoped(scope, body)
 }
 
-fn serve(server: &Arc<Server>, mut receiver: Box<dyn Receiver>) -> io::Result<()> {
-    sys::set_io_flusher();
-    while let Some(Received { request, sink }) = receiver.receive()? {
-        // The panic hook has said what happened; the reply that was dropped on
-        // the way out has answered.
-        let _ = catch_unwind(AssertUnwindSafe(|| server.handle(request, sink)));
+/// What the serving threads share.
+struct Hands<'a> {
+    server: &'a Arc<Server>,
+    device: &'a FuseDevice,
+    directory: &'a Path,
+    crew: &'a Crew,
+    /// The first error with which one of them ended early.
+    failed: Mutex<Option<io::Error>>,
+}
+
+impl Hands<'_> {
+    /// Starts a thread that is counted as listening.
+    fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, receiver: Box<dyn Receiver>) {
+        let started = spawn(scope, "nenrin-fuse", move || self.serve(scope, receiver));
+        if let Err(e) = started {
+            self.crew.not_started();
+            if self.crew.is_deserted() {
+                self.fail(e);
+            }
+        }
     }
-    Ok(())
+
+    fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mut receiver: Box<dyn Receiver>) {
+        sys::set_io_flusher();
+        loop {
+            match receiver.receive() {
+                Ok(Some(Received { request, sink })) => {
+                    self.call_another(scope);
+                    // The panic hook has said what happened; the reply that was dropped on
+                    // the way out has answered.
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle(request, sink)));
+                }
+                Ok(None) => return self.crew.end(),
+                Err(e) => {
+                    self.call_another(scope);
+                    return self.fail(e);
+                }
+            }
+            if !self.crew.goes_on(|| receiver.rest()) {
+                return;
+            }
+        }
+    }
+
+    /// After taking a request: somebody else has to listen.
+    fn call_another<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        if self.crew.stops_listening() {
+            match self.device.receiver() {
+                Ok(receiver) => self.start(scope, receiver),
+                // Those that are there have to do.
+                Err(_) => self.crew.not_started(),
+            }
+        }
+    }
+
+    /// Others would wait for requests that nobody can rely on.
+    fn fail(&self, error: io::Error) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        let _ = mount::unmount_lazily(self.directory);
+    }
 }
 
 /// Tells the ticking thread to end.

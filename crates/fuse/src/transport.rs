@@ -29,6 +29,8 @@ pub(crate) trait Transport: Send + Sync {
 pub(crate) trait Receiver: Send {
     /// Waits for the next request; `None` when the file system was unmounted.
     fn receive(&mut self) -> io::Result<Option<Received<'_>>>;
+    /// Gives memory back until then.
+    fn rest(&mut self);
 }
 
 /// A request as it came, and where its reply goes.
@@ -72,6 +74,12 @@ impl RequestBuffer {
             self.joined.extend_from_slice(&rest[..self.bytes - WRITE_PREFIX_BYTES]);
         }
         Ok(self.bytes)
+    }
+    /// Gives memory back until it is filled again.
+    pub fn rest(&mut self) {
+        self.rest = None;
+        self.joined = Vec::new();
+        self.bytes = 0;
     }
     /// The request; of a WRITE what is in front of its data.
     pub fn front(&self) -> &[u8] {
@@ -272,7 +280,9 @@ mod tests {
         fill(&mut buffer, &short);
         assert_eq!((buffer.front(), buffer.data()), (&short[..80], &short[80..]));
         assert_eq!(taken[..], long[80..199_080]);
+        buffer.rest();
         fill(&mut buffer, &message(Opcode::Lookup, 90));
+        assert_eq!(buffer.front(), message(Opcode::Lookup, 90));
         assert!(buffer.take_data(1).is_none(), "another request has no data");
     }
 

@@ -5,9 +5,12 @@
 mod common;
 
 use common::real::{Real, contents};
+use common::slow::{Slow, forget_pages, read_at_once};
 use common::suite::{content, names, owners, space};
 use common::{mount, raw};
+use nenrin_core::format::superblock::Profile;
 use nenrin_core::{At, MkfsOptions};
+use nenrin_device::BlockDevice;
 use nenrin_fuse::{Cache, MountOptions, SessionOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -138,4 +141,42 @@ fn reading_moves_the_access_time_once_and_for_good() {
     assert_eq!(read_everything(&world, |_, _| ()), Some([true, false, true, true]));
     // relatime: nothing has changed since, and the times outlived the mount.
     assert_eq!(read_everything(&world, |_, _| ()), Some([false; 4]));
+}
+
+/// The most reads that each of four devices had at once while a program had 48 in flight.
+fn reads_at_once(threads_max: usize, flags: i32) -> Option<Vec<usize>> {
+    let devices: Vec<Slow> = (0..4).map(|_| Slow::new(64 << 20)).collect();
+    let members = devices.iter().map(|d| Arc::new(d.clone()) as Arc<dyn BlockDevice>).collect();
+    let options = MkfsOptions { profile: Profile::Stripe, segment_blocks: 1024, ..MkfsOptions::default() };
+    let world = Real::on(members, &options);
+    let fs = world.open();
+    let mounted = mount(fs.clone(), At::Live, |_, options| options.threads_max = threads_max)?;
+    let path = mounted.root().join("f");
+    let written: Vec<u8> = (0..48 << 20).map(|i: u32| (i >> 18) as u8).collect();
+    fs::write(&path, &written).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(&path).unwrap();
+    // The page cache has what was written; the reads are to come from the devices.
+    forget_pages(&file);
+    devices.iter().for_each(|d| _ = d.most());
+    let places: Vec<u64> = (0..48).map(|i| (i * 37 % 48) << 20 | (i % 16) << 16).collect();
+    let read = read_at_once(&file, &places);
+    assert!(read.iter().zip(&places).all(|(byte, place)| *byte == (place >> 18) as u8));
+    drop(file);
+    mounted.end();
+    fs.close().unwrap();
+    Some(devices.iter().map(Slow::most).collect())
+}
+
+/// Seed 3: what a program has in flight is in flight on all devices.
+#[test]
+fn requests_in_flight_reach_several_devices() {
+    for flags in [libc::O_DIRECT, 0] {
+        let Some(most) = reads_at_once(SessionOptions::default().threads_max, flags) else { return };
+        assert!(most.iter().all(|n| *n >= 6), "flags {flags}: {most:?}");
+        assert!(most.iter().sum::<usize>() >= 32, "flags {flags}: {most:?}");
+    }
+    // That this is what makes the difference: with four threads there are never more than four.
+    let Some(most) = reads_at_once(4, libc::O_DIRECT) else { return };
+    assert!(most.iter().all(|n| *n <= 4), "{most:?}");
 }

@@ -85,10 +85,11 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 63] = [
+pub const TRIALS: [Trial; 65] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
+    trial(Break::AskedLeftOut, "P1", Hunt::Scenario(Scenario::TwoClients)),
     trial(Break::ReadTooEarly, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),
@@ -127,6 +128,7 @@ pub const TRIALS: [Trial; 63] = [
     trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::LandmarkIsAll, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::SnapshotsShed, "P6", Hunt::Cuts(Profile::Fill)),
+    trial(Break::SharedStatesUntold, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),

@@ -102,6 +102,7 @@ impl Config {
             cache_bytes: [64 << 10, 1 << 20][rng.index(2)],
             dirty_bytes_max: [256 << 10, 4 << 20][rng.index(2)],
             discard: rng.chance(30),
+            left_out_share: [32, 2][rng.index(2)],
             degraded: self.members.bears_a_loss(),
             ..MountOptions::default()
         }

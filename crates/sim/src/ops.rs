@@ -109,10 +109,12 @@ pub enum Op {
         ino: u64,
         callback: bool,
     },
-    /// Two clients: the second asks while the first is being told.
+    /// Two clients: the second asks while the first is being told. Or, `submitted`, one client that
+    /// submits both, then waits for one after the other.
     FsyncPair {
         first: u64,
         second: u64,
+        submitted: bool,
     },
     /// Another client asks for a sync, and the next calls are made while that is under way.
     FsyncBeside {

@@ -342,7 +342,7 @@ impl<S: Subject> Calls<'_, S> {
         for round in 0..8 {
             self.write(a, round * 5000, 6000)?;
             self.write(b, round * 100, 3000)?;
-            self.call(Op::FsyncPair { first: a, second: b })?;
+            self.call(Op::FsyncPair { first: a, second: b, submitted: round % 2 == 1 })?;
             if round % 3 == 2 {
                 self.pass(1_500_000_000)?;
             }

@@ -96,6 +96,11 @@ pub trait Subject: Sized {
         self.fsync(first, done);
         self.fsync(second, then);
     }
+    /// Both are submitted, then waited for one after the other.
+    fn fsync_submitted(&self, (first, done): (Ino, Done), (second, then): (Ino, Done)) {
+        self.fsync(first, done);
+        self.fsync(second, then);
+    }
     /// [`Subject::fsync`], to be called from another thread.
     fn fsync_elsewhere(&self, _ino: Ino, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
         Err(done)
@@ -179,6 +184,7 @@ impl Subject for Arc<Fs> {
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),
+            ("blocks left out so that runs begin at units", c.left_out_blocks),
             ("checkpoints shed", c.checkpoints_shed),
             ("histories shed", c.inodes_shed),
             ("blocks moved", c.moved_blocks),
@@ -294,6 +300,11 @@ impl Subject for Arc<Fs> {
             Fs::fsync(&fs, second, then);
         };
         Fs::fsync(self, first, Box::new(both));
+    }
+    fn fsync_submitted(&self, (first, done): (Ino, Done), (second, then): (Ino, Done)) {
+        let tickets = (Fs::submit_sync(self, first), Fs::submit_sync(self, second));
+        done(tickets.0.wait());
+        then(tickets.1.wait());
     }
     fn fsync_wait(&self, ino: Ino) -> Result<()> {
         Fs::fsync_wait(self, ino)

@@ -1,5 +1,5 @@
 //! The kinds of work, and what a row of a table is. The rows themselves are in
-//! `main_suite`, `sync_suite` and `clean_suite`.
+//! `main_suite`, `sync_suite`, `clean_suite` and `stripe`.
 //!
 //! Rows that share their preparation form a group: a group is made and mounted once for each contender, and its rows are
 //! measured one after the other, each interleaved over all contenders.
@@ -21,6 +21,7 @@ mod removal;
 mod rewrite;
 mod sequential;
 mod small;
+mod stripe;
 mod sustained;
 mod sync_suite;
 
@@ -260,6 +261,8 @@ pub enum Suite {
     Guest,
     /// What the cleaner costs.
     Clean,
+    /// Several devices.
+    Stripe,
 }
 
 /// The groups of a suite, in the order in which they run.
@@ -270,6 +273,7 @@ pub fn groups(suite: Suite) -> Vec<Group> {
         Suite::Limited => sync_suite::limited(sync_suite::Counted::Flushes),
         Suite::Guest => sync_suite::limited(sync_suite::Counted::NoFlushes),
         Suite::Clean => clean_suite::groups(),
+        Suite::Stripe => stripe::groups(),
     }
 }
 
@@ -290,7 +294,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const SUITES: [Suite; 5] = [Suite::Main, Suite::Sync, Suite::Limited, Suite::Guest, Suite::Clean];
+    const SUITES: [Suite; 6] = [Suite::Main, Suite::Sync, Suite::Limited, Suite::Guest, Suite::Clean, Suite::Stripe];
 
     fn all() -> impl Iterator<Item = Group> {
         SUITES.into_iter().flat_map(groups)

@@ -41,11 +41,33 @@ pub fn make(contender: &Contender, plan: Plan, mode: Mode, jobs: &'static [usize
     Box::new(Files { mode, jobs, file_bytes, lanes: Vec::new() })
 }
 
-struct Lane {
+/// One thread's file, and where it is in it.
+pub struct Lane {
     file: File,
     at: u64,
     random: Random,
     data: Aligned,
+}
+
+impl Lane {
+    /// Writes of `bytes` to a file.
+    pub fn new(file: File, seed: u64, bytes: usize) -> Self {
+        Self { file, at: 0, random: Random::new(seed), data: Aligned::noise(bytes, seed) }
+    }
+
+    /// Writes behind the last write, then fsync.
+    pub fn append(&mut self) -> io::Result<()> {
+        self.file.write_all_at(self.data.get(), self.at)?;
+        self.at += self.data.get().len() as u64;
+        self.file.sync_all()
+    }
+
+    /// Writes to one of so many places, then fsync.
+    pub fn overwrite(&mut self, places: u64) -> io::Result<()> {
+        let bytes = self.data.get().len() as u64;
+        self.file.write_all_at(self.data.get(), self.random.below(places) * bytes)?;
+        self.file.sync_all()
+    }
 }
 
 /// Threads that the rows of a group need at most.
@@ -85,11 +107,7 @@ impl Workload for Files {
         let (mode, blocks) = (self.mode, self.file_bytes / BLOCK as u64);
         let lanes = &mut self.lanes[..self.jobs[turn.row]];
         together(lanes, turn.budget, BLOCK, |lane| match mode {
-            Mode::Append => {
-                lane.file.write_all_at(lane.data.get(), lane.at)?;
-                lane.at += BLOCK as u64;
-                lane.file.sync_all()
-            }
+            Mode::Append => lane.append(),
             Mode::Overwrite | Mode::Osync => {
                 let place = lane.random.below(blocks) * BLOCK as u64;
                 lane.file.write_all_at(lane.data.get(), place)?;
@@ -129,7 +147,7 @@ impl Workload for Raw {
 }
 
 /// Repeats an operation in one thread per lane until the time is over; the time is that of the slowest thread.
-fn together(
+pub fn together(
     lanes: &mut [Lane],
     budget: Duration,
     bytes: usize,

@@ -19,8 +19,9 @@ pub const COMMAND: Command = Command {
     ],
     about: "Lists the states that can be gone back to, makes one now, or lets some go",
     options: &[("--json", "as JSON")],
-    notes: "A checkpoint is cut by itself every few seconds while something changes (checkpoint= of mount). The one that create\n\
-            makes is on the device when it returns. Kept for good is only what has a name: see snapshot.\n\
+    notes: "A checkpoint is cut by itself every few seconds while something changes (checkpoint= of mount), unless there is no\n\
+            room for history: info tells then. The one that create makes is on the device when it returns. Kept for good is\n\
+            only what has a name: see snapshot.\n\
             delete lets those from A to B go, both included, that have no name and are not mounted; A.. and ..B are understood.\n\
             Their space comes back in the background.",
     examples: &[

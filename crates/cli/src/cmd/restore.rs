@@ -2,7 +2,7 @@
 
 use super::history::inside;
 use crate::command::{Command, arguments, text_value};
-use crate::control::{CheckpointData, GoneData, Request};
+use crate::control::{CheckpointData, Client, GoneData, Request};
 use crate::error::{At, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
@@ -32,7 +32,8 @@ pub const COMMAND: Command = Command {
             what there was. Of a range like 3..7 any number will do; a time means the newest state not later.\n\
             The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
-            room on the volume, and takes the name in one step.",
+            room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
+            checkpoint would bring back: --force replaces it only when the newest snapshot shows it.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
@@ -105,6 +106,14 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
     Ok(0)
 }
 
+/// Where the newest snapshot shows what has this name now, if it does.
+fn shown_by_snapshot(owner: &mut Client, path: &Path) -> Option<PathBuf> {
+    let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints).ok()?;
+    let newest = all.into_iter().rev().find(|c| c.name.is_some())?;
+    let (_, mount, inside) = inside(path).ok()?;
+    Some(state_root(&mount, newest.cno).ok()?.join(inside))
+}
+
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut owner, mount, inside) = inside(path)?;
     let state: CheckpointData = owner.call(&Request::Find { when: at.to_owned() })?;
@@ -158,6 +167,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();

@@ -634,6 +634,9 @@ pub struct VolumeInfo {
     pub oldest: Option<CheckpointData>,
     /// The newest.
     pub newest: Option<CheckpointData>,
+    /// Why none is made by itself at the moment, where that should be.
+    #[serde(default)]
+    pub checkpoints_rest: Option<RestData>,
     /// Generation of the newest root.
     pub generation: u64,
     /// Counts read-write mounts.
@@ -644,6 +647,17 @@ pub struct VolumeInfo {
     pub recovery: RecoveryData,
     /// Counts since the volume was opened.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// Something that is not done at the moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RestData {
+    /// Why.
+    pub why: String,
+    /// Until what.
+    pub until: String,
+    /// The latest end of that, RFC 3339, where there is one.
+    pub until_time: Option<String>,
 }
 
 /// History of a file that was let go for want of room.

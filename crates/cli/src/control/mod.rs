@@ -16,7 +16,8 @@ pub use client::{Client, owner_of_device, owner_of_directory};
 pub use data::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeletedData, DeviceData, DiffData, DiffResult,
     ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, LayingData, MountData, PastMount,
-    RecoveryData, Released, Reply, Request, ScrubData, ScrubFindingData, SegmentData, ShedData, StateData, VolumeInfo,
+    RecoveryData, Released, Reply, Request, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, StateData,
+    VolumeInfo,
 };
 pub use server::Server;
 

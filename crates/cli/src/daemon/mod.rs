@@ -248,6 +248,7 @@ fn tick(service: &Service, stopped: &Receiver<()>) {
         if count % TICKS_PER_WATCH == 0 {
             service.watch();
             service.note_let_go();
+            service.note_rest();
         }
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Most that one request for scrubbing reads, so that leaving never waits long for it.
 const SCRUB_STEP_BYTES_MAX: u64 = 64 << 20;
@@ -27,7 +28,10 @@ const CLEAN_STEP_BYTES_MAX: u64 = 64 << 20;
 const FORGET_STEP_BYTES_MAX: u64 = 64 << 20;
 
 /// The kernel lets go of a removed file a moment after its name went.
-const FORGET_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
+const FORGET_WAIT: Duration = Duration::from_secs(3);
+
+/// That checkpoints rest is logged no more often than this.
+const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
 
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
@@ -87,6 +91,8 @@ struct State {
     logged: Option<String>,
     /// What had been done when it was last looked at.
     counters: Counters,
+    /// When it was last logged that checkpoints rest.
+    rest_logged: Option<Instant>,
 }
 
 /// See the module.
@@ -120,6 +126,7 @@ impl Service {
             problem: None,
             logged: None,
             counters: Counters::default(),
+            rest_logged: None,
         };
         Self {
             state: Mutex::new(state),
@@ -156,7 +163,12 @@ impl Service {
         let fs = self.fs()?;
         // What is mounted is not thinned away.
         let hold = Hold::new(fs.clone(), at).map_err(plain)?;
-        let session = Session::start(fs, at, how, options).map_err(|e| describe_mount(&e))?;
+        let mut options = options.clone();
+        if fs.health().len() < 2 {
+            // One device is kept busy by few threads, and more only change places (decision 0022).
+            options.threads_max = options.threads;
+        }
+        let session = Session::start(fs, at, how, &options).map_err(|e| describe_mount(&e))?;
         let stopper = session.stopper();
         let mount = mounts::of_point(stopper.directory());
         let mut state = self.lock();
@@ -284,6 +296,18 @@ impl Service {
         let Ok(fs) = self.fs() else { return };
         let before = std::mem::replace(&mut self.lock().counters, fs.counters());
         if let Some(text) = report::let_go(&fs, &before) {
+            self.log.line(&format!("{}: {text}", self.path.display()));
+        }
+    }
+
+    /// Logs that no checkpoints are made by themselves: once, however often that changes meanwhile.
+    pub fn note_rest(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let Some(text) = report::resting(&fs) else { return };
+        let mut state = self.lock();
+        if state.rest_logged.is_none_or(|at| at.elapsed() >= REST_LOGGED_EVERY) {
+            state.rest_logged = Some(Instant::now());
+            drop(state);
             self.log.line(&format!("{}: {text}", self.path.display()));
         }
     }

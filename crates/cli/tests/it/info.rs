@@ -57,6 +57,33 @@ fn space_is_counted() {
     assert_eq!(place.info()["snapshots"], 1);
 }
 
+/// Where no checkpoint is made by itself, that is told, with why and until when.
+#[test]
+fn checkpoints_that_rest_are_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (mnt, log) = (place.sub("mnt"), place.text("log"));
+    nenrin(["mount", "-o", "checkpoint=1", "--log", &log, &place.image(), &mnt]).ok();
+    assert!(place.info()["checkpoints_rest"].is_null());
+    // Until nearly nothing is left.
+    for bytes in [1 << 20, 64 << 10, 4 << 10] {
+        for i in 0.. {
+            if fs::write(place.path(&format!("mnt/{bytes} {i}")), vec![7; bytes]).is_err() {
+                break;
+            }
+        }
+    }
+    let rest = place.info()["checkpoints_rest"].clone();
+    assert!(rest["why"].as_str().unwrap().contains("nearly full"), "{rest}");
+    assert!(rest["until"].as_str().unwrap().starts_with("until") && rest["until_time"].is_null(), "{rest}");
+    let text = nenrin(["info", &place.text("mnt")]).ok();
+    assert!(text.contains("\n             none is made by itself until 2 % of it are available: the volume"), "{text}");
+    let said = "checkpoints: none is made by itself until 2 %";
+    wait_until("the log tells it", || fs::read_to_string(&log).unwrap().contains(said));
+}
+
 #[test]
 fn wrong_calls() {
     let place = Place::new();

@@ -240,6 +240,58 @@ fn what_cannot_be_restored() {
     }
 }
 
+/// What is replaced can be brought back, or is not replaced.
+#[test]
+fn what_keeps_less_history_is_not_lost() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (file, tree) = (place.text("mnt/f"), place.text("mnt/tree"));
+    fs::create_dir(&tree).unwrap();
+    let write = |content: &str| {
+        fs::write(&file, content).unwrap();
+        fs::write(format!("{tree}/a"), content).unwrap();
+    };
+    write("old");
+    let cno = cut(&place);
+    write("new");
+    let read = || [&file, &format!("{tree}/a")].map(|p| fs::read_to_string(p).unwrap());
+    let attribute = |value: &str, path: &str| {
+        run("setfattr", &["-n", "user.nenrin.history", "-v", value, path]).ok();
+    };
+    if !has("setfattr") {
+        return;
+    }
+    attribute("none", &file);
+    attribute("daily", &format!("{tree}/a"));
+    let way_out = ["would be lost", "nenrin snapshot create", "--to DEST"];
+    restore(&[&file, "--at", &cno, "--force"]).fails(1, &[&["f: keeps less", "is none"], &way_out[..]].concat());
+    restore(&[&tree, "--at", &cno, "--force"]).fails(1, &[&["tree/a: keeps less", "is daily"], &way_out[..]].concat());
+    assert_eq!(read(), ["new", "new"]);
+    assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 2);
+    restore(&[&file, "--at", &cno, "--to", &place.text("mnt/beside")]).ok();
+    fs::remove_file(place.path("mnt/beside")).unwrap();
+    // A snapshot that shows something else helps nobody; one of now does.
+    nenrin(["snapshot", "create", &place.text("mnt"), "before"]).ok();
+    write("newer");
+    restore(&[&file, "--at", &cno, "--force"]).fails(1, &way_out);
+    nenrin(["snapshot", "create", &place.text("mnt"), "now"]).ok();
+    restore(&[&file, "--at", &cno, "--force"]).ok();
+    restore(&[&tree, "--at", &cno, "--force"]).ok();
+    assert_eq!(read(), ["old", "old"]);
+    for path in [&file, &tree] {
+        restore(&[path, "--at", "now", "--to", &format!("{path}.back")]).ok();
+    }
+    assert_eq!(fs::read_to_string(format!("{file}.back")).unwrap(), "newer");
+    assert_eq!(fs::read_to_string(format!("{tree}.back/a")).unwrap(), "newer");
+    // In a state that shows it, "full" is what everything else has.
+    attribute("full", &file);
+    fs::write(&file, "last").unwrap();
+    restore(&[&file, "--at", &cno, "--force"]).ok();
+}
+
 #[test]
 fn where_nothing_is_restored_to() {
     if !can_mount() {

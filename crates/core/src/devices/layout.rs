@@ -92,6 +92,11 @@ impl Layout {
         self.bands.iter().map(|b| b.copies).max().unwrap_or(1)
     }
 
+    /// Whether neighbouring units may lie on different devices.
+    pub fn lies_apart(&self) -> bool {
+        self.bands.iter().any(|b| b.members.len() > usize::from(b.copies))
+    }
+
     fn band(&self, segment: SegmentNo) -> Option<&Band> {
         let i = self.bands.partition_point(|b| b.first <= segment).checked_sub(1)?;
         self.bands.get(i).filter(|b| segment.0 - b.first.0 < b.segments)

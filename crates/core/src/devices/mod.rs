@@ -83,6 +83,8 @@ struct Member {
     /// How many of these a flush is known to have covered.
     covered: AtomicU64,
     read_errors: AtomicU64,
+    /// Reads that are under way.
+    reading: Arc<AtomicU64>,
 }
 
 impl Member {
@@ -91,9 +93,10 @@ impl Member {
             index,
             device,
             standing: AtomicU8::new(standing),
-            completed: AtomicU64::new(1),
+            completed: AtomicU64::new(u64::from(!broken(Break::FirstFlushPartial))),
             covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
+            reading: Arc::default(),
         })
     }
     fn is(&self, standing: u8) -> bool {

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! 1. A request to a slow device holds up only who waits for it.
-//! 2. A read that fails on one device is answered by another that has the same blocks.
+//! 2. Of several copies that one is read whose device has the fewest reads under way, so that a slow device gets few.
+//! 3. A read that fails on one device is answered by another that has the same blocks.
 
-use super::layout::{Run, Runs};
+use super::layout::{Place, Run, Runs};
 use super::roster::{Entry, Roster};
 use super::{Devices, Member, start_flushes, wait_writes};
 use crate::breaks::{Break, broken};
@@ -12,7 +13,7 @@ use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Reads of blocks with two copies change between these after so many blocks: 1 MiB.
 const TURN_BLOCKS: u32 = 256;
@@ -27,12 +28,13 @@ impl Devices {
         let turn = (addr.segment().0 as u32).wrapping_add(addr.block() / TURN_BLOCKS) as usize;
         let mut runs = Runs::default();
         let mut missing = false;
+        // Once for the whole request: its pieces on one device are to stay together.
+        let busy: Vec<u64> = roster.members.iter().map(|m| m.reading.load(SeqCst)).collect();
         roster.layout.each_piece(addr, blocks, |from, count, places| {
             let in_turn = (0..places.len()).map(|i| places[(i + turn) % places.len()]);
-            let mut there = in_turn.filter(|p| roster.is_active(p.device));
-            let first = there.next();
-            let place = if first.map(|p| p.device) == avoid { there.next().or(first) } else { first };
-            match place {
+            let there = in_turn.filter(|p| roster.is_active(p.device));
+            let load = |p: &Place| (Some(p.device) == avoid, busy.get(usize::from(p.device)).copied());
+            match there.min_by_key(load) {
                 Some(p) => runs.add(p, from, count),
                 None => missing = true,
             }
@@ -70,7 +72,8 @@ impl Devices {
         match Self::read_runs(roster, addr, blocks, avoid) {
             Err(e) => Ticket::done(Err(e)),
             Ok(runs) => {
-                let parts = runs.into_iter().map(|run| (submit_run(roster, &run), run)).collect();
+                let parts =
+                    runs.into_iter().map(|run| (submit_run(roster, &run), count_read(roster, &run), run)).collect();
                 Ticket::new(Reading { roster: roster.clone(), addr, blocks, parts })
             }
         }
@@ -239,6 +242,10 @@ fn submit_run(roster: &Roster, run: &Run) -> Ticket {
     roster.member(run.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op))
 }
 
+fn count_read(roster: &Roster, run: &Run) -> Option<Counted> {
+    roster.member(run.device).map(|m| Counted::new(&m.reading))
+}
+
 /// The bytes of a run, in the order of the device.
 pub(super) fn gathered(run: &Run, data: &Arc<AlignedBuf>) -> Arc<AlignedBuf> {
     if run.is_whole((data.len() / BLOCK_BYTES) as u32) {
@@ -259,15 +266,33 @@ struct Reading {
     roster: Arc<Roster>,
     addr: Addr,
     blocks: u32,
-    parts: Vec<(Ticket, Run)>,
+    parts: Vec<(Ticket, Option<Counted>, Run)>,
+}
+
+/// A read under way, counted until it is dropped.
+struct Counted(Arc<AtomicU64>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicU64>) -> Self {
+        counter.fetch_add(1, SeqCst);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Pending for Reading {
     fn wait(self: Box<Self>) -> Outcome {
         let Self { roster, addr, blocks, parts } = *self;
         let mut out: Option<AlignedBuf> = None;
-        for (ticket, run) in parts {
-            let buf = ticket.wait().or_else(|e| Devices::read_elsewhere(&roster, addr, &run, e))?;
+        for (ticket, counted, run) in parts {
+            let answer = ticket.wait();
+            drop(counted);
+            let buf = answer.or_else(|e| Devices::read_elsewhere(&roster, addr, &run, e))?;
             if run.is_whole(blocks) {
                 return Ok(buf);
             }
@@ -283,7 +308,7 @@ impl Pending for Reading {
     }
 
     fn is_done(&self) -> bool {
-        self.parts.iter().all(|(t, _)| t.is_done())
+        self.parts.iter().all(|(t, ..)| t.is_done())
     }
 }
 

@@ -132,7 +132,14 @@ fn a_sync_flushes_each_device_that_has_something_unflushed_and_no_other() {
 #[test]
 fn the_first_flush_goes_to_all_devices() {
     let w = World { flushed: 0, ..World::new(4, 1) };
-    assert_eq!(w.flushes(), [1, 1, 1, 1]);
+    assert_eq!(w.flushes(), [1, 1, 1, 1], "devices were not flushed");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "devices were not flushed")]
+fn a_first_flush_of_some_devices_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FirstFlushPartial, the_first_flush_goes_to_all_devices);
 }
 
 #[test]

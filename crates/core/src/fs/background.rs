@@ -29,10 +29,26 @@ const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory.
 const DIRTY_NODES_MAX: u64 = 2000;
 
-/// Where sweeping of history stands.
+/// What is to be swept of a history tree: from a key up to an inode.
+#[derive(Clone, Copy)]
+pub(super) struct ToSweep {
+    pub tree: TreeId,
+    pub from: Key,
+    pub behind: Ino,
+}
+
+impl ToSweep {
+    /// All of a tree.
+    pub(super) const fn all_of(tree: TreeId) -> Self {
+        Self { tree, from: first_key(), behind: Ino(u64::MAX) }
+    }
+}
+
+/// Sweeping of history in the background.
+#[derive(Default)]
 pub(super) struct Sweeper {
-    trees: Vec<TreeId>,
-    from: Key,
+    /// What is left of it, the next one last.
+    ranges: Vec<ToSweep>,
     /// After an error, when (monotonic) it goes on.
     not_before: u64,
 }
@@ -111,11 +127,6 @@ impl Fs {
         result
     }
 
-    fn has_room_to_cut(&self) -> bool {
-        let usage = self.usage();
-        usage.available_blocks + usage.reserved_blocks > usage.total_blocks / 50
-    }
-
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
     pub(super) fn checkpoint_is_due(&self, inner: &Inner) -> bool {
         let segments = &inner.state.segments;
@@ -182,7 +193,7 @@ impl Fs {
         }
     }
 
-    fn sweep_some(&self, now: u64) -> Result<()> {
+    pub(super) fn sweep_some(&self, now: u64) -> Result<()> {
         if self.lock().sweep.as_ref().is_some_and(|s| now < s.not_before) {
             return Ok(());
         }
@@ -196,25 +207,22 @@ impl Fs {
                     return Ok(());
                 }
                 inner.sweep_wanted = false;
-                let trees = inner.state.history.iter().map(|t| t.tree.id()).collect();
-                inner.sweep = Some(Sweeper { trees, from: first_key(), not_before: 0 });
+                let ranges = inner.state.history.iter().map(|t| ToSweep::all_of(t.tree.id())).collect();
+                inner.sweep = Some(Sweeper { ranges, not_before: 0 });
             }
-            let Some((tree, from)) = inner.sweep.as_ref().and_then(|s| Some((*s.trees.last()?, s.from))) else {
+            let Some(range) = inner.sweep.as_ref().and_then(|s| s.ranges.last().copied()) else {
                 inner.sweep = None;
                 return Ok(());
             };
-            let swept = self.sweep_step(&mut inner, tree, from, 1024);
+            let swept = self.sweep_step(&mut inner, range.tree, range.from, 1024);
             let Some(s) = &mut inner.sweep else { continue };
+            s.ranges.pop();
             match swept {
-                Ok(Some(key)) => s.from = key,
-                Ok(None) => {
-                    s.trees.pop();
-                    s.from = first_key();
-                }
+                Ok(Some(from)) if from.ino < range.behind.0 => s.ranges.push(ToSweep { from, ..range }),
+                Ok(_) => {}
                 Err(e) => {
-                    // The other trees first; then this one once more.
-                    s.trees.rotate_right(1);
-                    s.from = first_key();
+                    // The others first; then this tree once more.
+                    s.ranges.insert(0, ToSweep::all_of(range.tree));
                     s.not_before = now.saturating_add(SWEEP_REST_NANOS);
                     return Err(e);
                 }
@@ -251,6 +259,11 @@ impl Inner {
             }
         }
         since.map(|s| s.saturating_add(commit_nanos))
+    }
+
+    /// These are swept in the background, besides what is swept already.
+    pub(super) fn sweep_later(&mut self, ranges: &[ToSweep]) {
+        self.sweep.get_or_insert_default().ranges.extend(ranges);
     }
 
     /// The key at which a sweep of `max` items from `from` would stop.

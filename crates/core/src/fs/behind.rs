@@ -10,9 +10,10 @@ use super::commit::new_extent;
 use super::space::with_summaries;
 use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
-use crate::log::data::{DataLog, DataSummary};
+use crate::log::data::{DataLog, DataSummary, Wanted};
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, Ticket};
+use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 use std::ops::Range;
 use std::sync::Arc;
@@ -255,15 +256,20 @@ impl Inner {
     fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, stream: Stream) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
+        let ordered = want >= UNIT_BLOCKS && stream != Stream::Moved;
+        let left_out_max = if ordered { self.left_out_max(fs) } else { 0 };
         let Self { data, hot, cold, state, .. } = self;
         let log = match stream {
             Stream::New => data,
             Stream::Hot => hot,
             Stream::Moved => cold,
         };
-        let got = log.allocate(owner, want, stamp, &fs.storage, &mut state.segments, &mut closed);
+        let (ino, fork, off) = owner;
+        let wanted = Wanted { ino, fork, off, blocks: want, left_out_max };
+        let got = log.allocate(wanted, stamp, &fs.storage, &mut state.segments, &mut closed);
+        self.counters.left_out_blocks += got.map_or(0, |got| u64::from(got.left_out));
         self.start_summaries(fs, closed)?;
-        got.ok_or(Error::NoSpace)
+        got.map(|got| (got.addr, got.blocks)).ok_or(Error::NoSpace)
     }
 
     /// Starts writing summaries of data partials.

@@ -77,13 +77,20 @@ impl FewWrites {
     }
 }
 
+impl Inner {
+    /// A sync of this file was asked for.
+    pub(super) fn note_sync(&mut self, ino: Ino, now: u64) {
+        self.recent_syncs.note(ino, now);
+    }
+}
+
 impl Fs {
     /// Before a sync of this file: its data is on the device, and nothing of it was changed meanwhile. The lock, so that
     /// its content can join a commit.
     pub(super) fn settle_file(&self, ino: Ino) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         inner.check_alive()?;
-        inner.recent_syncs.note(ino, self.clock.monotonic_nanos());
+        inner.note_sync(ino, self.clock.monotonic_nanos());
         if self.options.order == Order::Strict {
             drop(inner);
             self.settle_all()?;
@@ -199,7 +206,7 @@ impl Fs {
 
 impl Inner {
     /// Pages of a file that wait in memory.
-    fn pages_of(&self, ino: Ino) -> usize {
+    pub(super) fn pages_of(&self, ino: Ino) -> usize {
         self.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len())
     }
 }

@@ -84,10 +84,6 @@ impl Fs {
     /// `done` runs on this thread or on that of the commit's leader. The call
     /// may last for as long as others sync, since it commits for them, too.
     pub fn fsync(&self, ino: Ino, done: Done) {
-        self.ask(ino, done, Stay::WhileAsked);
-    }
-
-    fn ask(&self, ino: Ino, done: Done, stay: Stay) {
         if self.options.read_only {
             return done(Ok(()));
         }
@@ -106,7 +102,8 @@ impl Fs {
             inner.counters.shared_commits += 1;
         }
         inner.batch.waiters.push(done);
-        self.see_to(inner, stay);
+        inner.join_asked(self, None);
+        self.see_to(inner, Stay::WhileAsked);
     }
 
     /// [`Fs::fsync`], waiting.
@@ -114,9 +111,7 @@ impl Fs {
     /// # Errors
     /// When a write or flush failed, now or earlier.
     pub fn fsync_wait(&self, ino: Ino) -> Result<()> {
-        let (tx, rx) = mpsc::channel();
-        self.ask(ino, Box::new(move |r| drop(tx.send(r))), Stay::Briefly);
-        self.answer(&rx)
+        self.submit_sync(ino).wait()
     }
 
     /// Commits everything received, of all files, and makes it durable.
@@ -140,6 +135,7 @@ impl Fs {
             inner.log_accesses(self, self.clock.monotonic_nanos())?;
         }
         inner.join_all(held);
+        inner.join_all_asked();
         inner.batch.waiters.push(Box::new(move |r| drop(tx.send(r))));
         self.see_to(inner, Stay::Briefly);
         self.answer(&rx)
@@ -151,7 +147,7 @@ impl Fs {
     }
 
     /// Has the open batch committed: by whoever leads or is about to, else by this thread.
-    fn see_to<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, stay: Stay) {
+    pub(super) fn see_to<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, stay: Stay) {
         if inner.successors > 0 || inner.committing && !inner.leader_leaves {
             return;
         }

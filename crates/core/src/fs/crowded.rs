@@ -9,22 +9,52 @@
 //!
 //! What is named is left alone, and who asks for a checkpoint gets one.
 
+use super::heavy::{Found, Survey};
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::Cno;
+use nenrin_format::items::Checkpoint;
 use nenrin_format::records::Record;
 
 /// Where history that was made does not fit, automatic checkpoints rest so long.
 const REST_NANOS: u64 = 600_000_000_000;
 /// Room, as part of the slack, below which history is looked at.
 const SHORT: u64 = 4;
+/// Of a volume with less room than this part of it no checkpoints are made by themselves.
+const FULL: u64 = 50;
+/// Pieces of history looked at in one tick, for which the next timed commit waits.
+const PIECES_MAX: u32 = 2;
+
+/// Why no checkpoints are made by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointsRest {
+    /// History that was made did not fit beside what is written: for so long, or until there is room.
+    Crowded {
+        /// Nanoseconds.
+        for_nanos: u64,
+    },
+    /// The volume is nearly full, until it no longer is.
+    Full,
+}
+
+/// Checkpoints that somebody reads from.
+#[derive(Clone, Copy)]
+pub(super) enum Held {
+    /// Stay.
+    Never,
+    /// Go after all others; their readers are told that they are gone.
+    Last,
+}
 
 impl Inner {
     /// Whether room is short and history takes more of what is not needed than it leaves to the cleaner.
-    fn is_crowded(&self, fs: &Fs) -> bool {
+    pub(super) fn is_crowded(&self, fs: &Fs) -> bool {
         let slack = self.slack_segments(fs);
         let history = self.state.history_blocks.saturating_sub(self.named_history());
-        history > slack * u64::from(fs.storage.segment_blocks) && self.room_segments(fs) * SHORT < slack
+        !broken(Break::CrowdingUnseen)
+            && history > slack * u64::from(fs.storage.segment_blocks)
+            && self.room_segments(fs) * SHORT < slack
     }
 
     /// Whether checkpoints by themselves rest, because there is no room for history.
@@ -33,40 +63,104 @@ impl Inner {
     }
 }
 
-impl Fs {
-    /// Lets history go when it crowds out the cleaner: that of the heaviest files, where there are none the oldest unnamed
-    /// checkpoints; what only they saw is swept after it.
-    pub(super) fn uncrowd(&self, now: u64) -> Result<()> {
-        let inner = self.lock_to_change()?;
-        if inner.sweep_wanted || inner.sweep.is_some() || !inner.is_crowded(self) {
-            return Ok(());
+impl Inner {
+    /// Lets the oldest quarter of the unnamed checkpoints go, so that walking over history is done for much of it; whether there
+    /// were any. What only they saw is for the caller to sweep.
+    pub(super) fn shed_oldest(&mut self, fs: &Fs, held: Held) -> Result<bool> {
+        let may_go = |c: &Checkpoint| !c.is_named() || broken(Break::SnapshotsShed);
+        let is_held = |cno: &Cno| self.held.contains_key(cno);
+        let mut cnos: Vec<Cno> = self.state.kept.iter().filter(|(_, c)| may_go(c)).map(|(cno, _)| *cno).collect();
+        match held {
+            Held::Last => cnos.sort_by_key(|cno| (is_held(cno), *cno)),
+            Held::Never => cnos.retain(|cno| !is_held(cno)),
         }
-        drop(inner);
-        let mut inner = self.room_to_let_go()?;
-        // Once may be for what was kept long; twice is too much for what there is room for.
-        if inner.uncrowded_at.replace(now).is_some_and(|then| now.saturating_sub(then) < REST_NANOS) {
-            inner.cuts_rest_until = now.saturating_add(REST_NANOS);
-        }
-        drop(inner);
-        match self.shed_heavy() {
-            Ok(true) => return Ok(()),
-            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
-            // Where history cannot be read there may be damage; what can be let go without reading it, is.
-            Ok(false) | Err(_) => {}
-        }
-        let mut inner = self.lock_to_change()?;
-        let free = |cno: &Cno| !inner.held.contains_key(cno);
-        let unnamed: Vec<Cno> =
-            inner.state.kept.iter().filter(|(cno, c)| !c.is_named() && free(cno)).map(|(cno, _)| *cno).collect();
-        // A quarter of them, so that walking over history is done for much of it.
-        let count = unnamed.len().div_ceil(4);
-        let cnos: Vec<Cno> = unnamed.into_iter().take(count).collect();
+        cnos.truncate(cnos.len().div_ceil(4));
         if cnos.is_empty() {
+            return Ok(false);
+        }
+        self.counters.checkpoints_shed += cnos.len() as u64;
+        self.log(&Record::DropCheckpoints { cnos }, fs.clock.monotonic_nanos())?;
+        Ok(true)
+    }
+
+    /// History goes because it left the cleaner too little.
+    fn note_crowded(&mut self, now: u64) {
+        // Once may be for what was kept long; twice is too much for what there is room for.
+        if self.uncrowded_at.replace(now).is_some_and(|then| now.saturating_sub(then) < REST_NANOS) {
+            self.cuts_rest_until = now.saturating_add(REST_NANOS);
+        }
+    }
+}
+
+impl Fs {
+    /// Why no checkpoints are made by themselves at the moment, where they should be.
+    #[must_use]
+    pub fn checkpoints_rest(&self) -> Option<CheckpointsRest> {
+        if self.options.read_only || self.options.checkpoint_nanos == 0 {
+            return None;
+        }
+        let now = self.clock.monotonic_nanos();
+        let inner = self.lock();
+        if inner.cuts_rest(self, now) {
+            return Some(CheckpointsRest::Crowded { for_nanos: inner.cuts_rest_until.saturating_sub(now) });
+        }
+        drop(inner);
+        (!self.has_room_to_cut()).then_some(CheckpointsRest::Full)
+    }
+
+    /// Whether the volume is not so full that a checkpoint would be let go at once.
+    pub(super) fn has_room_to_cut(&self) -> bool {
+        let usage = self.usage();
+        usage.available_blocks + usage.reserved_blocks > usage.total_blocks / FULL
+    }
+
+    /// Lets history go when it crowds out the cleaner: that of the heaviest files, where there are none the oldest unnamed
+    /// checkpoints. A tick looks at some of history only, and what nobody sees any more is swept after it.
+    pub(super) fn uncrowd(&self, now: u64) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        // What the last one let go comes first; and for want of nodes to spare others make room.
+        if inner.sweep_wanted || inner.sweep.is_some() || inner.nodes_to_spare(self) == 0 {
             return Ok(());
         }
-        inner.counters.checkpoints_shed += cnos.len() as u64;
-        inner.log(&Record::DropCheckpoints { cnos }, now)?;
-        inner.sweep_wanted = true;
-        Ok(())
+        let under_way = inner.survey.take();
+        // Looking through all of history is done for all who have too much of it.
+        if !under_way.as_ref().is_some_and(Survey::has_found) && !inner.is_crowded(self) {
+            return Ok(());
+        }
+        drop(inner);
+        match under_way.or_else(|| self.survey()).map(|survey| self.uncrowd_some(survey, now)) {
+            Some(Ok(true)) => Ok(()),
+            Some(Err(e @ (Error::Failed(_) | Error::ReadOnly))) => Err(e),
+            // Where history cannot be read there may be damage; what can be let go without reading it, is.
+            None | Some(Ok(false) | Err(_)) => {
+                let mut inner = self.lock_to_change()?;
+                if inner.shed_oldest(self, Held::Never)? {
+                    inner.note_crowded(now);
+                    inner.sweep_wanted = true;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Goes on for a while with a survey, up to the next file with too much history, some of which it lets go; false when there
+    /// was none at all.
+    fn uncrowd_some(&self, mut survey: Survey, now: u64) -> Result<bool> {
+        for _ in 0..PIECES_MAX {
+            match self.survey_some(&mut survey)? {
+                Found::More => {}
+                Found::Heavy(heavy) => {
+                    let is_first = !survey.has_let_go();
+                    self.let_go_of(&mut survey, &heavy)?;
+                    if is_first && survey.has_let_go() {
+                        self.lock().note_crowded(now);
+                    }
+                    break;
+                }
+                Found::All => return Ok(survey.has_let_go()),
+            }
+        }
+        self.lock().survey = Some(survey);
+        Ok(true)
     }
 }

@@ -6,12 +6,14 @@
 //! 2. Looking for them takes as much memory however many inodes there are, and is done in pieces between which
 //!    others work.
 
-use super::account::{Kept, Life, sees};
+use super::account::{Kept, Life, Place, sees};
+use super::background::ToSweep;
 use super::{Fs, Inner};
 use crate::state::{SHED_MAX, bad_item};
 use crate::{Error, Result};
 use nenrin_format::items::{self, Extent};
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Cno, Ino, Time};
 use std::collections::BTreeMap;
@@ -74,80 +76,199 @@ impl Heaviest {
     }
 }
 
+/// Looking for the files that have more than their share, in pieces.
+pub(super) struct Survey {
+    /// Blocks of history when it began.
+    blocks: u64,
+    /// History of a file was let go by it.
+    any: bool,
+    /// The snapshots that it goes by.
+    named: Kept,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Whose history there is, in all of it.
+    Counting(Place, Heaviest),
+    /// When that of these files died, the last one first.
+    Weighing(Vec<Weighing>),
+}
+
+/// When the history of one file died: a walk over its extents.
+struct Weighing {
+    ino: Ino,
+    trees: Vec<TreeId>,
+    from: Key,
+    deaths: BTreeMap<Cno, u64>,
+}
+
+/// What a piece of a survey found.
+pub(super) enum Found {
+    /// Nothing yet.
+    More,
+    /// A file with more than its share, of whose history this is the older half.
+    Heavy(Heavy),
+    /// All there is.
+    All,
+}
+
+/// The older half of the history of a file.
+pub(super) struct Heavy {
+    ino: Ino,
+    upto: Cno,
+    /// Blocks of all its history.
+    blocks: u64,
+}
+
+impl Survey {
+    /// Whether files with more than their share were found.
+    pub(super) fn has_found(&self) -> bool {
+        matches!(self.stage, Stage::Weighing(_))
+    }
+
+    /// Whether history of any was let go.
+    pub(super) fn has_let_go(&self) -> bool {
+        self.any
+    }
+}
+
+impl Weighing {
+    fn new(ino: Ino, trees: Vec<TreeId>) -> Self {
+        Self { ino, trees, from: Key::new(ino, Kind::Extent, 0, 0), deaths: BTreeMap::new() }
+    }
+
+    /// Coarser: each with the one behind it.
+    fn join(&mut self) {
+        while self.deaths.len() > DEATHS_MAX {
+            let pairs: Vec<_> = std::mem::take(&mut self.deaths).into_iter().collect();
+            let joined = |pair: &[(Cno, u64)]| pair.last().map(|l| (l.0, pair.iter().map(|p| p.1).sum()));
+            self.deaths = pairs.chunks(2).filter_map(joined).collect();
+        }
+    }
+
+    /// Up to where the older half is; nothing where there is none.
+    fn older_half(&self) -> Option<Heavy> {
+        let blocks: u64 = self.deaths.values().sum();
+        let mut older = 0;
+        let (upto, _) = self.deaths.iter().find(|(_, n)| {
+            older += **n;
+            older * 2 >= blocks
+        })?;
+        (blocks > 0).then_some(Heavy { ino: self.ino, upto: *upto, blocks })
+    }
+}
+
 impl Fs {
-    /// Lets go of the older half of the history of files that have more than their share; whether there were any.
-    pub(super) fn shed_heavy(&self) -> Result<bool> {
+    /// Begins to look for files with more than their share; not where none is known to be, or no more can be noted.
+    pub(super) fn survey(&self) -> Option<Survey> {
         let inner = self.lock();
         let blocks = inner.state.history_blocks;
         let known = inner.none_heavy_at.is_some_and(|then| blocks <= then + then / 8);
         if known || inner.state.shed.len() >= SHED_MAX {
-            return Ok(false);
+            return None;
         }
         let named = inner.named_kept();
         drop(inner);
-        let mut heaviest = Heaviest::default();
-        let mut place = self.history_from(Cno(0));
-        let mut each = |ino, lives: &[Life], n, _| {
-            if lives.len() == 1 && !sees(&named, lives) {
-                heaviest.add(ino, n);
-            }
-        };
-        while self.look_at_history(&mut place, &mut each)? {}
-        let mut any = false;
-        for (ino, _) in heaviest.too_heavy() {
-            any |= self.shed_of(ino)?;
-        }
-        if !any {
-            self.lock().none_heavy_at = Some(blocks);
-        }
-        Ok(any)
+        let stage = Stage::Counting(self.history_from(Cno(0)), Heaviest::default());
+        Some(Survey { blocks, any: false, named, stage })
     }
 
-    /// Lets go of the older half of what unnamed checkpoints keep of a file; whether there was anything.
-    fn shed_of(&self, ino: Ino) -> Result<bool> {
-        let named = self.lock().named_kept();
-        let mut deaths: BTreeMap<Cno, u64> = BTreeMap::new();
-        let trees: Vec<_> = self.lock().state.history.iter().map(|t| t.tree.id()).collect();
-        for id in &trees {
-            let mut from = Some(Key::new(ino, Kind::Extent, 0, 0));
-            while let Some(key) = from {
-                let inner = self.lock();
-                let Some(tree) = inner.tree(*id) else { break };
-                from = inner.deaths_of(tree, &key, &named, &mut deaths)?;
+    /// Looks on for a piece: some thousand items.
+    pub(super) fn survey_some(&self, survey: &mut Survey) -> Result<Found> {
+        match &mut survey.stage {
+            Stage::Counting(place, heaviest) => {
+                let named = &survey.named;
+                let mut each = |ino, lives: &[Life], n, _| {
+                    if lives.len() == 1 && !sees(named, lives) {
+                        heaviest.add(ino, n);
+                    }
+                };
+                if !self.look_at_history(place, &mut each)? {
+                    let trees: Vec<_> = self.lock().state.history.iter().map(|t| t.tree.id()).collect();
+                    let heavy = heaviest.too_heavy();
+                    let lightest_first = heavy.iter().rev().map(|(ino, _)| Weighing::new(*ino, trees.clone()));
+                    survey.stage = Stage::Weighing(lightest_first.collect());
+                }
+                Ok(Found::More)
             }
-            while deaths.len() > DEATHS_MAX {
-                // Coarser: each with the one behind it.
-                let pairs: Vec<_> = deaths.into_iter().collect();
-                let joined = |pair: &[(Cno, u64)]| pair.last().map(|l| (l.0, pair.iter().map(|p| p.1).sum()));
-                deaths = pairs.chunks(2).filter_map(joined).collect();
+            Stage::Weighing(files) => {
+                let Some(file) = files.last_mut() else {
+                    if !survey.any {
+                        self.lock().none_heavy_at = Some(survey.blocks);
+                    }
+                    return Ok(Found::All);
+                };
+                if self.weigh_some(file, &mut survey.named)? {
+                    return Ok(Found::More);
+                }
+                let heavy = file.older_half();
+                files.pop();
+                Ok(heavy.map_or(Found::More, Found::Heavy))
             }
         }
-        let all: u64 = deaths.values().sum();
-        let mut older = 0;
-        let upto = deaths.iter().find(|(_, n)| {
-            older += **n;
-            older * 2 >= all
-        });
-        let Some((upto, _)) = upto.filter(|_| all > 0) else { return Ok(false) };
+    }
+
+    /// Looks at some of the history of a file; whether there is more.
+    fn weigh_some(&self, file: &mut Weighing, named: &mut Kept) -> Result<bool> {
+        let Some(id) = file.trees.last().copied() else { return Ok(false) };
+        let inner = self.lock();
+        let named_now = inner.named_kept();
+        if named_now.keys().ne(named.keys()) {
+            // Weighed for others: from the beginning.
+            *named = named_now;
+            let trees = inner.state.history.iter().map(|t| t.tree.id()).collect();
+            *file = Weighing::new(file.ino, trees);
+            return Ok(true);
+        }
+        let next = match inner.tree(id) {
+            Some(tree) => inner.deaths_of(tree, &file.from, named, &mut file.deaths)?,
+            None => None,
+        };
+        drop(inner);
+        file.join();
+        if next.is_none() {
+            file.trees.pop();
+        }
+        file.from = next.unwrap_or(Key::new(file.ino, Kind::Extent, 0, 0));
+        Ok(true)
+    }
+
+    /// Lets go of the older half of what unnamed checkpoints keep of a file: what is to be swept then, unless it has to wait.
+    pub(super) fn let_go_of(&self, survey: &mut Survey, heavy: &Heavy) -> Result<Vec<ToSweep>> {
         let mut inner = self.lock_to_change()?;
         if inner.has_new_names() {
             // Such a name counts from the next checkpoint on, and is to count for this, too.
-            return Ok(false);
+            return Ok(Vec::new());
         }
-        let record = Record::Shed { ino, upto: *upto, wall: self.clock.wall(), blocks: all };
+        let Heavy { ino, upto, blocks } = *heavy;
         inner.counters.inodes_shed += 1;
-        inner.log(&record, self.clock.monotonic_nanos())?;
-        // Should this end early, the sweep in the background does it all again.
-        inner.sweep_wanted = true;
-        inner.sweep = None;
-        drop(inner);
-        for tree in trees {
-            let (first, behind) = (Key::new(ino, Kind::Inode, 0, 0), ino.next());
-            if !self.sweep_for_room(tree, first, behind)? {
-                return Ok(true);
+        inner.log(&Record::Shed { ino, upto, wall: self.clock.wall(), blocks }, self.clock.monotonic_nanos())?;
+        survey.any = true;
+        let (from, behind) = (Key::new(ino, Kind::Inode, 0, 0), ino.next());
+        let ranges: Vec<_> = inner.state.history.iter().map(|t| ToSweep { tree: t.tree.id(), from, behind }).collect();
+        // Who sweeps for room may end early.
+        inner.sweep_later(&ranges);
+        Ok(ranges)
+    }
+
+    /// Lets go of the older half of the history of files that have more than their share, for who waits for room; whether there were any.
+    pub(super) fn shed_heavy(&self) -> Result<bool> {
+        let under_way = self.lock().survey.take();
+        let Some(mut survey) = under_way.or_else(|| self.survey()) else { return Ok(false) };
+        let mut any = false;
+        loop {
+            let ranges = match self.survey_some(&mut survey)? {
+                Found::More => continue,
+                Found::Heavy(heavy) => self.let_go_of(&mut survey, &heavy)?,
+                Found::All => return Ok(any),
+            };
+            any |= !ranges.is_empty();
+            for range in ranges {
+                if !self.sweep_for_room(range)? {
+                    return Ok(true);
+                }
             }
         }
-        Ok(true)
     }
 
     /// What history of single files was let go and may still be asked for, the newest first.

@@ -3,6 +3,7 @@
 
 use super::namespace::attr_of;
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::state::{SLOT_MASK, Span, State, bad_item};
 use crate::{At, Attr, Error, FileKind, Result};
 use nenrin_format::items::{Dirent, Inode};
@@ -110,6 +111,9 @@ impl Fs {
                 }
                 _ => states.push(state),
             }
+        }
+        if broken(Break::SharedStatesUntold) {
+            states.retain(|s| s.is_now || s.shown_by.is_none_or(|(oldest, newest)| oldest == newest));
         }
         Ok(states)
     }

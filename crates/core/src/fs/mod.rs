@@ -25,6 +25,8 @@ mod commit;
 mod copies;
 mod copy;
 mod crowded;
+#[cfg(test)]
+mod crowded_tests;
 mod forget;
 mod heavy;
 mod history;
@@ -40,6 +42,7 @@ mod scrub;
 mod space;
 #[cfg(test)]
 mod space_tests;
+mod submit;
 mod write;
 
 use crate::breaks::{Break, broken};
@@ -58,11 +61,13 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
+pub use crowded::CheckpointsRest;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 pub use heavy::ShedInfo;
 pub use history::{Change, GoneName, NameState};
@@ -71,6 +76,7 @@ pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
+pub use submit::{ReadTicket, SyncTicket, WriteTicket};
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +89,8 @@ pub struct Counters {
     pub chain_blocks: u64,
     /// Blocks of content written to data partials.
     pub data_blocks: u64,
+    /// Blocks left out so that long runs begin at units of stripes.
+    pub left_out_blocks: u64,
     /// Index nodes written, each counted once although there are two copies.
     pub nodes: u64,
     /// Flushes asked for.
@@ -180,6 +188,7 @@ struct Inner {
     /// Data writes started since the volume was opened.
     writes_started: u64,
     recent_syncs: beside::RecentSyncs,
+    submitted: submit::Submitted,
     /// Files whose data a sync waits for, with how many do: they take no change until then.
     settling: BTreeMap<Ino, u32>,
     committing: bool,
@@ -194,6 +203,8 @@ struct Inner {
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Blocks of history when no inode had more than its share of them.
     none_heavy_at: Option<u64>,
+    /// Looking for files with too much history, while it crowds out the cleaner.
+    survey: Option<heavy::Survey>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
     /// Runs of uncommitted content that were placed, of all files.
@@ -258,6 +269,8 @@ pub struct Fs {
     joiner: Mutex<joining::Joiner>,
     /// The same; never together with `wiper`.
     laying: Mutex<laying::Laying>,
+    /// Bytes of reads that were submitted and are not over.
+    reads_ahead: AtomicUsize,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -298,6 +311,7 @@ impl Fs {
             awaited: BTreeMap::new(),
             writes_started: 0,
             recent_syncs: beside::RecentSyncs::default(),
+            submitted: submit::Submitted::default(),
             settling: BTreeMap::new(),
             committing: false,
             leader_leaves: false,
@@ -306,6 +320,7 @@ impl Fs {
             making_room: false,
             exhausted: None,
             none_heavy_at: None,
+            survey: None,
             frozen_nodes: 0,
             placed: 0,
             idle_waiters: 0,
@@ -347,6 +362,7 @@ impl Fs {
             wiper: Mutex::default(),
             joiner: Mutex::default(),
             laying: Mutex::default(),
+            reads_ahead: AtomicUsize::new(0),
             storage: opened.storage,
             clock,
             options,

@@ -1,14 +1,16 @@
 //! Reading content: pages, overlay, index, and verified blocks.
 
+use super::submit::{Ahead, readable};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Over, ReadBytes};
 use crate::{At, Error, Result, Seek};
-use nenrin_device::AlignedBuf;
+use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::items::{self, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, Invalid, SegmentNo};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -248,6 +250,93 @@ fn runs(pieces: &[Piece]) -> Vec<Run> {
     out
 }
 
+/// Pieces under way from the devices. Dropping it lets go of their segments; what still comes goes nowhere.
+pub(super) struct Fetch<'a> {
+    fs: &'a Fs,
+    pieces: Vec<Piece>,
+    runs: Vec<Run>,
+    /// One for each run that is on the device, in their order.
+    tickets: VecDeque<Result<Ticket>>,
+    pinned: Vec<SegmentNo>,
+}
+
+/// A part of a file under way.
+pub(super) struct Reading<'a> {
+    fetch: Fetch<'a>,
+    skip: usize,
+    bytes: usize,
+    _ahead: Ahead<'a>,
+}
+
+impl Reading<'_> {
+    /// Content, verified.
+    pub fn wait(self) -> Result<ReadBytes> {
+        let mut out = self.fetch.wait()?;
+        out.trim(self.skip, self.bytes);
+        Ok(out)
+    }
+    /// Whether the devices have answered.
+    pub fn is_done(&self) -> bool {
+        self.fetch.tickets.iter().all(|t| t.as_ref().map_or(true, Ticket::is_done))
+    }
+}
+
+impl Drop for Fetch<'_> {
+    fn drop(&mut self) {
+        if self.pinned.is_empty() {
+            return;
+        }
+        let mut inner = self.fs.lock();
+        for segment in self.pinned.drain(..) {
+            inner.segments().unpin(segment);
+        }
+    }
+}
+
+impl Fetch<'_> {
+    fn wait(mut self) -> Result<ReadBytes> {
+        let mut out = ReadBytes::default();
+        let mut pieces = std::mem::take(&mut self.pieces).into_iter();
+        for run in std::mem::take(&mut self.runs) {
+            match run {
+                Run::One => match pieces.next().map(|p| (p.blocks, p.source)) {
+                    Some((_, Source::Memory(bytes))) => out.push_memory(bytes),
+                    Some((_, Source::Lost)) => {
+                        return Err(Error::Corrupt("this content was lost to damage".into()));
+                    }
+                    Some((blocks, _)) => out.push_zeros(blocks as usize * BLOCK_BYTES),
+                    None => {}
+                },
+                Run::Disk { pieces: count, .. } => {
+                    let Some(ticket) = self.tickets.pop_front() else { continue };
+                    let (buf, range) = self.verified(ticket?.wait()?, pieces.by_ref().take(count))?;
+                    out.push_device(buf, range);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// What came for pieces that lie together, mended where another copy can, and which part of it they are.
+    fn verified(&self, mut buf: AlignedBuf, pieces: impl Iterator<Item = Piece>) -> Result<(AlignedBuf, Range<usize>)> {
+        let (mut start, mut end) = (None, 0);
+        for p in pieces {
+            let Source::Disk(e) = p.source else { continue };
+            let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
+            let place = end..end + covered;
+            // Looked at as it came: to ask for it to be changed may cost a copy.
+            if let Err(why) = verify(&e, buf.get(place.clone()).ok_or(bounds(&e))?) {
+                let right = self.fs.other_copy(&e).ok_or(why)?;
+                buf.get_mut(place).ok_or(bounds(&e))?.copy_from_slice(&right);
+                self.fs.mend_copies(&e);
+            }
+            start.get_or_insert(e.lead as usize * BLOCK_BYTES);
+            end += covered - e.tail as usize * BLOCK_BYTES;
+        }
+        Ok((buf, start.unwrap_or(0)..end))
+    }
+}
+
 impl Fs {
     /// Content of a file, short at its end.
     ///
@@ -262,84 +351,48 @@ impl Fs {
     /// # Errors
     /// As there.
     pub fn read_bytes(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes> {
+        self.submit_read(at, ino, offset, bytes).wait()
+    }
+
+    /// Starts reading content: the requests of all its pieces, to all devices that have some.
+    pub(super) fn begin_read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Reading<'_>> {
         let mut inner = self.lock();
         let inode = inner.current_inode(at, ino)?;
-        match crate::FileKind::from_mode(inode.mode) {
-            crate::FileKind::Directory => return Err(Error::IsDirectory),
-            crate::FileKind::Regular => {}
-            _ => return Err(Error::BadArgument("not a regular file")),
-        }
+        readable(inode.mode)?;
         inner.state.view(at)?.content_is_known(ino)?;
         let end = inode.size.min(offset.saturating_add(bytes as u64));
         if offset >= end {
-            return Ok(ReadBytes::default());
+            return Ok(Reading { fetch: self.begin_fetch(Vec::new()), skip: 0, bytes: 0, _ahead: self.ahead(0) });
         }
         let (from, to) = (offset / BLOCK, end.div_ceil(BLOCK));
         let pieces = inner.pieces(at, ino, from, to)?;
         drop(inner);
-        let mut out = self.fetch(pieces)?;
-        out.trim((offset - from * BLOCK) as usize, (end - offset) as usize);
-        Ok(out)
+        let (skip, bytes) = ((offset - from * BLOCK) as usize, (end - offset) as usize);
+        let ahead = self.ahead(bytes);
+        Ok(Reading { fetch: self.begin_fetch(pieces), skip, bytes, _ahead: ahead })
+    }
+
+    fn ahead(&self, bytes: usize) -> Ahead<'_> {
+        Ahead::new(&self.reads_ahead, bytes)
     }
 
     /// The bytes of pieces, verified; unpins their segments.
     pub(super) fn fetch(&self, pieces: Vec<Piece>) -> Result<ReadBytes> {
-        let pinned: Vec<SegmentNo> = pieces
-            .iter()
-            .filter_map(|p| if let Source::Disk(e) = &p.source { Some(e.addr.segment()) } else { None })
-            .collect();
-        let result = self.fetch_pinned(pieces);
-        if !pinned.is_empty() {
-            let mut inner = self.lock();
-            for segment in pinned {
-                inner.segments().unpin(segment);
-            }
-        }
-        result
+        self.begin_fetch(pieces).wait()
     }
 
-    fn fetch_pinned(&self, pieces: Vec<Piece>) -> Result<ReadBytes> {
+    /// Starts fetching pieces, whose segments are pinned.
+    fn begin_fetch(&self, pieces: Vec<Piece>) -> Fetch<'_> {
+        let on_disk = |p: &Piece| if let Source::Disk(e) = &p.source { Some(e.addr.segment()) } else { None };
+        let pinned = pieces.iter().filter_map(on_disk).collect();
         let runs = runs(&pieces);
         let mut tickets = VecDeque::with_capacity(runs.len());
         for run in &runs {
             if let Run::Disk { first, blocks, .. } = run {
-                tickets.push_back(self.storage.submit_read(*first, *blocks)?);
+                tickets.push_back(self.storage.submit_read(*first, *blocks));
             }
         }
-        let mut out = ReadBytes::default();
-        let mut pieces = pieces.into_iter();
-        for run in runs {
-            match run {
-                Run::One => match pieces.next().map(|p| (p.blocks, p.source)) {
-                    Some((_, Source::Memory(bytes))) => out.push_memory(bytes),
-                    Some((_, Source::Lost)) => {
-                        return Err(Error::Corrupt("this content was lost to damage".into()));
-                    }
-                    Some((blocks, _)) => out.push_zeros(blocks as usize * BLOCK_BYTES),
-                    None => {}
-                },
-                Run::Disk { pieces: count, .. } => {
-                    let Some(ticket) = tickets.pop_front() else { continue };
-                    let mut buf = ticket.wait()?;
-                    let (mut start, mut end) = (None, 0);
-                    for p in pieces.by_ref().take(count) {
-                        let Source::Disk(e) = p.source else { continue };
-                        let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
-                        let place = end..end + covered;
-                        // Looked at as it came: to ask for it to be changed may cost a copy.
-                        if let Err(why) = verify(&e, buf.get(place.clone()).ok_or(bounds(&e))?) {
-                            let right = self.other_copy(&e).ok_or(why)?;
-                            buf.get_mut(place).ok_or(bounds(&e))?.copy_from_slice(&right);
-                            self.mend_copies(&e);
-                        }
-                        start.get_or_insert(e.lead as usize * BLOCK_BYTES);
-                        end += covered - e.tail as usize * BLOCK_BYTES;
-                    }
-                    out.push_device(buf, start.unwrap_or(0)..end);
-                }
-            }
-        }
-        Ok(out)
+        Fetch { fs: self, pieces, runs, tickets, pinned }
     }
 
     /// After reading something wrong: what an extent's checksums cover, from another copy.

@@ -11,16 +11,16 @@
 //! 4. What is promised is kept back besides, from all but those who write it and
 //!    what makes room; see `promise`.
 
+use super::background::ToSweep;
+use super::crowded::Held;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
-use nenrin_format::items::Checkpoint;
-use nenrin_format::key::{Key, Kind};
-use nenrin_format::node::TreeId;
+use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
-use nenrin_format::{BLOCK_BYTES, Cno, Ino, NODE_BLOCKS};
+use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 use std::collections::BTreeSet;
 use std::sync::MutexGuard;
 
@@ -52,6 +52,8 @@ const SWEEP_ITEMS: u32 = 4096;
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
 const IDLE_ROUNDS_MAX: u32 = 5;
+/// Blocks are left out for order while more than this part of the volume is room.
+const ROOM_FOR_ORDER: u64 = 8;
 
 /// Room that a caller asks for.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +110,8 @@ impl Inner {
         let (needed, content) = self.needed_beside_pages(fs);
         let free = self.state.segments.free_count().saturating_sub(content);
         // The open index segments may be all there is: without them a volume with nothing free could not let go of anything.
-        let here = self.index.iter().map(|log| log.nodes_that_fit(blocks)).min().unwrap_or(0);
+        let open = self.index.iter().map(|log| log.nodes_that_fit(blocks)).min().unwrap_or(0);
+        let here = if broken(Break::OpenSegmentsUncounted) { 0 } else { open };
         let fit = here + free.saturating_sub(CHAIN_SEGMENTS) / 2 * per_segment;
         fit.saturating_sub(needed) / (1 + NODES_ABOVE)
     }
@@ -212,6 +215,17 @@ impl Inner {
     /// Blocks for content that nobody was promised.
     pub(super) fn room_blocks(&self, fs: &Fs) -> u64 {
         self.free_blocks(fs, self.reserve_segments(fs)).saturating_sub(fs.kept_for(self.promised()))
+    }
+
+    /// Blocks of a segment that may be left out so that units stay whole: where these lie apart, and room is no question.
+    pub(super) fn left_out_max(&self, fs: &Fs) -> u32 {
+        let segment_blocks = fs.storage.segment_blocks;
+        let total = self.state.segments.count() * u64::from(segment_blocks);
+        if fs.storage.lies_apart() && self.room_blocks(fs) > total / ROOM_FOR_ORDER {
+            segment_blocks / fs.options.left_out_share.max(1)
+        } else {
+            0
+        }
     }
 
     /// Segments that writers may take before room must be made.
@@ -349,11 +363,19 @@ impl Fs {
 
     /// After a mount: what was open before is free only after a second index checkpoint; on a full volume that is all there is.
     pub(crate) fn free_what_was_open(&self) -> Result<()> {
+        let short = |inner: &Inner| inner.state.segments.free_count() <= inner.removal_segments(self);
         let inner = self.lock_to_change()?;
-        let short = inner.state.segments.free_count() <= inner.removal_segments(self);
-        let waiting = inner.state.segments.promotable_count() > 0;
+        let waiting = short(&inner) && inner.state.segments.promotable_count() > 0;
         drop(inner);
-        if short && waiting { self.index_checkpoint(false) } else { Ok(()) }
+        if waiting {
+            self.index_checkpoint(false)?;
+        }
+        // Each mount leaves the open index segments of the one before with hardly a node: by and by these would be all there is.
+        if short(&*self.lock_to_change()?) && self.touch_sparse()? > 0 {
+            self.index_checkpoint(false)?;
+            self.index_checkpoint(false)?;
+        }
+        Ok(())
     }
 
     /// The lock, to let something of the past go, which is never refused: it is
@@ -448,16 +470,7 @@ impl Fs {
             Ok(false) | Err(_) => {}
         }
         let mut inner = self.lock_to_change()?;
-        let may_go = |c: &Checkpoint| !c.is_named() || broken(Break::SnapshotsShed);
-        let mut unnamed: Vec<Cno> = inner.state.kept.iter().filter(|(_, c)| may_go(c)).map(|(c, _)| *c).collect();
-        // Those in use go last; their readers are told that they are gone.
-        unnamed.sort_by_key(|cno| (inner.held.contains_key(cno), *cno));
-        let count = unnamed.len().div_ceil(4);
-        if count > 0 {
-            let cnos = unnamed[..count].to_vec();
-            inner.counters.checkpoints_shed += cnos.len() as u64;
-            inner.log(&Record::DropCheckpoints { cnos }, self.clock.monotonic_nanos())?;
-        }
+        inner.shed_oldest(self, Held::Last)?;
         let landmarks = inner.state.landmarks.len().div_ceil(2).min(LANDMARKS_AT_ONCE);
         if landmarks > 0 {
             let which = inner.state.landmarks.iter().take(landmarks).map(|(at, _)| *at).collect();
@@ -469,7 +482,7 @@ impl Fs {
         let trees: Vec<_> = inner.state.history.iter().map(|t| t.tree.id()).collect();
         drop(inner);
         for tree in trees {
-            if !self.sweep_for_room(tree, super::background::first_key(), Ino(u64::MAX))? {
+            if !self.sweep_for_room(ToSweep::all_of(tree))? {
                 return Ok(());
             }
         }
@@ -477,10 +490,10 @@ impl Fs {
         Ok(())
     }
 
-    /// Sweeps a tree from a key up to an inode; false when there was no room left to do it in.
-    pub(super) fn sweep_for_room(&self, tree: TreeId, from: Key, behind: Ino) -> Result<bool> {
-        let mut from = Some(from);
-        while let Some(key) = from.filter(|key| key.ino < behind.0) {
+    /// Sweeps this much; false when there was no room left to do it in.
+    pub(super) fn sweep_for_room(&self, what: ToSweep) -> Result<bool> {
+        let mut from = Some(what.from);
+        while let Some(key) = from.filter(|key| key.ino < what.behind.0) {
             let mut inner = self.lock_to_change()?;
             if inner.nodes_to_spare(self) == 0 {
                 drop(inner);
@@ -492,7 +505,7 @@ impl Fs {
                     return Ok(false);
                 }
             }
-            from = self.sweep_step(&mut inner, tree, key, SWEEP_ITEMS)?;
+            from = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?;
         }
         Ok(true)
     }

@@ -178,6 +178,10 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`] before anything changed; [`Error::TooLarge`] behind the largest offset.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+        self.submit_write(ino, offset, data, uid).wait()
+    }
+
+    pub(super) fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
         let whole = whole_blocks(offset, data.len());
         let prepared = (whole.end.saturating_sub(whole.start) >= DIRECT_BLOCKS_MIN).then(|| {
             let (from, to) = (whole.start * BLOCK - offset, whole.end * BLOCK - offset);
@@ -192,10 +196,14 @@ impl Fs {
     /// # Errors
     /// Those of [`Fs::write`].
     pub fn write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
+        self.submit_write_buf(ino, offset, data, uid).wait()
+    }
+
+    pub(super) fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
         let whole = whole_blocks(offset, data.len());
         let blocks = data.len() / BLOCK_BYTES;
         if !Self::takes_buf(offset, data.len()) || whole != (offset / BLOCK..offset / BLOCK + blocks as u64) {
-            return self.write(ino, offset, &data, uid);
+            return self.accept(ino, offset, &data, uid);
         }
         let prepared = Prepared::new(whole.start, data);
         self.write_prepared(ino, offset, prepared.bytes(), Some(&prepared), uid)

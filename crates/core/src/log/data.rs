@@ -7,12 +7,14 @@
 //! 3. The map says of every run what checksums its blocks have, so that salvage
 //!    can tell them from garbage without any index: who allocates a run calls
 //!    [`DataLog::describe`] before its partial is closed.
+//! 4. Blocks that are left out so that a run begins at a unit are in the map, as blocks of no inode.
 
 use crate::segments::{KIND_DATA, Segments};
 use crate::storage::Storage;
 use nenrin_device::AlignedBuf;
 use nenrin_format::layout::le::{U32, U64};
 use nenrin_format::partial::{DATA_MOVED, Header, MapEntry, PartialKind, map_capacity};
+use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::{Addr, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 
 /// What is left of a segment is filled in multiples of this, so that runs stay aligned.
@@ -28,6 +30,8 @@ pub struct DataLog {
     /// The rest of the segment is too short for what came: it stays unused.
     ended: bool,
     start: u32,
+    /// Blocks of the segment that were left out.
+    left_out: u32,
     map: Vec<MapEntry>,
     /// Where the runs of the map lie.
     addrs: Vec<Addr>,
@@ -56,25 +60,49 @@ pub struct DataStamp {
     pub now: Time,
 }
 
+/// Consecutive blocks of content that need a place.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// Whose.
+    pub ino: Ino,
+    /// Its fork.
+    pub fork: u32,
+    /// The first file block.
+    pub off: u64,
+    /// How many.
+    pub blocks: u32,
+    /// So many blocks of a segment may be left out so that whole units of content lie in whole units of devices.
+    pub left_out_max: u32,
+}
+
+/// The place that they got.
+#[derive(Clone, Copy)]
+pub struct Got {
+    /// Where the first is.
+    pub addr: Addr,
+    /// How many of them.
+    pub blocks: u32,
+    /// Blocks that were left out before the first.
+    pub left_out: u32,
+}
+
 impl DataLog {
     /// The log of what the cleaner moves.
     pub fn of_cleaner() -> Self {
         Self { moved: true, ..Self::default() }
     }
 
-    /// Up to `blocks` consecutive blocks for file blocks from `off` on of a
-    /// fork; fewer where the segment ends, in whole granules if it can be, so
+    /// Up to so many consecutive blocks as wanted; fewer where the segment ends, in whole granules if it can be, so
     /// that a long run is not cut where coarse checksums cannot follow. Summaries of partials that had to
     /// be closed on the way are appended to `closed`. `None`: no segment left.
     pub fn allocate(
         &mut self,
-        (ino, fork, off): (Ino, u32, u64),
-        blocks: u32,
+        wanted: Wanted,
         stamp: DataStamp,
         storage: &Storage,
         segments: &mut Segments,
         closed: &mut Vec<DataSummary>,
-    ) -> Option<(Addr, u32)> {
+    ) -> Option<Got> {
         if self.map.len() >= map_capacity(1) {
             closed.extend(self.close(stamp));
         }
@@ -86,6 +114,7 @@ impl DataLog {
                 self.segment = Some(s);
                 self.block = 0;
                 self.ended = false;
+                self.left_out = 0;
                 s
             }
         };
@@ -93,6 +122,8 @@ impl DataLog {
             self.start = self.block;
             self.block += 1;
         }
+        let left_out = self.go_to_unit(wanted, segment, storage.segment_blocks);
+        let blocks = wanted.blocks;
         let left = storage.segment_blocks - self.block;
         let blocks = if blocks > left && left > ALIGNED_BLOCKS {
             self.ended = true;
@@ -100,6 +131,12 @@ impl DataLog {
         } else {
             blocks.min(left)
         };
+        let addr = self.take(segment, (wanted.ino, wanted.fork, wanted.off), blocks);
+        Some(Got { addr, blocks, left_out })
+    }
+
+    /// The next blocks, as a run of the map.
+    fn take(&mut self, segment: SegmentNo, (ino, fork, off): (Ino, u32, u64), blocks: u32) -> Addr {
         let addr = Addr::new(segment, self.block);
         self.block += blocks;
         self.map.push(MapEntry {
@@ -113,7 +150,21 @@ impl DataLog {
             reserved: [0; 2],
         });
         self.addrs.push(addr);
-        Some((addr, blocks))
+        addr
+    }
+
+    /// Leaves blocks out so that whole units are not cut in two: then a granule, or a short run, is one request to one device. How many.
+    fn go_to_unit(&mut self, wanted: Wanted, segment: SegmentNo, segment_blocks: u32) -> u32 {
+        let behind = self.block % UNIT_BLOCKS;
+        let skipped = (UNIT_BLOCKS - behind) % UNIT_BLOCKS;
+        let whole = wanted.blocks >= UNIT_BLOCKS && wanted.off % u64::from(UNIT_BLOCKS) == 0;
+        let fits = self.block + skipped + UNIT_BLOCKS <= segment_blocks && self.map.len() + 2 <= map_capacity(1);
+        if skipped == 0 || !whole || !fits || self.left_out + skipped > wanted.left_out_max {
+            return 0;
+        }
+        self.left_out += skipped;
+        self.take(segment, (Ino(0), 0, 0), skipped);
+        skipped
     }
 
     /// Blocks that the next [`DataLog::allocate`] can give in one piece without beginning a segment.

@@ -322,7 +322,7 @@ fn overwriting_with_history_costs_little_more() {
     let cost = c.overwrite(2);
     println!("{cost:?}");
     // About 2.6; 6.9 where history goes only when a writer finds no room.
-    assert!(cost.device < 4.0, "{cost:?}");
+    assert!(cost.device < 4.0, "too much was written: {cost:?}");
     c.verify();
     // With time to spare there is history again.
     let before = c.fs.checkpoints().len();
@@ -331,6 +331,14 @@ fn overwriting_with_history_costs_little_more() {
         c.tick();
     }
     assert!(c.fs.checkpoints().len() > before, "{before}");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "too much was written")]
+fn history_that_crowds_out_the_cleaner_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::CrowdingUnseen, overwriting_with_history_costs_little_more);
 }
 
 /// Blocks that files and past states share are moved with all who own them, and stay shared.

@@ -118,18 +118,23 @@ fn a_small_sync_on_a_mirror_costs_one_write_and_one_flush_on_each() {
     }
 }
 
+/// Also where blocks are left out for order: nowhere of a small segment, of others so few that no device has more to do for it.
 #[test]
 fn large_writes_go_to_all_devices_alike() {
-    let w = World::new(Profile::Stripe, &[72, 72, 72, 72]);
-    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
-    let before = w.counters();
-    write(&fs, "f", &content(1, 32 << 20));
-    let bytes: Vec<u64> = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).write_bytes >> 10).collect();
-    assert!(bytes.iter().all(|b| (7500..=8700).contains(b)), "{bytes:?} KiB");
-    let before = w.counters();
-    assert!(read(&fs, "f", 32 << 20).unwrap() == content(1, 32 << 20));
-    let bytes: Vec<u64> = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).read_bytes >> 10).collect();
-    assert!(bytes.iter().all(|b| (7500..=8700).contains(b)), "{bytes:?} KiB");
+    for (megabytes, range) in [(72, 7500..=8700), (512, 7400..=8500)] {
+        let w = World::new(Profile::Stripe, &[megabytes; 4]);
+        let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+        let alike = |before: &[Counters], of: fn(&Counters) -> u64| {
+            let bytes: Vec<u64> = w.counters().iter().zip(before).map(|(n, b)| of(&n.since(b)) >> 10).collect();
+            assert!(bytes.iter().all(|b| range.contains(b)), "{bytes:?} KiB");
+        };
+        let before = w.counters();
+        write(&fs, "f", &content(1, 32 << 20));
+        alike(&before, |c| c.write_bytes);
+        let before = w.counters();
+        assert!(read(&fs, "f", 32 << 20).unwrap() == content(1, 32 << 20));
+        alike(&before, |c| c.read_bytes);
+    }
 }
 
 #[test]
@@ -368,4 +373,30 @@ fn forgetting_wants_every_device() {
     assert_eq!(wiped(&fs), None);
     assert_eq!(secrets(&w), [0, 0]);
     fs.close().unwrap();
+}
+
+/// A granule, and a unit that is written, is one request to one device: four devices are worth four.
+#[test]
+fn units_of_content_are_not_cut_in_two() {
+    let w = World::new(Profile::Stripe, &[512, 512, 512, 512]);
+    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+    let ino = write(&fs, "f", &content(1, 32 << 20));
+    let before = w.counters();
+    for unit in 0..512u64 {
+        fs.read(At::Live, ino, unit << 16, 4096).unwrap();
+    }
+    let reads: u64 = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).reads).sum();
+    assert!(reads <= 520, "{reads} requests for 512 reads");
+    // 64 KiB at a time, each written by itself.
+    let before = w.counters();
+    for unit in 0..256u64 {
+        fs.write(ino, unit << 16, &content(2, 64 << 10), 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    }
+    let writes: u64 = w.since(&before).iter().map(|(writes, _)| writes).sum();
+    let left_out = fs.counters().left_out_blocks;
+    assert!((15..=(48 << 20) / 4096 / 32).contains(&left_out), "{left_out} blocks");
+    assert!(writes <= 2 * 256 + 40, "{writes} requests for 256 writes and as many commits");
+    fs.close().unwrap();
+    assert!(check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap().clean());
 }

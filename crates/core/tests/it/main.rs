@@ -29,6 +29,7 @@ mod reserve;
 mod retention;
 mod scrub;
 mod smoke;
+mod submit;
 mod summaries;
 mod under_way;
 mod versions;

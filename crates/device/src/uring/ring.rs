@@ -2,8 +2,8 @@
 //!
 //! There is no thread of our own: whoever waits first takes the role of the
 //! reaper, sleeps in the kernel, and hands completions to the others through
-//! their slots and a condition variable. A single waiter therefore never
-//! changes threads.
+//! their slots, waking those alone whose slots they are. A single waiter
+//! therefore never changes threads.
 //!
 //! Invariants
 //! 1. Entries are pushed and submitted under the lock, a linked pair in one
@@ -13,18 +13,20 @@
 //!    sleep for one that somebody else has taken already.
 //! 3. A slot keeps its buffer until the completion has been taken, whether
 //!    or not the ticket was dropped. Dropping the ring waits for all of them.
-//! 4. A request that came back short or cancelled (the kernel cancels those
+//! 4. A reaper that leaves wakes one of those who sleep, who takes the role.
+//! 5. A request that came back short or cancelled (the kernel cancels those
 //!    of a thread that exits) is run again by [`HostFile::perform`].
 #![allow(unsafe_code)] // shared ring queues and buffers lent to the kernel
 
 use crate::host::HostFile;
-use crate::sync::{lock, wait};
+use crate::sync::lock;
 use crate::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, Probe, opcode, types};
 use std::io;
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// Entries of the submission queue; the kernel doubles it for completions.
@@ -54,12 +56,13 @@ struct State {
     free: Vec<usize>,
     in_flight: usize,
     reaping: bool,
+    /// Threads that sleep while another reaps: those who wait for one slot, with its index, and those who wait for anything.
+    sleepers: Vec<(Option<usize>, Thread)>,
 }
 
 pub(super) struct Ring {
     uring: IoUring,
     state: Mutex<State>,
-    reaped: Condvar,
     host: Arc<HostFile>,
 }
 
@@ -74,9 +77,9 @@ impl Ring {
         if !needed.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let state = State { slots: Vec::new(), free: Vec::new(), in_flight: 0, reaping: false };
+        let state = State { slots: Vec::new(), free: Vec::new(), in_flight: 0, reaping: false, sleepers: Vec::new() };
         let state = Mutex::new(state);
-        Ok(Self { uring, state, reaped: Condvar::new(), host })
+        Ok(Self { uring, state, host })
     }
 
     /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way.
@@ -105,7 +108,7 @@ impl Ring {
             self.submit_all(&state);
         }
         let both = |s: &State| s.is_done(written) && s.is_done(flushed);
-        let mut state = self.reap_until(state, both);
+        let mut state = self.reap_until(state, None, both);
         let pair = (state.take(written), state.take(flushed));
         drop(state);
         let ((write, written), (flush, flushed)) = (pair.0, pair.1);
@@ -124,7 +127,7 @@ impl Ring {
         if has_room(&state) {
             return state;
         }
-        self.reap_until(state, has_room)
+        self.reap_until(state, None, has_room)
     }
 
     /// Puts a request into a slot and makes the entry that points to it.
@@ -168,23 +171,35 @@ impl Ring {
                 return;
             }
             match self.uring.submitter().submit() {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => std::thread::sleep(RETRY_PAUSE),
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => thread::sleep(RETRY_PAUSE),
                 _ => {}
             }
         }
     }
 
-    /// Takes completions, as the reaper or by waiting for it, until `done`.
-    fn reap_until<'a>(&'a self, mut state: Guard<'a>, done: impl Fn(&State) -> bool) -> Guard<'a> {
+    /// Takes completions, as the reaper or by waiting for it, until `done`: which is to be asked
+    /// when `slot` has completed, or without one whenever anything has.
+    fn reap_until<'a>(&'a self, mut state: Guard<'a>, slot: Option<usize>, done: impl Fn(&State) -> bool) -> Guard<'a> {
         loop {
-            if !state.reaping {
+            let nobody_reaps = !state.reaping;
+            if nobody_reaps {
                 self.drain(&mut state);
             }
-            if done(&state) {
+            let over = done(&state);
+            if nobody_reaps {
+                state.wake(over);
+            }
+            if over {
                 return state;
             }
             if state.reaping {
-                state = wait(&self.reaped, state);
+                state.sleepers.push((slot, thread::current()));
+                drop(state);
+                // May end early, and when it does another may reap already.
+                thread::park();
+                state = lock(&self.state);
+                let own = thread::current().id();
+                state.sleepers.retain(|(_, sleeper)| sleeper.id() != own);
                 continue;
             }
             state.reaping = true;
@@ -195,12 +210,10 @@ impl Ring {
                 self.uring.submitter().enter::<libc::sigset_t>(0, 1, flags.bits(), None)
             };
             if entered.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted) {
-                std::thread::sleep(RETRY_PAUSE);
+                thread::sleep(RETRY_PAUSE);
             }
             state = lock(&self.state);
             state.reaping = false;
-            self.drain(&mut state);
-            self.reaped.notify_all();
         }
     }
 
@@ -225,7 +238,7 @@ impl Ring {
     }
 
     /// The outcome of a completed request; runs it again where the kernel
-    /// transferred a part only or gave up for a passing reason (invariant 4).
+    /// transferred a part only or gave up for a passing reason (invariant 5).
     fn finish(&self, kept: Kept, result: i32) -> Outcome {
         let passing = matches!(-result, libc::ECANCELED | libc::EAGAIN | libc::EINTR);
         if result < 0 && !passing {
@@ -243,6 +256,20 @@ impl Ring {
 }
 
 impl State {
+    /// Wakes sleepers whose slots have completed; and one more when who could reap is leaving (invariant 4).
+    fn wake(&mut self, leaving: bool) {
+        let Self { slots, sleepers, .. } = self;
+        let mut heir = leaving;
+        let is_done = |slot: usize| slots[slot].as_ref().is_none_or(|slot| slot.result.is_some());
+        sleepers.retain(|(slot, sleeper)| {
+            let wake = slot.is_none_or(is_done) || std::mem::take(&mut heir);
+            if wake {
+                sleeper.unpark();
+            }
+            !wake
+        });
+    }
+
     fn is_done(&self, index: usize) -> bool {
         self.slots[index].as_ref().is_none_or(|slot| slot.result.is_some())
     }
@@ -264,7 +291,7 @@ impl State {
 impl Drop for Ring {
     fn drop(&mut self) {
         let state = lock(&self.state);
-        drop(self.reap_until(state, |s| s.in_flight == 0));
+        drop(self.reap_until(state, None, |s| s.in_flight == 0));
     }
 }
 
@@ -280,7 +307,7 @@ impl Pending for Waiting {
             return Err(DeviceError::Misuse("the ticket was waited for before"));
         };
         let state = lock(&self.ring.state);
-        let mut state = self.ring.reap_until(state, |s| s.is_done(slot));
+        let mut state = self.ring.reap_until(state, Some(slot), |s| s.is_done(slot));
         let (kept, result) = state.take(slot);
         drop(state);
         self.ring.finish(kept, result)
@@ -290,6 +317,7 @@ impl Pending for Waiting {
         let mut state = lock(&self.ring.state);
         if !state.reaping {
             self.ring.drain(&mut state);
+            state.wake(false);
         }
         self.slot.is_none_or(|slot| state.is_done(slot))
     }
@@ -316,6 +344,35 @@ impl Drop for Waiting {
 mod tests {
     use super::*;
     use crate::OpenMode;
+
+    /// Many threads wait, each for its own requests, in another order than they were submitted: all get theirs.
+    #[test]
+    fn everybody_is_woken_for_what_is_his() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let blocks: Vec<u8> = (0..64u8).flat_map(|i| [i; 4096]).collect();
+        std::fs::write(file.path(), blocks).unwrap();
+        let host = Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap());
+        let Ok(ring) = Ring::new(host) else { return };
+        let ring = Arc::new(ring);
+        thread::scope(|scope| {
+            for t in 0..24u64 {
+                let ring = &ring;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let wanted = [t, t + 24, round % 64].map(|block| block % 64);
+                        let tickets = wanted.map(|block| {
+                            let buffer = AlignedBuf::zeroed(4096);
+                            (block, ring.start(Kept::Read { offset: block * 4096, buffer }))
+                        });
+                        for (block, ticket) in tickets.into_iter().rev() {
+                            assert_eq!(ticket.wait().unwrap()[0], block as u8);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(lock(&ring.state).sleepers.is_empty());
+    }
 
     #[test]
     fn what_the_kernel_left_undone_is_done() {

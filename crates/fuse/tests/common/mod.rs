@@ -4,6 +4,7 @@
 
 pub mod raw;
 pub mod real;
+pub mod slow;
 pub mod suite;
 pub mod toy;
 

@@ -1,6 +1,6 @@
 //! A real volume on a device in memory.
 
-use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, mkfs};
+use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, mkfs_on};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::{Ino, Time};
 use std::collections::BTreeMap;
@@ -20,24 +20,24 @@ impl Clock for SystemClock {
 }
 
 pub struct Real {
-    pub device: Arc<dyn BlockDevice>,
+    pub devices: Vec<Arc<dyn BlockDevice>>,
     clock: Arc<dyn Clock>,
 }
 
 impl Real {
     pub fn new(bytes: usize, options: &MkfsOptions) -> Self {
-        Self::on(Arc::new(MemDevice::new(bytes)), options)
+        Self::on(vec![Arc::new(MemDevice::new(bytes))], options)
     }
-    pub fn on(device: Arc<dyn BlockDevice>, options: &MkfsOptions) -> Self {
+    pub fn on(devices: Vec<Arc<dyn BlockDevice>>, options: &MkfsOptions) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock(Instant::now()));
-        mkfs(&device, &clock, options).unwrap();
-        Self { device, clock }
+        mkfs_on(&devices, &clock, options).unwrap();
+        Self { devices, clock }
     }
     pub fn open(&self) -> Arc<Fs> {
         self.open_with(MountOptions::default())
     }
     pub fn open_with(&self, options: MountOptions) -> Arc<Fs> {
-        Fs::open(vec![self.device.clone()], self.clock.clone(), options).unwrap()
+        Fs::open(self.devices.clone(), self.clock.clone(), options).unwrap()
     }
 }
 

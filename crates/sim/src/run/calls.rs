@@ -5,7 +5,7 @@ use crate::ops::Op;
 use crate::subject::Subject;
 use crate::tree::Fresh;
 use crate::walk::is_past_end;
-use nenrin_core::{At, Clock, Error, NewInode, Order, RenameMode, Seek, SetAttr};
+use nenrin_core::{At, Clock, Done, Error, NewInode, Order, RenameMode, Seek, SetAttr};
 use nenrin_format::{Ino, Time};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -144,7 +144,7 @@ impl<S: Subject> Run<S> {
         Ok(step)
     }
 
-    pub(super) fn fsync_pair(&mut self, first: u64, second: u64, start: usize) -> Check {
+    pub(super) fn fsync_pair(&mut self, (first, second): (u64, u64), submitted: bool, start: usize) -> Check {
         match self.options.order {
             Order::Relaxed => {
                 self.model()?.flush(first, start);
@@ -157,7 +157,12 @@ impl<S: Subject> Run<S> {
             let (answers, disk) = (Arc::clone(&answers), Arc::clone(&self.disk));
             Box::new(move |r| answers.lock().unwrap_or_else(PoisonError::into_inner).push((r, disk.cut_points())))
         };
-        self.fs()?.fsync_pair((Ino(first), teller()), (Ino(second), teller()));
+        let pair = ((Ino(first), teller() as Done), (Ino(second), teller() as Done));
+        if submitted {
+            self.fs()?.fsync_submitted(pair.0, pair.1);
+        } else {
+            self.fs()?.fsync_pair(pair.0, pair.1);
+        }
         let answers = std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner));
         if answers.len() != 2 {
             return Err(format!("{} of two syncs called back", answers.len()));

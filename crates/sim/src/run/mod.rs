@@ -436,7 +436,7 @@ impl<S: Subject> Run<S> {
                 self.answer(got, Ok(()))
             }
             Op::Fsync { ino, callback } => self.fsync(*ino, *callback, start),
-            Op::FsyncPair { first, second } => self.fsync_pair(*first, *second, start),
+            Op::FsyncPair { first, second, submitted } => self.fsync_pair((*first, *second), *submitted, start),
             Op::FsyncBeside { ino } => self.fsync_beside(*ino, start),
             Op::SyncAll => {
                 self.model()?.end_holds(start);

@@ -70,7 +70,7 @@ impl PageCache {
             | Op::Seek { ino, .. }
             | Op::Link { ino, .. }
             | Op::CopyPast { to: ino, .. } => self.send(*ino, model, &mut out),
-            Op::FsyncPair { first: a, second: b } | Op::CopyRange { from: a, to: b, .. } => {
+            Op::FsyncPair { first: a, second: b, .. } | Op::CopyRange { from: a, to: b, .. } => {
                 self.send(*a, model, &mut out);
                 self.send(*b, model, &mut out);
             }

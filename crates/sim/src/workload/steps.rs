@@ -226,6 +226,7 @@ impl Workload {
         Some(match self.rng.below(10) {
             0 => Op::SyncAll,
             1 => Op::Fsync { ino: self.dir(model), callback: self.rng.chance(50) },
+            2 => Op::FsyncPair { first: self.file(model)?, second: self.file(model)?, submitted: true },
             _ => Op::Fsync { ino: self.file(model)?, callback: self.rng.chance(50) },
         })
     }

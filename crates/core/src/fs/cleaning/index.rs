@@ -17,7 +17,7 @@ const VICTIMS_MAX: usize = 32;
 
 impl Fs {
     /// Empties the sparsest index segments, as far as there is room; how many nodes were touched.
-    pub(super) fn touch_sparse(&self) -> Result<u64> {
+    pub(in super::super) fn touch_sparse(&self) -> Result<u64> {
         let victims = self.lock_to_change()?.sparse_index_segments(self);
         let mut touched = 0;
         for segment in victims {

@@ -172,7 +172,7 @@ fn note_claims(summary: &Summary<'_>, claims: &mut Vec<Claim>) {
     };
     match summary.header.kind {
         PartialKind::Data => {
-            for run in &summary.map {
+            for run in summary.map.iter().filter(|run| run.ino.get() != 0) {
                 claim(run.ino.get(), run.off.get(), run.blocks.get());
             }
         }

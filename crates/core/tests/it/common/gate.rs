@@ -99,6 +99,12 @@ impl BlockDevice for Gated {
     }
 }
 
+/// A device whose requests can be held back, and what does so.
+pub fn gated(bytes: usize) -> (Arc<dyn BlockDevice>, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    (Arc::new(Gated { inner: Arc::new(MemDevice::new(bytes)), gate: gate.clone() }), gate)
+}
+
 /// A volume on such a device.
 pub struct World {
     pub gate: Arc<Gate>,

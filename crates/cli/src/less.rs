@@ -1,0 +1,77 @@
+//! What keeps less of its history (`user.nenrin.history`), and so may be in no state of the past: it is not replaced unless a
+//! snapshot shows it.
+
+use crate::error::{At, Fail};
+use rustix::fs as sys;
+use rustix::io::Errno;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+/// Whether all of a file or tree stays in the past when it is replaced. `snapshot` tells where the newest snapshot shows it.
+///
+/// # Errors
+/// What would be lost, and what to do.
+pub fn is_kept(path: &Path, snapshot: &dyn Fn() -> Option<PathBuf>) -> Result<(), Fail> {
+    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+    let mut walk = Walk { device: meta.dev(), root: path, snapshot, shown: None };
+    walk.look(path, &meta)
+}
+
+/// Of an inode number; what is above tells states of the past apart.
+const INO_MASK: u64 = (1 << 48) - 1;
+
+struct Walk<'a> {
+    device: u64,
+    root: &'a Path,
+    snapshot: &'a dyn Fn() -> Option<PathBuf>,
+    /// What `snapshot` said, once it was asked.
+    shown: Option<Option<PathBuf>>,
+}
+
+impl Walk<'_> {
+    fn look(&mut self, path: &Path, meta: &Metadata) -> Result<(), Fail> {
+        if meta.dev() != self.device {
+            return Ok(());
+        }
+        if let Some(value) = less_kept(path, meta)? {
+            if !self.is_in_snapshot(path, meta) {
+                let text = format!(
+                    "keeps less of its history (user.nenrin.history is {value}), so what it is now would be lost; make a \
+                     snapshot first (nenrin snapshot create), or restore beside it by --to DEST"
+                );
+                return Err(Fail::at(path.display(), text));
+            }
+        }
+        if meta.is_dir() {
+            for entry in fs::read_dir(path).at(path.display())? {
+                let path = entry.at(path.display())?.path();
+                let meta = fs::symlink_metadata(&path).at(path.display())?;
+                self.look(&path, &meta)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the newest snapshot shows the same inode, unchanged.
+    fn is_in_snapshot(&mut self, path: &Path, meta: &Metadata) -> bool {
+        let shown = self.shown.get_or_insert_with(self.snapshot);
+        let below = path.strip_prefix(self.root).ok().filter(|below| !below.as_os_str().is_empty());
+        let there = shown.as_ref().map(|root| below.map_or_else(|| root.clone(), |below| root.join(below)));
+        let key = |m: &Metadata| (m.ino() & INO_MASK, m.ctime(), m.ctime_nsec());
+        there.and_then(|there| fs::symlink_metadata(there).ok()).is_some_and(|m| key(&m) == key(meta))
+    }
+}
+
+/// How much is kept, where that is not all. Links have no such attribute to be asked for: they are made with that of their directory.
+fn less_kept(path: &Path, meta: &Metadata) -> Result<Option<String>, Fail> {
+    let asked = if meta.is_dir() || meta.is_file() { path } else { path.parent().unwrap_or(path) };
+    let mut value = [0; 64];
+    match sys::lgetxattr(asked, c"user.nenrin.history", value.as_mut_slice()) {
+        Ok(bytes) if &value[..bytes] == b"full" => Ok(None),
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&value[..bytes]).into_owned())),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(e) => Err(Fail::at(asked.display(), e)),
+    }
+}

@@ -1,0 +1,133 @@
+//! History that crowds out the cleaner.
+
+use super::space_tests::Looked;
+use crate::{CheckpointsRest, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, mkfs};
+use nenrin_device::{BlockDevice, MemDevice};
+use nenrin_format::Ino;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const IMAGE_BYTES: u64 = 4 << 20;
+
+/// A volume with much history of attributes, and of the content of one file, which leaves the cleaner too little; hardly a node of
+/// it is in memory.
+struct Crowded {
+    clock: Arc<Looked>,
+    fs: Arc<Fs>,
+    image: Ino,
+}
+
+impl Crowded {
+    fn new() -> Self {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(96 << 20));
+        let clock = Arc::new(Looked::default());
+        let shared: Arc<dyn Clock> = clock.clone();
+        mkfs(&device, &shared, &MkfsOptions { segment_blocks: 128, ..MkfsOptions::default() }).unwrap();
+        let options = MountOptions { cache_bytes: 256 << 10, ..MountOptions::default() };
+        let fs = Fs::open(vec![device], shared, options).unwrap();
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let make = |name: &str| fs.create(Ino::ROOT, name.as_bytes(), &new).unwrap().ino;
+        let files: Vec<Ino> = (0..4000).map(|i| make(&format!("file number {i}"))).collect();
+        let image = make("image");
+        for round in 0..8 {
+            fs.checkpoint_create(None).unwrap();
+            for ino in &files {
+                let mode = SetAttr { mode: Some(0o600 + round), ..SetAttr::default() };
+                fs.setattr(*ino, &mode).unwrap();
+            }
+            fs.index_checkpoint(false).unwrap();
+        }
+        // What was let go before the mount comes first.
+        while fs.lock().sweep_wanted || fs.lock().sweep.is_some() {
+            fs.sweep_some(0).unwrap();
+        }
+        let this = Self { clock, fs, image };
+        this.crowd();
+        this
+    }
+
+    fn overwrite(&self) {
+        self.fs.write(self.image, 0, &vec![7; IMAGE_BYTES as usize], 0).unwrap();
+        self.fs.sync_all().unwrap();
+    }
+
+    /// History, and then garbage, until there is too much of both.
+    fn crowd(&self) {
+        for _ in 0..9 {
+            self.overwrite();
+            self.fs.checkpoint_create(None).unwrap();
+        }
+        for round in 0.. {
+            self.overwrite();
+            let inner = self.fs.lock();
+            if inner.is_crowded(&self.fs) {
+                break;
+            }
+            assert!(round < 20, "{} {}", inner.room_segments(&self.fs), inner.slack_segments(&self.fs));
+        }
+    }
+}
+
+/// History that goes as fast as it is made is not made at all for a while: that is told, and is so, until there is room.
+#[test]
+fn checkpoints_that_rest_are_told() {
+    let c = Crowded::new();
+    let let_go = || c.fs.counters().inodes_shed;
+    let uncrowd = |times| {
+        for _ in 0..100 {
+            if let_go() == times {
+                return;
+            }
+            c.fs.uncrowd(c.clock.monotonic_nanos()).unwrap();
+            c.fs.sweep_some(0).unwrap();
+        }
+        unreachable!("nothing was let go");
+    };
+    uncrowd(1);
+    // It may have been kept long.
+    assert_eq!(c.fs.checkpoints_rest(), None);
+    c.crowd();
+    uncrowd(2);
+    let told = c.fs.checkpoints_rest();
+    let right = |nanos| (590_000_000_000..=600_000_000_000).contains(&nanos);
+    assert!(matches!(told, Some(CheckpointsRest::Crowded { for_nanos }) if right(for_nanos)), "{told:?}");
+    let (mut rested, mut cut) = (0, 0);
+    for _ in 0..40 {
+        c.overwrite();
+        c.clock.0.fetch_add(6_000_000_000, Ordering::Relaxed);
+        let (rests, before) = (c.fs.checkpoints_rest(), c.fs.counters().checkpoints);
+        c.fs.tick().unwrap();
+        let is_cut = c.fs.counters().checkpoints > before;
+        assert_eq!(is_cut, rests.is_none(), "{rests:?}");
+        *(if is_cut { &mut cut } else { &mut rested }) += 1;
+    }
+    assert!(rested > 0, "{rested} {cut}");
+    // Who asks gets one, and with time there are some again.
+    c.fs.checkpoint_create(None).unwrap();
+    c.clock.0.fetch_add(600_000_000_000, Ordering::Relaxed);
+    assert_eq!(c.fs.checkpoints_rest(), None);
+}
+
+/// A tick, and so a timed commit, waits for some of a walk over history, never for all of it.
+#[test]
+fn a_tick_looks_at_a_part_of_history() {
+    let c = Crowded::new();
+    let nodes_read = || c.fs.lock().state.cache.counters().misses;
+    assert!(c.fs.lock().is_crowded(&c.fs));
+    let mut read: Vec<u64> = Vec::new();
+    while c.fs.counters().inodes_shed + c.fs.counters().checkpoints_shed == 0 {
+        let before = nodes_read();
+        c.fs.uncrowd(0).unwrap();
+        read.push(nodes_read() - before);
+        assert!(read.len() < 100, "{read:?}");
+    }
+    let (most, all) = (*read.iter().max().unwrap(), read.iter().sum::<u64>());
+    assert!(all > 200 && most * 3 < all, "{read:?}");
+    // It was the file's, and what nobody sees any more is freed in the background.
+    assert_eq!((c.fs.counters().inodes_shed, c.fs.counters().checkpoints_shed), (1, 0));
+    let before = c.fs.usage().history_blocks;
+    c.fs.sweep_some(0).unwrap();
+    let after = c.fs.usage().history_blocks;
+    assert!(after < before * 3 / 4, "{before} {after}");
+    assert!(c.fs.lock().sweep.is_none());
+}

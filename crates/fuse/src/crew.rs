@@ -1,0 +1,155 @@
+//! The serving threads: a few listen, and as many as there are requests serve.
+//!
+//! Whoever takes a request and leaves nobody listening calls another thread. So a request that waits for a slow device, for
+//! room or for a commit holds up no other one, and several devices have something to do at once.
+//!
+//! Invariants
+//! 1. Somebody listens, as long as fewer than `most` threads serve at once.
+//! 2. At most `listeners` threads listen; who comes back while so many do rests, without memory for requests, until called.
+//! 3. When the end has come, nobody rests.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Who does what at the moment.
+#[derive(Debug, Default)]
+struct State {
+    /// Threads that wait for a request, or are on the way to.
+    listening: usize,
+    resting: usize,
+    /// Resting threads that were called and have not got up yet.
+    called: usize,
+    threads: usize,
+    ended: bool,
+}
+
+/// The threads of a session.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    state: Mutex<State>,
+    changed: Condvar,
+    listeners: usize,
+    most: usize,
+}
+
+impl Crew {
+    /// `listeners` threads that are about to listen, and up to `most` when they are needed.
+    pub fn new(listeners: usize, most: usize) -> Self {
+        let state = State { listening: listeners, threads: listeners, ..State::default() };
+        Self { state: Mutex::new(state), changed: Condvar::new(), listeners, most }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread has taken a request, or will listen no more. True when a further thread is to be started; it counts
+    /// as listening already.
+    #[must_use]
+    pub fn stops_listening(&self) -> bool {
+        let mut state = self.lock();
+        state.listening -= 1;
+        if state.listening > 0 || state.ended {
+            return false;
+        }
+        if state.resting > 0 {
+            state.resting -= 1;
+            state.called += 1;
+            state.listening += 1;
+            drop(state);
+            self.changed.notify_one();
+            return false;
+        }
+        if state.threads >= self.most {
+            return false;
+        }
+        state.threads += 1;
+        state.listening += 1;
+        true
+    }
+
+    /// The further thread could not be started.
+    pub fn not_started(&self) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        state.listening -= 1;
+    }
+
+    /// Whether there is no thread at all.
+    pub fn is_deserted(&self) -> bool {
+        self.lock().threads == 0
+    }
+
+    /// The calling thread has served a request: it listens again at once, or after a rest, before which it calls `lie_down`.
+    /// False at the end.
+    #[must_use]
+    pub fn goes_on(&self, lie_down: impl FnOnce()) -> bool {
+        let mut state = self.lock();
+        if state.ended {
+            return false;
+        }
+        if state.listening < self.listeners {
+            state.listening += 1;
+            return true;
+        }
+        state.resting += 1;
+        drop(state);
+        lie_down();
+        let mut state = self.lock();
+        while state.called == 0 && !state.ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.called == 0 {
+            return false;
+        }
+        state.called -= 1;
+        true
+    }
+
+    /// Nothing more will come.
+    pub fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn who_leaves_nobody_listening_calls_another() {
+        let crew = Crew::new(2, 4);
+        assert!(!crew.stops_listening(), "one listens still");
+        assert!(crew.stops_listening() && crew.stops_listening());
+        assert!(!crew.stops_listening(), "there are four");
+        assert!(crew.goes_on(|| {}) && crew.goes_on(|| {}));
+        crew.not_started();
+        assert!(!crew.stops_listening() || crew.lock().threads == 4);
+    }
+
+    #[test]
+    fn resting_threads_are_called_before_others_are_started_and_get_up_at_the_end() {
+        let crew = Crew::new(1, 8);
+        assert!(crew.stops_listening());
+        let (laid, heard) = std::sync::mpsc::channel();
+        let rest = || {
+            let laid = laid.clone();
+            crew.goes_on(move || laid.send(()).unwrap())
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(rest);
+            heard.recv().unwrap();
+            assert!(!crew.stops_listening(), "the resting one is called");
+            assert!(first.join().unwrap());
+            let second = scope.spawn(rest);
+            heard.recv().unwrap();
+            thread::sleep(Duration::from_millis(10));
+            assert!(!second.is_finished());
+            crew.end();
+            assert!(!second.join().unwrap());
+        });
+        assert!(!crew.goes_on(|| {}));
+    }
+}
