@@ -7,6 +7,7 @@
 //!    barrier mode flushes syncs.
 //! 3. A step opens at most one segment, and none below the floor.
 
+use super::super::beside::FewWrites;
 use super::super::{Fs, Inner};
 use super::{Job, Move, Stage};
 use crate::breaks::{Break, broken};
@@ -19,12 +20,17 @@ use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Most blocks copied in one step: 4 MiB, for one flush.
+const STEP_BLOCKS: u32 = 1024;
 /// Moves compared and logged under one hold of the lock.
 const MOVES_AT_ONCE: usize = 64;
 /// Most blocks of one device write.
 const WRITE_BLOCKS: usize = 512;
 /// Most blocks of one read, and the gap of unneeded blocks that is read over.
 const READ_BLOCKS: (u32, u32) = (256, 8);
+
+/// What a read delays others by at least, in blocks.
+const READ_COST_BLOCKS: u32 = 8;
 
 /// Extents with the verified bytes of their blocks.
 type Verified = Vec<(Move, AlignedBuf)>;
@@ -83,10 +89,7 @@ impl Fs {
         if moves == 0 {
             return Ok(None);
         }
-        let most = self
-            .background_blocks()
-            .min(self.storage.segment_blocks / 2)
-            .min(u32::try_from(blocks).unwrap_or(u32::MAX));
+        let most = STEP_BLOCKS.min(self.storage.segment_blocks / 2).min(u32::try_from(blocks).unwrap_or(u32::MAX));
         let mut total = 0;
         let mut end = *at;
         for m in &job.moves[*at..] {
@@ -113,12 +116,18 @@ impl Fs {
         let mut reads: Vec<(Addr, u32)> = moves.iter().map(|m| covered(&m.extent)).collect();
         reads.sort_unstable();
         let reads = joined(&reads);
-        let tickets = reads.iter().map(|(addr, n)| self.storage.submit_read(*addr, *n)).collect::<Result<Vec<_>>>()?;
         let mut pieces: BTreeMap<Addr, AlignedBuf> = BTreeMap::new();
-        for ((addr, _), ticket) in reads.iter().zip(tickets) {
-            if let Ok(bytes) = ticket.wait() {
-                pieces.insert(*addr, bytes);
+        let mut rest = &reads[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(few(rest, self.background_blocks()));
+            let tickets =
+                now.iter().map(|(addr, n)| self.storage.submit_read(*addr, *n)).collect::<Result<Vec<_>>>()?;
+            for ((addr, _), ticket) in now.iter().zip(tickets) {
+                if let Ok(bytes) = ticket.wait() {
+                    pieces.insert(*addr, bytes);
+                }
             }
+            rest = later;
         }
         let (mut copied, mut unread) = (Vec::with_capacity(moves.len()), Vec::new());
         for m in moves {
@@ -178,14 +187,15 @@ impl Fs {
     fn write_copies(&self, placed: &[Copied]) -> Result<()> {
         let pieces: Vec<(Addr, &[u8])> =
             placed.iter().flat_map(|c| c.places().map(|(skip, e)| (e.addr, c.bytes_of(skip, e.blocks)))).collect();
-        let mut tickets = Vec::new();
+        let mut writes = FewWrites::default();
+        let most = WRITE_BLOCKS.min(self.background_blocks() as usize);
         let mut rest = &pieces[..];
         while let Some((start, _)) = rest.first() {
             let (mut run, mut blocks) = (0, 0);
             for (addr, bytes) in rest {
                 let follows = *addr == start.add(blocks as u32);
                 let count = bytes.len() / BLOCK_BYTES;
-                if !follows || run > 0 && blocks + count > WRITE_BLOCKS {
+                if !follows || run > 0 && blocks + count > most {
                     break;
                 }
                 blocks += count;
@@ -197,14 +207,12 @@ impl Fs {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
                 at += bytes.len();
             }
-            tickets.push(self.storage.submit_write(*start, Arc::new(buf))?);
+            writes.push(self.storage.submit_write(*start, Arc::new(buf))?, blocks as u32);
+            self.hold_background(&mut writes)?;
             rest = &rest[run..];
         }
-        let flush = !tickets.is_empty() && super::super::flushes(self.options.barrier);
-        for t in tickets {
-            t.wait()?;
-        }
-        if flush { self.flush_device() } else { Ok(()) }
+        writes.wait()?;
+        if !pieces.is_empty() && super::super::flushes(self.options.barrier) { self.flush_device() } else { Ok(()) }
     }
 
     fn log_moves(&self, placed: &[Copied]) -> Result<u64> {
@@ -283,6 +291,16 @@ impl Inner {
     }
 }
 
+/// How many of these reads may be under way together: at least one, and a block or a request counts as it delays others.
+fn few(reads: &[(Addr, u32)], blocks_max: u32) -> usize {
+    let mut sum = 0;
+    let fits = reads.iter().take_while(|(_, blocks)| {
+        sum += blocks.max(&READ_COST_BLOCKS);
+        sum <= blocks_max
+    });
+    fits.count().max(1)
+}
+
 /// The blocks that the checksums of an extent cover.
 fn covered(e: &Extent) -> (Addr, u32) {
     (Addr(e.addr.0.saturating_sub(u64::from(e.lead))), e.lead + e.blocks + e.tail)
@@ -318,6 +336,14 @@ fn in_chunks<T>(items: Vec<T>) -> impl Iterator<Item = Vec<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_reads_are_under_way_together() {
+        let reads = |blocks: &[u32]| -> Vec<_> { blocks.iter().map(|b| (Addr::new(SegmentNo(3), 0), *b)).collect() };
+        assert_eq!(few(&reads(&[100, 28, 1]), 128), 2);
+        assert_eq!(few(&reads(&[1; 40]), 128), 16);
+        assert_eq!(few(&reads(&[200, 1]), 128), 1);
+    }
 
     #[test]
     fn places_near_each_other_are_read_at_once() {
