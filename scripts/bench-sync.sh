@@ -2,8 +2,8 @@
 # bench-sync.sh: what making writes durable costs, beside other file systems, into
 # docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
 # PARTS (disk limited guest cuts) leaves some out: their last results stay. SLICES (15), LOADED
-# (10) and LONG (600) seconds as for nenrin-bench; CUTS (100) power cuts for each barrier mode; SIZE (4G)
-# of each device; DIR (/var/tmp) where images lie; OUT where results go.
+# (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, LIMITED_SLICES (9)
+# of limited; CUTS (100) power cuts for each barrier mode; SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -38,15 +38,15 @@ harness() {
 # shellcheck disable=SC2086
 if wanted disk; then harness disk --suite sync --size "$size" ${DISK_ARGS:-}; fi
 if wanted limited; then
-    harness limited --suite limited --size 1G --slices 9 --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
-        --contenders raw,ext4,xfs,btrfs,nenrin
+    harness limited --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
+        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict
 fi
 if wanted guest; then
     say "guest"
     scripts/guest/setup.sh "${GUEST_DIR:-$PWD/target/guest}"
-    cat >"$dir/job" <<'END'
-exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite limited --slices 5 --slice-ms 4000 --loaded-s 30 \
-    --gate-cores 9 --devices "$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
+    cat >"$dir/job" <<END
+exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
+    --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
 END
     GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
         scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" 1 "$dir/job" || say "some of it failed: the table says what" >&2

@@ -15,7 +15,7 @@ pub const HELP: &str = "\
 nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
 
   --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is the limit,
-                          clean: what the cleaner costs, stripe: several devices
+                          guest: the same where that limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
   --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
                           devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@2:degraded
@@ -192,9 +192,14 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
                 "main" => Suite::Main,
                 "sync" => Suite::Sync,
                 "limited" => Suite::Limited,
+                "guest" => Suite::Guest,
                 "clean" => Suite::Clean,
                 "stripe" => Suite::Stripe,
-                _ => return Err(bad(format!("--suite takes main, sync, limited, clean or stripe, not `{value}`"))),
+                _ => {
+                    return Err(bad(format!(
+                        "--suite takes main, sync, limited, guest, clean or stripe, not `{value}`"
+                    )));
+                }
             }
         }
         "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),

@@ -255,8 +255,10 @@ pub enum Suite {
     Main,
     /// Synchronous writes, on the disk as it is.
     Sync,
-    /// Synchronous writes where the disk is the limit.
+    /// Synchronous writes where the disk is the limit, and flushes count.
     Limited,
+    /// The same where flushes are free, as in a virtual machine.
+    Guest,
     /// What the cleaner costs.
     Clean,
     /// Several devices.
@@ -268,7 +270,8 @@ pub fn groups(suite: Suite) -> Vec<Group> {
     match suite {
         Suite::Main => main_suite::groups(),
         Suite::Sync => sync_suite::groups(),
-        Suite::Limited => sync_suite::limited(),
+        Suite::Limited => sync_suite::limited(sync_suite::Counted::Flushes),
+        Suite::Guest => sync_suite::limited(sync_suite::Counted::NoFlushes),
         Suite::Clean => clean_suite::groups(),
         Suite::Stripe => stripe::groups(),
     }
@@ -291,13 +294,15 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    const SUITES: [Suite; 6] = [Suite::Main, Suite::Sync, Suite::Limited, Suite::Guest, Suite::Clean, Suite::Stripe];
+
     fn all() -> impl Iterator<Item = Group> {
-        [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean, Suite::Stripe].into_iter().flat_map(groups)
+        SUITES.into_iter().flat_map(groups)
     }
 
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        for suite in [Suite::Main, Suite::Sync, Suite::Limited, Suite::Clean, Suite::Stripe] {
+        for suite in SUITES {
             let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         }

@@ -4,16 +4,21 @@
 //! 1. data is waited for before a commit is led: that of the file by who syncs it, that of all files by whoever commits
 //!    because of time, or cuts a checkpoint. What comes meanwhile is little, since
 //! 2. whoever writes much is held while others sync: then little is under way that a flush would have to wait for.
+//! 3. The cleaner and index checkpoints have still less under way then, since nobody waits for them.
 
 use super::behind::BEHIND_PAGES;
 use super::{Fs, Inner};
 use crate::{Order, Result};
+use nenrin_device::Ticket;
 use nenrin_format::{BLOCK_BYTES, Ino};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::MutexGuard;
 
 /// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
 const BESIDE_BLOCKS_MAX: u64 = 1024;
+/// Blocks that background work has under way: 4 MiB, and 512 KiB beside syncs.
+const BACKGROUND_BLOCKS_MAX: u32 = 1024;
+const BACKGROUND_BESIDE_BLOCKS_MAX: u32 = 128;
 /// How often a commit of all files looks whether much came while it waited.
 const SETTLE_ROUNDS_MAX: usize = 4;
 /// A sync is looked out for so long.
@@ -34,6 +39,41 @@ impl RecentSyncs {
     /// Whether another file was synced a short time ago.
     pub(super) fn beside(&self, ino: Ino, now: u64) -> bool {
         self.0.iter().flatten().any(|(other, at)| *other != ino && now.saturating_sub(*at) < RECENT_NANOS)
+    }
+
+    /// Whether any file was.
+    fn any(&self, now: u64) -> bool {
+        self.0.iter().flatten().any(|(_, at)| now.saturating_sub(*at) < RECENT_NANOS)
+    }
+}
+
+/// Writes of background work, of which few are under way at a time.
+#[derive(Default)]
+pub(super) struct FewWrites {
+    under_way: VecDeque<(Ticket, u32)>,
+    blocks: u32,
+}
+
+impl FewWrites {
+    /// One more; who holds no lock should [`Fs::hold_background`] soon.
+    pub(super) fn push(&mut self, ticket: Ticket, blocks: u32) {
+        self.under_way.push_back((ticket, blocks));
+        self.blocks = self.blocks.saturating_add(blocks);
+    }
+
+    /// Waits, the oldest first, until at most so many blocks are under way.
+    fn wait_down_to(&mut self, blocks: u32) -> Result<()> {
+        while self.blocks > blocks {
+            let Some((ticket, count)) = self.under_way.pop_front() else { break };
+            self.blocks -= count;
+            ticket.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all.
+    pub(super) fn wait(mut self) -> Result<()> {
+        self.wait_down_to(0)
     }
 }
 
@@ -123,6 +163,20 @@ impl Fs {
         drop(inner);
         self.finish_writes(writes)?;
         self.wait_elsewhere(&elsewhere)
+    }
+
+    /// Waits until background work has no more under way than it may now. Not under the lock.
+    pub(super) fn hold_background(&self, writes: &mut FewWrites) -> Result<()> {
+        if writes.blocks <= BACKGROUND_BESIDE_BLOCKS_MAX {
+            return Ok(());
+        }
+        writes.wait_down_to(self.background_blocks())
+    }
+
+    /// Blocks that background work may have under way now.
+    pub(super) fn background_blocks(&self) -> u32 {
+        let beside = self.lock().recent_syncs.any(self.clock.monotonic_nanos());
+        if beside { BACKGROUND_BESIDE_BLOCKS_MAX } else { BACKGROUND_BLOCKS_MAX }
     }
 
     /// Holds who has just written to this file while others sync and much is under way, some of it his.

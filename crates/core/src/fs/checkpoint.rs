@@ -1,5 +1,6 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
+use super::beside::FewWrites;
 use super::commit::{Cut, Stay};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -9,13 +10,13 @@ use crate::log::index::IndexStamp;
 use crate::segments::KIND_INDEX;
 use crate::state::State;
 use crate::{Barrier, CheckpointInfo, Error, Order, Result};
-use nenrin_device::Ticket;
+use nenrin_device::AlignedBuf;
 use nenrin_format::items::{CHECKPOINT_ASKED, CHECKPOINT_NAMED, Checkpoint};
 use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId};
 use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
-use nenrin_format::{Addr, Cno, Generation, NODE_BLOCKS, SegmentNo};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, Generation, NODE_BLOCKS, SegmentNo};
 use std::sync::{Arc, mpsc};
 
 /// Whether the device is told to flush before and after a superblock is written.
@@ -249,11 +250,13 @@ impl Fs {
     }
 
     fn write_freeze(&self, freeze: &Freeze, clean: bool) -> Result<()> {
-        let mut tickets: Vec<Ticket> = Vec::new();
+        let mut writes = FewWrites::default();
         let mut roots: Vec<TreeRoot> = Vec::new();
         for (id, frozen, deaths, sealed) in &freeze.trees {
             let mut root = frozen.write(freeze.generation.0, &mut |node, level, first| {
-                self.place_node(*id, node, level, first, freeze.stamp, &mut tickets)
+                let places = self.place_node(*id, node, level, first, freeze.stamp, &mut writes)?;
+                self.hold_background(&mut writes)?;
+                Ok(places)
             })?;
             root.deaths = *deaths;
             root.sealed = *sealed;
@@ -262,7 +265,7 @@ impl Fs {
         let mut inner = self.lock();
         for copy in 0..2 {
             if let Some((addr, bytes)) = inner.index[copy].take(freeze.stamp) {
-                tickets.push(self.storage.submit_write(addr, Arc::new(bytes))?);
+                self.start_index_write(addr, bytes, &mut writes)?;
             }
         }
         let empty: Vec<TreeId> = roots.iter().filter(|r| r.ptr.is_none() && r.sealed).map(|r| r.tree).collect();
@@ -274,18 +277,16 @@ impl Fs {
         let blocks = nenrin_format::partial::summary_blocks(bytes.len(), 0);
         let mut places = [(Addr::NONE, 0); 2];
         for (copy, place) in places.iter_mut().enumerate() {
-            self.ensure_index_room(&mut inner, copy, blocks, freeze.stamp, &mut tickets)?;
+            self.ensure_index_room(&mut inner, copy, blocks, freeze.stamp, &mut writes)?;
             let log = &mut inner.index[copy];
             let (addr, data, crc) = log.root(&bytes, freeze.stamp).ok_or(Error::NoSpace)?;
             *place = (addr, crc);
-            tickets.push(self.storage.submit_write(addr, Arc::new(data))?);
+            self.start_index_write(addr, data, &mut writes)?;
         }
         inner.frozen_nodes = 0;
         let mut superblock = inner.superblock.clone();
         drop(inner);
-        for t in tickets {
-            t.wait()?;
-        }
+        writes.wait()?;
         self.lock().unload(freeze);
         if flushes_roots(self.options.barrier) && !broken(Break::RootBeforeFlush) {
             self.flush_device()?;
@@ -353,6 +354,12 @@ impl Fs {
         Ok(())
     }
 
+    fn start_index_write(&self, addr: Addr, bytes: AlignedBuf, writes: &mut FewWrites) -> Result<()> {
+        let blocks = (bytes.len() / BLOCK_BYTES) as u32;
+        writes.push(self.storage.submit_write(addr, Arc::new(bytes))?, blocks);
+        Ok(())
+    }
+
     /// Gives a node its two places; full partials are written on the way.
     fn place_node(
         &self,
@@ -361,7 +368,7 @@ impl Fs {
         level: u8,
         first: &Key,
         stamp: IndexStamp,
-        tickets: &mut Vec<Ticket>,
+        writes: &mut FewWrites,
     ) -> Result<[Addr; 2]> {
         let mut inner = self.lock();
         inner.counters.nodes += 1;
@@ -370,10 +377,10 @@ impl Fs {
         for (copy, addr) in out.iter_mut().enumerate() {
             if inner.index[copy].is_full() {
                 if let Some((at, bytes)) = inner.index[copy].take(stamp) {
-                    tickets.push(self.storage.submit_write(at, Arc::new(bytes))?);
+                    self.start_index_write(at, bytes, writes)?;
                 }
             }
-            self.ensure_index_room(&mut inner, copy, NODE_BLOCKS, stamp, tickets)?;
+            self.ensure_index_room(&mut inner, copy, NODE_BLOCKS, stamp, writes)?;
             *addr = inner.index[copy].push(tree, level, first, node).ok_or(Error::NoSpace)?;
             let segment = addr.segment();
             inner.segments().add_node(segment);
@@ -387,13 +394,13 @@ impl Fs {
         copy: usize,
         blocks: u32,
         stamp: IndexStamp,
-        tickets: &mut Vec<Ticket>,
+        writes: &mut FewWrites,
     ) -> Result<()> {
         if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
             return Ok(());
         }
         if let Some((at, bytes)) = inner.index[copy].take(stamp) {
-            tickets.push(self.storage.submit_write(at, Arc::new(bytes))?);
+            self.start_index_write(at, bytes, writes)?;
         }
         if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
             return Ok(());

@@ -19,8 +19,6 @@ use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most blocks copied in one step: 4 MiB.
-const STEP_BLOCKS: u32 = 1024;
 /// Moves compared and logged under one hold of the lock.
 const MOVES_AT_ONCE: usize = 64;
 /// Most blocks of one device write.
@@ -85,7 +83,10 @@ impl Fs {
         if moves == 0 {
             return Ok(None);
         }
-        let most = STEP_BLOCKS.min(self.storage.segment_blocks / 2).min(u32::try_from(blocks).unwrap_or(u32::MAX));
+        let most = self
+            .background_blocks()
+            .min(self.storage.segment_blocks / 2)
+            .min(u32::try_from(blocks).unwrap_or(u32::MAX));
         let mut total = 0;
         let mut end = *at;
         for m in &job.moves[*at..] {
