@@ -60,6 +60,10 @@ pub enum Break {
     HistoryFreed,
     /// What leaves the live tree of an inode that keeps less history is dropped, whatever snapshot sees it.
     AnchorIgnored,
+    /// A name that a checkpoint gets later keeps nothing of such an inode.
+    LateNameIgnored,
+    /// It counts for what was dropped before it was given, too.
+    LateNameActsBack,
     /// What is left of a past state of such an inode is taken for all of it.
     PartSeemsWhole,
     /// Ages go by the wall clock, whatever it says.

@@ -85,7 +85,7 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 65] = [
+pub const TRIALS: [Trial; 67] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -124,6 +124,8 @@ pub const TRIALS: [Trial; 65] = [
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::AnchorIgnored, "P6", Hunt::Cuts(Profile::Keep)),
+    trial(Break::LateNameIgnored, "P6", Hunt::Cuts(Profile::Keep)),
+    trial(Break::LateNameActsBack, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::PartSeemsWhole, "P6", Hunt::Cuts(Profile::Keep)),
     trial(Break::LandmarkUnseen, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::LandmarkIsAll, "P6", Hunt::Cuts(Profile::Past)),

@@ -644,6 +644,7 @@ impl Recorded {
         let options = self.config.options();
         let run = Run::<S>::mount_on(disk.clone(), drive.clone(), drive, clock, options, None);
         let mut run = run.map_err(fail)?;
+        run.model().and_then(|m| self.era(cut.at).map(|earlier| m.goes_on_from(earlier, true))).map_err(fail)?;
         run.trace = only.map(|_| Vec::new());
         let seed = hash::of_words(&[self.config.seed, cut.at as u64, cut.choice]);
         let allow = crate::workload::Allow { remount: false, kill: false };

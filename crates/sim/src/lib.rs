@@ -11,6 +11,7 @@ pub mod ace;
 #[cfg(feature = "breaks")]
 pub mod breaks;
 pub mod changing;
+pub mod checkpoint_log;
 pub mod cli;
 pub mod clock;
 pub mod config;

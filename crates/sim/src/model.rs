@@ -12,13 +12,13 @@
 //! 2. A state of a file that is held back (DESIGN 4, O_TRUNC) is not visible
 //!    before the call that ends the hold, and then only the last one.
 
+use crate::checkpoint_log::{CheckpointLog, NameLog};
 use crate::content::Content;
 use crate::tree::{Outcome, Tree};
 use crate::walk::{Found, Part};
 use nenrin_core::{CheckpointInfo, FileKind};
 use nenrin_format::Time;
-use nenrin_format::items::Keep;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A held-back truncation is committed after this long at the latest.
 pub const HOLD_NANOS: u64 = 30_000_000_000;
@@ -133,48 +133,6 @@ impl FileLog {
         if (old_state, old_times) != (state, times) {
             self.promised.push((end, state.max(old_state), times));
         }
-    }
-}
-
-/// A name given to a checkpoint, or taken from it.
-#[derive(Clone, Debug)]
-pub struct NameLog {
-    /// Device operations before the call.
-    pub start: usize,
-    /// From here on an older name must not show.
-    pub promised: Option<usize>,
-    /// The name.
-    pub name: Option<Vec<u8>>,
-}
-
-/// A checkpoint, as the model saw it made.
-#[derive(Clone, Debug)]
-pub struct CheckpointLog {
-    /// Device operations before the call that made it.
-    pub start: usize,
-    /// From here on it must be there.
-    pub promised: usize,
-    /// Made on request.
-    pub asked: bool,
-    /// The namespace at that moment.
-    pub sum: u64,
-    /// Files with a name: inode, and the fingerprints it may show.
-    pub files: Vec<(u64, Vec<u64>)>,
-    /// The namespace by inode.
-    pub parts: BTreeMap<u64, Part>,
-    /// Names it was given, in order.
-    pub names: Vec<NameLog>,
-    /// Device operations before the call after which it was not listed any more.
-    pub gone: Option<usize>,
-    /// From here on it must not be there.
-    pub gone_promised: Option<usize>,
-}
-
-impl CheckpointLog {
-    /// Whether it was made with a name, and has had one since.
-    #[must_use]
-    pub fn is_snapshot(&self) -> bool {
-        self.names.iter().all(|n| n.name.is_some())
     }
 }
 
@@ -424,7 +382,7 @@ impl Model {
         }
     }
 
-    /// A checkpoint that a mount found, with the state it shows.
+    /// A checkpoint that a mount found, with the state it shows. What its name keeps is not to be seen.
     pub fn adopt_checkpoint(&mut self, info: &CheckpointInfo, found: &Found, end: usize) {
         let log = CheckpointLog {
             start: 0,
@@ -433,20 +391,30 @@ impl Model {
             sum: found.sum,
             files: found.files.iter().map(|f| (f.ino, vec![f.fingerprint])).collect(),
             // What is not known comes back as little as what it led to.
-            parts: (found.unknown.iter().map(|ino| (*ino, Part { hash: None, keep: Keep::Nothing })))
+            parts: (found.unknown.iter().map(|ino| (*ino, Part::UNKNOWN)))
                 .chain(found.parts.iter().map(|(ino, part)| (*ino, *part)))
                 .collect(),
             names: vec![NameLog { start: 0, promised: Some(end), name: info.name.clone() }],
+            is_snapshot: false,
+            own: BTreeSet::new(),
             gone: None,
             gone_promised: None,
         };
         self.checkpoints.insert(info.cno.0, log);
     }
 
+    /// Checkpoints that a mount found are those of `earlier`, which died, or was cut with the power.
+    pub fn goes_on_from(&mut self, earlier: &Self, is_cut: bool) {
+        for (cno, log) in &mut self.checkpoints {
+            let Some(earlier) = earlier.checkpoints.get(cno) else { continue };
+            if is_cut { log.is_left_of(earlier) } else { log.goes_on_from(earlier) }
+        }
+    }
+
     /// A checkpoint was named or unnamed; durable with the next sync.
     pub fn name_checkpoint(&mut self, cno: u64, name: Option<Vec<u8>>, start: usize) {
         if let Some(c) = self.checkpoints.get_mut(&cno) {
-            c.names.push(NameLog { start, promised: None, name });
+            c.name(NameLog { start, promised: None, name });
         }
     }
 
@@ -495,6 +463,9 @@ impl Model {
     /// A checkpoint of this moment came to be.
     pub fn checkpoint(&mut self, cno: u64, asked: bool, name: Option<Vec<u8>>, start: usize, end: usize) {
         let made = self.checkpoint_now(asked, name, start, end);
+        for earlier in self.checkpoints.values_mut() {
+            earlier.outlived_by(&made);
+        }
         self.checkpoints.insert(cno, made);
     }
 
@@ -521,13 +492,18 @@ impl Model {
                 (*ino, states.iter().map(|s| s.fingerprint).collect())
             })
             .collect();
+        let is_held = |ino: &u64| self.files.get(ino).is_some_and(|log| log.hold.is_some());
+        let part = |(ino, part)| (ino, if is_held(&ino) { Part { ctime: None, ..part } } else { part });
+        let parts: BTreeMap<u64, Part> = tree.parts().map(part).collect();
         CheckpointLog {
             start,
             promised: end,
             asked,
             sum: self.tree.sum(),
             files,
-            parts: self.tree.parts().collect(),
+            is_snapshot: name.is_some(),
+            own: if name.is_some() { parts.keys().copied().collect() } else { BTreeSet::new() },
+            parts,
             names: vec![NameLog { start, promised: Some(end), name }],
             gone: None,
             gone_promised: None,

@@ -21,8 +21,9 @@
 //! 5. Checkpoints that were acknowledged are listed and equal their moment;
 //!    those that are listed without having been acknowledged do so too.
 
+use crate::checkpoint_log::CheckpointLog;
 use crate::content::{self, Content, PAGE_BYTES};
-use crate::model::{CheckpointLog, FileLog, FileState, Model, promised_at};
+use crate::model::{FileLog, FileState, Model, promised_at};
 use crate::subject::Subject;
 use crate::tree::{Inode, Tree};
 use crate::walk::{Found, FoundFile, read_file};
@@ -302,16 +303,17 @@ pub fn judge_past(
 /// Judges a state of which not everything is known: what is known is right, and the rest may be unknown.
 fn judge_parts(info: &CheckpointInfo, log: &CheckpointLog, found: &Found, shed: &[(Ino, Cno)]) -> Result<(), String> {
     let cno = info.cno;
-    let is_snapshot = log.is_snapshot() && info.name.is_some();
     for ino in &found.unknown {
+        // What it shows by grace of another snapshot goes with that.
+        let by_its_name = info.name.is_some() && log.own.contains(ino);
         let keep = log.parts.get(ino).map(|p| p.keep);
         let was_shed = shed.iter().any(|(of, upto)| of.0 == *ino && cno < *upto);
         let may_go = match keep {
             None => false,
-            _ if was_shed => !is_snapshot,
+            _ if was_shed => !by_its_name,
             Some(Keep::Full) => false,
-            Some(Keep::Daily) => !is_snapshot && !info.daily,
-            Some(Keep::Nothing) => !is_snapshot,
+            Some(Keep::Daily) => !by_its_name && !info.daily,
+            Some(Keep::Nothing) => !by_its_name,
         };
         // What a mount found unknown stays so, whatever was said about it then.
         if !may_go && log.parts.get(ino).is_none_or(|p| p.hash.is_some()) {

@@ -158,7 +158,7 @@ impl Tree {
     /// What has a name, by inode.
     pub fn parts(&self) -> impl Iterator<Item = (u64, Part)> + '_ {
         let named = self.inodes.iter().filter(|(_, i)| i.attr.nlink > 0);
-        named.map(|(ino, i)| (*ino, Part { hash: Some(i.shown), keep: i.keep() }))
+        named.map(|(ino, i)| (*ino, Part { hash: Some(i.shown), ctime: Some(i.attr.ctime), keep: i.keep() }))
     }
     /// The inode with this number.
     ///

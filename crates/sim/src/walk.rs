@@ -49,8 +49,15 @@ pub struct Found {
 pub struct Part {
     /// As [`Inode::hash`]; `None` where it was not known when it was first looked at.
     pub hash: Option<u64>,
+    /// Last change of anything; `None` where what the call changed may be committed later.
+    pub ctime: Option<Time>,
     /// How much of its history was kept.
     pub keep: Keep,
+}
+
+impl Part {
+    /// What was not known when it was first looked at.
+    pub const UNKNOWN: Self = Self { hash: None, ctime: None, keep: Keep::Nothing };
 }
 
 /// Why a walk ends, or leaves something out.
@@ -164,7 +171,7 @@ fn one<S: Subject>(fs: &S, at: At, attr: &Attr, found: &mut Found, keep: Option<
     if at != At::Live {
         let text = fs.getxattr(at, ino, HISTORY_XATTR).ok();
         let keep = text.as_deref().and_then(Keep::parse).unwrap_or_default();
-        found.parts.insert(ino.0, Part { hash: Some(0), keep });
+        found.parts.insert(ino.0, Part { hash: Some(0), ctime: Some(attr.ctime), keep });
     }
     found.add(ino, attr_hash(attr));
     match common(fs, at, attr, found, keep) {

@@ -1,6 +1,7 @@
 //! Checkpoints, and the history trees that keep what only they see.
 
 use super::{State, checkpoint_key};
+use crate::breaks::{Break, broken};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
 use nenrin_format::Cno;
@@ -67,6 +68,8 @@ impl State {
         // What died in the open checkpoint so far did so before.
         c.named_at = match name.is_empty() {
             true => Cno(0),
+            false if broken(Break::LateNameIgnored) => Cno(u64::MAX),
+            false if broken(Break::LateNameActsBack) => Cno(0),
             false if c.is_named() => c.named_at,
             false => self.open_cno.next(),
         };

@@ -205,6 +205,9 @@ impl<S: Subject> Run<S> {
             model.adopt_checkpoint(info, &found, durable);
         }
         model.rules.extend(fs.retention().map(|rule| RuleLog { start: 0, promised: 0, rule }));
+        if let Some((_, earlier)) = self.eras.last() {
+            model.goes_on_from(earlier, false);
+        }
         self.listed = listed;
         self.marks.clear();
         self.eras.push((durable, model));

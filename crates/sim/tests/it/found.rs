@@ -1,8 +1,10 @@
 //! What the simulator has found in the core, each as the shortest run of calls
 //! that shows it. Every call is compared with the model.
 
-use nenrin_core::{MountOptions, RenameMode, SetAttr};
+use nenrin_core::{At, Error, MountOptions, RenameMode, SetAttr, XattrMode};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk};
+use nenrin_format::items::HISTORY_XATTR;
+use nenrin_format::{Cno, Ino};
 use nenrin_sim::cli::Core;
 use nenrin_sim::clock::VirtualClock;
 use nenrin_sim::ops::Op;
@@ -121,4 +123,37 @@ fn content_written_behind_keeps_its_segment() {
     }
     w.compare();
     w.call(Op::Remount);
+}
+
+/// What a checkpoint that was named too late shows by grace of a snapshot goes with that. After a mount the oracle took
+/// every name for one that was given when the checkpoint was made, and said that this must be there.
+#[test]
+fn a_name_given_later_keeps_what_lives_on_and_nothing_else() {
+    let mut w = World::new(MountOptions::default());
+    let [changed, lasting] = [&b"changed"[..], b"lasting"].map(|name| {
+        let ino = w.create(name);
+        w.write(ino, 0, 9000);
+        let (name, value) = (HISTORY_XATTR.to_vec(), b"none".to_vec());
+        w.call(Op::SetXattr { ino, name, value, mode: XattrMode::Any });
+        ino
+    });
+    w.call(Op::CheckpointCreate { name: None });
+    w.call(Op::CheckpointCreate { name: Some(b"snapshot".to_vec()) });
+    let snapshot = w.0.named_checkpoint(b"snapshot").unwrap();
+    let early = snapshot - 1;
+    w.write(changed, 0, 100);
+    w.call(Op::CheckpointCreate { name: None });
+    w.call(Op::CheckpointName { cno: early, name: Some(b"later".to_vec()) });
+    w.call(Op::CheckpointCreate { name: None });
+    w.write(lasting, 0, 100);
+    w.call(Op::SyncAll);
+    w.call(Op::Kill);
+    w.call(Op::ReadPast { cno: early });
+    let read =
+        |w: &World, ino| w.0.fs().unwrap().read(At::Past(Cno(early)), Ino(ino), 0, 9000).map(|bytes| bytes.len());
+    assert_eq!([changed, lasting].map(|ino| read(&w, ino).ok()), [Some(9000); 2]);
+    w.call(Op::CheckpointName { cno: snapshot, name: None });
+    w.call(Op::ReadPast { cno: early });
+    assert!(matches!(read(&w, changed), Err(Error::Stale)), "{:?}", read(&w, changed));
+    assert_eq!(read(&w, lasting).unwrap(), 9000);
 }

@@ -32,4 +32,7 @@ seeds! {
         "--seed 620 --order relaxed --barrier none --writeback false";
     a_strict_sync_that_waited_took_names_along_and_not_the_content_before_them:
         "--seed 49 --order strict --barrier sync --writeback false";
+    /// A mount does not show that a name came later.
+    the_oracle_took_every_name_that_a_mount_finds_for_that_of_a_snapshot:
+        "--seed 2099 --order relaxed --barrier sync --profile keep";
 }
