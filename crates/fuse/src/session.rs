@@ -164,7 +164,7 @@ impl Session {
         };
         let (mount, fd) = Mount::new(&mount_options, !own_check)?;
         let (device, agreed) = shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
-        raise_read_ahead(mount.directory(), options.read_ahead_kib);
+        raise_limits(mount.directory(), options.read_ahead_kib, agreed.writeback());
         let receivers = (0..options.threads.max(1))
             .map(|_| device.receiver())
             .collect::<io::Result<Vec<_>>>()
@@ -380,15 +380,23 @@ fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<
     }
 }
 
-/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it.
-fn raise_read_ahead(directory: &Path, kib: u32) {
+/// What the kernel gives every FUSE mount little of, and root may raise: read-ahead, of which there are 128 KiB, and under
+/// writeback the part of dirty memory that may be ours, which is a hundredth. The threads that write it out are marked as such
+/// ([`sys::set_io_flusher`]), so that they never wait for what only they can end; it may be as much as with any file system.
+fn raise_limits(directory: &Path, read_ahead_kib: u32, writeback: bool) {
     let Ok(Some(mount)) = mountinfo::find(directory) else {
         return;
     };
-    let path = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
-    let now = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    if now.is_some_and(|now| now < kib) {
-        // Without the right to, reading is slower and nothing else.
-        let _ = fs::write(&path, kib.to_string());
+    let raise = |name: &str, wanted: u32| {
+        let path = format!("/sys/class/bdi/{}/{name}", mount.device);
+        let now = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        if now.is_some_and(|now| now < wanted) {
+            // Without the right to, reading or writing is slower and nothing else.
+            let _ = fs::write(&path, wanted.to_string());
+        }
+    };
+    raise("read_ahead_kb", read_ahead_kib);
+    if writeback {
+        raise("max_ratio", 100);
     }
 }

@@ -415,14 +415,20 @@ fn without_root() {
 }
 
 #[test]
-fn read_ahead_is_raised() {
-    let Some(m) = mount(Arc::new(Toy::new()), At::Live, nothing) else { return };
-    if raw::geteuid() != 0 {
-        return eprintln!("skipped: needs root");
+fn what_the_kernel_gives_is_raised() {
+    for (cache, dirty_percent) in [(Cache::WriteThrough, "1"), (Cache::WriteBack, "100")] {
+        let Some(m) = mount(Arc::new(Toy::new()), At::Live, |_, options| options.cache = cache) else { return };
+        if raw::geteuid() != 0 {
+            return eprintln!("skipped: needs root");
+        }
+        let dev = fs::metadata(m.root()).unwrap().dev();
+        let told = |name| {
+            let path = format!("/sys/class/bdi/{}:{}/{name}", libc::major(dev), libc::minor(dev));
+            fs::read_to_string(path).unwrap().trim().to_owned()
+        };
+        assert_eq!(told("read_ahead_kb"), "4096");
+        assert_eq!(told("max_ratio"), dirty_percent);
     }
-    let dev = fs::metadata(m.root()).unwrap().dev();
-    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(dev), libc::minor(dev));
-    assert_eq!(fs::read_to_string(path).unwrap().trim(), "4096");
 }
 
 #[test]
