@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 command -v python3 >/dev/null || { say "   skipped: python3 is missing"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-for name in sync clean; do
+for name in sync clean stripe; do
     [ -e "docs/benchmarks/$name.md" ] || continue
     mkdir "$dir/kept"
     cp -r "docs/benchmarks/$name" "$dir/kept/$name"

@@ -2,7 +2,7 @@
 //!
 //! The volume has segments of the size that users have, and the load is what makes recovery long: many small commits
 //! since the last index checkpoint. The cut comes after a drawn number of operations, with the writes that were not
-//! flushed dropped, kept or torn as drawn.
+//! flushed dropped, kept or torn as drawn; under `barrier=none` all are kept, as only a device that loses nothing allows it.
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
@@ -75,7 +75,23 @@ pub fn cut_image(seed: u64, barrier: Barrier) -> Result<(Vec<u8>, Load)> {
             }
         }
     }
-    let image = disk.image(&CrashChoice::from_seed(random.next_u64())).content();
+    let image = disk.image(&CrashChoice::from_seed(choice(barrier, random.next_u64()))).content();
     disk.power_off();
     Ok((image.to_vec(), load))
+}
+
+/// What becomes of writes that were not flushed, of those drawn.
+fn choice(barrier: Barrier, drawn: u64) -> u64 {
+    if barrier == Barrier::None { CrashChoice::SEED_APPLIED } else { drawn }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_barriers_loses_nothing() {
+        assert_eq!([Barrier::Sync, Barrier::Checkpoint].map(|b| choice(b, 77)), [77, 77]);
+        assert_eq!(choice(Barrier::None, 77), CrashChoice::SEED_APPLIED);
+    }
 }
