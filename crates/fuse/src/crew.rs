@@ -126,7 +126,8 @@ mod tests {
         assert!(!crew.stops_listening(), "there are four");
         assert!(crew.goes_on(|| {}) && crew.goes_on(|| {}));
         crew.not_started();
-        assert!(!crew.stops_listening() || crew.lock().threads == 4);
+        assert!(crew.stops_listening(), "the place of the one that was not started is free");
+        assert_eq!(crew.lock().threads, 4);
     }
 
     #[test]

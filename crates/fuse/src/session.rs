@@ -266,7 +266,7 @@ impl Hands<'_> {
     }
 
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mut receiver: Box<dyn Receiver>) {
-        sys::set_io_flusher();
+        let _ = sys::set_io_flusher();
         loop {
             match receiver.receive() {
                 Ok(Some(Received { request, sink })) => {
@@ -326,7 +326,7 @@ impl StopFlag {
 }
 
 fn tick(volume: &dyn Volume, every: Duration, stop: &StopFlag) {
-    sys::set_io_flusher();
+    let _ = sys::set_io_flusher();
     while !stop.wait(every) {
         // A volume that failed says so to everybody who writes, and by `failed`.
         let _ = catch_unwind(AssertUnwindSafe(|| volume.tick()));
@@ -382,7 +382,8 @@ fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<
 
 /// What the kernel gives every FUSE mount little of, and root may raise: read-ahead, of which there are 128 KiB, and under
 /// writeback the part of dirty memory that may be ours, which is a hundredth. The threads that write it out are marked as such
-/// ([`sys::set_io_flusher`]), so that they never wait for what only they can end; it may be as much as with any file system.
+/// ([`sys::set_io_flusher`]), so that they never wait for what only they can end; it may be as much as with any file system. Where they
+/// cannot be marked it stays little.
 fn raise_limits(directory: &Path, read_ahead_kib: u32, writeback: bool) {
     let Ok(Some(mount)) = mountinfo::find(directory) else {
         return;
@@ -396,7 +397,8 @@ fn raise_limits(directory: &Path, read_ahead_kib: u32, writeback: bool) {
         }
     };
     raise("read_ahead_kb", read_ahead_kib);
-    if writeback {
+    // Tried on a thread of its own: the caller's is not ours to mark.
+    if writeback && thread::spawn(sys::set_io_flusher).join().unwrap_or(false) {
         raise("max_ratio", 100);
     }
 }

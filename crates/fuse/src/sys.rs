@@ -101,13 +101,13 @@ pub fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Tells the kernel that this thread serves writeback, so that it never waits
-/// for its own file system to free memory. Without the right to, nothing changes.
-pub fn set_io_flusher() {
+/// for its own file system to free memory. False without the right to; then nothing changes.
+pub fn set_io_flusher() -> bool {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     const NONE: libc::c_ulong = 0;
     const ON: libc::c_ulong = 1;
     // SAFETY: PR_SET_IO_FLUSHER takes integers only.
-    unsafe { libc::prctl(PR_SET_IO_FLUSHER, ON, NONE, NONE, NONE) };
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, ON, NONE, NONE, NONE) == 0 }
 }
 
 /// Bytes in a page of memory.

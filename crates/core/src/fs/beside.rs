@@ -226,4 +226,20 @@ mod tests {
         assert!(syncs.beside(Ino(7), 40) && syncs.beside(Ino(8), 40));
         assert!(!syncs.beside(Ino(7), 40 + RECENT_NANOS));
     }
+
+    #[test]
+    fn little_is_under_way_in_the_background() {
+        let mut writes = FewWrites::default();
+        for blocks in [100, 28, 60, 70] {
+            writes.push(Ticket::done(Ok(nenrin_device::AlignedBuf::zeroed(0))), blocks);
+        }
+        writes.wait_down_to(BACKGROUND_BESIDE_BLOCKS_MAX).unwrap();
+        // The oldest were waited for, and no more than necessary.
+        assert_eq!((writes.blocks, writes.under_way.len()), (70, 1));
+        writes.wait().unwrap();
+        let mut syncs = RecentSyncs::default();
+        assert!(!syncs.any(10));
+        syncs.note(Ino(7), 10);
+        assert!(syncs.any(10 + RECENT_NANOS - 1) && !syncs.any(10 + RECENT_NANOS));
+    }
 }
