@@ -210,6 +210,7 @@ impl Fs {
             self.begin_join(joiner, index, None);
         }
         let Some(job) = &mut joiner.job else { return Ok(()) };
+        self.lock().reap_writes();
         let mut left = blocks;
         // What is being written is left for later, each segment once.
         let mut turns = job.todo.len();

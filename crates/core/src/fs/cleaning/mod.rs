@@ -411,6 +411,7 @@ impl Fs {
     /// Chooses victims and pins them; whether there are any. With `todo`, of these only.
     fn begin_job(&self, cleaner: &mut Cleaner, pace: Pace, todo: Option<&mut BTreeSet<SegmentNo>>) -> Result<bool> {
         let mut inner = self.lock_to_change()?;
+        inner.reap_writes();
         let blocks = self.storage.segment_blocks;
         cleaner.left.retain(|no, (used, _)| inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used));
         let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
