@@ -24,6 +24,7 @@ mod jumps;
 mod keep;
 mod landmarks;
 mod laying;
+mod mmp;
 mod races;
 mod reserve;
 mod retention;
