@@ -75,6 +75,7 @@ pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
+pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 pub use submit::{ReadTicket, SyncTicket, WriteTicket};
