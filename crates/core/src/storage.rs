@@ -59,6 +59,11 @@ impl Storage {
         self.devices.layout().contains(addr, blocks)
     }
 
+    /// Whether blocks have copies on several devices.
+    pub fn has_copies(&self) -> bool {
+        self.devices.layout().copies_max() > 1
+    }
+
     /// Whether neighbouring units may lie on different devices.
     pub fn lies_apart(&self) -> bool {
         self.devices.layout().lies_apart()

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 pub(crate) use behind::Island;
 pub use walk::Verdict;
-pub(crate) use walk::{Found, Outcome, Unproven, Walk};
+pub(crate) use walk::{Found, Outcome, Unproven, Walk, unproven_of};
 
 /// What opening a volume found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -298,6 +298,7 @@ fn base(
         segment_items: BTreeMap::new(),
         gap_from: (!known).then_some(Ino::FIRST),
         unproven: BTreeSet::new(),
+        to_equalize: Vec::new(),
     }
 }
 

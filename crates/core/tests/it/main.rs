@@ -27,6 +27,7 @@ mod laying;
 mod leading;
 mod mmp;
 mod races;
+mod repair_devices;
 mod reserve;
 mod retention;
 mod scrub;
