@@ -143,7 +143,11 @@ class Work:
         else:
             kinds = (self.create, self.grow, self.overwrite, self.truncate, self.remove, self.copy, self.sync, self.snapshot, self.expire)
             more = left > self.aim
-            what = self.random.choices(kinds, (20, 8, 40, 3, 4, 12, 8, 2, 1) if more else (8, 0, 40, 10, 24, 8, 8, 2, 3))[0]
+            weights = (20, 8, 40, 3, 4, 12, 8, 2, 1) if more else (8, 0, 40, 10, 24, 8, 8, 2, 3)
+            if self.aim < 0 and left < 0.002:
+                # More fits than df tells: on to where it is refused.
+                weights = (20, 40, 40, 1, 2, 12, 8, 2, 1)
+            what = self.random.choices(kinds, weights)[0]
         if left <= 0.10:
             self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
         if what in (self.remove, self.truncate):
