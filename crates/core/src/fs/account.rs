@@ -82,7 +82,7 @@ impl Freed {
 
 /// So many bytes of `all` in trees with so many nodes, as blocks.
 fn share_of_nodes(nodes: u64, bytes: u64, all: u64) -> u64 {
-    let share = (u128::from(nodes) * u128::from(bytes)).div_ceil(u128::from(all.max(1)));
+    let share = u128::from(nodes) * u128::from(bytes) / u128::from(all.max(1));
     u64::try_from(share).unwrap_or(u64::MAX).min(nodes) * 2 * u64::from(NODE_BLOCKS)
 }
 
