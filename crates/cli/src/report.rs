@@ -408,6 +408,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("room_rounds", c.room_rounds),
         ("rooms_ahead", c.rooms_ahead),
         ("shared_commits", c.shared_commits),
+        ("overlapped_commits", c.overlapped_commits),
         ("mended_blocks", c.mended_blocks),
         ("joined_blocks", c.joined_blocks),
     ];

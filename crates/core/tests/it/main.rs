@@ -24,6 +24,7 @@ mod jumps;
 mod keep;
 mod landmarks;
 mod laying;
+mod leading;
 mod races;
 mod reserve;
 mod retention;
