@@ -3,11 +3,12 @@
 use crate::clock;
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    LayingData, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
+    LayingData, MmpData, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
+use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs,
     JoinStatus, LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
@@ -167,6 +168,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         made_at: when::show_rfc3339(sb.made_at.0),
         pid: None,
         mounts: Vec::new(),
+        mmp: mmp(fs),
         read_only: fs.options().read_only,
         problems: problems(fs),
         notes: report.notes.iter().cloned().chain(forgetting(fs)).chain(laying(fs)).collect(),
@@ -199,6 +201,36 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
             requests: report.requests,
         },
         counters: counters(&fs.counters()),
+    }
+}
+
+/// What the heartbeat says; nothing where no mount ever had one.
+fn mmp(fs: &Fs) -> Option<MmpData> {
+    let (on, said) = (fs.mmp().is_some(), fs.said());
+    let beat = match &said {
+        Said::Nothing => return None,
+        Said::Unclear => None,
+        Said::InUse(beat) | Said::Ended(beat) => Some(beat),
+    };
+    Some(MmpData {
+        on,
+        in_use: said.may_be_in_use(),
+        node: said.node(),
+        last_beat: beat.map(|b| when::show_rfc3339(b.written_at.0)),
+        interval_ms: beat.map(|b| b.interval_millis),
+    })
+}
+
+fn show_mmp(mmp: &MmpData) -> String {
+    let node = mmp.node.as_deref().map_or_else(|| "another host".to_owned(), printable);
+    let at = mmp.last_beat.as_deref().unwrap_or("an unknown time");
+    match (mmp.on, mmp.in_use) {
+        (true, _) => {
+            let seconds = mmp.interval_ms.unwrap_or_default() / 1000;
+            format!("other hosts are shown every {seconds} seconds that {node} has the volume")
+        }
+        (false, true) => format!("in use on {node}, or that did not end it: last seen {at}"),
+        (false, false) => format!("off; {node} had it until {at}"),
     }
 }
 
@@ -436,6 +468,9 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     }
     let owner = v.pid.map_or_else(|| "not mounted".to_owned(), |pid| format!("owned by process {pid}"));
     row("state", if v.read_only { format!("{owner}, read-only") } else { owner });
+    if let Some(mmp) = &v.mmp {
+        row("mmp", show_mmp(mmp));
+    }
     for m in &v.mounts {
         let what = m.checkpoint.map_or_else(|| "live".to_owned(), |c| format!("checkpoint {c}"));
         row("mounted at", format!("{} ({what})", printable(&m.directory)));

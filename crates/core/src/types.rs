@@ -285,6 +285,8 @@ pub struct MountOptions {
     pub no_recovery: bool,
     /// Go on without members that the others can stand in for.
     pub degraded: bool,
+    /// Other hosts are shown that this one has the volume.
+    pub mmp: Option<crate::Mmp>,
     /// On stripes, at most one block of so many is left out so that long runs begin at units.
     pub left_out_share: u32,
 }
@@ -302,6 +304,7 @@ impl Default for MountOptions {
             discard: false,
             no_recovery: false,
             degraded: false,
+            mmp: None,
             left_out_share: 32,
         }
     }
@@ -313,6 +316,10 @@ pub trait Clock: Send + Sync {
     fn wall(&self) -> Time;
     /// Nanoseconds since some start; never goes back.
     fn monotonic_nanos(&self) -> u64;
+    /// Waits: only before a volume is opened or repaired, to see whether another host has it.
+    fn wait(&self, nanos: u64) {
+        std::thread::sleep(std::time::Duration::from_nanos(nanos));
+    }
     /// Who decides which thread runs, if that is not the kernel.
     fn turns(&self) -> Option<&dyn Turns> {
         None

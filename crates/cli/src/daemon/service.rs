@@ -240,6 +240,13 @@ impl Service {
         result
     }
 
+    /// Shows other hosts that this one has the volume, when that is due. What went wrong is logged by the next tick.
+    pub fn beat(&self) {
+        if let Ok(fs) = self.fs() {
+            let _ = fs.beat();
+        }
+    }
+
     /// Has the library do what is due, and logs a failure once.
     pub fn tick(&self) {
         let Ok(fs) = self.fs() else { return };

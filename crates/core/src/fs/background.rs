@@ -67,6 +67,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        self.beat()?;
         let now = self.clock.monotonic_nanos();
         let mut inner = self.lock();
         inner.check_alive()?;

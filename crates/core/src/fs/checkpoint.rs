@@ -187,6 +187,7 @@ impl Fs {
         inner.start_summaries(self, closed)?;
         drop(inner);
         self.index_checkpoint(true)?;
+        self.end_beats()?;
         self.lock().closed = true;
         Ok(())
     }
@@ -314,6 +315,7 @@ impl Fs {
             inner.mounted_at = now;
             inner.generation()
         };
+        self.still_owns()?;
         self.storage.write_slots(&superblock)?;
         if flushes_roots(self.options.barrier) {
             self.flush_device()?;

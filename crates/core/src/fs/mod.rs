@@ -17,6 +17,7 @@ mod account;
 mod atime;
 mod attrs;
 mod background;
+mod beats;
 mod behind;
 mod beside;
 mod checkpoint;
@@ -63,7 +64,7 @@ use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 pub use account::Freed;
 use cleaning::Cleaner;
@@ -278,6 +279,8 @@ pub struct Fs {
     joiner: Mutex<joining::Joiner>,
     /// The same; never together with `wiper`.
     laying: Mutex<laying::Laying>,
+    /// Under `mmp`. Its lock is taken before `inner`, never while that is held.
+    heart: Option<beats::Heart>,
     /// Bytes of reads that were submitted and are not over.
     reads_ahead: AtomicUsize,
     storage: Arc<Storage>,
@@ -299,9 +302,24 @@ pub(crate) struct Opened {
     pub unproven: Vec<Unproven>,
 }
 
+/// Takes a lock; where turns are decided, others go on until it is free.
+pub(crate) fn locked<'a, T>(mutex: &'a Mutex<T>, clock: &dyn Clock) -> LockResult<MutexGuard<'a, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) => match clock.turns() {
+                Some(turns) => turns.let_others_run(),
+                None => return mutex.lock(),
+            },
+        }
+    }
+}
+
 impl Fs {
     pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, options: MountOptions) -> Self {
         let now = clock.monotonic_nanos();
+        opened.storage.devices().take_turns(clock.clone());
         let durable_seq = opened.chain.seq;
         let mut state = opened.state;
         state.note_named();
@@ -374,6 +392,7 @@ impl Fs {
             wiper: Mutex::default(),
             joiner: Mutex::default(),
             laying: Mutex::default(),
+            heart: None,
             reads_ahead: AtomicUsize::new(0),
             storage: opened.storage,
             clock,
@@ -385,7 +404,7 @@ impl Fs {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic under the lock leaves state that must not be written; the
         // failure below sees to it that nothing is.
-        self.inner.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
+        locked(&self.inner, self.clock.as_ref()).unwrap_or_else(|poisoned: PoisonError<_>| {
             let mut guard = poisoned.into_inner();
             guard.fail("a thread stopped in the middle of a change");
             guard
@@ -404,6 +423,7 @@ impl Fs {
 
     /// The lock, if anything new may be accepted.
     fn lock_to_accept(&self) -> Result<MutexGuard<'_, Inner>> {
+        self.still_owns()?;
         let inner = self.lock_to_change()?;
         if inner.closing { Err(Error::ReadOnly) } else { Ok(inner) }
     }

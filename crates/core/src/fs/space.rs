@@ -54,6 +54,8 @@ const ROUNDS_MAX: u32 = 64;
 const IDLE_ROUNDS_MAX: u32 = 5;
 /// Blocks are left out for order while more than this part of the volume is room.
 const ROOM_FOR_ORDER: u64 = 8;
+/// Data writes under way from which on a writer looks whether some have completed.
+const REAP_FROM: usize = 8;
 
 /// Room that a caller asks for.
 #[derive(Clone, Copy, Debug)]
@@ -540,7 +542,9 @@ impl Fs {
         let mut inner = self.hold_beside_syncs(inner, ino)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
-            inner.reap_writes();
+            if inner.writes.len() >= REAP_FROM {
+                inner.reap_writes();
+            }
             let on_the_way = inner.under_way(|_| true);
             if inner.pages + on_the_way <= limit {
                 return Ok(());
@@ -591,11 +595,9 @@ impl Inner {
         here + elsewhere.map(|(_, blocks)| u64::from(*blocks)).sum::<u64>()
     }
 
-    /// Lets go of data writes that have completed.
+    /// Lets go of data writes that have completed. While nothing is committed nobody else does, and who needs a segment
+    /// in which nothing is under way (the cleaner, what wipes, a device that joins) would wait for ever.
     pub(super) fn reap_writes(&mut self) {
-        if self.writes.len() < 8 {
-            return;
-        }
         let (done, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
         self.writes = rest;

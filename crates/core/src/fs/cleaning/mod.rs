@@ -21,7 +21,7 @@ mod wipe;
 
 pub use policy::Rest;
 
-use super::{Fs, Inner};
+use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::segments::SegmentState;
 use crate::{Error, Result};
@@ -31,7 +31,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError};
 use survey::Claim;
 
 /// Live blocks of a batch: 64 MiB.
@@ -231,15 +231,8 @@ pub(super) const fn last_key() -> Key {
 
 impl Fs {
     fn cleaner(&self) -> MutexGuard<'_, Cleaner> {
-        while let Some(turns) = self.clock.turns() {
-            match self.cleaner.try_lock() {
-                Err(TryLockError::WouldBlock) => turns.let_others_run(),
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
-            }
-        }
         // A job that a panic cut short is given up below like any other.
-        self.cleaner.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.cleaner, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the cleaner does, or why it rests.
@@ -426,6 +419,7 @@ impl Fs {
     /// Chooses victims and pins them; whether there are any. With `todo`, of these only.
     fn begin_job(&self, cleaner: &mut Cleaner, pace: Pace, todo: Option<&mut BTreeSet<SegmentNo>>) -> Result<bool> {
         let mut inner = self.lock_to_change()?;
+        inner.reap_writes();
         let blocks = self.storage.segment_blocks;
         cleaner.left.retain(|no, (used, _)| inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used));
         let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
