@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod features;
+pub mod heartbeat;
 pub mod items;
 mod keep;
 pub mod key;
@@ -35,6 +36,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         superblock::SlotDisk::LAYOUT,
         superblock::DeviceDisk::LAYOUT,
         superblock::BandDisk::LAYOUT,
+        heartbeat::HeartbeatDisk::LAYOUT,
         partial::PartialHeader::LAYOUT,
         partial::MapEntry::LAYOUT,
         node::NodeHeader::LAYOUT,

@@ -35,7 +35,7 @@ use crate::devices::assemble;
 use crate::fs::Opened;
 use crate::recovery::{pin_roots, start_epoch, with_newest_generation};
 use crate::storage::Probe;
-use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result};
+use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result, heartbeat};
 use base::Base;
 use losses::Losses;
 use mender::Mender;
@@ -103,6 +103,7 @@ impl RepairPlan {
             return Ok(Self { report, ready: None });
         }
         let assembly = assemble(devices, false)?;
+        heartbeat::refuse_if_in_use(&assembly, clock)?;
         if assembly.devices.health().len() > 1 {
             return Err(Error::Open(
                 "this version repairs volumes of one device only; mount the volume, and nenrin scrub mends what has a second copy".into(),

@@ -25,6 +25,7 @@ mod keep;
 mod landmarks;
 mod laying;
 mod leading;
+mod mmp;
 mod races;
 mod reserve;
 mod retention;
