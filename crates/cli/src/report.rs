@@ -53,7 +53,7 @@ pub fn checkpoints(fs: &Fs) -> Vec<CheckpointData> {
 /// All snapshots, oldest first, with what letting each go would free.
 pub fn snapshots(fs: &Fs) -> nenrin_core::Result<Vec<CheckpointData>> {
     let freed = fs.freed_by_each_snapshot()?;
-    let frees = |c: &CheckpointInfo| freed.get(&c.cno).map(|blocks| blocks * BLOCK_BYTES as u64);
+    let frees = |c: &CheckpointInfo| freed.get(&c.cno).map(|freed| freed.blocks() * BLOCK_BYTES as u64);
     let named = fs.checkpoints().into_iter().filter(|c| c.name.is_some());
     Ok(named.map(|c| CheckpointData { frees_bytes: frees(&c), ..checkpoint(&c) }).collect())
 }
@@ -65,11 +65,10 @@ pub fn segments(fs: &Fs) -> Vec<SegmentData> {
 
 /// What cleaning would gain: whole segments, since only these count.
 pub fn clean_estimate(e: &CleanEstimate, segment_blocks: u64) -> CleanEstimateData {
-    let segments = e.garbage_blocks / segment_blocks.max(1);
     CleanEstimateData {
         segments: e.segments,
         moved_bytes: e.live_blocks * BLOCK_BYTES as u64,
-        freed_bytes: segments * segment_blocks * BLOCK_BYTES as u64,
+        freed_bytes: e.freed_segments * segment_blocks * BLOCK_BYTES as u64,
     }
 }
 
@@ -177,8 +176,8 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
         live_bytes: bytes(usage.live_blocks),
-        history_bytes: bytes(usage.history_blocks),
-        snapshot_bytes: bytes(usage.snapshot_blocks),
+        history_bytes: bytes(usage.history_blocks + usage.history_index_blocks),
+        snapshot_bytes: bytes(usage.snapshot_blocks + usage.snapshot_index_blocks),
         shed: shed(fs),
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
@@ -439,6 +438,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("moved_blocks", c.moved_blocks),
         ("tree_walks", c.tree_walks),
         ("room_rounds", c.room_rounds),
+        ("rooms_ahead", c.rooms_ahead),
         ("shared_commits", c.shared_commits),
         ("overlapped_commits", c.overlapped_commits),
         ("mended_blocks", c.mended_blocks),

@@ -150,6 +150,10 @@ pub enum Break {
     OpenSegmentsUncounted,
     /// History may crowd out the cleaner.
     CrowdingUnseen,
+    /// Room is made only when somebody who writes has to wait for it.
+    RoomNotAhead,
+    /// What snapshots keep of the index is not counted.
+    PastIndexUncounted,
     /// The first flush of a mount goes to those devices only that it wrote to.
     FirstFlushPartial,
     /// States that several checkpoints show are left out of what is told of a name.

@@ -211,6 +211,10 @@ pub struct Usage {
     pub history_blocks: u64,
     /// Of these, those that snapshots keep; the others may be shed for want of room.
     pub snapshot_blocks: u64,
+    /// Index nodes of history, with both copies.
+    pub history_index_blocks: u64,
+    /// Of these, about those that hold what snapshots keep.
+    pub snapshot_index_blocks: u64,
     /// What shared content would take more if every owner had its own: live state only.
     pub shared_blocks: u64,
     /// Reserved by fallocate, with nothing written to it yet.

@@ -322,7 +322,7 @@ pub struct GoneData {
 pub struct DeletedData {
     /// How many.
     pub deleted: u64,
-    /// Bytes of content that become free in the background.
+    /// Bytes of content and of the index, about, that become free in the background.
     pub freed_bytes: u64,
     /// Those of the range that stay, since they have a name.
     pub named: Vec<u64>,

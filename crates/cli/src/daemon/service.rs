@@ -499,7 +499,7 @@ impl Service {
                 _ => gone.push(info.cno),
             }
         }
-        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)? * nenrin_format::BLOCK_BYTES as u64;
+        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)?.blocks() * nenrin_format::BLOCK_BYTES as u64;
         for cnos in gone.chunks(CHECKPOINTS_AT_ONCE) {
             fs.checkpoint_drop(cnos).map_err(plain)?;
             data.deleted += cnos.len() as u64;

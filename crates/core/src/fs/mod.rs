@@ -66,6 +66,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
+pub use account::Freed;
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
@@ -112,6 +113,8 @@ pub struct Counters {
     pub tree_walks: u64,
     /// Times that a writer, or somebody who removed something, had to make room first.
     pub room_rounds: u64,
+    /// Times that room was made in the background, before anybody had to wait for it.
+    pub rooms_ahead: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
     /// Commits that began while another was under way.
@@ -200,6 +203,8 @@ struct Inner {
     checkpointing: bool,
     /// A thread makes room, and others wait for it.
     making_room: bool,
+    /// Until then (monotonic) making room ahead gains nothing.
+    ahead_rests_until: u64,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Blocks of history when no inode had more than its share of them.
@@ -242,6 +247,8 @@ struct Inner {
     sweep_wanted: bool,
     /// What snapshots keep has to be counted anew.
     named_stale: bool,
+    /// The same, while what is known is good enough: the first snapshot was made.
+    named_recount: bool,
     named_count: Option<account::NamedCount>,
     /// After an error, when (monotonic) counting is tried again.
     named_rest_until: u64,
@@ -314,8 +321,10 @@ impl Fs {
         let now = clock.monotonic_nanos();
         opened.storage.devices().take_turns(clock.clone());
         let durable_seq = opened.chain.seq;
+        let mut state = opened.state;
+        state.note_named();
         let inner = Inner {
-            state: opened.state,
+            state,
             files: ByIno::default(),
             accesses: atime::AccessTimes::default(),
             chain: opened.chain,
@@ -336,6 +345,7 @@ impl Fs {
             leading: leading::Leading::default(),
             checkpointing: false,
             making_room: false,
+            ahead_rests_until: 0,
             exhausted: None,
             none_heavy_at: None,
             survey: None,
@@ -362,6 +372,7 @@ impl Fs {
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
             named_stale: true,
+            named_recount: false,
             named_count: None,
             named_rest_until: 0,
             held: BTreeMap::new(),

@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// Segments that two copies of so many nodes take, when the open index segments have been filled.
-    fn segments_for(&self, fs: &Fs, nodes: u64) -> u64 {
+    pub(super) fn segments_for(&self, fs: &Fs, nodes: u64) -> u64 {
         let blocks = fs.storage.segment_blocks;
         let per_segment = IndexLog::nodes_in_segment(blocks);
         self.index.iter().map(|log| nodes.saturating_sub(log.nodes_that_fit(blocks)).div_ceil(per_segment)).sum()
@@ -301,7 +301,9 @@ impl Inner {
         let nodes = self.state.live.nodes() + self.state.space.nodes();
         let named = self.named_history();
         // What only snapshots keep is no more to be had than what is live.
-        let kept = named + self.named_history_nodes() * 2 * u64::from(NODE_BLOCKS);
+        let (named_index, history_nodes) =
+            (self.named_index_blocks(), self.state.history.iter().map(|t| t.tree.nodes()).sum::<u64>());
+        let kept = named + named_index;
         let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
         // What cleaning can bring together, less what it leaves in segments
         // that are not worth it. History may be shed, so it counts as room.
@@ -315,6 +317,8 @@ impl Inner {
             live_blocks: live,
             history_blocks: self.state.history_blocks,
             snapshot_blocks: named,
+            history_index_blocks: history_nodes * 2 * u64::from(NODE_BLOCKS),
+            snapshot_index_blocks: named_index,
             shared_blocks: self.state.named_blocks.saturating_sub(self.state.live_blocks),
             reserved_blocks: promised,
             available_blocks: available.min(total),
@@ -430,6 +434,27 @@ impl Fs {
             }
             round += 1;
         }
+    }
+
+    /// Makes room in the background where there are fewer than so many blocks, as those who write would: they come to it soon.
+    pub(super) fn make_room_ahead(&self, blocks: u64, now: u64) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        let before = inner.room_blocks(self);
+        if inner.making_room || before >= blocks || now < inner.ahead_rests_until {
+            return Ok(());
+        }
+        inner.making_room = true;
+        drop(inner);
+        let made = self.make_room(0);
+        let mut inner = self.lock();
+        inner.making_room = false;
+        self.wake_idle(&inner);
+        made?;
+        inner.counters.rooms_ahead += 1;
+        if inner.room_blocks(self) <= before {
+            inner.ahead_rests_until = now.saturating_add(EXHAUSTED_NANOS);
+        }
+        Ok(())
     }
 
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.

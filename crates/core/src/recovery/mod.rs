@@ -22,7 +22,7 @@ use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::segments::Segments;
-use crate::state::{HistoryTree, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
+use crate::state::{HistoryTree, KnownPast, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::BlockDevice;
@@ -310,7 +310,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
-        named_history: 0,
+        past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         retention: root.retention.clone(),

@@ -19,7 +19,7 @@ use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of};
 use crate::segments::Segments;
-use crate::state::{HistoryTree, Sheds, State, is_history};
+use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history};
 use crate::storage::{Storage, storage_of};
 use crate::{Error, Result};
 use nenrin_format::features::{Access, access};
@@ -244,7 +244,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
-        named_history: 0,
+        past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         retention: root.retention.clone(),
