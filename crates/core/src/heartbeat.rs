@@ -167,6 +167,11 @@ impl Claim {
         written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect()
     }
 
+    /// The beat that was written last.
+    pub fn block(&self) -> &[u8] {
+        &self.block
+    }
+
     /// Whether another mount wrote this. What is no heartbeat, or an older one of this mount, is what devices make of it.
     pub fn is_foreign(&self, block: &[u8]) -> bool {
         matches!(Said::of(block), Said::InUse(b) | Said::Ended(b) if b.owner != self.mmp.owner)

@@ -25,13 +25,16 @@ pub(super) struct Heart {
     mmp: Mmp,
     /// When (monotonic) the last beat began that arrived.
     last: AtomicU64,
+    /// That beat, for who asks. Not held while a device is waited for.
+    block: Mutex<Vec<u8>>,
 }
 
 impl Heart {
     /// Of a volume that was claimed.
     fn new(claim: Claim) -> Self {
         let last = AtomicU64::new(claim.at);
-        Self { mmp: claim.mmp.clone(), shown: Mutex::new(Shown { claim, over: false }), last }
+        let block = Mutex::new(claim.block().to_vec());
+        Self { mmp: claim.mmp.clone(), shown: Mutex::new(Shown { claim, over: false }), last, block }
     }
     fn since_last(&self, now: u64) -> u64 {
         now.saturating_sub(self.last.load(SeqCst))
@@ -44,18 +47,24 @@ impl Fs {
         self.heart = Some(Heart::new(claim));
     }
 
+    /// What the blocks of its devices said when it was opened.
+    pub(crate) fn hear<'a>(&mut self, blocks: impl Iterator<Item = &'a [u8]>) {
+        self.heard = blocks.map(Said::of).max_by_key(Said::rank).unwrap_or(Said::Nothing);
+    }
+
     /// The heartbeat of this mount, if it has one.
     #[must_use]
     pub fn mmp(&self) -> Option<&Mmp> {
         self.heart.as_ref().map(|h| &h.mmp)
     }
 
-    /// What the heartbeat says that is on the devices.
+    /// What the heartbeat says: this mount's, or what was on the devices when it was opened. It does not wait for a device.
     #[must_use]
     pub fn said(&self) -> Said {
-        let active = self.storage.devices().active();
-        let said = active.iter().filter_map(|(_, d)| heartbeat::look(d.as_ref()).ok());
-        said.max_by_key(Said::rank).unwrap_or(Said::Nothing)
+        match &self.heart {
+            Some(heart) => Said::of(&heart.block.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => self.heard.clone(),
+        }
     }
 
     /// Shows other hosts that this one has the volume, when that is due: to be called more often than
@@ -116,6 +125,7 @@ impl Fs {
         let devices: Vec<_> = members.iter().map(|(_, d)| d.clone()).collect();
         let failed = shown.claim.write(&devices, self.clock.as_ref());
         heart.last.store(now, SeqCst);
+        *heart.block.lock().unwrap_or_else(PoisonError::into_inner) = shown.claim.block().to_vec();
         // One that fails a write is left out, or the last.
         let mut left_out = failed.into_iter().map(|(i, e)| self.storage.devices().fails(members[i].0, e));
         left_out.find_map(|done| done.err()).map_or(Ok(()), |e| self.stop_for(&cannot_tell(&e)))

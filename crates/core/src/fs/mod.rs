@@ -281,6 +281,8 @@ pub struct Fs {
     laying: Mutex<laying::Laying>,
     /// Under `mmp`. Its lock is taken before `inner`, never while that is held.
     heart: Option<beats::Heart>,
+    /// What the heartbeat said when the volume was opened.
+    heard: crate::heartbeat::Said,
     /// Bytes of reads that were submitted and are not over.
     reads_ahead: AtomicUsize,
     storage: Arc<Storage>,
@@ -393,6 +395,7 @@ impl Fs {
             joiner: Mutex::default(),
             laying: Mutex::default(),
             heart: None,
+            heard: crate::heartbeat::Said::Nothing,
             reads_ahead: AtomicUsize::new(0),
             storage: opened.storage,
             clock,

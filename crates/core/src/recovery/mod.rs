@@ -88,6 +88,7 @@ impl Fs {
         let read_only = options.read_only;
         let now = clock.wall();
         let mut fs = Self::assemble(opened, clock, options);
+        fs.hear(assembly.probes.iter().map(|(_, _, probe)| &probe.heartbeat[..]));
         match claim {
             Some(claim) if read_only => claim.end(&devices, now)?,
             Some(claim) => fs.show(claim),

@@ -4,7 +4,7 @@
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
-use nenrin_core::repair::LossKind;
+use nenrin_core::repair::{LossKind, MendKind};
 use nenrin_core::{Fs, MountOptions, RepairPlan, RepairReport};
 use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Window};
 use std::sync::Arc;
@@ -76,7 +76,10 @@ fn copies_that_nobody_would_read_are_mended() {
     // In the middle of what the first files hold; the index is elsewhere.
     for lost in 0..2 {
         zero(w.members[lost].as_ref(), 33 * MIB, 64 << 10);
-        let _ = plan(&w).carry_out(w.time()).unwrap();
+        let repair = plan(&w);
+        let rewritten = |(kind, n): &(MendKind, u64)| *kind == MendKind::CopiesRewritten && *n > 0;
+        assert!(repair.report().mends.iter().any(rewritten), "{:?}", repair.report());
+        let _ = repair.carry_out(w.time()).unwrap();
         clean(&w.all());
         assert!(!plan(&w).report().needed);
         let fs = w.open(&[lost], MountOptions { read_only: true, ..degraded() }).unwrap();
