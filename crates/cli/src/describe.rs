@@ -147,6 +147,7 @@ pub fn header(s: &Summary<'_>) -> Value {
         "payload_blocks": h.payload_blocks,
         "record_bytes": h.record_bytes,
         "map_count": h.map_count,
+        "left_out": h.left_out,
         "next": h.next.map(|s| s.0),
     })
 }

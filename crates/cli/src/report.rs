@@ -429,6 +429,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("chain_blocks", c.chain_blocks),
         ("data_blocks", c.data_blocks),
         ("left_out_blocks", c.left_out_blocks),
+        ("chain_steps_aside", c.chain_steps_aside),
         ("nodes", c.nodes),
         ("flushes", c.flushes),
         ("index_checkpoints", c.index_checkpoints),

@@ -164,6 +164,12 @@ pub enum Break {
     AskedLeftOut,
     /// Reads that are submitted begin at once, however many are under way.
     ReadsUnbounded,
+    /// Recovery looks for the next partial of the log nowhere but right behind the last one.
+    LeftOutUnseen,
+    /// Who walks a segment takes partials in what was left out for what is there.
+    StaleTaken,
+    /// A sync flushes devices also because root slots were written to them.
+    CommitAwaitsRoots,
 }
 
 #[cfg(feature = "breaks")]

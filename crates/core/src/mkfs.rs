@@ -237,6 +237,7 @@ fn empty(
         seq: Seq(0),
         last_addr: Addr::NONE,
         last_crc: 0,
+        begins_epoch: true,
     };
     Ok(Opened {
         superblock: first_superblock(options, devices, plan, segment, now),

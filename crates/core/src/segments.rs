@@ -8,6 +8,7 @@
 //! 3. A segment emptied while generation g was the next to be written becomes
 //!    free when the *older* usable root has a generation of at least g.
 //! 4. A closed segment is never handed out.
+//! 5. Segments on slow devices are handed out when there are no others.
 
 use crate::breaks::{Break, broken};
 use nenrin_format::items::Segment;
@@ -112,6 +113,8 @@ pub struct Segments {
     /// Segments that may hold what was forgotten; allocated only when there are no others.
     unwiped: BTreeSet<u64>,
     is_wiping: bool,
+    /// The numbers of those that are handed out first; none: all.
+    preferred: Vec<Range<u64>>,
     /// How many are closed.
     closed: u64,
     /// Generation that the next index checkpoint will have.
@@ -136,6 +139,7 @@ impl Segments {
             changed: BTreeSet::new(),
             unwiped: BTreeSet::new(),
             is_wiping: false,
+            preferred: Vec::new(),
             closed: 0,
             next_generation,
         }
@@ -228,14 +232,59 @@ impl Segments {
 
     /// Takes a free segment for `kind`.
     pub fn allocate(&mut self, kind: u8, now: Time) -> Option<SegmentNo> {
-        let wiped = self.free.iter().find(|i| !self.unwiped.contains(i)).or_else(|| self.free.first());
-        let i = *wiped?;
+        let wiped = || self.free.iter().find(|i| !self.unwiped.contains(i)).or_else(|| self.free.first()).copied();
+        let i = self.first_wiped(&self.preferred).or_else(wiped)?;
+        self.take(i, kind, now)
+    }
+
+    fn take(&mut self, i: u64, kind: u8, now: Time) -> Option<SegmentNo> {
         self.free.remove(&i);
         let s = self.all.get_mut(i)?;
         s.state = SegmentState::Open;
         s.item = Segment { kind, written_at: now, ..Segment::default() };
         self.changed.insert(i);
         Some(SegmentNo(i))
+    }
+
+    /// The first free one with one of these numbers that holds nothing that was forgotten.
+    fn first_wiped(&self, numbers: &[Range<u64>]) -> Option<u64> {
+        numbers.iter().find_map(|r| self.free.range(r.clone()).find(|i| !self.unwiped.contains(i))).copied()
+    }
+
+    /// Takes a free segment with one of these numbers, or else one that is preferred, if there is one.
+    pub fn allocate_better(&mut self, numbers: &[Range<u64>], kind: u8, now: Time) -> Option<SegmentNo> {
+        let better: Vec<_> = numbers.iter().filter(|r| self.is_preferred(r.start)).cloned().collect();
+        let i = self.first_wiped(&better).or_else(|| self.first_wiped(&self.preferred))?;
+        self.take(i, kind, now)
+    }
+
+    fn is_preferred(&self, i: u64) -> bool {
+        self.preferred.is_empty() || self.preferred.iter().any(|r| r.contains(&i))
+    }
+
+    /// From now on segments with these numbers are handed out first; none: all alike.
+    pub fn prefer(&mut self, numbers: Vec<Range<u64>>) {
+        self.preferred = numbers;
+    }
+
+    /// Whether some are.
+    pub fn prefers(&self) -> bool {
+        !self.preferred.is_empty()
+    }
+
+    /// Whether one of those that are handed out first is free.
+    pub fn has_better(&self) -> bool {
+        self.first_wiped(&self.preferred).is_some()
+    }
+
+    /// Nothing was written to a segment that was handed out, and nothing will be.
+    pub fn take_back(&mut self, segment: SegmentNo) {
+        if let Some(s) = self.all.get_mut(segment.0).filter(|s| s.state == SegmentState::Open && s.is_empty()) {
+            s.state = SegmentState::Free;
+            s.item = Segment::default();
+            self.changed.insert(segment.0);
+            self.release(segment.0);
+        }
     }
 
     /// Puts a given segment to use that recovery knows the chain goes on in.

@@ -5,7 +5,7 @@
 //! 2. Nothing outside the segments and the two slot areas is ever touched.
 
 use crate::breaks::{Break, broken};
-use crate::devices::{Assembly, DeviceHealth, Devices};
+use crate::devices::{Assembly, Avoided, DeviceHealth, Devices};
 use crate::index::NodeSource;
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
@@ -67,6 +67,55 @@ impl Storage {
     /// Whether neighbouring units may lie on different devices.
     pub fn lies_apart(&self) -> bool {
         self.devices.layout().lies_apart()
+    }
+
+    /// Devices to which nothing new should go.
+    pub(crate) fn slow(&self) -> Avoided {
+        self.devices.slow()
+    }
+
+    /// Whether all of a segment lies on avoided devices.
+    pub(crate) fn is_avoided(&self, segment: SegmentNo, avoided: Avoided) -> bool {
+        !avoided.is_empty() && self.devices.layout().is_avoided(segment, avoided)
+    }
+
+    /// The numbers of segments of which all lies on avoided devices.
+    pub(crate) fn avoided_numbers(&self, avoided: Avoided) -> Vec<Range<u64>> {
+        self.devices.layout().avoided_numbers(avoided)
+    }
+
+    /// The numbers of segments on other devices than this one, where that lies on one device alone.
+    pub(crate) fn numbers_apart(&self, segment: SegmentNo) -> Vec<Range<u64>> {
+        self.devices.layout().numbers_apart(segment)
+    }
+
+    /// Blocks from here on, up to the end of the segment or to the first on an avoided device.
+    pub(crate) fn free_run(&self, segment: SegmentNo, block: u32, avoided: Avoided) -> u32 {
+        if avoided.is_empty() {
+            return self.segment_blocks.saturating_sub(block);
+        }
+        self.devices.layout().free_run(segment, block, avoided)
+    }
+
+    /// Where a partial may begin that does not begin at this block of the segment.
+    pub(crate) fn jumps(&self, segment: SegmentNo, block: u32) -> impl Iterator<Item = u32> + use<> {
+        self.devices.layout().jumps(segment, block)
+    }
+
+    /// Where a partial whose place begins at this block may begin, with room for so many blocks that lie on no avoided device.
+    pub(crate) fn place_of(&self, segment: SegmentNo, block: u32, blocks: u32, avoided: Avoided) -> Option<u32> {
+        if self.free_run(segment, block, avoided) >= blocks {
+            return Some(block);
+        }
+        if avoided.is_empty() {
+            return None;
+        }
+        self.jumps(segment, block).find(|b| self.free_run(segment, *b, avoided) >= blocks)
+    }
+
+    /// The most blocks that lie together without an avoided device.
+    pub(crate) fn longest_run(&self, avoided: Avoided) -> u32 {
+        if avoided.is_empty() { self.segment_blocks } else { self.devices.layout().longest_run(avoided) }
     }
 
     /// Reads blocks, unverified.
@@ -148,6 +197,11 @@ impl Storage {
     /// Makes completed writes durable.
     pub fn flush(&self) -> Result<()> {
         Ok(self.devices.flush()?)
+    }
+
+    /// Makes completed writes durable, but for those of root slots.
+    pub fn flush_segments(&self) -> Result<()> {
+        Ok(self.devices.flush_segments()?)
     }
 
     /// Before anything else is written: the roots say which members are absent.

@@ -52,12 +52,12 @@ disk_struct! {
         pub map_count: U32,
         /// Blocks of payload after the summary.
         pub payload_blocks: U32,
-        /// Must be zero.
-        pub reserved: U32,
+        /// Blocks before it that were left out, up to the end of the partial before it in the segment.
+        pub left_out: U32,
         /// Segment in which the chain goes on when this one is full; all ones for none.
         pub next: U64,
         /// Must be zero.
-        pub reserved2: [u8; 40],
+        pub reserved: [u8; 40],
     }
 }
 
@@ -159,6 +159,8 @@ pub struct Header {
     pub map_count: u32,
     /// Blocks of payload.
     pub payload_blocks: u32,
+    /// Blocks before it that were left out, up to the end of the partial before it in the segment.
+    pub left_out: u32,
     /// Where the chain goes on.
     pub next: Option<SegmentNo>,
 }
@@ -168,6 +170,19 @@ impl Header {
     #[must_use]
     pub const fn total_blocks(&self) -> u32 {
         self.summary_blocks + self.payload_blocks
+    }
+
+    /// Whether this block of its segment is one of those that it left out.
+    #[must_use]
+    pub const fn has_left_out(&self, block: u32) -> bool {
+        let first = self.addr.block();
+        block < first && first - block <= self.left_out
+    }
+
+    /// Whether it was written after that one, to the same segment: in a later life of that, where both lie over each other.
+    #[must_use]
+    pub fn is_newer(&self, than: &Self) -> bool {
+        (self.epoch, self.seq) > (than.epoch, than.seq)
     }
 
     /// Address of the first payload block.
@@ -201,6 +216,7 @@ impl Header {
         d.record_bytes.set(records.len() as u32);
         d.map_count.set(map.len() as u32);
         d.payload_blocks.set(self.payload_blocks);
+        d.left_out.set(self.left_out);
         d.next.set(encode_segment(self.next));
         let mut out = Vec::with_capacity(blocks as usize * BLOCK_BYTES);
         out.extend_from_slice(d.bytes());
@@ -244,6 +260,7 @@ impl Header {
             record_bytes: d.record_bytes.get(),
             map_count: d.map_count.get(),
             payload_blocks: d.payload_blocks.get(),
+            left_out: d.left_out.get(),
             next: decode_segment(d.next.get()),
         };
         let blocks_max = 1 << Addr::BLOCK_BITS;

@@ -178,6 +178,7 @@ fn header() -> Header {
         record_bytes: record_bytes().len() as u32,
         map_count: 1,
         payload_blocks: 2,
+        left_out: 32,
         next: Some(SegmentNo(10)),
     }
 }

@@ -57,6 +57,7 @@ SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --p
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
           --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
           --changes (devices are added, removed and resized)
+          --slow (devices are slow now and then, and nothing new goes there)
           --deaths (in each world one of the devices dies, drawn from the seed)
           --joins back:N|takes:N|takes-dead:N (while the work goes on device N, from 0, is brought up to date, or another takes
           its place, which may be gone; N may be any: then it is drawn from the seed)
@@ -113,6 +114,7 @@ pub struct Arguments {
     /// Which device joins is drawn.
     joins_any: bool,
     changes: bool,
+    slow: bool,
 }
 
 /// A barrier mode by its name.
@@ -175,6 +177,7 @@ impl Arguments {
                     a.joins = Some(joins.ok_or("--joins takes back:N, takes:N or takes-dead:N")?);
                 }
                 Long("changes") => a.changes = true,
+                Long("slow") => a.slow = true,
                 Long("sample") => a.sample = Some(parser.value()?.parse()?),
                 Long("length") => {
                     a.length = parser.value()?.parse_with(|n| match n.parse() {
@@ -286,7 +289,8 @@ impl Arguments {
     fn members(&self, seed: u64) -> Members {
         let count = self.devices.unwrap_or(1);
         let profile = self.layout.unwrap_or(if count > 1 { Layout::Mirror } else { Layout::Single });
-        let mut members = Members { count, profile, dies: self.dies, joins: self.joins, changes: self.changes };
+        let mut members =
+            Members { count, profile, dies: self.dies, joins: self.joins, changes: self.changes, slow: self.slow };
         if self.joins_any {
             let drawn = (hash::of_words(&[seed, 78]) % u64::from(count)) as u8;
             members.joins = members.joins.map(|j| j.of(drawn));

@@ -19,13 +19,15 @@ pub struct Drive {
     pub spare: Option<Arc<dyn BlockDevice>>,
     /// They come and go: not each of them is a member.
     pub changes: bool,
+    /// They are slow now and then.
+    pub slow: bool,
     /// One of them dies.
     pub dies: bool,
 }
 
 impl From<Arc<dyn BlockDevice>> for Drive {
     fn from(device: Arc<dyn BlockDevice>) -> Self {
-        Self { members: vec![device], profile: Profile::Single, spare: None, changes: false, dies: false }
+        Self { members: vec![device], profile: Profile::Single, spare: None, changes: false, slow: false, dies: false }
     }
 }
 
@@ -160,11 +162,13 @@ pub struct Members {
     pub joins: Option<Joins>,
     /// Devices are added, removed and resized.
     pub changes: bool,
+    /// Devices are slow now and then.
+    pub slow: bool,
 }
 
 impl Default for Members {
     fn default() -> Self {
-        Self { count: 1, profile: Profile::Single, dies: None, joins: None, changes: false }
+        Self { count: 1, profile: Profile::Single, dies: None, joins: None, changes: false, slow: false }
     }
 }
 
@@ -172,7 +176,7 @@ impl Members {
     /// So many, none of which dies.
     #[must_use]
     pub const fn new(count: u8, profile: Profile) -> Self {
-        Self { count, profile, dies: None, joins: None, changes: false }
+        Self { count, profile, dies: None, joins: None, changes: false, slow: false }
     }
 
     /// Whether any one device may be lost.
@@ -193,7 +197,7 @@ impl Members {
     pub fn of<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
         let count = self.parts();
         if count == 1 {
-            return Drive { changes: self.changes, ..whole.clone().into() };
+            return Drive { changes: self.changes, slow: self.slow, ..whole.clone().into() };
         }
         let bytes = whole.geometry().bytes / count / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let part = |i: u64| -> Arc<dyn BlockDevice> {
@@ -201,7 +205,7 @@ impl Members {
         };
         let mut members: Vec<_> = (0..count).map(part).collect();
         let spare = if count > u64::from(self.count) { members.pop() } else { None };
-        Drive { members, profile: self.profile, spare, changes: self.changes, dies: false }
+        Drive { members, profile: self.profile, spare, changes: self.changes, slow: self.slow, dies: false }
     }
 
     /// Devices, those included that may take a place.
@@ -234,11 +238,12 @@ impl Members {
     pub fn arguments(&self) -> String {
         let joins = self.joins.map_or(String::new(), Joins::argument);
         let changes = if self.changes { " --changes" } else { "" };
+        let slow = if self.slow { " --slow" } else { "" };
         if self.count == 1 {
-            return format!("{joins}{changes}");
+            return format!("{joins}{changes}{slow}");
         }
         let dies = self.dies.map_or(String::new(), |(i, n)| format!(" --dies {i}:{n}"));
-        format!(" --devices {} --layout {}{dies}{joins}{changes}", self.count, self.profile.name())
+        format!(" --devices {} --layout {}{dies}{joins}{changes}{slow}", self.count, self.profile.name())
     }
 }
 

@@ -117,6 +117,8 @@ pub trait Subject: Sized {
     ///
     /// # Errors
     /// Those of the file system, but not what it refuses.
+    /// A device becomes slow, or is not any more, as drawn.
+    fn declare_slow(&self, _draw: u64) {}
     fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<()> {
         Ok(())
     }
@@ -186,6 +188,7 @@ impl Subject for Arc<Fs> {
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),
             ("blocks left out so that runs begin at units", c.left_out_blocks),
+            ("partials of the log beside a slow device", c.chain_steps_aside),
             ("checkpoints shed", c.checkpoints_shed),
             ("histories shed", c.inodes_shed),
             ("blocks moved", c.moved_blocks),
@@ -365,6 +368,17 @@ impl Subject for Arc<Fs> {
     }
     fn set_retention(&self, rule: &str) -> Result<()> {
         Fs::set_retention(self, rule)
+    }
+    fn declare_slow(&self, draw: u64) {
+        // More often than not one that becomes slow is the only one.
+        let (only, slow) = (draw % 4 > 0, draw / 4 % 4 > 0);
+        let all = self.health();
+        let which = (draw >> 8) as usize % all.len().max(1);
+        for (i, one) in all.iter().enumerate() {
+            if i == which || only {
+                Fs::declare_slow(self, one.index, slow && i == which);
+            }
+        }
     }
     fn change_devices(&self, drive: &Drive, draw: u64) -> Result<()> {
         crate::changing::change(self, drive, draw)

@@ -12,7 +12,7 @@
 use super::layout::{Run, Runs};
 use super::requests::bytes;
 use super::roster::Roster;
-use super::{Devices, ENTERING, Member, STALE, Standing, Table, wait_writes, write_slot, write_table};
+use super::{Devices, ENTERING, Member, STALE, Standing, Table, write_slot, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA};
@@ -124,7 +124,7 @@ impl Devices {
         if !self.open_window(first, count) && !broken(Break::WindowIgnored) {
             return Ok(Copied::Busy);
         }
-        let copied = Self::copy_runs(&roster, &joiner, first, &runs.0);
+        let copied = self.copy_runs(&roster, &joiner, first, &runs.0);
         let quiet = self.close_window() || broken(Break::WindowIgnored);
         match copied {
             Err(e) => {
@@ -137,7 +137,13 @@ impl Devices {
     }
 
     /// Blocks that could be read nowhere.
-    fn copy_runs(roster: &Arc<Roster>, joiner: &Arc<Member>, first: Addr, runs: &[Run]) -> Result<u32, DeviceError> {
+    fn copy_runs(
+        &self,
+        roster: &Arc<Roster>,
+        joiner: &Arc<Member>,
+        first: Addr,
+        runs: &[Run],
+    ) -> Result<u32, DeviceError> {
         let reads: Vec<Vec<Ticket>> = runs.iter().map(|run| Self::start_copy(roster, first, run)).collect();
         let (mut unreadable, mut writes) = (0, Vec::new());
         for (run, tickets) in runs.iter().zip(reads) {
@@ -155,9 +161,9 @@ impl Devices {
                 }
             };
             let op = Op::Write { offset: bytes(run.block), data: Arc::new(data) };
-            writes.push((joiner.clone(), joiner.submit(op)));
+            writes.push(self.send(joiner, op));
         }
-        match wait_writes(writes).into_iter().next() {
+        match self.wait_writes(writes, |m| &m.completed).into_iter().next() {
             Some((_, e)) => Err(e),
             None => Ok(unreadable),
         }

@@ -3,6 +3,7 @@
 //! Invariants
 //! 1. Two copies of a block lie on different devices.
 //! 2. No two blocks of the volume share a place, and none lies in an area.
+//! 3. Where blocks are left out, what follows is at one of [`Layout::jumps`]: there recovery looks for it.
 
 use nenrin_format::superblock::{AREA_BLOCKS, Band, UNIT_BLOCKS, segment_units};
 use nenrin_format::{Addr, SegmentNo};
@@ -18,6 +19,29 @@ pub(crate) struct Place {
     pub device: u16,
     /// Block on that device.
     pub block: u64,
+}
+
+/// Devices to which nothing new goes, while there is room elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Avoided(pub u32);
+
+impl Avoided {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// Whether this is one of them.
+    pub const fn has(self, device: u16) -> bool {
+        device < 32 && self.0 >> device & 1 == 1
+    }
+    /// The same with this one, or without it.
+    pub const fn with(self, device: u16, avoided: bool) -> Self {
+        let bit = if device < 32 { 1 << device } else { 0 };
+        Self(if avoided { self.0 | bit } else { self.0 & !bit })
+    }
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// What one device contributes to a request: blocks that lie together there.
@@ -180,6 +204,63 @@ impl Layout {
         self.band(segment).map_or_else(Vec::new, |b| b.members.iter().map(|m| u16::from(m.0)).collect())
     }
 
+    /// The band of a segment that has no copies.
+    fn plain_band(&self, segment: SegmentNo) -> Option<&Band> {
+        self.band(segment).filter(|b| b.copies == 1)
+    }
+
+    /// Whether all of a segment lies on avoided devices.
+    pub fn is_avoided(&self, segment: SegmentNo, avoided: Avoided) -> bool {
+        !avoided.is_empty() && self.plain_band(segment).is_some_and(|b| is_wholly(b, avoided))
+    }
+
+    /// The numbers of the segments of which all lies on avoided devices.
+    pub fn avoided_numbers(&self, avoided: Avoided) -> Vec<Range<u64>> {
+        let those = self.bands.iter().filter(|b| !avoided.is_empty() && b.copies == 1 && is_wholly(b, avoided));
+        those.map(|b| b.first.0..b.end()).collect()
+    }
+
+    /// The numbers of the segments on other devices than this one, where that lies on one device alone.
+    pub fn numbers_apart(&self, segment: SegmentNo) -> Vec<Range<u64>> {
+        let Some([(device, _)]) = self.plain_band(segment).map(|b| &b.members[..]) else { return Vec::new() };
+        let apart = self.bands.iter().filter(|b| b.members.iter().all(|(d, _)| d != device));
+        apart.map(|b| b.first.0..b.end()).collect()
+    }
+
+    /// Blocks from here on, up to the end of the segment or to the first on an avoided device.
+    pub fn free_run(&self, segment: SegmentNo, block: u32, avoided: Avoided) -> u32 {
+        let rest = self.segment_blocks.saturating_sub(block);
+        let Some(band) = self.plain_band(segment).filter(|_| !avoided.is_empty()) else { return rest };
+        let (width, units) = (band.members.len() as u64, u64::from(segment_units(self.segment_blocks)));
+        let first = (segment.0 - band.first.0) * units;
+        let is_avoided =
+            |unit: u32| avoided.has(u16::from(band.members[((first + u64::from(unit)) % width) as usize].0));
+        let end = (block / UNIT_BLOCKS..self.segment_blocks.div_ceil(UNIT_BLOCKS)).find(|unit| is_avoided(*unit));
+        end.map_or(rest, |unit| (unit * UNIT_BLOCKS).saturating_sub(block))
+    }
+
+    /// Where in a segment a partial may begin that does not begin at `block`: there, units before it are left out.
+    pub fn jumps(&self, segment: SegmentNo, block: u32) -> impl Iterator<Item = u32> + use<> {
+        let width = self.plain_band(segment).map_or(0, |b| b.members.len() as u32);
+        let units = if width > 1 { width } else { 0 };
+        let (first, end) = (block / UNIT_BLOCKS + 1, self.segment_blocks);
+        (first..first + units).map(|unit| unit * UNIT_BLOCKS).take_while(move |b| *b < end)
+    }
+
+    /// The most blocks that lie together without an avoided device, in the band where that is least.
+    pub fn longest_run(&self, avoided: Avoided) -> u32 {
+        let runs = self.bands.iter().filter(|b| b.copies == 1 && !is_wholly(b, avoided)).map(|b| {
+            let (mut longest, mut run) = (0, 0);
+            // Twice around, since a run may go over the end.
+            for (device, _) in b.members.iter().chain(&b.members) {
+                run = if avoided.has(u16::from(*device)) { 0 } else { run + 1 };
+                longest = longest.max(run);
+            }
+            if longest as usize >= b.members.len() { self.segment_blocks } else { longest * UNIT_BLOCKS }
+        });
+        runs.min().unwrap_or(self.segment_blocks).min(self.segment_blocks)
+    }
+
     /// Whether each block of the volume has a copy on a device that is `there`.
     pub fn is_whole(&self, there: impl Fn(u16) -> bool) -> bool {
         self.bands.iter().all(|b| {
@@ -189,6 +270,11 @@ impl Layout {
             (0..width).all(|unit| (0..copies).any(|c| there(u16::from(b.members[(unit * copies + c) % width].0))))
         })
     }
+}
+
+/// Whether all of a band lies on avoided devices.
+fn is_wholly(band: &Band, avoided: Avoided) -> bool {
+    band.members.iter().all(|(device, _)| avoided.has(u16::from(*device)))
 }
 
 #[cfg(test)]
@@ -280,6 +366,39 @@ mod tests {
         let mut runs = Runs::default();
         l.each_piece(Addr::new(SegmentNo(1), 0), 1024, |from, count, places| runs.add(places[0], from, count));
         assert!(runs.0.iter().all(|r| r.blocks == MERGE_BLOCKS) && runs.0.len() == 4);
+    }
+
+    /// Decision 0026: what leaves devices out stands where it is looked for.
+    #[test]
+    fn units_of_avoided_devices_are_left_out() {
+        for width in 2..=5u8 {
+            let members: Vec<(u8, u32)> = (0..width).map(|d| (d, 0)).collect();
+            let l = Layout::new(100, vec![band(0, 3, 1, &members)]);
+            for mask in 1..(1 << width) - 1 {
+                let avoided = Avoided(mask);
+                let mut longest = 0;
+                for (segment, block) in (0..3).flat_map(|s| (0..100).map(move |b| (SegmentNo(s), b))) {
+                    let mut here = None;
+                    l.each_piece(Addr::new(segment, block), 1, |_, _, places| here = Some(places[0].device));
+                    let run = l.free_run(segment, block, avoided);
+                    assert_eq!(run == 0, avoided.has(here.unwrap()), "{width} {mask} {segment} {block}");
+                    longest = longest.max(run);
+                    // There is a place within reach, unless the segment ends before.
+                    let reach = l.jumps(segment, block).any(|b| l.free_run(segment, b, avoided) > 0);
+                    assert!(reach || block / UNIT_BLOCKS + u32::from(width) >= 100 / UNIT_BLOCKS);
+                }
+                assert!(l.longest_run(avoided) >= longest.min(16));
+                assert!(!l.is_avoided(SegmentNo(0), avoided) && l.avoided_numbers(avoided).is_empty());
+            }
+            assert!(l.is_avoided(SegmentNo(1), Avoided((1 << width) - 1)));
+        }
+        let single = Layout::new(64, vec![band(0, 3, 1, &[(0, 0)]), band(3, 4, 1, &[(1, 0)])]);
+        assert!(single.is_avoided(SegmentNo(2), Avoided(1)) && !single.is_avoided(SegmentNo(3), Avoided(1)));
+        let (unwanted, apart) = (single.avoided_numbers(Avoided(2)), single.numbers_apart(SegmentNo(5)));
+        assert!(unwanted.into_iter().eq([3..7]) && apart.into_iter().eq([0..3]));
+        assert_eq!((single.jumps(SegmentNo(0), 0).count(), single.longest_run(Avoided(1))), (0, 64));
+        let pair = Layout::new(64, vec![band(0, 3, 2, &[(0, 0), (1, 0)])]);
+        assert!(!pair.is_avoided(SegmentNo(0), Avoided(3)) && pair.free_run(SegmentNo(0), 5, Avoided(1)) == 59);
     }
 
     #[test]

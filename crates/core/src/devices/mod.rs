@@ -9,7 +9,8 @@
 //!    wrote may not be flushed yet, and was accepted all the same: so the first flush goes to all.
 //! 3. What is read comes from active devices only.
 //! 4. A volume of one device makes exactly the requests that it is asked for.
-//! 5. Who takes part in a write is decided in the moment it is registered ([`roster`]).
+//! 5. Root slots are flushed by who asks for them: no sync waits for that.
+//! 6. Who takes part in a write is decided in the moment it is registered ([`roster`]).
 
 mod assemble;
 mod joining;
@@ -17,13 +18,14 @@ mod layout;
 pub(crate) mod plan;
 mod requests;
 mod roster;
+mod slow;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Avoided, Layout};
 pub(crate) use plan::bands_for;
 
 use crate::Clock;
@@ -31,9 +33,10 @@ use crate::breaks::{Break, broken};
 use layout::Place;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock};
-use nenrin_format::{BLOCK_BYTES, SegmentNo};
+use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use roster::{Roster, UnderWay};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
+use slow::{Gauge, Sent};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a member of the volume is at the moment.
@@ -72,6 +75,8 @@ pub struct DeviceHealth {
     pub why: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,
+    /// Since when it is slow: what is new goes to other devices, while there is room.
+    pub slow_since: Option<Time>,
 }
 
 struct Member {
@@ -83,9 +88,14 @@ struct Member {
     completed: AtomicU64,
     /// How many of these a flush is known to have covered.
     covered: AtomicU64,
+    /// The same for root slots.
+    roots_completed: AtomicU64,
+    roots_covered: AtomicU64,
     read_errors: AtomicU64,
     /// Reads that are under way.
     reading: Arc<AtomicU64>,
+    /// What it takes for writes and flushes.
+    gauge: Gauge,
 }
 
 impl Member {
@@ -96,8 +106,11 @@ impl Member {
             standing: AtomicU8::new(standing),
             completed: AtomicU64::new(u64::from(!broken(Break::FirstFlushPartial))),
             covered: AtomicU64::new(0),
+            roots_completed: AtomicU64::new(0),
+            roots_covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             reading: Arc::default(),
+            gauge: Gauge::default(),
         })
     }
     fn is(&self, standing: u8) -> bool {
@@ -113,10 +126,16 @@ impl Member {
     fn stand(&self, standing: u8) {
         self.standing.store(standing, SeqCst);
     }
-    /// Writes that a flush has to cover, when there are any.
-    fn uncovered(&self) -> Option<u64> {
-        let n = self.completed.load(SeqCst);
-        (n > self.covered.load(SeqCst)).then_some(n)
+    /// Writes that a flush has to cover, when there are any: those of root slots count only `with_roots`.
+    fn uncovered(&self, with_roots: bool) -> Option<Covers> {
+        let through = Covers { writes: self.completed.load(SeqCst), roots: self.roots_completed.load(SeqCst) };
+        let roots = with_roots && through.roots > self.roots_covered.load(SeqCst);
+        (roots || through.writes > self.covered.load(SeqCst)).then_some(through)
+    }
+    /// A flush that was asked for after these has completed.
+    fn cover(&self, through: Covers) {
+        self.covered.fetch_max(through.writes, SeqCst);
+        self.roots_covered.fetch_max(through.roots, SeqCst);
     }
     fn submit(&self, op: Op) -> Ticket {
         self.device.as_ref().map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |d| d.submit(op))
@@ -129,6 +148,13 @@ impl Member {
             _ => Standing::Absent,
         }
     }
+}
+
+/// How many writes a flush covers.
+#[derive(Clone, Copy)]
+struct Covers {
+    writes: u64,
+    roots: u64,
 }
 
 /// What the roots say of the members.
@@ -156,6 +182,8 @@ pub(crate) struct Devices {
     unmarked: AtomicBool,
     /// Who decides which thread runs, if anybody does: the table is written under its lock.
     clock: OnceLock<Arc<dyn Clock>>,
+    /// Members that are slow, as [`Avoided`].
+    slow: AtomicU32,
 }
 
 impl Devices {
@@ -170,7 +198,7 @@ impl Devices {
         let roster = Roster { layout: Arc::new(layout), members, count, joining: None };
         let under_way = Mutex::new(UnderWay::new(roster));
         let (table, unmarked) = (Mutex::new(table), AtomicBool::new(unmarked));
-        Arc::new(Self { under_way, table, unmarked, clock: OnceLock::new() })
+        Arc::new(Self { under_way, table, unmarked, clock: OnceLock::new(), slow: AtomicU32::new(0) })
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
@@ -229,6 +257,7 @@ impl Devices {
             standing: m.standing(),
             why: table.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
             read_errors: m.read_errors.load(SeqCst),
+            slow_since: m.gauge.slow_since(),
         };
         let roster = self.roster();
         let all = roster.members.iter().zip(&superblock.devices);
@@ -237,11 +266,20 @@ impl Devices {
 
     /// Flushes the devices to which something was written since their last flush.
     pub fn flush(&self) -> Result<(), DeviceError> {
+        self.flush_those(true)
+    }
+
+    /// The same, but not because of root slots.
+    pub fn flush_segments(&self) -> Result<(), DeviceError> {
+        self.flush_those(broken(Break::CommitAwaitsRoots))
+    }
+
+    fn flush_those(&self, with_roots: bool) -> Result<(), DeviceError> {
         let roster = self.roster();
         if let Some(device) = roster.solo() {
             return device.flush();
         }
-        let mut flushes = start_flushes(&roster, |_| true);
+        let mut flushes = self.start_flushes(&roster, with_roots, |_| true);
         if broken(Break::FlushHalf) {
             flushes.truncate(1);
         }
@@ -249,12 +287,21 @@ impl Devices {
         self.settle()
     }
 
-    fn end_flushes(&self, flushes: Vec<(Arc<Member>, u64, Ticket)>) -> Result<(), DeviceError> {
+    fn start_flushes(&self, roster: &Roster, with_roots: bool, which: impl Fn(u16) -> bool) -> Vec<(Sent, Covers)> {
+        let those = roster.all().filter(|m| m.is_flushed() && which(m.index));
+        let start = |m: &Arc<Member>| {
+            let through = m.uncovered(with_roots)?;
+            Some((self.send(m, Op::Flush), through))
+        };
+        those.filter_map(start).collect()
+    }
+
+    fn end_flushes(&self, flushes: Vec<(Sent, Covers)>) -> Result<(), DeviceError> {
         let mut failed = Vec::new();
-        for (member, n, ticket) in flushes {
-            match ticket.wait() {
-                Ok(_) => drop(member.covered.fetch_max(n, SeqCst)),
-                Err(e) => failed.push((member, e)),
+        for (sent, through) in flushes {
+            match sent.wait(self.clock()) {
+                (member, Ok(())) => member.cover(through),
+                (member, Err(e)) => failed.push((member, e)),
             }
         }
         failed.into_iter().try_for_each(|(m, e)| self.lose(&m, e))
@@ -361,16 +408,28 @@ impl Devices {
                 let offset = block * BLOCK_BYTES as u64;
                 if let (true, Some(device)) = (solo, &member.device) {
                     device.write(offset, data.clone())?;
-                    member.completed.fetch_add(1, SeqCst);
+                    member.roots_completed.fetch_add(1, SeqCst);
                     continue;
                 }
-                tickets.push((member.clone(), member.submit(Op::Write { offset, data: data.clone() })));
+                tickets.push(self.send(member, Op::Write { offset, data: data.clone() }));
             }
         }
-        let failed = wait_writes(tickets);
+        let failed = self.wait_writes(tickets, |m| &m.roots_completed);
         // Not before: what is under way must never land on a slot that says more.
         drop(table);
         failed.into_iter().try_for_each(|(m, e)| self.lose(&m, e))
+    }
+
+    /// Waits for all of them, and counts them; those that failed.
+    fn wait_writes(&self, sent: Vec<Sent>, counted: fn(&Member) -> &AtomicU64) -> Vec<(Arc<Member>, DeviceError)> {
+        let mut failed = Vec::new();
+        for one in sent {
+            match one.wait(self.clock()) {
+                (member, Ok(())) => drop(counted(&member).fetch_add(1, SeqCst)),
+                (member, Err(e)) => failed.push((member, e)),
+            }
+        }
+        failed
     }
 
     /// Tells the devices that a segment holds nothing of value.
@@ -384,23 +443,6 @@ impl Devices {
         let there = |i: u16| roster.member(i).filter(|m| m.is_active());
         shares.filter_map(|(place, blocks)| Some(there(place.device)?.submit(op(place, blocks)))).collect()
     }
-}
-
-fn start_flushes(roster: &Roster, which: impl Fn(u16) -> bool) -> Vec<(Arc<Member>, u64, Ticket)> {
-    let those = roster.all().filter(|m| m.is_flushed() && which(m.index));
-    those.filter_map(|m| Some((m.clone(), m.uncovered()?, m.submit(Op::Flush)))).collect()
-}
-
-/// Waits for all of them; those that failed.
-fn wait_writes(tickets: Vec<(Arc<Member>, Ticket)>) -> Vec<(Arc<Member>, DeviceError)> {
-    let mut failed = Vec::new();
-    for (member, ticket) in tickets {
-        match ticket.wait() {
-            Ok(_) => drop(member.completed.fetch_add(1, SeqCst)),
-            Err(e) => failed.push((member, e)),
-        }
-    }
-    failed
 }
 
 /// Both copies of the slot on every active device, one durable before the other is touched.

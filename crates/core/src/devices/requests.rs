@@ -7,7 +7,8 @@
 
 use super::layout::{Place, Run, Runs};
 use super::roster::{Entry, Roster};
-use super::{Devices, Member, start_flushes, wait_writes};
+use super::slow::Sent;
+use super::{Devices, Member};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
@@ -164,7 +165,7 @@ impl Devices {
     fn start_writes(self: &Arc<Self>, entry: Entry, parts: &[Part], left_out: bool, data: &Arc<AlignedBuf>) -> Ticket {
         let start = |(member, run): &Part| {
             let op = Op::Write { offset: bytes(run.block), data: gathered(run, data) };
-            (member.clone(), member.submit(op))
+            self.send(member, op)
         };
         let parts = parts.iter().map(start).collect();
         Ticket::new(Writing { devices: Arc::clone(self), parts, left_out, entry })
@@ -207,7 +208,7 @@ impl Devices {
         };
         let touched: BTreeSet<u16> = parts.iter().map(|(_, r)| r.device).collect();
         // The others have all they will have: their flushes need not wait for these writes.
-        let others = start_flushes(&roster, |i| !touched.contains(&i));
+        let others = self.start_flushes(&roster, broken(Break::CommitAwaitsRoots), |i| !touched.contains(&i));
         let written = match &parts[..] {
             [part] => {
                 let written = self.write_flush_one(part, &data);
@@ -218,13 +219,14 @@ impl Devices {
         };
         self.end_flushes(others)?;
         written?;
-        self.flush()
+        self.flush_segments()
     }
 
     fn write_flush_one(&self, (member, run): &Part, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let Some(device) = &member.device else { return Err(DeviceError::Missing) };
         let before = member.completed.load(SeqCst);
-        if let Err(e) = device.write_flush(bytes(run.block), gathered(run, data)) {
+        let written = self.measured(member, run.blocks, || device.write_flush(bytes(run.block), gathered(run, data)));
+        if let Err(e) = written {
             return self.lose(member, e);
         }
         let number = member.completed.fetch_add(1, SeqCst) + 1;
@@ -333,7 +335,7 @@ impl Pending for Alone {
 /// A write under way on several devices.
 struct Writing {
     devices: Arc<Devices>,
-    parts: Vec<(Arc<Member>, Ticket)>,
+    parts: Vec<Sent>,
     /// An absent device misses it.
     left_out: bool,
     entry: Entry,
@@ -341,7 +343,7 @@ struct Writing {
 
 impl Pending for Writing {
     fn wait(self: Box<Self>) -> Outcome {
-        let failed = wait_writes(self.parts);
+        let failed = self.devices.wait_writes(self.parts, |m| &m.completed);
         self.entry.end();
         for (member, e) in failed {
             self.devices.lose(&member, e)?;
@@ -353,6 +355,6 @@ impl Pending for Writing {
     }
 
     fn is_done(&self) -> bool {
-        self.parts.iter().all(|(_, t)| t.is_done())
+        self.parts.iter().all(Sent::is_done)
     }
 }

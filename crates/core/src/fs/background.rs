@@ -18,6 +18,8 @@ const MARK_NANOS: u64 = 500_000_000;
 const MARK_WAIT_NANOS: u64 = 1_000_000_000;
 /// Idle time after which the index is checkpointed, so that the next mount is quick.
 const IDLE_NANOS: u64 = 20_000_000_000;
+/// While a device is slow, root slots are written so often when anything is.
+const TRIED_NANOS: u64 = 30_000_000_000;
 /// Items reaped by one record.
 const REAP_ITEMS: u32 = 512;
 /// Bytes of records after which who reaps for room commits them.
@@ -69,6 +71,7 @@ impl Fs {
         }
         self.beat()?;
         let now = self.clock.monotonic_nanos();
+        self.storage.devices().judge(now, self.clock.wall());
         let mut inner = self.lock();
         inner.check_alive()?;
         if inner.closing {
@@ -103,7 +106,10 @@ impl Fs {
         // The next commit proves as much as a mark; one that never comes proves nothing.
         let coming = now.saturating_sub(inner.last_commit_at) < MARK_NANOS + MARK_WAIT_NANOS
             && inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now + MARK_WAIT_NANOS);
-        let idle = now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS && inner.window_bytes > 0;
+        // Root slots are what a slow device is tried with.
+        let tried = !self.storage.slow().is_empty() && now.saturating_sub(inner.mounted_at) >= TRIED_NANOS;
+        let idle = tried || now.saturating_sub(inner.last_commit_at) >= IDLE_NANOS;
+        let idle = idle && inner.window_bytes > 0;
         let mark = !idle
             && now.saturating_sub(inner.last_commit_at) >= MARK_NANOS
             && inner.proven_seq < inner.chain.seq

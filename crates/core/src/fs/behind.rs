@@ -10,6 +10,7 @@ use super::commit::new_extent;
 use super::space::with_summaries;
 use super::{DataWrite, Fs, Inner, SUMMARY};
 use crate::content::{Over, Page};
+use crate::devices::Avoided;
 use crate::log::data::{DataLog, DataSummary, Wanted};
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, Ticket};
@@ -216,13 +217,16 @@ impl Inner {
                 let block = start + done as u64;
                 let window = u64::from(EXTENT_BLOCKS_MAX) - block % u64::from(EXTENT_BLOCKS_MAX);
                 let want = (run.len() - done).min(window as usize);
-                if self.log_of(stream).is_full(&fs.storage) {
+                let avoided = self.steer(fs);
+                let Self { data, hot, cold, state, .. } = &*self;
+                let log = [data, hot, cold][stream as usize];
+                if log.is_full(&fs.storage, avoided, &state.segments) {
                     // The partial that is closed now says what it holds.
                     self.start_data_write(fs, ino, &group, stream)?;
                     group.clear();
                     blocks = 0;
                 }
-                let (addr, count) = self.allocate_in(fs, (ino, fork, block), want as u32, stream)?;
+                let (addr, count) = self.allocate_in(fs, (ino, fork, block), want as u32, stream, avoided)?;
                 let count = count as usize;
                 let follows = group.last().is_some_and(|p| p.addr.add(p.bytes.len() as u32) == addr);
                 if !follows || blocks + count > GROUP_BLOCKS_MAX {
@@ -250,10 +254,23 @@ impl Inner {
 
     /// Up to `want` consecutive blocks in the segment of what the cleaner moves.
     pub(super) fn allocate_cold(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
-        self.allocate_in(fs, owner, want, Stream::Moved)
+        let avoided = self.steer(fs);
+        self.allocate_in(fs, owner, want, Stream::Moved, avoided)
     }
 
-    fn allocate_in(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32, stream: Stream) -> Result<(Addr, u32)> {
+    /// Blocks there that lie together, on whichever devices.
+    pub(super) fn allocate_cold_run(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
+        self.allocate_in(fs, owner, want, Stream::Moved, Avoided::NONE)
+    }
+
+    fn allocate_in(
+        &mut self,
+        fs: &Fs,
+        owner: (Ino, u32, u64),
+        want: u32,
+        stream: Stream,
+        avoided: Avoided,
+    ) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
         let ordered = want >= UNIT_BLOCKS && stream != Stream::Moved;
@@ -265,7 +282,7 @@ impl Inner {
             Stream::Moved => cold,
         };
         let (ino, fork, off) = owner;
-        let wanted = Wanted { ino, fork, off, blocks: want, left_out_max };
+        let wanted = Wanted { ino, fork, off, blocks: want, left_out_max, avoided };
         let got = log.allocate(wanted, stamp, &fs.storage, &mut state.segments, &mut closed);
         self.counters.left_out_blocks += got.map_or(0, |got| u64::from(got.left_out));
         self.start_summaries(fs, closed)?;

@@ -5,6 +5,7 @@ use super::commit::Cut;
 use super::leading::Stay;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
+use crate::devices::Avoided;
 use crate::index::Frozen;
 use crate::log::chain::Chain;
 use crate::log::index::IndexStamp;
@@ -278,9 +279,9 @@ impl Fs {
         let blocks = nenrin_format::partial::summary_blocks(bytes.len(), 0);
         let mut places = [(Addr::NONE, 0); 2];
         for (copy, place) in places.iter_mut().enumerate() {
-            self.ensure_index_room(&mut inner, copy, blocks, freeze.stamp, &mut writes)?;
-            let log = &mut inner.index[copy];
-            let (addr, data, crc) = log.root(&bytes, freeze.stamp).ok_or(Error::NoSpace)?;
+            let avoided = self.ensure_index_room(&mut inner, copy, blocks, freeze.stamp, &mut writes)?;
+            let (log, where_to) = (&mut inner.index[copy], (&*self.storage, avoided));
+            let (addr, data, crc) = log.root(&bytes, blocks, freeze.stamp, where_to).ok_or(Error::NoSpace)?;
             *place = (addr, crc);
             self.start_index_write(addr, data, &mut writes)?;
         }
@@ -382,8 +383,9 @@ impl Fs {
                     self.start_index_write(at, bytes, writes)?;
                 }
             }
-            self.ensure_index_room(&mut inner, copy, NODE_BLOCKS, stamp, writes)?;
-            *addr = inner.index[copy].push(tree, level, first, node).ok_or(Error::NoSpace)?;
+            let avoided = self.ensure_index_room(&mut inner, copy, NODE_BLOCKS, stamp, writes)?;
+            let where_to = (&*self.storage, avoided);
+            *addr = inner.index[copy].push(tree, level, first, node, where_to).ok_or(Error::NoSpace)?;
             let segment = addr.segment();
             inner.segments().add_node(segment);
         }
@@ -397,15 +399,22 @@ impl Fs {
         blocks: u32,
         stamp: IndexStamp,
         writes: &mut FewWrites,
-    ) -> Result<()> {
-        if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
-            return Ok(());
+    ) -> Result<Avoided> {
+        let storage = &*self.storage;
+        let mut avoided = inner.steer(self);
+        let all = inner.index[copy].segment.is_some_and(|s| storage.is_avoided(s, avoided));
+        // What fits nowhere else goes where it would have gone.
+        if storage.longest_run(avoided) < 1 + blocks || all && !inner.segments().has_better() {
+            avoided = Avoided::NONE;
+        }
+        if inner.index[copy].has_room(blocks, storage, avoided) {
+            return Ok(avoided);
         }
         if let Some((at, bytes)) = inner.index[copy].take(stamp) {
             self.start_index_write(at, bytes, writes)?;
         }
-        if inner.index[copy].has_room(blocks, self.storage.segment_blocks) {
-            return Ok(());
+        if inner.index[copy].has_room(blocks, storage, avoided) {
+            return Ok(avoided);
         }
         if blocks + 1 > self.storage.segment_blocks {
             return Err(Error::TooLarge);
@@ -415,7 +424,9 @@ impl Fs {
             inner.segments().seal(old);
         }
         inner.index[copy].start_segment(fresh);
-        Ok(())
+        // There may have been none but on a slow device.
+        let fits = inner.index[copy].has_room(blocks, storage, avoided);
+        Ok(if fits { avoided } else { Avoided::NONE })
     }
 }
 

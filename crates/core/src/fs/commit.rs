@@ -21,6 +21,8 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Most pages that travel in the chain; more go to data segments first.
 const CHAIN_PAGES_MAX: usize = 64;
+/// Blocks of records beside them, where a partial has to end before a slow device.
+const BESIDE_PAGES: u32 = 8;
 /// Bytes of one content record, so that several share a partial.
 const CONTENT_RECORD_BYTES_MAX: usize = 24 << 10;
 /// Blocks outside the chain that one commit may name before it flushes them
@@ -137,7 +139,8 @@ impl Fs {
 
     /// Most pages that travel in the chain with one commit.
     pub(super) fn chain_pages_max(&self) -> usize {
-        CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4)
+        let between = self.storage.longest_run(self.storage.slow()).saturating_sub(BESIDE_PAGES);
+        CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4).min(between as usize)
     }
 
     /// Writes a commit and flushes as the barrier mode says. It ends after those that were laid out before it.
@@ -175,7 +178,8 @@ impl Fs {
     /// Whether what was written before is flushed now, and how long the last write took.
     fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<(bool, u64)> {
         if flush_data_first {
-            self.flush_device()?;
+            self.lock().counters.flushes += 1;
+            self.storage.flush_segments()?;
         }
         let barrier = flushes(self.options.barrier);
         let Some(((last_addr, last), before)) = partials.split_last() else {
@@ -362,9 +366,11 @@ impl Inner {
 
     fn seal_queue(&mut self, fs: &Fs, mut queue: VecDeque<Unit>, stamp: Stamp) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
         let mut partials = Vec::new();
+        let avoided = self.steer(fs);
         while !queue.is_empty() {
             let first = partials.is_empty();
-            let sealed = self.chain.seal(&mut queue, first, stamp, &fs.storage, &mut self.state.segments)?;
+            let here = Addr::new(self.chain.segment, self.chain.block);
+            let sealed = self.chain.seal(&mut queue, first, stamp, avoided, &fs.storage, &mut self.state.segments)?;
             self.proven_seq = self.proven_seq.max(stamp.durable_seq);
             let Sealed { addr, bytes, base, late, .. } = sealed;
             for record in &late {
@@ -373,6 +379,7 @@ impl Inner {
                 self.state.apply(&record, base)?;
             }
             self.counters.chain_partials += 1;
+            self.counters.chain_steps_aside += u64::from(!avoided.is_empty() && addr != here);
             self.counters.chain_blocks += (bytes.len() / BLOCK_BYTES) as u64;
             self.window_bytes += bytes.len() as u64;
             let bytes = Arc::new(bytes);

@@ -58,6 +58,12 @@ impl Fs {
         written > 0
     }
 
+    /// Says that a device is slow, or is not any more: for who knows better than what [`Fs::tick`] measures, and for tests.
+    /// What is new goes to the others then, while there is room.
+    pub fn declare_slow(&self, index: u16, slow: bool) {
+        self.storage.devices().declare_slow(index, slow, self.clock.monotonic_nanos(), self.clock.wall());
+    }
+
     /// The members of the volume and how they are.
     #[must_use]
     pub fn health(&self) -> Vec<DeviceHealth> {

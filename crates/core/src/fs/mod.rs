@@ -95,6 +95,8 @@ pub struct Counters {
     pub data_blocks: u64,
     /// Blocks left out so that long runs begin at units of stripes.
     pub left_out_blocks: u64,
+    /// Partials of the log that stand elsewhere than they would have, because a device is slow.
+    pub chain_steps_aside: u64,
     /// Index nodes written, each counted once although there are two copies.
     pub nodes: u64,
     /// Flushes asked for.

@@ -15,6 +15,7 @@ use super::background::ToSweep;
 use super::crowded::Held;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
+use crate::devices::Avoided;
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result, Usage};
@@ -54,6 +55,8 @@ const ROUNDS_MAX: u32 = 64;
 const IDLE_ROUNDS_MAX: u32 = 5;
 /// Blocks are left out for order while more than this part of the volume is room.
 const ROOM_FOR_ORDER: u64 = 8;
+/// And slow devices while there are more segments: what leaves one may end several that are open.
+const ROOM_TO_LEAVE: u64 = 6;
 /// Data writes under way from which on a writer looks whether some have completed.
 const REAP_FROM: usize = 8;
 
@@ -219,11 +222,31 @@ impl Inner {
         self.free_blocks(fs, self.reserve_segments(fs)).saturating_sub(fs.kept_for(self.promised()))
     }
 
+    /// Whether room is no question, so that some may be left out.
+    fn has_room_for_order(&self, fs: &Fs) -> bool {
+        let total = self.state.segments.count() * u64::from(fs.storage.segment_blocks);
+        self.room_blocks(fs) > total / ROOM_FOR_ORDER
+    }
+
+    /// Devices that get nothing new at the moment: those that are slow, while there is room without them.
+    pub(super) fn steer(&mut self, fs: &Fs) -> Avoided {
+        let slow = fs.storage.slow();
+        let leaves = !slow.is_empty() && self.has_room_for_order(fs) && self.room_segments(fs) > ROOM_TO_LEAVE;
+        let avoided = if leaves { slow } else { Avoided::NONE };
+        if !avoided.is_empty() {
+            let unwanted = fs.storage.avoided_numbers(avoided);
+            let numbers = fs.storage.numbers().into_iter().filter(|r| !unwanted.contains(r));
+            self.state.segments.prefer(if unwanted.is_empty() { Vec::new() } else { numbers.collect() });
+        } else if self.state.segments.prefers() {
+            self.state.segments.prefer(Vec::new());
+        }
+        avoided
+    }
+
     /// Blocks of a segment that may be left out so that units stay whole: where these lie apart, and room is no question.
     pub(super) fn left_out_max(&self, fs: &Fs) -> u32 {
         let segment_blocks = fs.storage.segment_blocks;
-        let total = self.state.segments.count() * u64::from(segment_blocks);
-        if fs.storage.lies_apart() && self.room_blocks(fs) > total / ROOM_FOR_ORDER {
+        if fs.storage.lies_apart() && self.has_room_for_order(fs) {
             segment_blocks / fs.options.left_out_share.max(1)
         } else {
             0

@@ -2,11 +2,13 @@
 //!
 //! Invariants
 //! 1. A partial lies within one segment, right behind the one before it, or at
-//!    the start of the segment that the one before it names as next.
+//!    the start of the segment that the one before it names as next; or at one
+//!    of the places behind either where what leaves out slow devices may begin.
 //! 2. A logical segment is a run of partials from one with LOGICAL_BEGIN to
 //!    one with LOGICAL_END.
 
 use crate::content::Page;
+use crate::devices::Avoided;
 use crate::segments::{KIND_CHAIN, Segments};
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -39,6 +41,8 @@ pub struct Chain {
     pub last_addr: Addr,
     /// Its summary CRC.
     pub last_crc: u32,
+    /// The next partial is the first of its epoch: it stands at block 0, where a walk from an older root looks for it.
+    pub begins_epoch: bool,
 }
 
 /// A step of content in a form that owns what it names.
@@ -156,48 +160,88 @@ impl Chain {
         queue: &mut VecDeque<Unit>,
         first: bool,
         stamp: Stamp,
+        mut avoided: Avoided,
         storage: &Storage,
         segments: &mut Segments,
     ) -> Result<Sealed> {
+        self.leave_next(avoided, stamp.now, storage, segments);
         loop {
-            let room = (storage.segment_blocks - self.block).min(PARTIAL_BLOCKS_MAX);
-            let (records, late, pages, count) = gather(queue, room);
-            if count > 0 {
+            if let Some((start, gathered)) = self.fitting(queue, (self.segment, self.block), avoided, storage) {
                 if self.next.is_none() && self.block > 0 {
                     // On a full volume none was to be had when this segment was begun. Only a partial in it can name one.
-                    self.next = segments.allocate(KIND_CHAIN, stamp.now);
+                    self.next = self.allocate_next(storage, segments, stamp.now);
                 }
-                let units: Vec<Unit> = queue.drain(..count).collect();
+                let units: Vec<Unit> = queue.drain(..gathered.count).collect();
                 let end = queue.is_empty();
-                return Ok(self.lay_out(&records, late, &units, pages, (first, end), stamp, segments));
+                return Ok(self.lay_out(start, gathered, &units, (first, end), stamp, segments));
             }
-            if self.block == 0 {
+            let goes_on = |next| self.fitting(queue, (next, 0), avoided, storage).is_some();
+            if !avoided.is_empty() && !self.next.is_some_and(goes_on) {
+                // What fits nowhere else goes where it would have gone.
+                avoided = Avoided::NONE;
+                continue;
+            }
+            if self.block == 0 && avoided.is_empty() {
                 return Err(Error::TooLarge);
             }
-            self.advance(segments, stamp.now)?;
+            self.advance(storage, segments, stamp.now)?;
         }
     }
 
-    fn advance(&mut self, segments: &mut Segments, now: Time) -> Result<()> {
+    /// Where from `block` of a segment on a partial may begin, and what goes into it.
+    fn fitting(
+        &self,
+        queue: &VecDeque<Unit>,
+        (segment, block): (SegmentNo, u32),
+        avoided: Avoided,
+        storage: &Storage,
+    ) -> Option<(u32, Gathered)> {
+        let fixed = avoided.is_empty() || self.begins_epoch && segment == self.segment;
+        let avoided = if fixed { Avoided::NONE } else { avoided };
+        let others = storage.jumps(segment, block).filter(|_| !fixed);
+        let mut places = std::iter::once(block).chain(others).filter_map(|start| {
+            let room = storage.free_run(segment, start, avoided).min(PARTIAL_BLOCKS_MAX);
+            (room > 0).then(|| (start, gather(queue, room)))
+        });
+        places.find(|(_, gathered)| gathered.count > 0)
+    }
+
+    fn advance(&mut self, storage: &Storage, segments: &mut Segments, now: Time) -> Result<()> {
         let next = self.next.take().ok_or(Error::NoSpace)?;
         segments.seal(self.segment);
         self.segment = next;
         self.block = 0;
-        self.next = segments.allocate(KIND_CHAIN, now);
+        self.next = self.allocate_next(storage, segments, now);
         Ok(())
+    }
+
+    /// A segment to go on in: on another device, so that the chain can leave this one at once.
+    pub fn allocate_next(&self, storage: &Storage, segments: &mut Segments, now: Time) -> Option<SegmentNo> {
+        let apart = storage.numbers_apart(self.segment);
+        let better = if apart.is_empty() { None } else { segments.allocate_better(&apart, KIND_CHAIN, now) };
+        better.or_else(|| segments.allocate(KIND_CHAIN, now))
+    }
+
+    /// Names another segment as next where that lies on avoided devices. Nothing was written to it.
+    fn leave_next(&mut self, avoided: Avoided, now: Time, storage: &Storage, segments: &mut Segments) {
+        let Some(old) = self.next.filter(|next| storage.is_avoided(*next, avoided)) else { return };
+        if let Some(new) = segments.allocate_better(&storage.numbers_apart(self.segment), KIND_CHAIN, now) {
+            segments.take_back(old);
+            self.next = Some(new);
+        }
     }
 
     fn lay_out(
         &mut self,
-        records: &[u8],
-        late: Vec<Vec<u8>>,
+        start: u32,
+        gathered: Gathered,
         units: &[Unit],
-        pages: u32,
         (begin, end): (bool, bool),
         stamp: Stamp,
         segments: &mut Segments,
     ) -> Sealed {
-        let addr = Addr::new(self.segment, self.block);
+        let Gathered { records, late, pages, .. } = gathered;
+        let addr = Addr::new(self.segment, start);
         let summary = summary_blocks(records.len(), 0);
         let mut bytes = AlignedBuf::zeroed((summary + pages) as usize * BLOCK_BYTES);
         let mut at = summary as usize * BLOCK_BYTES;
@@ -223,22 +267,34 @@ impl Chain {
             record_bytes: records.len() as u32,
             map_count: 0,
             payload_blocks: pages,
+            left_out: start - self.block,
             next: self.next,
         };
-        let (head, crc) = header.encode(records, &[]);
+        let (head, crc) = header.encode(&records, &[]);
         bytes[..head.len()].copy_from_slice(&head);
         self.seq = header.seq;
         self.last_addr = addr;
         self.last_crc = crc;
-        self.block += summary + pages;
+        self.block = start + summary + pages;
+        self.begins_epoch = false;
         segments.chain_written(self.segment, self.seq);
         Sealed { addr, bytes, base: addr.add(summary), late }
     }
 }
 
-/// As many units from the front as fit `room` blocks: their records, those to
-/// apply late, the payload blocks, and how many units.
-fn gather(queue: &VecDeque<Unit>, room: u32) -> (Vec<u8>, Vec<Vec<u8>>, u32, usize) {
+/// Units from the front of the queue.
+struct Gathered {
+    records: Vec<u8>,
+    /// Records to apply late.
+    late: Vec<Vec<u8>>,
+    /// Payload blocks.
+    pages: u32,
+    /// How many units.
+    count: usize,
+}
+
+/// As many units from the front as fit `room` blocks.
+fn gather(queue: &VecDeque<Unit>, room: u32) -> Gathered {
     let mut records = Vec::new();
     let mut late = Vec::new();
     let (mut pages, mut count) = (0, 0);
@@ -256,5 +312,5 @@ fn gather(queue: &VecDeque<Unit>, room: u32) -> (Vec<u8>, Vec<Vec<u8>>, u32, usi
         pages = with;
         count += 1;
     }
-    (records, late, pages, count)
+    Gathered { records, late, pages, count }
 }

@@ -7,8 +7,10 @@
 //! 3. The map says of every run what checksums its blocks have, so that salvage
 //!    can tell them from garbage without any index: who allocates a run calls
 //!    [`DataLog::describe`] before its partial is closed.
-//! 4. Blocks that are left out so that a run begins at a unit are in the map, as blocks of no inode.
+//! 4. Blocks that are left out within a partial are in the map, as blocks of no inode: so that a run begins at a unit, or
+//!    on no slow device. What is left out before a partial is in its header.
 
+use crate::devices::Avoided;
 use crate::segments::{KIND_DATA, Segments};
 use crate::storage::Storage;
 use nenrin_device::AlignedBuf;
@@ -30,6 +32,8 @@ pub struct DataLog {
     /// The rest of the segment is too short for what came: it stays unused.
     ended: bool,
     start: u32,
+    /// Blocks that were left out before it.
+    before: u32,
     /// Blocks of the segment that were left out.
     left_out: u32,
     map: Vec<MapEntry>,
@@ -73,6 +77,8 @@ pub struct Wanted {
     pub blocks: u32,
     /// So many blocks of a segment may be left out so that whole units of content lie in whole units of devices.
     pub left_out_max: u32,
+    /// And any number that lie on these devices.
+    pub avoided: Avoided,
 }
 
 /// The place that they got.
@@ -82,7 +88,7 @@ pub struct Got {
     pub addr: Addr,
     /// How many of them.
     pub blocks: u32,
-    /// Blocks that were left out before the first.
+    /// Blocks that were left out before the first, within the segment.
     pub left_out: u32,
 }
 
@@ -103,11 +109,12 @@ impl DataLog {
         segments: &mut Segments,
         closed: &mut Vec<DataSummary>,
     ) -> Option<Got> {
-        if self.map.len() >= map_capacity(1) {
+        let avoided = self.avoided_in(wanted.avoided, storage, segments);
+        if self.map_is_full(avoided) {
             closed.extend(self.close(stamp));
         }
         let segment = match self.segment {
-            Some(s) if self.has_room(storage) => s,
+            Some(s) if self.has_room(storage, avoided) => s,
             _ => {
                 closed.extend(self.finish(stamp, segments));
                 let s = segments.allocate(KIND_DATA, stamp.now)?;
@@ -118,18 +125,25 @@ impl DataLog {
                 s
             }
         };
+        // A segment that was begun just now may lie on other devices.
+        let avoided = if storage.is_avoided(segment, avoided) { Avoided::NONE } else { avoided };
+        let from = self.block;
         if self.map.is_empty() {
-            self.start = self.block;
-            self.block += 1;
+            self.start = storage.place_of(segment, from, 2, avoided).unwrap_or(from);
+            self.before = self.start - from;
+            self.block = self.start + 1;
         }
-        let left_out = self.go_to_unit(wanted, segment, storage.segment_blocks);
+        let first = self.block;
+        self.go_to_unit(wanted, segment, storage, avoided);
+        self.go_past_avoided(segment, storage, avoided);
+        let left_out = self.block - first + self.before * u32::from(first == self.start + 1);
         let blocks = wanted.blocks;
         let left = storage.segment_blocks - self.block;
-        let blocks = if blocks > left && left > ALIGNED_BLOCKS {
+        let blocks = if blocks > left && left > ALIGNED_BLOCKS && avoided.is_empty() {
             self.ended = true;
             left - left % ALIGNED_BLOCKS
         } else {
-            blocks.min(left)
+            blocks.min(storage.free_run(segment, self.block, avoided)).max(1)
         };
         let addr = self.take(segment, (wanted.ino, wanted.fork, wanted.off), blocks);
         Some(Got { addr, blocks, left_out })
@@ -153,18 +167,37 @@ impl DataLog {
         addr
     }
 
-    /// Leaves blocks out so that whole units are not cut in two: then a granule, or a short run, is one request to one device. How many.
-    fn go_to_unit(&mut self, wanted: Wanted, segment: SegmentNo, segment_blocks: u32) -> u32 {
+    /// Leaves blocks out so that whole units are not cut in two: then a granule, or a short run, is one request to one device.
+    fn go_to_unit(&mut self, wanted: Wanted, segment: SegmentNo, storage: &Storage, avoided: Avoided) {
         let behind = self.block % UNIT_BLOCKS;
         let skipped = (UNIT_BLOCKS - behind) % UNIT_BLOCKS;
         let whole = wanted.blocks >= UNIT_BLOCKS && wanted.off % u64::from(UNIT_BLOCKS) == 0;
-        let fits = self.block + skipped + UNIT_BLOCKS <= segment_blocks && self.map.len() + 2 <= map_capacity(1);
-        if skipped == 0 || !whole || !fits || self.left_out + skipped > wanted.left_out_max {
-            return 0;
+        let to = self.block + skipped;
+        let fits = to + UNIT_BLOCKS <= storage.segment_blocks && self.map.len() + 2 <= map_capacity(1);
+        let fits = fits && storage.place_of(segment, to, 1, avoided).is_some();
+        if skipped > 0 && whole && fits && self.left_out + skipped <= wanted.left_out_max {
+            self.left_out += skipped;
+            self.take(segment, (Ino(0), 0, 0), skipped);
         }
-        self.left_out += skipped;
-        self.take(segment, (Ino(0), 0, 0), skipped);
-        skipped
+    }
+
+    /// Leaves out what lies on avoided devices, if there is anything behind it.
+    fn go_past_avoided(&mut self, segment: SegmentNo, storage: &Storage, avoided: Avoided) {
+        let to = storage.place_of(segment, self.block, 1, avoided).unwrap_or(self.block);
+        if to > self.block {
+            self.take(segment, (Ino(0), 0, 0), to - self.block);
+        }
+    }
+
+    /// What is avoided in the segment being filled: nothing, where all of it lies there and no other is to be had.
+    fn avoided_in(&self, avoided: Avoided, storage: &Storage, segments: &Segments) -> Avoided {
+        let all = self.segment.is_some_and(|s| storage.is_avoided(s, avoided));
+        if all && !segments.has_better() { Avoided::NONE } else { avoided }
+    }
+
+    /// Whether the map has no room for one more run, and for what may be left out before it.
+    fn map_is_full(&self, avoided: Avoided) -> bool {
+        self.map.len() + if avoided.is_empty() { 1 } else { 3 } > map_capacity(1)
     }
 
     /// Blocks that the next [`DataLog::allocate`] can give in one piece without beginning a segment.
@@ -180,9 +213,10 @@ impl DataLog {
     }
 
     /// Whether one more block fits the segment being filled.
-    fn has_room(&self, storage: &Storage) -> bool {
+    fn has_room(&self, storage: &Storage, avoided: Avoided) -> bool {
         let needs = if self.map.is_empty() { 2 } else { 1 };
-        !self.ended && self.block + needs <= storage.segment_blocks
+        let place = |s| storage.place_of(s, self.block, needs, avoided);
+        !self.ended && self.segment.and_then(place).is_some()
     }
 
     /// Whether the next [`DataLog::allocate`] begins a segment.
@@ -192,8 +226,9 @@ impl DataLog {
     }
 
     /// Whether the next [`DataLog::allocate`] closes the current partial.
-    pub fn is_full(&self, storage: &Storage) -> bool {
-        !self.map.is_empty() && (self.map.len() >= map_capacity(1) || !self.has_room(storage))
+    pub fn is_full(&self, storage: &Storage, avoided: Avoided, segments: &Segments) -> bool {
+        let avoided = self.avoided_in(avoided, storage, segments);
+        !self.map.is_empty() && (self.map_is_full(avoided) || !self.has_room(storage, avoided))
     }
 
     /// Notes the checksums of the run at `addr`, for each granule of
@@ -231,6 +266,7 @@ impl DataLog {
             record_bytes: 0,
             map_count: map.len() as u32,
             payload_blocks: self.block - self.start - 1,
+            left_out: self.before,
             next: None,
         };
         let (bytes, _) = header.encode(&[], &map);

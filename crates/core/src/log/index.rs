@@ -2,7 +2,10 @@
 //!
 //! Invariants
 //! 1. The two copies of a node, and of a root, never share a segment.
+//! 2. A partial ends where a slow device begins, and the next one begins behind that.
 
+use crate::devices::Avoided;
+use crate::storage::Storage;
 use nenrin_device::AlignedBuf;
 use nenrin_format::key::Key;
 use nenrin_format::layout::le::{U32, U64};
@@ -23,6 +26,8 @@ pub struct IndexLog {
     pending: Vec<u8>,
     map: Vec<MapEntry>,
     start: u32,
+    /// Blocks that were left out before it.
+    before: u32,
 }
 
 /// What index partials say besides their nodes.
@@ -41,10 +46,17 @@ pub struct IndexStamp {
 }
 
 impl IndexLog {
-    /// Whether a partial of one more node, or of `blocks`, fits the segment.
-    pub fn has_room(&self, blocks: u32, segment_blocks: u32) -> bool {
-        let header = u32::from(self.map.is_empty());
-        self.segment.is_some() && self.block + header + blocks <= segment_blocks
+    /// Where a partial of one more node, or of `blocks`, goes on or begins, if it fits the segment.
+    fn place(&self, blocks: u32, storage: &Storage, avoided: Avoided) -> Option<u32> {
+        let segment = self.segment?;
+        if self.map.is_empty() {
+            return storage.place_of(segment, self.block, 1 + blocks, avoided);
+        }
+        (storage.free_run(segment, self.block, avoided) >= blocks).then_some(self.block)
+    }
+    /// Whether it fits.
+    pub fn has_room(&self, blocks: u32, storage: &Storage, avoided: Avoided) -> bool {
+        self.place(blocks, storage, avoided).is_some()
     }
     /// Nodes that still fit the segment.
     pub fn nodes_that_fit(&self, segment_blocks: u32) -> u64 {
@@ -74,10 +86,17 @@ impl IndexLog {
         self.segment.take()
     }
     /// Adds a node; its address.
-    pub fn push(&mut self, tree: TreeId, level: u8, first: &Key, node: &[u8]) -> Option<Addr> {
+    pub fn push(
+        &mut self,
+        tree: TreeId,
+        level: u8,
+        first: &Key,
+        node: &[u8],
+        (storage, avoided): (&Storage, Avoided),
+    ) -> Option<Addr> {
         let segment = self.segment?;
         if self.map.is_empty() {
-            self.start = self.block;
+            self.begin(NODE_BLOCKS, storage, avoided)?;
             self.block += 1;
         }
         let addr = Addr::new(segment, self.block);
@@ -94,6 +113,13 @@ impl IndexLog {
             reserved: [0; 2],
         });
         Some(addr)
+    }
+    /// Begins a partial with so many blocks behind its header.
+    fn begin(&mut self, blocks: u32, storage: &Storage, avoided: Avoided) -> Option<()> {
+        self.start = self.place(blocks, storage, avoided)?;
+        self.before = self.start - self.block;
+        self.block = self.start;
+        Some(())
     }
     /// The current partial, to be written; `None` when nothing waits.
     pub fn take(&mut self, stamp: IndexStamp) -> Option<(Addr, AlignedBuf)> {
@@ -113,7 +139,14 @@ impl IndexLog {
         Some((addr, bytes))
     }
     /// Lays out a root partial; its address, bytes and summary CRC. The room was checked.
-    pub fn root(&mut self, root: &[u8], stamp: IndexStamp) -> Option<(Addr, AlignedBuf, u32)> {
+    pub fn root(
+        &mut self,
+        root: &[u8],
+        blocks: u32,
+        stamp: IndexStamp,
+        (storage, avoided): (&Storage, Avoided),
+    ) -> Option<(Addr, AlignedBuf, u32)> {
+        self.begin(blocks, storage, avoided)?;
         let addr = Addr::new(self.segment?, self.block);
         let header = self.header(PartialKind::Root, addr, stamp, 0);
         let (bytes, crc) = header.encode(root, &[]);
@@ -138,6 +171,7 @@ impl IndexLog {
             record_bytes: 0,
             map_count: 0,
             payload_blocks,
+            left_out: self.before,
             next: None,
         }
     }

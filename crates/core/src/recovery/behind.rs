@@ -3,10 +3,12 @@
 //! Invariants
 //! 1. Only whole logical segments are given, each in an unbroken run of
 //!    partials that are linked to each other.
-//! 2. Where a later epoch began, the one before it ended: what it has of higher
+//! 2. What lies in units that a newer partial left out is nothing, and hides nothing by its length.
+//! 3. Where a later epoch began, the one before it ended: what it has of higher
 //!    sequence was never acknowledged, or is of a life that recovery cut off.
 
 use super::walk::{Found, Outcome, Walk};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::partial::{Header, LOGICAL_BEGIN, LOGICAL_END};
 use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
@@ -69,16 +71,35 @@ impl Walk<'_> {
             while block < self.storage.segment_blocks {
                 let addr = Addr::new(segment, block);
                 block += match self.intact(addr) {
-                    Ok(Some(header)) => {
-                        each(&header)?;
-                        header.total_blocks().max(1)
-                    }
+                    Ok(Some(header)) => match self.left_out_by(&header)? {
+                        Some(start) => start - block,
+                        None => {
+                            each(&header)?;
+                            header.total_blocks().max(1)
+                        }
+                    },
                     Ok(None) | Err(Error::Device(_)) => 1,
                     Err(e) => return Err(e),
                 };
             }
         }
         Ok(())
+    }
+
+    /// Where a newer partial begins that left out the units in which this one lies.
+    fn left_out_by(&mut self, header: &Header) -> Result<Option<u32>> {
+        let (segment, block) = (header.addr.segment(), header.addr.block());
+        for start in self.storage.jumps(segment, block) {
+            if broken(Break::StaleTaken) {
+                break;
+            }
+            match self.intact(Addr::new(segment, start)) {
+                Ok(Some(h)) if h.has_left_out(block) && h.is_newer(header) => return Ok(Some(start)),
+                Ok(_) | Err(Error::Device(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
     }
 
     /// Intact partials of the chain with a higher sequence, in no order.
@@ -88,8 +109,16 @@ impl Walk<'_> {
             let mut block = 0;
             while block < self.storage.segment_blocks {
                 let addr = Addr::new(segment, block);
+                let Some(here) = self.intact(addr)? else {
+                    block += 1;
+                    continue;
+                };
+                if let Some(start) = self.left_out_by(&here)? {
+                    block = start;
+                    continue;
+                }
                 // What lies in the payload of an intact partial is content, whatever it looks like.
-                block += self.blocks_of_other(addr)?.unwrap_or(1);
+                block += here.total_blocks().max(1);
                 let Some((header, crc, records)) = self.partial(addr)? else { continue };
                 block = addr.block() + header.total_blocks().max(1);
                 let possible = header.seq.0 < COUNTER_MAX && header.epoch.0 < COUNTER_MAX;

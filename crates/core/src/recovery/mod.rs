@@ -2,7 +2,7 @@
 //!
 //! | what is found behind the last accepted partial | verdict |
 //! |---|---|
-//! | the next partial, linked and intact | accept |
+//! | the next partial, linked and intact, also behind units that were left out | accept |
 //! | a partial above the durable mark whose payload or data is not there | the log ends before its logical segment |
 //! | anything else, and no later header proves that more was durable | the log ends |
 //! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
@@ -174,6 +174,7 @@ pub(crate) fn chain_of(superblock: &Superblock) -> Chain {
         seq: superblock.chain_seq,
         last_addr: superblock.chain_last,
         last_crc: superblock.chain_crc,
+        begins_epoch: false,
     }
 }
 
@@ -243,7 +244,7 @@ pub(crate) fn recover_from(
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
     state.segments.promote(older);
     let writes = !(options.read_only || options.no_recovery || report.only_readable);
-    start_epoch(&mut state, &mut chain, found, writes)?;
+    start_epoch(&mut state, &mut chain, &storage, found, writes)?;
     Ok(Opened {
         storage,
         state,
@@ -411,7 +412,13 @@ pub(crate) fn pin_roots(segments: &mut Segments, found: &Probe, used: &Superbloc
 const INDEX_SEGMENTS: u64 = 2;
 
 /// The chain goes on in a fresh segment, with a new epoch.
-pub(crate) fn start_epoch(state: &mut State, chain: &mut Chain, found: &Probe, writes: bool) -> Result<()> {
+pub(crate) fn start_epoch(
+    state: &mut State,
+    chain: &mut Chain,
+    storage: &Storage,
+    found: &Probe,
+    writes: bool,
+) -> Result<()> {
     let epochs = found.roots.iter().map(|r| r.epoch).chain([chain.epoch]);
     let newest: Epoch = epochs.max().unwrap_or(chain.epoch);
     state.segments.next_generation = found
@@ -430,9 +437,10 @@ pub(crate) fn start_epoch(state: &mut State, chain: &mut Chain, found: &Probe, w
     state.segments.reopen(next, crate::segments::KIND_CHAIN);
     chain.segment = next;
     chain.block = 0;
+    chain.begins_epoch = true;
     // The index checkpoint that ends recovery comes first; with it more is free.
     let spare = state.segments.free_count() > INDEX_SEGMENTS;
-    chain.next = if spare { state.segments.allocate(crate::segments::KIND_CHAIN, now) } else { None };
+    chain.next = if spare { chain.allocate_next(storage, &mut state.segments, now) } else { None };
     Ok(())
 }
 

@@ -208,12 +208,6 @@ impl<'a> Walk<'a> {
         Ok(Header::decode(bytes).ok().map(|s| s.header))
     }
 
-    /// Blocks of an intact partial of another kind at `addr`.
-    pub(super) fn blocks_of_other(&mut self, addr: Addr) -> Result<Option<u32>> {
-        let other = self.intact(addr)?.filter(|h| h.kind != PartialKind::Chain);
-        Ok(other.map(|h| h.total_blocks()))
-    }
-
     /// A partial with what its payload is worth.
     pub(super) fn found(&mut self, header: Header, crc: u32, records: Vec<u8>) -> Result<Found> {
         let payload_intact = match self.blocks(header.payload_addr(), header.payload_blocks) {
@@ -262,8 +256,9 @@ impl<'a> Walk<'a> {
     }
 
     /// The partial at `addr` if it follows the last accepted one: the copy that is whole, if one is.
-    fn following(&mut self, addr: Addr, new_segment: bool) -> Result<Option<Found>> {
-        let mut best = self.following_here(addr, new_segment)?;
+    /// `left_out`: how many blocks it says that it left out.
+    fn following(&mut self, addr: Addr, new_segment: bool, left_out: u32) -> Result<Option<Found>> {
+        let mut best = self.following_here(addr, new_segment, left_out)?;
         if best.as_ref().is_some_and(|f| f.payload_intact) {
             return Ok(best);
         }
@@ -271,7 +266,7 @@ impl<'a> Walk<'a> {
         for avoid in self.storage.ways_around(addr, blocks) {
             let buffer = self.buffer.take();
             self.avoid = Some(avoid);
-            let other = self.following_here(addr, new_segment);
+            let other = self.following_here(addr, new_segment, left_out);
             self.avoid = None;
             self.buffer = buffer;
             match other {
@@ -284,14 +279,16 @@ impl<'a> Walk<'a> {
         Ok(best)
     }
 
-    fn following_here(&mut self, addr: Addr, new_segment: bool) -> Result<Option<Found>> {
+    fn following_here(&mut self, addr: Addr, new_segment: bool, left_out: u32) -> Result<Option<Found>> {
         let Some((header, crc, records)) = self.partial(addr)? else { return Ok(None) };
         let epoch_fits =
             header.epoch == self.at.epoch || new_segment && header.epoch > self.at.epoch || broken(Break::ForgetEpoch);
         let linked = header.seq == self.at.seq.next()
             && header.prev_addr == self.at.last_addr
             && header.prev_crc == self.at.last_crc;
-        let fits = epoch_fits && (linked || broken(Break::PastHole) && header.seq > self.at.seq);
+        let fits = epoch_fits
+            && header.left_out == left_out
+            && (linked || broken(Break::PastHole) && header.seq > self.at.seq);
         if !fits {
             return Ok(None);
         }
@@ -320,9 +317,24 @@ impl<'a> Walk<'a> {
         let links =
             |h: &Header| h.epoch > self.at.epoch && h.prev_addr == self.at.last_addr && h.prev_crc == self.at.last_crc;
         match &self.beyond {
-            Some((_, heads)) if heads.iter().any(links) => self.following(first, true),
+            Some((_, heads)) if heads.iter().any(links) => self.following(first, true, 0),
             _ => Ok(None),
         }
+    }
+
+    /// The partial that follows the last accepted one at this block of a segment, or behind units that were left out there.
+    fn following_from(&mut self, segment: SegmentNo, block: u32) -> Result<Option<Found>> {
+        let right_there = self.following(Addr::new(segment, block), block == 0, 0)?;
+        if right_there.is_some() || broken(Break::LeftOutUnseen) {
+            return Ok(right_there);
+        }
+        for start in self.storage.jumps(segment, block) {
+            let behind = self.following(Addr::new(segment, start), false, start - block)?;
+            if behind.is_some() {
+                return Ok(behind);
+            }
+        }
+        Ok(None)
     }
 
     /// Walks to the end.
@@ -330,14 +342,13 @@ impl<'a> Walk<'a> {
         let mut found: Vec<Found> = Vec::new();
         let mut durable_seq = self.at.seq;
         loop {
-            let here = Addr::new(self.at.segment, self.at.block);
             let mut next = self.resumed()?;
             if next.is_none() && self.at.block < self.storage.segment_blocks {
-                next = self.following(here, self.at.block == 0)?;
+                next = self.following_from(self.at.segment, self.at.block)?;
             }
             if next.is_none() {
                 if let Some(segment) = self.at.next {
-                    next = self.following(Addr::new(segment, 0), true)?;
+                    next = self.following_from(segment, 0)?;
                 }
             }
             let Some(f) = next else { break };

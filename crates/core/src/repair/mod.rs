@@ -269,7 +269,7 @@ fn plan(
     if free < needed {
         return Err(space::no_room(needed, free));
     }
-    start_epoch(&mut state, &mut chain, found, true)?;
+    start_epoch(&mut state, &mut chain, &storage, found, true)?;
     let opened = Opened {
         storage,
         state,

@@ -285,6 +285,7 @@ fn base(
         seq: start.seq,
         last_addr: Addr::NONE,
         last_crc: 0,
+        begins_epoch: true,
     };
     Base {
         storage: storage.clone(),

@@ -268,6 +268,9 @@ impl<S: Subject> Run<S> {
                     return Ok(Some(e));
                 }
             }
+            if self.device.slow && drawn % 5 == 0 {
+                self.fs()?.declare_slow(drawn >> 3);
+            }
             let op = match workload.next(self.model()?) {
                 Op::Fsync { ino, callback: true } if self.clients.takes_over() => Op::FsyncBeside { ino },
                 op => op,

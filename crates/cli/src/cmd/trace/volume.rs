@@ -322,6 +322,7 @@ mod tests {
                 record_bytes: 0,
                 map_count: 1,
                 payload_blocks: 3,
+                left_out: 0,
                 next: None,
             };
             let map = vec![MapEntry {

@@ -88,7 +88,7 @@ impl Inner {
         }
         let Some(first) = group.owners.first().map(|m| m.key) else { return Ok(None) };
         let owner = (Ino(first.ino), first.fork, first.off);
-        let (addr, blocks) = match self.allocate_cold(fs, owner, group.blocks) {
+        let (addr, blocks) = match self.allocate_cold_run(fs, owner, group.blocks) {
             Ok(got) => got,
             Err(Error::NoSpace) => return Ok(None),
             Err(e) => {

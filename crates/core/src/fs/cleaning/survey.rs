@@ -9,6 +9,7 @@
 use super::super::Fs;
 use super::{Job, Move, Stage, Victim};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree};
 use crate::segments::KIND_DATA;
 use nenrin_format::items::Extent;
@@ -82,11 +83,17 @@ impl Fs {
         let left = self.storage.segment_blocks.checked_sub(block).filter(|left| *left > 0)?;
         let count = if kind == KIND_DATA { 1 } else { CHUNK_BLOCKS.min(left) };
         let mut bytes = self.storage.read(Addr::new(segment, block), count).ok()?;
-        let mut at = 0;
+        let (mut at, mut newest) = (0, None);
         loop {
             let rest = bytes.get(at as usize * BLOCK_BYTES..).filter(|r| !r.is_empty());
             let Some(rest) = rest else { return Some(block + at) };
-            let head = Header::peek(rest).ok().filter(|h| h.addr == Addr::new(segment, block + at))?;
+            let here = Header::peek(rest).ok().filter(|h| h.addr == Addr::new(segment, block + at));
+            // What is not newer than what is before it may be of an earlier life, in units that were left out.
+            let doubtful = here.as_ref().is_none_or(|h| newest.as_ref().is_none_or(|n| !h.is_newer(n)));
+            if let Some(start) = doubtful.then(|| self.behind_left_out(segment, block + at, here.as_ref())).flatten() {
+                return Some(start);
+            }
+            let head = here?;
             let whole = rest.len() / BLOCK_BYTES;
             if head.summary_blocks as usize > whole {
                 if at > 0 {
@@ -98,7 +105,17 @@ impl Fs {
             let summary = Header::decode(rest).ok()?;
             note_claims(&summary, claims);
             at += head.total_blocks();
+            newest = Some(head);
         }
+    }
+
+    /// Where a partial begins that left this block out, and is newer than what is there.
+    fn behind_left_out(&self, segment: SegmentNo, block: u32, there: Option<&Header>) -> Option<u32> {
+        self.storage.jumps(segment, block).filter(|_| !broken(Break::StaleTaken)).find(|start| {
+            let addr = Addr::new(segment, *start);
+            let head = self.storage.read(addr, 1).ok().and_then(|bytes| Header::peek(&bytes).ok());
+            head.is_some_and(|h| h.addr == addr && h.has_left_out(block) && there.is_none_or(|t| h.is_newer(t)))
+        })
     }
 
     /// Looks some claims up; then what was found is compared with the counters.

@@ -146,7 +146,8 @@ impl Fs {
             let at = Addr::new(segment, end);
             let Ok(bytes) = self.storage.read_summary(at) else { break };
             let Ok(header) = Header::decode(&bytes).map(|s| s.header) else { break };
-            if header.kind != PartialKind::Data || header.uuid != uuid {
+            // What was left out is not looked through: such a segment is zeroed as a whole.
+            if header.kind != PartialKind::Data || header.uuid != uuid || header.left_out > 0 {
                 return false;
             }
             payload += header.payload_blocks;
