@@ -160,17 +160,19 @@ impl Chain {
         queue: &mut VecDeque<Unit>,
         first: bool,
         stamp: Stamp,
-        mut avoided: Avoided,
+        slow: Avoided,
         storage: &Storage,
         segments: &mut Segments,
     ) -> Result<Sealed> {
-        self.leave_next(avoided, stamp.now, storage, segments);
+        let mut avoided = slow;
         loop {
             if let Some((start, gathered)) = self.fitting(queue, (self.segment, self.block), avoided, storage) {
                 if self.next.is_none() && self.block > 0 {
                     // On a full volume none was to be had when this segment was begun. Only a partial in it can name one.
                     self.next = self.allocate_next(storage, segments, stamp.now);
                 }
+                // Nobody goes on where no partial says so: it is named anew only by one that is laid out now.
+                self.leave_next(slow, stamp.now, storage, segments);
                 let units: Vec<Unit> = queue.drain(..gathered.count).collect();
                 let end = queue.is_empty();
                 return Ok(self.lay_out(start, gathered, &units, (first, end), stamp, segments));
