@@ -139,8 +139,7 @@ impl Fs {
 
     /// Most pages that travel in the chain with one commit.
     pub(super) fn chain_pages_max(&self) -> usize {
-        let between = self.storage.longest_run(self.storage.slow()).saturating_sub(BESIDE_PAGES);
-        CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4).min(between as usize)
+        CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4)
     }
 
     /// Writes a commit and flushes as the barrier mode says. It ends after those that were laid out before it.
@@ -306,17 +305,20 @@ impl Inner {
         let mut data_blocks = moved_blocks;
         let total: usize = files.iter().map(|ino| self.pages_outside_index(*ino)).sum();
         let chain_max = fs.chain_pages_max();
+        // What stands in one partial fits between two slow devices.
+        let between = fs.storage.longest_run(self.steer(fs)).saturating_sub(BESIDE_PAGES);
+        let unit_max = chain_max.min(between as usize).max(1);
         let emptied: BTreeSet<Ino> = aside.iter().map(|(ino, _)| *ino).collect();
         let of_batch = |ino: &Ino| files.contains(ino) || emptied.contains(ino);
         for (ino, content) in aside {
             // What came before it, here or in the log, has blocks or not: cutting them off is always right.
-            data_blocks += self.collect_content(ino, content, 1, chain_max, &mut queue)?;
+            data_blocks += self.collect_content(ino, content, 1, unit_max, &mut queue)?;
         }
         for ino in &files {
             if total > chain_max && self.pages_outside_index(*ino) > 0 {
                 self.write_behind(fs, *ino)?;
             }
-            data_blocks += self.collect(*ino, u64::from(emptied.contains(ino)), chain_max, &mut queue)?;
+            data_blocks += self.collect(*ino, u64::from(emptied.contains(ino)), unit_max, &mut queue)?;
         }
         let cut_cno = match cut {
             Some(cut) => {
