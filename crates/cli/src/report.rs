@@ -369,6 +369,21 @@ pub fn problems(fs: &Fs) -> Vec<String> {
     fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).collect()
 }
 
+/// Devices that were not slow when it was last looked at, or are not any more, one line each.
+pub fn became_slow(fs: &Fs, before: &[u16], now: &[u16]) -> Vec<String> {
+    let health = fs.health();
+    let called = |i: &u16| {
+        let name = health.iter().find(|d| d.index == *i).and_then(|d| d.name.clone());
+        format!("device {}{}", i + 1, name.map_or_else(String::new, |n| format!(" ({n})")))
+    };
+    let slow = now
+        .iter()
+        .filter(|i| !before.contains(i))
+        .map(|i| format!("{} has become slow: what is new goes to other devices while there is room", called(i)));
+    let fast = before.iter().filter(|i| !now.contains(i)).map(|i| format!("{} is slow no more", called(i)));
+    slow.chain(fast).collect()
+}
+
 /// How far a device is that is brought up to date.
 pub fn progress(s: &JoinStatus) -> String {
     // Nearly done is not done.
@@ -386,6 +401,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
     let state = |d: &DeviceHealth| match d.standing {
         Standing::Active if d.target_bytes == 0 => "leaving",
         Standing::Active if d.target_bytes < d.bytes => "shrinking",
+        Standing::Active if d.slow_since.is_some() => "slow",
         Standing::Active => "active",
         Standing::Joining => "joining",
         Standing::Absent => "absent",
@@ -397,10 +413,15 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
             None => format!("being brought up to date, {}", progress(joins)),
         })
     };
+    let slow = |d: &DeviceHealth| {
+        let since = when::show_rfc3339(d.slow_since?.0);
+        Some(format!("since {since}, so what is new goes to other devices while there is room"))
+    };
     let one = |d: DeviceHealth| DeviceData {
         number: d.index + 1,
         state: state(&d).to_owned(),
-        why: why(&d).or(d.why),
+        why: why(&d).or_else(|| slow(&d)).or(d.why),
+        slow_since: d.slow_since.map(|at| when::show_rfc3339(at.0)),
         path: d.name,
         uuid: show_uuid(&d.uuid),
         bytes: d.bytes,

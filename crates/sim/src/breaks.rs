@@ -81,11 +81,14 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
     Members { joins: Some(joins), ..Members::new(count, layout) }
 }
 
+/// Three devices that are slow now and then.
+const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
+
 /// Three devices that come and go.
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 71] = [
+pub const TRIALS: [Trial; 72] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -148,6 +151,7 @@ pub const TRIALS: [Trial; 71] = [
     trial(Break::MmpDeaf, "P1", Hunt::Life(Life::Hosts)),
     trial(Break::MmpLate, "P1", Hunt::Life(Life::Hosts)),
     trial(Break::OldEndedEarly, "P1", Hunt::Devices(joining(1, Layout::Single, Joins::Takes(0)))),
+    trial(Break::LeftOutUnseen, "P1", Hunt::Devices(SLOW)),
     trial(Break::BandCutEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::BandUsedEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::RemovedEarly, "P1", Hunt::Devices(CHANGING)),

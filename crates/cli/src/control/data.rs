@@ -566,12 +566,14 @@ pub struct DeviceData {
     pub bytes: u64,
     /// How many it will be; 0 when it is to be removed.
     pub target_bytes: u64,
-    /// `active`, `joining`, `absent`, `leaving` or `shrinking`.
+    /// `active`, `slow`, `joining`, `absent`, `leaving` or `shrinking`.
     pub state: String,
     /// Why it is not active, or what is done about it.
     pub why: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,
+    /// Since when it is slow, RFC 3339: what is new goes to other devices while there is room.
+    pub slow_since: Option<String>,
 }
 
 /// Everything about a volume.

@@ -93,6 +93,8 @@ struct State {
     counters: Counters,
     /// When it was last logged that checkpoints rest.
     rest_logged: Option<Instant>,
+    /// Devices that were slow when it was last looked at.
+    slow: Vec<u16>,
 }
 
 /// See the module.
@@ -128,6 +130,7 @@ impl Service {
             logged: None,
             counters: Counters::default(),
             rest_logged: None,
+            slow: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -255,12 +258,22 @@ impl Service {
             Ok(()) => fs.failed(),
             Err(e) => Some(fs.failed().unwrap_or_else(|| e.to_string())),
         };
+        self.note_slow(&fs);
         let mut state = self.lock();
         if failed.is_some() && failed != state.logged {
             state.logged.clone_from(&failed);
             drop(state);
             let why = report::failure(&failed.unwrap_or_default());
             self.log.line(&format!("{}: {why}", self.path.display()));
+        }
+    }
+
+    /// Logs which devices became slow, and which are fast again.
+    fn note_slow(&self, fs: &Fs) {
+        let now = fs.slow_devices();
+        let before = std::mem::replace(&mut self.lock().slow, now.clone());
+        if before != now {
+            report::became_slow(fs, &before, &now).iter().for_each(|text| self.log.line(text));
         }
     }
 

@@ -96,6 +96,12 @@ impl Layout {
         Self { segment_blocks, bands }
     }
 
+    /// Where segments lie.
+    #[cfg(test)]
+    pub fn bands(&self) -> &[Band] {
+        &self.bands
+    }
+
     /// Segments of the volume.
     pub fn segments(&self) -> u64 {
         self.bands.iter().map(|b| b.segments).sum()

@@ -105,6 +105,21 @@ fn what_is_written_is_read_whatever_the_shape() {
     }
 }
 
+/// Decision 0026: a sync beside an index checkpoint waits for no root slot.
+#[test]
+fn root_slots_are_flushed_by_who_asks_for_them() {
+    let w = World::new(4, 1);
+    let root = Superblock { bands: w.devices.layout().bands().to_vec(), ..superblock() };
+    w.devices.write_slots(&root).unwrap();
+    w.devices.write_flush(at(0, 17), data(1, 2)).unwrap();
+    w.devices.flush_segments().unwrap();
+    assert_eq!(w.flushes(), [0, 1, 0, 0]);
+    w.devices.flush().unwrap();
+    assert_eq!(w.flushes(), [1, 1, 1, 1], "the second one's was covered already");
+    w.devices.flush().unwrap();
+    assert_eq!(w.flushes(), [1, 1, 1, 1]);
+}
+
 #[test]
 fn a_small_sync_on_a_stripe_touches_one_device() {
     let w = World::new(4, 1);

@@ -6,6 +6,7 @@ use crate::recovery::Unproven;
 use crate::{DeviceHealth, Result};
 use nenrin_format::Addr;
 use nenrin_format::items::Extent;
+use nenrin_format::superblock::DEVICES_MAX;
 
 impl Fs {
     /// Before the first write of a mount: the roots say who is absent, and what recovery took for granted
@@ -62,6 +63,13 @@ impl Fs {
     /// What is new goes to the others then, while there is room.
     pub fn declare_slow(&self, index: u16, slow: bool) {
         self.storage.devices().declare_slow(index, slow, self.clock.monotonic_nanos(), self.clock.wall());
+    }
+
+    /// Numbers of the devices that are slow, from 0. Waits for no device.
+    #[must_use]
+    pub fn slow_devices(&self) -> Vec<u16> {
+        let slow = self.storage.slow();
+        (0..DEVICES_MAX as u16).filter(|i| slow.has(*i)).collect()
     }
 
     /// The members of the volume and how they are.

@@ -31,6 +31,7 @@ mod repair_devices;
 mod reserve;
 mod retention;
 mod scrub;
+mod slow;
 mod smoke;
 mod submit;
 mod summaries;

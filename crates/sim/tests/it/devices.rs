@@ -96,6 +96,31 @@ fn a_device_is_replaced_under_load() {
     assert!(tally.activity["devices brought up to date"] > 8, "{:?}", tally.activity);
 }
 
+/// Decision 0026: what is new leaves devices that are slow now and then, in worlds of two to five.
+#[test]
+fn slow_devices_are_left() {
+    let members = |seed: u64| {
+        let profile = if seed % 3 == 0 { Profile::Single } else { Profile::Stripe };
+        Members { slow: true, ..Members::new(2 + (seed % 4) as u8, profile) }
+    };
+    let tally = worlds(members, 400..424);
+    assert!(tally.activity["partials of the log beside a slow device"] > 40, "{:?}", tally.activity);
+}
+
+/// And nothing is wrong when they also come and go, or when one of them dies.
+#[test]
+fn slow_devices_come_and_go_or_die() {
+    let changing = |seed: u64| Members { slow: true, changes: true, ..Members::new(3, profile_of(seed)) };
+    worlds(changing, 430..438);
+    let dying =
+        |seed: u64| Members { slow: true, dies: Some((1, 40 + seed % 60)), ..Members::new(3, profile_of(seed)) };
+    worlds(dying, 440..448);
+}
+
+fn profile_of(seed: u64) -> Profile {
+    if seed % 2 == 0 { Profile::Single } else { Profile::Stripe }
+}
+
 /// Devices are added, removed and resized between the calls, and that is cut anywhere.
 fn changing(profile: Profile, seeds: std::ops::Range<u64>) {
     let members = |seed: u64| {

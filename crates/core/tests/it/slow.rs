@@ -1,0 +1,231 @@
+//! A device that became slow: nothing new goes there while there is room, and nothing is lost.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::file;
+use crate::devices::{World, content, read, write};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::format::{Ino, Time};
+use nenrin_core::{Clock, Error, Fs, MkfsOptions, MountOptions, mkfs_on};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Geometry, MemDevice, Observed, Op, Outcome, Ticket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const SHAPES: [(Profile, usize); 5] =
+    [(Profile::Stripe, 2), (Profile::Stripe, 3), (Profile::Stripe, 4), (Profile::Single, 2), (Profile::Single, 4)];
+
+fn open(w: &World, count: usize) -> Arc<Fs> {
+    w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap()
+}
+
+fn clean(w: &World) {
+    let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+/// Small syncs, long files and index nodes: `n` rounds of them.
+fn work(fs: &Fs, name: &str, n: usize) {
+    let log = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    for i in 0..n {
+        fs.write(log, i as u64 * 4096, &content(i, 4096), 0).unwrap();
+        fs.fsync_wait(log).unwrap();
+        if i % 20 == 0 {
+            write(fs, &format!("{name} {i}"), &content(i, 900 << 10));
+            write(fs, &format!("{name} small {i}"), &content(i, 150 << 10));
+        }
+    }
+}
+
+fn worked(fs: &Fs, name: &str, n: usize) {
+    let log: Vec<u8> = (0..n).flat_map(|i| content(i, 4096)).collect();
+    assert!(read(fs, name, n << 12).unwrap() == log, "{name}");
+    for i in (0..n).step_by(20) {
+        assert!(read(fs, &format!("{name} {i}"), 1 << 20).unwrap() == content(i, 900 << 10), "{name} {i}");
+        assert!(read(fs, &format!("{name} small {i}"), 1 << 20).unwrap() == content(i, 150 << 10), "{name} {i}");
+    }
+}
+
+#[test]
+fn nothing_new_goes_to_a_slow_device() {
+    for (profile, count) in SHAPES {
+        for slow in 0..count {
+            let w = World::new(profile, &vec![96; count]);
+            let fs = open(&w, count);
+            work(&fs, "before", 30);
+            fs.declare_slow(slow as u16, true);
+            assert!(fs.health()[slow].slow_since.is_some());
+            fs.sync_all().unwrap();
+            let before = w.counters();
+            work(&fs, "while", 150);
+            let cost = w.counters()[slow].since(&before[slow]);
+            // The summary of a data partial that was begun there is written when that is full.
+            let told = format!("{profile:?}, {count} devices, device {slow}: {cost:?}");
+            assert!(cost.writes <= 1 && cost.flushes <= 1, "{told}");
+            let others: u64 = w.counters().iter().zip(&before).map(|(now, b)| now.since(b).writes).sum();
+            assert!(others > 150);
+            // The index leaves it, too: what is written there is the root, twice on each device.
+            let before = w.counters();
+            fs.close().unwrap();
+            let cost = w.counters()[slow].since(&before[slow]);
+            assert_eq!((cost.writes, cost.flushes), (2, 1), "{profile:?}, {count} devices, device {slow}");
+            clean(&w);
+            let fs = open(&w, count);
+            worked(&fs, "before", 30);
+            worked(&fs, "while", 150);
+            // It is used again when it is fast, which a mount believes first.
+            let before = w.counters();
+            work(&fs, "after", 300);
+            assert!(profile == Profile::Single || w.counters()[slow].since(&before[slow]).writes > 0);
+            fs.close().unwrap();
+            clean(&w);
+        }
+    }
+}
+
+/// Also after a power cut, with a device that was slow, fast and slow again.
+#[test]
+fn the_log_is_followed_past_what_was_left_out() {
+    for (profile, count) in SHAPES {
+        let w = World::new(profile, &vec![96; count]);
+        let fs = open(&w, count);
+        for round in 0..4 * count {
+            fs.declare_slow((round % count) as u16, round % 3 < 2);
+            work(&fs, &format!("round {round}"), 25);
+        }
+        if profile == Profile::Stripe {
+            assert!(fs.counters().chain_steps_aside > 3, "{profile:?}, {count} devices");
+        }
+        drop(fs);
+        let fs = open(&w, count);
+        for round in 0..4 * count {
+            worked(&fs, &format!("round {round}"), 25);
+        }
+        fs.close().unwrap();
+        clean(&w);
+    }
+}
+
+#[test]
+fn a_slow_device_is_used_when_room_is_short() {
+    for (profile, count) in SHAPES {
+        let w = World::new(profile, &vec![64; count]);
+        let fs = open(&w, count);
+        fs.declare_slow(0, true);
+        let mut names = Vec::new();
+        let full = loop {
+            let name = format!("file {}", names.len());
+            let ino = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+            let done = fs.write(ino, 0, &content(names.len(), 1 << 20), 0).map(drop);
+            match done.and_then(|()| fs.fsync_wait(ino)) {
+                Ok(()) => names.push(name),
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(full, Error::NoSpace), "{full}");
+        // As much as without a slow device fits, but for what cleaning would still bring.
+        assert!(names.len() > count * 64 * 7 / 10, "{profile:?}, {count} devices: {} MiB", names.len());
+        fs.close().unwrap();
+        let fs = open(&w, count);
+        for (i, name) in names.iter().enumerate() {
+            assert!(read(&fs, name, 2 << 20).unwrap() == content(i, 1 << 20), "{name}");
+        }
+        fs.close().unwrap();
+        clean(&w);
+    }
+}
+
+/// What an earlier life of a segment left in units that are left out is not taken for what is there.
+#[test]
+fn segments_with_units_left_out_are_cleaned() {
+    let w = World::new(Profile::Stripe, &[128, 128, 128, 128]);
+    let fs = open(&w, 4);
+    for life in 0..6 {
+        fs.declare_slow(0, life % 2 == 1);
+        for i in 0..60 {
+            let name = format!("file {i}");
+            if life > 0 {
+                fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+            }
+            write(&fs, &name, &content(i + life, 2 << 20));
+        }
+        fs.set_retention("none").unwrap_or(());
+        fs.sync_all().unwrap();
+        let mut job = fs.clean();
+        while !job.is_done() {
+            fs.clean_step(&mut job, 1024).unwrap();
+        }
+    }
+    for i in 0..60 {
+        assert!(read(&fs, &format!("file {i}"), 3 << 20).unwrap() == content(i + 5, 2 << 20));
+    }
+    fs.close().unwrap();
+    clean(&w);
+}
+
+/// A device that takes so many nanoseconds for each write.
+struct Sluggish {
+    inner: MemDevice,
+    nanos: Arc<AtomicU64>,
+}
+
+impl BlockDevice for Sluggish {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn submit(&self, op: Op) -> Ticket {
+        if !matches!(op, Op::Read { .. }) {
+            std::thread::sleep(Duration::from_nanos(self.nanos.load(SeqCst)));
+        }
+        self.inner.submit(op)
+    }
+    fn read(&self, offset: u64, bytes: usize) -> Outcome {
+        self.submit(Op::Read { offset, bytes }).wait()
+    }
+    fn write(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.submit(Op::Write { offset, data }).wait().map(drop)
+    }
+}
+
+struct RealClock(Instant);
+
+impl Clock for RealClock {
+    fn wall(&self) -> Time {
+        Time(1_000_000_000_000)
+    }
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+/// Decision 0026: it is noticed within a few seconds of syncs, and left.
+#[test]
+fn a_device_that_becomes_slow_is_noticed() {
+    let nanos: Vec<Arc<AtomicU64>> = (0..4).map(|_| Arc::new(AtomicU64::new(200_000))).collect();
+    let sluggish = |n: &Arc<AtomicU64>| Sluggish { inner: MemDevice::new(64 << 20), nanos: n.clone() };
+    let members: Vec<_> = nanos.iter().map(|n| Arc::new(Observed::new(sluggish(n)))).collect();
+    let all: Vec<Arc<dyn BlockDevice>> = members.iter().map(|m| m.clone() as _).collect();
+    let clock: Arc<dyn Clock> = Arc::new(RealClock(Instant::now()));
+    mkfs_on(&all, &clock, &MkfsOptions { profile: Profile::Stripe, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(all.clone(), clock.clone(), MountOptions::default()).unwrap();
+    let log = fs.create(Ino::ROOT, b"log", &file(0o600)).unwrap().ino;
+    let sync = |i: u64| {
+        fs.write(log, i << 12, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(log).unwrap();
+        fs.tick().unwrap();
+    };
+    (0..100).for_each(sync);
+    assert!(fs.health().iter().all(|h| h.slow_since.is_none()));
+    nanos[2].store(20_000_000, SeqCst);
+    let begin = Instant::now();
+    let noticed = (100..).find(|i| {
+        sync(*i);
+        fs.health()[2].slow_since.is_some() || begin.elapsed() > Duration::from_secs(60)
+    });
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    assert_eq!(fs.health().iter().filter(|h| h.slow_since.is_some()).count(), 1);
+    let before = members[2].observer().counters();
+    (noticed.unwrap() + 1..noticed.unwrap() + 200).for_each(sync);
+    assert_eq!(members[2].observer().counters().since(&before).writes, 0);
+    fs.close().unwrap();
+}
