@@ -33,6 +33,7 @@ mod retention;
 mod scrub;
 mod slow;
 mod smoke;
+mod steady;
 mod submit;
 mod summaries;
 mod under_way;
