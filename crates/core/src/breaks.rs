@@ -168,8 +168,6 @@ pub enum Break {
     ReadsUnbounded,
     /// Recovery looks for the next partial of the log nowhere but right behind the last one.
     LeftOutUnseen,
-    /// Who walks a segment takes partials in what was left out for what is there.
-    StaleTaken,
     /// A sync flushes devices also because root slots were written to them.
     CommitAwaitsRoots,
 }

@@ -113,11 +113,18 @@ fn root_slots_are_flushed_by_who_asks_for_them() {
     w.devices.write_slots(&root).unwrap();
     w.devices.write_flush(at(0, 17), data(1, 2)).unwrap();
     w.devices.flush_segments().unwrap();
-    assert_eq!(w.flushes(), [0, 1, 0, 0]);
+    assert_eq!(w.flushes(), [0, 1, 0, 0], "a sync flushed because of root slots");
     w.devices.flush().unwrap();
     assert_eq!(w.flushes(), [1, 1, 1, 1], "the second one's was covered already");
     w.devices.flush().unwrap();
     assert_eq!(w.flushes(), [1, 1, 1, 1]);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync flushed because of root slots")]
+fn a_sync_that_flushes_because_of_root_slots_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::CommitAwaitsRoots, root_slots_are_flushed_by_who_asks_for_them);
 }
 
 #[test]

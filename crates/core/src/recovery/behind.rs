@@ -8,7 +8,6 @@
 //!    sequence was never acknowledged, or is of a life that recovery cut off.
 
 use super::walk::{Found, Outcome, Walk};
-use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::partial::{Header, LOGICAL_BEGIN, LOGICAL_END};
 use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
@@ -90,9 +89,6 @@ impl Walk<'_> {
     fn left_out_by(&mut self, header: &Header) -> Result<Option<u32>> {
         let (segment, block) = (header.addr.segment(), header.addr.block());
         for start in self.storage.jumps(segment, block) {
-            if broken(Break::StaleTaken) {
-                break;
-            }
             match self.intact(Addr::new(segment, start)) {
                 Ok(Some(h)) if h.has_left_out(block) && h.is_newer(header) => return Ok(Some(start)),
                 Ok(_) | Err(Error::Device(_)) => {}

@@ -106,6 +106,14 @@ fn the_log_is_followed_past_what_was_left_out() {
     }
 }
 
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "NotFound")]
+fn a_log_that_is_not_followed_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::LeftOutUnseen, the_log_is_followed_past_what_was_left_out);
+}
+
 #[test]
 fn a_slow_device_is_used_when_room_is_short() {
     for (profile, count) in SHAPES {

@@ -9,7 +9,6 @@
 use super::super::Fs;
 use super::{Job, Move, Stage, Victim};
 use crate::Result;
-use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree};
 use crate::segments::KIND_DATA;
 use nenrin_format::items::Extent;
@@ -111,7 +110,7 @@ impl Fs {
 
     /// Where a partial begins that left this block out, and is newer than what is there.
     fn behind_left_out(&self, segment: SegmentNo, block: u32, there: Option<&Header>) -> Option<u32> {
-        self.storage.jumps(segment, block).filter(|_| !broken(Break::StaleTaken)).find(|start| {
+        self.storage.jumps(segment, block).find(|start| {
             let addr = Addr::new(segment, *start);
             let head = self.storage.read(addr, 1).ok().and_then(|bytes| Header::peek(&bytes).ok());
             head.is_some_and(|h| h.addr == addr && h.has_left_out(block) && there.is_none_or(|t| h.is_newer(t)))
