@@ -33,7 +33,8 @@ pub const COMMAND: Command = Command {
     ],
     notes: "active: everything is on it. joining: it is being brought up to date, in the background. absent: it is not there, has\n\
             failed, or misses something; a mount that has it brings it up to date. leaving, shrinking: what lies on it, or behind\n\
-            its new end, is being moved.\n\
+            its new end, is being moved. slow: writes to it take many times what they take on the others, so what is new goes to\n\
+            these while there is room (under single and stripe).\n\
             Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under stripe and mirror\n\
             everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
             and with the next mount; the volume is whole all the time. A device to be removed can be told by its number, also when\n\
