@@ -224,11 +224,12 @@ impl Devices {
 
     fn write_flush_one(&self, (member, run): &Part, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let Some(device) = &member.device else { return Err(DeviceError::Missing) };
-        let before = member.completed.load(SeqCst);
+        let (before, roots) = (member.completed.load(SeqCst), member.roots_completed.load(SeqCst));
         let written = self.measured(member, run.blocks, || device.write_flush(bytes(run.block), gathered(run, data)));
         if let Err(e) = written {
             return self.lose(member, e);
         }
+        member.roots_covered.fetch_max(roots, SeqCst);
         let number = member.completed.fetch_add(1, SeqCst) + 1;
         // What completed beside it may have been too late for this flush.
         member.covered.fetch_max(if number == before + 1 { number } else { before }, SeqCst);

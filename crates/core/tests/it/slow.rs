@@ -108,7 +108,7 @@ fn the_log_is_followed_past_what_was_left_out() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic(expected = "NotFound")]
+#[should_panic(expected = "round 0")]
 fn a_log_that_is_not_followed_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     with(Break::LeftOutUnseen, the_log_is_followed_past_what_was_left_out);
