@@ -21,6 +21,7 @@ pub mod node;
 pub mod partial;
 pub mod records;
 pub mod root;
+pub mod row_log;
 mod space_items;
 pub mod superblock;
 pub mod units;
@@ -35,6 +36,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         superblock::SlotDisk::LAYOUT,
         superblock::DeviceDisk::LAYOUT,
         superblock::BandDisk::LAYOUT,
+        row_log::RowLogDisk::LAYOUT,
         partial::PartialHeader::LAYOUT,
         partial::MapEntry::LAYOUT,
         node::NodeHeader::LAYOUT,

@@ -55,7 +55,7 @@ nenrin-sim: power cuts against a model
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
           --device BYTES  --segment-blocks N  --remounts true|false
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
-          --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
+          --devices N --layout single|stripe|mirror|parity  --dies INDEX:WRITES (a device fails after so many writes)
           --changes (devices are added, removed and resized)
           --deaths (in each world one of the devices dies, drawn from the seed)
           --joins back:N|takes:N|takes-dead:N (while the work goes on device N, from 0, is brought up to date, or another takes
@@ -159,7 +159,8 @@ impl Arguments {
                         "single" => Layout::Single,
                         "stripe" => Layout::Stripe,
                         "mirror" => Layout::Mirror,
-                        _ => return Err("--layout takes single, stripe or mirror".into()),
+                        "parity" => Layout::Parity,
+                        _ => return Err("--layout takes single, stripe, mirror or parity".into()),
                     });
                 }
                 Long("dies") => {

@@ -56,7 +56,7 @@ impl World {
         let entry = DeviceEntry::active([0; 16], 1024, 1);
         let superblock = Superblock {
             devices: vec![entry; usize::from(width)],
-            bands: vec![Band { first: SegmentNo(0), segments: 6, copies, members }],
+            bands: vec![Band { first: SegmentNo(0), segments: 6, copies, parity: false, members }],
             ..superblock()
         };
         let devices = Devices::open(given, &[], superblock, Vec::new(), false);

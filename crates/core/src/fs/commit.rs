@@ -260,11 +260,15 @@ impl Fs {
         };
         let tickets = before
             .iter()
-            .map(|(addr, bytes)| self.storage.submit_write(*addr, bytes.clone()))
+            .map(|(addr, bytes)| {
+                self.storage.devices().chain_goes_to(addr.segment());
+                self.storage.submit_write(*addr, bytes.clone())
+            })
             .collect::<Result<Vec<_>>>()?;
         for t in tickets {
             t.wait()?;
         }
+        self.storage.devices().chain_goes_to(last_addr.segment());
         if barrier && !broken(Break::NoFlush) {
             self.lock().counters.flushes += 1;
             let done = self.storage.write_flush(*last_addr, last.clone());
@@ -274,7 +278,7 @@ impl Fs {
                 done?;
             }
         } else {
-            self.storage.write(*last_addr, last.clone())?;
+            self.storage.write_unflushed(*last_addr, last.clone())?;
         }
         Ok(barrier)
     }

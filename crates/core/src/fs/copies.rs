@@ -18,9 +18,15 @@ impl Fs {
             let (addr, blocks) = u.place();
             written += self.storage.equalize(addr, blocks, |bytes| u.is_right(bytes))?;
         }
-        if written > 0 {
+        // Not before: it may be what the others were rebuilt from.
+        for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
+            let (addr, blocks) = u.place();
+            written += self.storage.parity_anew(addr, blocks)?;
+        }
+        if self.storage.settle_rows()? || written > 0 {
             self.flush_device()?;
         }
+        self.storage.devices().rows_settled();
         Ok(written)
     }
 
@@ -33,7 +39,7 @@ impl Fs {
         let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
         let right = |bytes: &[u8]| super::verify(e, bytes).is_ok();
         // Where that fails the other copy is still there, and the next reader tries again.
-        let written = self.storage.equalize(first, e.lead + e.blocks + e.tail, right).unwrap_or(0);
+        let written = self.storage.mend(first, e.lead + e.blocks + e.tail, right).unwrap_or(0);
         self.lock().counters.mended_blocks += written;
         written > 0
     }

@@ -294,6 +294,9 @@ impl Fs {
     pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, options: MountOptions) -> Self {
         let now = clock.monotonic_nanos();
         let durable_seq = opened.chain.seq;
+        if opened.chain.block == 0 && !options.read_only {
+            opened.storage.begin_segment(opened.chain.segment);
+        }
         let inner = Inner {
             state: opened.state,
             files: ByIno::default(),

@@ -12,15 +12,17 @@
 
 use super::{Fs, Inner};
 use crate::check::path_of;
+use crate::devices::RowId;
 use crate::index::{NodeAt, NodeCache, Tree};
+use crate::segments::SegmentState;
 use crate::storage::{SlotState, probe_storage};
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::superblock::SLOTS_PER_AREA;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES};
-use std::collections::VecDeque;
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 /// Nodes looked at under one clone of a tree.
@@ -87,6 +89,8 @@ pub struct Scrub {
     touched: u64,
     /// Damaged copies of roots and slots: the next roots replace them.
     roots_damaged: u64,
+    /// Rows whose parity was not right when something in them was looked at.
+    rows_unlike: BTreeSet<RowId>,
     bytes: u64,
     bytes_expected: u64,
     report: ScrubReport,
@@ -147,6 +151,7 @@ impl Fs {
             from: super::background::first_key(),
             touched: 0,
             roots_damaged: 0,
+            rows_unlike: BTreeSet::new(),
             bytes: 0,
             bytes_expected: nodes * 2 * NODE_BYTES as u64 + blocks * BLOCK_BYTES as u64,
             report: ScrubReport::default(),
@@ -229,6 +234,9 @@ impl Fs {
         for n in &nodes {
             let damaged = self.damaged_copies(n);
             scrub.report.nodes += 1;
+            for addr in n.ptr.copies {
+                scrub.rows_unlike.extend(self.storage.rows_unlike(addr, NODE_BLOCKS));
+            }
             scrub.bytes += 2 * NODE_BYTES as u64;
             if !damaged.is_empty() {
                 self.node_is_damaged(scrub, id, n)?;
@@ -316,6 +324,7 @@ impl Fs {
             if !self.are_right(first, blocks, |bytes| super::verify(extent, bytes).is_ok()) {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
+            scrub.rows_unlike.extend(self.storage.rows_unlike(first, blocks));
         }
         match next {
             Some(key) => scrub.from = key,
@@ -327,7 +336,8 @@ impl Fs {
     /// Whether all copies of these blocks, on all devices that have one, are right.
     fn are_right(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> bool {
         let ways = self.storage.ways_around(addr, blocks);
-        if ways.is_empty() {
+        // What lies in rows has no copy, and what its parity is worth is looked at when all in the row was.
+        if ways.is_empty() || self.storage.has_parity() {
             return self.storage.read(addr, blocks).is_ok_and(|bytes| right(&bytes));
         }
         ways.into_iter().all(|avoid| self.storage.read_around(addr, blocks, avoid).is_ok_and(|bytes| right(&bytes)))
@@ -380,6 +390,7 @@ impl Fs {
 
     /// Writes anew what has a second copy.
     fn mend(&self, scrub: &mut Scrub) -> Result<()> {
+        self.mend_rows(scrub)?;
         if scrub.touched + scrub.roots_damaged == 0 || !self.may_mend() {
             return Ok(());
         }
@@ -396,6 +407,39 @@ impl Fs {
         }
         scrub.report.copies_mended += scrub.roots_damaged.saturating_sub(left);
         Ok(())
+    }
+}
+
+impl Fs {
+    /// All that is needed was read, and mended where it was wrong: where parity is still another, it is the parity that is wrong.
+    fn mend_rows(&self, scrub: &mut Scrub) -> Result<()> {
+        let rows = std::mem::take(&mut scrub.rows_unlike);
+        let may_mend = self.may_mend();
+        for row in rows {
+            // A segment that nobody needs any more is written anew meanwhile.
+            let mut inner = self.lock();
+            if inner.state.segments.is_free(row.0) || inner.is_open(row.0) {
+                continue;
+            }
+            inner.segments().pin(row.0);
+            drop(inner);
+            let mended = match may_mend {
+                true => self.storage.mend_parity(row),
+                false => self.storage.parity_is_wrong(row).then_some(false).map_or(Ok(None), |no| Ok(Some(no))),
+            };
+            self.lock().segments().unpin(row.0);
+            if let Some(mended) = mended? {
+                scrub.report.copies_damaged += 1;
+                scrub.report.copies_mended += u64::from(mended);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn is_open(&self, segment: SegmentNo) -> bool {
+        self.state.segments.get(segment).is_some_and(|s| s.state == SegmentState::Open)
     }
 }
 

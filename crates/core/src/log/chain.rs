@@ -175,6 +175,7 @@ impl Chain {
                 return Err(Error::TooLarge);
             }
             self.advance(segments, stamp.now)?;
+            storage.begin_segment(self.segment);
         }
     }
 

@@ -24,6 +24,7 @@ mod jumps;
 mod keep;
 mod landmarks;
 mod laying;
+mod parity;
 mod races;
 mod reserve;
 mod retention;
