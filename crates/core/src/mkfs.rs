@@ -11,8 +11,8 @@ use crate::storage::Storage;
 use crate::{Clock, Error, Fs, MountOptions, Result};
 use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::items::Inode;
-use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::node::TreeId;
+use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{
     AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks, rows,
     segments_on,

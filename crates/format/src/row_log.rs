@@ -113,12 +113,9 @@ impl RowLog {
         let whole = u32::from(d.block) + u32::from(d.blocks) <= UNIT_BLOCKS && d.blocks > 0;
         let entry = match d.kind {
             1 => None,
-            2 if whole && d.segment.get() != u64::MAX => Some(RowEntry {
-                unit: d.unit,
-                block: d.block,
-                blocks: d.blocks,
-                payload_crc: d.payload_crc.get(),
-            }),
+            2 if whole && d.segment.get() != u64::MAX => {
+                Some(RowEntry { unit: d.unit, block: d.block, blocks: d.blocks, payload_crc: d.payload_crc.get() })
+            }
             _ => return Err(Invalid::Bounds),
         };
         if d.uuid != uuid || u32::from(d.slot) >= ROW_SLOTS || d.number.get() > COUNTER_MAX {
@@ -163,7 +160,10 @@ mod tests {
         assert_eq!(RowLog::claim_block(15), 15);
         for slot in 0..ROW_SLOTS as u8 {
             let end = RowLog::entry_block(slot, 15) + 2;
-            assert_eq!(end, if slot == 15 { u64::from(ROW_LOG_UNITS * UNIT_BLOCKS) } else { RowLog::entry_block(slot + 1, 0) });
+            assert_eq!(
+                end,
+                if slot == 15 { u64::from(ROW_LOG_UNITS * UNIT_BLOCKS) } else { RowLog::entry_block(slot + 1, 0) }
+            );
         }
     }
 }

@@ -85,7 +85,7 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 73] = [
+pub const TRIALS: [Trial; 71] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -142,8 +142,6 @@ pub const TRIALS: [Trial; 73] = [
     trial(Break::RowsUncopied, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
     trial(Break::ParityInPlace, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
     trial(Break::RowsUnsettled, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
-    trial(Break::RowLogKept, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
-    trial(Break::JoinDeaf, "P1", Hunt::Devices(joining(3, Layout::Parity, Joins::Back(1)))),
     trial(Break::JoinHalf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
     trial(Break::JoinDeaf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
     trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),

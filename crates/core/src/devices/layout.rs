@@ -316,7 +316,8 @@ mod tests {
             let members: Vec<(u8, u32)> = (0..width).map(|d| (d, 33 + u32::from(d) * 2)).collect();
             let whole = Band { parity: true, ..band(0, 7, 1, &members) };
             let later = Band { first: SegmentNo(3), ..whole.part(3, 4, segment_blocks).unwrap() };
-            let (l, later) = (Layout::new(segment_blocks, vec![whole.clone()]), Layout::new(segment_blocks, vec![later]));
+            let (l, later) =
+                (Layout::new(segment_blocks, vec![whole.clone()]), Layout::new(segment_blocks, vec![later]));
             let mut used = BTreeMap::new();
             for segment in (0..7).map(SegmentNo) {
                 let mut units = 0;

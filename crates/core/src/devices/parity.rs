@@ -206,13 +206,17 @@ impl Devices {
                 at += n;
             }
         }
-        let parts = runs.0.into_iter().map(|run| {
-            (super::requests::submit_run(roster, &run), super::requests::count_read(roster, &run), run)
-        });
+        let parts = runs
+            .0
+            .into_iter()
+            .map(|run| (super::requests::submit_run(roster, &run), super::requests::count_read(roster, &run), run));
         let parts = parts.collect();
         let read = |(from, n, others, start): (u32, u32, Vec<Place>, u32)| {
-            let op = |p: &Place| Op::Read { offset: bytes(p.block + u64::from(start)), bytes: n as usize * BLOCK_BYTES };
-            let submit = |p: &Place| roster.member(p.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op(p)));
+            let op =
+                |p: &Place| Op::Read { offset: bytes(p.block + u64::from(start)), bytes: n as usize * BLOCK_BYTES };
+            let submit = |p: &Place| {
+                roster.member(p.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op(p)))
+            };
             (from, others.iter().map(submit).collect())
         };
         let rebuilt = rebuilt.into_iter().map(read).collect();
@@ -422,7 +426,12 @@ impl Devices {
 /// Copying to a device that joins.
 impl Devices {
     /// What that device is to have of the rows that these blocks lie in: where, and the bytes; `None` for what can be read nowhere.
-    pub(super) fn cells_for(roster: &Arc<Roster>, device: u16, first: Addr, count: u32) -> Vec<(u64, Option<AlignedBuf>)> {
+    pub(super) fn cells_for(
+        roster: &Arc<Roster>,
+        device: u16,
+        first: Addr,
+        count: u32,
+    ) -> Vec<(u64, Option<AlignedBuf>)> {
         let mut out = Vec::new();
         let old = roster.member(device).filter(|m| m.is_active());
         for (row, ..) in roster.layout.rows(first, count) {
@@ -469,7 +478,8 @@ pub(super) struct RowsReading {
 impl Pending for RowsReading {
     fn wait(self: Box<Self>) -> Outcome {
         let Self { roster, addr, blocks, parts, known, rebuilt } = *self;
-        let whole = known.is_empty() && rebuilt.is_empty() && matches!(&parts[..], [(_, _, run)] if run.is_whole(blocks));
+        let whole =
+            known.is_empty() && rebuilt.is_empty() && matches!(&parts[..], [(_, _, run)] if run.is_whole(blocks));
         let mut out = if whole { None } else { Some(AlignedBuf::unset(blocks as usize * BLOCK_BYTES)) };
         for (ticket, counted, run) in parts {
             let answer = ticket.wait();
@@ -501,7 +511,8 @@ impl Pending for RowsReading {
     }
 
     fn is_done(&self) -> bool {
-        self.parts.iter().all(|(t, ..)| t.is_done()) && self.rebuilt.iter().all(|(_, all)| all.iter().all(Ticket::is_done))
+        self.parts.iter().all(|(t, ..)| t.is_done())
+            && self.rebuilt.iter().all(|(_, all)| all.iter().all(Ticket::is_done))
     }
 }
 

@@ -32,7 +32,13 @@ fn bands_single(blocks: &[u64], segment_blocks: u32) -> Vec<Band> {
     for (i, have) in blocks.iter().enumerate() {
         let segments = segments_on(*have, segment_blocks);
         if segments > 0 {
-            bands.push(Band { first: SegmentNo(first), segments, copies: 1, parity: false, members: vec![(i as u8, 0)] });
+            bands.push(Band {
+                first: SegmentNo(first),
+                segments,
+                copies: 1,
+                parity: false,
+                members: vec![(i as u8, 0)],
+            });
             first += segments;
         }
     }
@@ -306,7 +312,9 @@ impl Way<'_> {
     fn merged(&self, bands: Vec<Band>) -> Vec<Band> {
         let mut out: Vec<Band> = Vec::new();
         for band in bands {
-            if let Some(last) = out.last_mut().filter(|l| l.end() == band.first.0 && l.copies == band.copies && l.parity == band.parity) {
+            if let Some(last) =
+                out.last_mut().filter(|l| l.end() == band.first.0 && l.copies == band.copies && l.parity == band.parity)
+            {
                 let next = last.part(last.segments as i64, 1, self.segment_blocks);
                 if next.is_some_and(|n| n.members == band.members) {
                     last.segments += band.segments;

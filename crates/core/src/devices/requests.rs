@@ -248,7 +248,13 @@ impl Devices {
     }
 
     /// Writes blocks that lie in rows, and waits. `copied`: a flush follows at once.
-    pub(super) fn write_rows(&self, entry: Entry, addr: Addr, data: &Arc<AlignedBuf>, copied: bool) -> Result<(), DeviceError> {
+    pub(super) fn write_rows(
+        &self,
+        entry: Entry,
+        addr: Addr,
+        data: &Arc<AlignedBuf>,
+        copied: bool,
+    ) -> Result<(), DeviceError> {
         let written = self.start_rows(&entry, addr, data, copied).and_then(|started| self.end_rows(started));
         entry.end();
         written

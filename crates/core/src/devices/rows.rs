@@ -335,12 +335,7 @@ impl State {
     ///
     /// # Errors
     /// When the row log has no room.
-    pub fn protect(
-        &mut self,
-        members: &[u16],
-        puts: &mut Vec<Put>,
-        marks: &mut Marks,
-    ) -> Result<(), DeviceError> {
+    pub fn protect(&mut self, members: &[u16], puts: &mut Vec<Put>, marks: &mut Marks) -> Result<(), DeviceError> {
         marks.era = self.era;
         self.fill_ends();
         let ids: Vec<RowId> = self.open.keys().copied().collect();
@@ -371,8 +366,7 @@ impl State {
                 all.for_each(|(unit, p)| puts.extend(runs(!p).map(|(from, count)| open.block(unit, from, count))));
                 puts.push(open.parity());
             } else if !broken(Break::RowsUncopied) {
-                let need: Vec<u16> =
-                    (0..open.done.len()).map(|u| (open.done[u] | own(u)) & !open.copied(u)).collect();
+                let need: Vec<u16> = (0..open.done.len()).map(|u| (open.done[u] | own(u)) & !open.copied(u)).collect();
                 self.copy(id, &need, members, puts, marks)?;
             }
         }
@@ -548,8 +542,7 @@ impl State {
         let mut next = claims.last().map_or(1, |c| c.number + 1);
         let mut stale = Vec::new();
         for claim in claims {
-            self.slots[usize::from(claim.slot)] =
-                Slot { number: claim.number, row: claim.row, ..Slot::default() };
+            self.slots[usize::from(claim.slot)] = Slot { number: claim.number, row: claim.row, ..Slot::default() };
             let Some((id, row)) = claim.row.and_then(|id| Some((id, row(id)?))) else { continue };
             let mut blocks = BTreeMap::new();
             for (device, log) in logs {
@@ -564,7 +557,9 @@ impl State {
                         continue;
                     }
                     let start = (place as usize + 1) * BLOCK_BYTES;
-                    let Some(payload) = log.get(start..start + usize::from(entry.blocks) * BLOCK_BYTES) else { continue };
+                    let Some(payload) = log.get(start..start + usize::from(entry.blocks) * BLOCK_BYTES) else {
+                        continue;
+                    };
                     if nenrin_format::crc(payload) != entry.payload_crc && !broken(Break::RowLogBelieved) {
                         continue;
                     }

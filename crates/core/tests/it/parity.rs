@@ -89,8 +89,11 @@ fn a_small_sync_writes_to_two_devices() {
         let before = w.counters();
         fs.write(f.ino, i * 4096, &[i as u8; 4096], 0).unwrap();
         fs.fsync_wait(f.ino).unwrap();
-        let cost: Vec<(u64, u64)> = w.counters().iter().zip(&before).map(|(n, b)| n.since(b)).map(|c| (c.writes, c.flushes)).collect();
-        usual += u64::from(cost.iter().filter(|c| **c == (1, 1)).count() == 2 && cost.iter().filter(|c| **c == (0, 0)).count() == 2);
+        let cost: Vec<(u64, u64)> =
+            w.counters().iter().zip(&before).map(|(n, b)| n.since(b)).map(|c| (c.writes, c.flushes)).collect();
+        usual += u64::from(
+            cost.iter().filter(|c| **c == (1, 1)).count() == 2 && cost.iter().filter(|c| **c == (0, 0)).count() == 2,
+        );
         writes += cost.iter().map(|c| c.0).sum::<u64>();
         assert!(cost.iter().all(|c| c.1 <= 1), "{cost:?}");
     }

@@ -475,7 +475,8 @@ impl Fs {
         if !self.storage.devices().wipe_row_log()? {
             if wiper.idle_rounds > IDLE_ROUNDS_MAX {
                 wiper.idle_rounds = 0;
-                wiper.waits = Some("a row that is not full yet has a copy beside old ones; it goes with the next writes".into());
+                wiper.waits =
+                    Some("a row that is not full yet has a copy beside old ones; it goes with the next writes".into());
             }
             return Ok(again);
         }
