@@ -444,7 +444,7 @@ impl Devices {
                 Some(Ok(bytes)) => Some(bytes),
                 _ => Self::cell(roster, &row, unit),
             };
-            // The parity of a row that is being filled is written when it is full.
+            // The parity of a row that is being filled is written when it is full, to this device, too.
             if bytes.is_some() || unit.is_some() || roster.rows.lock().is_at_rest((row.segment, row.number)) {
                 out.push((place.block, bytes));
             }
@@ -455,8 +455,12 @@ impl Devices {
     /// A unit of a row, or its parity, from the others.
     fn cell(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
         let Some(unit) = unit else {
-            let rests = roster.rows.lock().is_at_rest((row.segment, row.number));
-            let units = Self::read_units(roster, row).ok().filter(|_| rests)?;
+            let id = (row.segment, row.number);
+            let rests = roster.rows.lock().is_at_rest(id);
+            if !rests {
+                return roster.rows.lock().parity_of(id);
+            }
+            let units = Self::read_units(roster, row).ok()?;
             return Some(xor(units.iter().map(|u| &u[..])));
         };
         let first = row.range().0.add(unit as u32 * UNIT_BLOCKS);

@@ -87,6 +87,8 @@ struct Begun {
     full: BTreeSet<u32>,
     /// Nothing comes from this block on, and when that was said.
     ends: Option<(u32, u64)>,
+    /// Blocks of its rows, but for the last.
+    row_blocks: u32,
 }
 
 /// What the row log had of a row when the volume was opened.
@@ -239,6 +241,12 @@ impl State {
     /// What nobody will write of the rows of segments that ended is zeros.
     fn fill_ends(&mut self) {
         self.flushes += 1;
+        let filling: BTreeSet<SegmentNo> = self.open.iter().filter(|(_, o)| !o.is_full()).map(|(id, _)| id.0).collect();
+        // Of those that are all written nothing need be known any more.
+        self.begun.retain(|segment, b| {
+            let written = b.ends.is_some_and(|(block, _)| b.full.len() as u32 * b.row_blocks >= block);
+            !written || filling.contains(segment)
+        });
         let short = self.slots.iter().filter(|s| !s.used).count() < SLOTS_SPARE;
         for ((segment, number), open) in &mut self.open {
             let Some(begun) = self.begun.get_mut(segment) else { continue };
@@ -293,9 +301,10 @@ impl State {
         marks: &mut Marks,
     ) -> Result<(), DeviceError> {
         let id = (row.segment, row.number);
-        let Some(Begun { full, .. }) = self.begun.get_mut(&id.0) else {
+        let Some(Begun { full, row_blocks, .. }) = self.begun.get_mut(&id.0) else {
             return Err(DeviceError::Misuse("a write to a segment whose use was not begun"));
         };
+        *row_blocks = row.range().1.max(*row_blocks);
         if full.contains(&id.1) && !self.open.contains_key(&id) {
             return Err(DeviceError::Misuse("a write to a row that is full"));
         }
@@ -516,6 +525,12 @@ impl State {
             None => Known::Rebuild,
         };
         Some(blocks.map(one).collect())
+    }
+
+    /// The parity of a row that is full, and not yet at rest.
+    pub fn parity_of(&self, id: RowId) -> Option<AlignedBuf> {
+        let open = self.open.get(&id).filter(|o| o.is_full())?;
+        Some(xor(open.data.chunks_exact(UNIT_BYTES)))
     }
 
     /// Whether the parity of this row can be relied upon.
