@@ -408,6 +408,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("tree_walks", c.tree_walks),
         ("room_rounds", c.room_rounds),
         ("shared_commits", c.shared_commits),
+        ("overlapped_commits", c.overlapped_commits),
         ("mended_blocks", c.mended_blocks),
         ("joined_blocks", c.joined_blocks),
     ];

@@ -14,6 +14,8 @@ pub enum Break {
     AckEarly,
     /// Who asks for a sync while a commit is under way is told with that one.
     SharedTooEarly,
+    /// A commit that is done before the one laid out before it is told at once.
+    EndsOutOfTurn,
     /// What is on its way to the device is read from there.
     ReadTooEarly,
     /// A commit does not wait for the data that it names.

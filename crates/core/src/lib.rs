@@ -27,9 +27,9 @@ pub use content::ReadBytes;
 pub use devices::{DeviceHealth, Standing};
 pub use error::{Error, Result};
 pub use fs::{
-    Change, CheckpointsRest, Clean, CleanEstimate, CleanerStatus, Counters, Done, ForgetName, ForgetPlan, ForgetStatus,
-    Fs, GoneName, JoinStatus, LandmarkInfo, LayingStatus, NameState, NewDevice, ReadTicket, Rest, Scrub, ScrubFinding,
-    ScrubReport, SegmentInfo, ShedInfo, SyncTicket, WriteTicket,
+    COMMITS_AT_ONCE, Change, CheckpointsRest, Clean, CleanEstimate, CleanerStatus, Counters, Done, ForgetName,
+    ForgetPlan, ForgetStatus, Fs, GoneName, JoinStatus, LandmarkInfo, LayingStatus, NameState, NewDevice, ReadTicket,
+    Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo, ShedInfo, SyncTicket, WriteTicket,
 };
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};

@@ -247,6 +247,7 @@ fn empty(
         epoch: Epoch(1),
         segment,
         block: 0,
+        filled: 0,
         next: Some(next),
         seq: Seq(0),
         last_addr: Addr::NONE,

@@ -85,10 +85,11 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 71] = [
+pub const TRIALS: [Trial; 72] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
+    trial(Break::EndsOutOfTurn, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::AskedLeftOut, "P1", Hunt::Scenario(Scenario::TwoClients)),
     trial(Break::ReadTooEarly, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),

@@ -285,7 +285,9 @@ impl Model {
         let (base, promised) = (log.current(), log.promised_state());
         let since_promised = log.states.get(promised as usize..).unwrap_or_default();
         if since_promised.iter().any(|s| s.content.size() > 0) {
-            let sure = promised == base || log.asked == Some(base);
+            // A sync that was asked for while it was empty may have been laid out: then nothing is left to hold back.
+            let asked = log.asked == Some(base) && log.states.get(base as usize).is_some_and(|s| s.content.size() > 0);
+            let sure = promised == base || asked;
             log.hold = Some(Hold { since_nanos: now_nanos, base, sure });
             // What waited already now waits together with the truncation.
             for s in log.states.iter_mut().skip(promised as usize + 1) {

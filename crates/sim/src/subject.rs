@@ -181,6 +181,7 @@ impl Subject for Arc<Fs> {
         let c = self.counters();
         vec![
             ("commits", c.commits),
+            ("commits begun beside others", c.overlapped_commits),
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),

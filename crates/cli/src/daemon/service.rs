@@ -165,8 +165,9 @@ impl Service {
         let hold = Hold::new(fs.clone(), at).map_err(plain)?;
         let mut options = options.clone();
         if fs.health().len() < 2 {
-            // One device is kept busy by few threads, and more only change places (decision 0022).
-            options.threads_max = options.threads;
+            // One device is kept busy by few threads, and more only change places (decision 0022): but for
+            // those that wait for it with a commit.
+            options.threads_max = options.threads + nenrin_core::COMMITS_AT_ONCE as usize;
         }
         let session = Session::start(fs, at, how, &options).map_err(|e| describe_mount(&e))?;
         let stopper = session.stopper();

@@ -63,13 +63,6 @@ impl Devices {
         }
     }
 
-    /// The chain writes to this segment from now on, and to the one before it no more.
-    pub fn chain_goes_to(&self, segment: SegmentNo) {
-        if self.has_rows() {
-            self.rows.lock().chain_goes_to(segment);
-        }
-    }
-
     /// Starts writing blocks that lie in rows. `copied`: and their copies in the row log, where rows are not full.
     pub(super) fn start_rows(
         &self,

@@ -132,7 +132,6 @@ pub(super) struct State {
     open: BTreeMap<RowId, Open>,
     found: BTreeMap<RowId, Found>,
     begun: BTreeMap<SegmentNo, Begun>,
-    chain: Option<SegmentNo>,
     /// Flushes so far.
     flushes: u64,
 }
@@ -261,14 +260,6 @@ impl State {
             if open.is_full() {
                 begun.full.insert(*number);
             }
-        }
-    }
-
-    /// The chain writes to this segment from now on.
-    pub fn chain_goes_to(&mut self, segment: SegmentNo) {
-        if let Some(old) = self.chain.replace(segment).filter(|old| *old != segment) {
-            // It writes in order: all that it has there is under way.
-            self.end(old, 0);
         }
     }
 

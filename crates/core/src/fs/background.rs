@@ -2,7 +2,7 @@
 //! sweeping, the durable mark. Nothing here runs by itself; the owner calls
 //! [`Fs::tick`].
 
-use super::commit::Stay;
+use super::leading::Stay;
 use super::{Fs, Inner};
 use crate::Result;
 use nenrin_format::Ino;
@@ -132,7 +132,7 @@ impl Fs {
         let segments = &inner.state.segments;
         // What a root or a reader still holds is not waited for: on a full volume that would never end.
         let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.promotable_count() > 0;
-        let unflushed = inner.unflushed_blocks > super::commit::UNFLUSHED_BLOCKS_MAX;
+        let unflushed = inner.unflushed_blocks() > super::commit::UNFLUSHED_BLOCKS_MAX;
         short || unflushed || inner.window_bytes >= self.window_bytes_max() || inner.dirty_nodes() >= DIRTY_NODES_MAX
     }
 
@@ -144,10 +144,11 @@ impl Fs {
 
     /// Writes an empty record, so that its header proves what was flushed before.
     fn mark(&self) -> Result<()> {
-        let mut inner = self.lock();
-        if inner.committing || inner.successors > 0 {
+        let inner = self.lock();
+        if inner.leading.is_taken() {
             return Ok(());
         }
+        let mut inner = self.turn(inner);
         inner.batch.mark();
         let before = inner.chain.seq;
         self.lead(inner, None, Stay::Briefly);

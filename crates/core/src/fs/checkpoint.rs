@@ -1,7 +1,8 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
 use super::beside::FewWrites;
-use super::commit::{Cut, Stay};
+use super::commit::Cut;
+use super::leading::Stay;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::index::Frozen;
@@ -217,7 +218,7 @@ impl Fs {
         if let Ok(commit) = &mut sealed {
             // Not one may be under way when segments are given out anew.
             commit.wait_for_all(&mut inner);
-            inner.leader_leaves = true;
+            inner.leading.may_be_relieved();
         }
         drop(inner);
         let committed = self.end_commit(sealed);
@@ -242,10 +243,7 @@ impl Fs {
             }
             Err((e, waiters)) => (Err(e), waiters),
         };
-        for done in waiters {
-            done(result.clone());
-        }
-        self.leave(self.lock());
+        self.leave(self.tell(&result, waiters));
         result
     }
 
@@ -447,7 +445,7 @@ impl Inner {
         // Others must not take meanwhile what these nodes need.
         self.frozen_nodes = self.dirty_nodes();
         self.window_bytes = 0;
-        self.unflushed_blocks = 0;
+        self.flushed_blocks = self.named_blocks;
         let s = &mut self.state;
         let root = Root {
             next_ino: s.next_ino,

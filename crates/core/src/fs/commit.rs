@@ -1,5 +1,6 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
+use super::leading::{Place, Stay};
 use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page};
@@ -13,7 +14,7 @@ use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, MutexGuard, mpsc};
+use std::sync::{Arc, mpsc};
 
 /// Told once a sync is durable, or has failed.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -34,23 +35,16 @@ const BLOCKS_CUT_AT_ONCE: u64 = 1024;
 /// Data writes that are waited for before those who wait for their files are told.
 const WRITES_AT_ONCE: usize = 8;
 
-/// How long a thread leads commits. Programs that sync all the time never leave
-/// the batch empty, so nobody may be kept by that who has other things to do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stay {
-    /// As long as somebody waits and nobody else wants to lead.
-    WhileAsked,
-    /// Until somebody comes who can go on.
-    Briefly,
-}
-
 /// A commit that was laid out and is to be written.
 pub(super) struct Commit {
+    place: Place,
     partials: Vec<(Addr, Arc<AlignedBuf>)>,
     writes: Vec<DataWrite>,
     /// Data writes of its files that somebody else waits for, by number.
     elsewhere: Vec<u64>,
     seq: Seq,
+    /// [`Inner::named_blocks`] with its own.
+    named_through: u64,
     flush_data_first: bool,
     waiters: Vec<Done>,
     cut: Option<Cno>,
@@ -98,7 +92,7 @@ impl Fs {
             c.held_since = None;
             inner.batch.files.insert(ino);
         }
-        if !inner.batch.waiters.is_empty() || inner.committing {
+        if !inner.batch.waiters.is_empty() || inner.leading.is_led() {
             inner.counters.shared_commits += 1;
         }
         inner.batch.waiters.push(done);
@@ -146,129 +140,55 @@ impl Fs {
         CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4)
     }
 
-    /// Has the open batch committed: by whoever leads or is about to, else by this thread.
-    pub(super) fn see_to<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, stay: Stay) {
-        if inner.successors > 0 || inner.committing && !inner.leader_leaves {
-            return;
-        }
-        inner = self.turn(inner);
-        self.lead(inner, None, stay);
-    }
-
-    /// Waits until this thread may lead; it must [`Fs::lead`] or [`Fs::leave`] then,
-    /// since those who came meanwhile count on it.
-    pub(super) fn turn<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
-        inner.successors += 1;
-        while inner.committing {
-            inner = self.wait_idle(inner);
-        }
-        inner.successors -= 1;
-        inner.committing = true;
-        inner
-    }
-
-    /// Ends leading, unless somebody waits and nobody else is there to lead.
-    pub(super) fn leave<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
-        if inner.batch.waiters.is_empty() || inner.successors > 0 {
-            inner.committing = false;
-            self.wake_idle(&inner);
-        } else {
-            self.lead(inner, None, Stay::Briefly);
-        }
-    }
-
-    /// Leads commits until nobody waits, or somebody else wants to. With `cut`,
-    /// the first of them ends with a checkpoint.
-    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>, stay: Stay) {
-        inner.committing = true;
-        loop {
-            let commit = inner.seal(self, cut.take());
-            inner.leader_leaves = stay == Stay::Briefly && commit.is_ok();
-            drop(inner);
-            let (result, waiters) = match commit {
-                Ok(mut commit) => {
-                    let mut waiters = commit.take_waiters();
-                    if broken(Break::AckEarly) {
-                        waiters.drain(..).for_each(|done| done(Ok(())));
-                    }
-                    let result = self.carry_out(commit);
-                    if broken(Break::SharedTooEarly) {
-                        waiters.append(&mut self.lock().batch.waiters);
-                    }
-                    (result, waiters)
-                }
-                Err((e, waiters)) => (Err(e), waiters),
-            };
-            for done in waiters {
-                done(result.clone());
-            }
-            inner = self.lock();
-            if inner.batch.waiters.is_empty() || inner.successors > 0 {
-                break;
-            }
-        }
-        inner.committing = false;
-        let due = !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(&inner);
-        self.wake_idle(&inner);
-        drop(inner);
-        if due {
-            // A failure is noted there and told to everybody who comes later.
-            drop(self.index_checkpoint(false));
-        }
-    }
-
-    /// Writes a commit and flushes as the barrier mode says.
+    /// Writes a commit and flushes as the barrier mode says. It ends after those that were laid out before it.
     pub(super) fn carry_out(&self, commit: Commit) -> Result<()> {
         let result = self
             .finish_writes(commit.writes)
             .and_then(|()| self.wait_elsewhere(&commit.elsewhere))
             .and_then(|()| self.write_commit(&commit.partials, commit.flush_data_first));
-        let mut inner = self.lock();
-        // Who syncs again when he is told does so on this thread, and must not wait for it.
-        inner.leader_leaves = false;
-        match result {
-            Ok(flushed) => {
-                // What could not be written stays: it can still be read and copied away.
-                for (addr, _) in &commit.partials {
-                    inner.inflight.remove(addr);
-                }
-                if flushed {
-                    inner.unflushed_blocks = 0;
-                    inner.durable_seq = inner.durable_seq.max(commit.seq);
-                }
-                inner.last_commit_at = self.clock.monotonic_nanos();
-                if commit.cut.is_some() {
-                    inner.counters.checkpoints += 1;
-                }
-                inner.check_alive()
-            }
-            Err(e) => {
-                inner.fail(&e.to_string());
-                Err(e)
-            }
+        let (result, nanos) = match result {
+            Ok((flushed, nanos)) => (Ok(flushed), Some(nanos)),
+            Err(e) => (Err(e), None),
+        };
+        if let Err(e) = &result {
+            self.lock().fail(&e.to_string());
         }
+        let mut inner = self.end_in_turn(commit.place, nanos);
+        let flushed = result?;
+        // What could not be written stays: it can still be read and copied away.
+        for (addr, _) in &commit.partials {
+            inner.inflight.remove(addr);
+        }
+        // A commit before it may have failed meanwhile: then this one proves nothing.
+        inner.check_alive()?;
+        if flushed {
+            inner.flushed_blocks = inner.flushed_blocks.max(commit.named_through);
+            inner.durable_seq = inner.durable_seq.max(commit.seq);
+        }
+        inner.last_commit_at = self.clock.monotonic_nanos();
+        if commit.cut.is_some() {
+            inner.counters.checkpoints += 1;
+        }
+        Ok(())
     }
 
-    /// Whether what was written before is flushed now.
-    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<bool> {
+    /// Whether what was written before is flushed now, and how long the last write took.
+    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<(bool, u64)> {
         if flush_data_first {
             self.flush_device()?;
         }
         let barrier = flushes(self.options.barrier);
         let Some(((last_addr, last), before)) = partials.split_last() else {
-            return Ok(false);
+            return Ok((false, 0));
         };
         let tickets = before
             .iter()
-            .map(|(addr, bytes)| {
-                self.storage.devices().chain_goes_to(addr.segment());
-                self.storage.submit_write(*addr, bytes.clone())
-            })
+            .map(|(addr, bytes)| self.storage.submit_write(*addr, bytes.clone()))
             .collect::<Result<Vec<_>>>()?;
         for t in tickets {
             t.wait()?;
         }
-        self.storage.devices().chain_goes_to(last_addr.segment());
+        let begun_at = self.clock.monotonic_nanos();
         if barrier && !broken(Break::NoFlush) {
             self.lock().counters.flushes += 1;
             let done = self.storage.write_flush(*last_addr, last.clone());
@@ -280,7 +200,7 @@ impl Fs {
         } else {
             self.storage.write_unflushed(*last_addr, last.clone())?;
         }
-        Ok(barrier)
+        Ok((barrier, self.clock.monotonic_nanos().saturating_sub(begun_at)))
     }
 
     /// Flushes and counts it.
@@ -367,6 +287,7 @@ impl Inner {
             }
             Err(e) => {
                 self.fail(&e.to_string());
+                self.leading.answered();
                 Err((e, waiters))
             }
         }
@@ -408,11 +329,11 @@ impl Inner {
             None => None,
         };
         let elsewhere = self.awaited.iter().filter(|(_, (ino, _))| of_batch(ino)).map(|(n, _)| *n).collect();
-        self.unflushed_blocks += data_blocks;
-        let much = data_blocks > NAMED_BLOCKS_MAX || self.unflushed_blocks > UNFLUSHED_BLOCKS_MAX;
+        self.named_blocks += data_blocks;
+        let much = data_blocks > NAMED_BLOCKS_MAX || self.unflushed_blocks() > UNFLUSHED_BLOCKS_MAX;
         let flush_data_first = much && fs.options.barrier != Barrier::None;
         if flush_data_first {
-            self.unflushed_blocks = 0;
+            self.flushed_blocks = self.named_blocks;
         }
         let stamp = Stamp {
             durable_seq: self.durable_seq,
@@ -426,8 +347,17 @@ impl Inner {
         if !partials.is_empty() {
             self.counters.commits += 1;
         }
-        let seq = self.chain.seq;
-        Ok(Commit { partials, writes, elsewhere, seq, flush_data_first, waiters: Vec::new(), cut: cut_cno })
+        Ok(Commit {
+            place: self.leading.begin(),
+            partials,
+            writes,
+            elsewhere,
+            seq: self.chain.seq,
+            named_through: self.named_blocks,
+            flush_data_first,
+            waiters: Vec::new(),
+            cut: cut_cno,
+        })
     }
 
     fn seal_queue(&mut self, fs: &Fs, mut queue: VecDeque<Unit>, stamp: Stamp) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
@@ -450,6 +380,11 @@ impl Inner {
             partials.push((addr, bytes));
         }
         Ok(partials)
+    }
+
+    /// Blocks outside the chain that commits named and no flush has covered.
+    pub(super) fn unflushed_blocks(&self) -> u64 {
+        self.named_blocks - self.flushed_blocks
     }
 
     /// Pages of a file that will not live in the index.

@@ -33,6 +33,7 @@ mod history;
 mod joining;
 mod landmarks;
 mod laying;
+mod leading;
 mod namespace;
 mod promise;
 mod read;
@@ -74,6 +75,7 @@ pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
+pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 pub use submit::{ReadTicket, SyncTicket, WriteTicket};
@@ -111,6 +113,8 @@ pub struct Counters {
     pub room_rounds: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
+    /// Commits that began while another was under way.
+    pub overlapped_commits: u64,
     /// Blocks written anew because a copy on one device was wrong.
     pub mended_blocks: u64,
     /// Blocks copied to devices that were brought up to date.
@@ -191,11 +195,7 @@ struct Inner {
     submitted: submit::Submitted,
     /// Files whose data a sync waits for, with how many do: they take no change until then.
     settling: BTreeMap<Ino, u32>,
-    committing: bool,
-    /// Whoever leads commits wants to leave: the next to come takes over.
-    leader_leaves: bool,
-    /// Threads in [`Fs::turn`].
-    successors: u32,
+    leading: leading::Leading,
     checkpointing: bool,
     /// A thread makes room, and others wait for it.
     making_room: bool,
@@ -217,8 +217,10 @@ struct Inner {
     root_pins: VecDeque<[SegmentNo; 2]>,
     /// Contents begun since the volume was opened.
     contents: u64,
-    /// Blocks outside the chain that commits named since the last flush.
-    unflushed_blocks: u64,
+    /// Blocks outside the chain that commits named since the volume was opened.
+    named_blocks: u64,
+    /// The first so many of them were flushed.
+    flushed_blocks: u64,
     /// Pages in memory.
     pages: u64,
     /// By how many blocks more uncommitted content reserves than what is committed.
@@ -316,9 +318,7 @@ impl Fs {
             recent_syncs: beside::RecentSyncs::default(),
             submitted: submit::Submitted::default(),
             settling: BTreeMap::new(),
-            committing: false,
-            leader_leaves: false,
-            successors: 0,
+            leading: leading::Leading::default(),
             checkpointing: false,
             making_room: false,
             exhausted: None,
@@ -331,7 +331,8 @@ impl Fs {
             superblock: opened.superblock,
             root_pins: opened.root_pins,
             contents: 0,
-            unflushed_blocks: 0,
+            named_blocks: 0,
+            flushed_blocks: 0,
             pages: 0,
             promised_here: 0,
             window_bytes: opened.window_bytes,

@@ -7,7 +7,8 @@
 //! 3. A submitted sync joins a commit only when its data has arrived, so that nobody else waits for that; and whoever
 //!    makes it join has a commit led afterwards.
 
-use super::commit::{Done, Stay};
+use super::commit::Done;
+use super::leading::Stay;
 use super::read::Reading;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -250,7 +251,7 @@ impl Inner {
                 c.held_since = None;
                 pages += if self.batch.files.insert(asked.ino) { own } else { 0 };
             }
-            if !self.batch.waiters.is_empty() || self.committing {
+            if !self.batch.waiters.is_empty() || self.leading.is_led() {
                 self.counters.shared_commits += 1;
             }
             self.batch.waiters.push(asked.done);

@@ -31,6 +31,8 @@ pub struct Chain {
     pub segment: SegmentNo,
     /// Next block in it.
     pub block: u32,
+    /// Blocks of it that are laid out.
+    pub filled: u32,
     /// Segment after it.
     pub next: Option<SegmentNo>,
     /// Sequence of the last partial.
@@ -174,7 +176,9 @@ impl Chain {
             if self.block == 0 {
                 return Err(Error::TooLarge);
             }
+            let (old, filled) = (self.segment, self.filled);
             self.advance(segments, stamp.now)?;
+            storage.end_segment(old, filled);
             storage.begin_segment(self.segment);
         }
     }
@@ -183,7 +187,7 @@ impl Chain {
         let next = self.next.take().ok_or(Error::NoSpace)?;
         segments.seal(self.segment);
         self.segment = next;
-        self.block = 0;
+        (self.block, self.filled) = (0, 0);
         self.next = segments.allocate(KIND_CHAIN, now);
         Ok(())
     }
@@ -232,6 +236,7 @@ impl Chain {
         self.last_addr = addr;
         self.last_crc = crc;
         self.block += summary + pages;
+        self.filled = self.block;
         segments.chain_written(self.segment, self.seq);
         Sealed { addr, bytes, base: addr.add(summary), late }
     }

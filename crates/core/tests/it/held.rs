@@ -2,11 +2,11 @@
 //! of its commits: also when it waits for a commit already.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
-use crate::common::gate::{World, world};
+use crate::common::gate::{World, is_write, world};
 use crate::common::{TestClock, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, Fs, MountOptions, RenameMode, SetAttr};
-use nenrin_device::{MemDevice, Op};
+use nenrin_core::{At, COMMITS_AT_ONCE, Fs, MountOptions, RenameMode, SetAttr};
+use nenrin_device::MemDevice;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -24,10 +24,6 @@ fn after_a_cut(device: &MemDevice) -> Arc<Fs> {
 fn content(fs: &Fs, name: &[u8]) -> Vec<u8> {
     let f = fs.lookup(At::Live, Ino::ROOT, name).unwrap();
     fs.read(At::Live, f.ino, 0, 1 << 20).unwrap()
-}
-
-fn is_write(op: &Op) -> bool {
-    matches!(op, Op::Write { .. })
 }
 
 /// Small content lives in the index, larger in blocks, and more goes ahead of its commit.
@@ -65,16 +61,21 @@ fn content_that_a_sync_waits_to_commit_survives_being_emptied() {
         let World { gate, device, fs, .. } = world(MountOptions::default());
         let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap();
         fs.write(f.ino, 0, &vec![1; bytes], 0).unwrap();
-        let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap();
+        let make = |i: u32| fs.create(Ino::ROOT, format!("other {i}").as_bytes(), &file(0o600)).unwrap().ino;
+        let others: Vec<Ino> = (0..COMMITS_AT_ONCE).map(make).collect();
         fs.sync_all().unwrap();
-        // A commit of another file is under way, so that the next has to wait.
+        // As many commits of other files are under way as can be, so that the next has to wait.
         gate.close(is_write, 0);
-        fs.write(other.ino, 0, &[9; 100], 0).unwrap();
-        let leader = {
-            let fs = fs.clone();
-            thread::spawn(move || fs.fsync_wait(other.ino))
+        let lead = |(i, ino): (usize, Ino)| {
+            fs.write(ino, 0, &[9; 100], 0).unwrap();
+            let leader = {
+                let fs = fs.clone();
+                thread::spawn(move || fs.fsync_wait(ino))
+            };
+            gate.wait_until(|s| s.waiting == i + 1);
+            leader
         };
-        gate.wait_until(|s| s.waiting == 1);
+        let leaders: Vec<_> = others.into_iter().enumerate().map(lead).collect();
         fs.write(f.ino, 0, &vec![2; bytes], 0).unwrap();
         let shared = fs.counters().shared_commits;
         let syncer = {
@@ -82,7 +83,7 @@ fn content_that_a_sync_waits_to_commit_survives_being_emptied() {
             thread::spawn(move || fs.fsync_wait(f.ino))
         };
         // It waits for the commit, or first for its own data; then the file takes no change until it has joined a commit.
-        while gate.waiting() < 2 && fs.counters().shared_commits == shared {
+        while gate.waiting() <= leaders.len() && fs.counters().shared_commits == shared {
             thread::yield_now();
         }
         let emptier = {
@@ -96,7 +97,9 @@ fn content_that_a_sync_waits_to_commit_survives_being_emptied() {
         gate.open();
         emptier.join().unwrap();
         syncer.join().unwrap().unwrap();
-        leader.join().unwrap().unwrap();
+        for leader in leaders {
+            leader.join().unwrap().unwrap();
+        }
         assert!(content(&after_a_cut(&device), b"file") == vec![2; bytes], "{bytes} bytes: what was synced is gone");
         assert_eq!(content(&fs, b"file"), b"");
         fs.close().unwrap();

@@ -24,6 +24,7 @@ mod jumps;
 mod keep;
 mod landmarks;
 mod laying;
+mod leading;
 mod parity;
 mod races;
 mod reserve;

@@ -99,7 +99,7 @@ fn a_seed_means_the_same_every_time() {
 fn a_seed_with_other_clients_means_the_same_every_time() {
     let plan = Plan { images_max: 100, deep_every: 10, ..Plan::default() };
     let mut tally = Tally::default();
-    for seed in 0..12 {
+    for seed in 0..20 {
         let config = Config { clients: true, queued: true, barrier: Barrier::Sync, ..Config::of_seed(seed) };
         let mut first = Tally::default();
         let mut second = Tally::default();
@@ -111,6 +111,8 @@ fn a_seed_with_other_clients_means_the_same_every_time() {
     for what in ["syncs interrupted by other calls", "requests that overtook others"] {
         assert!(tally.activity.get(what).is_some_and(|n| *n > 20), "{what}: {:?}", tally.activity);
     }
+    let beside = tally.activity.get("commits begun beside others");
+    assert!(beside.is_some_and(|n| *n > 2), "{:?}", tally.activity);
     for call in ["scrub", "clean", "set_retention", "checkpoint_drop", "fsync_beside"] {
         assert!(tally.by_call.get(call).is_some_and(|n| *n > 0), "{call}: {:?}", tally.by_call);
     }

@@ -3,12 +3,18 @@
 
 use super::TestClock;
 use nenrin_core::{Fs, MkfsOptions, MountOptions, mkfs};
-use nenrin_device::{BlockDevice, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
+use nenrin_device::{BlockDevice, DeviceError, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 /// Which requests are held back.
 pub type Which = fn(&Op) -> bool;
+
+impl State {
+    fn is_open(&self, number: usize) -> bool {
+        number < self.open || self.chosen.iter().any(|c| c.0 == number)
+    }
+}
 
 /// Holds back requests until they are let go, in the order in which they came.
 pub struct Gated {
@@ -28,6 +34,8 @@ pub struct State {
     /// Requests that were held back so far, and those of them let go.
     pub held: usize,
     open: usize,
+    /// Others that were let go, or fail.
+    chosen: Vec<(usize, bool)>,
     /// Threads that wait for one of them.
     pub waiting: usize,
 }
@@ -40,6 +48,16 @@ impl Gate {
     /// Lets the first `count` go, or as many as there are.
     pub fn let_go(&self, count: usize) {
         self.state.lock().unwrap().open = count;
+        self.changed.notify_all();
+    }
+    /// Lets one of them go, counted from 0, whatever came before it.
+    pub fn let_one_go(&self, number: usize) {
+        self.state.lock().unwrap().chosen.push((number, true));
+        self.changed.notify_all();
+    }
+    /// One of them, counted from 0, fails.
+    pub fn fail(&self, number: usize) {
+        self.state.lock().unwrap().chosen.push((number, false));
         self.changed.notify_all();
     }
     pub fn open(&self) {
@@ -69,15 +87,19 @@ struct Held {
 impl Pending for Held {
     fn wait(self: Box<Self>) -> Outcome {
         let mut state = self.gate.state.lock().unwrap();
-        if state.open <= self.number {
+        if !state.is_open(self.number) {
             state.waiting += 1;
             self.gate.changed.notify_all();
         }
-        drop(self.gate.changed.wait_while(state, |s| s.open <= self.number).unwrap());
+        let state = self.gate.changed.wait_while(state, |s| !s.is_open(self.number)).unwrap();
+        if state.chosen.contains(&(self.number, false)) {
+            return Err(DeviceError::Os(5));
+        }
+        drop(state);
         self.device.submit(self.op).wait()
     }
     fn is_done(&self) -> bool {
-        self.gate.state.lock().unwrap().open > self.number
+        self.gate.state.lock().unwrap().is_open(self.number)
     }
 }
 
@@ -140,4 +162,8 @@ pub fn has_nodes(op: &Op) -> bool {
 /// Whether an answer comes although nothing moves: only ever wrongly no.
 pub fn is_answered<T>(answer: &mpsc::Receiver<T>) -> bool {
     answer.recv_timeout(Duration::from_millis(100)).is_ok()
+}
+
+pub fn is_write(op: &Op) -> bool {
+    matches!(op, Op::Write { .. })
 }

@@ -1,0 +1,270 @@
+//! Who commits for whom: leaders, those who take over from them, and the commits that are under way at once.
+//!
+//! Invariants
+//! 1. Nothing is laid out in the chain but by a thread that leads.
+//! 2. Commits end in the order in which they were laid out: who is told that his commit is
+//!    durable can count on all before it, whichever of them the device was done with first.
+//! 3. Whoever takes the lead through [`Fs::turn`] finds no commit under way, and none begins
+//!    beside the first of his.
+
+use super::commit::{Cut, Done};
+use super::{Fs, Inner};
+use crate::Result;
+use crate::breaks::{Break, broken};
+use std::sync::MutexGuard;
+
+/// Most threads that lead, and commits under way. With 4 programs that sync all the time three at once gave
+/// 1.1 times the syncs of one, four no more than three (decision 0025).
+pub const COMMITS_AT_ONCE: u32 = 3;
+/// One of so many commits is done the other way, so that what it costs stays known.
+const PROBE: u64 = 32;
+
+/// How long a thread leads commits. Programs that sync all the time never leave
+/// the batch empty, so nobody may be kept by that who has other things to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// As long as somebody waits and nobody else wants to lead.
+    WhileAsked,
+    /// Until somebody comes who can go on.
+    Briefly,
+}
+
+/// What commits at once cost, against one at a time: nanoseconds that the device takes for
+/// each, the recent ones counting most. `None` where there was none yet.
+#[derive(Default)]
+struct Gains {
+    alone: Option<u64>,
+    beside: Option<u64>,
+}
+
+impl Gains {
+    fn note(&mut self, beside: bool, nanos: u64) {
+        let mean = if beside { &mut self.beside } else { &mut self.alone };
+        *mean = Some(mean.map_or(nanos, |m| m - m / 8 + nanos / 8));
+    }
+
+    /// A device that takes requests one after another is not faster with several commits, which carry less each.
+    fn pay(&self) -> bool {
+        match (self.alone, self.beside) {
+            (Some(alone), Some(beside)) => beside <= alone + alone / 2,
+            _ => true,
+        }
+    }
+}
+
+/// Where a commit stands among the others.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Commits are numbered as they are laid out, and end in that order.
+    number: u64,
+    /// Another was under way when it was laid out.
+    beside: bool,
+}
+
+/// Threads that lead, and their commits.
+#[derive(Default)]
+pub(super) struct Leading {
+    leaders: u32,
+    /// The one leader wants to leave: the next to come takes over.
+    leaves: bool,
+    /// Threads in [`Fs::turn`].
+    successors: u32,
+    /// Another commit may begin beside what is under way.
+    shares: bool,
+    /// Leaders that tell those who waited, and look at the batch after that.
+    telling: u32,
+    /// Commits laid out, and ended.
+    begun: u64,
+    ended: u64,
+    gains: Gains,
+}
+
+impl Leading {
+    /// Whether somebody leads, so that a commit may be under way.
+    pub fn is_led(&self) -> bool {
+        self.leaders > 0
+    }
+
+    /// Whether somebody leads or is about to.
+    pub fn is_taken(&self) -> bool {
+        self.is_led() || self.successors > 0
+    }
+
+    /// Whoever comes while this commit of the one leader is under way may lead in his place.
+    pub fn may_be_relieved(&mut self) {
+        self.leaves = self.leaders == 1;
+    }
+
+    /// A commit was laid out.
+    pub fn begin(&mut self) -> Place {
+        self.begun += 1;
+        Place { number: self.begun, beside: self.ended + 1 < self.begun }
+    }
+
+    /// There is an answer, for whoever leads to tell; he looks at the batch after that.
+    pub fn answered(&mut self) {
+        self.telling += 1;
+    }
+
+    /// Whether a commit may begin beside the one under way: it may, it pays, and
+    /// nobody is there who will see to the batch in a moment.
+    fn has_room(&self) -> bool {
+        let probe = self.begun % PROBE == 0;
+        self.shares && self.leaders < COMMITS_AT_ONCE && self.telling == 0 && self.gains.pay() != probe
+    }
+}
+
+impl Fs {
+    /// Has the open batch committed: by whoever leads or is about to, else by this thread.
+    pub(super) fn see_to<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, stay: Stay) {
+        let leading = &mut inner.leading;
+        if leading.successors > 0 {
+            return;
+        }
+        if leading.is_led() && leading.has_room() {
+            leading.leaders += 1;
+            leading.leaves = false;
+            return self.lead(inner, None, stay);
+        }
+        if leading.is_led() && !leading.leaves {
+            return;
+        }
+        inner = self.turn(inner);
+        self.lead(inner, None, stay);
+    }
+
+    /// Waits until this thread alone leads and no commit is under way; it must [`Fs::lead`] or
+    /// [`Fs::leave`] then, since those who came meanwhile count on it.
+    pub(super) fn turn<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        inner.leading.successors += 1;
+        while inner.leading.is_led() {
+            inner = self.wait_idle(inner);
+        }
+        inner.leading.successors -= 1;
+        inner.leading.leaders = 1;
+        inner.leading.shares = false;
+        inner
+    }
+
+    /// Ends leading after [`Fs::turn`], unless somebody waits and nobody else is there to lead.
+    pub(super) fn leave<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
+        if inner.batch.waiters.is_empty() || inner.leading.successors > 0 {
+            inner.leading.leaders -= 1;
+            self.wake_idle(&inner);
+        } else {
+            self.lead(inner, None, Stay::Briefly);
+        }
+    }
+
+    /// Leads commits until nobody waits, or somebody else wants to. With `cut`,
+    /// the first of them ends with a checkpoint.
+    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>, stay: Stay) {
+        loop {
+            let shares = cut.is_none();
+            let commit = inner.seal(self, cut.take());
+            inner.leading.shares = shares && commit.is_ok();
+            if stay == Stay::Briefly && commit.is_ok() {
+                inner.leading.may_be_relieved();
+            }
+            drop(inner);
+            let (result, waiters) = match commit {
+                Ok(mut commit) => {
+                    let mut waiters = commit.take_waiters();
+                    if broken(Break::AckEarly) {
+                        waiters.drain(..).for_each(|done| done(Ok(())));
+                    }
+                    let result = self.carry_out(commit);
+                    if broken(Break::SharedTooEarly) {
+                        waiters.append(&mut self.lock().batch.waiters);
+                    }
+                    (result, waiters)
+                }
+                Err((e, waiters)) => (Err(e), waiters),
+            };
+            inner = self.tell(&result, waiters);
+            let others_see_to_it = inner.leading.leaders > 1 && !inner.leading.gains.pay();
+            if inner.batch.waiters.is_empty() || inner.leading.successors > 0 || others_see_to_it {
+                break;
+            }
+        }
+        inner.leading.leaders -= 1;
+        let due = !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(&inner);
+        self.wake_idle(&inner);
+        drop(inner);
+        if due {
+            // A failure is noted there and told to everybody who comes later.
+            drop(self.index_checkpoint(false));
+        }
+    }
+
+    /// Tells those who waited for a commit of this thread.
+    pub(super) fn tell(&self, result: &Result<()>, waiters: Vec<Done>) -> MutexGuard<'_, Inner> {
+        for done in waiters {
+            done(result.clone());
+        }
+        let mut inner = self.lock();
+        inner.leading.telling -= 1;
+        inner
+    }
+
+    /// Waits until all commits before this one have ended, and counts it as ended, too. `nanos` is what
+    /// the device took for it, if it did.
+    pub(super) fn end_in_turn(&self, place: Place, nanos: Option<u64>) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        let beside = place.beside || inner.leading.begun > place.number;
+        while inner.leading.ended + 1 < place.number && !broken(Break::EndsOutOfTurn) {
+            inner = self.wait_idle(inner);
+        }
+        inner.counters.overlapped_commits += u64::from(place.beside);
+        let leading = &mut inner.leading;
+        if let Some(nanos) = nanos {
+            leading.gains.note(beside, nanos);
+        }
+        leading.ended = leading.ended.max(place.number);
+        leading.answered();
+        // Who syncs again when he is told does so on this thread, and must not wait for it.
+        leading.leaves = false;
+        self.wake_idle(&inner);
+        inner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commits of which each began while the one before was under way.
+    fn led(nanos: [u64; 2]) -> Leading {
+        let mut leading = Leading { leaders: 1, shares: true, begun: 1, ..Leading::default() };
+        leading.gains.note(false, nanos[0]);
+        leading.gains.note(true, nanos[1]);
+        leading
+    }
+
+    #[test]
+    fn a_device_that_takes_requests_one_after_another_gets_them_so() {
+        assert!(Leading { leaders: 1, shares: true, begun: 1, ..Leading::default() }.has_room(), "nothing is known");
+        assert!(led([100, 150]).has_room());
+        assert!(!led([100, 200]).has_room());
+        // What turns out to be faster later is found out.
+        let mut slow = led([100, 200]);
+        slow.begun = PROBE;
+        assert!(slow.has_room());
+        slow.gains.note(true, 0);
+        slow.gains.note(true, 0);
+        slow.gains.note(true, 0);
+        slow.begun += 1;
+        assert!(slow.has_room());
+        let mut fast = led([100, 100]);
+        fast.begun = PROBE;
+        assert!(!fast.has_room(), "what one alone takes is found out, too");
+    }
+
+    #[test]
+    fn nobody_begins_beside_what_wants_to_be_alone() {
+        let free = || led([100, 100]);
+        assert!(!Leading { shares: false, ..free() }.has_room());
+        assert!(!Leading { telling: 1, ..free() }.has_room());
+        assert!(!Leading { leaders: COMMITS_AT_ONCE, ..free() }.has_room());
+    }
+}

@@ -1,0 +1,130 @@
+//! P1, P2, P5: several commits under way at once, each held back by a device
+//! that lets go which the test chooses.
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use crate::common::file;
+use crate::common::gate::{World, is_answered, is_write, world};
+use nenrin_core::format::Ino;
+use nenrin_core::{COMMITS_AT_ONCE, Error, Fs, MountOptions};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+const AT_ONCE: usize = COMMITS_AT_ONCE as usize;
+
+/// A volume with files, of which one more has uncommitted content for each sync.
+fn files(count: usize) -> (World, Vec<Ino>) {
+    let world = world(MountOptions::default());
+    let make = |i: usize| {
+        let f = world.fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap();
+        world.fs.write(f.ino, 0, &[7; 4096], 0).unwrap();
+        f.ino
+    };
+    let inos: Vec<Ino> = (0..count).map(make).collect();
+    world.fs.sync_all().unwrap();
+    for ino in &inos {
+        world.fs.write(*ino, 0, &[8; 4096], 0).unwrap();
+    }
+    (world, inos)
+}
+
+type Answer = mpsc::Receiver<Result<(), Error>>;
+
+/// Another client syncs this file; the answer comes later.
+fn sync(fs: &Arc<Fs>, ino: Ino) -> Answer {
+    let (tx, answer) = mpsc::channel();
+    let fs = fs.clone();
+    thread::spawn(move || fs.fsync(ino, Box::new(move |r| drop(tx.send(r)))));
+    answer
+}
+
+/// Syncs of these files, each a commit under way whose write is held back, in this order.
+fn under_way(world: &World, inos: &[Ino]) -> Vec<Answer> {
+    world.gate.close(is_write, 0);
+    let begin = |(i, ino): (usize, &Ino)| {
+        let answer = sync(&world.fs, *ino);
+        world.gate.wait_until(|s| s.waiting == i + 1);
+        answer
+    };
+    inos.iter().enumerate().map(begin).collect()
+}
+
+#[test]
+fn a_commit_that_is_done_first_is_told_after_those_before_it() {
+    let (world, inos) = files(AT_ONCE);
+    let answers = under_way(&world, &inos);
+    assert_eq!(world.fs.counters().overlapped_commits, 0);
+    for last in (1..AT_ONCE).rev() {
+        world.gate.let_one_go(last);
+        assert!(answers.iter().all(|a| !is_answered(a)), "told before the first is done");
+    }
+    world.gate.open();
+    for answer in answers {
+        answer.recv().unwrap().unwrap();
+    }
+    assert_eq!(world.fs.counters().overlapped_commits, AT_ONCE as u64 - 1);
+    world.fs.close().unwrap();
+}
+
+#[test]
+fn no_more_than_so_many_are_under_way_and_the_others_share_the_next() {
+    let (world, inos) = files(AT_ONCE + 3);
+    let mut answers = under_way(&world, &inos[..AT_ONCE]);
+    for ino in &inos[AT_ONCE..] {
+        let shared = world.fs.counters().shared_commits;
+        answers.push(sync(&world.fs, *ino));
+        while world.fs.counters().shared_commits == shared {
+            thread::yield_now();
+        }
+    }
+    assert_eq!(world.gate.held(), AT_ONCE);
+    let commits = world.fs.counters().commits;
+    world.gate.open();
+    for answer in answers {
+        answer.recv().unwrap().unwrap();
+    }
+    assert_eq!(world.fs.counters().commits - commits, 1, "those that waited share one");
+    world.fs.close().unwrap();
+}
+
+/// P5: what lies behind a hole in the log is not durable, whatever the device says of it.
+#[test]
+fn a_commit_fails_with_one_before_it() {
+    let (world, inos) = files(2);
+    let answers = under_way(&world, &inos);
+    world.gate.let_one_go(1);
+    assert!(!is_answered(&answers[1]));
+    world.gate.fail(0);
+    for answer in answers {
+        assert!(answer.recv().unwrap().is_err());
+    }
+    assert!(world.fs.fsync_wait(inos[1]).is_err());
+    assert!(world.fs.failed().is_some());
+}
+
+/// A checkpoint is cut behind all that was laid out before, and nothing goes beside it.
+#[test]
+fn a_checkpoint_waits_for_all_commits_and_none_begins_beside_it() {
+    let (world, inos) = files(4);
+    let mut answers = under_way(&world, &inos[..2]);
+    let (tx, cut) = mpsc::channel();
+    let fs = world.fs.clone();
+    thread::spawn(move || tx.send(fs.checkpoint_create(Some(b"cut"))));
+    assert!(!is_answered(&cut));
+    world.gate.let_go(2);
+    for answer in answers.drain(..) {
+        answer.recv().unwrap().unwrap();
+    }
+    // Its own commit is held back now, and whoever comes shares the next.
+    world.gate.wait_until(|s| s.waiting == 3);
+    for ino in &inos[2..] {
+        answers.push(sync(&world.fs, *ino));
+    }
+    assert!(answers.iter().all(|a| !is_answered(a)));
+    assert_eq!(world.gate.held(), 3);
+    world.gate.open();
+    cut.recv().unwrap().unwrap();
+    for answer in answers {
+        answer.recv().unwrap().unwrap();
+    }
+    world.fs.close().unwrap();
+}
