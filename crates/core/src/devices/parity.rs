@@ -161,6 +161,7 @@ impl Devices {
         strict: bool,
     ) -> Result<RowsReading, DeviceError> {
         let (mut runs, mut known, mut rebuilt) = (Runs::default(), Vec::new(), Vec::new());
+        let has_found = roster.rows.lock().has_found();
         for (row, within, from, count) in roster.layout.rows(addr, blocks) {
             let mut at = 0;
             while at < count {
@@ -170,6 +171,9 @@ impl Devices {
                 let active = roster.is_active(place.device);
                 if active && Some(place.device) != avoid {
                     runs.add(Place { block: place.block + u64::from(block), ..place }, from + at, n);
+                    let rows = roster.rows.lock();
+                    let copy = |i: u32| Some((from + at + i, rows.copy_of(&row, unit, block + i)?.to_vec()));
+                    known.extend((0..if has_found { n } else { 0 }).filter_map(copy));
                 } else {
                     let mut parts = Vec::new();
                     let said = roster.rows.lock().known(&row, unit, block..block + n);
@@ -187,7 +191,22 @@ impl Devices {
                     for (start, n) in parts {
                         let others = Self::others(roster, &row, unit);
                         match others {
-                            Some(others) => rebuilt.push((from + at + start - block, n, others, start)),
+                            Some(others) => {
+                                let mut copies = Vec::new();
+                                let rows = roster.rows.lock();
+                                let copied = |p: &Place| {
+                                    let u = row.units.iter().position(|o| o == p).filter(|_| has_found && n == 1)?;
+                                    rows.copy_of(&row, u, start).map(<[u8]>::to_vec)
+                                };
+                                let mut places = Vec::new();
+                                for p in others {
+                                    match copied(&p) {
+                                        Some(bytes) => copies.push(bytes),
+                                        None => places.push(p),
+                                    }
+                                }
+                                rebuilt.push((from + at + start - block, n, places, start, copies));
+                            }
                             None if active && !strict => {
                                 let place = Place { block: place.block + u64::from(start), ..place };
                                 runs.add(place, from + at + start - block, n);
@@ -204,13 +223,13 @@ impl Devices {
             .into_iter()
             .map(|run| (super::requests::submit_run(roster, &run), super::requests::count_read(roster, &run), run));
         let parts = parts.collect();
-        let read = |(from, n, others, start): (u32, u32, Vec<Place>, u32)| {
+        let read = |(from, n, others, start, copies): (u32, u32, Vec<Place>, u32, Vec<Vec<u8>>)| {
             let op =
                 |p: &Place| Op::Read { offset: bytes(p.block + u64::from(start)), bytes: n as usize * BLOCK_BYTES };
             let submit = |p: &Place| {
                 roster.member(p.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op(p)))
             };
-            (from, others.iter().map(submit).collect())
+            (from, others.iter().map(submit).collect(), copies)
         };
         let rebuilt = rebuilt.into_iter().map(read).collect();
         Ok(RowsReading { roster: roster.clone(), addr, blocks, parts, known, rebuilt })
@@ -469,7 +488,8 @@ pub(super) struct RowsReading {
     blocks: u32,
     parts: Vec<(Ticket, Option<super::requests::Counted>, Run)>,
     known: Vec<(u32, Vec<u8>)>,
-    rebuilt: Vec<(u32, Vec<Ticket>)>,
+    /// From which block on, what of the row is read, and what of it the row log had.
+    rebuilt: Vec<(u32, Vec<Ticket>, Vec<Vec<u8>>)>,
 }
 
 impl Pending for RowsReading {
@@ -498,9 +518,9 @@ impl Pending for RowsReading {
             let start = from as usize * BLOCK_BYTES;
             out[start..start + bytes.len()].copy_from_slice(&bytes);
         }
-        for (from, tickets) in rebuilt {
+        for (from, tickets, copies) in rebuilt {
             let parts: Vec<AlignedBuf> = tickets.into_iter().map(Ticket::wait).collect::<Result<_, _>>()?;
-            let bytes = xor(parts.iter().map(|p| &p[..]));
+            let bytes = xor(parts.iter().map(|p| &p[..]).chain(copies.iter().map(|c| &c[..])));
             let start = from as usize * BLOCK_BYTES;
             out[start..start + bytes.len()].copy_from_slice(&bytes);
         }
@@ -509,7 +529,7 @@ impl Pending for RowsReading {
 
     fn is_done(&self) -> bool {
         self.parts.iter().all(|(t, ..)| t.is_done())
-            && self.rebuilt.iter().all(|(_, all)| all.iter().all(Ticket::is_done))
+            && self.rebuilt.iter().all(|(_, all, _)| all.iter().all(Ticket::is_done))
     }
 }
 

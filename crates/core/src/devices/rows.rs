@@ -594,6 +594,16 @@ impl State {
         }
     }
 
+    /// Whether it had anything of any row, which no parity was written for since.
+    pub fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    /// What it had of a block. That counts before what lies in the block's place, which may be torn: as if it had been written there.
+    pub fn copy_of(&self, row: &Row, unit: usize, block: u32) -> Option<&[u8]> {
+        self.found.get(&(row.segment, row.number))?.blocks.get(&(unit, block)).map(|b| &b[..])
+    }
+
     /// What the row log had of a row, by unit and block.
     pub fn copies_of(&self, id: RowId) -> Vec<(usize, u32, Vec<u8>)> {
         let found = self.found.get(&id).into_iter().flat_map(|f| &f.blocks);
