@@ -269,17 +269,17 @@ impl Devices {
     /// to the row meanwhile.
     fn parity_anew(&self, row: &Row) -> Result<u32, DeviceError> {
         let roster = self.roster();
-        let mut units = Self::read_units(&roster, row)?;
+        // With what the row log has in place of what is there.
+        let units = Self::read_units(&roster, row)?;
         let mut puts = Vec::new();
         // A block is written once: where it lies it is torn, or rotten, if it is not what the row log has.
         let copies = self.rows.lock().copies_of((row.segment, row.number));
         for (unit, block, copy) in copies {
-            let start = block as usize * BLOCK_BYTES;
-            let here = &mut units[unit][start..start + BLOCK_BYTES];
-            if *here != copy[..] {
-                here.copy_from_slice(&copy);
-                let place = row.units[unit];
-                let place = Place { block: place.block + u64::from(block), ..place };
+            let place = row.units[unit];
+            let place = Place { block: place.block + u64::from(block), ..place };
+            let member = roster.member(place.device).filter(|m| m.is_active());
+            let here = member.map(|m| m.submit(Op::Read { offset: bytes(place.block), bytes: BLOCK_BYTES }).wait());
+            if here.is_some_and(|here| !here.is_ok_and(|here| here[..] == copy[..])) {
                 puts.push(Put { place, data: Arc::new(AlignedBuf::padded(&copy)) });
             }
         }
