@@ -94,7 +94,7 @@ if wanted guest; then
     {
         printf 'exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite clean --gate-cores 9 --devices /dev/vda --size %sG --dir /tmp/work --out /host' "${GUEST_SIZE:-1}"
         printf ' %q' "${work[@]}" --slices "${GUEST_SLICES:-4}" --age-s "${GUEST_AGE_S:-90}" --sustained-s "${GUEST_SLICE_S:-12}" \
-            --only "$(rows "${GUEST_LOADS:-hot}" "${GUEST_FILLS:-80}")" --contenders "${GUEST_CONTENDERS:-f2fs,nilfs2+cleanerd,nenrin+checkpoint=0,nenrin+cache=writeback+checkpoint=0,nenrin}"
+            --only "$(rows "${GUEST_LOADS:-hot}" "${GUEST_FILLS:-80}")" --contenders "${GUEST_CONTENDERS:-f2fs,f2fs+mode=lfs,nilfs2+cleanerd,nenrin+checkpoint=0,nenrin+cache=writeback+checkpoint=0,nenrin}"
         printf '\n'
     } >"$dir/job"
     GUEST_DISKS=1 GUEST_LIMIT=$limit GUEST_FILES=$bench GUEST_SECONDS=${GUEST_SECONDS:-7200} \

@@ -19,7 +19,8 @@ class Work:
         self.mnt, self.nenrin, self.random = mnt, nenrin, random.Random(seed)
         self.files, self.snapshots, self.stamp, self.made = {}, [], 0, 0
         self.empty = available(mnt)
-        self.refused, self.done = 0, {}
+        self.refused, self.removals_refused, self.done, self.bytes = 0, 0, {}, 0
+        self.taken, self.aim = 0, 0.0
 
     def path(self, name):
         return os.path.join(self.mnt, name)
@@ -41,6 +42,7 @@ class Work:
             os.close(fd)
         if wrote % SECTOR:
             sys.exit(f"{name}: {wrote} bytes written, no whole sectors")
+        self.bytes += wrote
         count = wrote // SECTOR
         held = self.files[name]
         held.extend([0] * max(0, at + count - len(held)))
@@ -88,6 +90,7 @@ class Work:
             copied = os.copy_file_range(a, b, count * SECTOR, at * SECTOR, to * SECTOR)
         finally:
             os.close(a), os.close(b)
+        self.bytes += copied
         count = copied // SECTOR
         into = self.files[target]
         into.extend([0] * max(0, to + count - len(into)))
@@ -120,24 +123,33 @@ class Work:
             except OSError as e:
                 if e.errno not in FULL:
                     raise
+            self.removals_refused += 1
             self.expire()
             time.sleep(0.1)
         sys.exit(f"{what.__name__} is refused without any snapshot")
 
     def step(self):
+        """The volume is led to some fullness above 90 %, where it stays for a while, or until it is refused, and so on."""
         left = available(self.mnt) / self.empty
+        if self.taken % 150 == 0:
+            self.aim = self.random.choice((-1, -1, 0.005, 0.02, 0.05, 0.09))
+        self.taken += 1
         if len(self.files) < 5:
             # What was removed is kept by snapshots.
             self.expire()
             what = self.create
         elif left > 0.10:
             what = self.random.choice((self.create, self.grow, self.grow, self.overwrite, self.copy))
-        elif left < 0.01:
-            what = self.random.choice((self.remove, self.truncate, self.expire, self.overwrite))
         else:
-            kinds = (self.create, self.overwrite, self.truncate, self.remove, self.copy, self.sync, self.snapshot)
-            what = self.random.choices(kinds, (20, 40, 6, 8, 12, 8, 2))[0]
-        self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
+            kinds = (self.create, self.grow, self.overwrite, self.truncate, self.remove, self.copy, self.sync, self.snapshot, self.expire)
+            more = left > self.aim
+            weights = (20, 8, 40, 3, 4, 12, 8, 2, 1) if more else (8, 0, 40, 10, 24, 8, 8, 2, 3)
+            if self.aim < 0 and left < 0.002:
+                # More fits than df tells: on to where it is refused.
+                weights = (20, 40, 40, 1, 2, 12, 8, 2, 1)
+            what = self.random.choices(kinds, weights)[0]
+        if left <= 0.10:
+            self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
         if what in (self.remove, self.truncate):
             return self.free(what)
         try:
@@ -167,7 +179,8 @@ def work(mnt, model, seed, steps, nenrin):
         fullest = min(fullest, available(mnt) / w.empty)
     with open(model, "wb") as f:
         pickle.dump((w.files, w.snapshots, w.empty), f)
-    print(f"   {len(w.files)} files, {w.refused} refusals, at the fullest {fullest:.1%} available; {json.dumps(w.done)}")
+    print(f"   {len(w.files)} files, {w.bytes >> 20} MiB written, {w.refused} writes and {w.removals_refused} removals refused, at the fullest {fullest:.1%} available; "
+          f"above 90 % full: {json.dumps(w.done)}", flush=True)
 
 
 def verify(mnt, model):

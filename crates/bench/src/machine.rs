@@ -179,6 +179,11 @@ pub fn process_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
+/// Bytes that this process has made dirty in the page cache: what is written again before it is written back counts once.
+pub fn dirtied_bytes() -> Option<u64> {
+    field(&read("/proc/self/io"), "write_bytes", ':')?.parse().ok()
+}
+
 /// A field of /proc/PID/status that is given in kB, in bytes.
 pub fn process_memory(pid: u32, key: &str) -> Option<u64> {
     let value = field(&read(format!("/proc/{pid}/status")), key, ':')?;

@@ -328,7 +328,18 @@ impl Site {
         let point = self.point.display().to_string();
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let line = mounts.lines().rev().find(|line| line.split(' ').nth(1) == Some(&point)).unwrap_or_default();
-        line.split(' ').skip(2).take(2).collect::<Vec<_>>().join(" ")
+        let facts = line.split(' ').skip(2).take(2).collect::<Vec<_>>().join(" ");
+        match self.in_place_policy() {
+            Some(policy) => format!("{facts} (ipu_policy {policy})"),
+            None => facts,
+        }
+    }
+
+    /// What f2fs overwrites in place, as it tells: by itself everything on volumes of up to 16 GiB.
+    fn in_place_policy(&self) -> Option<String> {
+        let disk = self.disk.device().file_name()?.to_string_lossy().into_owned();
+        let text = fs::read_to_string(format!("/sys/fs/f2fs/{disk}/ipu_policy")).ok()?;
+        Some(text.trim().to_owned())
     }
 
     /// Part of the file system that is in use.

@@ -6,7 +6,8 @@
 
 use crate::error::Fail;
 use crate::size::{parse_bytes, parse_seconds};
-use nenrin_core::{Barrier, Order};
+use crate::sys;
+use nenrin_core::{BEAT_NANOS, Barrier, Mmp, Order};
 use nenrin_fuse::Cache;
 
 /// Everything -o can say.
@@ -135,6 +136,11 @@ pub const OPTIONS: &[OptionInfo] = &[
     }),
     flag("degraded", |o, _| {
         o.core.degraded = true;
+        Ok(())
+    }),
+    flag("mmp", |o, _| {
+        let owner = sys::random().map_err(|e| format!("no random numbers: {e}"))?;
+        o.core.mmp = Some(Mmp { node: sys::node(), owner, interval_nanos: BEAT_NANOS });
         Ok(())
     }),
     flag("allow_other", |o, _| {

@@ -44,9 +44,12 @@ pub fn run(path: &Path, how: How) -> Outcome {
         show(path, plan.report());
     }
     let go = needed && !how.dry && (how.yes || asked());
-    let report = plan.report().clone();
+    let mut report = plan.report().clone();
     if go {
-        plan.carry_out(clock).map_err(|e| Fail::at(path.display(), format!("the repair stopped: {e}")))?;
+        report = plan.carry_out(clock).map_err(|e| Fail::at(path.display(), format!("the repair stopped: {e}")))?;
+    }
+    if go && report.copies_mended > 0 && !how.json {
+        output::line(format!("{} copies on single devices were wrong and are written anew", report.copies_mended));
     }
     if how.json {
         output::json(&as_value(&report, go))?;
@@ -75,6 +78,9 @@ fn show(path: &Path, report: &RepairReport) {
     let more = report.losses_total.saturating_sub(report.losses.len() as u64);
     if more > 0 {
         output::line(format!("and {more} more losses"));
+    }
+    for note in &report.absent {
+        output::line(format!("without: {}", printable(note)));
     }
     for (kind, n) in &report.mends {
         output::line(format!("mend {} {}: {n}. {}", kind.number(), kind.name(), kind.meaning()));
@@ -113,6 +119,8 @@ fn as_value(report: &RepairReport, repaired: bool) -> Value {
         "losses": report.losses.iter().map(loss).collect::<Vec<_>>(),
         "losses_total": report.losses_total,
         "mends": report.mends.iter().map(mend).collect::<Vec<_>>(),
+        "absent": report.absent,
+        "copies_mended": report.copies_mended,
         "segments_needed": report.segments_needed,
         "segments_free": report.segments_free,
     })

@@ -3,11 +3,12 @@
 use crate::clock;
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    LayingData, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
+    LayingData, MmpData, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
 };
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
+use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs,
     JoinStatus, LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
@@ -52,7 +53,7 @@ pub fn checkpoints(fs: &Fs) -> Vec<CheckpointData> {
 /// All snapshots, oldest first, with what letting each go would free.
 pub fn snapshots(fs: &Fs) -> nenrin_core::Result<Vec<CheckpointData>> {
     let freed = fs.freed_by_each_snapshot()?;
-    let frees = |c: &CheckpointInfo| freed.get(&c.cno).map(|blocks| blocks * BLOCK_BYTES as u64);
+    let frees = |c: &CheckpointInfo| freed.get(&c.cno).map(|freed| freed.blocks() * BLOCK_BYTES as u64);
     let named = fs.checkpoints().into_iter().filter(|c| c.name.is_some());
     Ok(named.map(|c| CheckpointData { frees_bytes: frees(&c), ..checkpoint(&c) }).collect())
 }
@@ -64,11 +65,10 @@ pub fn segments(fs: &Fs) -> Vec<SegmentData> {
 
 /// What cleaning would gain: whole segments, since only these count.
 pub fn clean_estimate(e: &CleanEstimate, segment_blocks: u64) -> CleanEstimateData {
-    let segments = e.garbage_blocks / segment_blocks.max(1);
     CleanEstimateData {
         segments: e.segments,
         moved_bytes: e.live_blocks * BLOCK_BYTES as u64,
-        freed_bytes: segments * segment_blocks * BLOCK_BYTES as u64,
+        freed_bytes: e.freed_segments * segment_blocks * BLOCK_BYTES as u64,
     }
 }
 
@@ -168,6 +168,7 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         made_at: when::show_rfc3339(sb.made_at.0),
         pid: None,
         mounts: Vec::new(),
+        mmp: mmp(fs),
         read_only: fs.options().read_only,
         problems: problems(fs),
         notes: report.notes.iter().cloned().chain(forgetting(fs)).chain(laying(fs)).collect(),
@@ -175,8 +176,8 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
         segments: sb.segments(),
         total_bytes: bytes(usage.total_blocks),
         live_bytes: bytes(usage.live_blocks),
-        history_bytes: bytes(usage.history_blocks),
-        snapshot_bytes: bytes(usage.snapshot_blocks),
+        history_bytes: bytes(usage.history_blocks + usage.history_index_blocks),
+        snapshot_bytes: bytes(usage.snapshot_blocks + usage.snapshot_index_blocks),
         shed: shed(fs),
         shared_bytes: bytes(usage.shared_blocks),
         reserved_bytes: bytes(usage.reserved_blocks),
@@ -200,6 +201,36 @@ pub fn volume(fs: &Fs, device: &Path) -> VolumeInfo {
             requests: report.requests,
         },
         counters: counters(&fs.counters()),
+    }
+}
+
+/// What the heartbeat says; nothing where no mount ever had one.
+fn mmp(fs: &Fs) -> Option<MmpData> {
+    let (on, said) = (fs.mmp().is_some(), fs.said());
+    let beat = match &said {
+        Said::Nothing => return None,
+        Said::Unclear => None,
+        Said::InUse(beat) | Said::Ended(beat) => Some(beat),
+    };
+    Some(MmpData {
+        on,
+        in_use: said.may_be_in_use(),
+        node: said.node(),
+        last_beat: beat.map(|b| when::show_rfc3339(b.written_at.0)),
+        interval_ms: beat.map(|b| b.interval_millis),
+    })
+}
+
+fn show_mmp(mmp: &MmpData) -> String {
+    let node = mmp.node.as_deref().map_or_else(|| "another host".to_owned(), printable);
+    let at = mmp.last_beat.as_deref().unwrap_or("an unknown time");
+    match (mmp.on, mmp.in_use) {
+        (true, _) => {
+            let seconds = mmp.interval_ms.unwrap_or_default() / 1000;
+            format!("other hosts are shown every {seconds} seconds that {node} has the volume")
+        }
+        (false, true) => format!("in use on {node}, or that did not end it: last seen {at}"),
+        (false, false) => format!("off; {node} had it until {at}"),
     }
 }
 
@@ -407,6 +438,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("moved_blocks", c.moved_blocks),
         ("tree_walks", c.tree_walks),
         ("room_rounds", c.room_rounds),
+        ("rooms_ahead", c.rooms_ahead),
         ("shared_commits", c.shared_commits),
         ("overlapped_commits", c.overlapped_commits),
         ("mended_blocks", c.mended_blocks),
@@ -436,6 +468,9 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     }
     let owner = v.pid.map_or_else(|| "not mounted".to_owned(), |pid| format!("owned by process {pid}"));
     row("state", if v.read_only { format!("{owner}, read-only") } else { owner });
+    if let Some(mmp) = &v.mmp {
+        row("mmp", show_mmp(mmp));
+    }
     for m in &v.mounts {
         let what = m.checkpoint.map_or_else(|| "live".to_owned(), |c| format!("checkpoint {c}"));
         row("mounted at", format!("{} ({what})", printable(&m.directory)));

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -229,4 +229,18 @@ pub fn unblock_in_child(command: &mut std::process::Command) {
     };
     // SAFETY: between fork and exec only pthread_sigmask is called, which may be called there.
     unsafe { command.pre_exec(unblock) };
+}
+
+/// Random bytes.
+pub fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The name of this host.
+pub fn node() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "a host without a name".to_owned() } else { name.to_owned() }
 }

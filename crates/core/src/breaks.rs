@@ -132,6 +132,12 @@ pub enum Break {
     JoinDeaf,
     /// The roots of a device that is replaced end before those of the new one are durable.
     OldEndedEarly,
+    /// A mount with `mmp` neither waits nor looks whether another host has the volume.
+    MmpUnwatched,
+    /// An owner writes its heartbeat over that of another.
+    MmpDeaf,
+    /// An owner that could not beat for long goes on without a look.
+    MmpLate,
     /// The number of segments that a superblock states is believed, whatever the device has room for.
     SizeBelieved,
     /// A node of which no copy is right is read again, until one is.
@@ -156,6 +162,10 @@ pub enum Break {
     OpenSegmentsUncounted,
     /// History may crowd out the cleaner.
     CrowdingUnseen,
+    /// Room is made only when somebody who writes has to wait for it.
+    RoomNotAhead,
+    /// What snapshots keep of the index is not counted.
+    PastIndexUncounted,
     /// The first flush of a mount goes to those devices only that it wrote to.
     FirstFlushPartial,
     /// States that several checkpoints show are left out of what is told of a name.

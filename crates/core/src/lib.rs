@@ -11,6 +11,7 @@ mod content;
 mod devices;
 mod error;
 mod fs;
+pub mod heartbeat;
 pub mod index;
 mod log;
 mod mkfs;
@@ -28,9 +29,10 @@ pub use devices::{DeviceHealth, Standing};
 pub use error::{Error, Result};
 pub use fs::{
     COMMITS_AT_ONCE, Change, CheckpointsRest, Clean, CleanEstimate, CleanerStatus, Counters, Done, ForgetName,
-    ForgetPlan, ForgetStatus, Fs, GoneName, JoinStatus, LandmarkInfo, LayingStatus, NameState, NewDevice, ReadTicket,
-    Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo, ShedInfo, SyncTicket, WriteTicket,
+    ForgetPlan, ForgetStatus, Freed, Fs, GoneName, JoinStatus, LandmarkInfo, LayingStatus, NameState, NewDevice,
+    ReadTicket, Rest, Scrub, ScrubFinding, ScrubReport, SegmentInfo, ShedInfo, SyncTicket, WriteTicket,
 };
+pub use heartbeat::{BEAT_NANOS, Mmp};
 pub use mkfs::{MkfsOptions, SEGMENT_BLOCKS_DEFAULT, SEGMENTS_MIN, bytes_min, mkfs, mkfs_on};
 pub use recovery::{RecoveryReport, Verdict};
 pub use repair::{RepairPlan, RepairReport};

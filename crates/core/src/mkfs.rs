@@ -6,7 +6,7 @@ use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::RecoveryReport;
 use crate::segments::{KIND_CHAIN, Segments};
-use crate::state::{Sheds, State};
+use crate::state::{KnownPast, Sheds, State};
 use crate::storage::Storage;
 use crate::{Clock, Error, Fs, MountOptions, Result};
 use nenrin_device::{AlignedBuf, BlockDevice};
@@ -224,7 +224,7 @@ fn empty(
         history_blocks: 0,
         named_blocks: 0,
         promised_blocks: 0,
-        named_history: 0,
+        past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         retention: Vec::new(),

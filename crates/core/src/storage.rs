@@ -59,6 +59,11 @@ impl Storage {
         self.devices.layout().contains(addr, blocks)
     }
 
+    /// Whether blocks have copies on several devices.
+    pub fn has_copies(&self) -> bool {
+        self.devices.layout().copies_max() > 1
+    }
+
     /// Whether neighbouring units may lie on different devices.
     pub fn lies_apart(&self) -> bool {
         self.devices.layout().lies_apart()
@@ -250,6 +255,11 @@ impl Storage {
         Ok(self.devices.length(index)?)
     }
 
+    /// The table is about to list a device here, which will be taken in.
+    pub fn expect(&self, index: u16) {
+        self.devices.expect(index);
+    }
+
     /// A device that the table has becomes a member: it gets the newest root.
     pub fn take_in(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
         Ok(self.devices.take_in(index, device)?)
@@ -350,6 +360,8 @@ pub struct Probe {
     pub roots: Vec<Superblock>,
     /// All slots: block on the device and state.
     pub slots: Vec<(u64, SlotState)>,
+    /// The block of the heartbeat.
+    pub heartbeat: Vec<u8>,
 }
 
 impl Probe {
@@ -389,8 +401,8 @@ impl Probe {
     }
 }
 
-/// [`probe`], for each active device of an open volume.
-pub fn probe_storage(storage: &Storage) -> Result<Vec<Probe>> {
+/// [`probe`], for each active device of an open volume that can be read.
+pub fn probe_storage(storage: &Storage) -> Vec<Result<Probe>> {
     storage.devices.active().iter().map(|(_, d)| probe(d.as_ref())).collect()
 }
 
@@ -405,7 +417,7 @@ pub(crate) fn storage_of(assembly: &Assembly) -> Arc<Storage> {
 /// Device errors only; what the slots hold is told in the result.
 pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
     let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-    let mut probe = Probe { roots: Vec::new(), slots: Vec::new() };
+    let mut probe = Probe { roots: Vec::new(), slots: Vec::new(), heartbeat: vec![0; BLOCK_BYTES] };
     if blocks < 2 * superblock::AREA_BLOCKS {
         return Ok(probe);
     }
@@ -422,8 +434,15 @@ pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
 fn probe_area(device: &dyn BlockDevice, area: u64, probe: &mut Probe) -> Result<()> {
     {
         let first = area + superblock::SLOT_BLOCK;
-        let bytes = device.read(first * BLOCK_BYTES as u64, superblock::SLOTS_PER_AREA as usize * BLOCK_BYTES)?;
-        for (i, slot) in bytes.chunks_exact(BLOCK_BYTES).enumerate() {
+        let slots = superblock::SLOTS_PER_AREA as usize * BLOCK_BYTES;
+        let read = |bytes| device.read(first * BLOCK_BYTES as u64, bytes);
+        // The heartbeat follows in the head area. Where that cannot be read, the slots may be.
+        let more = if area == 0 { BLOCK_BYTES } else { 0 };
+        let bytes = read(slots + more).or_else(|e| if more > 0 { read(slots) } else { Err(e) })?;
+        if let Some(block) = bytes.get(slots..).filter(|b| !b.is_empty()) {
+            probe.heartbeat = block.to_vec();
+        }
+        for (i, slot) in bytes[..slots].chunks_exact(BLOCK_BYTES).enumerate() {
             let state = match Superblock::decode(slot) {
                 Ok(sb) => {
                     let state = SlotState::Valid(sb.generation);

@@ -211,6 +211,10 @@ pub struct Usage {
     pub history_blocks: u64,
     /// Of these, those that snapshots keep; the others may be shed for want of room.
     pub snapshot_blocks: u64,
+    /// Index nodes of history, with both copies.
+    pub history_index_blocks: u64,
+    /// Of these, about those that hold what snapshots keep.
+    pub snapshot_index_blocks: u64,
     /// What shared content would take more if every owner had its own: live state only.
     pub shared_blocks: u64,
     /// Reserved by fallocate, with nothing written to it yet.
@@ -281,6 +285,8 @@ pub struct MountOptions {
     pub no_recovery: bool,
     /// Go on without members that the others can stand in for.
     pub degraded: bool,
+    /// Other hosts are shown that this one has the volume.
+    pub mmp: Option<crate::Mmp>,
     /// On stripes, at most one block of so many is left out so that long runs begin at units.
     pub left_out_share: u32,
 }
@@ -298,6 +304,7 @@ impl Default for MountOptions {
             discard: false,
             no_recovery: false,
             degraded: false,
+            mmp: None,
             left_out_share: 32,
         }
     }
@@ -309,6 +316,10 @@ pub trait Clock: Send + Sync {
     fn wall(&self) -> Time;
     /// Nanoseconds since some start; never goes back.
     fn monotonic_nanos(&self) -> u64;
+    /// Waits: only before a volume is opened or repaired, to see whether another host has it.
+    fn wait(&self, nanos: u64) {
+        std::thread::sleep(std::time::Duration::from_nanos(nanos));
+    }
     /// Who decides which thread runs, if that is not the kernel.
     fn turns(&self) -> Option<&dyn Turns> {
         None

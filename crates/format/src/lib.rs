@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod features;
+pub mod heartbeat;
 pub mod items;
 mod keep;
 pub mod key;
@@ -36,6 +37,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         superblock::SlotDisk::LAYOUT,
         superblock::DeviceDisk::LAYOUT,
         superblock::BandDisk::LAYOUT,
+        heartbeat::HeartbeatDisk::LAYOUT,
         row_log::RowLogDisk::LAYOUT,
         partial::PartialHeader::LAYOUT,
         partial::MapEntry::LAYOUT,

@@ -152,7 +152,10 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Every constant of the crate that a reader of a volume must know.
 fn constants() -> Vec<(&'static str, String)> {
-    use fmt::{features::*, items::*, key::Key, node::*, partial::*, records::*, row_log::*, superblock::*, units::*};
+    use fmt::{
+        features::*, heartbeat::*, items::*, key::Key, node::*, partial::*, records::*, row_log::*, superblock::*,
+        units::*,
+    };
     macro_rules! list {
         ($($($name:ident)::+ $(. $field:tt)?),* $(,)?) => {
             vec![$((concat!($("::", stringify!($name)),+).trim_start_matches("::"), ($($name)::+ $(.$field)?).to_string())),*]
@@ -162,6 +165,8 @@ fn constants() -> Vec<(&'static str, String)> {
         BLOCK_BYTES,
         NODE_BYTES,
         NODE_BLOCKS,
+        HEARTBEAT_BLOCK,
+        NODE_BYTES_MAX,
         AREA_BLOCKS,
         SLOT_BLOCK,
         SLOTS_PER_AREA,
@@ -222,6 +227,7 @@ fn constants() -> Vec<(&'static str, String)> {
         INCOMPAT_KNOWN,
     ];
     all.push(("SUPERBLOCK_MAGIC", hex(&SUPERBLOCK_MAGIC)));
+    all.push(("HEARTBEAT_MAGIC", hex(&HEARTBEAT_MAGIC)));
     all.push(("PARTIAL_MAGIC", hex(&PARTIAL_MAGIC.to_le_bytes())));
     all.push(("ROW_LOG_MAGIC", hex(&ROW_LOG_MAGIC.to_le_bytes())));
     all.push(("NODE_MAGIC", hex(&NODE_MAGIC.to_le_bytes())));

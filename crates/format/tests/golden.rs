@@ -4,6 +4,7 @@
 //! nenrin-format --test golden`, and its diff is read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
+use nenrin_format::heartbeat::Heartbeat;
 use nenrin_format::items::{
     Checkpoint, Dirent, Extent, Inode, Keep, KeepRule, Landmark, Reap, Segment, Shed, XattrPiece,
 };
@@ -21,6 +22,17 @@ use std::sync::Arc;
 
 fn addr(segment: u64, block: u32) -> Addr {
     Addr::new(SegmentNo(segment), block)
+}
+
+fn heartbeat() -> Heartbeat {
+    Heartbeat {
+        interval_millis: 2000,
+        owner: *b"0123456789abcdef",
+        sequence: 0x0102_0304_0506_0708,
+        written_at: Time(-2),
+        in_use: true,
+        node: b"host".to_vec(),
+    }
 }
 
 fn superblock() -> Superblock {
@@ -284,6 +296,7 @@ fn everything() -> Vec<(&'static str, Vec<u8>)> {
     use nenrin_format::node::encode;
     vec![
         ("root slot", superblock().encode()),
+        ("heartbeat", heartbeat().encode()),
         ("summary", header().encode(&record_bytes(), &map()).0),
         ("key", key().encode().to_vec()),
         ("leaf", encode(TreeId::LIVE, 0, 0x1122, &Entries::Leaf(items()))),
@@ -325,6 +338,7 @@ fn bytes_are_as_recorded() {
 #[test]
 fn bytes_mean_what_was_written() {
     assert_eq!(Superblock::decode(&superblock().encode()).unwrap(), superblock());
+    assert_eq!(Heartbeat::decode(&heartbeat().encode()).unwrap(), Some(heartbeat()));
     let (bytes, crc) = header().encode(&record_bytes(), &map());
     let summary = Header::decode(&bytes).unwrap();
     assert_eq!((summary.header, summary.crc, summary.map), (header(), crc, map()));

@@ -85,7 +85,7 @@ const fn joining(count: u8, layout: Layout, joins: Joins) -> Members {
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 72] = [
+pub const TRIALS: [Trial; 75] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -148,6 +148,9 @@ pub const TRIALS: [Trial; 72] = [
     trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(0)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Stripe, Joins::Takes(0)))),
+    trial(Break::MmpUnwatched, "P1", Hunt::Life(Life::Hosts)),
+    trial(Break::MmpDeaf, "P1", Hunt::Life(Life::Hosts)),
+    trial(Break::MmpLate, "P1", Hunt::Life(Life::Hosts)),
     trial(Break::OldEndedEarly, "P1", Hunt::Devices(joining(1, Layout::Single, Joins::Takes(0)))),
     trial(Break::BandCutEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::BandUsedEarly, "P1", Hunt::Devices(CHANGING)),

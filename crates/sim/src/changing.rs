@@ -34,6 +34,8 @@ pub fn change(fs: &Fs, drive: &Drive, draw: u64) -> Result<()> {
     };
     match changed {
         Err(Error::Devices(_) | Error::NoSpace) => Ok(()),
+        // One that dies cannot be added. The volume goes on, or the next call tells.
+        Err(Error::Device(_)) if drive.dies && fs.failed().is_none() => Ok(()),
         other => other,
     }
 }

@@ -61,6 +61,9 @@ impl Clock for VirtualClock {
     fn monotonic_nanos(&self) -> u64 {
         self.monotonic.load(Ordering::Relaxed)
     }
+    fn wait(&self, nanos: u64) {
+        self.advance(nanos);
+    }
     fn turns(&self) -> Option<&dyn nenrin_core::Turns> {
         self.turns.get().map(|t| t.as_ref() as _)
     }

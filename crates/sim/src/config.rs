@@ -5,7 +5,7 @@ use crate::members::Members;
 use crate::prng::Prng;
 use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
-use nenrin_core::{Barrier, MountOptions, Order};
+use nenrin_core::{BEAT_NANOS, Barrier, Mmp, MountOptions, Order};
 use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, cells_of_segment, rows};
 
@@ -105,6 +105,7 @@ impl Config {
             discard: rng.chance(30),
             left_out_share: [32, 2][rng.index(2)],
             degraded: self.members.bears_a_loss(),
+            mmp: Prng::stream(self.seed, 24).chance(12).then(|| mmp_of("this host", self.seed)),
             ..MountOptions::default()
         }
     }
@@ -214,6 +215,15 @@ impl Config {
         }
         out
     }
+}
+
+/// What a host shows of itself in the world of a seed.
+#[must_use]
+pub fn mmp_of(node: &str, seed: u64) -> Mmp {
+    let mut owner = [0; 16];
+    owner[..8].copy_from_slice(&seed.to_le_bytes());
+    owner[8..].iter_mut().zip(node.bytes()).for_each(|(to, b)| *to = b);
+    Mmp { node: node.to_owned(), owner, interval_nanos: BEAT_NANOS }
 }
 
 /// `relaxed` or `strict`.

@@ -22,6 +22,7 @@ pub mod fault;
 pub mod flip;
 pub mod forget;
 pub mod hash;
+pub mod hosts;
 mod joins;
 pub mod lie;
 pub mod life;

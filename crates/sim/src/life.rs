@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::content::pattern;
 use crate::driver::{Cut, Failure, Plan, Tally, failure, guarded, record, record_on};
 use crate::forget;
+use crate::hosts;
 use crate::mend::{self, Damage};
 use crate::ops::Op;
 use crate::run::Run;
@@ -38,11 +39,13 @@ pub enum Life {
     Repair(Damage),
     /// Secrets are forgotten, and that is cut.
     Forget,
+    /// Two hosts want the same devices.
+    Hosts,
 }
 
 impl Life {
     /// All of them, with their names on the command line.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::LateWrite, "late-write"),
         (Self::LostRoot, "lost-root"),
         (Self::SameLength, "same-length"),
@@ -53,6 +56,7 @@ impl Life {
         (Self::Repair(Damage::Items), "repair-items"),
         (Self::Repair(Damage::Shared), "repair-shared"),
         (Self::Forget, "forget"),
+        (Self::Hosts, "hosts"),
     ];
 
     /// Name on the command line.
@@ -98,6 +102,7 @@ pub fn carry_out(config: &Config, only: Option<Cut>, tally: &mut Tally) -> Resul
         Some(Life::SameLength) => same_length_again::<Core>(config, tally),
         Some(Life::TornSlot) => told(newest_slot_torn::<Core>(config)),
         Some(Life::Repair(damage)) => mend::repair_cuts(config, damage, only, tally),
+        Some(Life::Hosts) => told(hosts::two_hosts(config, tally)),
         Some(Life::Forget) => forget::forget_cuts(config, only, tally),
     })
 }

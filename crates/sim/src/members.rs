@@ -19,11 +19,13 @@ pub struct Drive {
     pub spare: Option<Arc<dyn BlockDevice>>,
     /// They come and go: not each of them is a member.
     pub changes: bool,
+    /// One of them dies.
+    pub dies: bool,
 }
 
 impl From<Arc<dyn BlockDevice>> for Drive {
     fn from(device: Arc<dyn BlockDevice>) -> Self {
-        Self { members: vec![device], profile: Profile::Single, spare: None, changes: false }
+        Self { members: vec![device], profile: Profile::Single, spare: None, changes: false, dies: false }
     }
 }
 
@@ -203,7 +205,7 @@ impl Members {
         };
         let mut members: Vec<_> = (0..count).map(part).collect();
         let spare = if count > u64::from(self.count) { members.pop() } else { None };
-        Drive { members, profile: self.profile, spare, changes: self.changes }
+        Drive { members, profile: self.profile, spare, changes: self.changes, dies: false }
     }
 
     /// Devices, those included that may take a place.
@@ -223,6 +225,7 @@ impl Members {
     pub fn of_living<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
         let mut drive = self.of(whole);
         if let Some((index, writes)) = self.dies {
+            drive.dies = true;
             if let Some(member) = drive.members.get_mut(usize::from(index)) {
                 *member = Arc::new(Mortal { inner: member.clone(), left: AtomicU64::new(writes) });
             }

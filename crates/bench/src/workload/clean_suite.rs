@@ -58,7 +58,8 @@ fn sustained(load: Load, fill: u64) -> Group {
         };
         RowSpec::new(format!("{name}-{fill}-{word}"), format!("{what}, {fill} % live, {how}"), Unit::Throughput)
     };
-    let mut contenders = vec!["ext4", "btrfs", "f2fs", "nilfs2+cleanerd", "nenrin+checkpoint=0", "nenrin"];
+    let mut contenders =
+        vec!["ext4", "btrfs", "f2fs", "f2fs+mode=lfs", "nilfs2+cleanerd", "nenrin+checkpoint=0", "nenrin"];
     if fill == 80 {
         contenders.push("nenrin+cache=writeback+checkpoint=0");
     }

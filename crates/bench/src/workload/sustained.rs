@@ -14,6 +14,7 @@ use super::{Plan, Turn, Work, Workload};
 use crate::contender::Kind;
 use crate::disk::Counters;
 use crate::error::{Doing, Error, Result};
+use crate::machine;
 use crate::site::Site;
 use crate::stats::latency;
 use crate::sys;
@@ -221,7 +222,9 @@ impl Workload for Sustained {
         };
         tell("free_before", site.free_segment_bytes().map(|bytes| bytes as f64));
         let bytes = self.plan.device_bytes / 100 * plan.slice_percent / part;
+        let dirtied_before = machine::dirtied_bytes();
         let run = self.run(site, bytes, plan.slice / part as u32, ROWS[turn.row % ROWS.len()])?;
+        let dirtied = machine::dirtied_bytes().zip(dirtied_before).map(|(now, before)| (now - before) as f64);
         let mut verified = None;
         if turn.last {
             self.stream.close();
@@ -239,6 +242,7 @@ impl Workload for Sustained {
         tell("device_bytes", Some(device.write_bytes as f64));
         tell("device_read_bytes", Some(device.read_bytes as f64));
         tell("device_writes", Some(device.writes as f64));
+        tell("dirtied_bytes", dirtied);
         tell("refused", Some(run.refused as f64));
         tell("times_written", Some(self.times_written()));
         tell("verified_blocks", verified);

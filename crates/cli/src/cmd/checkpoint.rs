@@ -117,7 +117,7 @@ fn shown(json: bool, gone: &DeletedData, one: bool) -> Outcome {
             (n, m) => format!("; {n} with a name and {m} that are mounted stay"),
         };
         let freed = show_bytes(gone.freed_bytes);
-        output::line(format!("{} let go, {freed} become free in the background{stay}", gone.deleted));
+        output::line(format!("{} let go, {freed} of history become free in the background{stay}", gone.deleted));
     }
     Ok(0)
 }

@@ -329,7 +329,7 @@ fn write(paths: &[PathBuf], devices: &[Device], wishes: &Wishes) -> Outcome {
     let options = MkfsOptions {
         label: wishes.label.clone().into_bytes(),
         uuid: random_uuid().at("/dev/urandom")?,
-        hash_key: random().at("/dev/urandom")?,
+        hash_key: sys::random().at("/dev/urandom")?,
         uid,
         gid,
         profile,
@@ -373,15 +373,9 @@ fn owner(path: &Path) -> (u32, u32) {
     fs::metadata("/proc/self").or_else(|_| fs::metadata(path)).map_or((0, 0), |m| (m.uid(), m.gid()))
 }
 
-fn random() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// A random UUID says so in its version and variant.
 pub(super) fn random_uuid() -> io::Result<[u8; 16]> {
-    let mut bytes = random()?;
+    let mut bytes = sys::random()?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(bytes)

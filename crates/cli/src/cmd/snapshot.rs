@@ -21,7 +21,8 @@ pub const COMMAND: Command = Command {
     options: &[("--of CNO", "name this checkpoint instead of making a new one"), ("--json", "as JSON")],
     notes: "With one argument, create and delete take it for a directory if there is one of that name, else for the snapshot's\n\
             name. Without a name, create uses the time. A name must not look like a number or a time.\n\
-            What a listing says that a snapshot frees is what deleting it alone frees; blocks that two keep are freed with the second.",
+            What a listing says that a snapshot frees becomes available (df) when it alone is deleted; what two keep, with the\n\
+            second. What unnamed checkpoints keep is available already: they go when room is short.",
     examples: &[
         ("snapshot create ~/work monday", "keeps the state of now"),
         ("snapshot create --of 1234 ~/work before-upgrade", "keeps an earlier state"),

@@ -322,7 +322,7 @@ pub struct GoneData {
 pub struct DeletedData {
     /// How many.
     pub deleted: u64,
-    /// Bytes of content that become free in the background.
+    /// Bytes of content and of the index, about, that become free in the background.
     pub freed_bytes: u64,
     /// Those of the range that stay, since they have a name.
     pub named: Vec<u64>,
@@ -595,6 +595,9 @@ pub struct VolumeInfo {
     pub pid: Option<u32>,
     /// Its mounts.
     pub mounts: Vec<MountData>,
+    /// What the heartbeat says, where a mount ever had `mmp`.
+    #[serde(default)]
+    pub mmp: Option<MmpData>,
     /// Nothing can be changed.
     pub read_only: bool,
     /// What is wrong, one line each; empty when all is well.
@@ -647,6 +650,21 @@ pub struct VolumeInfo {
     pub recovery: RecoveryData,
     /// Counts since the volume was opened.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// The heartbeat of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MmpData {
+    /// This mount shows that it has the volume.
+    pub on: bool,
+    /// The last mount that had `mmp` has not ended it.
+    pub in_use: bool,
+    /// The host of that mount.
+    pub node: Option<String>,
+    /// Its last beat by its clock, RFC 3339.
+    pub last_beat: Option<String>,
+    /// Milliseconds from one beat to the next.
+    pub interval_ms: Option<u32>,
 }
 
 /// Something that is not done at the moment.

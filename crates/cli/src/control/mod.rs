@@ -15,7 +15,7 @@ mod server;
 pub use client::{Client, owner_of_device, owner_of_directory};
 pub use data::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeletedData, DeviceData, DiffData, DiffResult,
-    ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, LayingData, MountData, PastMount,
+    ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, LayingData, MmpData, MountData, PastMount,
     RecoveryData, Released, Reply, Request, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, StateData,
     VolumeInfo,
 };

@@ -100,6 +100,7 @@ struct Running {
     server: Server,
     ticker: thread::JoinHandle<()>,
     stop_ticking: mpsc::Sender<()>,
+    beater: Option<(thread::JoinHandle<()>, mpsc::Sender<()>)>,
 }
 
 fn start(plan: &Plan) -> Result<Running, Fail> {
@@ -134,6 +135,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let ticking = service.clone();
     let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &stopped));
     let ticker = ticker.at("a thread")?;
+    let beater = start_beating(&service).at("a thread")?;
     let signals = service.clone();
     let waiter = move || loop {
         signals.send(Event::Signal(sys::wait_for_ending_signal()));
@@ -146,7 +148,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         tell(&Started { error: None, notes });
         let _ = detach(plan.log.as_deref());
     }
-    Ok(Running { service, events, server, ticker, stop_ticking })
+    Ok(Running { service, events, server, ticker, stop_ticking, beater })
 }
 
 /// Lets go of the caller's terminal and directory.
@@ -253,6 +255,22 @@ fn tick(service: &Service, stopped: &Receiver<()>) {
     }
 }
 
+/// A thread that does nothing but show other hosts that this one has the volume: a tick may take its time.
+fn start_beating(service: &Arc<Service>) -> std::io::Result<Option<(thread::JoinHandle<()>, mpsc::Sender<()>)>> {
+    if service.fs().is_ok_and(|fs| fs.mmp().is_none()) {
+        return Ok(None);
+    }
+    let (stop, stopped) = mpsc::channel();
+    let service = service.clone();
+    let beat = move || {
+        sys::set_io_flusher();
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+            service.beat();
+        }
+    };
+    Ok(Some((thread::Builder::new().name("nenrin-mmp".into()).spawn(beat)?, stop)))
+}
+
 impl Running {
     fn serve(self) -> Outcome {
         let mut stop_at: Option<Instant> = None;
@@ -276,6 +294,11 @@ impl Running {
         let _ = self.stop_ticking.send(());
         let _ = self.ticker.join();
         let closed = self.service.close();
+        // Until then: closing may take its time.
+        if let Some((beater, stop)) = self.beater {
+            let _ = stop.send(());
+            let _ = beater.join();
+        }
         // Those who asked for the unmount are answered before this process ends.
         self.server.finish(ANSWER_TIME);
         closed.map(|()| 0)

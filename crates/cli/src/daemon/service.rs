@@ -240,6 +240,13 @@ impl Service {
         result
     }
 
+    /// Shows other hosts that this one has the volume, when that is due. What went wrong is logged by the next tick.
+    pub fn beat(&self) {
+        if let Ok(fs) = self.fs() {
+            let _ = fs.beat();
+        }
+    }
+
     /// Has the library do what is due, and logs a failure once.
     pub fn tick(&self) {
         let Ok(fs) = self.fs() else { return };
@@ -492,7 +499,7 @@ impl Service {
                 _ => gone.push(info.cno),
             }
         }
-        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)? * nenrin_format::BLOCK_BYTES as u64;
+        data.freed_bytes = fs.freed_by_dropping(&gone).map_err(plain)?.blocks() * nenrin_format::BLOCK_BYTES as u64;
         for cnos in gone.chunks(CHECKPOINTS_AT_ONCE) {
             fs.checkpoint_drop(cnos).map_err(plain)?;
             data.deleted += cnos.len() as u64;

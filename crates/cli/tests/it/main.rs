@@ -16,6 +16,7 @@ mod helpers;
 mod history;
 mod info;
 mod mkfs;
+mod mmp;
 mod mount;
 mod past;
 mod restore;

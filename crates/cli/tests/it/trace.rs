@@ -12,29 +12,10 @@ const BLKPARSE: &str = "\
   8,0    3       13     0.012000000     0  C  FN 0 [0]
 ";
 
-/// A loop device, detached when it goes.
-struct Loop(String);
-
-impl Loop {
-    fn new(place: &Place) -> Option<Self> {
-        if !is_root() || !has("losetup") {
-            eprintln!("skipped: this test needs root and losetup");
-            return None;
-        }
-        fs::File::create(place.path("disk")).unwrap().set_len(32 << 20).unwrap();
-        let out = run("losetup", &["--find", "--show", &place.text("disk")]);
-        if out.code != 0 {
-            eprintln!("skipped: {}", out.stderr);
-            return None;
-        }
-        Some(Self(out.stdout.trim().to_owned()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run("losetup", &["--detach", &self.0]);
-    }
+/// A loop device over an empty image.
+fn disk(place: &Place) -> Option<Loop> {
+    fs::File::create(place.path("disk")).unwrap().set_len(32 << 20).unwrap();
+    Loop::over(&place.text("disk"))
 }
 
 /// Whether recording works here; says so when not.
@@ -121,7 +102,7 @@ fn only_root_records() {
         return;
     }
     let place = Place::new();
-    let Some(device) = Loop::new(&place) else { return };
+    let Some(device) = disk(&place) else { return };
     let before = instances();
     // From a place where it may be run, whatever the build directory allows.
     let program = place.text("nenrin");
@@ -148,7 +129,7 @@ fn only_root_records() {
 #[test]
 fn commands_under_record() {
     let place = Place::new();
-    let Some(device) = Loop::new(&place) else { return };
+    let Some(device) = disk(&place) else { return };
     if !can_record(&device, &place) {
         return;
     }
@@ -189,7 +170,7 @@ fn commands_under_record() {
 #[test]
 fn a_signal_ends_it() {
     let place = Place::new();
-    let Some(device) = Loop::new(&place) else { return };
+    let Some(device) = disk(&place) else { return };
     if !can_record(&device, &place) {
         return;
     }
@@ -214,7 +195,7 @@ fn a_signal_ends_it() {
 #[test]
 fn without_tracefs() {
     let place = Place::new();
-    let Some(device) = Loop::new(&place) else { return };
+    let Some(device) = disk(&place) else { return };
     if !can_record(&device, &place) || !has("unshare") || !has("setpriv") {
         return;
     }

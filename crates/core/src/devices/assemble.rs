@@ -297,7 +297,7 @@ fn merged(probes: &[(u16, Option<String>, Probe)]) -> Probe {
     let mut roots: Vec<Superblock> = probes.iter().flat_map(|(_, _, p)| p.roots.iter().cloned()).collect();
     roots.sort_by_key(|r| std::cmp::Reverse((r.generation, r.table_generation())));
     roots.dedup_by_key(|r| r.generation);
-    Probe { roots, slots }
+    Probe { roots, slots, heartbeat: Vec::new() }
 }
 
 #[cfg(test)]

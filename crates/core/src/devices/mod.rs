@@ -29,6 +29,7 @@ pub(crate) use layout::Layout;
 pub(crate) use plan::bands_for;
 pub(crate) use rows::RowId;
 
+use crate::Clock;
 use crate::breaks::{Break, broken};
 use layout::Place;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
@@ -37,7 +38,7 @@ use nenrin_format::{BLOCK_BYTES, SegmentNo};
 use roster::{Roster, UnderWay};
 use rows::Rows;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a member of the volume is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +146,8 @@ struct Table {
     broken: Option<DeviceError>,
     /// Why the last device that was to join did not.
     joining_ended: Option<String>,
+    /// The place of a device that the table lists, and that is about to be taken in.
+    expected: Option<u16>,
     /// Devices whose place another has, and whose roots were not ended when that was cut.
     replaced: Vec<(Arc<dyn BlockDevice>, u64)>,
 }
@@ -157,6 +160,8 @@ pub(crate) struct Devices {
     table: Mutex<Table>,
     /// A member was left out, and the roots do not say so yet; or one lacks the newest root.
     unmarked: AtomicBool,
+    /// Who decides which thread runs, if anybody does: the table is written under its lock.
+    clock: OnceLock<Arc<dyn Clock>>,
 }
 
 impl Devices {
@@ -171,7 +176,8 @@ impl Devices {
     fn over(roster: Roster, table: Table, unmarked: bool) -> Arc<Self> {
         let rows = roster.rows.clone();
         let under_way = Mutex::new(UnderWay::new(roster));
-        Arc::new(Self { under_way, rows, table: Mutex::new(table), unmarked: AtomicBool::new(unmarked) })
+        let (table, unmarked) = (Mutex::new(table), AtomicBool::new(unmarked));
+        Arc::new(Self { under_way, rows, table, unmarked, clock: OnceLock::new() })
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
@@ -201,7 +207,16 @@ impl Devices {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        let guard = match self.clock.get() {
+            Some(clock) => crate::fs::locked(&self.table, clock.as_ref()),
+            None => self.table.lock(),
+        };
+        guard.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on threads may take turns, as this clock says.
+    pub fn take_turns(&self, clock: Arc<dyn Clock>) {
+        let _ = self.clock.set(clock);
     }
 
     /// Devices that may be read, with their indices.
@@ -288,6 +303,17 @@ impl Devices {
         self.mark(&mut table)
     }
 
+    /// A write to this device failed that nothing else depends on.
+    ///
+    /// # Errors
+    /// The error itself, when something is on no other device.
+    pub fn fails(&self, index: u16, error: DeviceError) -> Result<(), DeviceError> {
+        match self.roster().member(index) {
+            Some(member) => self.lose(member, error),
+            None => Ok(()),
+        }
+    }
+
     /// Before anything is acknowledged that an absent member misses: the roots say that it is absent, on all devices.
     pub fn settle(&self) -> Result<(), DeviceError> {
         if !self.unmarked.load(SeqCst) {
@@ -304,10 +330,11 @@ impl Devices {
     /// Writes the newest root once more, with absent members marked in its table.
     fn mark(&self, table: &mut Table) -> Result<(), DeviceError> {
         let roster = self.roster();
+        let expected = table.expected;
         while let Some(superblock) = &mut table.superblock {
             let number = superblock.table_generation() + 1;
             for (m, entry) in roster.members.iter().zip(&mut superblock.devices) {
-                if entry.active && !m.is_active() {
+                if entry.active && !m.is_active() && expected != Some(m.index) {
                     entry.active = false;
                     entry.member_generation = number;
                 }

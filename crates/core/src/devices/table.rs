@@ -31,10 +31,12 @@ impl Devices {
         let ends = self.move_tails(&superblock.devices, &entries)?;
         superblock.devices = entries;
         let superblock = superblock.clone();
-        if let Err((failed, error)) = write_table(&self.roster(), &superblock) {
-            drop(table);
-            return Ok(self.lose(&failed, error)?);
+        let written = write_table(&self.roster(), &superblock);
+        drop(table);
+        if let Err((failed, error)) = written {
+            self.lose(&failed, error)?;
         }
+        let _table = self.table();
         self.change_roster(|r| r.count = superblock.members());
         // Who finds nothing at the beginning of a device looks at its end, and must not find what is past.
         let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
@@ -74,9 +76,15 @@ impl Devices {
         Ok(device.geometry().bytes / BLOCK_BYTES as u64)
     }
 
+    /// The table is about to list a device here, which will be taken in: until then it is no member that failed.
+    pub fn expect(&self, index: u16) {
+        self.table().expected = Some(index);
+    }
+
     /// A device that the table has becomes a member: it gets the newest root.
     pub fn take_in(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<(), DeviceError> {
-        let table = self.table();
+        let mut table = self.table();
+        table.expected = None;
         let Some(superblock) = &table.superblock else { return Err(DeviceError::Missing) };
         let root = Superblock { device_index: index, ..superblock.clone() };
         let data = Arc::new(AlignedBuf::padded(&root.encode()));
@@ -91,7 +99,8 @@ impl Devices {
 
     /// Nothing is written to a device any more; it, and how much of it was used.
     pub fn unseat(&self, index: u16) -> Option<(Arc<dyn BlockDevice>, u64)> {
-        let table = self.table();
+        let mut table = self.table();
+        table.expected = table.expected.filter(|i| *i != index);
         let superblock = table.superblock.as_ref()?;
         let blocks = superblock.devices.get(usize::from(index))?.blocks;
         let device = self.device(index);

@@ -7,19 +7,27 @@
 //! 2. What snapshots keep is counted when it goes to history; who names or
 //!    unnames a checkpoint has it counted anew. Meanwhile more is taken for kept
 //!    than is, never less.
+//! 3. Nodes of history trees count as kept by snapshots in proportion to the bytes
+//!    of the items: of small files there is nothing else.
 
+use super::background::SWEEP_REST_NANOS;
 use super::{Fs, Inner};
-use crate::state::KeptFor;
+use crate::breaks::{Break, broken};
+use crate::state::{KeptFor, KnownPast, weight};
 use crate::{Error, Result};
 use nenrin_format::items::{self, Checkpoint, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{Addr, Cno, Ino};
+use nenrin_format::{Addr, Cno, Ino, NODE_BLOCKS};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Items of history looked at under one clone of a tree.
 const ITEMS_AT_ONCE: usize = 4096;
+/// Of these, how many under one hold of the lock.
+const LIVES_AT_ONCE: usize = 64;
+/// Time for which a tick counts what snapshots keep.
+const COUNT_NANOS: u64 = 20_000_000;
 
 /// Birth and death of an owner, and for which checkpoints it is kept.
 pub(super) type Life = (Cno, Cno, KeptFor);
@@ -36,9 +44,46 @@ pub(super) struct Place {
 /// Counting what snapshots keep, under way.
 pub(super) struct NamedCount {
     place: Place,
-    blocks: u64,
-    /// What had gone to history, and is kept by snapshots, when it began.
-    before: u64,
+    found: KnownPast,
+    /// What was known when it began.
+    before: KnownPast,
+}
+
+/// Something in history: an item, or blocks that several items name.
+pub(super) struct Piece<'a> {
+    /// The inode it belongs to, or one of them.
+    pub ino: Ino,
+    /// The lives of its owners.
+    pub lives: &'a [Life],
+    /// Blocks of content; none for items of other kinds, and for those of shared content, whose blocks come by themselves.
+    pub blocks: u64,
+    /// Bytes of the item; none for blocks of shared content.
+    pub bytes: u64,
+    /// A landmark keeps it.
+    pub marked: bool,
+}
+
+/// What letting checkpoints go gives back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Blocks of content.
+    pub content_blocks: u64,
+    /// Blocks of index nodes, about, with both copies.
+    pub index_blocks: u64,
+}
+
+impl Freed {
+    /// Both.
+    #[must_use]
+    pub const fn blocks(&self) -> u64 {
+        self.content_blocks + self.index_blocks
+    }
+}
+
+/// So many bytes of `all` in trees with so many nodes, as blocks.
+fn share_of_nodes(nodes: u64, bytes: u64, all: u64) -> u64 {
+    let share = u128::from(nodes) * u128::from(bytes) / u128::from(all.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX).min(nodes) * 2 * u64::from(NODE_BLOCKS)
 }
 
 /// Which of these checkpoints keep something.
@@ -52,8 +97,8 @@ pub(super) fn sees(kept: &Kept, lives: &[Life]) -> bool {
     lives.iter().any(|life| keepers(kept, life).next().is_some())
 }
 
-/// What is called with an owner, the lives of the owners of some blocks, how many those are, and whether a landmark keeps them.
-pub(super) type Each<'a> = dyn FnMut(Ino, &[Life], u64, bool) + 'a;
+/// What is called with what was found.
+pub(super) type Each<'a> = dyn FnMut(Piece<'_>) + 'a;
 
 impl Inner {
     /// Whether a landmark keeps an item of history.
@@ -63,18 +108,19 @@ impl Inner {
 
     /// Blocks of history that snapshots keep, so that no want of room frees them.
     pub(super) fn named_history(&self) -> u64 {
-        if !self.state.kept.values().any(Checkpoint::is_named) {
+        if !self.state.has_snapshots() {
             return 0;
         }
-        let known = if self.named_stale { u64::MAX } else { self.state.named_history };
+        let known = if self.named_stale { u64::MAX } else { self.state.past.named_blocks };
         known.min(self.state.history_blocks)
     }
 
-    /// Nodes of history trees that hold what snapshots keep, about.
-    pub(super) fn named_history_nodes(&self) -> u64 {
-        let nodes: u64 = self.state.history.iter().map(|t| t.tree.nodes()).sum();
-        let (named, all) = (self.named_history(), self.state.history_blocks);
-        if all == 0 || named == 0 { 0 } else { (u128::from(nodes) * u128::from(named) / u128::from(all)) as u64 }
+    /// Blocks of history trees that hold what snapshots keep, about, with both copies.
+    pub(super) fn named_index_blocks(&self) -> u64 {
+        let may_be = self.state.history.iter().filter(|t| self.state.may_be_named(t));
+        let (nodes, past) = (may_be.map(|t| t.tree.nodes()).sum(), &self.state.past);
+        let bytes = if self.named_stale { past.bytes.max(1) } else { past.named_bytes };
+        if broken(Break::PastIndexUncounted) { 0 } else { share_of_nodes(nodes, bytes, past.bytes) }
     }
 
     fn life_of(&self, owner: &Key) -> Result<Option<Life>> {
@@ -110,7 +156,7 @@ impl Inner {
             if first == Some(key) && here.iter().all(|(.., life)| life.is_some()) {
                 let lives: Vec<Life> = here.iter().filter_map(|(.., life)| *life).collect();
                 let marked = here.iter().any(|(_, _, owner, life)| life.is_some_and(|l| self.is_marked(owner, l)));
-                each(Ino(key.ino), &lives, 1, marked);
+                each(Piece { ino: Ino(key.ino), lives: &lives, blocks: 1, bytes: 0, marked });
             }
         }
         Ok(())
@@ -118,8 +164,8 @@ impl Inner {
 }
 
 impl Fs {
-    /// Looks at some items of history, giving for each run of blocks the lives
-    /// of its owners; whether there are more.
+    /// Looks at some items of history, giving for each item and each run of blocks
+    /// the lives of its owners; whether there are more.
     pub(super) fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
         let Some(id) = place.trees.last().copied() else { return Ok(false) };
         let inner = self.lock();
@@ -137,9 +183,10 @@ impl Fs {
                 return ControlFlow::Break(());
             }
             seen += 1;
-            if k.kind == Kind::Extent {
+            if let Ok(birth) = items::birth(v) {
                 let keep = items::keep_of(k.kind, v).unwrap_or_default();
-                found.extend(Extent::decode(v).ok().filter(|e| e.stored_blocks() > 0).map(|e| (*k, e, keep)));
+                let extent = (k.kind == Kind::Extent).then(|| Extent::decode(v).ok()).flatten();
+                found.push((*k, birth, keep, weight(v), extent.filter(|e| e.stored_blocks() > 0)));
             }
             ControlFlow::Continue(())
         });
@@ -149,15 +196,17 @@ impl Fs {
             Err(_) if self.lock().generation() != generation => return Ok(true),
             Err(e) => return Err(e),
         }
-        for (key, e, keep) in found {
-            if e.is_shared() {
-                self.lock().shared_lives(&key, &e, each)?;
-            } else {
-                let (inner, death) = (self.lock(), Cno(key.death));
-                let life = (e.birth, death, inner.state.kept_by(&key, keep, death));
-                let marked = inner.is_marked(&key, life);
-                drop(inner);
-                each(Ino(key.ino), &[life], u64::from(e.blocks), marked);
+        for some in found.chunks(LIVES_AT_ONCE) {
+            let inner = self.lock();
+            for (key, birth, keep, bytes, extent) in some {
+                let death = Cno(key.death);
+                let life = (*birth, death, inner.state.kept_by(key, *keep, death));
+                let marked = inner.is_marked(key, life);
+                let blocks = extent.as_ref().filter(|e| !e.is_shared()).map_or(0, |e| u64::from(e.blocks));
+                each(Piece { ino: Ino(key.ino), lives: &[life], blocks, bytes: *bytes, marked });
+                if let Some(e) = extent.as_ref().filter(|e| e.is_shared()) {
+                    inner.shared_lives(key, e, each)?;
+                }
             }
         }
         match next {
@@ -170,63 +219,90 @@ impl Fs {
         Ok(!place.trees.is_empty())
     }
 
-    /// All of history from this death on.
+    /// All of history from this death on, now or later.
     pub(super) fn history_from(&self, first: Cno) -> Place {
         let inner = self.lock();
-        let trees = inner.state.history.iter().filter(|t| t.deaths.1 > first).map(|t| t.tree.id()).collect();
+        let trees = inner.state.history.iter().filter(|t| t.may_hold(first)).map(|t| t.tree.id()).collect();
         Place { trees, from: super::background::first_key() }
     }
 
-    /// Blocks of content that letting these checkpoints go would free: those
-    /// that no other kept checkpoint sees, and that are not live. Walks over
-    /// the history that they see, without keeping others from working.
+    /// Nodes of the history trees that hold deaths from this one on.
+    fn history_nodes_from(&self, first: Cno) -> u64 {
+        self.lock().state.history.iter().filter(|t| t.may_hold(first)).map(|t| t.tree.nodes()).sum()
+    }
+
+    /// What letting these checkpoints go would free: what no other kept checkpoint
+    /// sees, and is not live. Walks over the history that they see, without keeping
+    /// others from working.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when one is unknown; an index node that cannot be read.
-    pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<u64> {
+    pub fn freed_by_dropping(&self, cnos: &[Cno]) -> Result<Freed> {
         let now = self.lock().state.kept.clone();
         if let Some(cno) = cnos.iter().find(|c| !now.contains_key(c)) {
             return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
         }
         let mut then = now.clone();
         then.retain(|cno, _| !cnos.contains(cno));
-        let mut blocks = 0;
         // A tree whose newest death was before the first of them holds nothing that they see.
-        let mut place = self.history_from(cnos.iter().min().copied().unwrap_or(Cno::NEVER));
-        let mut each = |_, lives: &[Life], n, marked: bool| {
-            let goes = !marked && sees(&now, lives) && !sees(&then, lives);
-            blocks += if goes { n } else { 0 };
+        let first = cnos.iter().min().copied().unwrap_or(Cno::NEVER);
+        let mut place = self.history_from(first);
+        let (mut blocks, mut bytes, mut all) = (0, 0, 0);
+        let mut each = |p: Piece<'_>| {
+            let goes = !p.marked && sees(&now, p.lives) && !sees(&then, p.lives);
+            blocks += if goes { p.blocks } else { 0 };
+            bytes += if goes { p.bytes } else { 0 };
+            all += p.bytes;
         };
         while self.look_at_history(&mut place, &mut each)? {}
-        Ok(blocks)
+        let index_blocks = share_of_nodes(self.history_nodes_from(first), bytes, all);
+        Ok(Freed { content_blocks: blocks, index_blocks })
     }
 
-    /// For each snapshot the blocks of content that letting it go alone would free.
+    /// For each snapshot what becomes available when it alone is let go: what no other snapshot keeps. What unnamed
+    /// checkpoints keep counts as available already, since it goes when room is short.
     ///
     /// # Errors
     /// An index node that cannot be read.
-    pub fn freed_by_each_snapshot(&self) -> Result<BTreeMap<Cno, u64>> {
-        let inner = self.lock();
-        let kept = inner.state.kept.clone();
-        let named = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| (*cno, 0));
-        let mut freed: BTreeMap<Cno, u64> = named.collect();
-        drop(inner);
-        let Some(first) = freed.keys().next().copied() else { return Ok(freed) };
+    pub fn freed_by_each_snapshot(&self) -> Result<BTreeMap<Cno, Freed>> {
+        let named = self.lock().named_kept();
+        let mut found: BTreeMap<Cno, (u64, u64)> = named.keys().map(|cno| (*cno, (0, 0))).collect();
+        let first = named.keys().next().copied().unwrap_or(Cno::NEVER);
         let mut place = self.history_from(first);
-        let mut each = |_, lives: &[Life], n: u64, marked: bool| {
-            if marked {
-                return;
-            }
-            let mut seen = lives.iter().flat_map(|life| keepers(&kept, life).take(2));
+        let mut all = 0;
+        let mut each = |p: Piece<'_>| {
+            all += p.bytes;
+            let mut seen = p.lives.iter().flat_map(|life| keepers(&named, life).take(2));
             let Some(one) = seen.next() else { return };
             if seen.all(|other| other == one) {
-                if let Some(blocks) = freed.get_mut(&one) {
-                    *blocks += n;
+                if let Some((blocks, bytes)) = found.get_mut(&one) {
+                    *blocks += p.blocks;
+                    *bytes += p.bytes;
                 }
             }
         };
         while self.look_at_history(&mut place, &mut each)? {}
-        Ok(freed)
+        let nodes = self.history_nodes_from(first);
+        let freed = |(content_blocks, bytes)| Freed { content_blocks, index_blocks: share_of_nodes(nodes, bytes, all) };
+        Ok(found.into_iter().map(|(cno, of)| (cno, freed(of))).collect())
+    }
+
+    /// Counts on what snapshots keep for a while; an error is tried again later.
+    pub(super) fn count_named_for(&self, now: u64) {
+        if now < self.lock().named_rest_until {
+            return;
+        }
+        loop {
+            match self.count_named_history() {
+                Ok(true) if self.clock.monotonic_nanos() < now.saturating_add(COUNT_NANOS) => {}
+                Ok(_) => return,
+                // Until then all of history counts as kept. Who needs what is damaged is told.
+                Err(_) => {
+                    self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
+                    return;
+                }
+            }
+        }
     }
 
     /// Counts on what snapshots keep, when that has to be known anew; whether there is more to do.
@@ -235,26 +311,28 @@ impl Fs {
     /// An index node that cannot be read.
     pub fn count_named_history(&self) -> Result<bool> {
         let mut inner = self.lock();
-        if !inner.named_stale {
+        if !inner.named_stale && !inner.named_recount {
             return Ok(false);
         }
-        let mut named = inner.state.kept.clone();
-        named.retain(|_, c| c.is_named());
-        let before = inner.state.named_history;
+        let named = inner.named_kept();
+        let before = inner.state.past;
         let under_way = inner.named_count.take();
         drop(inner);
         let mut count = under_way.unwrap_or_else(|| NamedCount {
             place: self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER)),
-            blocks: 0,
+            found: KnownPast::default(),
             before,
         });
-        let blocks = &mut count.blocks;
-        let more = self.look_at_history(&mut count.place, &mut |_, lives, n, _| {
-            *blocks += if sees(&named, lives) { n } else { 0 }
+        let found = &mut count.found;
+        let more = self.look_at_history(&mut count.place, &mut |p| {
+            found.bytes += p.bytes;
+            if sees(&named, p.lives) {
+                found.named_blocks += p.blocks;
+                found.named_bytes += p.bytes;
+            }
         })?;
         let mut inner = self.lock();
-        let named_now = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
-        if named_now.ne(named.keys().copied()) {
+        if inner.named_kept().keys().ne(named.keys()) {
             // Counted for others: from the beginning.
             return Ok(true);
         }
@@ -263,9 +341,9 @@ impl Fs {
             return Ok(true);
         }
         // What went to history meanwhile may have been met, too: rather too much.
-        let since = inner.state.named_history.saturating_sub(count.before);
-        inner.state.named_history = count.blocks + since;
+        inner.state.past.add_since(&count.before, &count.found);
         inner.named_stale = false;
+        inner.named_recount = false;
         Ok(false)
     }
 

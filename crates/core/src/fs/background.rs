@@ -25,7 +25,7 @@ const REAP_RECORD_BYTES_MAX: usize = 64 << 10;
 /// Reap and sweep records in one tick.
 const STEPS_MAX: usize = 8;
 /// How long a sweep rests after an error.
-const SWEEP_REST_NANOS: u64 = 60_000_000_000;
+pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory.
 const DIRTY_NODES_MAX: u64 = 2000;
 
@@ -67,6 +67,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        self.beat()?;
         let now = self.clock.monotonic_nanos();
         let mut inner = self.lock();
         inner.check_alive()?;
@@ -88,10 +89,7 @@ impl Fs {
         drop(inner);
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
-        if now >= self.lock().named_rest_until && self.count_named_history().is_err() {
-            // Until then all of history counts as kept. Who needs what is damaged is told.
-            self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
-        }
+        self.count_named_for(now);
         let cut = if cut_due && self.has_room_to_cut() { self.cut_unnamed() } else { Ok(()) };
         let result = cut
             .and(self.thin(now))

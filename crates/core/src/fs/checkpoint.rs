@@ -92,7 +92,9 @@ impl Fs {
         let cut = Cut { wall: self.clock.wall(), flags, name: name.to_vec() };
         self.lead(inner, Some(cut), Stay::Briefly);
         self.answer(&rx)?;
-        let inner = self.lock();
+        let mut inner = self.lock();
+        // From now on it matters how much of history that is.
+        inner.named_recount |= !name.is_empty() && inner.named_kept().len() == 1;
         inner.state.kept.get(&cno).map(|c| info(cno, c)).ok_or(Error::Stale)
     }
 
@@ -185,6 +187,7 @@ impl Fs {
         inner.start_summaries(self, closed)?;
         drop(inner);
         self.index_checkpoint(true)?;
+        self.end_beats()?;
         self.lock().closed = true;
         Ok(())
     }
@@ -315,6 +318,7 @@ impl Fs {
         if !flushes_roots(self.options.barrier) {
             self.storage.devices().protect_unflushed()?;
         }
+        self.still_owns()?;
         self.storage.write_slots(&superblock)?;
         if flushes_roots(self.options.barrier) {
             self.flush_device()?;

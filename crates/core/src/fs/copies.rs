@@ -30,6 +30,26 @@ impl Fs {
         Ok(written)
     }
 
+    /// Whether blocks have copies on several devices.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.storage.has_copies()
+    }
+
+    /// The same for a repair: what no device has right is among what it lists.
+    pub(crate) fn before_repairing(&self, unproven: &[Unproven]) -> Result<()> {
+        self.storage.settle()?;
+        let mut written = 0;
+        for u in unproven {
+            let (addr, blocks) = u.place();
+            match self.storage.equalize(addr, blocks, |bytes| u.is_right(bytes)) {
+                Ok(n) => written += n,
+                Err(crate::Error::Damaged(..)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if written > 0 { self.flush_device() } else { Ok(()) }
+    }
+
     /// A copy of this extent is wrong, and another is right: writes it anew, if anything may be written. The
     /// caller has pinned its segment, so what is written over is still the same extent.
     pub(super) fn mend_copies(&self, e: &Extent) -> bool {

@@ -6,7 +6,7 @@
 //! 2. Looking for them takes as much memory however many inodes there are, and is done in pieces between which
 //!    others work.
 
-use super::account::{Kept, Life, Place, sees};
+use super::account::{Kept, Piece, Place, sees};
 use super::background::ToSweep;
 use super::{Fs, Inner};
 use crate::state::{SHED_MAX, bad_item};
@@ -178,9 +178,9 @@ impl Fs {
         match &mut survey.stage {
             Stage::Counting(place, heaviest) => {
                 let named = &survey.named;
-                let mut each = |ino, lives: &[Life], n, _| {
-                    if lives.len() == 1 && !sees(named, lives) {
-                        heaviest.add(ino, n);
+                let mut each = |p: Piece<'_>| {
+                    if p.blocks > 0 && p.lives.len() == 1 && !sees(named, p.lives) {
+                        heaviest.add(p.ino, p.blocks);
                     }
                 };
                 if !self.look_at_history(place, &mut each)? {
@@ -294,7 +294,7 @@ impl Fs {
 
 impl Inner {
     /// The snapshots.
-    fn named_kept(&self) -> Kept {
+    pub(super) fn named_kept(&self) -> Kept {
         self.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, c)| (*cno, c.clone())).collect()
     }
 

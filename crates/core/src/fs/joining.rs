@@ -4,7 +4,7 @@
 //! 1. What is not free is copied. What becomes used later is written by somebody, to this device too.
 //! 2. A tick copies a bounded part: little beside others, more when nobody asks for anything.
 
-use super::Fs;
+use super::{Fs, locked};
 use crate::breaks::{Break, broken};
 use crate::devices::Copied;
 use crate::segments::SegmentState;
@@ -13,7 +13,7 @@ use nenrin_device::BlockDevice;
 use nenrin_format::superblock::{AREA_BLOCKS, SLOTS_PER_AREA};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Blocks that a tick copies at most beside others: 4 MiB, so about 40 MiB in a second.
 const BUSY_BLOCKS: u64 = 1024;
@@ -72,14 +72,7 @@ pub(super) struct Joiner {
 
 impl Fs {
     pub(super) fn joiner(&self) -> MutexGuard<'_, Joiner> {
-        while let Some(turns) = self.clock.turns() {
-            match self.joiner.try_lock() {
-                Err(TryLockError::WouldBlock) => turns.let_others_run(),
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
-            }
-        }
-        self.joiner.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.joiner, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The device that is brought up to date, if one is.
@@ -211,6 +204,7 @@ impl Fs {
             self.begin_join(joiner, index, None);
         }
         let Some(job) = &mut joiner.job else { return Ok(()) };
+        self.lock().reap_writes();
         let mut left = blocks;
         // What is being written is left for later, each segment once.
         let mut turns = job.todo.len();

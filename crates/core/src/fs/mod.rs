@@ -17,6 +17,7 @@ mod account;
 mod atime;
 mod attrs;
 mod background;
+mod beats;
 mod behind;
 mod beside;
 mod checkpoint;
@@ -63,8 +64,9 @@ use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
+pub use account::Freed;
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
@@ -111,6 +113,8 @@ pub struct Counters {
     pub tree_walks: u64,
     /// Times that a writer, or somebody who removed something, had to make room first.
     pub room_rounds: u64,
+    /// Times that room was made in the background, before anybody had to wait for it.
+    pub rooms_ahead: u64,
     /// Callers that shared a commit with another.
     pub shared_commits: u64,
     /// Commits that began while another was under way.
@@ -199,6 +203,8 @@ struct Inner {
     checkpointing: bool,
     /// A thread makes room, and others wait for it.
     making_room: bool,
+    /// Until then (monotonic) making room ahead gains nothing.
+    ahead_rests_until: u64,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Blocks of history when no inode had more than its share of them.
@@ -241,6 +247,8 @@ struct Inner {
     sweep_wanted: bool,
     /// What snapshots keep has to be counted anew.
     named_stale: bool,
+    /// The same, while what is known is good enough: the first snapshot was made.
+    named_recount: bool,
     named_count: Option<account::NamedCount>,
     /// After an error, when (monotonic) counting is tried again.
     named_rest_until: u64,
@@ -271,6 +279,10 @@ pub struct Fs {
     joiner: Mutex<joining::Joiner>,
     /// The same; never together with `wiper`.
     laying: Mutex<laying::Laying>,
+    /// Under `mmp`. Its lock is taken before `inner`, never while that is held.
+    heart: Option<beats::Heart>,
+    /// What the heartbeat said when the volume was opened.
+    heard: crate::heartbeat::Said,
     /// Bytes of reads that were submitted and are not over.
     reads_ahead: AtomicUsize,
     storage: Arc<Storage>,
@@ -292,15 +304,32 @@ pub(crate) struct Opened {
     pub unproven: Vec<Unproven>,
 }
 
+/// Takes a lock; where turns are decided, others go on until it is free.
+pub(crate) fn locked<'a, T>(mutex: &'a Mutex<T>, clock: &dyn Clock) -> LockResult<MutexGuard<'a, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) => match clock.turns() {
+                Some(turns) => turns.let_others_run(),
+                None => return mutex.lock(),
+            },
+        }
+    }
+}
+
 impl Fs {
     pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, options: MountOptions) -> Self {
         let now = clock.monotonic_nanos();
+        opened.storage.devices().take_turns(clock.clone());
         let durable_seq = opened.chain.seq;
         if opened.chain.block == 0 && !options.read_only {
             opened.storage.begin_segment(opened.chain.segment);
         }
+        let mut state = opened.state;
+        state.note_named();
         let inner = Inner {
-            state: opened.state,
+            state,
             files: ByIno::default(),
             accesses: atime::AccessTimes::default(),
             chain: opened.chain,
@@ -321,6 +350,7 @@ impl Fs {
             leading: leading::Leading::default(),
             checkpointing: false,
             making_room: false,
+            ahead_rests_until: 0,
             exhausted: None,
             none_heavy_at: None,
             survey: None,
@@ -347,6 +377,7 @@ impl Fs {
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
             named_stale: true,
+            named_recount: false,
             named_count: None,
             named_rest_until: 0,
             held: BTreeMap::new(),
@@ -366,6 +397,8 @@ impl Fs {
             wiper: Mutex::default(),
             joiner: Mutex::default(),
             laying: Mutex::default(),
+            heart: None,
+            heard: crate::heartbeat::Said::Nothing,
             reads_ahead: AtomicUsize::new(0),
             storage: opened.storage,
             clock,
@@ -377,7 +410,7 @@ impl Fs {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic under the lock leaves state that must not be written; the
         // failure below sees to it that nothing is.
-        self.inner.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
+        locked(&self.inner, self.clock.as_ref()).unwrap_or_else(|poisoned: PoisonError<_>| {
             let mut guard = poisoned.into_inner();
             guard.fail("a thread stopped in the middle of a change");
             guard
@@ -396,6 +429,7 @@ impl Fs {
 
     /// The lock, if anything new may be accepted.
     fn lock_to_accept(&self) -> Result<MutexGuard<'_, Inner>> {
+        self.still_owns()?;
         let inner = self.lock_to_change()?;
         if inner.closing { Err(Error::ReadOnly) } else { Ok(inner) }
     }

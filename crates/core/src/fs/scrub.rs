@@ -200,14 +200,17 @@ impl Fs {
         // Slots are written in turn: with the lock let go, one can be half written now and whole later.
         for attempt in 0..3 {
             let superblock = self.lock().superblock.clone();
-            let probes = probe_storage(&self.storage)?;
+            let probes = probe_storage(&self.storage);
             let all_used = superblock.generation.0 >= SLOTS_PER_AREA;
             let bad = |s: &SlotState| match s {
                 SlotState::Valid(_) => false,
                 SlotState::Empty => all_used,
                 SlotState::Invalid(_) => true,
             };
-            damaged = probes.iter().flat_map(|p| &p.slots).filter(|(_, s)| bad(s)).count() as u64;
+            // What cannot be read is mended like what is wrong: where the device takes no writes either, it is left out.
+            let unreadable = probes.iter().filter(|p| p.is_err()).count() as u64;
+            let slots = probes.iter().flatten().flat_map(|p| &p.slots);
+            damaged = slots.filter(|(_, s)| bad(s)).count() as u64 + unreadable * 2 * SLOTS_PER_AREA;
             for (addr, crc) in &superblock.root {
                 let intact = self.storage.read_summary(*addr).is_ok_and(|b| summary_crc(&b) == Some(*crc));
                 damaged += u64::from(!intact);

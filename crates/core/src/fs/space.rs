@@ -54,6 +54,8 @@ const ROUNDS_MAX: u32 = 64;
 const IDLE_ROUNDS_MAX: u32 = 5;
 /// Blocks are left out for order while more than this part of the volume is room.
 const ROOM_FOR_ORDER: u64 = 8;
+/// Data writes under way from which on a writer looks whether some have completed.
+const REAP_FROM: usize = 8;
 
 /// Room that a caller asks for.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +98,7 @@ impl Inner {
     }
 
     /// Segments that two copies of so many nodes take, when the open index segments have been filled.
-    fn segments_for(&self, fs: &Fs, nodes: u64) -> u64 {
+    pub(super) fn segments_for(&self, fs: &Fs, nodes: u64) -> u64 {
         let blocks = fs.storage.segment_blocks;
         let per_segment = IndexLog::nodes_in_segment(blocks);
         self.index.iter().map(|log| nodes.saturating_sub(log.nodes_that_fit(blocks)).div_ceil(per_segment)).sum()
@@ -299,7 +301,9 @@ impl Inner {
         let nodes = self.state.live.nodes() + self.state.space.nodes();
         let named = self.named_history();
         // What only snapshots keep is no more to be had than what is live.
-        let kept = named + self.named_history_nodes() * 2 * u64::from(NODE_BLOCKS);
+        let (named_index, history_nodes) =
+            (self.named_index_blocks(), self.state.history.iter().map(|t| t.tree.nodes()).sum::<u64>());
+        let kept = named + named_index;
         let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
         // What cleaning can bring together, less what it leaves in segments
         // that are not worth it. History may be shed, so it counts as room.
@@ -313,6 +317,8 @@ impl Inner {
             live_blocks: live,
             history_blocks: self.state.history_blocks,
             snapshot_blocks: named,
+            history_index_blocks: history_nodes * 2 * u64::from(NODE_BLOCKS),
+            snapshot_index_blocks: named_index,
             shared_blocks: self.state.named_blocks.saturating_sub(self.state.live_blocks),
             reserved_blocks: promised,
             available_blocks: available.min(total),
@@ -430,6 +436,27 @@ impl Fs {
         }
     }
 
+    /// Makes room in the background where there are fewer than so many blocks, as those who write would: they come to it soon.
+    pub(super) fn make_room_ahead(&self, blocks: u64, now: u64) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
+        let before = inner.room_blocks(self);
+        if inner.making_room || before >= blocks || now < inner.ahead_rests_until {
+            return Ok(());
+        }
+        inner.making_room = true;
+        drop(inner);
+        let made = self.make_room(0);
+        let mut inner = self.lock();
+        inner.making_room = false;
+        self.wake_idle(&inner);
+        made?;
+        inner.counters.rooms_ahead += 1;
+        if inner.room_blocks(self) <= before {
+            inner.ahead_rests_until = now.saturating_add(EXHAUSTED_NANOS);
+        }
+        Ok(())
+    }
+
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
     fn make_room(&self, round: u32) -> Result<bool> {
         let inner = self.lock_to_change()?;
@@ -515,7 +542,9 @@ impl Fs {
         let mut inner = self.hold_beside_syncs(inner, ino)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
-            inner.reap_writes();
+            if inner.writes.len() >= REAP_FROM {
+                inner.reap_writes();
+            }
             let on_the_way = inner.under_way(|_| true);
             if inner.pages + on_the_way <= limit {
                 return Ok(());
@@ -566,11 +595,9 @@ impl Inner {
         here + elsewhere.map(|(_, blocks)| u64::from(*blocks)).sum::<u64>()
     }
 
-    /// Lets go of data writes that have completed.
+    /// Lets go of data writes that have completed. While nothing is committed nobody else does, and who needs a segment
+    /// in which nothing is under way (the cleaner, what wipes, a device that joins) would wait for ever.
     pub(super) fn reap_writes(&mut self) {
-        if self.writes.len() < 8 {
-            return;
-        }
         let (done, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
         self.writes = rest;

@@ -192,8 +192,9 @@ impl Fs {
     }
 
     fn ask_later(&self, ino: Ino) -> Sync {
+        let owns = self.still_owns();
         let mut inner = self.lock();
-        if let Err(e) = inner.check_alive() {
+        if let Err(e) = owns.and_then(|()| inner.check_alive()) {
             return Sync::Over(Err(e));
         }
         inner.note_sync(ino, self.clock.monotonic_nanos());

@@ -17,14 +17,14 @@ mod behind;
 mod walk;
 
 use crate::breaks::{Break, broken};
-use crate::devices::{Assembly, assemble};
+use crate::devices::Assembly;
 use crate::fs::Opened;
 use crate::index::{NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::segments::Segments;
-use crate::state::{HistoryTree, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
+use crate::state::{HistoryTree, KnownPast, Landmarks, Sheds, State, bad_item, checkpoint_key, segment_key};
 use crate::storage::{Probe, Storage, storage_of};
-use crate::{Clock, Error, Fs, MountOptions, Result};
+use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::BlockDevice;
 use nenrin_format::features::{Access, access};
 use nenrin_format::items::{Checkpoint, Segment};
@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 pub(crate) use behind::Island;
 pub use walk::Verdict;
-pub(crate) use walk::{Found, Outcome, Unproven, Walk};
+pub(crate) use walk::{Found, Outcome, Unproven, Walk, unproven_of};
 
 /// What opening a volume found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,12 +81,22 @@ impl Fs {
         clock: Arc<dyn Clock>,
         mut options: MountOptions,
     ) -> Result<Arc<Self>> {
-        let mut opened = recover(&devices, &options)?;
+        let (assembly, claim) = heartbeat::take(&devices, clock.as_ref(), &options)?;
+        let mut opened = recover_from_all(&assembly, &options)?;
         let unproven = std::mem::take(&mut opened.unproven);
         options.read_only |= opened.report.damage.is_some() || opened.report.only_readable || options.no_recovery;
         let read_only = options.read_only;
-        let fs = Arc::new(Self::assemble(opened, clock, options));
+        let now = clock.wall();
+        let mut fs = Self::assemble(opened, clock, options);
+        fs.hear(assembly.probes.iter().map(|(_, _, probe)| &probe.heartbeat[..]));
+        match claim {
+            Some(claim) if read_only => claim.end(&devices, now)?,
+            Some(claim) => fs.show(claim),
+            None => {}
+        }
+        let fs = Arc::new(fs);
         if !read_only {
+            fs.still_owns()?;
             fs.before_writing(&unproven)?;
             fs.index_checkpoint(false)?;
             fs.free_what_was_open()?;
@@ -97,8 +107,12 @@ impl Fs {
 }
 
 /// Reads a volume's state without writing anything.
+#[cfg(test)]
 pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Result<Opened> {
-    let assembly = assemble(devices, options.degraded)?;
+    recover_from_all(&crate::devices::assemble(devices, options.degraded)?, options)
+}
+
+fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opened> {
     let found = &assembly.found;
     let mut report = RecoveryReport::default();
     report.notes.extend(assembly.notes.iter().chain(&assembly.asides).cloned());
@@ -108,7 +122,7 @@ pub(crate) fn recover(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) 
         note_slots(probe, found, name.as_deref(), &mut report);
     }
     for (rank, root) in found.roots.iter().take(2).enumerate() {
-        match recover_from(&assembly, root, options, report.clone()) {
+        match recover_from(assembly, root, options, report.clone()) {
             Ok(mut opened) => {
                 if rank > 0 {
                     went_back(&found.roots[0], root, &mut opened, options)?;
@@ -298,7 +312,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
-        named_history: 0,
+        past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         retention: root.retention.clone(),

@@ -102,18 +102,22 @@ pub(crate) struct Outcome {
     pub requests: u64,
 }
 
+/// These partials, and the content that they name.
+pub(crate) fn unproven_of<'a>(partials: impl Iterator<Item = &'a Found>) -> Vec<Unproven> {
+    let mut out = Vec::new();
+    for f in partials {
+        out.push(Unproven::Partial(f.header.clone(), f.crc));
+        if f.header.flags & DATA_FLUSHED == 0 {
+            out.extend(named(f).unwrap_or_default().into_iter().map(Unproven::Content));
+        }
+    }
+    out
+}
+
 impl Outcome {
     /// What counts although nothing proves that it was flushed: where a device may lack its copy.
     pub fn unproven(&self) -> Vec<Unproven> {
-        let open = self.accepted.iter().filter(|f| f.header.seq > self.durable_seq);
-        let mut out = Vec::new();
-        for f in open {
-            out.push(Unproven::Partial(f.header.clone(), f.crc));
-            if f.header.flags & DATA_FLUSHED == 0 {
-                out.extend(named(f).unwrap_or_default().into_iter().map(Unproven::Content));
-            }
-        }
-        out
+        unproven_of(self.accepted.iter().filter(|f| f.header.seq > self.durable_seq))
     }
 
     /// The last partial that counts, or that a later one proves to have been durable.

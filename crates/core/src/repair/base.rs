@@ -17,9 +17,9 @@ use super::salvage;
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
-use crate::recovery::{Found, Island, Outcome, Walk, chain_of, read_root};
+use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of};
 use crate::segments::Segments;
-use crate::state::{HistoryTree, Sheds, State, is_history};
+use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history};
 use crate::storage::{Storage, storage_of};
 use crate::{Error, Result};
 use nenrin_format::features::{Access, access};
@@ -58,6 +58,8 @@ pub(super) struct Base {
     pub gap_from: Option<Ino>,
     /// Inodes made anew, because content of them was found behind a gap.
     pub unproven: BTreeSet<u64>,
+    /// What of the log counts although nothing proves that every device has its copy.
+    pub to_equalize: Vec<Unproven>,
 }
 
 /// A root that can be read.
@@ -242,7 +244,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         history_blocks: root.history_blocks,
         named_blocks: root.named_blocks,
         promised_blocks: root.promised_blocks,
-        named_history: 0,
+        past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         retention: root.retention.clone(),
@@ -276,6 +278,10 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
+    let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.durable_seq))
+        .into_iter()
+        .chain(unproven_of(islands.iter().flatten()))
+        .collect();
     let mut before = log.accepted.last().map(|f| f.header.written_at);
     for island in &islands {
         let Some(first) = island.first() else { continue };
@@ -287,7 +293,20 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     if log.damage.is_some() && chain.seq < log.durable_seq {
         tell_gap(&chain, before, None, losses);
     }
-    Ok(Base { storage, superblock, state, chain, lost, space_lost, past_lost, held, segment_items, gap_from, unproven })
+    Ok(Base {
+        storage,
+        superblock,
+        state,
+        chain,
+        lost,
+        space_lost,
+        past_lost,
+        held,
+        segment_items,
+        gap_from,
+        unproven,
+        to_equalize,
+    })
 }
 
 /// Tells what of the log is missing.

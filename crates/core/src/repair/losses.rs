@@ -73,6 +73,7 @@ kinds! {
     908 RolledForward "rolled-forward" "Partial segments of the log are taken into the index.";
     909 SharingRestored "sharing-restored" "Who shares which blocks is counted anew from the files themselves.";
     910 IndexFound "index-found" "No root leads to a whole index; one was found by searching for its nodes.";
+    911 CopiesRewritten "copies-rewritten" "Copies on single devices that are wrong are written anew from those of others.";
 }
 
 /// What a loss is about.

@@ -33,13 +33,14 @@ pub use losses::{LOSSES_MAX, Loss, LossKind, MendKind};
 use crate::check::{self, CheckOptions, CheckReport, Finding, Progress, Severity, What};
 use crate::devices::assemble;
 use crate::fs::Opened;
-use crate::recovery::{pin_roots, start_epoch, with_newest_generation};
+use crate::recovery::{Unproven, pin_roots, start_epoch, with_newest_generation};
 use crate::storage::Probe;
-use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result};
+use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result, heartbeat};
 use base::Base;
 use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;
+use nenrin_format::Time;
 use nenrin_format::superblock::SLOTS_PER_AREA;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,6 +62,10 @@ pub struct RepairReport {
     pub segments_needed: u64,
     /// Segments that are free.
     pub segments_free: u64,
+    /// Devices that the volume does without, one line each: they are brought up to date when they are back.
+    pub absent: Vec<String>,
+    /// Copies on single devices that were written anew in the end, from those of others.
+    pub copies_mended: u64,
 }
 
 impl RepairReport {
@@ -75,7 +80,12 @@ impl RepairReport {
 pub struct RepairPlan {
     report: RepairReport,
     ready: Option<Opened>,
+    /// What of the log counts although nothing proves that every device has its copy.
+    to_equalize: Vec<Unproven>,
 }
+
+/// Bytes that are scrubbed at once.
+const SCRUB_BYTES: u64 = 64 << 20;
 
 impl std::fmt::Debug for RepairPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -96,19 +106,24 @@ impl RepairPlan {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self> {
         let before = check::check(devices, &CheckOptions { data: false }, progress)?;
+        let mut copies = 0;
         if before.recovery.is_some() && !before.findings.iter().any(is_of_structure) {
             let whole = check::check(devices, &CheckOptions { data: true }, progress)?;
-            let mut report = RepairReport::default();
-            report.add_content(&whole);
-            return Ok(Self { report, ready: None });
+            copies = whole.findings.iter().filter(|f| f.what == What::ContentCopyDamaged).count() as u64;
+            if copies == 0 {
+                copies = wrong_copies(devices)?;
+            }
+            if copies == 0 {
+                let mut report = RepairReport::default();
+                report.add_content(&whole);
+                return Ok(Self { report, ready: None, to_equalize: Vec::new() });
+            }
         }
-        let assembly = assemble(devices, false)?;
-        if assembly.devices.health().len() > 1 {
-            return Err(Error::Open(
-                "this version repairs volumes of one device only; mount the volume, and nenrin scrub mends what has a second copy".into(),
-            ));
-        }
+        // Without a device that the others can stand in for: what it misses it gets when it is back.
+        let assembly = assemble(devices, true)?;
+        heartbeat::refuse_if_in_use(&assembly, clock)?;
         let mut losses = Losses::default();
+        losses.mended(MendKind::CopiesRewritten, copies);
         let Some(base) = base::find(&assembly, &mut losses)? else {
             return Err(Error::Open(
                 "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
@@ -116,7 +131,9 @@ impl RepairPlan {
         };
         let slots = |f: &&Finding| matches!(f.what.number(), 101..=107);
         losses.mended(MendKind::SlotsRewritten, before.findings.iter().filter(slots).count() as u64);
-        plan(base, &assembly.found, losses, clock, progress)
+        let mut plan = plan(base, &assembly.found, losses, clock, progress)?;
+        plan.report.absent = assembly.notes;
+        Ok(plan)
     }
 
     /// What was found, and what is to be done.
@@ -126,24 +143,64 @@ impl RepairPlan {
     }
 
     /// Writes the repaired state: into free segments, then its root slots. A
-    /// cut leaves the volume as it was or repaired.
+    /// cut leaves the volume as it was or repaired. Where there are copies on several devices, all are verified then, and
+    /// those that are wrong written anew.
     ///
     /// # Errors
     /// When a write or flush failed. The volume is as it was, or repaired.
-    pub fn carry_out(self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
+    pub fn carry_out(mut self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
         let Some(opened) = self.ready else { return Ok(self.report) };
+        let copies = opened.storage.has_copies();
         let fs = Fs::assemble(opened, clock, MountOptions::default());
+        // What the plan took from one device must not depend on that.
+        fs.before_repairing(&self.to_equalize)?;
         // The first root is the repair; the others take the places of the roots of before.
         for _ in 0..SLOTS_PER_AREA {
+            fs.index_checkpoint_as_is(true)?;
+        }
+        if copies {
+            let mut scrub = fs.scrub();
+            while !scrub.is_done() {
+                fs.scrub_step(&mut scrub, SCRUB_BYTES)?;
+            }
+            self.report.copies_mended = scrub.report().copies_mended + fs.counters().mended_blocks;
             fs.index_checkpoint_as_is(true)?;
         }
         Ok(self.report)
     }
 }
 
-/// Whether a finding is about more than bytes of content.
+/// A clock that stands, for who only reads.
+struct Still;
+
+impl Clock for Still {
+    fn wall(&self) -> Time {
+        Time(0)
+    }
+    fn monotonic_nanos(&self) -> u64 {
+        0
+    }
+}
+
+/// Copies on single devices that are wrong, where a check that reads one of each has found none. After a crash the next
+/// mount sees to what devices may lack.
+fn wrong_copies(devices: &[Arc<dyn BlockDevice>]) -> Result<u64> {
+    let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };
+    let fs = Fs::open(devices.to_vec(), Arc::new(Still), options)?;
+    if !fs.has_copies() || !fs.recovery_report().clean {
+        return Ok(0);
+    }
+    let mut scrub = fs.scrub();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, SCRUB_BYTES)?;
+    }
+    Ok(scrub.report().copies_damaged)
+}
+
+/// Whether a finding is about more than bytes of content. A device that is absent is missed, and nothing that a repair
+/// could bring back.
 fn is_of_structure(f: &Finding) -> bool {
-    f.what.severity() == Severity::Error && !is_of_content(f)
+    f.what.severity() == Severity::Error && !is_of_content(f) && f.what != What::DeviceAbsent
 }
 
 fn is_of_content(f: &Finding) -> bool {
@@ -169,6 +226,7 @@ fn plan(
         segment_items,
         gap_from,
         unproven,
+        to_equalize,
     } = base;
     if let Some(l) = lost.iter().find(|l| l.level > 0) {
         return Err(Error::Open(format!(
@@ -230,7 +288,7 @@ fn plan(
     report.losses_total = losses.total;
     report.mends = losses.mends.iter().map(|(k, n)| (*k, *n)).collect();
     report.add_content(&after);
-    Ok(RepairPlan { report, ready: Some(opened) })
+    Ok(RepairPlan { report, ready: Some(opened), to_equalize })
 }
 
 impl RepairReport {

@@ -24,7 +24,7 @@ use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Island, Walk, chain_of};
 use crate::segments::Segments;
-use crate::state::{Sheds, State};
+use crate::state::{KnownPast, Sheds, State};
 use crate::storage::{Probe, Storage};
 use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_LOST, EXTENT_UNWRITTEN, Extent, Inode};
@@ -271,7 +271,7 @@ fn base(
         history_blocks: 0,
         named_blocks: 0,
         promised_blocks: 0,
-        named_history: 0,
+        past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         retention: Vec::new(),
@@ -299,6 +299,7 @@ fn base(
         segment_items: BTreeMap::new(),
         gap_from: (!known).then_some(Ino::FIRST),
         unproven: BTreeSet::new(),
+        to_equalize: Vec::new(),
     }
 }
 

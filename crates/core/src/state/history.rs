@@ -26,6 +26,13 @@ pub struct HistoryTree {
     pub sealed: bool,
 }
 
+impl HistoryTree {
+    /// Whether it holds what died after `first`, or may come to.
+    pub fn may_hold(&self, first: Cno) -> bool {
+        self.deaths.1 > first || !self.sealed
+    }
+}
+
 impl State {
     /// An item goes to the newest history tree.
     pub(super) fn bury(&mut self, key: Key, value: Value) -> Result<()> {
@@ -40,8 +47,11 @@ impl State {
             return Err(Error::Corrupt("no history tree".into()));
         };
         newest.deaths = (newest.deaths.0.min(death), newest.deaths.1.max(death));
-        match newest.tree.insert(&self.cache, key, value)? {
-            None => Ok(()),
+        match newest.tree.insert(&self.cache, key, value.clone())? {
+            None => {
+                self.weigh_buried(&value);
+                Ok(())
+            }
             Some(_) => Err(Error::Corrupt(format!("two versions of one item died in checkpoint {death}"))),
         }
     }
@@ -51,7 +61,11 @@ impl State {
             return Err(Error::Corrupt(format!("checkpoint {cno} is cut while {} is open", self.open_cno)));
         }
         self.space.insert(&self.cache, checkpoint_key(cno), checkpoint.encode().into())?;
+        let is_named = checkpoint.is_named();
         self.kept.insert(cno, checkpoint);
+        if is_named {
+            self.note_named();
+        }
         self.last_cno = cno;
         self.open_cno = cno.next();
         let trees = self.history.iter().filter(|t| t.tree.items() > 0).count();
@@ -76,12 +90,15 @@ impl State {
         c.name = name.to_vec();
         c.flags = if name.is_empty() { c.flags & !CHECKPOINT_NAMED } else { c.flags | CHECKPOINT_NAMED };
         let value = c.encode().into();
+        self.note_named();
         self.space.insert(&self.cache, checkpoint_key(cno), value).map(drop)
     }
 
     pub(super) fn drop_checkpoints(&mut self, cnos: &[Cno]) -> Result<()> {
         for cno in cnos {
-            self.kept.remove(cno);
+            if self.kept.remove(cno).is_some_and(|c| c.is_named()) {
+                self.note_named();
+            }
             self.space.remove(&self.cache, &checkpoint_key(*cno))?;
         }
         self.tidy_shed()?;

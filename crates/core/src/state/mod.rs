@@ -18,6 +18,7 @@ mod content;
 mod forget;
 mod history;
 mod keep;
+mod known;
 mod landmarks;
 mod namespace;
 mod past;
@@ -27,6 +28,7 @@ mod versions;
 
 pub use history::HistoryTree;
 pub use keep::KeptFor;
+pub use known::{KnownPast, weight};
 pub use landmarks::{LANDMARKS_MAX, Landmarks};
 pub use namespace::xattr_pieces;
 pub use shed::{SHED_MAX, Sheds};
@@ -78,8 +80,8 @@ pub struct State {
     pub live_blocks: u64,
     /// Blocks of content that only history needs.
     pub history_blocks: u64,
-    /// Of these, those that snapshots see, as far as they went to history in this mount; in memory only.
-    pub named_history: u64,
+    /// What snapshots keep of history, as far as it is known.
+    pub past: KnownPast,
     /// Blocks that extents of the live tree name, shared ones once for each owner.
     pub named_blocks: u64,
     /// Blocks that extents of the live tree reserve, with nothing written to them yet.
@@ -230,14 +232,16 @@ impl State {
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
             let buried = self.history_blocks.saturating_sub(before);
             // Of shared blocks other items of history may be the last owners: rather too much.
-            let unknown = e.is_shared() && self.kept.values().any(Checkpoint::is_named);
-            let named = || birth < death && self.kept.range(birth..death).any(|(_, c)| c.is_named());
-            if buried > 0 && (unknown || named()) {
-                self.named_history = self.named_history.saturating_add(buried);
+            let unknown = e.is_shared() && self.has_snapshots();
+            if buried > 0 && (unknown || self.is_named(birth, death)) {
+                self.past.named_blocks = self.past.named_blocks.saturating_add(buried);
             }
             if e.is_shared() && visible {
                 self.add_backref(&key.died(death.0), &e)?;
             }
+        }
+        if visible && self.is_named(birth, death) {
+            self.past.named_bytes = self.past.named_bytes.saturating_add(weight(&old));
         }
         match kept_for.filter(|_| visible) {
             None => Ok(()),

@@ -400,3 +400,42 @@ fn units_of_content_are_not_cut_in_two() {
     fs.close().unwrap();
     assert!(check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap().clean());
 }
+
+/// A device that nobody has written to since it died: scrub finds out, and goes on with the others.
+#[test]
+fn scrub_leaves_out_a_device_that_died_unseen() {
+    let w = World::new(Profile::Mirror, &[64, 64, 64]);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    write(&fs, "f", &content(1, 1 << 20));
+    for kind in [OpKind::Read, OpKind::Write, OpKind::Flush] {
+        w.faults[1].inject(Fault::Fail { kind, from: 1, times: u64::MAX });
+    }
+    let mut scrub = fs.scrub();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+    assert!(!scrub.report().has_losses(), "{:?}", scrub.report());
+    assert_eq!(fs.health()[1].standing, Standing::Absent);
+    assert!(read(&fs, "f", 1 << 20).unwrap() == content(1, 1 << 20));
+}
+
+/// A device fails in the very table that lists a new one: only the one that fails is left out.
+#[test]
+fn a_device_is_added_while_another_fails() {
+    let w = World::new(Profile::Mirror, &[64, 64, 64]);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    write(&fs, "before", &content(1, 1 << 20));
+    w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    let new: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    let index = fs.device_add(new.clone(), [9; 16]).unwrap();
+    let standings: Vec<Standing> = fs.health().iter().map(|h| h.standing).collect();
+    assert_eq!(standings, [Standing::Active, Standing::Absent, Standing::Active, Standing::Active]);
+    assert_eq!(index, 3);
+    write(&fs, "after", &content(2, 1 << 20));
+    fs.close().unwrap();
+    let there = vec![w.members[0].clone() as Arc<dyn BlockDevice>, w.members[2].clone(), new];
+    let fs = Fs::open(there, w.time(), degraded()).unwrap();
+    assert!(read(&fs, "before", 1 << 20).unwrap() == content(1, 1 << 20));
+    assert!(read(&fs, "after", 1 << 20).unwrap() == content(2, 1 << 20));
+    assert!(fs.health()[3].standing == Standing::Active, "{:?}", fs.health());
+}

@@ -1,8 +1,10 @@
 //! Devices that are brought up to date while the volume is in use.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
+use crate::common::file;
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::{Fs, MountOptions, NewDevice, Standing};
 use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
@@ -68,6 +70,23 @@ fn what_is_idle_is_used() {
         fs.tick().unwrap();
     }
     assert_eq!(fs.health()[1].standing, Standing::Active);
+}
+
+/// What was written and is not committed yet has nobody who waits for it.
+#[test]
+fn what_nobody_waits_for_holds_nobody_up() {
+    let (w, fs) = with_stale(2, 1);
+    let new = fs.create(Ino::ROOT, b"written behind", &file(0o600)).unwrap();
+    fs.write(new.ino, 0, &content(3, 300_000), 0).unwrap();
+    let sync = fs.submit_sync(new.ino);
+    for _ in 0..5 {
+        fs.tick().unwrap();
+    }
+    assert_eq!(fs.health()[1].standing, Standing::Active, "{:?}", fs.join_status());
+    sync.wait().unwrap();
+    fs.close().unwrap();
+    let fs = w.open(&[1], degraded()).unwrap();
+    assert!(read(&fs, "written behind", 300_000).unwrap() == content(3, 300_000));
 }
 
 /// What it holds is of before: nobody reads it.

@@ -20,7 +20,7 @@ pub struct Out {
 }
 
 impl Out {
-    fn new(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -56,12 +56,12 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
 
 /// Runs the program.
 pub fn nenrin<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Out {
-    Out::new(command(args).output().unwrap())
+    Out::of(command(args).output().unwrap())
 }
 
 /// Runs any program.
 pub fn run(program: &str, args: &[&str]) -> Out {
-    Out::new(Command::new(program).args(args).stdin(Stdio::null()).output().unwrap())
+    Out::of(Command::new(program).args(args).stdin(Stdio::null()).output().unwrap())
 }
 
 /// Sends a process a signal, by the shell's own `kill`: there is a machine without the program.
@@ -73,7 +73,7 @@ pub fn signal(pid: impl std::fmt::Display, name: &str) {
 pub fn shell(script: &str, dir: &Path) -> Out {
     let mut command = Command::new("sh");
     command.arg("-ec").arg(script).current_dir(dir).stdin(Stdio::null()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
-    Out::new(command.output().unwrap())
+    Out::of(command.output().unwrap())
 }
 
 /// Whether mounts are possible here; says so when not.
@@ -87,6 +87,31 @@ pub fn can_mount() -> bool {
 
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+}
+
+/// A loop device, detached when it goes.
+pub struct Loop(pub String);
+
+impl Loop {
+    /// Over an image; nothing where there can be none.
+    pub fn over(image: &str) -> Option<Self> {
+        if !is_root() || !has("losetup") {
+            eprintln!("skipped: this test needs root and losetup");
+            return None;
+        }
+        let out = run("losetup", &["--find", "--show", image]);
+        if out.code != 0 {
+            eprintln!("skipped: {}", out.stderr);
+            return None;
+        }
+        Some(Self(out.stdout.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["--detach", &self.0]);
+    }
 }
 
 /// Whether a program is there; says so when not.

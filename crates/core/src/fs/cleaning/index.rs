@@ -114,6 +114,14 @@ impl Fs {
 }
 
 impl Inner {
+    /// Index segments that cleaning empties, and those that what is in them and what is dirty takes.
+    pub(super) fn index_after_cleaning(&self, fs: &Fs) -> (u64, u64) {
+        let sparse = self.sparse_index_segments(fs);
+        let nodes: u64 = sparse.iter().filter_map(|no| self.state.segments.get(*no)).map(|s| u64::from(s.nodes)).sum();
+        // Those in the segments are counted with their copies.
+        (sparse.len() as u64, self.segments_for(fs, self.dirty_nodes() + nodes / 2))
+    }
+
     /// Index segments less than three quarters full, the emptiest first.
     fn sparse_index_segments(&self, fs: &Fs) -> Vec<SegmentNo> {
         let blocks = fs.storage.segment_blocks;

@@ -21,7 +21,8 @@ mod wipe;
 
 pub use policy::Rest;
 
-use super::{Fs, Inner};
+use super::{Fs, Inner, locked};
+use crate::breaks::{Break, broken};
 use crate::segments::SegmentState;
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
@@ -30,7 +31,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError};
 use survey::Claim;
 
 /// Live blocks of a batch: 64 MiB.
@@ -180,6 +181,9 @@ pub struct CleanEstimate {
     pub live_blocks: u64,
     /// Blocks that would become free beyond that.
     pub garbage_blocks: u64,
+    /// Segments more that would be free at the end, about: what is brought together takes some, so does the index, and what was empty before
+    /// becomes free with the rest.
+    pub freed_segments: u64,
 }
 
 /// Cleaning on request. It holds nothing of the volume.
@@ -227,15 +231,8 @@ pub(super) const fn last_key() -> Key {
 
 impl Fs {
     fn cleaner(&self) -> MutexGuard<'_, Cleaner> {
-        while let Some(turns) = self.clock.turns() {
-            match self.cleaner.try_lock() {
-                Err(TryLockError::WouldBlock) => turns.let_others_run(),
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
-            }
-        }
         // A job that a panic cut short is given up below like any other.
-        self.cleaner.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.cleaner, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the cleaner does, or why it rests.
@@ -268,6 +265,10 @@ impl Fs {
                 c.segment
             })
             .collect();
+        let copies = estimate.live_blocks.div_ceil(u64::from(blocks - lost_to_summaries(blocks)));
+        let (gained, taken) = inner.index_after_cleaning(self);
+        let gained = estimate.segments + gained + inner.state.segments.pending_count();
+        estimate.freed_segments = gained.saturating_sub(copies + taken);
         let free = inner.state.segments.free_count();
         Clean { todo, estimate, free_before: free, free_now: free, moved_blocks: 0, done: false, out_of_room: false }
     }
@@ -305,17 +306,24 @@ impl Fs {
         Ok(())
     }
 
-    /// Some work in the background, as the policy wants it.
+    /// Some work in the background, as the policy wants it; and room for those who write, before they have to make it.
     pub(super) fn clean_some(&self, now: u64) -> Result<()> {
         // Who cleans on request, or for want of room, does it for all.
         let Ok(mut cleaner) = self.cleaner.try_lock() else { return Ok(()) };
         let picture = self.picture(&mut cleaner, now)?;
-        let pace = policy::pace(&picture);
+        self.clean_at_pace(&mut cleaner, &picture)?;
+        drop(cleaner);
+        let ahead = policy::ahead(&picture, self.storage.segment_blocks);
+        if ahead > 0 && !broken(Break::RoomNotAhead) { self.make_room_ahead(ahead, now) } else { Ok(()) }
+    }
+
+    fn clean_at_pace(&self, cleaner: &mut Cleaner, picture: &Picture) -> Result<()> {
+        let pace = policy::pace(picture);
         if cleaner.job.is_none() {
             let rest = match pace {
                 Pace::Rest => Some(Rest::EnoughRoom),
                 _ if !self.may_move()? => Some(Rest::NoRoom),
-                _ if !self.begin_job(&mut cleaner, pace, None)? => Some(Rest::NothingToGain),
+                _ if !self.begin_job(cleaner, pace, None)? => Some(Rest::NothingToGain),
                 _ => None,
             };
             if let Some(rest) = rest {
@@ -326,15 +334,15 @@ impl Fs {
         // A batch that was begun is finished, or its victims would stay pinned.
         let pace = if pace == Pace::Rest { Pace::Idle } else { pace };
         let left_of = |j: &Job| j.left(self.storage.segment_blocks);
-        let mut left = cleaner.job.as_ref().map_or(0, |j| policy::blocks(pace, &picture, left_of(j)));
+        let mut left = cleaner.job.as_ref().map_or(0, |j| policy::blocks(pace, picture, left_of(j)));
         while left > 0 && cleaner.job.is_some() {
-            let Some(cost) = self.step(&mut cleaner, left)? else {
-                self.end_job(&mut cleaner);
+            let Some(cost) = self.step(cleaner, left)? else {
+                self.end_job(cleaner);
                 self.lock().cleaner_status.rest = Rest::NoRoom;
                 break;
             };
             left = left.saturating_sub(cost);
-            self.end_if_done(&mut cleaner);
+            self.end_if_done(cleaner);
         }
         Ok(())
     }
@@ -411,6 +419,7 @@ impl Fs {
     /// Chooses victims and pins them; whether there are any. With `todo`, of these only.
     fn begin_job(&self, cleaner: &mut Cleaner, pace: Pace, todo: Option<&mut BTreeSet<SegmentNo>>) -> Result<bool> {
         let mut inner = self.lock_to_change()?;
+        inner.reap_writes();
         let blocks = self.storage.segment_blocks;
         cleaner.left.retain(|no, (used, _)| inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used));
         let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
@@ -564,6 +573,11 @@ impl Fs {
 /// they are no garbage, or the cleaner would never come to rest.
 const fn unavoidable(segment_blocks: u32) -> u32 {
     4 + segment_blocks / 64
+}
+
+/// Blocks that it loses at least.
+const fn lost_to_summaries(segment_blocks: u32) -> u32 {
+    1 + segment_blocks / 64
 }
 
 /// What age counts: less than in proportion, or old segments with little garbage would come before new ones with much.

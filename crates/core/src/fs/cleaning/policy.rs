@@ -9,6 +9,9 @@ const BUSY_BLOCKS: (u64, u64) = (256, 16384);
 /// Room, in segments, below which the cleaner works hard, if that is no more than a quarter of the slack.
 const PRESSING_SEGMENTS: u64 = 4;
 
+/// Ticks for which there should be room at the rate of those who write: making some takes about as long.
+const AHEAD_TICKS: u64 = 5;
+
 /// Slack that counts while others write: with segments of 16 MiB, 4 GiB of room are always enough to clean in.
 const SLACK_SEGMENTS_MAX: u64 = 2048;
 
@@ -111,6 +114,12 @@ pub(super) fn blocks(pace: Pace, p: &Picture, left: u64) -> u64 {
     }
 }
 
+/// Blocks that should be there for those who write before they come to make room themselves.
+pub(super) fn ahead(p: &Picture, segment_blocks: u32) -> u64 {
+    let most = p.slack.saturating_mul(u64::from(segment_blocks)) / 16;
+    p.written_blocks.saturating_mul(AHEAD_TICKS).min(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +151,15 @@ mod tests {
         let large = |room| pace(&Picture { room, slack: 100_000, ..Picture::default() });
         assert_eq!([large(127), large(255), large(256)], [Pace::Pressing, Pace::Busy, Pace::Rest]);
         assert_eq!([small(0, 0), small(0, 1), small(1, 1)], [Pace::Rest, Pace::Pressing, Pace::Rest]);
+    }
+
+    #[test]
+    fn room_is_made_ahead_for_those_who_write() {
+        let p = |written_blocks, slack| Picture { written_blocks, slack, ..Picture::default() };
+        assert_eq!(ahead(&p(0, 160), 512), 0);
+        assert_eq!(ahead(&p(100, 160), 512), 500);
+        assert_eq!(ahead(&p(100_000, 160), 512), 5120);
+        assert_eq!(ahead(&p(u64::MAX, 0), 512), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! 4. What this takes is above the floor: it never takes what an index checkpoint needs.
 
 use super::super::background::first_key;
-use super::super::{Fs, Inner};
+use super::super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::segments::{KIND_INDEX, SegmentState};
 use crate::{Error, Result, Standing};
@@ -20,7 +20,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
 use std::ops::ControlFlow;
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Blocks that a tick wipes: 4 MiB, so about 40 MiB in a second.
 const TICK_BLOCKS: u64 = 1024;
@@ -94,15 +94,8 @@ pub(in super::super) struct Wiper {
 
 impl Fs {
     pub(in super::super) fn wiper(&self) -> MutexGuard<'_, Wiper> {
-        while let Some(turns) = self.clock.turns() {
-            match self.wiper.try_lock() {
-                Err(TryLockError::WouldBlock) => turns.let_others_run(),
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
-            }
-        }
         // Wherever a panic left it, it begins anew with the next mount.
-        self.wiper.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.wiper, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is being forgotten, if anything is.

@@ -44,6 +44,7 @@ impl Fs {
         }
         self.check_bands(&after)?;
         self.storage.clear_areas(&device, blocks)?;
+        self.storage.expect(index as u16);
         // The others first: a device that they do not know must never be what a volume goes by.
         self.storage.change(|entries, number| {
             entries.resize(entries.len().max(index + 1), entry);

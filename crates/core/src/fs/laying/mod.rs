@@ -12,7 +12,7 @@
 
 mod change;
 
-use super::{Fs, Inner};
+use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::devices::bands_for;
 use crate::devices::plan::Way;
@@ -20,7 +20,7 @@ use crate::segments::{KIND_INDEX, SegmentState, Segments};
 use crate::{Error, Result};
 use nenrin_format::superblock::{Band, DeviceEntry};
 use nenrin_format::{NODE_BLOCKS, SegmentNo};
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError};
 
 /// Needed blocks, and segments, emptied in one step.
 const VICTIM_BLOCKS_MAX: u64 = 4096;
@@ -71,14 +71,7 @@ enum Step {
 
 impl Fs {
     fn laying(&self) -> MutexGuard<'_, Laying> {
-        while let Some(turns) = self.clock.turns() {
-            match self.laying.try_lock() {
-                Err(TryLockError::WouldBlock) => turns.let_others_run(),
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(p)) => return p.into_inner(),
-            }
-        }
-        self.laying.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.laying, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How far laying anew came, if anything is to be done.

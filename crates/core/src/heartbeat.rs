@@ -1,0 +1,300 @@
+//! Multi-mount protection (`-o mmp`): of two hosts that reach the same devices, the second to mount is refused.
+//! Decision 0024 has the steps and the cases.
+//!
+//! | the devices say | `mmp` | before its first write, a mount |
+//! |---|---|---|
+//! | nothing, or that the last mount ended | no | goes on |
+//! | the same | yes | claims |
+//! | in use, or something unclear | no | watches, then says that it ended |
+//! | the same | yes | watches, then claims |
+//!
+//! *Watching* is waiting for longer than two beats and looking whether anything has changed. *Claiming* is writing a beat,
+//! waiting as long, and looking whether it is still there.
+//!
+//! Invariants
+//! 1. Nothing is written to what is not known to be a device of the volume.
+//! 2. The state of a volume is read after it was claimed: what another host did until then is seen.
+//! 3. An owner that could not beat for as long as others watch, less a margin, writes nothing before it has looked.
+
+use crate::breaks::{Break, broken};
+use crate::devices::{Assembly, assemble};
+use crate::{Clock, Error, MountOptions, Result};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError};
+use nenrin_format::features::{Access, access};
+use nenrin_format::heartbeat::{HEARTBEAT_BLOCK, Heartbeat};
+use nenrin_format::{BLOCK_BYTES, Time};
+use std::sync::Arc;
+
+/// Nanoseconds from one beat to the next.
+pub const BEAT_NANOS: u64 = 2_000_000_000;
+/// The longest interval that is believed of another mount.
+const INTERVAL_MAX: u64 = 60_000_000_000;
+/// By how much who watches is slower than an owner may be.
+const MARGIN_NANOS: u64 = 1_000_000_000;
+
+/// How a mount shows other hosts that it has the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mmp {
+    /// Name of this host, for who is refused.
+    pub node: String,
+    /// Identity of the mount: random.
+    pub owner: [u8; 16],
+    /// Nanoseconds from one beat to the next: [`BEAT_NANOS`].
+    pub interval_nanos: u64,
+}
+
+/// What the block of a device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// No mount ever had `mmp`.
+    Nothing,
+    /// The last mount that had it ended.
+    Ended(Heartbeat),
+    /// A mount has the volume, or had it and did not end.
+    InUse(Heartbeat),
+    /// Something that is no heartbeat.
+    Unclear,
+}
+
+impl Said {
+    /// What a block means.
+    #[must_use]
+    pub fn of(block: &[u8]) -> Self {
+        match Heartbeat::decode(block) {
+            Ok(None) => Self::Nothing,
+            Ok(Some(beat)) if beat.in_use => Self::InUse(beat),
+            Ok(Some(beat)) => Self::Ended(beat),
+            Err(_) => Self::Unclear,
+        }
+    }
+    /// Whether somebody may have the volume.
+    #[must_use]
+    pub const fn may_be_in_use(&self) -> bool {
+        matches!(self, Self::InUse(_) | Self::Unclear)
+    }
+    /// The host that wrote it.
+    #[must_use]
+    pub fn node(&self) -> Option<String> {
+        match self {
+            Self::InUse(beat) | Self::Ended(beat) => Some(String::from_utf8_lossy(&beat.node).into_owned()),
+            _ => None,
+        }
+    }
+    /// Of what several devices say that counts which keeps others out, and then what is newest.
+    pub(crate) fn rank(&self) -> (bool, u64) {
+        (self.may_be_in_use(), self.sequence())
+    }
+    fn watch_nanos(&self) -> u64 {
+        match self {
+            Self::InUse(beat) => watch_nanos(u64::from(beat.interval_millis).saturating_mul(1_000_000)),
+            _ => watch_nanos(BEAT_NANOS),
+        }
+    }
+    fn sequence(&self) -> u64 {
+        match self {
+            Self::InUse(beat) | Self::Ended(beat) => beat.sequence,
+            _ => 0,
+        }
+    }
+}
+
+/// How long others watch before they take a mount with this interval for gone.
+#[must_use]
+pub fn watch_nanos(interval_nanos: u64) -> u64 {
+    lease_nanos(interval_nanos.min(INTERVAL_MAX)) + MARGIN_NANOS
+}
+
+/// How long an owner may write without having looked.
+#[must_use]
+pub const fn lease_nanos(interval_nanos: u64) -> u64 {
+    interval_nanos.saturating_mul(2)
+}
+
+/// The block of the heartbeat.
+///
+/// # Errors
+/// Device errors.
+pub(crate) fn read(device: &dyn BlockDevice) -> std::result::Result<AlignedBuf, DeviceError> {
+    device.read(HEARTBEAT_BLOCK * BLOCK_BYTES as u64, BLOCK_BYTES)
+}
+
+pub(crate) fn write(device: &dyn BlockDevice, block: &[u8]) -> std::result::Result<(), DeviceError> {
+    device.write(HEARTBEAT_BLOCK * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(block)))
+}
+
+/// What the heartbeat of a device says, whatever else is on it.
+///
+/// # Errors
+/// Device errors.
+pub fn look(device: &dyn BlockDevice) -> Result<Said> {
+    Ok(Said::of(&read(device)?))
+}
+
+/// A heartbeat of this mount.
+pub(crate) fn beat(mmp: &Mmp, sequence: u64, written_at: Time, in_use: bool) -> Vec<u8> {
+    let interval_millis = u32::try_from(mmp.interval_nanos / 1_000_000).unwrap_or(u32::MAX);
+    let node = mmp.node.as_bytes().to_vec();
+    Heartbeat { interval_millis, owner: mmp.owner, sequence, written_at, in_use, node }.encode()
+}
+
+/// Who is there, in one line.
+pub(crate) fn in_use_by(block: &[u8]) -> String {
+    match Said::of(block).node() {
+        Some(node) => format!("in use on host {node}"),
+        None => "in use on another host".into(),
+    }
+}
+
+/// A device with what its block held.
+type Seen = (Arc<dyn BlockDevice>, AlignedBuf);
+
+/// A volume that was claimed: the beat that lies on its devices.
+pub(crate) struct Claim {
+    pub mmp: Mmp,
+    sequence: u64,
+    block: Vec<u8>,
+    /// When (monotonic) it was begun to be written.
+    pub at: u64,
+}
+
+impl Claim {
+    /// The next beat; the devices that did not take it, with why.
+    pub fn write(&mut self, devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Vec<(usize, DeviceError)> {
+        self.at = clock.monotonic_nanos();
+        self.sequence = self.sequence.wrapping_add(1);
+        self.block = beat(&self.mmp, self.sequence, clock.wall(), true);
+        let written = devices.iter().map(|d| write(d.as_ref(), &self.block)).enumerate();
+        written.filter_map(|(i, done)| done.err().map(|e| (i, e))).collect()
+    }
+
+    /// The beat that was written last.
+    pub fn block(&self) -> &[u8] {
+        &self.block
+    }
+
+    /// Whether another mount wrote this. What is no heartbeat, or an older one of this mount, is what devices make of it.
+    pub fn is_foreign(&self, block: &[u8]) -> bool {
+        matches!(Said::of(block), Said::InUse(b) | Said::Ended(b) if b.owner != self.mmp.owner)
+    }
+
+    /// Nothing more will be written: the volume is free for others.
+    ///
+    /// # Errors
+    /// When a device was not told: the next mount waits and looks.
+    pub fn end(&self, devices: &[Arc<dyn BlockDevice>], now: Time) -> std::result::Result<(), DeviceError> {
+        let ended = beat(&self.mmp, self.sequence.wrapping_add(1), now, false);
+        let ours = devices.iter().filter(|d| read(d.as_ref()).is_ok_and(|block| !self.is_foreign(&block)));
+        ours.map(|d| write(d.as_ref(), &ended)).fold(Ok(()), std::result::Result::and)
+    }
+}
+
+/// Puts a volume together that nobody else has, and claims it where the options say so.
+///
+/// # Errors
+/// [`Error::Open`] when another host has it; what putting it together says.
+pub(crate) fn take(
+    devices: &[Arc<dyn BlockDevice>],
+    clock: &dyn Clock,
+    options: &MountOptions,
+) -> Result<(Assembly, Option<Claim>)> {
+    let assembly = assemble(devices, options.degraded)?;
+    let features = assembly.found.newest()?.features;
+    let writes = !options.read_only && !options.no_recovery && access(features[1], features[2]) == Access::ReadWrite;
+    let free = assembly.probes.iter().all(|(_, _, p)| !Said::of(&p.heartbeat).may_be_in_use());
+    if !writes || options.mmp.is_none() && free {
+        return Ok((assembly, None));
+    }
+    let seen = seen_on(&assembly);
+    watch(&seen, clock)?;
+    let mut there = devices.to_vec();
+    let claim = match &options.mmp {
+        Some(mmp) => {
+            let (claim, failed) = claim(&seen, mmp, clock)?;
+            if let (Some(device), false) = (failed.first(), options.degraded) {
+                let name = device.geometry().name;
+                return Err(Error::Open(format!(
+                    "{name}: the heartbeat cannot be written; look for errors of the device"
+                )));
+            }
+            // One that takes no writes is as good as absent.
+            there.retain(|d| !failed.iter().any(|f| Arc::ptr_eq(f, d)));
+            Some(claim)
+        }
+        None => {
+            // Where that fails, the next mount watches once more.
+            seen.iter().for_each(|(device, block)| drop(write(device.as_ref(), &ended(block))));
+            None
+        }
+    };
+    Ok((assemble(&there, options.degraded)?, claim))
+}
+
+/// Refuses a volume that is in use on another host, before it is written to by who does not mount it.
+///
+/// # Errors
+/// [`Error::Open`] when it is.
+pub(crate) fn refuse_if_in_use(assembly: &Assembly, clock: &dyn Clock) -> Result<()> {
+    watch(&seen_on(assembly), clock)
+}
+
+fn seen_on(assembly: &Assembly) -> Vec<Seen> {
+    let active = assembly.devices.active().into_iter();
+    // One that cannot be read is no way for others to see us, nor for us to see them.
+    active.filter_map(|(_, d)| read(d.as_ref()).ok().map(|block| (d, block))).collect()
+}
+
+/// What the block of a mount that did not end is replaced by.
+fn ended(block: &[u8]) -> Vec<u8> {
+    match Said::of(block) {
+        Said::InUse(b) => Heartbeat { in_use: false, sequence: b.sequence.wrapping_add(1), ..b }.encode(),
+        _ => vec![0; BLOCK_BYTES],
+    }
+}
+
+/// Waits and looks again, where somebody may have the volume.
+fn watch(seen: &[Seen], clock: &dyn Clock) -> Result<()> {
+    let said = seen.iter().map(|(_, block)| Said::of(block));
+    let Some(nanos) = said.filter(Said::may_be_in_use).map(|s| s.watch_nanos()).max() else { return Ok(()) };
+    if broken(Break::MmpUnwatched) {
+        return Ok(());
+    }
+    clock.wait(nanos);
+    seen.iter().try_for_each(|(device, before)| is_still(device, before, nanos))
+}
+
+/// Whether a block is what it was; where it cannot be read any more, nobody else writes to it either.
+fn is_still(device: &Arc<dyn BlockDevice>, before: &[u8], nanos: u64) -> Result<()> {
+    match read(device.as_ref()) {
+        Ok(now) if now[..] != before[..] => Err(refused(device.as_ref(), &now, nanos)),
+        _ => Ok(()),
+    }
+}
+
+/// Says that this mount has the volume, and makes sure that nobody else says so. The devices that could not be told.
+fn claim(seen: &[Seen], mmp: &Mmp, clock: &dyn Clock) -> Result<(Claim, Vec<Arc<dyn BlockDevice>>)> {
+    let sequence = seen.iter().map(|(_, block)| Said::of(block).sequence()).max().unwrap_or(0);
+    let mut claim = Claim { mmp: mmp.clone(), sequence, block: Vec::new(), at: 0 };
+    let devices: Vec<_> = seen.iter().map(|(d, _)| d.clone()).collect();
+    let mut failed = claim.write(&devices, clock);
+    let nanos = watch_nanos(mmp.interval_nanos);
+    clock.wait(nanos);
+    for (device, before) in seen {
+        let now = read(device.as_ref()).ok().filter(|now| now[..] != before[..] && claim.is_foreign(now));
+        if let (Some(now), false) = (now, broken(Break::MmpUnwatched)) {
+            return Err(refused(device.as_ref(), &now, nanos));
+        }
+    }
+    // Who watches since then must see that this mount lives.
+    failed.extend(claim.write(&devices, clock));
+    let failed = failed.into_iter().map(|(i, _)| devices[i].clone()).collect();
+    Ok((claim, failed))
+}
+
+fn refused(device: &dyn BlockDevice, block: &[u8], nanos: u64) -> Error {
+    Error::Open(format!(
+        "{} is {}, which was seen at work within the last {} seconds: unmount it there first",
+        device.geometry().name,
+        in_use_by(block),
+        nanos / 1_000_000_000
+    ))
+}

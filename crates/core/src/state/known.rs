@@ -1,0 +1,76 @@
+//! What is known of how much snapshots keep: in memory only, counted by a walk over history and kept up to date from then on
+//! (`fs/account.rs`).
+
+use super::{HistoryTree, State};
+use crate::index::Value;
+use nenrin_format::Cno;
+use nenrin_format::items::Checkpoint;
+use nenrin_format::node::leaf_entry_bytes;
+
+/// How much of history snapshots keep, as far as it went there in this mount or was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownPast {
+    /// Blocks of content that they keep; rather too much where blocks are shared.
+    pub named_blocks: u64,
+    /// Bytes of items that they keep.
+    pub named_bytes: u64,
+    /// Bytes of all items in the history trees that may hold such.
+    pub bytes: u64,
+    /// The oldest and the newest snapshot.
+    named: Option<(Cno, Cno)>,
+}
+
+impl KnownPast {
+    /// `found` was counted since it was `before`; what came meanwhile counts as well.
+    pub fn add_since(&mut self, before: &Self, found: &Self) {
+        let since = |now: u64, then: u64, counted: u64| counted + now.saturating_sub(then);
+        self.named_blocks = since(self.named_blocks, before.named_blocks, found.named_blocks);
+        self.named_bytes = since(self.named_bytes, before.named_bytes, found.named_bytes);
+        self.bytes = since(self.bytes, before.bytes, found.bytes);
+    }
+}
+
+/// What an item takes of a leaf.
+pub fn weight(value: &[u8]) -> u64 {
+    leaf_entry_bytes(value.len()) as u64
+}
+
+impl State {
+    /// Looks which snapshots there are.
+    pub fn note_named(&mut self) {
+        let mut named = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
+        self.past.named = named.next().map(|first| (first, named.next_back().unwrap_or(first)));
+    }
+
+    /// Whether there are snapshots.
+    pub fn has_snapshots(&self) -> bool {
+        self.past.named.is_some()
+    }
+
+    /// Whether a history tree may hold what a snapshot keeps.
+    pub fn may_be_named(&self, tree: &HistoryTree) -> bool {
+        self.past.named.is_some_and(|(first, _)| tree.may_hold(first))
+    }
+
+    /// Whether a snapshot lies in the life `[birth, death)`.
+    pub(super) fn is_named(&self, birth: Cno, death: Cno) -> bool {
+        match self.past.named {
+            None => false,
+            // Nearly all that dies does so in the open checkpoint.
+            Some((_, newest)) if newest < death => birth <= newest,
+            Some(_) => birth < death && self.kept.range(birth..death).any(|(_, c)| Checkpoint::is_named(c)),
+        }
+    }
+
+    /// An item came to history.
+    pub(super) fn weigh_buried(&mut self, value: &Value) {
+        self.past.bytes = self.past.bytes.saturating_add(weight(value));
+    }
+
+    /// An item went from the history tree at this place.
+    pub(super) fn weigh_freed(&mut self, value: &Value, index: usize) {
+        if self.history.get(index).is_some_and(|t| self.may_be_named(t)) {
+            self.past.bytes = self.past.bytes.saturating_sub(weight(value));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Repair of volumes that lie on several devices.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::devices::{World, bring_up, content, degraded, read, write};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
+use nenrin_core::repair::{LossKind, MendKind};
+use nenrin_core::{Fs, MountOptions, RepairPlan, RepairReport};
+use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Window};
+use std::sync::Arc;
+
+const FILES: usize = 24;
+const MIB: u64 = 1 << 20;
+
+/// A volume with some files, cleanly closed.
+fn volume(profile: Profile, count: usize) -> World {
+    let w = World::new(profile, &vec![64; count]);
+    let fs = w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap();
+    for i in 0..FILES {
+        write(&fs, &format!("file {i}"), &content(i, 300_000));
+    }
+    fs.close().unwrap();
+    w
+}
+
+/// Zeros where a device held something.
+fn zero(device: &dyn BlockDevice, offset: u64, bytes: u64) {
+    device.write(offset, Arc::new(AlignedBuf::zeroed(bytes as usize))).unwrap();
+}
+
+/// All of a device but its root slots.
+fn zero_all(device: &dyn BlockDevice) {
+    let area = AREA_BLOCKS * 4096;
+    for at in (area..device.geometry().bytes - area).step_by(MIB as usize) {
+        zero(device, at, MIB.min(device.geometry().bytes - area - at));
+    }
+}
+
+fn repair(devices: &[Arc<dyn BlockDevice>], w: &World) -> nenrin_core::Result<RepairReport> {
+    RepairPlan::new(devices, w.time().as_ref(), &mut |_| {})?.carry_out(w.time())
+}
+
+fn all_there(fs: &Fs) {
+    for i in 0..FILES {
+        assert!(read(fs, &format!("file {i}"), 300_000).unwrap() == content(i, 300_000), "{i}");
+    }
+}
+
+fn clean(devices: &[Arc<dyn BlockDevice>]) {
+    let report = check(devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.clean(), "{:?}", report.findings);
+}
+
+/// Whatever one device has lost: it gets it from the other, and can stand in for it afterwards.
+#[test]
+fn all_that_one_device_has_lost_comes_from_the_others() {
+    for lost in 0..2 {
+        let w = volume(Profile::Mirror, 2);
+        zero_all(w.members[lost].as_ref());
+        let report = repair(&w.all(), &w).unwrap();
+        assert!(report.needed && report.losses_total == 0 && report.copies_mended > 100, "{report:?}");
+        clean(&w.all());
+        let again = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
+        assert!(!again.report().needed, "{:?}", again.report());
+        let fs = w.open(&[lost], degraded()).unwrap();
+        all_there(&fs);
+    }
+}
+
+/// What a check that reads one copy of each does not see.
+#[test]
+fn copies_that_nobody_would_read_are_mended() {
+    let w = volume(Profile::Mirror, 2);
+    let plan = |w: &World| RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
+    assert!(!plan(&w).report().needed);
+    // In the middle of what the first files hold; the index is elsewhere.
+    let mut rewritten = 0;
+    for lost in 0..2 {
+        zero(w.members[lost].as_ref(), 33 * MIB, 64 << 10);
+        let repair = plan(&w);
+        let mends = &repair.report().mends;
+        rewritten += mends.iter().filter(|(kind, _)| *kind == MendKind::CopiesRewritten).count();
+        let _ = repair.carry_out(w.time()).unwrap();
+        clean(&w.all());
+        assert!(!plan(&w).report().needed);
+        let fs = w.open(&[lost], MountOptions { read_only: true, ..degraded() }).unwrap();
+        all_there(&fs);
+    }
+    assert!(rewritten > 0, "no plan told of copies");
+}
+
+/// Every megabyte of all devices in turn: what is lost is told, and nothing else is.
+#[test]
+fn what_all_devices_have_lost_is_told() {
+    let mut repaired = 0;
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Mirror, 3), (Profile::Stripe, 2)] {
+        for at in [1, 2, 4, 7, 9, 12, 16, 20, 33, 48] {
+            let w = volume(profile, count);
+            let both = profile == Profile::Mirror;
+            w.members.iter().take(if both { count } else { 1 }).for_each(|d| zero(d.as_ref(), at * MIB, MIB));
+            let plan = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
+            let report = plan.report().clone();
+            plan.carry_out(w.time()).unwrap();
+            repaired += u64::from(report.needed);
+            let after = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+            let structure: Vec<_> = after.findings.iter().filter(|f| f.what.number() < 700).collect();
+            assert!(structure.is_empty(), "{profile:?} {at}: {structure:?}");
+            let fs = w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap();
+            for i in 0..FILES {
+                let name = format!("file {i}");
+                let path = format!("/{name}");
+                let told = report.losses.iter().any(|l| l.path.as_deref() == Some(path.as_bytes()))
+                    || report.losses.iter().any(|l| matches!(l.kind, LossKind::InodesLost | LossKind::LogGap));
+                let got = read(&fs, &name, 300_000);
+                assert!(told || got.is_ok_and(|b| b == content(i, 300_000)), "{profile:?} {at} {i}: {report:?}");
+            }
+            fs.close().unwrap();
+        }
+    }
+    assert!(repaired > 0, "no place was one of the index");
+}
+
+/// A mirror is repaired without a device that is not there; that one is brought up to date when it is back.
+#[test]
+fn a_mirror_is_repaired_without_a_device() {
+    let w = volume(Profile::Mirror, 2);
+    let newest = nenrin_core::probe(w.members[0].as_ref()).unwrap().newest().unwrap().clone();
+    // One copy of the root partial: the other one is elsewhere.
+    let block = newest.root[0].0;
+    let offset = (AREA_BLOCKS + block.segment().0 * u64::from(newest.segment_blocks) + u64::from(block.block())) * 4096;
+    zero(w.members[0].as_ref(), offset, 4096);
+    let report = repair(&w.some(&[0]), &w).unwrap();
+    assert!(report.needed && report.losses_total == 0, "{report:?}");
+    assert!(report.absent.iter().any(|n| n.contains("device 2 of 2 is absent")), "{report:?}");
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    all_there(&fs);
+    bring_up(&fs);
+    fs.close().unwrap();
+    clean(&w.all());
+    let fs = w.open(&[1], degraded()).unwrap();
+    all_there(&fs);
+}
+
+#[test]
+fn a_stripe_is_not_repaired_without_a_device() {
+    let w = volume(Profile::Stripe, 3);
+    zero(w.members[0].as_ref(), 2 * MIB, MIB);
+    let error = repair(&w.some(&[0, 2]), &w).unwrap_err().to_string();
+    assert!(error.contains("device 2 of 3") && error.contains("cannot stand in"), "{error}");
+}
+
+/// The repair of a mirror is cut anywhere, and then it goes on; one of the devices may go with the cut, once it is complete.
+#[test]
+fn the_repair_of_a_mirror_is_cut() {
+    let w = volume(Profile::Mirror, 2);
+    zero_all(w.members[1].as_ref());
+    let bytes = w.members[0].geometry().bytes;
+    let disk = Arc::new(CrashDisk::new(2 * bytes));
+    let parts = |disk: &Arc<CrashDisk>| -> Vec<Arc<dyn BlockDevice>> {
+        let part =
+            |i: u64| Arc::new(Window::new(disk.clone(), i * bytes..(i + 1) * bytes, format!("device {}", i + 1)));
+        (0..2).map(|i| part(i) as Arc<dyn BlockDevice>).collect()
+    };
+    for (from, to) in w.all().iter().zip(parts(&disk)) {
+        for at in (0..bytes).step_by(MIB as usize) {
+            to.write(at, Arc::new(from.read(at, MIB as usize).unwrap())).unwrap();
+        }
+    }
+    let disk = Arc::new(CrashDisk::from_image(disk.current()));
+    repair(&parts(&disk), &w).unwrap();
+    let history = disk.history().unwrap();
+    let (mut cursor, last) = (history.cursor(), history.cut_points());
+    let mut judged = 0;
+    for at in (0..=last).filter(|at| at % (last / 40).max(1) == 0 || last - at < 20) {
+        cursor.advance_to(at);
+        for choice in [CrashChoice::SEED_APPLIED, CrashChoice::SEED_DROPPED, 3 + at as u64] {
+            let image = cursor.image(&CrashChoice::from_seed(choice)).content();
+            let cut = Arc::new(CrashDisk::from_image(image).without_history());
+            let fs = Fs::open(parts(&cut), w.time(), MountOptions::default()).unwrap();
+            all_there(&fs);
+            fs.close().unwrap();
+            repair(&parts(&cut), &w).unwrap();
+            clean(&parts(&cut));
+            let alone = Fs::open(parts(&cut)[1..].to_vec(), w.time(), degraded()).unwrap();
+            all_there(&alone);
+            judged += 1;
+        }
+    }
+    assert!(judged > 60, "{judged} of {last}");
+}
