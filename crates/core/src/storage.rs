@@ -59,9 +59,9 @@ impl Storage {
         self.devices.layout().contains(addr, blocks)
     }
 
-    /// Whether blocks have copies on several devices.
-    pub fn has_copies(&self) -> bool {
-        self.devices.layout().copies_max() > 1
+    /// Whether what is wrong on one device can be had from others.
+    pub fn others_stand_in(&self) -> bool {
+        self.devices.layout().copies_max() > 1 || self.has_parity()
     }
 
     /// Whether neighbouring units may lie on different devices.

@@ -35,9 +35,10 @@ nenrin-sim: power cuts against a model
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
       The named scenarios, each with several seeds of settings, cut everywhere.
-  nenrin-sim lives [--seeds A..B] [--life NAME] [--jobs N] [--json]
+  nenrin-sim lives [--seeds A..B] [--life NAME] [--jobs N] [--json] [--devices N --layout LAYOUT]
       What goes over several lives of a volume: writes that land late, lost
-      roots, and repairs of damaged volumes that are cut everywhere.
+      roots, and repairs of damaged volumes that are cut everywhere. Several
+      devices with --life forget only; --life hosts has its own.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
                     [--flip BLOCK] [--life NAME] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
@@ -260,6 +261,12 @@ impl Arguments {
         Ok(a)
     }
 
+    /// Whether these lives can be lived on so many devices.
+    #[must_use]
+    pub fn lives_fit(&self) -> bool {
+        self.devices.unwrap_or(1) == 1 || self.life == Some(Life::Forget)
+    }
+
     /// The settings of a seed, with what the arguments say instead.
     #[must_use]
     pub fn config(&self, seed: u64) -> Config {
@@ -427,8 +434,9 @@ pub fn lives(a: &Arguments) -> Result<Tally, Box<Failure>> {
     let (kinds, seeds) = (chosen.len() as u64, a.last.unwrap_or(a.first + LIFE_SEEDS) - a.first);
     worlds(a, 0, kinds * seeds, |number, tally| {
         let Some(life) = chosen.get((number % kinds) as usize) else { return Ok(()) };
+        let seed = a.first + number / kinds;
         let (begin, before) = (Instant::now(), tally.distinct);
-        let done = life::carry_out(&life.config(a.first + number / kinds), None, tally);
+        let done = life::carry_out(&life.config(seed).on(a.members(seed)), None, tally);
         tally.cutting.0 += begin.elapsed();
         tally.cut += tally.distinct - before;
         done

@@ -29,6 +29,8 @@ use std::ops::ControlFlow;
 const NODES_AT_ONCE: usize = 64;
 /// Extents verified under one clone of a tree.
 const EXTENTS_AT_ONCE: usize = 64;
+/// Roots that recovery may begin with.
+const ROOTS_USABLE: u32 = 2;
 /// Findings that are told one by one; more are only counted.
 const FINDINGS_MAX: usize = 1000;
 
@@ -261,11 +263,16 @@ impl Fs {
     /// A copy of a node did not verify: if the tree still has that node, and
     /// reading again does not help, the node is to be written anew.
     fn node_is_damaged(&self, scrub: &mut Scrub, id: TreeId, n: &NodeAt) -> Result<()> {
+        let may_mend = self.may_mend();
+        if may_mend && self.storage.has_parity() {
+            let mended = self.mend_node(id, n)?;
+            scrub.report.copies_damaged += mended;
+            scrub.report.copies_mended += mended;
+        }
         let damaged = self.damaged_copies(n);
         if damaged.is_empty() {
             return Ok(());
         }
-        let may_mend = self.may_mend();
         let mut inner = self.lock();
         let state = &mut inner.state;
         let cache = state.cache.clone();
@@ -291,6 +298,27 @@ impl Fs {
             scrub.note(ScrubFinding { text, ino: None, path: None, offset: None, addr: damaged[0] });
         }
         Ok(())
+    }
+
+    /// Where rows have parity: copies of a node that were written anew where they lie, since the rest of their rows may
+    /// need them there.
+    fn mend_node(&self, id: TreeId, n: &NodeAt) -> Result<u64> {
+        let mut inner = self.lock();
+        let cache = inner.state.cache.clone();
+        let Some(tree) = inner.tree(id).cloned() else { return Ok(0) };
+        if !tree.is_at(&cache, n.level, &n.key, &n.ptr)? {
+            return Ok(0);
+        }
+        n.ptr.copies.iter().for_each(|addr| inner.segments().pin(addr.segment()));
+        drop(inner);
+        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(n.ptr.crc) && node::verify(bytes);
+        // Where that fails the node is written elsewhere.
+        let mended =
+            n.ptr.copies.iter().filter(|addr| self.storage.mend(**addr, NODE_BLOCKS, right).is_ok_and(|n| n > 0));
+        let mended = mended.count() as u64;
+        let mut inner = self.lock();
+        n.ptr.copies.iter().for_each(|addr| inner.segments().unpin(addr.segment()));
+        Ok(mended)
     }
 
     fn scrub_content(&self, scrub: &mut Scrub, id: TreeId) -> Result<()> {
@@ -393,8 +421,13 @@ impl Fs {
 
     /// Writes anew what has a second copy.
     fn mend(&self, scrub: &mut Scrub) -> Result<()> {
-        self.mend_rows(scrub)?;
-        if scrub.touched + scrub.roots_damaged == 0 || !self.may_mend() {
+        let may_mend = self.may_mend();
+        // What is lost of a node or of the log only its row has: first no root that may be used needs either.
+        for _ in 0..if may_mend && !scrub.rows_unlike.is_empty() { ROOTS_USABLE } else { 0 } {
+            self.index_checkpoint(false)?;
+        }
+        self.mend_rows(scrub, may_mend)?;
+        if scrub.touched + scrub.roots_damaged == 0 || !may_mend {
             return Ok(());
         }
         self.index_checkpoint(false)?;
@@ -415,13 +448,12 @@ impl Fs {
 
 impl Fs {
     /// All that is needed was read, and mended where it was wrong: where parity is still another, it is the parity that is wrong.
-    fn mend_rows(&self, scrub: &mut Scrub) -> Result<()> {
+    fn mend_rows(&self, scrub: &mut Scrub, may_mend: bool) -> Result<()> {
         let rows = std::mem::take(&mut scrub.rows_unlike);
-        let may_mend = self.may_mend();
         for row in rows {
             // A segment that nobody needs any more is written anew meanwhile.
             let mut inner = self.lock();
-            if inner.state.segments.is_free(row.0) || inner.is_open(row.0) {
+            if inner.state.segments.is_free(row.0) || inner.is_written_or_log(row.0) {
                 continue;
             }
             inner.segments().pin(row.0);
@@ -441,8 +473,9 @@ impl Fs {
 }
 
 impl Inner {
-    fn is_open(&self, segment: SegmentNo) -> bool {
-        self.state.segments.get(segment).is_some_and(|s| s.state == SegmentState::Open)
+    /// Whether more is written to a segment, or recovery may read log in it, which scrubbing does not verify.
+    fn is_written_or_log(&self, segment: SegmentNo) -> bool {
+        self.state.segments.get(segment).is_some_and(|s| s.state == SegmentState::Open || s.chain_held)
     }
 }
 
