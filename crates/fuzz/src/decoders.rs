@@ -83,7 +83,7 @@ pub fn partial(case: &[u8]) -> Done {
     bytes[8..10].copy_from_slice(&nenrin_format::features::VERSION.to_le_bytes());
     let blocks = (bytes.len() / BLOCK_BYTES) as u32;
     bytes[12..16].copy_from_slice(&blocks.to_le_bytes());
-    let crc = forge::checksum(&bytes, 4);
+    let crc = nenrin_format::own_crc(&bytes);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     let Ok(summary) = Header::decode(&bytes) else { return Ok(()) };
     // What readers derive from it.
@@ -135,7 +135,7 @@ pub fn node(case: &[u8]) -> Done {
     bytes.resize(NODE_BYTES, 0);
     bytes[..4].copy_from_slice(&NODE_MAGIC.to_le_bytes());
     bytes[8..12].copy_from_slice(&TreeId::LIVE.0.to_le_bytes());
-    let crc = forge::checksum(&bytes, 4);
+    let crc = nenrin_format::own_crc(&bytes);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     if !node::verify(&bytes) {
         return Err("a node with its checksum set right does not verify".to_owned());

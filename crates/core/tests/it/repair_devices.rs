@@ -4,6 +4,7 @@
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::partial::Header;
+use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
 use nenrin_core::repair::{LossKind, MendKind};
 use nenrin_core::{Fs, MountOptions, RepairPlan, RepairReport};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 
 const FILES: usize = 24;
 const MIB: u64 = 1 << 20;
+/// Where segments begin, also behind a row log.
+const FIRST: u64 = (AREA_BLOCKS + 16 * ROW_LOG_UNITS as u64) * 4096;
 
 /// A volume with some files, cleanly closed.
 fn volume(profile: Profile, count: usize) -> World {
@@ -82,6 +85,15 @@ fn all_that_one_device_has_lost_comes_from_the_others() {
     }
 }
 
+/// A unit that begins with a part of a file.
+fn of_a_file(device: &dyn BlockDevice) -> u64 {
+    let blocks: std::collections::BTreeSet<Vec<u8>> = (0..FILES)
+        .flat_map(|i| content(i, 300_000).chunks_exact(4096).map(<[u8]>::to_vec).collect::<Vec<_>>())
+        .collect();
+    let begins = |at: &u64| blocks.contains(&device.read(*at, 4096).unwrap()[..]);
+    (FIRST..device.geometry().bytes - MIB).step_by(64 << 10).find(begins).unwrap()
+}
+
 /// What a check that reads one copy of each, or no parity, does not see.
 #[test]
 fn copies_that_nobody_would_read_are_mended() {
@@ -89,10 +101,9 @@ fn copies_that_nobody_would_read_are_mended() {
         let w = volume(profile, count);
         let plan = |w: &World| RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
         assert!(!plan(&w).report().needed);
-        // In the middle of what the first files hold; the index is elsewhere.
         let mut rewritten = 0;
         for lost in 0..count {
-            zero(w.members[lost].as_ref(), 33 * MIB, 64 << 10);
+            zero(w.members[lost].as_ref(), of_a_file(w.members[lost].as_ref()), 64 << 10);
             let repair = plan(&w);
             let mends = &repair.report().mends;
             rewritten += mends.iter().filter(|(kind, _)| *kind == MendKind::CopiesRewritten).count();
@@ -146,7 +157,8 @@ fn damage_root(w: &World, devices: &[usize]) {
     let newest = nenrin_core::probe(w.members[devices[0]].as_ref()).unwrap().newest().unwrap().clone();
     for (addr, _) in newest.root {
         for device in devices.iter().map(|i| &w.members[*i]) {
-            for at in (0..device.geometry().bytes).step_by(4096) {
+            // From the end: the row log, which may have a copy, is at the beginning.
+            for at in (0..device.geometry().bytes / 4096).rev().map(|block| block * 4096) {
                 let block = device.read(at, 4096).unwrap();
                 if Header::peek(&block).is_ok_and(|h| h.addr == addr) {
                     return zero(device.as_ref(), at, 4096);
