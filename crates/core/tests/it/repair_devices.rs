@@ -157,8 +157,9 @@ fn damage_root(w: &World, devices: &[usize]) {
     let newest = nenrin_core::probe(w.members[devices[0]].as_ref()).unwrap().newest().unwrap().clone();
     for (addr, _) in newest.root {
         for device in devices.iter().map(|i| &w.members[*i]) {
-            // From the end: the row log, which may have a copy, is at the beginning.
-            for at in (0..device.geometry().bytes / 4096).rev().map(|block| block * 4096) {
+            // The row log may have a copy.
+            let first = if newest.profile == Profile::Parity { FIRST } else { 0 };
+            for at in (first..device.geometry().bytes).step_by(4096) {
                 let block = device.read(at, 4096).unwrap();
                 if Header::peek(&block).is_ok_and(|h| h.addr == addr) {
                     return zero(device.as_ref(), at, 4096);
