@@ -120,6 +120,8 @@ pub enum Break {
     RowLogKept,
     /// The checksums of what the row log has are not looked at.
     RowLogBelieved,
+    /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.
+    ParityUnverified,
     /// What recovery found in the row log gets no parity.
     RowsUnsettled,
     /// A device that joins counts as up to date when half is copied.

@@ -11,6 +11,7 @@
 //! 2. No lock is held while the device is read.
 
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::check::path_of;
 use crate::devices::RowId;
 use crate::index::{NodeAt, NodeCache, Tree};
@@ -264,7 +265,7 @@ impl Fs {
     /// reading again does not help, the node is to be written anew.
     fn node_is_damaged(&self, scrub: &mut Scrub, id: TreeId, n: &NodeAt) -> Result<()> {
         let may_mend = self.may_mend();
-        if may_mend && self.storage.has_parity() {
+        if may_mend && self.storage.has_parity() && !broken(Break::ParityUnverified) {
             let mended = self.mend_node(id, n)?;
             scrub.report.copies_damaged += mended;
             scrub.report.copies_mended += mended;
@@ -423,8 +424,8 @@ impl Fs {
     fn mend(&self, scrub: &mut Scrub) -> Result<()> {
         let may_mend = self.may_mend();
         // What is lost of a node or of the log only its row has: first no root that may be used needs either.
-        for _ in 0..if may_mend && !scrub.rows_unlike.is_empty() { ROOTS_USABLE } else { 0 } {
-            self.index_checkpoint(false)?;
+        if may_mend && !scrub.rows_unlike.is_empty() && !broken(Break::ParityUnverified) {
+            (0..ROOTS_USABLE).try_for_each(|_| self.index_checkpoint(false))?;
         }
         self.mend_rows(scrub, may_mend)?;
         if scrub.touched + scrub.roots_damaged == 0 || !may_mend {
@@ -475,7 +476,10 @@ impl Fs {
 impl Inner {
     /// Whether more is written to a segment, or recovery may read log in it, which scrubbing does not verify.
     fn is_written_or_log(&self, segment: SegmentNo) -> bool {
-        self.state.segments.get(segment).is_some_and(|s| s.state == SegmentState::Open || s.chain_held)
+        self.state
+            .segments
+            .get(segment)
+            .is_some_and(|s| s.state == SegmentState::Open || s.chain_held && !broken(Break::ParityUnverified))
     }
 }
 

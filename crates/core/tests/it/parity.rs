@@ -5,6 +5,7 @@ use crate::common::file;
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::Ino;
+use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::{Error, Fs, MountOptions, Standing};
@@ -179,35 +180,47 @@ fn scrubbing_mends_units_and_parity() {
 /// What is wrong lies in the log that recovery needs, too: scrubbing must not make parity of it.
 #[test]
 fn scrubbing_leaves_what_the_log_needs() {
-    for rotten in 0..3usize {
-        let w = World::new(Profile::Parity, &[48; 3]);
-        let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
-        let fs = w.open(&[0, 1, 2], options.clone()).unwrap();
-        write(&fs, "large", &content(1, LARGE));
-        write(&fs, "small", &content(2, 5000));
-        for i in 0..600 {
-            write(&fs, &format!("log {i}"), &content(i, 9000));
-        }
-        // Beside it, as rot does: what is written to that device later is right.
-        let device = w.members[rotten].inner().inner();
-        for block in (16 + 16 * u64::from(ROW_LOG_UNITS)..(48 << 20) / 4096 - 16).step_by(3) {
-            let mut bytes = device.read(block * 4096, 4096).unwrap();
-            if bytes.iter().any(|b| *b != 0) {
-                bytes.iter_mut().for_each(|b| *b ^= 0x40);
-                device.write(block * 4096, Arc::new(AlignedBuf::padded(&bytes))).unwrap();
-            }
-        }
-        let r = scrub(&fs);
-        assert!(r.copies_damaged > 0 && !r.has_losses(), "{r:?}");
-        drop(fs);
-        let fs = w.open(&[0, 1, 2], options).unwrap();
-        is_whole(&fs);
-        for i in 0..600 {
-            assert!(read(&fs, &format!("log {i}"), 9000).unwrap() == content(i, 9000), "{rotten} {i}");
-        }
-        fs.close().unwrap();
-        is_clean(&w);
+    (0..3).for_each(scrubbed_with_a_long_log);
+    #[cfg(feature = "breaks")]
+    {
+        use nenrin_core::breaks::{Break, with};
+        let noticed = |rotten| {
+            with(Break::ParityUnverified, || std::panic::catch_unwind(|| scrubbed_with_a_long_log(rotten)).is_err())
+        };
+        assert!((0..3).any(noticed));
     }
+}
+
+fn scrubbed_with_a_long_log(rotten: usize) {
+    // So that content and log lie beside each other in rows.
+    let size = |i: usize| 5000 + i * 4099 % 12_000;
+    let w = World::new(Profile::Parity, &[48; 3]);
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open(&[0, 1, 2], options.clone()).unwrap();
+    write(&fs, "large", &content(1, LARGE));
+    write(&fs, "small", &content(2, 5000));
+    for i in 0..600 {
+        write(&fs, &format!("log {i}"), &content(i, size(i)));
+    }
+    // Beside it, as rot does: what is written to that device later is right.
+    let device = w.members[rotten].inner().inner();
+    for block in 16 + 16 * u64::from(ROW_LOG_UNITS)..(48 << 20) / 4096 - 16 {
+        let mut bytes = device.read(block * 4096, 4096).unwrap();
+        if Header::peek(&bytes).is_ok_and(|h| h.kind == PartialKind::Chain) {
+            bytes.iter_mut().for_each(|b| *b ^= 0x40);
+            device.write(block * 4096, Arc::new(AlignedBuf::padded(&bytes))).unwrap();
+        }
+    }
+    let r = scrub(&fs);
+    assert!(r.copies_damaged > 0 && !r.has_losses(), "{r:?}");
+    drop(fs);
+    let fs = w.open(&[0, 1, 2], options).unwrap();
+    is_whole(&fs);
+    for i in 0..600 {
+        assert!(read(&fs, &format!("log {i}"), size(i)).unwrap() == content(i, size(i)), "{rotten} {i}");
+    }
+    fs.close().unwrap();
+    is_clean(&w);
 }
 
 #[test]
