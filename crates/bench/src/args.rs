@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::command::for_the_record;
 use crate::contender::{Contender, Tools};
 use crate::error::{Error, Result};
 use crate::gate;
@@ -119,7 +120,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 /// Reads the words after the program's name.
 pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Task> {
     let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
-    let arguments = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let arguments = words.iter().map(|word| for_the_record(&word.to_string_lossy())).collect();
     let mut config = Config {
         suite: Suite::Main,
         only: Vec::new(),

@@ -26,6 +26,14 @@ pub fn run_with(line: &[impl AsRef<str>], environment: &[(&str, &str)]) -> Resul
     Err(Error::Command { line: words.join(" "), outcome: format!("{}: {}", output.status, tail(&text, 600)) })
 }
 
+/// A word of a command line for the record: of a path, but that of a device, only the last name. Where somebody keeps his
+/// files is nobody's business and says nothing of what was measured.
+pub fn for_the_record(word: &str) -> String {
+    let path = std::path::Path::new(word);
+    let name = path.file_name().filter(|_| path.is_absolute() && !path.starts_with("/dev"));
+    name.map_or_else(|| word.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 /// The last `bytes` or so of a text.
 pub fn tail(text: &str, bytes: usize) -> &str {
     let mut start = text.len().saturating_sub(bytes);
@@ -52,6 +60,15 @@ pub fn best_effort<T, E: Display>(doing: &str, result: std::result::Result<T, E>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_has_no_directories() {
+        let words =
+            [("/home/me/bin/nenrin", "nenrin"), ("/dev/loop0", "/dev/loop0"), ("--dir", "--dir"), ("a/b", "a/b")];
+        for (word, recorded) in words {
+            assert_eq!(for_the_record(word), recorded);
+        }
+    }
 
     #[test]
     fn output_and_failure() {

@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::command::for_the_record;
 use crate::contender::{Contender, Kind, Tools};
 use crate::disk::{Counters, Disk};
 use crate::error::{Error, Result};
@@ -124,7 +125,7 @@ impl Bench {
         let kept = if retention.is_empty() { "default".to_owned() } else { retention.join(",") };
         let entry = Entry {
             name: contender.name.clone(),
-            mkfs: line.join(" "),
+            mkfs: line.iter().map(|word| for_the_record(word)).collect::<Vec<_>>().join(" "),
             cache: contender.cache_mode().to_owned(),
             retention: (contender.kind == Kind::Nenrin).then_some(kept),
             options,

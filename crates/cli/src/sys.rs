@@ -2,11 +2,13 @@
 //! `unsafe` of this crate.
 #![allow(unsafe_code)] // the one place of this crate that calls the system directly
 
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -15,6 +17,19 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Connects to a socket, unless that would take waiting: at one who is stopped connections pile up.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] when somebody listens who has too many waiting; what the kernel says.
+pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// The effective user of this process.

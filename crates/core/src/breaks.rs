@@ -168,6 +168,8 @@ pub enum Break {
     RoomNotAhead,
     /// What snapshots keep of the index is not counted.
     PastIndexUncounted,
+    /// What waits to be written to the index makes df fall.
+    DfFallsWithIndex,
     /// The first flush of a mount goes to those devices only that it wrote to.
     FirstFlushPartial,
     /// States that several checkpoints show are left out of what is told of a name.

@@ -237,6 +237,17 @@ pub(crate) fn refuse_if_in_use(assembly: &Assembly, clock: &dyn Clock) -> Result
     watch(&seen_on(assembly), clock)
 }
 
+/// Refuses devices on which another host has a volume, before what is there is replaced. What is no heartbeat is of no
+/// interest: it may be anything.
+///
+/// # Errors
+/// [`Error::Open`] when one is in use.
+pub(crate) fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Result<()> {
+    let seen = devices.iter().filter_map(|d| read(d.as_ref()).ok().map(|block| (d.clone(), block)));
+    let seen: Vec<Seen> = seen.filter(|(_, block)| matches!(Said::of(block), Said::InUse(_))).collect();
+    watch(&seen, clock)
+}
+
 fn seen_on(assembly: &Assembly) -> Vec<Seen> {
     let active = assembly.devices.active().into_iter();
     // One that cannot be read is no way for others to see us, nor for us to see them.

@@ -8,7 +8,7 @@ use crate::recovery::RecoveryReport;
 use crate::segments::{KIND_CHAIN, Segments};
 use crate::state::{KnownPast, Sheds, State};
 use crate::storage::Storage;
-use crate::{Clock, Error, Fs, MountOptions, Result};
+use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::items::Inode;
 use nenrin_format::node::TreeId;
@@ -92,12 +92,13 @@ pub fn mkfs(device: &Arc<dyn BlockDevice>, clock: &Arc<dyn Clock>, options: &Mkf
 /// Writes an empty volume on one or several devices. What was on them is lost.
 ///
 /// # Errors
-/// [`Error::Open`] when a device is too small or an option impossible; device errors.
+/// [`Error::Open`] when a device is too small, an option impossible, or another host at work on a device; device errors.
 pub fn mkfs_on(devices: &[Arc<dyn BlockDevice>], clock: &Arc<dyn Clock>, options: &MkfsOptions) -> Result<()> {
     if options.label.len() > nenrin_format::superblock::LABEL_BYTES_MAX {
         return Err(Error::Open("the label is longer than 64 bytes".into()));
     }
     let layout = plan(devices, options)?;
+    heartbeat::refuse_to_replace(devices, clock.as_ref())?;
     let zeros = Arc::new(AlignedBuf::zeroed(AREA_BLOCKS as usize * BLOCK_BYTES));
     for device in devices {
         for area in [0, blocks_of(device) - AREA_BLOCKS] {

@@ -130,7 +130,8 @@ fn judge_file(
     let least = promised.max(carried);
     let mut matching = Vec::new();
     for (j, s) in log.states.iter().enumerate().skip(least as usize) {
-        if s.fingerprint == file.fingerprint && s.visible.is_some_and(|v| v < k || j == 0) {
+        // The one that is asked for may have been acknowledged without a device operation.
+        if s.fingerprint == file.fingerprint && s.visible.is_some_and(|v| v < k || j == least as usize) {
             matching.push(j as u32);
             if rules.order == Order::Relaxed {
                 break;

@@ -10,6 +10,8 @@ use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 /// How long a daemon may take to say who it is.
@@ -26,7 +28,7 @@ impl Client {
     /// Connects, and asks who is there. `None` where nobody answers, or somebody
     /// who is neither `uid` nor root.
     fn connect(socket: &Path, uid: u32) -> Option<Self> {
-        let stream = UnixStream::connect(socket).ok()?;
+        let stream = sys::connect_now(socket).ok()?;
         let peer = sys::peer_uid(&stream).ok()?;
         if peer != uid && peer != 0 {
             return None;
@@ -72,10 +74,18 @@ fn call<T: DeserializeOwned>(stream: &mut BufReader<UnixStream>, request: &Reque
     }
 }
 
-/// Asks the daemons of this user, and as another user also root's, for the one that fits.
+/// Asks the daemons of this user, and as another user also root's, for the one that fits: all at once, since one that
+/// is stopped, or waits for its device, must not keep us from another.
 fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
-    let all = uids.iter().flat_map(|uid| sockets(*uid).into_iter().map(move |s| (s, *uid)));
-    all.filter_map(|(socket, uid)| Client::connect(&socket, uid)).find(|c| fits(&c.hello))
+    let (sender, found) = mpsc::channel();
+    for (socket, uid) in uids.iter().flat_map(|uid| sockets(*uid).into_iter().map(move |s| (s, *uid))) {
+        let sender = sender.clone();
+        let ask = move || Client::connect(&socket, uid).map_or(Ok(()), |client| sender.send(client));
+        // Without a thread there is no more of this process than this command.
+        let _ = thread::Builder::new().name("nenrin-hello".into()).spawn(ask);
+    }
+    drop(sender);
+    found.into_iter().find(|c| fits(&c.hello))
 }
 
 /// The owner of the volume on this device, or one of these, if it is one that answers us.

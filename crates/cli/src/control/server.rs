@@ -92,8 +92,11 @@ fn bind(uuid: &str) -> io::Result<(UnixListener, PathBuf)> {
     for copy in 0..COPIES_MAX {
         let name = if copy == 0 { format!("{uuid}.sock") } else { format!("{uuid}-{copy}.sock") };
         let path = directory.join(name);
-        if UnixStream::connect(&path).is_ok() {
-            continue;
+        match sys::connect_now(&path) {
+            // Nobody is taken for gone who is slow to answer.
+            Ok(_) => continue,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(_) => {}
         }
         match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

@@ -186,7 +186,9 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
             return Err(device::describe(path, mode, &error));
         };
         let owner = control::owner_of_device(path);
-        if let Some(owner) = owner.filter(|o| !o.hello.closing && !o.hello.mounts.is_empty()) {
+        let late = Instant::now() >= end;
+        let stays = |o: &control::Client| !o.hello.closing && o.hello.mounts.iter().any(|m| late || is_seen(m));
+        if let Some(owner) = owner.filter(stays) {
             let places: Vec<&str> = owner.hello.mounts.iter().map(|m| m.directory.as_str()).collect();
             let text = format!(
                 "{error}, mounted at {}; nenrin umount {} releases it",
@@ -196,11 +198,17 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
             return Err(Fail::at(path.display(), text));
         }
         let ours = command.as_ref().is_none_or(|c| c.contains("nenrin"));
-        if !ours || Instant::now() >= end {
+        if !ours || late {
             return Err(device::describe(path, mode, &error));
         }
         thread::sleep(TICK);
     }
+}
+
+/// Whether a mount that its owner tells of is still in the kernel's list: after umount(2) the owner hears of it a moment
+/// later. One of another mount namespace is not in ours.
+fn is_seen(m: &control::MountData) -> bool {
+    mounts::all().is_ok_and(|all| all.iter().any(|k| k.fstype == mounts::FSTYPE && k.point == Path::new(&m.directory)))
 }
 
 /// What the user should know about the volume that was opened.

@@ -36,7 +36,7 @@ const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
 
-fn watches_of(fs: &Fs) -> Vec<Watch> {
+fn watches_of(fs: &Fs) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
     there.filter_map(|d| Some(Watch::new(Path::new(&d.name?), d.bytes))).collect()
 }
@@ -100,8 +100,9 @@ pub struct Service {
     state: Mutex<State>,
     changed: Condvar,
     path: PathBuf,
-    /// Its devices as they were when they were opened or last changed.
-    watches: Mutex<Vec<Watch>>,
+    /// Its devices as they were when they were opened or last changed. Nobody looks at a device with this locked: where
+    /// one stands still that does not return.
+    watches: Mutex<Arc<[Watch]>>,
     /// An image file that is to be cut, once nothing lies behind that length.
     to_cut: Mutex<Option<(PathBuf, u64)>>,
     /// How far the last replacement was when it was asked for.
@@ -268,8 +269,8 @@ impl Service {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn watches(&self) -> MutexGuard<'_, Vec<Watch>> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn watches(&self) -> Arc<[Watch]> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(PathBuf, u64)>> {
@@ -278,13 +279,18 @@ impl Service {
 
     /// The devices have changed, or how much of them is used.
     pub(super) fn watch_anew(&self, fs: &Fs) {
-        *self.watches() = watches_of(fs);
+        let watches = watches_of(fs);
+        *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
     }
 
     /// Looks whether the images are still what was opened.
     pub fn watch(&self) {
-        let problem = self.watches().iter().find_map(Watch::problem);
-        self.note_problem(problem);
+        let watches = self.watches();
+        let problem = watches.iter().find_map(Watch::problem);
+        // A device that was taken out meanwhile may well be gone.
+        if Arc::ptr_eq(&watches, &self.watches()) {
+            self.note_problem(problem);
+        }
     }
 
     /// Notes what is wrong with the image; a new problem is logged.

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 #[test]
 fn what_was_written_is_there_after_the_next_mount() {
@@ -214,6 +215,49 @@ fn the_next_mount_waits_for_an_owner_that_is_finishing() {
         assert_eq!(fs::read(place.path("mnt/note")).unwrap(), vec![round; 1 << 20]);
         place.umount().ok();
     }
+}
+
+/// A daemon that is stopped takes no connections, and those that wait fill its queue.
+#[test]
+fn an_owner_that_is_stopped_holds_up_no_other() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let new = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags | SocketFlags::CLOEXEC, None).unwrap();
+    // Several: in what order a directory is read nobody knows.
+    let mut sockets = Vec::new();
+    let paths: Vec<_> =
+        (0..8).map(|n| Path::new("/run/nenrin").join(format!("{n}-{}.sock", std::process::id()))).collect();
+    for path in &paths {
+        let address = SocketAddrUnix::new(path).unwrap();
+        let stopped = new(SocketFlags::empty());
+        bind(&stopped, &address).unwrap();
+        listen(&stopped, 0).unwrap();
+        sockets.push(stopped);
+        loop {
+            let one = new(SocketFlags::NONBLOCK);
+            if connect(&one, &address).is_err() {
+                break;
+            }
+            sockets.push(one);
+        }
+    }
+    // Who has the volume is looked for among all owners.
+    let mut info = command(["info", &place.image()]).stdout(Stdio::null()).spawn().unwrap();
+    let ended = (0..600).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        info.try_wait().unwrap().is_some()
+    });
+    if !ended {
+        info.kill().unwrap();
+    }
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+    assert!(ended, "info waits for who does not answer");
+    assert!(info.wait().unwrap().success());
+    place.umount().ok();
 }
 
 #[test]

@@ -334,32 +334,26 @@ fn a_restore_that_is_ended_leaves_nothing() {
     let at = cut(&place);
     let from = many.to_str().unwrap();
     let to = place.text("mnt/again");
-    // Neither before it listens nor when it is done: between, wherever that is here.
-    let (mut low, mut high) = (0, 4_000_000);
+    let names = || -> Vec<_> { fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name()).collect() };
     for _ in 0..60 {
-        let child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
-        let delay = low + (high - low) / 2;
-        std::thread::sleep(Duration::from_micros(delay));
-        signal(child.id(), "INT");
+        let mut child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
+        // It listens before it makes anything.
+        while names() == ["many"] && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if child.try_wait().unwrap().is_none() {
+            signal(child.id(), "INT");
+        }
         let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
         match out.status.code() {
-            Some(0) => {
-                fs::remove_dir_all(place.path("mnt/again")).unwrap();
-                high = delay;
-            }
-            None => low = delay,
-            Some(code) => {
-                let said = String::from_utf8_lossy(&out.stderr);
-                assert_eq!((code, said.trim()), (130, "nenrin: interrupted; nothing was restored"));
-                let names: Vec<_> = fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name()).collect();
-                assert_eq!(names, ["many"]);
+            // It was done before the signal came, and perhaps about to leave.
+            Some(0) | None => fs::remove_dir_all(place.path("mnt/again")).unwrap(),
+            code => {
+                assert_eq!((code, said.trim()), (Some(130), "nenrin: interrupted; nothing was restored"));
+                assert_eq!(names(), ["many"]);
                 return;
             }
-        }
-        // What is left of one that was ended before it listened would be told by the next.
-        assert!(!fs::read_dir(place.path("mnt")).unwrap().any(|e| e.unwrap().file_name() != "many"));
-        if high - low < 500 {
-            (low, high) = (0, 4_000_000);
         }
     }
     panic!("never hit it while it copied");

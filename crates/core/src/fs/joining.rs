@@ -98,10 +98,11 @@ impl Fs {
     /// Begins to bring `new` up to date, which then takes the place of the member `index`. Until then that one goes on.
     ///
     /// # Errors
-    /// [`Error::Device`] when `new` fails, [`Error::Open`] when it is too short, is a member, or another device is being
-    /// brought up to date; nothing has changed then.
+    /// [`Error::Device`] when `new` fails, [`Error::Open`] when it is too short, is a member, in use on another host, or
+    /// another device is being brought up to date; nothing has changed then.
     pub fn replace_device(&self, index: u16, new: NewDevice) -> Result<()> {
         drop(self.lock_to_accept()?);
+        crate::heartbeat::refuse_to_replace(std::slice::from_ref(&new.device), self.clock.as_ref())?;
         if self.laying_status().is_some() {
             // A look tells whether anything is to be done.
             self.laying_step(1)?;

@@ -33,6 +33,7 @@ mod reserve;
 mod retention;
 mod scrub;
 mod smoke;
+mod steady;
 mod submit;
 mod summaries;
 mod under_way;

@@ -7,7 +7,7 @@ use nenrin_core::format::heartbeat::HEARTBEAT_BLOCK;
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{BLOCK_BYTES, Ino, Time};
 use nenrin_core::heartbeat::{Said, look, watch_nanos};
-use nenrin_core::{At, BEAT_NANOS, Clock, Fs, MkfsOptions, Mmp, MountOptions, Standing, mkfs_on};
+use nenrin_core::{At, BEAT_NANOS, Clock, Fs, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
 use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -141,6 +141,36 @@ fn a_second_host_is_refused_while_the_first_lives() {
         second.close().unwrap();
         clean(&w);
     }
+}
+
+/// Made new, added, or put in the place of another: what a host has at work is not.
+#[test]
+fn a_device_in_use_on_another_host_is_not_replaced() {
+    let w = World::new(Profile::Single, 1);
+    let mine = World { clock: w.clock.clone(), ..World::new(Profile::Mirror, 2) };
+    let fs = mine.open(MountOptions::default()).unwrap();
+    let theirs = || w.devices[0].clone();
+    let make = |w: &World| mkfs_on(&w.devices, &w.time(), &MkfsOptions::default());
+    let first = w.on("hana").unwrap();
+    put(&first, "before").unwrap();
+    w.clock.alive(&first);
+    let refused = [
+        make(&w),
+        fs.device_add(theirs(), [9; 16]).map(drop),
+        fs.replace_device(1, NewDevice { device: theirs(), uuid: [9; 16] }),
+    ];
+    for error in refused.map(|r| r.unwrap_err().to_string()) {
+        assert!(error.contains("in use on host hana"), "{error}");
+    }
+    put(&first, "after").unwrap();
+    w.clock.alone();
+    drop(first);
+    // It is gone, and is waited for once more.
+    let (made, waited) = w.clock.waits(|| make(&w));
+    assert!(made.is_ok() && waited == watch_nanos(BEAT_NANOS) && w.said() == Said::Nothing);
+    let (made, waited) = w.clock.waits(|| make(&w));
+    assert!(made.is_ok() && waited == 0);
+    fs.close().unwrap();
 }
 
 #[test]

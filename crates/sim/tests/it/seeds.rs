@@ -41,4 +41,7 @@ seeds! {
     /// A mount does not show that a name came later.
     the_oracle_took_every_name_that_a_mount_finds_for_that_of_a_snapshot:
         "--seed 2099 --order relaxed --barrier sync --profile keep";
+    /// A sync of a file that was emptied and punched, and had been empty, needs no device operation.
+    the_oracle_took_a_state_that_it_asks_for_itself_for_one_not_yet_made:
+        "--seed 900072 --order relaxed --barrier none";
 }

@@ -5,7 +5,7 @@ use super::super::Fs;
 use super::Laying;
 use crate::breaks::{Break, broken};
 use crate::devices::bands_for;
-use crate::{Error, LayingStatus, Result, SEGMENTS_MIN};
+use crate::{Error, LayingStatus, Result, SEGMENTS_MIN, heartbeat};
 use nenrin_device::BlockDevice;
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, UNIT_BLOCKS};
@@ -25,8 +25,9 @@ impl Fs {
     /// [`Fs::laying_step`], or in the background.
     ///
     /// # Errors
-    /// [`Error::Devices`] when it cannot be used; device errors.
+    /// [`Error::Devices`] when it cannot be used, [`Error::Open`] when another host is at work on it; device errors.
     pub fn device_add(&self, device: Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<u16> {
+        heartbeat::refuse_to_replace(std::slice::from_ref(&device), self.clock.as_ref())?;
         let laying = self.to_change()?;
         let (name, blocks) = (device.geometry().name, device.geometry().bytes / BLOCK_BYTES as u64);
         let mut entries = self.storage.entries();
