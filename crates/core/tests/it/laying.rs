@@ -108,14 +108,9 @@ const FILE: usize = 1 << 20;
 
 #[test]
 fn a_device_is_added_and_its_space_is_there() {
-<<<<<<< HEAD
-    for (profile, gain) in [(Profile::Single, 17), (Profile::Stripe, 17), (Profile::Mirror, 4), (Profile::Parity, 8)] {
+    for (profile, gain) in [(Profile::Single, 16), (Profile::Stripe, 16), (Profile::Mirror, 4), (Profile::Parity, 8)] {
         let first = if profile == Profile::Parity { 3 } else { 2 };
         let mut w = World::new(profile, &vec![24; first]);
-=======
-    for (profile, gain) in [(Profile::Single, 16), (Profile::Stripe, 16), (Profile::Mirror, 4)] {
-        let mut w = World::new(profile, &[24, 24]);
->>>>>>> main
         w.fill(8, FILE);
         let snapshot = w.fs().checkpoint_create(Some(b"before")).unwrap().cno;
         let before = w.available();
