@@ -218,10 +218,20 @@ impl Inner {
     /// for removing. Of what is not promised there may be the blocks at both ends, which
     /// a program that goes on where it stopped writes a second time.
     fn has_promised_room(&self, fs: &Fs, room: Room, extra: u64) -> bool {
+        self.is_promised(room) && self.has_kept_room(fs, room, extra)
+    }
+
+    /// Whether this room was promised.
+    pub(super) fn is_promised(&self, room: Room) -> bool {
         let Room::Write(ino, from, to) = room else { return false };
         let here = self.pages_in(ino, from, to);
         self.promised_in(ino, from, to).is_ok_and(|own| own > 0 && own + here + 2 >= to - from)
-            && self.free_blocks(fs, self.floor_segments(fs) + PROMISE_SEGMENTS) >= with_summaries(to - from) + extra
+    }
+
+    /// Whether there is this room at the cost of what is kept for removing.
+    pub(super) fn has_kept_room(&self, fs: &Fs, room: Room, extra: u64) -> bool {
+        let Room::Write(_, from, to) = room else { return false };
+        self.free_blocks(fs, self.floor_segments(fs) + PROMISE_SEGMENTS) >= with_summaries(to - from) + extra
     }
 
     /// Blocks for content that nobody was promised.
@@ -367,14 +377,15 @@ impl Fs {
 
     /// The lock, with this room.
     pub(super) fn room(&self, room: Room) -> Result<MutexGuard<'_, Inner>> {
-        self.room_beyond(room, 0)
+        self.room_beyond(room, 0, false)
     }
 
-    /// The lock, with this room and `extra` blocks besides.
-    pub(super) fn room_beyond(&self, room: Room, extra: u64) -> Result<MutexGuard<'_, Inner>> {
+    /// The lock, with this room and `extra` blocks besides. `promised`: the caller has ended the reservation that promised it.
+    pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<MutexGuard<'_, Inner>> {
         let enough = |inner: &Inner| inner.has_room_beyond(self, room, extra);
         let inner = self.make_room_until(&enough)?;
-        let granted = enough(&inner) || inner.has_promised_room(self, room, extra) || broken(Break::NoReserve);
+        let kept = (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
+        let granted = enough(&inner) || kept || broken(Break::NoReserve);
         if granted { Ok(inner) } else { Err(Error::NoSpace) }
     }
 

@@ -147,9 +147,9 @@ impl Fs {
         ino: Ino,
         edges: &dyn Fn(u64) -> Vec<u64>,
     ) -> Result<MutexGuard<'_, Inner>> {
-        let mut extra = 0;
+        let (mut extra, mut promised) = (0, false);
         loop {
-            let mut inner = self.room_beyond(room, extra)?;
+            let mut inner = self.room_beyond(room, extra, promised)?;
             if inner.settling.contains_key(&ino) && !broken(Break::ChangedWhileSettling) {
                 drop(self.wait_idle(inner));
                 continue;
@@ -166,8 +166,11 @@ impl Fs {
                 extra = missing * PAGE_ROOM_BLOCKS;
                 continue;
             }
+            // The reservation of a block ends when it is loaded: what it promised is still ours.
+            promised |= inner.is_promised(room);
             inner = self.load_pages(inner, ino, &blocks)?;
-            if inner.has_room(self, room) && inner.content_mut(self, ino)?.size == size {
+            let has_room = inner.has_room(self, room) || promised && inner.has_kept_room(self, room, 0);
+            if has_room && inner.content_mut(self, ino)?.size == size {
                 return Ok(inner);
             }
         }

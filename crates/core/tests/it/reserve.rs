@@ -108,6 +108,26 @@ fn what_is_reserved_can_be_written_whatever_others_take() {
     }
 }
 
+/// The rest of a block is read first, which ends its reservation; the room is still that of who reads it.
+#[test]
+fn a_part_of_what_is_reserved_can_be_written() {
+    let w = small();
+    let fs = w.open();
+    let ino = create(&fs, "f");
+    let blocks = 500;
+    reserve(&fs, ino, 0, blocks * 4096);
+    take_everything(&w, &fs);
+    for block in 0..blocks {
+        let wrote = fs.write(ino, block * 4096 + 1062, &[7; 43], 0);
+        wrote.unwrap_or_else(|e| panic!("{block} of {blocks}: {e}: {:?}", fs.usage()));
+    }
+    fs.sync_all().unwrap();
+    assert_eq!(fs.usage().reserved_blocks, 0);
+    let got = fs.read(At::Live, ino, 0, (blocks * 4096) as usize).unwrap();
+    let is_written = |i: usize| (1062..1105).contains(&(i % 4096));
+    assert!(got.iter().enumerate().all(|(i, b)| *b == if is_written(i) { 7 } else { 0 }));
+}
+
 /// Small volumes, on which everything that is kept back is a large part; mounted anew in between, with and without a crash.
 #[test]
 fn small_volumes_keep_their_promises() {
