@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench-stripe.sh: what several devices give, beside btrfs with the same profiles and ext4, into
-# docs/benchmarks/stripe.md with plots and raw results. As root; about 20 minutes on an idle machine.
+# docs/benchmarks/stripe.md with plots and raw results. As root; about 25 minutes on an idle machine.
 # QUICK=1 takes 2 minutes and says little. PARTS (limited unlimited) leaves one out: its last result stays. SLICES (3)
 # for each contender and row; IOPS (250) and BPS (20000000) of each device in the limited part; SIZE (512M) of each device;
 # CONTENDERS and ONLY as for nenrin-bench; DIR (/var/tmp) where images lie; OUT where results go.
@@ -12,7 +12,7 @@ slices=${SLICES:-3} iops=${IOPS:-250} bps=${BPS:-20000000} size=${SIZE:-512M} li
 contenders=${CONTENDERS:-} only=${ONLY:-}
 if [ -n "${QUICK:-}" ]; then
     slices=1 limited_ms=600 unlimited_ms=200
-    contenders=${CONTENDERS:-ext4,nenrin,nenrin@4,btrfs@4}
+    contenders=${CONTENDERS:-ext4,nenrin,nenrin@4,nenrin@4:parity,btrfs@4}
 fi
 [ "$(id -u)" = 0 ] || fail "bench-stripe.sh: must be run as root, since it makes and mounts file systems"
 find_cargo

@@ -81,7 +81,7 @@ def counters(results):
             for count, size in ((total["reads"], total["read_bytes"]), (writes, total["write_bytes"])):
                 if count and size / count > REQUEST_BYTES_MAX:
                     broken.append(f"{row['name']} of {e['name']}: requests of {size / count / 1024:.0f} KiB")
-            if e["name"] in ("ext4", "nenrin", "nenrin@4", "nenrin@2:mirror", "btrfs@4"):
+            if e["name"] in ("ext4", "nenrin", "nenrin@4", "nenrin@2:mirror", "nenrin@4:parity", "btrfs@4"):
                 body += f"| {row['name']} | {e['name']} | {kib(total['reads'], total['read_bytes'])} | {kib(writes, total['write_bytes'])} | {even:.2f} |\n"
     head = "\n### What the devices counted\n\nThe busiest device's share is 1.00 where all do the same.\n\n| row | | KiB a read | KiB a write | busiest |\n|---|---|---:|---:|---:|\n"
     text = head + body
@@ -95,7 +95,8 @@ def main():
     text = (
         "# Several devices\n\nMade by `make bench-stripe`; how the harness measures is told in [BENCHMARKS.md](../BENCHMARKS.md). "
         "Raw results: `stripe/*.json`.\n`nenrin@4` is a stripe over four devices, `@2:mirror` two copies on two, `@2:degraded` the same after one was taken away; "
-        "`btrfs@4` is raid0, `btrfs@2:mirror` raid1,\ndata and metadata alike. Random reads are of a file that was written in 1 MiB pieces.\n" + PAPER
+        "`@3:parity` bears the loss of any one of three; "
+        "`btrfs@4` is raid0, `btrfs@2:mirror` raid1,\ndata and metadata alike, `btrfs@3:parity` raid5 with its metadata in raid1, as its manual wants it. Random reads are of a file that was written in 1 MiB pieces.\n" + PAPER
     )
     for part, title, judged in [("limited", "Each device limited to the same rate", True), ("unlimited", "Devices as they are, all files of one disk", False)]:
         results = load(where, part + ".json")

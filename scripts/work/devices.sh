@@ -81,9 +81,12 @@ verify() {
     sqlite3 "$MNT/data.db" 'select count(*) from t where length(s) != n % 3000' | grep -qx 0 || wrong "a row differs"
 }
 
-for profile in single stripe mirror; do
-    "$NENRIN" mkfs --profile $profile --sparse --size 128M "$W/a.img" "$W/b.img" "$W/c.img" >/dev/null
-    start "$(images a b c)"
+for profile in single stripe mirror parity; do
+    # Rows with parity need one more.
+    more=() least=two
+    [ $profile != parity ] || more=(x) least=three
+    "$NENRIN" mkfs --profile $profile --sparse --size 128M "$W/a.img" "$W/b.img" "$W/c.img" ${more:+"$W/x.img"} >/dev/null
+    start "$(images a b c "${more[@]}")"
     cp -r "$W/tree" "$MNT/tree"
     "$NENRIN" snapshot create "$MNT" before >/dev/null
     before=$(total_mib)
@@ -91,7 +94,7 @@ for profile in single stripe mirror; do
     t=$(now_ms)
     "$NENRIN" device add --size 128M --sparse "$MNT" "$W/d.img" >/dev/null
     figure "$profile: a fourth device added, ms" "$(($(now_ms) - t))"
-    [ "$(total_mib)" -gt $((before + before / 5)) ] || wrong "$profile: the space of the fourth device is not there"
+    [ "$(total_mib)" -gt $((before + before / 6)) ] || wrong "$profile: the space of the fourth device is not there"
     t=$(now_ms)
     "$NENRIN" device remove "$MNT" "$W/b.img" >/dev/null
     figure "$profile: one of four removed, ms" "$(($(now_ms) - t))"
@@ -103,10 +106,10 @@ for profile in single stripe mirror; do
     verify
     diff -r "$W/tree" "$MNT/.nenrin/at/before/tree" || wrong "$profile: the snapshot differs"
     "$NENRIN" umount "$MNT"
-    clean "$(images a c d)"
+    clean "$(images a c d "${more[@]}")"
 
     # A daemon that is killed in the middle: the next mount goes on.
-    start "$(images a c d)"
+    start "$(images a c d "${more[@]}")"
     DAEMON=$("$NENRIN" info --json "$MNT" | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p')
     begin_work
     "$NENRIN" device remove "$MNT" "$W/d.img" >/dev/null 2>&1 &
@@ -128,22 +131,22 @@ for profile in single stripe mirror; do
     fi
     verify
     "$NENRIN" umount "$MNT"
-    clean "$(images a c)"
+    clean "$(images a c "${more[@]}")"
     start "$W/a.img"
     verify
-    if [ $profile = mirror ]; then
-        refused 'needs two devices' "$NENRIN" device remove "$MNT" "$W/c.img"
+    if [ $profile = mirror ] || [ $profile = parity ]; then
+        refused "needs $least devices" "$NENRIN" device remove "$MNT" "$W/c.img"
         "$NENRIN" device add --size 128M --sparse "$MNT" "$W/e.img" >/dev/null
         "$NENRIN" umount "$MNT"
         # One is gone for good.
         rm "$W/c.img"
-        start "$(images a e)" degraded
+        start "$(images a e "${more[@]}")" degraded
         number=$("$NENRIN" device list "$MNT" | awk '$2 == "absent" { print $1 }')
         "$NENRIN" device remove "$MNT" "$number" >/dev/null
         verify
         "$NENRIN" umount "$MNT"
-        clean "$(images a e)"
-        start "$(images a e)"
+        clean "$(images a e "${more[@]}")"
+        start "$(images a e "${more[@]}")"
         verify
     fi
     "$NENRIN" umount "$MNT"

@@ -19,7 +19,7 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
                           guest: the same where that limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
   --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
-                          devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@2:degraded
+                          devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@3:parity, nenrin@2:degraded
   --nenrin PATH           the nenrin program (default: the one beside this program)
   --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated
   --nenrin-mount OPTIONS  mount options for every nenrin contender; may be repeated

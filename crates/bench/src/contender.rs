@@ -39,6 +39,8 @@ pub enum Layout {
     Stripe,
     /// Two copies of everything (RAID 1).
     Mirror,
+    /// Everything but one device's part of it, and parity (RAID 5).
+    Parity,
     /// A mirror that has lost its last device after the preparation.
     Degraded,
 }
@@ -173,14 +175,18 @@ impl Tools {
     /// The mkfs command; None for the raw device. Nothing discards, and nothing is left for later.
     pub fn mkfs_command(&self, contender: &Contender, devices: &[&Path]) -> Option<Vec<String>> {
         let several = contender.devices > 1;
-        let mirrored = contender.layout != Layout::Stripe;
+        let (of_btrfs, profile) = match contender.layout {
+            Layout::Stripe => ("-d raid0 -m raid0", "stripe"),
+            // What its manual says: metadata in raid5 is not for use.
+            Layout::Parity => ("-d raid5 -m raid1", "parity"),
+            Layout::Mirror | Layout::Degraded => ("-d raid1 -m raid1", "mirror"),
+        };
         let nenrin = self.nenrin.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
         let mut line: Vec<String> = match contender.kind {
             Kind::Raw => return None,
             Kind::Ext4 => words("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
             Kind::Xfs => words("mkfs.xfs -q -f -K"),
-            Kind::Btrfs if several && mirrored => words("mkfs.btrfs -q -f -K -d raid1 -m raid1"),
-            Kind::Btrfs if several => words("mkfs.btrfs -q -f -K -d raid0 -m raid0"),
+            Kind::Btrfs if several => words(&format!("mkfs.btrfs -q -f -K {of_btrfs}")),
             Kind::Btrfs => words("mkfs.btrfs -q -f -K"),
             Kind::Nilfs2 => words("mkfs.nilfs2 -q -f -K"),
             Kind::F2fs => words("mkfs.f2fs -q -f -t 0"),
@@ -189,7 +195,6 @@ impl Tools {
                 let mut line = vec![nenrin, "mkfs".to_owned(), "--force".to_owned()];
                 line.extend(self.nenrin_mkfs.iter().cloned());
                 if several {
-                    let profile = if mirrored { "mirror" } else { "stripe" };
                     line.extend(["--profile".to_owned(), profile.to_owned()]);
                 }
                 line
@@ -251,11 +256,15 @@ fn places(text: Option<&str>) -> Result<(usize, Layout)> {
         "stripe" => Some(Layout::Stripe),
         "mirror" => Some(Layout::Mirror),
         "degraded" => Some(Layout::Degraded),
+        "parity" => Some(Layout::Parity),
         _ => None,
     };
-    let count = count.parse().ok().filter(|count| (2..=16).contains(count));
+    let least = if layout == Some(Layout::Parity) { 3 } else { 2 };
+    let count = count.parse().ok().filter(|count| (least..=16).contains(count));
     count.zip(layout).ok_or_else(|| {
-        Error::Refused(format!("`@{text}`: 2 to 16 devices, with `:stripe`, `:mirror` or `:degraded` after the number"))
+        Error::Refused(format!(
+            "`@{text}`: 2 to 16 devices (parity from 3), with `:stripe`, `:mirror`, `:parity` or `:degraded` after the number"
+        ))
     })
 }
 
@@ -304,13 +313,15 @@ mod tests {
         let c = |name| Contender::parse(name).unwrap();
         assert_eq!((c("nenrin@4").devices, c("nenrin@4").layout), (4, Layout::Stripe));
         assert_eq!((c("btrfs@2:mirror+x").devices, c("btrfs@2:mirror+x").layout), (2, Layout::Mirror));
-        for wrong in ["nenrin@1", "nenrin@x", "nenrin@4:raid5", "ext4@2", "raw@2"] {
+        for wrong in ["nenrin@1", "nenrin@x", "nenrin@4:raid5", "nenrin@2:parity", "ext4@2", "raw@2"] {
             assert!(Contender::parse(wrong).is_err(), "{wrong}");
         }
         let both = [Path::new("/a"), Path::new("/b")];
         let made = |name| tools().mkfs_command(&c(name), &both).unwrap().join(" ");
         assert_eq!(made("nenrin@2:degraded"), "/n mkfs --force --profile mirror /a /b");
         assert!(made("btrfs@2").ends_with("-d raid0 -m raid0 /a /b"));
+        assert!(made("btrfs@3:parity").contains("-d raid5 -m raid1"));
+        assert!(made("nenrin@3:parity").contains("--profile parity"));
         let mounted =
             |name, devices: &[&Path]| tools().mount_command(&c(name), devices, Path::new("/m")).unwrap().join(" ");
         assert_eq!(mounted("nenrin@2", &both), "/n mount -f -o checkpoint=5 /a,/b /m");

@@ -110,6 +110,20 @@ pub enum Break {
     FlushHalf,
     /// What recovery accepted without proof that every device has it is left as it is.
     CopiesUnequal,
+    /// The parity of a row is not written when it is full.
+    ParityUnwritten,
+    /// What is synced of a row that is not full has no copy in the row log.
+    RowsUncopied,
+    /// The parity of a row is written, and written over, while it is being filled.
+    ParityInPlace,
+    /// The row log goes on naming rows of segments that are used again.
+    RowLogKept,
+    /// The checksums of what the row log has are not looked at.
+    RowLogBelieved,
+    /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.
+    ParityUnverified,
+    /// What recovery found in the row log gets no parity.
+    RowsUnsettled,
     /// A device that joins counts as up to date when half is copied.
     JoinHalf,
     /// What is copied to a device that joins is not copied again when it was written meanwhile.

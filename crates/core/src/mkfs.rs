@@ -12,6 +12,7 @@ use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::{AlignedBuf, BlockDevice};
 use nenrin_format::items::Inode;
 use nenrin_format::node::TreeId;
+use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{
     AREA_BLOCKS, BANDS_MAX, Band, DEVICES_MAX, DeviceEntry, Profile, Superblock, UNIT_BLOCKS, device_blocks, rows,
     segments_on,
@@ -26,6 +27,8 @@ pub const SEGMENTS_MIN: u64 = 16;
 pub const SEGMENT_BLOCKS_DEFAULT: u32 = 4096;
 /// Smaller volumes get smaller segments, so that there are at least this many.
 const SEGMENTS_AIM: u64 = 512;
+/// With parity a segment has at least this many rows, unless asked otherwise.
+const ROWS_AIM: u32 = 4;
 
 /// How to make a volume.
 #[derive(Clone, Debug)]
@@ -101,6 +104,11 @@ pub fn mkfs_on(devices: &[Arc<dyn BlockDevice>], clock: &Arc<dyn Clock>, options
         for area in [0, blocks_of(device) - AREA_BLOCKS] {
             device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
         }
+        if options.profile == Profile::Parity {
+            // No row log of another life.
+            let unit = AlignedBuf::zeroed(UNIT_BLOCKS as usize * BLOCK_BYTES);
+            device.write(AREA_BLOCKS * BLOCK_BYTES as u64, Arc::new(unit))?;
+        }
         device.flush()?;
     }
     let fs = Fs::assemble(empty(devices, layout, clock, options)?, clock.clone(), MountOptions::default());
@@ -116,9 +124,14 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
     let profile = options.profile;
     let copies = check_profile(profile, devices.len())?;
     let blocks: Vec<u64> = devices.iter().map(blocks_of).collect();
+    let parity = profile == Profile::Parity;
+    let width = blocks.len() as u64;
     let total = blocks.iter().fold(0u64, |n, b| n.saturating_add(*b)) / u64::from(copies);
+    let total = if parity { total / width * (width - 1) } else { total };
+    // A segment of few rows has much parity.
+    let least = if parity { (ROWS_AIM * UNIT_BLOCKS * (width as u32 - 1)).next_power_of_two() } else { 0 };
     let segment_blocks = match options.segment_blocks {
-        0 => choose_segment_blocks(total),
+        0 => choose_segment_blocks(total).max(least),
         n if n.is_power_of_two() && (32..=65536).contains(&n) => n,
         n => {
             return Err(Error::Open(format!(
@@ -133,7 +146,8 @@ fn plan(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<Plan>
             Profile::Single if devices.len() > 1 => device_blocks(1, segment_blocks),
             Profile::Single => device_blocks(SEGMENTS_MIN, segment_blocks),
             _ => {
-                let rows = rows(SEGMENTS_MIN, segment_blocks, devices.len() as u32, u32::from(copies));
+                let rows = rows(SEGMENTS_MIN, segment_blocks, devices.len() as u32, u32::from(copies), parity)
+                    + if parity { u64::from(ROW_LOG_UNITS) } else { 0 };
                 2 * AREA_BLOCKS + rows * u64::from(UNIT_BLOCKS)
             }
         };
@@ -167,8 +181,8 @@ fn check_profile(profile: Profile, devices: usize) -> Result<u8> {
     match profile {
         _ if devices == 0 => wrong("a device is needed"),
         _ if devices > DEVICES_MAX => wrong("a volume has at most 32 devices"),
-        Profile::Parity => {
-            wrong("the profile parity is not built yet; use mirror, which bears the loss of a device too")
+        Profile::Parity if devices < 3 => {
+            wrong("the profile parity needs at least 3 devices; mirror bears the loss of a device with 2")
         }
         Profile::Single if devices > BANDS_MAX => {
             wrong("the profile single is possible on at most 8 devices; use stripe")
@@ -176,7 +190,7 @@ fn check_profile(profile: Profile, devices: usize) -> Result<u8> {
         Profile::Single => Ok(1),
         Profile::Stripe if devices < 2 => wrong("the profile stripe needs at least 2 devices"),
         Profile::Mirror if devices < 2 => wrong("the profile mirror needs at least 2 devices"),
-        Profile::Stripe => Ok(1),
+        Profile::Stripe | Profile::Parity => Ok(1),
         Profile::Mirror => Ok(2),
     }
 }
@@ -188,7 +202,7 @@ fn empty(
     options: &MkfsOptions,
 ) -> Result<Opened> {
     let layout = Layout::new(plan.segment_blocks, plan.bands.clone());
-    let storage = Arc::new(Storage::new(Devices::fresh(devices, layout)));
+    let storage = Arc::new(Storage::new(Devices::fresh(devices, layout, options.uuid)));
     let now = clock.wall();
     let mut segments = Segments::new(&storage.numbers(), Generation(1));
     let mut take = || segments.allocate(KIND_CHAIN, now).ok_or(Error::NoSpace);
@@ -234,6 +248,7 @@ fn empty(
         epoch: Epoch(1),
         segment,
         block: 0,
+        filled: 0,
         next: Some(next),
         seq: Seq(0),
         last_addr: Addr::NONE,

@@ -5,7 +5,7 @@
 //! 2. Nothing outside the segments and the two slot areas is ever touched.
 
 use crate::breaks::{Break, broken};
-use crate::devices::{Assembly, Avoided, DeviceHealth, Devices};
+use crate::devices::{Assembly, Avoided, DeviceHealth, Devices, RowId};
 use crate::index::NodeSource;
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
@@ -59,9 +59,9 @@ impl Storage {
         self.devices.layout().contains(addr, blocks)
     }
 
-    /// Whether blocks have copies on several devices.
-    pub fn has_copies(&self) -> bool {
-        self.devices.layout().copies_max() > 1
+    /// Whether what is wrong on one device can be had from others.
+    pub fn others_stand_in(&self) -> bool {
+        self.devices.layout().copies_max() > 1 || self.has_parity()
     }
 
     /// Whether neighbouring units may lie on different devices.
@@ -157,7 +157,8 @@ impl Storage {
         Ok(self.devices.read(addr, blocks, Some(avoid))?)
     }
 
-    /// Sees to it that every device has its copy of these blocks: blocks written for that.
+    /// Sees to it that every device has its copy of these blocks: blocks written for that. Where they lie in rows,
+    /// [`Storage::parity_anew`] does the rest.
     ///
     /// # Errors
     /// When no copy is `right`; device errors.
@@ -165,6 +166,9 @@ impl Storage {
         let ways = self.ways_around(addr, blocks);
         if ways.is_empty() {
             return Ok(0);
+        }
+        if self.devices.layout().has_parity() {
+            return self.mend(addr, blocks, right);
         }
         let copies: Vec<_> = ways.into_iter().map(|avoid| self.read_around(addr, blocks, avoid)).collect();
         let whole = copies.iter().flatten().find(|bytes| right(bytes));
@@ -174,6 +178,66 @@ impl Storage {
         }
         self.write(addr, Arc::new(AlignedBuf::padded(whole)))?;
         Ok(u64::from(blocks))
+    }
+
+    /// Sees to it that these blocks can be read from where they lie, if they are in use and nobody writes to them: blocks written for that.
+    /// What other blocks need to be rebuilt stays as it is.
+    ///
+    /// # Errors
+    /// When nothing is `right`; device errors.
+    pub fn mend(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<u64> {
+        if !self.devices.layout().has_parity() {
+            return self.equalize(addr, blocks, right);
+        }
+        let first = self.read(addr, blocks);
+        if first.is_ok_and(|bytes| right(&bytes)) {
+            return Ok(0);
+        }
+        let other = self.read_other(addr, blocks, right);
+        let Some(whole) = other else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
+        self.devices.write_units(addr, &Arc::new(whole))?;
+        Ok(u64::from(blocks))
+    }
+
+    /// The parity of these blocks' rows becomes that of what is in them; blocks written for that. Nobody may write to them.
+    pub fn parity_anew(&self, addr: Addr, blocks: u32) -> Result<u64> {
+        Ok(self.devices.parity_of(addr, blocks)?)
+    }
+
+    /// Before the first write of a mount: what was written of rows that have no parity yet gets it. Whether there are any.
+    pub fn settle_rows(&self) -> Result<bool> {
+        Ok(self.devices.settle_rows()?)
+    }
+
+    /// Rows of these blocks whose parity is not what it should be.
+    pub fn rows_unlike(&self, addr: Addr, blocks: u32) -> Vec<RowId> {
+        if self.contains(addr, blocks) { self.devices.rows_unlike(addr, blocks) } else { Vec::new() }
+    }
+
+    /// Whether segments lie in rows with parity.
+    pub fn has_parity(&self) -> bool {
+        self.devices.layout().has_parity()
+    }
+
+    /// Whether the parity of a row that nobody writes to is wrong.
+    pub fn parity_is_wrong(&self, row: RowId) -> bool {
+        self.devices.is_unlike(row)
+    }
+
+    /// Everything in this row that is needed was verified: if its parity is wrong, it is written anew. Whether it was; `None`
+    /// when it is right.
+    pub fn mend_parity(&self, row: RowId) -> Result<Option<bool>> {
+        Ok(self.devices.mend_parity(row)?)
+    }
+
+    /// What is written to this segment from now on is a new use of it.
+    pub fn begin_segment(&self, segment: SegmentNo) {
+        self.devices.begin_segment(segment);
+    }
+
+    /// Nothing is written to this segment from this block on.
+    pub fn end_segment(&self, segment: SegmentNo, block: u32) {
+        self.devices.end_segment(segment, block);
     }
 
     /// Starts writing blocks.
@@ -186,6 +250,12 @@ impl Storage {
     pub fn write(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
         Ok(self.devices.write(addr, data)?)
+    }
+
+    /// Writes blocks that are to count as they are, without a flush.
+    pub fn write_unflushed(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
+        self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        Ok(self.devices.write_unflushed(addr, data)?)
     }
 
     /// Writes blocks, then flushes: one round trip where the device can.

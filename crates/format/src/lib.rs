@@ -22,6 +22,7 @@ pub mod node;
 pub mod partial;
 pub mod records;
 pub mod root;
+pub mod row_log;
 mod space_items;
 pub mod superblock;
 pub mod units;
@@ -37,6 +38,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         superblock::DeviceDisk::LAYOUT,
         superblock::BandDisk::LAYOUT,
         heartbeat::HeartbeatDisk::LAYOUT,
+        row_log::RowLogDisk::LAYOUT,
         partial::PartialHeader::LAYOUT,
         partial::MapEntry::LAYOUT,
         node::NodeHeader::LAYOUT,
@@ -68,6 +70,31 @@ pub fn crc(bytes: &[u8]) -> u32 {
 #[must_use]
 pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
+}
+
+/// The checksum that a summary or a node carries in its bytes 4 to 7, which count as zero: CRC32C, [`mixed`].
+#[must_use]
+pub fn own_crc(bytes: &[u8]) -> u32 {
+    let head = crc(bytes.get(..4).unwrap_or(bytes));
+    mixed(crc_append(crc_append(head, &[0; 4]), bytes.get(8..).unwrap_or(&[])))
+}
+
+/// Another number for each number. CRC32C alone is linear: the exclusive or of three structures of the same length, as a row that
+/// is being written anew gives it in place of a missing unit, would carry a checksum that fits. Of these numbers it does not.
+#[must_use]
+pub const fn mixed(crc: u32) -> u32 {
+    // The last step of MurmurHash3.
+    let x = (crc ^ crc >> 16).wrapping_mul(0x85eb_ca6b);
+    let x = (x ^ x >> 13).wrapping_mul(0xc2b2_ae35);
+    x ^ x >> 16
+}
+
+/// The number whose [`mixed`] this is.
+#[must_use]
+pub const fn unmixed(mixed: u32) -> u32 {
+    let x = (mixed ^ mixed >> 16).wrapping_mul(0x7ed1_b41d);
+    let x = (x ^ x >> 13 ^ x >> 26).wrapping_mul(0xa5cb_9243);
+    x ^ x >> 16
 }
 
 /// Why bytes were not what they claim to be. One variant for each check.

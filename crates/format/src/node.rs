@@ -22,7 +22,7 @@ disk_struct! {
     pub struct NodeHeader [40] {
         /// [`NODE_MAGIC`].
         pub magic: U32,
-        /// CRC32C of the whole node with this field zero.
+        /// Checksum of the whole node, mixed.
         pub crc: U32,
         /// Which tree: see [`TreeId`].
         pub tree: U32,
@@ -50,7 +50,7 @@ disk_struct! {
         pub first: U64,
         /// Address of the second copy, in another segment.
         pub second: U64,
-        /// CRC32C of the node.
+        /// The checksum that the node carries.
         pub crc: U32,
         /// Must be zero.
         pub reserved: U32,
@@ -75,7 +75,7 @@ impl TreeId {
 pub struct NodePtr {
     /// The two copies, in different segments.
     pub copies: [Addr; 2],
-    /// CRC32C of the node, equal for both.
+    /// The checksum that it carries, equal for both.
     pub crc: u32,
 }
 
@@ -170,7 +170,7 @@ pub fn encode(tree: TreeId, level: u8, generation: u64, entries: &Entries) -> Ve
     h.generation.set(generation);
     out.resize(NODE_BYTES, 0);
     out[..NodeHeader::BYTES].copy_from_slice(h.bytes());
-    let crc = crate::crc(&out);
+    let crc = crate::own_crc(&out);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
     out
 }
@@ -188,10 +188,7 @@ pub fn verify(bytes: &[u8]) -> bool {
     if bytes.len() != NODE_BYTES {
         return false;
     }
-    let mut crc = crate::crc(&bytes[..4]);
-    crc = crate::crc_append(crc, &[0; 4]);
-    crc = crate::crc_append(crc, &bytes[8..]);
-    stored_crc(bytes) == Some(crc)
+    stored_crc(bytes) == Some(crate::own_crc(bytes))
 }
 
 /// Verifies and decodes a node.

@@ -16,7 +16,7 @@ disk_struct! {
     pub struct PartialHeader [160] {
         /// [`PARTIAL_MAGIC`].
         pub magic: U32,
-        /// CRC32C of the summary blocks with this field zero.
+        /// Checksum of the summary blocks, mixed.
         pub summary_crc: U32,
         /// Format version.
         pub version: U16,
@@ -73,7 +73,7 @@ disk_struct! {
         pub fork: U32,
         /// Blocks.
         pub blocks: U32,
-        /// Index: CRC32C of the node. Data: CRC32C of the run's granule checksums, each little-endian.
+        /// Index: the checksum that the node carries. Data: CRC32C of the run's granule checksums, each little-endian.
         pub crc: U32,
         /// Index: level of the node. Data: blocks under one checksum, as a power of two.
         pub level: u8,
@@ -225,7 +225,7 @@ impl Header {
             out.extend_from_slice(m.bytes());
         }
         out.resize(blocks as usize * BLOCK_BYTES, 0);
-        let crc = crate::crc(&out);
+        let crc = crate::own_crc(&out);
         out[4..8].copy_from_slice(&crc.to_le_bytes());
         (out, crc)
     }
@@ -285,9 +285,7 @@ impl Header {
         let header = Self::peek(bytes)?;
         let summary = bytes.get(..header.summary_blocks as usize * BLOCK_BYTES).ok_or(Invalid::Short)?;
         let stored = u32::from_le_bytes([summary[4], summary[5], summary[6], summary[7]]);
-        let mut crc = crate::crc(&summary[..4]);
-        crc = crate::crc_append(crc, &[0; 4]);
-        crc = crate::crc_append(crc, &summary[8..]);
+        let crc = crate::own_crc(summary);
         if crc != stored {
             return Err(Invalid::Checksum);
         }
@@ -307,7 +305,7 @@ impl Header {
 pub struct Summary<'a> {
     /// The header.
     pub header: Header,
-    /// CRC32C of the summary, which the next partial of the chain repeats.
+    /// The checksum of the summary, which the next partial of the chain repeats.
     pub crc: u32,
     /// The bytes of the records.
     pub records: &'a [u8],

@@ -61,8 +61,10 @@ disk_struct! {
         pub width: u8,
         /// Copies of each block, on as many devices.
         pub copies: u8,
+        /// 1 where units lie in rows with parity; else 0.
+        pub parity: u8,
         /// Must be zero.
-        pub reserved: [u8; 6],
+        pub reserved: [u8; 5],
         /// Indices of these devices in the device table; then zeros.
         pub devices: [u8; 32],
         /// Where it begins on each of them, in units behind the head area; then zeros.
@@ -248,6 +250,8 @@ pub struct Band {
     pub segments: u64,
     /// Copies of each block, on as many devices.
     pub copies: u8,
+    /// Units lie in rows, each with a unit of parity.
+    pub parity: bool,
     /// Index in the device table, and where the band begins there, in units behind the head area.
     pub members: Vec<(u8, u32)>,
 }
@@ -269,7 +273,8 @@ impl Band {
     /// Cells of so many of its segments.
     #[must_use]
     pub fn cells_of(&self, segments: u64, segment_blocks: u32) -> u64 {
-        segments.saturating_mul(u64::from(segment_units(segment_blocks)) * u64::from(self.copies))
+        let width = self.members.len() as u32;
+        segments.saturating_mul(cells_of_segment(segment_blocks, width, u32::from(self.copies), self.parity))
     }
     /// First segment number behind the band.
     #[must_use]
@@ -293,7 +298,7 @@ impl Band {
     pub fn part(&self, from: i64, count: u64, segment_blocks: u32) -> Option<Self> {
         let cells = from.checked_mul(i64::try_from(self.cells_of(1, segment_blocks)).ok()?)?;
         let members = self.members_from(cells)?;
-        Some(Self { first: SegmentNo(0), segments: count, copies: self.copies, members })
+        Some(Self { first: SegmentNo(0), segments: count, members, ..*self })
     }
     fn encode(&self) -> BandDisk {
         let mut d = BandDisk::zeroed();
@@ -301,6 +306,7 @@ impl Band {
         d.segments.set(self.segments);
         d.width = self.members.len() as u8;
         d.copies = self.copies;
+        d.parity = u8::from(self.parity);
         for (i, (device, start)) in self.members.iter().enumerate() {
             d.devices[i] = *device;
             d.starts[i].set(*start);
@@ -316,6 +322,9 @@ impl Band {
         if !(1..=devices).contains(&width) || !(1..=2).contains(&d.copies) || usize::from(d.copies) > width {
             return Err(Invalid::Bounds);
         }
+        if d.parity > 1 || d.parity == 1 && (d.copies != 1 || width < 2) {
+            return Err(Invalid::Bounds);
+        }
         let members: Vec<(u8, u32)> = (0..width).map(|i| (d.devices[i], d.starts[i].get())).collect();
         let mut seen = [false; DEVICES_MAX];
         for (device, _) in &members {
@@ -324,8 +333,8 @@ impl Band {
                 _ => return Err(Invalid::Bounds),
             }
         }
-        let this =
-            Self { first: SegmentNo(d.first_segment.get()), segments: d.segments.get(), copies: d.copies, members };
+        let (first, segments) = (SegmentNo(d.first_segment.get()), d.segments.get());
+        let this = Self { first, segments, copies: d.copies, parity: d.parity == 1, members };
         let end = this.first.0.checked_add(this.segments).ok_or(Invalid::Bounds)?;
         // Addresses have 42 bits for the segment, and offsets on a device must stay offsets.
         let far = (0..width).any(|i| this.end_block(i, segment_blocks) > COUNTER_MAX / BLOCK_BYTES as u64);
@@ -342,10 +351,20 @@ pub const fn segment_units(segment_blocks: u32) -> u32 {
     segment_blocks.div_ceil(UNIT_BLOCKS)
 }
 
+/// Cells that a segment takes in a band over `width` devices: its units, and their copies or the parity of its rows.
+#[must_use]
+pub fn cells_of_segment(segment_blocks: u32, width: u32, copies: u32, parity: bool) -> u64 {
+    let units = u64::from(segment_units(segment_blocks));
+    match parity {
+        true => units + units.div_ceil(u64::from(width.max(2) - 1)),
+        false => units * u64::from(copies),
+    }
+}
+
 /// Units that so many segments take on each of `width` devices, with so many copies.
 #[must_use]
-pub fn rows(segments: u64, segment_blocks: u32, width: u32, copies: u32) -> u64 {
-    let cells = segments.saturating_mul(u64::from(segment_units(segment_blocks) * copies));
+pub fn rows(segments: u64, segment_blocks: u32, width: u32, copies: u32, parity: bool) -> u64 {
+    let cells = segments.saturating_mul(cells_of_segment(segment_blocks, width, copies, parity));
     cells.div_ceil(u64::from(width.max(1)))
 }
 

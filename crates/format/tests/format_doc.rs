@@ -153,7 +153,8 @@ fn hex(bytes: &[u8]) -> String {
 /// Every constant of the crate that a reader of a volume must know.
 fn constants() -> Vec<(&'static str, String)> {
     use fmt::{
-        features::*, heartbeat::*, items::*, key::Key, node::*, partial::*, records::*, superblock::*, units::*,
+        features::*, heartbeat::*, items::*, key::Key, node::*, partial::*, records::*, row_log::*, superblock::*,
+        units::*,
     };
     macro_rules! list {
         ($($($name:ident)::+ $(. $field:tt)?),* $(,)?) => {
@@ -173,6 +174,8 @@ fn constants() -> Vec<(&'static str, String)> {
         BANDS_MAX,
         NUMBERS_UNUSED_MAX,
         UNIT_BLOCKS,
+        ROW_SLOTS,
+        ROW_LOG_UNITS,
         LABEL_BYTES_MAX,
         SUMMARY_BLOCKS_MAX,
         Addr::BLOCK_BITS,
@@ -226,6 +229,7 @@ fn constants() -> Vec<(&'static str, String)> {
     all.push(("SUPERBLOCK_MAGIC", hex(&SUPERBLOCK_MAGIC)));
     all.push(("HEARTBEAT_MAGIC", hex(&HEARTBEAT_MAGIC)));
     all.push(("PARTIAL_MAGIC", hex(&PARTIAL_MAGIC.to_le_bytes())));
+    all.push(("ROW_LOG_MAGIC", hex(&ROW_LOG_MAGIC.to_le_bytes())));
     all.push(("NODE_MAGIC", hex(&NODE_MAGIC.to_le_bytes())));
     all.push(("HISTORY_XATTR", String::from_utf8_lossy(HISTORY_XATTR).into_owned()));
     all

@@ -13,6 +13,7 @@ use nenrin_format::node::{Entries, NodePtr, TreeId};
 use nenrin_format::partial::{Header, MapEntry, PartialKind};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::row_log::{RowEntry, RowLog};
 use nenrin_format::superblock::{Band, DeviceEntry, Profile, Superblock};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, Cno, Epoch, Generation, Ino, SegmentNo, Seq, Time};
@@ -33,6 +34,13 @@ fn heartbeat() -> Heartbeat {
         in_use: true,
         node: b"host".to_vec(),
     }
+}
+
+/// A claim, and the head of an entry.
+fn row_log() -> [RowLog; 2] {
+    let claim = RowLog { number: 0x0102_0304, row: Some((SegmentNo(0x55), 6)), slot: 7, entry: None };
+    let entry = RowEntry { unit: 1, block: 3, blocks: 12, payload_crc: 0xaabb_ccdd };
+    [claim, RowLog { entry: Some(entry), ..claim }]
 }
 
 fn superblock() -> Superblock {
@@ -61,8 +69,8 @@ fn superblock() -> Superblock {
         label: "年輪".as_bytes().to_vec(),
         devices: vec![device(*b"DEVICE0123456789", true), device(*b"DEVICE1123456789", false)],
         bands: vec![
-            Band { first: SegmentNo(0), segments: 20, copies: 2, members: vec![(1, 0), (0, 0x102)] },
-            Band { first: SegmentNo(20), segments: 3, copies: 1, members: vec![(1, 0xa00)] },
+            Band { first: SegmentNo(0), segments: 20, copies: 2, parity: false, members: vec![(1, 0), (0, 0x102)] },
+            Band { first: SegmentNo(20), segments: 3, copies: 1, parity: true, members: vec![(1, 0xa00), (0, 0xb00)] },
         ],
     }
 }
@@ -298,6 +306,7 @@ fn everything() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("root slot", superblock().encode()),
         ("heartbeat", heartbeat().encode()),
+        ("row log", row_log().iter().flat_map(|r| r.encode(*b"0123456789abcdef")).collect()),
         ("summary", header().encode(&record_bytes(), &map()).0),
         ("key", key().encode().to_vec()),
         ("leaf", encode(TreeId::LIVE, 0, 0x1122, &Entries::Leaf(items()))),
@@ -340,6 +349,9 @@ fn bytes_are_as_recorded() {
 fn bytes_mean_what_was_written() {
     assert_eq!(Superblock::decode(&superblock().encode()).unwrap(), superblock());
     assert_eq!(Heartbeat::decode(&heartbeat().encode()).unwrap(), Some(heartbeat()));
+    for log in row_log() {
+        assert_eq!(RowLog::decode(&log.encode([7; 16]), [7; 16]), Ok(log));
+    }
     let (bytes, crc) = header().encode(&record_bytes(), &map());
     let summary = Header::decode(&bytes).unwrap();
     assert_eq!((summary.header, summary.crc, summary.map), (header(), crc, map()));

@@ -232,9 +232,9 @@ fn item(bytes: &mut [u8], head: &NodeHeader, used: usize, c: &mut Choices<'_>) -
 fn settle(bytes: &mut [u8], used: usize, crc: u32, c: &mut Choices<'_>) {
     if used + 4 <= bytes.len() && c.byte() % 8 != 0 {
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        forge::forge(bytes, 4, crc);
+        forge::forge(bytes, crc);
     } else {
-        let crc = forge::checksum(bytes, 4);
+        let crc = nenrin_format::own_crc(bytes);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 }

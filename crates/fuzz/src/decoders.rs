@@ -3,12 +3,14 @@
 //! something that decodes to the same.
 
 use crate::forge;
+use nenrin_format::heartbeat::{HEARTBEAT_MAGIC, Heartbeat, HeartbeatDisk};
 use nenrin_format::items::{self, Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece};
 use nenrin_format::key::Key;
 use nenrin_format::node::{self, NODE_MAGIC, TreeId};
 use nenrin_format::partial::{Header, PARTIAL_MAGIC};
 use nenrin_format::records::Record;
 use nenrin_format::root::Root;
+use nenrin_format::row_log::{ROW_LOG_MAGIC, RowLog, RowLogDisk};
 use nenrin_format::superblock::{SUPERBLOCK_MAGIC, SlotDisk, Superblock};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BYTES, SegmentNo};
@@ -22,7 +24,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, first: &T, again: Result<T, 
     }
 }
 
-/// Root slots.
+/// What has a fixed place on a device: root slots, heartbeats, the row log.
 ///
 /// # Errors
 /// What is wrong; so for all targets.
@@ -33,8 +35,37 @@ pub fn slot(case: &[u8]) -> Done {
     bytes[..8].copy_from_slice(&SUPERBLOCK_MAGIC);
     let crc = forge::checksum(&bytes[..SlotDisk::BYTES], 8);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-    match Superblock::decode(&bytes) {
-        Ok(sb) => same("a slot", &sb, Superblock::decode(&sb.encode())),
+    if let Ok(sb) = Superblock::decode(&bytes) {
+        same("a slot", &sb, Superblock::decode(&sb.encode()))?;
+    }
+    heartbeat(case)?;
+    row_log(case)
+}
+
+fn heartbeat(case: &[u8]) -> Done {
+    drop(Heartbeat::decode(case));
+    let mut bytes = case.to_vec();
+    bytes.resize(BLOCK_BYTES, 0);
+    bytes[..8].copy_from_slice(&HEARTBEAT_MAGIC);
+    let crc = forge::checksum(&bytes[..HeartbeatDisk::BYTES], 8);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    match Heartbeat::decode(&bytes) {
+        Ok(Some(beat)) => same("a heartbeat", &Some(beat.clone()), Heartbeat::decode(&beat.encode())),
+        _ => Ok(()),
+    }
+}
+
+fn row_log(case: &[u8]) -> Done {
+    let mut bytes = case.to_vec();
+    bytes.resize(BLOCK_BYTES, 0);
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&bytes[8..24]);
+    let _ = RowLog::decode(case, uuid);
+    bytes[..4].copy_from_slice(&ROW_LOG_MAGIC.to_le_bytes());
+    let crc = forge::checksum(&bytes[..RowLogDisk::BYTES], 4);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    match RowLog::decode(&bytes, uuid) {
+        Ok(log) => same("a block of the row log", &log, RowLog::decode(&log.encode(uuid), uuid)),
         Err(_) => Ok(()),
     }
 }
@@ -52,7 +83,7 @@ pub fn partial(case: &[u8]) -> Done {
     bytes[8..10].copy_from_slice(&nenrin_format::features::VERSION.to_le_bytes());
     let blocks = (bytes.len() / BLOCK_BYTES) as u32;
     bytes[12..16].copy_from_slice(&blocks.to_le_bytes());
-    let crc = forge::checksum(&bytes, 4);
+    let crc = nenrin_format::own_crc(&bytes);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     let Ok(summary) = Header::decode(&bytes) else { return Ok(()) };
     // What readers derive from it.
@@ -104,7 +135,7 @@ pub fn node(case: &[u8]) -> Done {
     bytes.resize(NODE_BYTES, 0);
     bytes[..4].copy_from_slice(&NODE_MAGIC.to_le_bytes());
     bytes[8..12].copy_from_slice(&TreeId::LIVE.0.to_le_bytes());
-    let crc = forge::checksum(&bytes, 4);
+    let crc = nenrin_format::own_crc(&bytes);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     if !node::verify(&bytes) {
         return Err("a node with its checksum set right does not verify".to_owned());

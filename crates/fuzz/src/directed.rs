@@ -96,7 +96,7 @@ fn with_first_steps(change: impl Fn(&ContentOp<'_>) -> Option<(usize, u64)>) -> 
                 bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
             }
             // The same checksum as before, so that the next partial still fits.
-            forge::forge(&mut bytes, 4, crc);
+            forge::forge(&mut bytes, crc);
             write(&disk, block, &bytes);
         }
     }

@@ -39,12 +39,11 @@ pub fn bytes_to_reach(state: u32, wanted: u32) -> [u8; 4] {
     bytes.to_le_bytes()
 }
 
-/// Chooses the last four bytes of `bytes` so that its checksum, with the field
-/// at `field` taken as zero, is `wanted`.
-pub fn forge(bytes: &mut [u8], field: usize, wanted: u32) {
+/// Chooses the last four bytes of a summary or a node so that the checksum that it carries is `wanted`.
+pub fn forge(bytes: &mut [u8], wanted: u32) {
     let end = bytes.len() - 4;
-    let state = checksum(&bytes[..end], field);
-    bytes[end..].copy_from_slice(&bytes_to_reach(state, wanted));
+    let state = checksum(&bytes[..end], 4);
+    bytes[end..].copy_from_slice(&bytes_to_reach(state, nenrin_format::unmixed(wanted)));
 }
 
 /// The checksum of `bytes` with the field at `field` taken as zero.
@@ -63,8 +62,8 @@ mod tests {
     fn any_checksum_can_be_reached() {
         for wanted in [0, 1, 0x8000_0000, 0xdead_beef, u32::MAX] {
             let mut bytes: Vec<u8> = (0..200u8).collect();
-            forge(&mut bytes, 4, wanted);
-            assert_eq!(checksum(&bytes, 4), wanted);
+            forge(&mut bytes, wanted);
+            assert_eq!(nenrin_format::own_crc(&bytes), wanted);
         }
     }
 }

@@ -88,7 +88,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 72] = [
+pub const TRIALS: [Trial; 76] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -142,6 +142,10 @@ pub const TRIALS: [Trial; 72] = [
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Stripe))),
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
+    trial(Break::ParityUnwritten, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
+    trial(Break::RowsUncopied, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
+    trial(Break::ParityInPlace, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
+    trial(Break::RowsUnsettled, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
     trial(Break::JoinHalf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
     trial(Break::JoinDeaf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
     trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),

@@ -35,9 +35,10 @@ nenrin-sim: power cuts against a model
       Every sequence of N operations, each with every way to sync, cut everywhere.
   nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
       The named scenarios, each with several seeds of settings, cut everywhere.
-  nenrin-sim lives [--seeds A..B] [--life NAME] [--jobs N] [--json]
+  nenrin-sim lives [--seeds A..B] [--life NAME] [--jobs N] [--json] [--devices N --layout LAYOUT]
       What goes over several lives of a volume: writes that land late, lost
-      roots, and repairs of damaged volumes that are cut everywhere.
+      roots, and repairs of damaged volumes that are cut everywhere. Several
+      devices with --life forget only; --life hosts has its own.
   nenrin-sim replay --seed S [SETTINGS] [--cut K --choice C [--cut2 K --choice2 C]] [--fault KIND:N] [--lie KIND:N]
                     [--flip BLOCK] [--life NAME] [--verbose]
       Shows one failure again; with --verbose, the calls that led to it.
@@ -55,7 +56,7 @@ nenrin-sim: power cuts against a model
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
           --device BYTES  --segment-blocks N  --remounts true|false
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
-          --devices N --layout single|stripe|mirror  --dies INDEX:WRITES (a device fails after so many writes)
+          --devices N --layout single|stripe|mirror|parity  --dies INDEX:WRITES (a device fails after so many writes)
           --changes (devices are added, removed and resized)
           --slow (devices are slow now and then, and nothing new goes there)
           --deaths (in each world one of the devices dies, drawn from the seed)
@@ -161,7 +162,8 @@ impl Arguments {
                         "single" => Layout::Single,
                         "stripe" => Layout::Stripe,
                         "mirror" => Layout::Mirror,
-                        _ => return Err("--layout takes single, stripe or mirror".into()),
+                        "parity" => Layout::Parity,
+                        _ => return Err("--layout takes single, stripe, mirror or parity".into()),
                     });
                 }
                 Long("dies") => {
@@ -260,6 +262,12 @@ impl Arguments {
             }
         }
         Ok(a)
+    }
+
+    /// Whether these lives can be lived on so many devices.
+    #[must_use]
+    pub fn lives_fit(&self) -> bool {
+        self.devices.unwrap_or(1) == 1 || self.life == Some(Life::Forget)
     }
 
     /// The settings of a seed, with what the arguments say instead.
@@ -430,8 +438,9 @@ pub fn lives(a: &Arguments) -> Result<Tally, Box<Failure>> {
     let (kinds, seeds) = (chosen.len() as u64, a.last.unwrap_or(a.first + LIFE_SEEDS) - a.first);
     worlds(a, 0, kinds * seeds, |number, tally| {
         let Some(life) = chosen.get((number % kinds) as usize) else { return Ok(()) };
+        let seed = a.first + number / kinds;
         let (begin, before) = (Instant::now(), tally.distinct);
-        let done = life::carry_out(&life.config(a.first + number / kinds), None, tally);
+        let done = life::carry_out(&life.config(seed).on(a.members(seed)), None, tally);
         tally.cutting.0 += begin.elapsed();
         tally.cut += tally.distinct - before;
         done

@@ -6,7 +6,8 @@ use crate::prng::Prng;
 use crate::scenario::Scenario;
 use crate::workload::{Allow, Profile, Workload};
 use nenrin_core::{BEAT_NANOS, Barrier, Mmp, MountOptions, Order};
-use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, rows};
+use nenrin_format::row_log::ROW_LOG_UNITS;
+use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, cells_of_segment, rows};
 
 /// Everything that decides a run. Two runs of equal settings are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +121,9 @@ impl Config {
             let copies = if members.profile == Layout::Mirror { 2 } else { 1 };
             // The areas of each device come on top.
             let segments = self.device_bytes / 4096 / u64::from(self.segment_blocks) + u64::from(members.count) - 1;
-            let rows = rows(segments, self.segment_blocks, u32::from(members.count), copies);
+            let parity = members.profile == Layout::Parity;
+            let rows = rows(segments, self.segment_blocks, u32::from(members.count), copies, parity)
+                + if parity { u64::from(ROW_LOG_UNITS) } else { 0 };
             self.device_bytes = u64::from(members.count) * (2 * AREA_BLOCKS * 4096 + rows * UNIT_BYTES);
         }
         // What a mount has begun to replace is not gone on with by the next one.
@@ -143,7 +146,17 @@ impl Config {
     /// Bytes that the volume holds.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        let bytes = if self.members.profile == Layout::Mirror { self.device_bytes / 2 } else { self.device_bytes };
+        let bytes = match self.members.profile {
+            Layout::Mirror => self.device_bytes / 2,
+            // What the row log takes is known, and so is what a segment does.
+            Layout::Parity => {
+                let width = u64::from(self.members.count);
+                let logs = width * u64::from(ROW_LOG_UNITS) * UNIT_BYTES;
+                let cells = cells_of_segment(self.segment_blocks, width as u32, 1, true) * UNIT_BYTES;
+                self.device_bytes.saturating_sub(logs) / cells * u64::from(self.segment_blocks) * 4096
+            }
+            Layout::Single | Layout::Stripe => self.device_bytes,
+        };
         // What there is least, where devices come and go.
         if self.members.changes { bytes / 2 } else { bytes }
     }

@@ -114,8 +114,9 @@ fn waiting(world: &Arc<World>, other: Option<Core>) -> Arc<Waiting> {
 /// # Errors
 /// What is not as it should be.
 pub fn two_hosts(config: &Config, tally: &mut Tally) -> Result<(), String> {
-    let profile = [Profile::Single, Profile::Mirror, Profile::Stripe][config.seed as usize % 3];
-    let members = Members::new(if profile == Profile::Single { 1 } else { 2 }, profile);
+    let all = [(Profile::Single, 1), (Profile::Mirror, 2), (Profile::Stripe, 2), (Profile::Parity, 3)];
+    let (profile, count) = all[config.seed as usize % all.len()];
+    let members = Members::new(count, profile);
     let config = config.clone().on(members);
     let disk = Arc::new(CrashDisk::new(config.disk_bytes()));
     let (clock, rng) = (Arc::new(VirtualClock::new()), Mutex::new(Prng::stream(config.seed, 25)));

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         return image(parser).unwrap_or_else(|text| wrong(&text));
     }
     let arguments = match Arguments::parse(parser) {
+        Ok(a) if command == "lives" && !a.lives_fit() => return wrong("of lives, only --life forget takes --devices"),
         Ok(a) if matches!(command.as_str(), "run" | "ace" | "scenarios" | "lives" | "replay" | "operations") => a,
         Ok(_) => return wrong(&format!("unknown command {command}; see nenrin-sim --help")),
         Err(e) => return wrong(&e.to_string()),

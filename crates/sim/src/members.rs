@@ -182,13 +182,17 @@ impl Members {
     /// Whether any one device may be lost.
     #[must_use]
     pub fn bears_a_loss(&self) -> bool {
-        self.profile == Profile::Mirror
+        matches!(self.profile, Profile::Mirror | Profile::Parity)
     }
 
     /// Members that a volume begins with: where they change one is left to be added.
     #[must_use]
     pub fn first(&self) -> usize {
-        let least = if self.profile == Profile::Single { 1 } else { 2 };
+        let least = match self.profile {
+            Profile::Single => 1,
+            Profile::Stripe | Profile::Mirror => 2,
+            Profile::Parity => 3,
+        };
         usize::from(if self.changes { (self.count - 1).max(least).min(self.count) } else { self.count })
     }
 

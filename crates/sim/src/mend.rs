@@ -310,7 +310,7 @@ fn impossible_item(bytes: &mut [u8], random: &mut Prng) -> bool {
     let Some(at) = bytes.windows(value.len()).position(|w| *w == **value) else { return false };
     let field = at + random.index(value.len() / 8) * 8;
     bytes[field..field + 8].copy_from_slice(&random.next_u64().to_le_bytes());
-    forge(bytes, 4, crc);
+    forge(bytes, crc);
     true
 }
 

@@ -30,21 +30,27 @@ const CONTENDERS: &[&str] = &[
     "nenrin@4",
     "nenrin@2:mirror",
     "nenrin@4:mirror",
+    "nenrin@3:parity",
+    "nenrin@4:parity",
     "nenrin@2:degraded",
     "btrfs",
     "btrfs@2",
     "btrfs@4",
     "btrfs@2:mirror",
     "btrfs@4:mirror",
+    "btrfs@3:parity",
+    "btrfs@4:parity",
     "btrfs@2:degraded",
 ];
 
-/// What both profiles of ours should reach against btrfs, in each row.
+/// What the profiles of ours should reach against btrfs, in each row.
 const RIVALS: &[(&str, &str)] = &[
     ("nenrin@2", "btrfs@2"),
     ("nenrin@4", "btrfs@4"),
     ("nenrin@2:mirror", "btrfs@2:mirror"),
     ("nenrin@4:mirror", "btrfs@4:mirror"),
+    ("nenrin@3:parity", "btrfs@3:parity"),
+    ("nenrin@4:parity", "btrfs@4:parity"),
     ("nenrin@2:degraded", "btrfs@2:degraded"),
 ];
 
@@ -123,7 +129,8 @@ pub fn groups() -> Vec<Group> {
                 row("sync-4k-1", "4 KiB append + fsync, 1 job", Unit::Rate, None, None)
                     .target_of("nenrin@4", "nenrin", 1.0, 1.0)
                     .target_of("nenrin@2:mirror", "nenrin", 0.8, 0.8)
-                    .target_of("nenrin@4:mirror", "nenrin", 0.8, 0.8),
+                    .target_of("nenrin@4:mirror", "nenrin", 0.8, 0.8)
+                    .target_of("nenrin@4:parity", "nenrin", 0.8, 0.8),
             ],
             Box::new(|_, plan| Box::new(Syncs { file_bytes: share(plan, 32, 8), lanes: Vec::new() })),
         ),

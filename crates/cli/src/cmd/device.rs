@@ -35,13 +35,13 @@ pub const COMMAND: Command = Command {
             failed, or misses something; a mount that has it brings it up to date. leaving, shrinking: what lies on it, or behind\n\
             its new end, is being moved. slow: writes to it take many times what they take on the others, so what is new goes to\n\
             these while there is room (under single and stripe).\n\
-            Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under stripe and mirror\n\
+            Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under the others\n\
             everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
             and with the next mount; the volume is whole all the time. A device to be removed can be told by its number, also when\n\
             it is absent; it is free when the command has ended, and its content is not wiped.\n\
             replace: NEW takes the place of OLD, a path or a number of the list, and has to be as long as what is used of OLD; of a\n\
             longer one nenrin resize uses the rest. It gets what is written from the beginning, what was there before is copied.\n\
-            Under mirror OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command when the\n\
+            Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command when the\n\
             volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its content is not wiped.",
     examples: &[
         ("device list ~/work", "the volume mounted there"),

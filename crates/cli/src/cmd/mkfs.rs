@@ -24,14 +24,15 @@ pub const COMMAND: Command = Command {
         ("--label LABEL", "a name for the volume, at most 64 bytes"),
         (
             "--profile PROFILE",
-            "layout over devices: single (one after the other), stripe, or mirror, the default for several",
+            "layout over devices: single (one after the other), stripe, parity, or mirror, the default for several",
         ),
         ("--sparse", "do not allocate the image file; syncs are slower then and the host may become full"),
         ("--force", "overwrite another file system, or a file that has content"),
         ("--json", "print what was made as JSON"),
     ],
-    notes: "mirror keeps two copies of everything, on different devices, and goes on without any one of them. stripe spreads everything\n\
-            over all devices and bears no loss, as single. Devices may differ in size.\n\
+    notes: "mirror keeps two copies of everything, on different devices, and goes on without any one of them. So does parity, on three\n\
+            or more, with room for all but one of them. stripe spreads everything over all devices and bears no loss, as single.\n\
+            Devices may differ in size.\n\
             An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
             host that copies on write the file is marked NOCOW. The root directory belongs to who runs this (under sudo,\n\
             to root).",
@@ -81,7 +82,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     match given.as_slice() {
         [] => Err(COMMAND.misuse("no device given")),
         [_] if !matches!(wishes.profile, None | Some(Profile::Single)) => {
-            Err(Fail::usage("--profile stripe and mirror need at least two devices"))
+            Err(Fail::usage("--profile stripe and mirror need at least two devices, parity three"))
+        }
+        [_, _] if wishes.profile == Some(Profile::Parity) => {
+            Err(Fail::usage("--profile parity needs at least three devices; mirror bears the loss of one with two"))
         }
         paths => make(&paths.iter().map(PathBuf::from).collect::<Vec<_>>(), &wishes),
     }
@@ -96,8 +100,8 @@ fn profile(text: &str) -> Result<Profile, Fail> {
         "single" => Ok(Profile::Single),
         "stripe" => Ok(Profile::Stripe),
         "mirror" => Ok(Profile::Mirror),
-        "parity" => Err(Fail::usage("--profile parity: not built yet; mirror bears the loss of a device too")),
-        _ => Err(Fail::usage(format!("--profile {text}: there are single, stripe and mirror"))),
+        "parity" => Ok(Profile::Parity),
+        _ => Err(Fail::usage(format!("--profile {text}: there are single, stripe, mirror and parity"))),
     }
 }
 

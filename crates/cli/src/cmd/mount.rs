@@ -33,7 +33,7 @@ pub const COMMAND: Command = Command {
 \x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
 \x20 cache-size=SIZE      memory for the index (96M)\n\
 \x20 noatime, relatime, discard, norecovery, allow_other, nonempty\n\
-\x20 degraded             go on without a device that the others can stand in for (mirror)\n\
+\x20 degraded             go on without a device that the others can stand in for (mirror, parity)\n\
 \x20 mmp                  another host that reaches the devices is refused while this one has the volume;\n\
 \x20                      mounting takes 5 seconds more, and after a mount that did not end 10\n\
 \x20 own_check            we check permissions, not the kernel: faster, for one user (not with allow_other)\n\

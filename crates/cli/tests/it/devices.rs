@@ -42,7 +42,7 @@ fn each_profile_holds_what_is_written() {
     if !can_mount() {
         return;
     }
-    for profile in ["single", "stripe", "mirror"] {
+    for profile in ["single", "stripe", "mirror", "parity"] {
         let place = Place::new();
         volume(&place, profile, &["a", "b", "c"]);
         mount(&place, &["c", "a", "b"], "").ok();

@@ -61,7 +61,7 @@ fn wrong_calls() {
         (vec!["mkfs", "--profile", "mirror", "--size", SIZE, &image], 2, vec!["at least two devices"]),
         (vec!["mkfs", "--profile", "heap", "--size", SIZE, &image], 2, vec!["there are single"]),
         (vec!["mkfs", "--frob", &image], 2, vec!["unknown option --frob"]),
-        (vec!["mkfs", "--profile", "parity", "--size", SIZE, &image, "second"], 2, vec!["not built yet"]),
+        (vec!["mkfs", "--profile", "parity", "--size", SIZE, &image, "second"], 2, vec!["at least three devices"]),
         (vec!["mkfs", "--size", SIZE, "/dev/no-such-device"], 1, vec!["no such device"]),
         (vec!["mkfs", "/dev/null"], 1, vec!["neither a regular file nor a block device"]),
         (vec!["mkfs", "--size", SIZE, "/no/such/dir/image"], 1, vec!["/no/such/dir/image"]),

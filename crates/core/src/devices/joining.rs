@@ -15,7 +15,7 @@ use super::roster::Roster;
 use super::{Devices, ENTERING, Member, STALE, Standing, Table, write_slot, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
-use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA};
+use nenrin_format::superblock::{AREA_BLOCKS, DeviceEntry, SLOT_BLOCK, SLOTS_PER_AREA, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -65,6 +65,7 @@ impl Devices {
                 roster.joining = Some(j);
             }
         });
+        self.rows.lock().copies_lost(index);
     }
 
     /// No device joins any more: a member stays absent, and one that was to take its place is of no use.
@@ -117,14 +118,18 @@ impl Devices {
     pub fn copy(self: &Arc<Self>, first: Addr, count: u32) -> Result<Copied, DeviceError> {
         let roster = self.roster();
         let Some(joiner) = roster.joining.clone() else { return Ok(Copied::Over) };
+        let in_rows = roster.in_rows(first);
         let mut runs = Runs::default();
         roster.layout.each_piece(first, count, |from, n, places| {
-            places.iter().filter(|p| p.device == joiner.index).for_each(|p| runs.add(*p, from, n));
+            places.iter().filter(|p| p.device == joiner.index && !in_rows).for_each(|p| runs.add(*p, from, n));
         });
         if !self.open_window(first, count) && !broken(Break::WindowIgnored) {
             return Ok(Copied::Busy);
         }
-        let copied = self.copy_runs(&roster, &joiner, first, &runs.0);
+        let copied = match in_rows {
+            true => self.copy_cells(&roster, &joiner, first, count),
+            false => self.copy_runs(&roster, &joiner, first, &runs.0),
+        };
         let quiet = self.close_window() || broken(Break::WindowIgnored);
         match copied {
             Err(e) => {
@@ -132,18 +137,41 @@ impl Devices {
                 Ok(Copied::Over)
             }
             Ok(_) if !quiet => Ok(Copied::Busy),
-            Ok(unreadable) => Ok(Copied::Done { blocks: runs.0.iter().map(|r| r.blocks).sum(), unreadable }),
+            Ok((blocks, unreadable)) => Ok(Copied::Done { blocks, unreadable }),
         }
     }
 
-    /// Blocks that could be read nowhere.
+    /// Copies what lies in rows: how many blocks, and those that could be read nowhere.
+    fn copy_cells(
+        &self,
+        roster: &Arc<Roster>,
+        joiner: &Arc<Member>,
+        first: Addr,
+        count: u32,
+    ) -> Result<(u32, u32), DeviceError> {
+        let cells = Self::cells_for(roster, joiner.index, first, count);
+        let (mut unreadable, mut writes) = (0, Vec::new());
+        let blocks = cells.len() as u32 * UNIT_BLOCKS;
+        for (block, data) in cells {
+            unreadable += if data.is_none() { UNIT_BLOCKS } else { 0 };
+            let data = data.unwrap_or_else(|| AlignedBuf::zeroed(UNIT_BLOCKS as usize * BLOCK_BYTES));
+            let op = Op::Write { offset: bytes(block), data: Arc::new(data) };
+            writes.push(self.send(joiner, op));
+        }
+        match self.wait_writes(writes, |m| &m.completed).into_iter().next() {
+            Some((_, e)) => Err(e),
+            None => Ok((blocks, unreadable)),
+        }
+    }
+
+    /// How many blocks were copied, and those that could be read nowhere.
     fn copy_runs(
         &self,
         roster: &Arc<Roster>,
         joiner: &Arc<Member>,
         first: Addr,
         runs: &[Run],
-    ) -> Result<u32, DeviceError> {
+    ) -> Result<(u32, u32), DeviceError> {
         let reads: Vec<Vec<Ticket>> = runs.iter().map(|run| Self::start_copy(roster, first, run)).collect();
         let (mut unreadable, mut writes) = (0, Vec::new());
         for (run, tickets) in runs.iter().zip(reads) {
@@ -165,7 +193,7 @@ impl Devices {
         }
         match self.wait_writes(writes, |m| &m.completed).into_iter().next() {
             Some((_, e)) => Err(e),
-            None => Ok(unreadable),
+            None => Ok((runs.iter().map(|r| r.blocks).sum(), unreadable)),
         }
     }
 
@@ -202,6 +230,7 @@ impl Devices {
     pub fn end_joining(self: &Arc<Self>, uuid: [u8; 16]) -> Result<bool, DeviceError> {
         let Some(joiner) = self.roster().joining.clone() else { return Ok(false) };
         joiner.stand(ENTERING);
+        self.protect()?;
         let completed = joiner.completed.load(SeqCst);
         if !broken(Break::JoinUnflushed) {
             if let Err(e) = joiner.submit(Op::Flush).wait() {

@@ -1,7 +1,7 @@
 //! Where the blocks of a segment lie on the devices: the rule of FORMAT.md section 6.
 //!
 //! Invariants
-//! 1. Two copies of a block lie on different devices.
+//! 1. Two copies of a block lie on different devices; so do the units of a row and its parity.
 //! 2. No two blocks of the volume share a place, and none lies in an area.
 //! 3. Where blocks are left out, what follows is at one of [`Layout::jumps`]: there recovery looks for it.
 
@@ -41,6 +41,29 @@ impl Avoided {
     /// Whether there is none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+}
+
+/// A row of a band with parity: consecutive units of a segment, and their parity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub segment: SegmentNo,
+    /// Its number within the segment.
+    pub number: u32,
+    /// The first of its units within the segment.
+    pub first_unit: u32,
+    /// Where its units begin.
+    pub units: Vec<Place>,
+    /// Where its parity begins.
+    pub parity: Place,
+    /// Of each unit: the device that gets what the row log has of it.
+    pub aside: Vec<u16>,
+}
+
+impl Row {
+    /// Its first block, and how many.
+    pub fn range(&self) -> (Addr, u32) {
+        (Addr::new(self.segment, self.first_unit * UNIT_BLOCKS), self.units.len() as u32 * UNIT_BLOCKS)
     }
 }
 
@@ -124,7 +147,67 @@ impl Layout {
 
     /// Whether neighbouring units may lie on different devices.
     pub fn lies_apart(&self) -> bool {
-        self.bands.iter().any(|b| b.members.len() > usize::from(b.copies))
+        self.bands.iter().any(|b| b.members.len() > usize::from(b.copies) && !b.parity)
+    }
+
+    /// Whether any segment lies in rows with parity.
+    pub fn has_parity(&self) -> bool {
+        self.bands.iter().any(|b| b.parity)
+    }
+
+    /// Rows of a segment; 0 where it has no parity.
+    pub fn rows_of(&self, segment: SegmentNo) -> u32 {
+        let data = |b: &Band| b.members.len() as u32 - 1;
+        let rows = |b: &Band| segment_units(self.segment_blocks).div_ceil(data(b).max(1));
+        self.band(segment).filter(|b| b.parity).map_or(0, rows)
+    }
+
+    /// A row of a segment, where that lies in rows.
+    pub fn row(&self, segment: SegmentNo, number: u32) -> Option<Row> {
+        let band = self.band(segment).filter(|b| b.parity && number < self.rows_of(segment))?;
+        let width = band.members.len() as u64;
+        let data = band.members.len() as u32 - 1;
+        let first_unit = number * data;
+        let units = u64::from(data.min(segment_units(self.segment_blocks) - first_unit));
+        let before = (segment.0 - band.first.0) * band.cells_of(1, self.segment_blocks);
+        let first = before + u64::from(number) * width;
+        let place = |cell: u64| {
+            let (device, start) = band.members[((first + cell) % width) as usize];
+            let unit = u64::from(start) + (first + cell) / width;
+            Place { device: u16::from(device), block: AREA_BLOCKS + unit * u64::from(UNIT_BLOCKS) }
+        };
+        // By where it lies, which stays the same whatever the band is a part of.
+        let turn = (place(0).block - AREA_BLOCKS) / u64::from(UNIT_BLOCKS) % (units + 1);
+        let cells: Vec<u64> = (0..=units).filter(|c| *c != turn).collect();
+        Some(Row {
+            segment,
+            number,
+            first_unit,
+            units: cells.iter().map(|c| place(*c)).collect(),
+            parity: place(turn),
+            aside: cells.iter().map(|c| place((c + 1) % (units + 1)).device).collect(),
+        })
+    }
+
+    /// The rows that these blocks lie in, with the blocks of the request in each: the first of the row, the first of the
+    /// request, and how many.
+    pub fn rows(&self, addr: Addr, blocks: u32) -> Vec<(Row, u32, u32, u32)> {
+        let mut out = Vec::new();
+        let data = self.band(addr.segment()).filter(|b| b.parity).map_or(0, |b| b.members.len() as u32 - 1);
+        let mut at = 0;
+        while data > 0 && at < blocks {
+            let block = addr.block() + at;
+            let number = block / (data * UNIT_BLOCKS);
+            let within = block % (data * UNIT_BLOCKS);
+            let Some(row) = self.row(addr.segment(), number) else { break };
+            let count = (row.range().1.saturating_sub(within)).min(blocks - at);
+            if count == 0 {
+                break;
+            }
+            out.push((row, within, at, count));
+            at += count;
+        }
+        out
     }
 
     fn band(&self, segment: SegmentNo) -> Option<&Band> {
@@ -153,6 +236,19 @@ impl Layout {
         let Some(band) = self.band(addr.segment()) else { return };
         if let Some(place) = self.alone(addr) {
             return each(0, blocks, &[place]);
+        }
+        if band.parity {
+            for (row, within, from, count) in self.rows(addr, blocks) {
+                let mut at = 0;
+                while at < count {
+                    let (unit, block) = ((within + at) / UNIT_BLOCKS, (within + at) % UNIT_BLOCKS);
+                    let n = (UNIT_BLOCKS - block).min(count - at);
+                    let place = row.units[unit as usize];
+                    each(from + at, n, &[Place { block: place.block + u64::from(block), ..place }]);
+                    at += n;
+                }
+            }
+            return;
         }
         let (width, copies) = (band.members.len() as u64, u64::from(band.copies));
         let first_unit = (addr.segment().0 - band.first.0) * u64::from(segment_units(self.segment_blocks));
@@ -187,7 +283,7 @@ impl Layout {
     /// What a segment takes of the devices: where, and how many blocks.
     pub fn shares(&self, segment: SegmentNo) -> Vec<(Place, u64)> {
         let mut shares: Vec<(Place, u64)> = Vec::new();
-        self.each_piece(Addr::new(segment, 0), self.segment_blocks, |_, count, places| {
+        let mut add = |count: u32, places: &[Place]| {
             for place in places {
                 let last = shares.iter_mut().rev().find(|(p, _)| p.device == place.device);
                 match last {
@@ -195,13 +291,22 @@ impl Layout {
                     _ => shares.push((*place, u64::from(count))),
                 }
             }
-        });
+        };
+        let rows = self.rows_of(segment);
+        for row in (0..rows).filter_map(|n| self.row(segment, n)) {
+            row.units.iter().chain([&row.parity]).for_each(|p| add(UNIT_BLOCKS, &[*p]));
+        }
+        if rows == 0 {
+            self.each_piece(Addr::new(segment, 0), self.segment_blocks, |_, count, places| add(count, places));
+        }
         shares
     }
 
     /// Blocks of a segment that fill one unit on each of its devices, about.
     pub fn row_blocks(&self, segment: SegmentNo) -> u32 {
-        let units = self.band(segment).map_or(1, |b| b.members.len() as u32 / u32::from(b.copies.max(1)));
+        let units = self
+            .band(segment)
+            .map_or(1, |b| (b.members.len() as u32 - u32::from(b.parity)) / u32::from(b.copies.max(1)));
         units.max(1) * UNIT_BLOCKS
     }
 
@@ -210,9 +315,9 @@ impl Layout {
         self.band(segment).map_or_else(Vec::new, |b| b.members.iter().map(|m| u16::from(m.0)).collect())
     }
 
-    /// The band of a segment that has no copies.
+    /// The band of a segment that has neither copies nor parity.
     fn plain_band(&self, segment: SegmentNo) -> Option<&Band> {
-        self.band(segment).filter(|b| b.copies == 1)
+        self.band(segment).filter(|b| is_plain(b))
     }
 
     /// Whether all of a segment lies on avoided devices.
@@ -222,7 +327,7 @@ impl Layout {
 
     /// The numbers of the segments of which all lies on avoided devices.
     pub fn avoided_numbers(&self, avoided: Avoided) -> Vec<Range<u64>> {
-        let those = self.bands.iter().filter(|b| !avoided.is_empty() && b.copies == 1 && is_wholly(b, avoided));
+        let those = self.bands.iter().filter(|b| !avoided.is_empty() && is_plain(b) && is_wholly(b, avoided));
         those.map(|b| b.first.0..b.end()).collect()
     }
 
@@ -255,7 +360,7 @@ impl Layout {
 
     /// The most blocks that lie together without an avoided device, in the band where that is least.
     pub fn longest_run(&self, avoided: Avoided) -> u32 {
-        let runs = self.bands.iter().filter(|b| b.copies == 1 && !is_wholly(b, avoided)).map(|b| {
+        let runs = self.bands.iter().filter(|b| is_plain(b) && !is_wholly(b, avoided)).map(|b| {
             let (mut longest, mut run) = (0, 0);
             // Twice around, since a run may go over the end.
             for (device, _) in b.members.iter().chain(&b.members) {
@@ -271,11 +376,19 @@ impl Layout {
     pub fn is_whole(&self, there: impl Fn(u16) -> bool) -> bool {
         self.bands.iter().all(|b| {
             let width = b.members.len();
+            if b.parity {
+                return b.members.iter().filter(|m| !there(u16::from(m.0))).count() <= 1;
+            }
             let copies = usize::from(b.copies);
             // The pattern repeats after as many units as there are devices.
             (0..width).all(|unit| (0..copies).any(|c| there(u16::from(b.members[(unit * copies + c) % width].0))))
         })
     }
+}
+
+/// Whether a band has one copy of everything, and no parity: others need all their devices for each write.
+fn is_plain(band: &Band) -> bool {
+    band.copies == 1 && !band.parity
 }
 
 /// Whether all of a band lies on avoided devices.
@@ -289,7 +402,58 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn band(first: u64, segments: u64, copies: u8, members: &[(u8, u32)]) -> Band {
-        Band { first: SegmentNo(first), segments, copies, members: members.to_vec() }
+        Band { first: SegmentNo(first), segments, copies, parity: false, members: members.to_vec() }
+    }
+
+    /// Every unit and every parity has a place of its own, those of a row are on different devices, and a part of the
+    /// band that begins later says the same of each row.
+    #[test]
+    fn rows_have_their_places() {
+        for (width, segment_blocks) in [(2, 64), (3, 32), (3, 64), (4, 64), (4, 256), (5, 64), (5, 512), (9, 128)] {
+            let members: Vec<(u8, u32)> = (0..width).map(|d| (d, 33 + u32::from(d) * 2)).collect();
+            let whole = Band { parity: true, ..band(0, 7, 1, &members) };
+            let later = Band { first: SegmentNo(3), ..whole.part(3, 4, segment_blocks).unwrap() };
+            let (l, later) =
+                (Layout::new(segment_blocks, vec![whole.clone()]), Layout::new(segment_blocks, vec![later]));
+            let mut used = BTreeMap::new();
+            for segment in (0..7).map(SegmentNo) {
+                let mut units = 0;
+                for number in 0..l.rows_of(segment) {
+                    let row = l.row(segment, number).unwrap();
+                    assert_eq!(row.first_unit, units);
+                    units += row.units.len() as u32;
+                    let mut devices = std::collections::BTreeSet::new();
+                    for p in row.units.iter().chain([&row.parity]) {
+                        assert!(devices.insert(p.device), "two of a row on a device");
+                        assert_eq!(used.insert((p.device, p.block), segment), None);
+                    }
+                    assert!(row.units.iter().zip(&row.aside).all(|(p, aside)| p.device != *aside));
+                    if segment.0 >= 3 {
+                        assert_eq!(later.row(segment, number), Some(row));
+                    }
+                }
+                assert_eq!(units, segment_blocks / UNIT_BLOCKS);
+            }
+            for (column, (device, start)) in members.iter().enumerate() {
+                let own: Vec<u64> = used.keys().filter(|k| k.0 == u16::from(*device)).map(|k| k.1).collect();
+                assert!(own.iter().all(|b| *b >= AREA_BLOCKS + u64::from(start * UNIT_BLOCKS)));
+                assert!(own.iter().all(|b| b + u64::from(UNIT_BLOCKS) <= whole.end_block(column, segment_blocks)));
+            }
+        }
+    }
+
+    #[test]
+    fn parity_goes_round() {
+        let members: Vec<(u8, u32)> = (0..4).map(|d| (d, 33)).collect();
+        for segment_blocks in [64, 192, 256, 4096] {
+            let l = Layout::new(segment_blocks, vec![Band { parity: true, ..band(0, 64, 1, &members) }]);
+            let mut parity = [0u32; 4];
+            for row in (0..64).flat_map(|s| (0..l.rows_of(SegmentNo(s))).map(move |n| (s, n))) {
+                parity[usize::from(l.row(SegmentNo(row.0), row.1).unwrap().parity.device)] += 1;
+            }
+            let (least, most) = (parity.iter().min().unwrap(), parity.iter().max().unwrap());
+            assert!(most * 2 <= least * 3, "{segment_blocks}: {parity:?}");
+        }
     }
 
     fn pieces(l: &Layout, addr: Addr, blocks: u32) -> Vec<(u32, u32, Vec<Place>)> {
@@ -318,7 +482,7 @@ mod tests {
             for segment_blocks in [32, 64, 128] {
                 let first = band(0, 5, copies, &members);
                 let rows = nenrin_format::superblock::rows;
-                let taken = |n| rows(n, segment_blocks, u32::from(width), u32::from(copies)) as u32;
+                let taken = |n| rows(n, segment_blocks, u32::from(width), u32::from(copies), false) as u32;
                 let (five, two) = (taken(5), taken(2));
                 let behind: Vec<(u8, u32)> = members.iter().map(|(d, s)| (*d, s + five)).collect();
                 let l = Layout::new(segment_blocks, vec![first.clone(), band(5, 2, copies, &behind)]);

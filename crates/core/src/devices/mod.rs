@@ -15,9 +15,11 @@
 mod assemble;
 mod joining;
 mod layout;
+mod parity;
 pub(crate) mod plan;
 mod requests;
 mod roster;
+mod rows;
 mod slow;
 mod table;
 #[cfg(test)]
@@ -27,6 +29,7 @@ pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
 pub(crate) use layout::{Avoided, Layout};
 pub(crate) use plan::bands_for;
+pub(crate) use rows::RowId;
 
 use crate::Clock;
 use crate::breaks::{Break, broken};
@@ -35,6 +38,7 @@ use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::superblock::{self, Superblock};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use roster::{Roster, UnderWay};
+use rows::Rows;
 use slow::{Gauge, Sent};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -177,6 +181,8 @@ struct Table {
 /// The devices of a volume.
 pub(crate) struct Devices {
     under_way: Mutex<UnderWay>,
+    /// Rows with parity that are not at rest.
+    rows: Arc<Rows>,
     table: Mutex<Table>,
     /// A member was left out, and the roots do not say so yet; or one lacks the newest root.
     unmarked: AtomicBool,
@@ -188,17 +194,18 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Over the members in the order of the device table, of a volume without a root.
-    pub fn fresh(devices: &[Arc<dyn BlockDevice>], layout: Layout) -> Arc<Self> {
+    pub fn fresh(devices: &[Arc<dyn BlockDevice>], layout: Layout, uuid: [u8; 16]) -> Arc<Self> {
         let member = |(i, d): (usize, &Arc<dyn BlockDevice>)| Member::new(i as u16, Some(d.clone()), 0);
         let count = devices.len();
-        Self::over(devices.iter().enumerate().map(member).collect(), count, layout, Table::default(), false)
+        let members = devices.iter().enumerate().map(member).collect();
+        Self::over(Roster::new(layout, members, count, Rows::new(uuid)), Table::default(), false)
     }
 
-    fn over(members: Vec<Arc<Member>>, count: usize, layout: Layout, table: Table, unmarked: bool) -> Arc<Self> {
-        let roster = Roster { layout: Arc::new(layout), members, count, joining: None };
+    fn over(roster: Roster, table: Table, unmarked: bool) -> Arc<Self> {
+        let rows = roster.rows.clone();
         let under_way = Mutex::new(UnderWay::new(roster));
         let (table, unmarked) = (Mutex::new(table), AtomicBool::new(unmarked));
-        Arc::new(Self { under_way, table, unmarked, clock: OnceLock::new(), slow: AtomicU32::new(0) })
+        Arc::new(Self { under_way, rows, table, unmarked, clock: OnceLock::new(), slow: AtomicU32::new(0) })
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
@@ -221,8 +228,10 @@ impl Devices {
         let members: Vec<Arc<Member>> = devices.into_iter().enumerate().map(member).collect();
         let layout = Layout::new(superblock.segment_blocks, superblock.bands.clone());
         let unmarked = behind || members.iter().zip(&superblock.devices).any(|(m, d)| !m.is_active() && d.active);
-        let count = superblock.members();
-        Self::over(members, count, layout, Table { superblock: Some(superblock), why, ..Table::default() }, unmarked)
+        let roster = Roster::new(layout, members, superblock.members(), Rows::new(superblock.uuid));
+        let this = Self::over(roster, Table { superblock: Some(superblock), why, ..Table::default() }, unmarked);
+        this.load_rows();
+        this
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -279,12 +288,16 @@ impl Devices {
         if let Some(device) = roster.solo() {
             return device.flush();
         }
+        self.protect()?;
+        let full = self.rows.lock().ready();
         let mut flushes = self.start_flushes(&roster, with_roots, |_| true);
         if broken(Break::FlushHalf) {
             flushes.truncate(1);
         }
         self.end_flushes(flushes)?;
-        self.settle()
+        self.settle()?;
+        self.rows.lock().release(&full);
+        Ok(())
     }
 
     fn start_flushes(&self, roster: &Roster, with_roots: bool, which: impl Fn(u16) -> bool) -> Vec<(Sent, Covers)> {

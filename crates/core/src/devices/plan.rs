@@ -9,8 +9,9 @@
 //! 2. Bands never share a place, nor a number.
 
 use nenrin_format::SegmentNo;
+use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{
-    AREA_BLOCKS, BANDS_MAX, Band, NUMBERS_UNUSED_MAX, Profile, UNIT_BLOCKS, rows, segment_units, segments_on,
+    AREA_BLOCKS, BANDS_MAX, Band, NUMBERS_UNUSED_MAX, Profile, UNIT_BLOCKS, cells_of_segment, rows, segments_on,
 };
 use std::ops::Range;
 
@@ -18,8 +19,9 @@ use std::ops::Range;
 pub(crate) fn bands_for(profile: Profile, blocks: &[u64], segment_blocks: u32) -> Vec<Band> {
     match profile {
         Profile::Single => bands_single(blocks, segment_blocks),
-        Profile::Stripe => bands_wide(blocks, segment_blocks, 1),
-        Profile::Mirror | Profile::Parity => bands_wide(blocks, segment_blocks, 2),
+        Profile::Stripe => bands_wide(blocks, segment_blocks, 1, false),
+        Profile::Mirror => bands_wide(blocks, segment_blocks, 2, false),
+        Profile::Parity => bands_wide(blocks, segment_blocks, 1, true),
     }
 }
 
@@ -30,7 +32,13 @@ fn bands_single(blocks: &[u64], segment_blocks: u32) -> Vec<Band> {
     for (i, have) in blocks.iter().enumerate() {
         let segments = segments_on(*have, segment_blocks);
         if segments > 0 {
-            bands.push(Band { first: SegmentNo(first), segments, copies: 1, members: vec![(i as u8, 0)] });
+            bands.push(Band {
+                first: SegmentNo(first),
+                segments,
+                copies: 1,
+                parity: false,
+                members: vec![(i as u8, 0)],
+            });
             first += segments;
         }
     }
@@ -38,27 +46,28 @@ fn bands_single(blocks: &[u64], segment_blocks: u32) -> Vec<Band> {
 }
 
 /// All devices as far as the smallest of them goes, then the larger ones as far as they go together.
-fn bands_wide(blocks: &[u64], segment_blocks: u32, copies: u8) -> Vec<Band> {
+fn bands_wide(blocks: &[u64], segment_blocks: u32, copies: u8, parity: bool) -> Vec<Band> {
+    let least = if parity { 2 } else { usize::from(copies) };
     let units: Vec<u64> = blocks.iter().map(|b| b.saturating_sub(2 * AREA_BLOCKS) / u64::from(UNIT_BLOCKS)).collect();
     let mut bands: Vec<Band> = Vec::new();
-    let (mut first, mut taken) = (0, 0u64);
+    let (mut first, mut taken) = (0, if parity { u64::from(ROW_LOG_UNITS) } else { 0 });
     while bands.len() < BANDS_MAX {
         let members: Vec<(u8, u32)> = (0..units.len())
             .filter(|i| units[*i] > taken)
             .filter_map(|i| Some((i as u8, u32::try_from(taken).ok()?)))
             .collect();
-        if members.len() < usize::from(copies) {
+        if members.len() < least {
             break;
         }
         let Some(end) = members.iter().map(|m| units[usize::from(m.0)]).min() else { break };
         let (width, copies) = (members.len() as u32, u32::from(copies));
         let cells = (end - taken) * u64::from(width);
-        let segments = cells / u64::from(segment_units(segment_blocks) * copies);
-        taken = if segments == 0 { end } else { taken + rows(segments, segment_blocks, width, copies) };
+        let segments = cells / cells_of_segment(segment_blocks, width, copies, parity);
+        taken = if segments == 0 { end } else { taken + rows(segments, segment_blocks, width, copies, parity) };
         if segments > 0 {
-            bands.push(Band { first: SegmentNo(first), segments, copies: copies as u8, members });
+            bands.push(Band { first: SegmentNo(first), segments, copies: copies as u8, parity, members });
             first += segments;
-        } else if width == copies {
+        } else if width as usize == least {
             break;
         }
     }
@@ -93,7 +102,7 @@ impl<'a> Way<'a> {
 impl Way<'_> {
     /// At which segment of `target` a band begins that lies by the same rule.
     fn offset(&self, target: &Band, band: &Band) -> Option<i64> {
-        if target.copies != band.copies || target.members.len() != band.members.len() {
+        if target.copies != band.copies || target.parity != band.parity || target.members.len() != band.members.len() {
             return None;
         }
         let (device, start) = *band.members.first()?;
@@ -303,7 +312,9 @@ impl Way<'_> {
     fn merged(&self, bands: Vec<Band>) -> Vec<Band> {
         let mut out: Vec<Band> = Vec::new();
         for band in bands {
-            if let Some(last) = out.last_mut().filter(|l| l.end() == band.first.0 && l.copies == band.copies) {
+            if let Some(last) =
+                out.last_mut().filter(|l| l.end() == band.first.0 && l.copies == band.copies && l.parity == band.parity)
+            {
                 let next = last.part(last.segments as i64, 1, self.segment_blocks);
                 if next.is_some_and(|n| n.members == band.members) {
                     last.segments += band.segments;
@@ -329,6 +340,9 @@ mod tests {
         let layout = Layout::new(SEGMENT, bands.to_vec());
         let mut out = BTreeMap::new();
         for number in layout.numbers().into_iter().flatten() {
+            for row in (0..layout.rows_of(SegmentNo(number))).filter_map(|n| layout.row(SegmentNo(number), n)) {
+                out.insert((number, 1_000_000 + row.number), vec![row.parity]);
+            }
             layout.each_unit(SegmentNo(number), |unit, places| {
                 out.insert((number, unit), places.to_vec());
             });
@@ -390,6 +404,12 @@ mod tests {
         bands
     }
 
+    /// With room for the row log.
+    fn with_log(profile: Profile, lengths: Vec<u64>) -> Vec<u64> {
+        let more = if profile == Profile::Parity { u64::from(ROW_LOG_UNITS * UNIT_BLOCKS) } else { 0 };
+        lengths.into_iter().map(|n| if n == 0 { 0 } else { n + more }).collect()
+    }
+
     fn device(segments: u64) -> u64 {
         2 * AREA_BLOCKS + segments * u64::from(SEGMENT)
     }
@@ -411,10 +431,10 @@ mod tests {
             (&[40, 12, 31, 9], &[12, 40, 9, 31]),
             (&[9, 40, 40, 40, 0], &[0, 40, 40, 40, 17]),
         ];
-        for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
+        for profile in [Profile::Single, Profile::Stripe, Profile::Mirror, Profile::Parity] {
             for (from, to) in steps {
                 for at_once in [1, 2, 7, 1000] {
-                    go(profile, &d(from), &d(to), at_once);
+                    go(profile, &with_log(profile, d(from)), &with_log(profile, d(to)), at_once);
                 }
             }
         }
@@ -427,12 +447,13 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % n
         };
-        for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
-            let mut lengths = vec![device(20), device(20), device(20), 0];
+        for profile in [Profile::Single, Profile::Stripe, Profile::Mirror, Profile::Parity] {
+            let mut lengths = with_log(profile, vec![device(20), device(20), device(20), 0]);
             let mut bands = bands_for(profile, &lengths, SEGMENT);
             for _ in 0..60 {
                 let which = draw(4) as usize;
                 let length = if draw(3) == 0 { 0 } else { device(6 + draw(30)) };
+                let length = with_log(profile, vec![length])[0];
                 let mut to = lengths.clone();
                 to[which] = length;
                 if to.iter().filter(|b| **b > 0).count() < 2 {

@@ -6,6 +6,7 @@
 //! 3. A read that fails on one device is answered by another that has the same blocks.
 
 use super::layout::{Place, Run, Runs};
+use super::parity::Started;
 use super::roster::{Entry, Roster};
 use super::slow::Sent;
 use super::{Devices, Member};
@@ -47,6 +48,9 @@ impl Devices {
     /// those to avoid when what was read is wrong.
     pub fn alternatives(&self, addr: Addr, blocks: u32) -> Vec<u16> {
         let roster = self.roster();
+        if roster.in_rows(addr) {
+            return Self::ways_around_rows(&roster, addr, blocks);
+        }
         if roster.layout.copies_max() == 1 {
             return Vec::new();
         }
@@ -69,6 +73,12 @@ impl Devices {
     pub(super) fn submit_read_of(roster: &Arc<Roster>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Ticket {
         if let Some((device, place)) = roster.alone(addr) {
             return device.submit(Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES });
+        }
+        if roster.in_rows(addr) {
+            return match Self::read_rows(roster, addr, blocks, avoid, false) {
+                Err(e) => Ticket::done(Err(e)),
+                Ok(reading) => Ticket::new(reading),
+            };
         }
         match Self::read_runs(roster, addr, blocks, avoid) {
             Err(e) => Ticket::done(Err(e)),
@@ -153,6 +163,15 @@ impl Devices {
             let ticket = device.submit(Op::Write { offset: bytes(place.block), data });
             return Ticket::new(Alone { ticket, entry });
         }
+        if entry.roster.in_rows(addr) {
+            return match self.start_rows(&entry, addr, &data, false) {
+                Err(e) => {
+                    entry.end();
+                    Ticket::done(Err(e))
+                }
+                Ok(started) => Ticket::new(WritingRows { devices: Arc::clone(self), started, entry }),
+            };
+        }
         match Self::write_runs(&entry.roster, addr, blocks) {
             Err(e) => {
                 entry.end();
@@ -180,6 +199,9 @@ impl Devices {
             entry.end_alone(&written);
             return written;
         }
+        if roster.in_rows(addr) {
+            return self.write_rows(entry, addr, &data, false);
+        }
         match Self::write_runs(&roster, addr, (data.len() / BLOCK_BYTES) as u32) {
             Err(e) => {
                 entry.end();
@@ -198,6 +220,10 @@ impl Devices {
             let written = device.write_flush(bytes(place.block), data);
             entry.end_alone(&written);
             return written;
+        }
+        if roster.in_rows(addr) {
+            self.write_rows(entry, addr, &data, true)?;
+            return self.flush();
         }
         let (parts, left_out) = match Self::write_runs(&roster, addr, (data.len() / BLOCK_BYTES) as u32) {
             Ok(parts) => parts,
@@ -222,6 +248,19 @@ impl Devices {
         self.flush_segments()
     }
 
+    /// Writes blocks that lie in rows, and waits. `copied`: a flush follows at once.
+    pub(super) fn write_rows(
+        &self,
+        entry: Entry,
+        addr: Addr,
+        data: &Arc<AlignedBuf>,
+        copied: bool,
+    ) -> Result<(), DeviceError> {
+        let written = self.start_rows(&entry, addr, data, copied).and_then(|started| self.end_rows(started));
+        entry.end();
+        written
+    }
+
     fn write_flush_one(&self, (member, run): &Part, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let Some(device) = &member.device else { return Err(DeviceError::Missing) };
         let (before, roots) = (member.completed.load(SeqCst), member.roots_completed.load(SeqCst));
@@ -240,12 +279,12 @@ impl Devices {
 /// What one device gets of a write.
 type Part = (Arc<Member>, Run);
 
-fn submit_run(roster: &Roster, run: &Run) -> Ticket {
+pub(super) fn submit_run(roster: &Roster, run: &Run) -> Ticket {
     let op = Op::Read { offset: bytes(run.block), bytes: run.blocks as usize * BLOCK_BYTES };
     roster.member(run.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op))
 }
 
-fn count_read(roster: &Roster, run: &Run) -> Option<Counted> {
+pub(super) fn count_read(roster: &Roster, run: &Run) -> Option<Counted> {
     roster.member(run.device).map(|m| Counted::new(&m.reading))
 }
 
@@ -273,7 +312,7 @@ struct Reading {
 }
 
 /// A read under way, counted until it is dropped.
-struct Counted(Arc<AtomicU64>);
+pub(super) struct Counted(Arc<AtomicU64>);
 
 impl Counted {
     fn new(counter: &Arc<AtomicU64>) -> Self {
@@ -330,6 +369,25 @@ impl Pending for Alone {
 
     fn is_done(&self) -> bool {
         self.ticket.is_done()
+    }
+}
+
+/// A write under way of blocks that lie in rows.
+struct WritingRows {
+    devices: Arc<Devices>,
+    started: Started,
+    entry: Entry,
+}
+
+impl Pending for WritingRows {
+    fn wait(self: Box<Self>) -> Outcome {
+        let ended = self.devices.end_rows(self.started);
+        self.entry.end();
+        ended.map(|()| AlignedBuf::zeroed(0))
+    }
+
+    fn is_done(&self) -> bool {
+        self.started.0.iter().all(|(_, t)| t.is_done())
     }
 }
 

@@ -7,6 +7,7 @@
 //!    copying looks; registered later, it has touched the window.
 
 use super::layout::Place;
+use super::rows::Rows;
 use super::{Devices, Layout, Member};
 use nenrin_device::{BlockDevice, DeviceError};
 use nenrin_format::Addr;
@@ -23,9 +24,14 @@ pub(super) struct Roster {
     pub count: usize,
     /// A device that is brought up to date: a member that missed something, or one that takes the place of a member.
     pub joining: Option<Arc<Member>>,
+    /// Rows with parity that are not at rest.
+    pub rows: Arc<Rows>,
 }
 
 impl Roster {
+    pub fn new(layout: Layout, members: Vec<Arc<Member>>, count: usize, rows: Arc<Rows>) -> Self {
+        Self { layout: Arc::new(layout), members, count, joining: None, rows }
+    }
     pub fn member(&self, index: u16) -> Option<&Arc<Member>> {
         self.members.get(usize::from(index))
     }
@@ -46,7 +52,7 @@ impl Roster {
     /// The others.
     pub fn without(&self, index: u16) -> Self {
         let members = self.members.iter().filter(|m| m.index != index).cloned().collect();
-        Self { layout: self.layout.clone(), members, count: self.count, joining: None }
+        Self { layout: self.layout.clone(), members, count: self.count, joining: None, rows: self.rows.clone() }
     }
     /// Who joins in this place.
     pub fn joins(&self, index: u16) -> Option<&Arc<Member>> {
@@ -66,6 +72,10 @@ impl Roster {
     /// That device, and where these blocks lie on it.
     pub fn alone(&self, addr: Addr) -> Option<(&dyn BlockDevice, Place)> {
         Some((self.solo()?, self.layout.alone(addr)?))
+    }
+    /// Whether these blocks lie in rows with parity.
+    pub fn in_rows(&self, addr: Addr) -> bool {
+        self.layout.has_parity() && self.layout.rows_of(addr.segment()) > 0
     }
     /// Whether each block has a copy on an active device, also without one of them.
     pub fn is_whole_without(&self, index: Option<u16>) -> bool {
@@ -95,6 +105,17 @@ impl UnderWay {
     pub fn new(roster: Roster) -> Self {
         Self { roster: Arc::new(roster), next: 0, writes: Vec::new(), window: None, requests: 0 }
     }
+
+    fn register(&mut self, addr: Addr, blocks: u32) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.requests += 1;
+        self.writes.push((number, addr, blocks));
+        if let Some(w) = self.window.as_mut().filter(|w| overlap(w.first, w.blocks, addr, blocks)) {
+            w.touched = true;
+        }
+        number
+    }
 }
 
 fn overlap(a: Addr, a_blocks: u32, b: Addr, b_blocks: u32) -> bool {
@@ -120,10 +141,7 @@ impl Entry {
 
     /// The write has completed, everywhere.
     pub fn end(self) {
-        let mut under_way = self.devices.under_way();
-        if let Some(i) = under_way.writes.iter().position(|w| w.0 == self.number) {
-            under_way.writes.swap_remove(i);
-        }
+        self.devices.leave_of(self.number);
     }
 }
 
@@ -152,14 +170,21 @@ impl Devices {
     /// Registers a write that is about to be submitted.
     pub(super) fn enter(self: &Arc<Self>, addr: Addr, blocks: u32) -> Entry {
         let mut under_way = self.under_way();
-        let number = under_way.next;
-        under_way.next += 1;
-        under_way.requests += 1;
-        under_way.writes.push((number, addr, blocks));
-        if let Some(w) = under_way.window.as_mut().filter(|w| overlap(w.first, w.blocks, addr, blocks)) {
-            w.touched = true;
-        }
+        let number = under_way.register(addr, blocks);
         Entry { devices: Arc::clone(self), number, roster: under_way.roster.clone() }
+    }
+
+    /// The same, for who ends it with [`Devices::leave_of`].
+    pub(super) fn enter_of(&self, addr: Addr, blocks: u32) -> u64 {
+        self.under_way().register(addr, blocks)
+    }
+
+    /// Ends a [`Devices::enter_of`].
+    pub(super) fn leave_of(&self, number: u64) {
+        let mut under_way = self.under_way();
+        if let Some(i) = under_way.writes.iter().position(|w| w.0 == number) {
+            under_way.writes.swap_remove(i);
+        }
     }
 
     /// Changes who takes part in requests from now on.

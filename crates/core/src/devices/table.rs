@@ -91,6 +91,7 @@ impl Devices {
         for block in slots_of(superblock, index).into_iter().flatten() {
             device.write(block * BLOCK_BYTES as u64, data.clone())?;
         }
+        self.clear_row_log(device.as_ref())?;
         device.flush()?;
         self.seat(index, Some(device), superblock.members());
         Ok(())

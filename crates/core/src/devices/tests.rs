@@ -56,7 +56,7 @@ impl World {
         let entry = DeviceEntry::active([0; 16], 1024, 1);
         let superblock = Superblock {
             devices: vec![entry; usize::from(width)],
-            bands: vec![Band { first: SegmentNo(0), segments: 6, copies, members }],
+            bands: vec![Band { first: SegmentNo(0), segments: 6, copies, parity: false, members }],
             ..superblock()
         };
         let devices = Devices::open(given, &[], superblock, Vec::new(), false);
@@ -313,4 +313,99 @@ fn what_one_device_has_not_flushed_is_flushed_when_another_joins() {
     let flushes = w.flushes();
     w.devices.flush().unwrap();
     assert_eq!(w.flushes()[0] - flushes[0], 1);
+}
+
+/// Three devices with rows of two units, and what is read of blocks of segment 1 when the first of them is gone.
+fn rows_world() -> (Vec<Arc<MemDevice>>, Superblock) {
+    let given: Vec<Arc<MemDevice>> = (0..3).map(|_| Arc::new(MemDevice::new(8 << 20))).collect();
+    let start = nenrin_format::row_log::ROW_LOG_UNITS;
+    let members = (0..3).map(|d| (d, start)).collect();
+    let superblock = Superblock {
+        profile: Profile::Parity,
+        devices: vec![DeviceEntry::active([0; 16], 2048, 1); 3],
+        bands: vec![Band { first: SegmentNo(0), segments: 6, copies: 1, parity: true, members }],
+        ..superblock()
+    };
+    (given, superblock)
+}
+
+fn opened(given: &[Arc<MemDevice>], superblock: &Superblock, gone: Option<usize>) -> Arc<Devices> {
+    let one = |(i, d): (usize, &Arc<MemDevice>)| (Some(i) != gone).then(|| d.clone() as Arc<dyn BlockDevice>);
+    let all = given.iter().enumerate().map(one).collect();
+    Devices::open(all, &[], superblock.clone(), Vec::new(), false)
+}
+
+/// Whether these blocks can be read without any one of the devices.
+fn is_safe(given: &[Arc<MemDevice>], superblock: &Superblock, addr: Addr, want: &AlignedBuf) -> bool {
+    (0..3).all(|gone| {
+        let d = opened(given, superblock, Some(gone));
+        d.read(addr, (want.len() / BLOCK_BYTES) as u32, None).is_ok_and(|got| got[..] == want[..])
+    })
+}
+
+#[test]
+fn what_is_flushed_of_a_row_is_read_without_any_device() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    let all = data(50, 128);
+    let mut at_block = 0;
+    for count in [1u32, 2, 14, 3, 20, 1, 40, 33, 14] {
+        let part = AlignedBuf::padded(&all[at_block as usize * BLOCK_BYTES..(at_block + count) as usize * BLOCK_BYTES]);
+        d.write_flush(at(1, at_block), Arc::new(part)).unwrap();
+        at_block += count;
+        let want = AlignedBuf::padded(&all[..at_block as usize * BLOCK_BYTES]);
+        assert!(is_safe(&given, &superblock, at(1, 0), &want), "after {at_block} blocks");
+        assert!(d.read(at(1, 0), at_block, None).unwrap()[..] == want[..]);
+    }
+    assert_eq!(at_block, 128);
+    assert!(d.write(at(1, 3), data(1, 1)).is_err(), "a full row is not written to");
+    assert!(d.write(at(2, 3), data(1, 1)).is_err(), "nor a segment that nobody began");
+}
+
+/// A segment is written, and written again.
+fn used_twice() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(1, 3)).unwrap();
+    d.write_flush(at(1, 3), data(4, 125)).unwrap();
+    d.flush().unwrap();
+    d.begin_segment(SegmentNo(1));
+    let again = data(90, 128);
+    d.write_flush(at(1, 0), again.clone()).unwrap();
+    is_safe(&given, &superblock, at(1, 0), &again)
+}
+
+#[test]
+fn claims_end_before_their_rows_are_used_again() {
+    assert!(used_twice());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::RowLogKept, used_twice));
+}
+
+/// A row is full, and its copies in the row log rot before their claim ends.
+fn rotten_copies() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(1, 3)).unwrap();
+    d.write_flush(at(1, 3), data(4, 29)).unwrap();
+    let log = 17..16 + u64::from(nenrin_format::row_log::ROW_LOG_UNITS * 16);
+    for device in &given {
+        for block in log.clone().filter(|b| b % 2 == 1) {
+            let mut bytes = device.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).unwrap();
+            let entry = nenrin_format::row_log::RowLog::decode(&bytes, superblock.uuid).is_ok();
+            bytes[BLOCK_BYTES - 1] ^= u8::from(!entry);
+            device.write(block * BLOCK_BYTES as u64, Arc::new(bytes)).unwrap();
+        }
+    }
+    is_safe(&given, &superblock, at(1, 0), &data(1, 32))
+}
+
+#[test]
+fn what_rots_in_the_row_log_is_not_believed() {
+    assert!(rotten_copies());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::RowLogBelieved, rotten_copies));
 }

@@ -248,7 +248,7 @@ impl Inner {
             return Ok(());
         }
         let stamp = self.data_stamp(fs.clock.wall());
-        let closed = self.hot.finish(stamp, &mut self.state.segments);
+        let closed = self.hot.finish(stamp, &fs.storage, &mut self.state.segments);
         self.start_summaries(fs, closed)
     }
 

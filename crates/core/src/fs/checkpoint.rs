@@ -183,7 +183,7 @@ impl Fs {
         let stamp = inner.data_stamp(self.clock.wall());
         let closed = {
             let Inner { data, hot, cold, state, .. } = &mut *inner;
-            [data, hot, cold].map(|log| log.finish(stamp, &mut state.segments)).into_iter().flatten()
+            [data, hot, cold].map(|log| log.finish(stamp, &self.storage, &mut state.segments)).into_iter().flatten()
         };
         inner.start_summaries(self, closed)?;
         drop(inner);
@@ -316,6 +316,9 @@ impl Fs {
             inner.mounted_at = now;
             inner.generation()
         };
+        if !flushes_roots(self.options.barrier) {
+            self.storage.devices().protect_unflushed()?;
+        }
         self.still_owns()?;
         self.storage.write_slots(&superblock)?;
         if flushes_roots(self.options.barrier) {
@@ -420,7 +423,10 @@ impl Fs {
             return Err(Error::TooLarge);
         }
         let fresh = inner.segments().allocate(KIND_INDEX, stamp.now).ok_or(Error::NoSpace)?;
+        self.storage.begin_segment(fresh);
         if let Some(old) = inner.index[copy].segment {
+            let block = inner.index[copy].block;
+            self.storage.end_segment(old, block);
             inner.segments().seal(old);
         }
         inner.index[copy].start_segment(fresh);

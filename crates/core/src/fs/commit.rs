@@ -201,7 +201,7 @@ impl Fs {
                 done?;
             }
         } else {
-            self.storage.write(*last_addr, last.clone())?;
+            self.storage.write_unflushed(*last_addr, last.clone())?;
         }
         Ok((barrier, self.clock.monotonic_nanos().saturating_sub(begun_at)))
     }

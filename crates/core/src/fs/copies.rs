@@ -3,7 +3,7 @@
 use super::Fs;
 use crate::breaks::{Break, broken};
 use crate::recovery::Unproven;
-use crate::{DeviceHealth, Result};
+use crate::{DeviceHealth, Error, Result};
 use nenrin_format::Addr;
 use nenrin_format::items::Extent;
 use nenrin_format::superblock::DEVICES_MAX;
@@ -12,37 +12,40 @@ impl Fs {
     /// Before the first write of a mount: the roots say who is absent, and what recovery took for granted
     /// although perhaps not every device has it, every device has. Blocks that were written for that.
     pub(crate) fn before_writing(&self, unproven: &[Unproven]) -> Result<u64> {
-        self.storage.settle()?;
-        self.storage.devices().end_replaced();
-        let mut written = 0;
-        for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
-            let (addr, blocks) = u.place();
-            written += self.storage.equalize(addr, blocks, |bytes| u.is_right(bytes))?;
-        }
-        if written > 0 {
-            self.flush_device()?;
-        }
-        Ok(written)
-    }
-
-    /// Whether blocks have copies on several devices.
-    pub(crate) fn has_copies(&self) -> bool {
-        self.storage.has_copies()
+        self.even_out(unproven, false)
     }
 
     /// The same for a repair: what no device has right is among what it lists.
     pub(crate) fn before_repairing(&self, unproven: &[Unproven]) -> Result<()> {
+        self.even_out(unproven, true).map(drop)
+    }
+
+    fn even_out(&self, unproven: &[Unproven], repairs: bool) -> Result<u64> {
         self.storage.settle()?;
-        let mut written = 0;
-        for u in unproven {
+        self.storage.devices().end_replaced();
+        let (mut written, mut right) = (0, Vec::new());
+        for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
             let (addr, blocks) = u.place();
             match self.storage.equalize(addr, blocks, |bytes| u.is_right(bytes)) {
-                Ok(n) => written += n,
-                Err(crate::Error::Damaged(..)) => {}
-                Err(e) => return Err(e),
+                Err(Error::Damaged(..)) if repairs => continue,
+                done => written += done?,
             }
+            right.push((addr, blocks));
         }
-        if written > 0 { self.flush_device() } else { Ok(()) }
+        // Not before: it may be what the others were rebuilt from.
+        for (addr, blocks) in right {
+            written += self.storage.parity_anew(addr, blocks)?;
+        }
+        if self.storage.settle_rows()? || written > 0 {
+            self.flush_device()?;
+        }
+        self.storage.devices().rows_settled();
+        Ok(written)
+    }
+
+    /// Whether what is wrong on one device can be had from others.
+    pub(crate) fn others_stand_in(&self) -> bool {
+        self.storage.others_stand_in()
     }
 
     /// A copy of this extent is wrong, and another is right: writes it anew, if anything may be written. The
@@ -54,7 +57,7 @@ impl Fs {
         let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
         let right = |bytes: &[u8]| super::verify(e, bytes).is_ok();
         // Where that fails the other copy is still there, and the next reader tries again.
-        let written = self.storage.equalize(first, e.lead + e.blocks + e.tail, right).unwrap_or(0);
+        let written = self.storage.mend(first, e.lead + e.blocks + e.tail, right).unwrap_or(0);
         self.lock().counters.mended_blocks += written;
         written > 0
     }

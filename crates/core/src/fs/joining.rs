@@ -139,6 +139,7 @@ impl Fs {
         for area in [0, used - AREA_BLOCKS, there - AREA_BLOCKS] {
             new.device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
         }
+        self.storage.devices().clear_row_log(new.device.as_ref())?;
         new.device.flush()?;
         self.begin_join(&mut joiner, index, Some(new));
         Ok(())

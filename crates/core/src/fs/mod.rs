@@ -325,6 +325,9 @@ impl Fs {
         let now = clock.monotonic_nanos();
         opened.storage.devices().take_turns(clock.clone());
         let durable_seq = opened.chain.seq;
+        if opened.chain.block == 0 && !options.read_only {
+            opened.storage.begin_segment(opened.chain.segment);
+        }
         let mut state = opened.state;
         state.note_named();
         let inner = Inner {

@@ -11,22 +11,27 @@
 //! 2. No lock is held while the device is read.
 
 use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
 use crate::check::path_of;
+use crate::devices::RowId;
 use crate::index::{NodeAt, NodeCache, Tree};
+use crate::segments::SegmentState;
 use crate::storage::{SlotState, probe_storage};
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::superblock::SLOTS_PER_AREA;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES};
-use std::collections::VecDeque;
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 /// Nodes looked at under one clone of a tree.
 const NODES_AT_ONCE: usize = 64;
 /// Extents verified under one clone of a tree.
 const EXTENTS_AT_ONCE: usize = 64;
+/// Roots that recovery may begin with.
+const ROOTS_USABLE: u32 = 2;
 /// Findings that are told one by one; more are only counted.
 const FINDINGS_MAX: usize = 1000;
 
@@ -87,6 +92,8 @@ pub struct Scrub {
     touched: u64,
     /// Damaged copies of roots and slots: the next roots replace them.
     roots_damaged: u64,
+    /// Rows whose parity was not right when something in them was looked at.
+    rows_unlike: BTreeSet<RowId>,
     bytes: u64,
     bytes_expected: u64,
     report: ScrubReport,
@@ -147,6 +154,7 @@ impl Fs {
             from: super::background::first_key(),
             touched: 0,
             roots_damaged: 0,
+            rows_unlike: BTreeSet::new(),
             bytes: 0,
             bytes_expected: nodes * 2 * NODE_BYTES as u64 + blocks * BLOCK_BYTES as u64,
             report: ScrubReport::default(),
@@ -232,6 +240,9 @@ impl Fs {
         for n in &nodes {
             let damaged = self.damaged_copies(n);
             scrub.report.nodes += 1;
+            for addr in n.ptr.copies {
+                scrub.rows_unlike.extend(self.storage.rows_unlike(addr, NODE_BLOCKS));
+            }
             scrub.bytes += 2 * NODE_BYTES as u64;
             if !damaged.is_empty() {
                 self.node_is_damaged(scrub, id, n)?;
@@ -253,11 +264,16 @@ impl Fs {
     /// A copy of a node did not verify: if the tree still has that node, and
     /// reading again does not help, the node is to be written anew.
     fn node_is_damaged(&self, scrub: &mut Scrub, id: TreeId, n: &NodeAt) -> Result<()> {
+        let may_mend = self.may_mend();
+        if may_mend && self.storage.has_parity() && !broken(Break::ParityUnverified) {
+            let mended = self.mend_node(id, n)?;
+            scrub.report.copies_damaged += mended;
+            scrub.report.copies_mended += mended;
+        }
         let damaged = self.damaged_copies(n);
         if damaged.is_empty() {
             return Ok(());
         }
-        let may_mend = self.may_mend();
         let mut inner = self.lock();
         let state = &mut inner.state;
         let cache = state.cache.clone();
@@ -283,6 +299,27 @@ impl Fs {
             scrub.note(ScrubFinding { text, ino: None, path: None, offset: None, addr: damaged[0] });
         }
         Ok(())
+    }
+
+    /// Where rows have parity: copies of a node that were written anew where they lie, since the rest of their rows may
+    /// need them there.
+    fn mend_node(&self, id: TreeId, n: &NodeAt) -> Result<u64> {
+        let mut inner = self.lock();
+        let cache = inner.state.cache.clone();
+        let Some(tree) = inner.tree(id).cloned() else { return Ok(0) };
+        if !tree.is_at(&cache, n.level, &n.key, &n.ptr)? {
+            return Ok(0);
+        }
+        n.ptr.copies.iter().for_each(|addr| inner.segments().pin(addr.segment()));
+        drop(inner);
+        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(n.ptr.crc) && node::verify(bytes);
+        // Where that fails the node is written elsewhere.
+        let mended =
+            n.ptr.copies.iter().filter(|addr| self.storage.mend(**addr, NODE_BLOCKS, right).is_ok_and(|n| n > 0));
+        let mended = mended.count() as u64;
+        let mut inner = self.lock();
+        n.ptr.copies.iter().for_each(|addr| inner.segments().unpin(addr.segment()));
+        Ok(mended)
     }
 
     fn scrub_content(&self, scrub: &mut Scrub, id: TreeId) -> Result<()> {
@@ -319,6 +356,7 @@ impl Fs {
             if !self.are_right(first, blocks, |bytes| super::verify(extent, bytes).is_ok()) {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
+            scrub.rows_unlike.extend(self.storage.rows_unlike(first, blocks));
         }
         match next {
             Some(key) => scrub.from = key,
@@ -330,7 +368,8 @@ impl Fs {
     /// Whether all copies of these blocks, on all devices that have one, are right.
     fn are_right(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> bool {
         let ways = self.storage.ways_around(addr, blocks);
-        if ways.is_empty() {
+        // What lies in rows has no copy, and what its parity is worth is looked at when all in the row was.
+        if ways.is_empty() || self.storage.has_parity() {
             return self.storage.read(addr, blocks).is_ok_and(|bytes| right(&bytes));
         }
         ways.into_iter().all(|avoid| self.storage.read_around(addr, blocks, avoid).is_ok_and(|bytes| right(&bytes)))
@@ -383,7 +422,13 @@ impl Fs {
 
     /// Writes anew what has a second copy.
     fn mend(&self, scrub: &mut Scrub) -> Result<()> {
-        if scrub.touched + scrub.roots_damaged == 0 || !self.may_mend() {
+        let may_mend = self.may_mend();
+        // What is lost of a node or of the log only its row has: first no root that may be used needs either.
+        if may_mend && !scrub.rows_unlike.is_empty() && !broken(Break::ParityUnverified) {
+            (0..ROOTS_USABLE).try_for_each(|_| self.index_checkpoint(false))?;
+        }
+        self.mend_rows(scrub, may_mend)?;
+        if scrub.touched + scrub.roots_damaged == 0 || !may_mend {
             return Ok(());
         }
         self.index_checkpoint(false)?;
@@ -399,6 +444,42 @@ impl Fs {
         }
         scrub.report.copies_mended += scrub.roots_damaged.saturating_sub(left);
         Ok(())
+    }
+}
+
+impl Fs {
+    /// All that is needed was read, and mended where it was wrong: where parity is still another, it is the parity that is wrong.
+    fn mend_rows(&self, scrub: &mut Scrub, may_mend: bool) -> Result<()> {
+        let rows = std::mem::take(&mut scrub.rows_unlike);
+        for row in rows {
+            // A segment that nobody needs any more is written anew meanwhile.
+            let mut inner = self.lock();
+            if inner.state.segments.is_free(row.0) || inner.is_written_or_log(row.0) {
+                continue;
+            }
+            inner.segments().pin(row.0);
+            drop(inner);
+            let mended = match may_mend {
+                true => self.storage.mend_parity(row),
+                false => self.storage.parity_is_wrong(row).then_some(false).map_or(Ok(None), |no| Ok(Some(no))),
+            };
+            self.lock().segments().unpin(row.0);
+            if let Some(mended) = mended? {
+                scrub.report.copies_damaged += 1;
+                scrub.report.copies_mended += u64::from(mended);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Whether more is written to a segment, or recovery may read log in it, which scrubbing does not verify.
+    fn is_written_or_log(&self, segment: SegmentNo) -> bool {
+        self.state
+            .segments
+            .get(segment)
+            .is_some_and(|s| s.state == SegmentState::Open || s.chain_held && !broken(Break::ParityUnverified))
     }
 }
 

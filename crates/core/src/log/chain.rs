@@ -33,6 +33,8 @@ pub struct Chain {
     pub segment: SegmentNo,
     /// Next block in it.
     pub block: u32,
+    /// Blocks of it that are laid out.
+    pub filled: u32,
     /// Segment after it.
     pub next: Option<SegmentNo>,
     /// Sequence of the last partial.
@@ -186,7 +188,10 @@ impl Chain {
             if self.block == 0 && avoided.is_empty() {
                 return Err(Error::TooLarge);
             }
+            let (old, filled) = (self.segment, self.filled);
             self.advance(storage, segments, stamp.now)?;
+            storage.end_segment(old, filled);
+            storage.begin_segment(self.segment);
         }
     }
 
@@ -212,7 +217,7 @@ impl Chain {
         let next = self.next.take().ok_or(Error::NoSpace)?;
         segments.seal(self.segment);
         self.segment = next;
-        self.block = 0;
+        (self.block, self.filled) = (0, 0);
         self.next = self.allocate_next(storage, segments, now);
         Ok(())
     }
@@ -278,6 +283,7 @@ impl Chain {
         self.last_addr = addr;
         self.last_crc = crc;
         self.block = start + summary + pages;
+        self.filled = self.block;
         self.begins_epoch = false;
         segments.chain_written(self.segment, self.seq);
         Sealed { addr, bytes, base: addr.add(summary), late }

@@ -116,8 +116,9 @@ impl DataLog {
         let segment = match self.segment {
             Some(s) if self.has_room(storage, avoided) => s,
             _ => {
-                closed.extend(self.finish(stamp, segments));
+                closed.extend(self.finish(stamp, storage, segments));
                 let s = segments.allocate(KIND_DATA, stamp.now)?;
+                storage.begin_segment(s);
                 self.segment = Some(s);
                 self.block = 0;
                 self.ended = false;
@@ -279,9 +280,10 @@ impl DataLog {
     }
 
     /// Ends the current segment.
-    pub fn finish(&mut self, stamp: DataStamp, segments: &mut Segments) -> Option<DataSummary> {
+    pub fn finish(&mut self, stamp: DataStamp, storage: &Storage, segments: &mut Segments) -> Option<DataSummary> {
         let summary = self.close(stamp);
         if let Some(s) = self.segment.take() {
+            storage.end_segment(s, self.block);
             segments.seal(s);
         }
         summary

@@ -170,6 +170,7 @@ pub(crate) fn chain_of(superblock: &Superblock) -> Chain {
         epoch: superblock.epoch,
         segment: superblock.chain.0,
         block: superblock.chain.1,
+        filled: superblock.chain.1,
         next: superblock.chain_next,
         seq: superblock.chain_seq,
         last_addr: superblock.chain_last,
@@ -436,7 +437,7 @@ pub(crate) fn start_epoch(
     };
     state.segments.reopen(next, crate::segments::KIND_CHAIN);
     chain.segment = next;
-    chain.block = 0;
+    (chain.block, chain.filled) = (0, 0);
     chain.begins_epoch = true;
     // The index checkpoint that ends recovery comes first; with it more is free.
     let spare = state.segments.free_count() > INDEX_SEGMENTS;

@@ -150,7 +150,7 @@ impl RepairPlan {
     /// When a write or flush failed. The volume is as it was, or repaired.
     pub fn carry_out(mut self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
         let Some(opened) = self.ready else { return Ok(self.report) };
-        let copies = opened.storage.has_copies();
+        let others = opened.storage.others_stand_in();
         let fs = Fs::assemble(opened, clock, MountOptions::default());
         // What the plan took from one device must not depend on that.
         fs.before_repairing(&self.to_equalize)?;
@@ -158,7 +158,7 @@ impl RepairPlan {
         for _ in 0..SLOTS_PER_AREA {
             fs.index_checkpoint_as_is(true)?;
         }
-        if copies {
+        if others {
             let mut scrub = fs.scrub();
             while !scrub.is_done() {
                 fs.scrub_step(&mut scrub, SCRUB_BYTES)?;
@@ -187,7 +187,7 @@ impl Clock for Still {
 fn wrong_copies(devices: &[Arc<dyn BlockDevice>]) -> Result<u64> {
     let options = MountOptions { read_only: true, degraded: true, ..MountOptions::default() };
     let fs = Fs::open(devices.to_vec(), Arc::new(Still), options)?;
-    if !fs.has_copies() || !fs.recovery_report().clean {
+    if !fs.others_stand_in() || !fs.recovery_report().clean {
         return Ok(0);
     }
     let mut scrub = fs.scrub();

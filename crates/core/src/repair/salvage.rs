@@ -281,6 +281,7 @@ fn base(
         epoch,
         segment: newest.chain.0,
         block: 0,
+        filled: 0,
         next: None,
         seq: start.seq,
         last_addr: Addr::NONE,

@@ -168,6 +168,8 @@ fn a_device_is_replaced_under_every_profile_while_files_are_written() {
         (Profile::Stripe, &[40, 40, 40, 60], 3),
         (Profile::Mirror, &[64, 64], 0),
         (Profile::Mirror, &[48, 48, 48], 2),
+        (Profile::Parity, &[40, 40, 40], 1),
+        (Profile::Parity, &[40, 40, 40, 40], 3),
     ] {
         let w = World::new(profile, sizes);
         let all: Vec<usize> = (0..sizes.len()).collect();
@@ -196,7 +198,7 @@ fn a_device_is_replaced_under_every_profile_while_files_are_written() {
             assert!(read(&fs, &format!("meanwhile {i}"), 200_000).unwrap() == content(i, 200_000), "{i}");
         }
         fs.close().unwrap();
-        if profile == Profile::Mirror {
+        if matches!(profile, Profile::Mirror | Profile::Parity) {
             now.remove((index + 1) % now.len());
             let fs = Fs::open(now, w.time(), degraded()).unwrap();
             assert!(read(&fs, "old", 9 << 20).unwrap() == content(1, 9 << 20));
@@ -236,7 +238,7 @@ fn a_dead_device_of_a_mirror_is_replaced() {
 /// The new device fails at any of its requests: the old one goes on, and nothing of the new one counts later.
 #[test]
 fn a_new_device_that_fails_leaves_the_old_one() {
-    for (profile, width) in [(Profile::Single, 1), (Profile::Stripe, 2), (Profile::Mirror, 2)] {
+    for (profile, width) in [(Profile::Single, 1), (Profile::Stripe, 2), (Profile::Mirror, 2), (Profile::Parity, 3)] {
         let all: Vec<usize> = (0..width).collect();
         for (kind, from) in
             [(OpKind::Write, 2), (OpKind::Write, 5), (OpKind::Flush, 1), (OpKind::Flush, 2), (OpKind::Flush, 3)]

@@ -108,18 +108,19 @@ const FILE: usize = 1 << 20;
 
 #[test]
 fn a_device_is_added_and_its_space_is_there() {
-    for (profile, gain) in [(Profile::Single, 16), (Profile::Stripe, 16), (Profile::Mirror, 4)] {
-        let mut w = World::new(profile, &[24, 24]);
+    for (profile, gain) in [(Profile::Single, 16), (Profile::Stripe, 16), (Profile::Mirror, 4), (Profile::Parity, 8)] {
+        let first = if profile == Profile::Parity { 3 } else { 2 };
+        let mut w = World::new(profile, &vec![24; first]);
         w.fill(8, FILE);
         let snapshot = w.fs().checkpoint_create(Some(b"before")).unwrap().cno;
         let before = w.available();
-        assert_eq!(w.add(24), 2);
+        assert_eq!(usize::from(w.add(24)), first);
         w.finish(FILE);
         assert!(w.available() >= before + gain, "{profile:?}: {before} MiB, then {} MiB", w.available());
         w.read_all(FILE);
         (0..8).for_each(|i| w.read(At::Past(snapshot), i, 1, FILE));
         let health = w.fs().health();
-        assert!(health.len() == 3 && health.iter().all(|d| d.standing == Standing::Active));
+        assert!(health.len() == first + 1 && health.iter().all(|d| d.standing == Standing::Active));
         w.close();
         w.mount();
         w.read_all(FILE);
@@ -129,15 +130,16 @@ fn a_device_is_added_and_its_space_is_there() {
 
 #[test]
 fn a_device_is_removed_and_is_none_of_the_volume_any_more() {
-    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
+    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror, Profile::Parity] {
         for index in 0..3u16 {
-            let mut w = World::new(profile, &[24, 24, 24]);
+            let count = if profile == Profile::Parity { 4 } else { 3 };
+            let mut w = World::new(profile, &vec![24; count]);
             let files = if profile == Profile::Mirror { 3 } else { 8 };
             w.fill(files, FILE);
             let snapshot = w.fs().checkpoint_create(Some(b"before")).unwrap().cno;
             w.fs().device_remove(index).unwrap();
             w.finish(FILE);
-            assert_eq!(w.fs().health().len(), 2);
+            assert_eq!(w.fs().health().len(), count - 1);
             let gone = w.devices.remove(usize::from(index));
             assert!(probe(gone.as_ref()).unwrap().newest().is_err(), "it still looks like a member");
             w.read_all(FILE);
@@ -157,11 +159,12 @@ fn a_device_is_removed_and_is_none_of_the_volume_any_more() {
 
 #[test]
 fn a_device_shrinks_and_grows() {
-    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
-        let mut w = World::new(profile, &[24, 24]);
+    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror, Profile::Parity] {
+        let count = if profile == Profile::Parity { 3 } else { 2 };
+        let mut w = World::new(profile, &vec![24; count]);
         w.fill(6, FILE);
         let before = w.available();
-        for index in 0..2 {
+        for index in 0..count as u16 {
             w.fs().device_resize(index, (18 << 20) / 4096).unwrap();
             w.finish(FILE);
         }
@@ -169,7 +172,7 @@ fn a_device_shrinks_and_grows() {
         w.close();
         w.mount();
         w.read_all(FILE);
-        for index in 0..2 {
+        for index in 0..count as u16 {
             w.fs().device_resize(index, (24 << 20) / 4096).unwrap();
             w.finish(FILE);
         }

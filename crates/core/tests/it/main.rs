@@ -26,6 +26,7 @@ mod landmarks;
 mod laying;
 mod leading;
 mod mmp;
+mod parity;
 mod races;
 mod repair_devices;
 mod reserve;

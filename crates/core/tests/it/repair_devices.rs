@@ -3,6 +3,8 @@
 
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::partial::Header;
+use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
 use nenrin_core::repair::{LossKind, MendKind};
 use nenrin_core::{Fs, MountOptions, RepairPlan, RepairReport};
@@ -11,6 +13,8 @@ use std::sync::Arc;
 
 const FILES: usize = 24;
 const MIB: u64 = 1 << 20;
+/// Where segments begin, also behind a row log.
+const FIRST: u64 = (AREA_BLOCKS + 16 * ROW_LOG_UNITS as u64) * 4096;
 
 /// A volume with some files, cleanly closed.
 fn volume(profile: Profile, count: usize) -> World {
@@ -26,12 +30,6 @@ fn volume(profile: Profile, count: usize) -> World {
 /// Zeros where a device held something.
 fn zero(device: &dyn BlockDevice, offset: u64, bytes: u64) {
     device.write(offset, Arc::new(AlignedBuf::zeroed(bytes as usize))).unwrap();
-}
-
-/// Where a device has this block.
-fn place_of(device: &dyn BlockDevice, block: &[u8]) -> u64 {
-    let mut places = (0..device.geometry().bytes).step_by(4096);
-    places.find(|at| device.read(*at, 4096).is_ok_and(|found| found[..] == *block)).unwrap()
 }
 
 /// All of a device but its root slots.
@@ -57,39 +55,62 @@ fn clean(devices: &[Arc<dyn BlockDevice>]) {
     assert!(report.clean(), "{:?}", report.findings);
 }
 
-/// Whatever one device has lost: it gets it from the other, and can stand in for it afterwards.
-#[test]
-fn all_that_one_device_has_lost_comes_from_the_others() {
-    for lost in 0..2 {
-        let w = volume(Profile::Mirror, 2);
-        zero_all(w.members[lost].as_ref());
-        let report = repair(&w.all(), &w).unwrap();
-        assert!(report.needed && report.losses_total == 0 && report.copies_mended > 100, "{report:?}");
-        clean(&w.all());
-        let again = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
-        assert!(!again.report().needed, "{:?}", again.report());
-        let fs = w.open(&[lost], degraded()).unwrap();
+/// All devices but one.
+fn others(count: usize, without: usize) -> Vec<usize> {
+    (0..count).filter(|i| *i != without).collect()
+}
+
+/// Without any one of them but this all is there.
+fn all_there_without_another(w: &World, count: usize, but: usize) {
+    for gone in others(count, but) {
+        let fs = w.open(&others(count, gone), MountOptions { read_only: true, ..degraded() }).unwrap();
         all_there(&fs);
     }
 }
 
-/// What a check that reads one copy of each does not see.
+/// Whatever one device has lost: it gets it from the others, and any of them may be lost afterwards.
+#[test]
+fn all_that_one_device_has_lost_comes_from_the_others() {
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3), (Profile::Parity, 4)] {
+        for lost in 0..count {
+            let w = volume(profile, count);
+            zero_all(w.members[lost].as_ref());
+            let report = repair(&w.all(), &w).unwrap();
+            assert!(report.needed && report.losses_total == 0 && report.copies_mended > 40, "{profile:?} {report:?}");
+            clean(&w.all());
+            let again = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
+            assert!(!again.report().needed, "{profile:?} {:?}", again.report());
+            all_there_without_another(&w, count, lost);
+        }
+    }
+}
+
+/// A unit that begins with a part of a file.
+fn of_a_file(device: &dyn BlockDevice) -> u64 {
+    let blocks: std::collections::BTreeSet<Vec<u8>> = (0..FILES)
+        .flat_map(|i| content(i, 300_000).chunks_exact(4096).map(<[u8]>::to_vec).collect::<Vec<_>>())
+        .collect();
+    let begins = |at: &u64| blocks.contains(&device.read(*at, 4096).unwrap()[..]);
+    (FIRST..device.geometry().bytes - MIB).step_by(64 << 10).find(begins).unwrap()
+}
+
+/// What a check that reads one copy of each, or no parity, does not see.
 #[test]
 fn copies_that_nobody_would_read_are_mended() {
-    let w = volume(Profile::Mirror, 2);
-    let plan = |w: &World| RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
-    assert!(!plan(&w).report().needed);
-    for lost in 0..2 {
-        let device = w.members[lost].as_ref();
-        zero(device, place_of(device, &content(3, 300_000)[16 << 10..20 << 10]), 4096);
-        let repair = plan(&w);
-        let rewritten = |(kind, n): &(MendKind, u64)| *kind == MendKind::CopiesRewritten && *n > 0;
-        assert!(repair.report().mends.iter().any(rewritten), "{lost}: {:?}", repair.report());
-        let _ = repair.carry_out(w.time()).unwrap();
-        clean(&w.all());
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
+        let w = volume(profile, count);
+        let plan = |w: &World| RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
         assert!(!plan(&w).report().needed);
-        let fs = w.open(&[lost], MountOptions { read_only: true, ..degraded() }).unwrap();
-        all_there(&fs);
+        for lost in 0..count {
+            zero(w.members[lost].as_ref(), of_a_file(w.members[lost].as_ref()), 64 << 10);
+            let repair = plan(&w);
+            let rewritten = |(kind, n): &(MendKind, u64)| *kind == MendKind::CopiesRewritten && *n > 0;
+            assert!(repair.report().mends.iter().any(rewritten), "{profile:?} {lost}: {:?}", repair.report());
+            let _ = repair.carry_out(w.time()).unwrap();
+            clean(&w.all());
+            assert!(!plan(&w).report().needed);
+            all_there_without_another(&w, count, lost);
+        }
     }
 }
 
@@ -97,11 +118,16 @@ fn copies_that_nobody_would_read_are_mended() {
 #[test]
 fn what_all_devices_have_lost_is_told() {
     let mut repaired = 0;
-    for (profile, count) in [(Profile::Mirror, 2), (Profile::Mirror, 3), (Profile::Stripe, 2)] {
+    let all = [(Profile::Mirror, 2), (Profile::Mirror, 3), (Profile::Stripe, 2), (Profile::Parity, 3)];
+    for (profile, count) in all {
         for at in [1, 2, 4, 7, 9, 12, 16, 20, 33, 48] {
             let w = volume(profile, count);
-            let both = profile == Profile::Mirror;
-            w.members.iter().take(if both { count } else { 1 }).for_each(|d| zero(d.as_ref(), at * MIB, MIB));
+            let lost = match profile {
+                Profile::Mirror => count,
+                Profile::Parity => 2,
+                _ => 1,
+            };
+            w.members.iter().take(lost).for_each(|d| zero(d.as_ref(), at * MIB, MIB));
             let plan = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
             let report = plan.report().clone();
             plan.carry_out(w.time()).unwrap();
@@ -124,25 +150,44 @@ fn what_all_devices_have_lost_is_told() {
     assert!(repaired > 0, "no place was one of the index");
 }
 
-/// A mirror is repaired without a device that is not there; that one is brought up to date when it is back.
+/// One copy of the root partial, on these devices, and what a row log has of it; the other one is elsewhere.
+fn damage_root(w: &World, devices: &[usize]) {
+    let newest = nenrin_core::probe(w.members[devices[0]].as_ref()).unwrap().newest().unwrap().clone();
+    let first = if newest.profile == Profile::Parity { FIRST } else { 0 };
+    let damaged = newest.root.iter().any(|(addr, _)| {
+        let mut places = 0;
+        for device in devices.iter().map(|i| &w.members[*i]) {
+            for at in (0..device.geometry().bytes).step_by(4096) {
+                let block = device.read(at, 4096).unwrap();
+                if Header::peek(&block).is_ok_and(|h| h.addr == *addr) {
+                    zero(device.as_ref(), at, 4096);
+                    places += usize::from(at >= first);
+                }
+            }
+        }
+        places > 0
+    });
+    assert!(damaged, "no copy of the root partial");
+}
+
+/// It is repaired without a device that is not there; that one is brought up to date when it is back.
 #[test]
-fn a_mirror_is_repaired_without_a_device() {
-    let w = volume(Profile::Mirror, 2);
-    let newest = nenrin_core::probe(w.members[0].as_ref()).unwrap().newest().unwrap().clone();
-    // One copy of the root partial: the other one is elsewhere.
-    let block = newest.root[0].0;
-    let offset = (AREA_BLOCKS + block.segment().0 * u64::from(newest.segment_blocks) + u64::from(block.block())) * 4096;
-    zero(w.members[0].as_ref(), offset, 4096);
-    let report = repair(&w.some(&[0]), &w).unwrap();
-    assert!(report.needed && report.losses_total == 0, "{report:?}");
-    assert!(report.absent.iter().any(|n| n.contains("device 2 of 2 is absent")), "{report:?}");
-    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
-    all_there(&fs);
-    bring_up(&fs);
-    fs.close().unwrap();
-    clean(&w.all());
-    let fs = w.open(&[1], degraded()).unwrap();
-    all_there(&fs);
+fn a_volume_is_repaired_without_a_device_that_others_stand_in_for() {
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
+        let there = others(count, count - 1);
+        let w = volume(profile, count);
+        damage_root(&w, &there);
+        let report = repair(&w.some(&there), &w).unwrap();
+        assert!(report.needed && report.losses_total == 0, "{profile:?} {report:?}");
+        let absent = format!("device {count} of {count} is absent");
+        assert!(report.absent.iter().any(|n| n.contains(&absent)), "{report:?}");
+        let fs = w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap();
+        all_there(&fs);
+        bring_up(&fs);
+        fs.close().unwrap();
+        clean(&w.all());
+        all_there_without_another(&w, count, count - 1);
+    }
 }
 
 #[test]
@@ -153,17 +198,17 @@ fn a_stripe_is_not_repaired_without_a_device() {
     assert!(error.contains("device 2 of 3") && error.contains("cannot stand in"), "{error}");
 }
 
-/// The repair of a mirror is cut anywhere, and then it goes on; one of the devices may go with the cut, once it is complete.
-#[test]
-fn the_repair_of_a_mirror_is_cut() {
-    let w = volume(Profile::Mirror, 2);
-    zero_all(w.members[1].as_ref());
+/// The repair is cut anywhere, and then it goes on; one of the devices may go with the cut, once it is complete.
+fn is_cut(profile: Profile, count: usize, least: usize) {
+    let lost = count - 1;
+    let w = volume(profile, count);
+    zero_all(w.members[lost].as_ref());
     let bytes = w.members[0].geometry().bytes;
-    let disk = Arc::new(CrashDisk::new(2 * bytes));
+    let disk = Arc::new(CrashDisk::new(count as u64 * bytes));
     let parts = |disk: &Arc<CrashDisk>| -> Vec<Arc<dyn BlockDevice>> {
         let part =
             |i: u64| Arc::new(Window::new(disk.clone(), i * bytes..(i + 1) * bytes, format!("device {}", i + 1)));
-        (0..2).map(|i| part(i) as Arc<dyn BlockDevice>).collect()
+        (0..count as u64).map(|i| part(i) as Arc<dyn BlockDevice>).collect()
     };
     for (from, to) in w.all().iter().zip(parts(&disk)) {
         for at in (0..bytes).step_by(MIB as usize) {
@@ -185,10 +230,21 @@ fn the_repair_of_a_mirror_is_cut() {
             fs.close().unwrap();
             repair(&parts(&cut), &w).unwrap();
             clean(&parts(&cut));
-            let alone = Fs::open(parts(&cut)[1..].to_vec(), w.time(), degraded()).unwrap();
-            all_there(&alone);
+            let without = parts(&cut).into_iter().enumerate().filter(|(i, _)| *i != at % lost).map(|(_, d)| d);
+            let fs = Fs::open(without.collect(), w.time(), degraded()).unwrap();
+            all_there(&fs);
             judged += 1;
         }
     }
-    assert!(judged > 60, "{judged} of {last}");
+    assert!(judged > least, "{judged} of {last}");
+}
+
+#[test]
+fn the_repair_of_a_mirror_is_cut() {
+    is_cut(Profile::Mirror, 2, 60);
+}
+
+#[test]
+fn the_repair_of_rows_with_parity_is_cut() {
+    is_cut(Profile::Parity, 3, 60);
 }

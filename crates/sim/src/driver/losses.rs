@@ -81,8 +81,8 @@ impl Recorded {
         let drive = which(self.config.members.of(&copy));
         let fs = open::<S>(self.config.options(), &self.clock, drive).map_err(|e| format!("{what}: {e}"))?;
         tally.recoveries += 1;
-        let found = walk(&fs, At::Live, None)?;
-        let judged = oracle::judge(model, self.rules(cut.choice), cut.at, &found);
+        let found = walk(&fs, At::Live, None);
+        let judged = found.and_then(|found| oracle::judge(model, self.rules(cut.choice), cut.at, &found));
         judged.map(drop).map_err(|e| format!("{what}: {e}"))
     }
 }

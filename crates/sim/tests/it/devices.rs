@@ -53,6 +53,34 @@ fn a_mirror_survives_a_device_that_dies_before_the_cut() {
     worlds(members, 100..116);
 }
 
+/// Rows with parity: every image also without a device that the cut took along, so whatever is in flight was half written.
+#[test]
+fn parity_survives_a_cut_and_the_loss_of_a_device() {
+    worlds(|seed| Members::new(3 + (seed % 3) as u8, Profile::Parity), 400..412);
+}
+
+#[test]
+fn parity_survives_a_device_that_dies_before_the_cut() {
+    let members = |seed: u64| {
+        let count = 3 + (seed % 3) as u8;
+        let dies = Some(((seed % u64::from(count)) as u8, 5 + seed * 13 % 150));
+        Members { dies, ..Members::new(count, Profile::Parity) }
+    };
+    worlds(members, 500..510);
+}
+
+#[test]
+fn a_device_of_rows_with_parity_joins_or_is_replaced_under_load() {
+    let members = |seed: u64| {
+        let count = 3 + (seed % 2) as u8;
+        let index = (seed % u64::from(count)) as u8;
+        let joins = [Joins::Back(index), Joins::Takes(index), Joins::TakesDead(index)][seed as usize % 3];
+        Members { joins: Some(joins), ..Members::new(count, Profile::Parity) }
+    };
+    let tally = worlds(members, 600..612);
+    assert!(tally.activity["devices brought up to date"] > 6, "{:?}", tally.activity);
+}
+
 /// The lazier ways to flush, where the loss of a device must not take back what a checkpoint made durable.
 #[test]
 fn other_barriers() {
@@ -60,10 +88,11 @@ fn other_barriers() {
     let mut tally = Tally::default();
     for seed in 0..6 {
         for barrier in [Barrier::Checkpoint, Barrier::None] {
-            for profile in [Profile::Stripe, Profile::Mirror] {
+            for profile in [Profile::Stripe, Profile::Mirror, Profile::Parity] {
+                let count = if profile == Profile::Parity { 3 } else { 2 };
                 let base = Config::of_seed(seed);
                 let config = Config { barrier, steps: base.steps.min(60), ..base };
-                cut(&config.on(Members::new(2, profile)), &plan, &mut tally);
+                cut(&config.on(Members::new(count, profile)), &plan, &mut tally);
             }
         }
     }
@@ -124,7 +153,11 @@ fn profile_of(seed: u64) -> Profile {
 /// Devices are added, removed and resized between the calls, and that is cut anywhere.
 fn changing(profile: Profile, seeds: std::ops::Range<u64>) {
     let members = |seed: u64| {
-        let count = if profile == Profile::Single { 2 + seed % 3 } else { 3 + seed % 2 };
+        let count = match profile {
+            Profile::Single => 2 + seed % 3,
+            Profile::Stripe | Profile::Mirror => 3 + seed % 2,
+            Profile::Parity => 4 + seed % 2,
+        };
         Members { changes: true, ..Members::new(count as u8, profile) }
     };
     let tally = worlds(members, seeds);
@@ -146,4 +179,10 @@ fn devices_one_after_the_other_come_and_go() {
 #[test]
 fn devices_of_a_mirror_come_and_go() {
     changing(Profile::Mirror, 0..10);
+}
+
+/// The same for rows with parity.
+#[test]
+fn devices_of_rows_with_parity_come_and_go() {
+    changing(Profile::Parity, 0..8);
 }

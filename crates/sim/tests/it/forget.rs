@@ -25,6 +25,7 @@ fn nothing_of_a_secret_is_left_wherever_forgetting_is_cut() {
 #[test]
 fn on_two_devices_with_two_copies_neither() {
     forgotten(0..1, |c| c.on(Members::new(2, Profile::Mirror)));
+    forgotten(0..1, |c| c.on(Members::new(3, Profile::Parity)));
 }
 
 #[test]

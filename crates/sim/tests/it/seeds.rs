@@ -32,6 +32,12 @@ seeds! {
         "--seed 620 --order relaxed --barrier none --writeback false";
     a_strict_sync_that_waited_took_names_along_and_not_the_content_before_them:
         "--seed 49 --order strict --barrier sync --writeback false";
+    /// Of three summaries together, in place of a unit that was missing and just being written anew, the checksum fitted, and what
+    /// the three said was taken for proof that the log went on.
+    what_a_row_gave_in_place_of_a_missing_unit_was_taken_for_a_summary:
+        "--seed 300033 --order relaxed --barrier sync --devices 3 --layout parity --joins back:2";
+    the_same_while_devices_come_and_go_and_one_dies:
+        "--seed 800004 --order relaxed --barrier sync --devices 4 --layout parity --dies 1:71 --changes";
     /// A mount does not show that a name came later.
     the_oracle_took_every_name_that_a_mount_finds_for_that_of_a_snapshot:
         "--seed 2099 --order relaxed --barrier sync --profile keep";

@@ -201,7 +201,10 @@ impl Fs {
                 // What the cleaner has copied lies somewhere and is named by nothing.
                 self.stop_cleaning();
                 self.lock_to_change()?.segments().begin_wipe();
+                self.storage.devices().begin_row_log_wipe();
                 self.renew()?;
+                // What is in use of it ends with the logs that go on elsewhere.
+                self.storage.devices().wipe_row_log()?;
                 wiper.left = u64::MAX;
                 (Stage::Free { at: 0 }, 1)
             }
@@ -307,6 +310,7 @@ impl Fs {
     fn zero(&self, segment: SegmentNo) -> Result<()> {
         let mut changed = false;
         let mut block = 0;
+        self.storage.begin_segment(segment);
         while block < self.storage.segment_blocks && !broken(Break::ForgetSkipsFree) {
             let count = CHUNK_BLOCKS.min(self.storage.segment_blocks - block);
             let addr = Addr::new(segment, block);
@@ -316,6 +320,11 @@ impl Fs {
                 changed = true;
             }
             block += count;
+        }
+        self.storage.end_segment(segment, 0);
+        if changed {
+            // The parity of its rows says nothing of them either.
+            self.storage.devices().protect_unflushed()?;
         }
         if changed && self.options.discard {
             // Not before: a device may then give back what was there.
@@ -356,7 +365,7 @@ impl Fs {
             let old =
                 [data, hot, cold].into_iter().filter(|log| log.segment().is_some_and(|s| state.segments.is_unwiped(s)));
             let old: Vec<_> = old.collect();
-            old.into_iter().filter_map(|log| log.finish(stamp, &mut state.segments)).collect()
+            old.into_iter().filter_map(|log| log.finish(stamp, &self.storage, &mut state.segments)).collect()
         };
         inner.start_summaries(self, closed)?;
         if !inner.checkpointing {
@@ -364,6 +373,8 @@ impl Fs {
                 let old = inner.index[copy].segment.filter(|s| inner.state.segments.is_unwiped(*s));
                 if old.is_some() && inner.may_roll(self) {
                     if let Some(segment) = inner.index[copy].leave() {
+                        let block = inner.index[copy].block;
+                        self.storage.end_segment(segment, block);
                         inner.segments().seal(segment);
                     }
                 }
@@ -451,6 +462,14 @@ impl Fs {
             if wiper.idle_rounds > IDLE_ROUNDS_MAX {
                 wiper.idle_rounds = 0;
                 wiper.waits = Some(self.lock_to_change()?.why_not(self, wiper.out_of_room));
+            }
+            return Ok(again);
+        }
+        if !self.storage.devices().wipe_row_log()? {
+            if wiper.idle_rounds > IDLE_ROUNDS_MAX {
+                wiper.idle_rounds = 0;
+                wiper.waits =
+                    Some("a row that is not full yet has a copy beside old ones; it goes with the next writes".into());
             }
             return Ok(again);
         }

@@ -82,6 +82,9 @@ impl Fs {
             if self.superblock().profile == Profile::Mirror && stay.len() < 2 {
                 return refused("a mirror keeps two copies, so it needs two devices: add another one first");
             }
+            if self.superblock().profile == Profile::Parity && stay.len() < 3 {
+                return refused("a volume with parity needs three devices: add another one first");
+            }
             if stay.iter().any(|e| !e.active) {
                 return refused("another device is absent: mount with it again, or remove that one first");
             }

@@ -364,7 +364,7 @@ impl Fs {
             let is_closed = |s: &Segments, no| s.get(no).is_some_and(|u| u.closed);
             let logs = [data, hot, cold].into_iter();
             let old: Vec<_> = logs.filter(|l| l.segment().is_some_and(|no| is_closed(&state.segments, no))).collect();
-            old.into_iter().filter_map(|log| log.finish(stamp, &mut state.segments)).collect()
+            old.into_iter().filter_map(|log| log.finish(stamp, &self.storage, &mut state.segments)).collect()
         };
         inner.start_summaries(self, closed)?;
         if !inner.checkpointing {
@@ -372,6 +372,8 @@ impl Fs {
                 let old = inner.index[copy].segment.filter(|no| inner.is_closed(*no));
                 if old.is_some() && inner.may_roll_off(self) {
                     if let Some(segment) = inner.index[copy].leave() {
+                        let block = inner.index[copy].block;
+                        self.storage.end_segment(segment, block);
                         inner.segments().seal(segment);
                     }
                 }

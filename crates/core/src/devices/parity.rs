@@ -1,0 +1,564 @@
+//! Reads and writes of segments that lie in rows with parity, over several devices.
+//!
+//! Invariants
+//! 1. A flush ends only when whatever it covers can be read without any one device: its row is full and durable with its parity,
+//!    or the row log has it, on another device.
+//! 2. What is rebuilt is verified by whoever reads it, like everything else.
+//! 3. A device that joins gets what the others of its place get.
+
+use super::layout::{Place, Row, Run, Runs};
+use super::requests::{bytes, gathered};
+use super::roster::{Entry, Roster};
+use super::rows::{Known, Marks, Put, RowId, UNIT_BYTES, xor};
+use super::{Devices, Member};
+use crate::breaks::{Break, broken};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Outcome, Pending, Ticket};
+use nenrin_format::row_log::{ROW_LOG_UNITS, RowLog};
+use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
+use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Writes under way, whether an absent device misses something, and what is true when they have completed.
+pub(super) type Started = (Vec<(Arc<Member>, Ticket)>, bool, Marks);
+
+/// Submits what is to be written: to members that are active, and to a device that joins in the place of one.
+fn submit(roster: &Roster, puts: Vec<Put>) -> (Vec<(Arc<Member>, Ticket)>, bool) {
+    let (mut tickets, mut left_out) = (Vec::new(), false);
+    for Put { place, data } in puts {
+        let op = || Op::Write { offset: bytes(place.block), data: data.clone() };
+        match roster.member(place.device).filter(|m| m.is_active()) {
+            Some(m) => tickets.push((m.clone(), m.submit(op()))),
+            None => left_out = true,
+        }
+        if let Some(j) = roster.joins(place.device).filter(|j| !j.is_active() && !broken(Break::JoinDeaf)) {
+            tickets.push((j.clone(), j.submit(op())));
+        }
+    }
+    (tickets, left_out)
+}
+
+/// Devices that get claims.
+fn claimed_on(roster: &Roster) -> Vec<u16> {
+    let there = roster.members.iter().filter(|m| m.is_active() || roster.joins(m.index).is_some());
+    there.map(|m| m.index).collect()
+}
+
+impl Devices {
+    /// Whether anything lies in rows.
+    pub(super) fn has_rows(&self) -> bool {
+        self.layout().has_parity()
+    }
+
+    /// What is written to this segment from now on is a new use of it.
+    pub fn begin_segment(&self, segment: SegmentNo) {
+        if self.has_rows() {
+            self.rows.lock().begin(segment);
+        }
+    }
+
+    /// Nothing is written to this segment from this block on.
+    pub fn end_segment(&self, segment: SegmentNo, block: u32) {
+        if self.has_rows() {
+            self.rows.lock().end(segment, block);
+        }
+    }
+
+    /// Starts writing blocks that lie in rows. `copied`: and their copies in the row log, where rows are not full.
+    pub(super) fn start_rows(
+        &self,
+        entry: &Entry,
+        addr: Addr,
+        data: &Arc<AlignedBuf>,
+        copied: bool,
+    ) -> Result<Started, DeviceError> {
+        let roster = &entry.roster;
+        let blocks = (data.len() / BLOCK_BYTES) as u32;
+        let mut runs = Runs::default();
+        roster.layout.each_piece(addr, blocks, |from, count, places| runs.add(places[0], from, count));
+        let put = |run: &Run| Put { place: Place { device: run.device, block: run.block }, data: gathered(run, data) };
+        let mut puts: Vec<Put> = runs.0.iter().map(put).collect();
+        let mut marks = Marks::default();
+        let mut rows = self.rows.lock();
+        for (row, within, from, count) in roster.layout.rows(addr, blocks) {
+            let bytes = &data[from as usize * BLOCK_BYTES..(from + count) as usize * BLOCK_BYTES];
+            rows.put(row, within, bytes, &mut puts, &mut marks)?;
+        }
+        let mut again = Vec::new();
+        if copied {
+            rows.protect(&claimed_on(roster), &mut puts, &mut marks)?;
+            again.append(&mut marks.again);
+        }
+        drop(rows);
+        self.with_entries(again, puts, marks)
+    }
+
+    /// Submits what is to be written, registered also for the rows that are written once more.
+    fn with_entries(&self, again: Vec<Row>, puts: Vec<Put>, mut marks: Marks) -> Result<Started, DeviceError> {
+        let registered = again.iter().map(|row| {
+            let (first, blocks) = row.range();
+            self.enter_of(first, blocks)
+        });
+        marks.under_way = registered.collect();
+        // Whoever joined before that gets it, too; whoever joins later copies it.
+        let (tickets, left_out) = submit(&self.roster(), puts);
+        Ok((tickets, left_out, marks))
+    }
+
+    /// Waits for what was started; then it counts as written.
+    pub(super) fn end_rows(&self, (tickets, left_out, marks): Started) -> Result<(), DeviceError> {
+        let mut failed = Vec::new();
+        for (member, ticket) in tickets {
+            match ticket.wait() {
+                Ok(_) => drop(member.completed.fetch_add(1, SeqCst)),
+                Err(e) => failed.push((member, e)),
+            }
+        }
+        marks.under_way.iter().for_each(|n| self.leave_of(*n));
+        for (member, e) in failed {
+            self.lose(&member, e)?;
+        }
+        if left_out {
+            self.settle()?;
+        }
+        self.rows.lock().apply(&marks);
+        Ok(())
+    }
+
+    /// Before a flush: what it covers can be read without any one device.
+    pub(super) fn protect(&self) -> Result<(), DeviceError> {
+        if !self.has_rows() {
+            return Ok(());
+        }
+        let members = claimed_on(&self.roster());
+        let (mut puts, mut marks) = (Vec::new(), Marks::default());
+        self.rows.lock().protect(&members, &mut puts, &mut marks)?;
+        let again = std::mem::take(&mut marks.again);
+        let started = self.with_entries(again, puts, marks)?;
+        self.end_rows(started)
+    }
+
+    /// The same where no flush follows: what counts can be read without any one device, as long as power is not cut.
+    pub fn protect_unflushed(&self) -> Result<(), DeviceError> {
+        self.protect()?;
+        if self.rows.lock().is_short() { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes blocks so that they count without a flush.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn write_unflushed(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
+        if !entry.roster.in_rows(addr) {
+            entry.end();
+            return self.write(addr, data);
+        }
+        self.write_rows(entry, addr, &data, true)?;
+        if self.rows.lock().is_short() { self.flush() } else { Ok(()) }
+    }
+
+    /// Starts reading blocks that lie in rows. What is on `avoid`, or on no active device, is rebuilt; only with `strict` is
+    /// nothing read from there where it cannot be.
+    pub(super) fn read_rows(
+        roster: &Arc<Roster>,
+        addr: Addr,
+        blocks: u32,
+        avoid: Option<u16>,
+        strict: bool,
+    ) -> Result<RowsReading, DeviceError> {
+        let (mut runs, mut known, mut rebuilt) = (Runs::default(), Vec::new(), Vec::new());
+        let has_found = roster.rows.lock().has_found();
+        for (row, within, from, count) in roster.layout.rows(addr, blocks) {
+            let mut at = 0;
+            while at < count {
+                let (unit, block) = (((within + at) / UNIT_BLOCKS) as usize, (within + at) % UNIT_BLOCKS);
+                let n = (UNIT_BLOCKS - block).min(count - at);
+                let place = row.units[unit];
+                let active = roster.is_active(place.device);
+                if active && Some(place.device) != avoid {
+                    runs.add(Place { block: place.block + u64::from(block), ..place }, from + at, n);
+                    let rows = roster.rows.lock();
+                    let copy = |i: u32| Some((from + at + i, rows.copy_of(&row, unit, block + i)?.to_vec()));
+                    known.extend((0..if has_found { n } else { 0 }).filter_map(copy));
+                } else {
+                    let mut parts = Vec::new();
+                    let said = roster.rows.lock().known(&row, unit, block..block + n);
+                    match said {
+                        None => parts.push((block, n)),
+                        Some(all) => {
+                            for (i, one) in (0..).zip(all) {
+                                match one {
+                                    Known::Bytes(bytes) => known.push((from + at + i, bytes)),
+                                    Known::Rebuild => parts.push((block + i, 1)),
+                                }
+                            }
+                        }
+                    }
+                    for (start, n) in parts {
+                        let others = Self::others(roster, &row, unit);
+                        match others {
+                            Some(others) => {
+                                let mut copies = Vec::new();
+                                let rows = roster.rows.lock();
+                                let copied = |p: &Place| {
+                                    let u = row.units.iter().position(|o| o == p).filter(|_| has_found && n == 1)?;
+                                    rows.copy_of(&row, u, start).map(<[u8]>::to_vec)
+                                };
+                                let mut places = Vec::new();
+                                for p in others {
+                                    match copied(&p) {
+                                        Some(bytes) => copies.push(bytes),
+                                        None => places.push(p),
+                                    }
+                                }
+                                rebuilt.push((from + at + start - block, n, places, start, copies));
+                            }
+                            None if active && !strict => {
+                                let place = Place { block: place.block + u64::from(start), ..place };
+                                runs.add(place, from + at + start - block, n);
+                            }
+                            None => return Err(DeviceError::Missing),
+                        }
+                    }
+                }
+                at += n;
+            }
+        }
+        let parts = runs
+            .0
+            .into_iter()
+            .map(|run| (super::requests::submit_run(roster, &run), super::requests::count_read(roster, &run), run));
+        let parts = parts.collect();
+        let read = |(from, n, others, start, copies): (u32, u32, Vec<Place>, u32, Vec<Vec<u8>>)| {
+            let op =
+                |p: &Place| Op::Read { offset: bytes(p.block + u64::from(start)), bytes: n as usize * BLOCK_BYTES };
+            let submit = |p: &Place| {
+                roster.member(p.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op(p)))
+            };
+            (from, others.iter().map(submit).collect(), copies)
+        };
+        let rebuilt = rebuilt.into_iter().map(read).collect();
+        Ok(RowsReading { roster: roster.clone(), addr, blocks, parts, known, rebuilt })
+    }
+
+    /// Where all the others of a row are that give this unit of it, when all of them are there.
+    fn others(roster: &Roster, row: &Row, unit: usize) -> Option<Vec<Place>> {
+        let units = row.units.iter().enumerate().filter(|(u, _)| *u != unit).map(|(_, p)| *p);
+        let all: Vec<Place> = units.chain([row.parity]).collect();
+        all.iter().all(|p| roster.is_active(p.device)).then_some(all)
+    }
+
+    /// Devices that these blocks, which lie in rows, can be read without.
+    pub(super) fn ways_around_rows(roster: &Roster, addr: Addr, blocks: u32) -> Vec<u16> {
+        let mut out = std::collections::BTreeSet::new();
+        for (row, within, _, count) in roster.layout.rows(addr, blocks) {
+            for unit in within / UNIT_BLOCKS..(within + count).div_ceil(UNIT_BLOCKS) {
+                let device = row.units[unit as usize].device;
+                if roster.is_active(device) && Self::others(roster, &row, unit as usize).is_some() {
+                    out.insert(device);
+                }
+            }
+        }
+        out.into_iter().collect()
+    }
+
+    /// All units of a row, read from wherever they are.
+    fn read_units(roster: &Arc<Roster>, row: &Row) -> Result<Vec<AlignedBuf>, DeviceError> {
+        let (first, _) = row.range();
+        let units = 0..row.units.len() as u32;
+        let start = |u| Self::read_rows(roster, first.add(u * UNIT_BLOCKS), UNIT_BLOCKS, None, false);
+        let reads: Vec<_> = units.map(start).collect::<Result<_, _>>()?;
+        reads.into_iter().map(|r| Box::new(r).wait()).collect()
+    }
+
+    /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written
+    /// to the row meanwhile.
+    fn parity_anew(&self, row: &Row) -> Result<u32, DeviceError> {
+        let roster = self.roster();
+        // With what the row log has in place of what is there.
+        let units = Self::read_units(&roster, row)?;
+        let mut puts = Vec::new();
+        // A block is written once: where it lies it is torn, or rotten, if it is not what the row log has.
+        let copies = self.rows.lock().copies_of((row.segment, row.number));
+        for (unit, block, copy) in copies {
+            let place = row.units[unit];
+            let place = Place { block: place.block + u64::from(block), ..place };
+            let member = roster.member(place.device).filter(|m| m.is_active());
+            let here = member.map(|m| m.submit(Op::Read { offset: bytes(place.block), bytes: BLOCK_BYTES }).wait());
+            if here.is_some_and(|here| !here.is_ok_and(|here| here[..] == copy[..])) {
+                puts.push(Put { place, data: Arc::new(AlignedBuf::padded(&copy)) });
+            }
+        }
+        let parity = xor(units.iter().map(|u| &u[..]));
+        let there = roster.member(row.parity.device).filter(|m| m.is_active());
+        let is = there.map(|m| m.submit(Op::Read { offset: bytes(row.parity.block), bytes: UNIT_BYTES }).wait());
+        if !is.is_none_or(|is| is.is_ok_and(|is| is[..] == parity[..])) {
+            puts.push(Put { place: row.parity, data: Arc::new(parity) });
+        }
+        let written = puts.iter().map(|p| (p.data.len() / BLOCK_BYTES) as u32).sum();
+        let (tickets, left_out) = submit(&roster, puts);
+        self.end_rows((tickets, left_out, Marks::default()))?;
+        Ok(written)
+    }
+
+    /// The parity of all rows that these blocks lie in becomes right; blocks written for that.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn parity_of(&self, addr: Addr, blocks: u32) -> Result<u64, DeviceError> {
+        let rows = self.layout().rows(addr, blocks);
+        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row)?)))
+    }
+
+    /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
+    /// part of, are not looked at.
+    pub fn rows_unlike(&self, addr: Addr, blocks: u32) -> Vec<RowId> {
+        let roster = self.readers();
+        let mut out = Vec::new();
+        for (row, within, _, count) in roster.layout.rows(addr, blocks) {
+            let id = (row.segment, row.number);
+            let all = row.units.iter().chain([&row.parity]);
+            if !roster.rows.lock().is_at_rest(id) || !all.clone().all(|p| roster.is_active(p.device)) {
+                continue;
+            }
+            // Of a part of one unit, the same part of the others.
+            let one = within / UNIT_BLOCKS == (within + count - 1) / UNIT_BLOCKS;
+            let (from, n) = if one { (within % UNIT_BLOCKS, count) } else { (0, UNIT_BLOCKS) };
+            let op = |p: &Place| Op::Read { offset: bytes(p.block + u64::from(from)), bytes: n as usize * BLOCK_BYTES };
+            let reads: Vec<Ticket> = all.filter_map(|p| Some(roster.member(p.device)?.submit(op(p)))).collect();
+            let parts: Result<Vec<AlignedBuf>, DeviceError> = reads.into_iter().map(Ticket::wait).collect();
+            let alike = parts.is_ok_and(|parts| xor(parts.iter().map(|p| &p[..])).iter().all(|b| *b == 0));
+            if !alike {
+                out.push(id);
+            }
+        }
+        out
+    }
+
+    /// Whether the parity of a row that nobody writes to is not what it should be.
+    pub fn is_unlike(&self, (segment, number): RowId) -> bool {
+        let range = self.layout().row(segment, number).map(|row| row.range());
+        range.is_some_and(|(first, blocks)| !self.rows_unlike(first, blocks).is_empty())
+    }
+
+    /// Everything of this row was verified: its parity is written anew if it is still not what it should be. Whether it was;
+    /// `None` when it is right.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
+        match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
+            Some(row) => Ok(Some(self.parity_anew(&row)? > 0)),
+            None => Ok(None),
+        }
+    }
+
+    /// Writes what was there already, or should have been, where it lies: parity is not concerned.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn write_units(self: &Arc<Self>, addr: Addr, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let blocks = (data.len() / BLOCK_BYTES) as u32;
+        let entry = self.enter(addr, blocks);
+        let mut runs = Runs::default();
+        entry.roster.layout.each_piece(addr, blocks, |from, count, places| runs.add(places[0], from, count));
+        let put = |run: &Run| Put { place: Place { device: run.device, block: run.block }, data: gathered(run, data) };
+        let (tickets, left_out) = submit(&entry.roster, runs.0.iter().map(put).collect());
+        let ended = self.end_rows((tickets, left_out, Marks::default()));
+        entry.end();
+        ended
+    }
+}
+
+/// The row log.
+impl Devices {
+    /// Reads what the row log of a volume that was just opened has.
+    pub(super) fn load_rows(&self) {
+        let roster = self.roster();
+        if !roster.layout.has_parity() {
+            return;
+        }
+        let op = Op::Read { offset: bytes(AREA_BLOCKS), bytes: ROW_LOG_UNITS as usize * UNIT_BYTES };
+        let reads: Vec<_> = roster.active().map(|m| (m.index, m.submit(op.clone()))).collect();
+        // What of it cannot be read is not there.
+        let logs: Vec<(u16, AlignedBuf)> = reads.into_iter().filter_map(|(i, t)| Some((i, t.wait().ok()?))).collect();
+        self.rows.lock().load(&logs, |(segment, row)| roster.layout.row(segment, row));
+    }
+
+    /// Before the first write of a mount: rows that were not full get the parity of what is in them. Whether there were any.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn settle_rows(&self) -> Result<bool, DeviceError> {
+        let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
+        found.iter().try_for_each(|row| self.parity_anew(row).map(drop))?;
+        Ok(!found.is_empty())
+    }
+
+    /// That is durable: the row log is needed for them no more.
+    pub fn rows_settled(&self) {
+        self.rows.lock().settled();
+    }
+
+    /// A device that is to be a member has no row log of another life.
+    ///
+    /// # Errors
+    /// Those of that device.
+    pub fn clear_row_log(&self, device: &dyn BlockDevice) -> Result<(), DeviceError> {
+        if self.has_rows() {
+            device.write(bytes(AREA_BLOCKS), Arc::new(AlignedBuf::zeroed(UNIT_BYTES)))?;
+        }
+        Ok(())
+    }
+
+    /// From now on the row log may hold what is to be forgotten.
+    pub fn begin_row_log_wipe(&self) {
+        if self.has_rows() {
+            self.rows.lock().begin_wipe();
+        }
+    }
+
+    /// Zeroes what of the row log nobody uses; whether nothing is left that may hold what was forgotten.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn wipe_row_log(&self) -> Result<bool, DeviceError> {
+        if !self.has_rows() {
+            return Ok(true);
+        }
+        let (slots, rest) = self.rows.lock().take_unwiped();
+        let roster = self.roster();
+        let zeros = Arc::new(AlignedBuf::zeroed(2 * UNIT_BYTES));
+        let mut puts = Vec::new();
+        for slot in &slots {
+            let block = AREA_BLOCKS + RowLog::entry_block(*slot, 0);
+            puts.extend(roster.active().map(|m| Put { place: Place { device: m.index, block }, data: zeros.clone() }));
+        }
+        let (tickets, left_out) = submit(&roster, puts);
+        self.end_rows((tickets, left_out, Marks::default()))?;
+        self.rows.lock().wiped(&slots);
+        Ok(rest)
+    }
+}
+
+/// Copying to a device that joins.
+impl Devices {
+    /// What that device is to have of the rows that these blocks lie in: where, and the bytes; `None` for what can be read nowhere.
+    pub(super) fn cells_for(
+        roster: &Arc<Roster>,
+        device: u16,
+        first: Addr,
+        count: u32,
+    ) -> Vec<(u64, Option<AlignedBuf>)> {
+        let mut out = Vec::new();
+        let old = roster.member(device).filter(|m| m.is_active());
+        for (row, ..) in roster.layout.rows(first, count) {
+            let unit = row.units.iter().position(|p| p.device == device);
+            let Some(place) = unit.map(|u| row.units[u]).or((row.parity.device == device).then_some(row.parity)) else {
+                continue;
+            };
+            let here = old.map(|m| m.submit(Op::Read { offset: bytes(place.block), bytes: UNIT_BYTES }));
+            let bytes = match here.map(Ticket::wait) {
+                Some(Ok(bytes)) => Some(bytes),
+                _ => Self::cell(roster, &row, unit),
+            };
+            // The parity of a row that is being filled is written when it is full, to this device, too.
+            if bytes.is_some() || unit.is_some() || roster.rows.lock().is_at_rest((row.segment, row.number)) {
+                out.push((place.block, bytes));
+            }
+        }
+        out
+    }
+
+    /// A unit of a row, or its parity, from the others.
+    fn cell(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
+        let Some(unit) = unit else {
+            let id = (row.segment, row.number);
+            let rests = roster.rows.lock().is_at_rest(id);
+            if !rests {
+                return roster.rows.lock().parity_of(id);
+            }
+            let units = Self::read_units(roster, row).ok()?;
+            return Some(xor(units.iter().map(|u| &u[..])));
+        };
+        let first = row.range().0.add(unit as u32 * UNIT_BLOCKS);
+        let avoid = Some(row.units[unit].device);
+        Box::new(Self::read_rows(roster, first, UNIT_BLOCKS, avoid, true).ok()?).wait().ok()
+    }
+}
+
+/// A read of blocks that lie in rows.
+pub(super) struct RowsReading {
+    roster: Arc<Roster>,
+    addr: Addr,
+    blocks: u32,
+    parts: Vec<(Ticket, Option<super::requests::Counted>, Run)>,
+    known: Vec<(u32, Vec<u8>)>,
+    /// From which block on, what of the row is read, and what of it the row log had.
+    rebuilt: Vec<(u32, Vec<Ticket>, Vec<Vec<u8>>)>,
+}
+
+impl Pending for RowsReading {
+    fn wait(self: Box<Self>) -> Outcome {
+        let Self { roster, addr, blocks, parts, known, rebuilt } = *self;
+        let whole =
+            known.is_empty() && rebuilt.is_empty() && matches!(&parts[..], [(_, _, run)] if run.is_whole(blocks));
+        let mut out = if whole { None } else { Some(AlignedBuf::unset(blocks as usize * BLOCK_BYTES)) };
+        for (ticket, counted, run) in parts {
+            let answer = ticket.wait();
+            drop(counted);
+            let buf = match answer {
+                Ok(buf) => buf,
+                Err(e) => Devices::rebuilt(&roster, addr, &run, e)?,
+            };
+            let Some(out) = &mut out else { return Ok(buf) };
+            let mut at = 0;
+            for (from, count) in &run.spans {
+                let (start, bytes) = (*from as usize * BLOCK_BYTES, *count as usize * BLOCK_BYTES);
+                out[start..start + bytes].copy_from_slice(&buf[at..at + bytes]);
+                at += bytes;
+            }
+        }
+        let mut out = out.unwrap_or_else(|| AlignedBuf::zeroed(0));
+        for (from, bytes) in known {
+            let start = from as usize * BLOCK_BYTES;
+            out[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        for (from, tickets, copies) in rebuilt {
+            let parts: Vec<AlignedBuf> = tickets.into_iter().map(Ticket::wait).collect::<Result<_, _>>()?;
+            let bytes = xor(parts.iter().map(|p| &p[..]).chain(copies.iter().map(|c| &c[..])));
+            let start = from as usize * BLOCK_BYTES;
+            out[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(out)
+    }
+
+    fn is_done(&self) -> bool {
+        self.parts.iter().all(|(t, ..)| t.is_done())
+            && self.rebuilt.iter().all(|(_, all, _)| all.iter().all(Ticket::is_done))
+    }
+}
+
+impl Devices {
+    /// What a run that failed was to bring, from the rest of its rows.
+    fn rebuilt(roster: &Arc<Roster>, addr: Addr, run: &Run, error: DeviceError) -> Outcome {
+        if let Some(m) = roster.member(run.device) {
+            m.read_errors.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+        let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
+        let mut at = 0;
+        for (from, count) in &run.spans {
+            let read = Self::read_rows(roster, addr.add(*from), *count, Some(run.device), true);
+            let read = read.map_err(|_| error.clone())?;
+            // Where one of the others fails, too, that is the end of it.
+            if !read.parts.is_empty() {
+                return Err(error);
+            }
+            let buf = Box::new(read).wait()?;
+            out[at..at + buf.len()].copy_from_slice(&buf);
+            at += buf.len();
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,292 @@
+//! Rows with parity: what they cost, what they bear.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::file;
+use crate::devices::{World, bring_up, content, degraded, read, write};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::Ino;
+use nenrin_core::format::partial::{Header, PartialKind};
+use nenrin_core::format::row_log::ROW_LOG_UNITS;
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::{Error, Fs, MountOptions, Standing};
+use nenrin_device::{AlignedBuf, BlockDevice, Fault, OpKind};
+use std::sync::Arc;
+
+const LARGE: usize = 6 << 20;
+
+fn is_whole(fs: &Fs) {
+    assert!(read(fs, "large", LARGE).unwrap() == content(1, LARGE));
+    assert!(read(fs, "small", 5000).unwrap() == content(2, 5000));
+}
+
+fn scrub(fs: &Fs) -> nenrin_core::ScrubReport {
+    let mut scrub = fs.scrub();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+    scrub.report().clone()
+}
+
+fn is_clean(w: &World) {
+    let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.clean(), "{:?}", report.findings);
+}
+
+/// Also right after a sync, when nothing was closed.
+#[test]
+fn any_one_device_may_be_missing() {
+    for width in 3..6 {
+        for closed in [false, true] {
+            for gone in 0..width {
+                let w = World::new(Profile::Parity, &vec![24; width]);
+                let all: Vec<usize> = (0..width).collect();
+                let others: Vec<usize> = all.iter().copied().filter(|i| *i != gone).collect();
+                let fs = w.open(&all, MountOptions::default()).unwrap();
+                write(&fs, "large", &content(1, LARGE));
+                write(&fs, "small", &content(2, 5000));
+                if closed {
+                    fs.close().unwrap();
+                }
+                drop(fs);
+                let refused = w.open(&others, MountOptions::default()).map(drop).unwrap_err().to_string();
+                assert!(refused.contains("is missing") && refused.contains("degraded"), "{refused}");
+                let before = w.counters();
+                let look = w.open(&others, MountOptions { read_only: true, ..degraded() }).unwrap();
+                is_whole(&look);
+                drop(look);
+                assert!(w.counters().iter().zip(&before).all(|(n, b)| n.since(b).writes == 0));
+                let fs = w.open(&others, degraded()).unwrap();
+                is_whole(&fs);
+                write(&fs, "without", &content(3, 1_000_000));
+                fs.close().unwrap();
+                // It is back, and brought up to date: then another one may be lost.
+                let fs = w.open(&all, MountOptions::default()).unwrap();
+                bring_up(&fs);
+                write(&fs, "again", &content(4, 70_000));
+                drop(fs);
+                let next = (gone + 1) % width;
+                let others: Vec<usize> = all.iter().copied().filter(|i| *i != next).collect();
+                let fs = w.open(&others, degraded()).unwrap();
+                is_whole(&fs);
+                assert!(read(&fs, "without", 1_000_000).unwrap() == content(3, 1_000_000));
+                assert!(read(&fs, "again", 70_000).unwrap() == content(4, 70_000));
+                let two: Vec<usize> = others[1..].to_vec();
+                drop(fs);
+                let refused = w.open(&two, degraded()).map(drop).unwrap_err().to_string();
+                assert!(refused.contains("cannot stand in"), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_small_sync_writes_to_two_devices() {
+    let w = World::new(Profile::Parity, &[64; 4]);
+    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    let (mut usual, mut writes) = (0, 0);
+    for i in 0..200u64 {
+        let before = w.counters();
+        fs.write(f.ino, i * 4096, &[i as u8; 4096], 0).unwrap();
+        fs.fsync_wait(f.ino).unwrap();
+        let cost: Vec<(u64, u64)> =
+            w.counters().iter().zip(&before).map(|(n, b)| n.since(b)).map(|c| (c.writes, c.flushes)).collect();
+        usual += u64::from(
+            cost.iter().filter(|c| **c == (1, 1)).count() == 2 && cost.iter().filter(|c| **c == (0, 0)).count() == 2,
+        );
+        writes += cost.iter().map(|c| c.0).sum::<u64>();
+        assert!(cost.iter().all(|c| c.1 <= 1), "{cost:?}");
+    }
+    // Now and then a row begins, which is claimed on all devices, or a partial lies in two units.
+    assert!(usual > 160 && writes < 620, "{usual} of 200 as usual, {writes} writes");
+}
+
+#[test]
+fn large_writes_cost_their_parity_and_little_more() {
+    let w = World::new(Profile::Parity, &[64; 4]);
+    let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+    let before = w.counters();
+    write(&fs, "large", &content(1, 24 << 20));
+    let bytes: Vec<u64> = w.counters().iter().zip(&before).map(|(n, b)| n.since(b).write_bytes >> 10).collect();
+    let all: u64 = bytes.iter().sum();
+    assert!((32 << 10..35 << 10).contains(&all), "{bytes:?} KiB");
+    assert!(bytes.iter().all(|b| (7500..9500).contains(b)), "{bytes:?} KiB");
+}
+
+#[test]
+fn what_one_device_cannot_read_or_reads_wrong_is_rebuilt() {
+    for rotten in 0..3 {
+        for fails in [false, true] {
+            let w = World::new(Profile::Parity, &[24; 3]);
+            let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+            write(&fs, "large", &content(1, LARGE));
+            write(&fs, "small", &content(2, 5000));
+            drop(fs);
+            let log = 4096 * 16 * (1 + u64::from(ROW_LOG_UNITS));
+            let range = log..(24 << 20) - 16 * 4096;
+            let fs = w.open(&[0, 1, 2], MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
+            w.faults[rotten].inject(match fails {
+                true => Fault::Fail { kind: OpKind::Read, from: 1, times: u64::MAX },
+                false => Fault::FlipReads { range: range.clone(), mask: 0x10 },
+            });
+            is_whole(&fs);
+            drop(fs);
+            w.faults[rotten].clear();
+            w.open(&[0, 1, 2], MountOptions::default()).unwrap().close().unwrap();
+            if !fails {
+                w.faults[rotten].inject(Fault::FlipReads { range, mask: 0x10 });
+                let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+                is_whole(&fs);
+                assert!(fs.failed().is_none());
+            }
+        }
+    }
+}
+
+/// Everything on one device is wrong, but for its roots and its row log: scrubbing mends it, units and parity.
+#[test]
+fn scrubbing_mends_units_and_parity() {
+    for rotten in 0..4usize {
+        let w = World::new(Profile::Parity, &[24; 4]);
+        let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+        write(&fs, "large", &content(1, LARGE));
+        write(&fs, "small", &content(2, 5000));
+        fs.close().unwrap();
+        let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+        assert!(!scrub(&fs).has_losses() && scrub(&fs).copies_damaged == 0);
+        fs.close().unwrap();
+        let device = w.members[rotten].inner().inner();
+        for block in (16 + 16 * u64::from(ROW_LOG_UNITS)..(24 << 20) / 4096 - 16).step_by(3) {
+            let mut bytes = device.read(block * 4096, 4096).unwrap();
+            bytes.iter_mut().for_each(|b| *b ^= 0x40);
+            device.write(block * 4096, Arc::new(AlignedBuf::padded(&bytes))).unwrap();
+        }
+        let fs = w.open(&[0, 1, 2, 3], MountOptions::default()).unwrap();
+        let r = scrub(&fs);
+        assert!(r.copies_damaged > 0 && r.copies_mended == r.copies_damaged && !r.has_losses(), "{r:?}");
+        let r = scrub(&fs);
+        assert_eq!((r.copies_damaged, r.has_losses()), (0, false), "{r:?}");
+        fs.close().unwrap();
+        is_clean(&w);
+        // So any other one can be lost.
+        for gone in (0..4).filter(|i| *i != rotten) {
+            let others: Vec<usize> = (0..4).filter(|i| *i != gone).collect();
+            is_whole(&w.open(&others, MountOptions { read_only: true, ..degraded() }).unwrap());
+        }
+    }
+}
+
+/// What is wrong lies in the log that recovery needs, too: scrubbing must not make parity of it.
+#[test]
+fn scrubbing_leaves_what_the_log_needs() {
+    (0..3).for_each(scrubbed_with_a_long_log);
+    #[cfg(feature = "breaks")]
+    {
+        use nenrin_core::breaks::{Break, with};
+        let noticed = |rotten| {
+            with(Break::ParityUnverified, || std::panic::catch_unwind(|| scrubbed_with_a_long_log(rotten)).is_err())
+        };
+        assert!((0..3).any(noticed));
+    }
+}
+
+fn scrubbed_with_a_long_log(rotten: usize) {
+    // So that content and log lie beside each other in rows.
+    let size = |i: usize| 5000 + i * 4099 % 12_000;
+    let w = World::new(Profile::Parity, &[48; 3]);
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open(&[0, 1, 2], options.clone()).unwrap();
+    write(&fs, "large", &content(1, LARGE));
+    write(&fs, "small", &content(2, 5000));
+    for i in 0..600 {
+        write(&fs, &format!("log {i}"), &content(i, size(i)));
+    }
+    // Beside it, as rot does: what is written to that device later is right.
+    let device = w.members[rotten].inner().inner();
+    for block in 16 + 16 * u64::from(ROW_LOG_UNITS)..(48 << 20) / 4096 - 16 {
+        let mut bytes = device.read(block * 4096, 4096).unwrap();
+        if Header::peek(&bytes).is_ok_and(|h| h.kind == PartialKind::Chain) {
+            bytes.iter_mut().for_each(|b| *b ^= 0x40);
+            device.write(block * 4096, Arc::new(AlignedBuf::padded(&bytes))).unwrap();
+        }
+    }
+    let r = scrub(&fs);
+    assert!(r.copies_damaged > 0 && !r.has_losses(), "{r:?}");
+    drop(fs);
+    let fs = w.open(&[0, 1, 2], options).unwrap();
+    is_whole(&fs);
+    for i in 0..600 {
+        assert!(read(&fs, &format!("log {i}"), size(i)).unwrap() == content(i, size(i)), "{rotten} {i}");
+    }
+    fs.close().unwrap();
+    is_clean(&w);
+}
+
+#[test]
+fn the_work_goes_on_without_a_device_that_fails() {
+    for kind in [OpKind::Write, OpKind::Flush] {
+        for dead in 0..3 {
+            let w = World::new(Profile::Parity, &[32; 3]);
+            let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+            write(&fs, "large", &content(1, LARGE));
+            w.faults[dead].inject(Fault::Fail { kind, from: 1, times: u64::MAX });
+            write(&fs, "small", &content(2, 5000));
+            write(&fs, "after", &content(3, 3_000_000));
+            fs.checkpoint_create(Some(b"snap")).unwrap();
+            assert_eq!((fs.failed(), fs.health()[dead].standing), (None, Standing::Absent));
+            is_whole(&fs);
+            drop(fs);
+            w.faults[dead].clear();
+            let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+            bring_up(&fs);
+            fs.close().unwrap();
+            is_clean(&w);
+            let fs = w.open(&[dead, (dead + 1) % 3], degraded()).unwrap();
+            is_whole(&fs);
+            assert!(read(&fs, "after", 3_000_000).unwrap() == content(3, 3_000_000));
+        }
+    }
+}
+
+#[test]
+fn room_is_what_is_left_beside_parity() {
+    for (sizes, least, most) in [
+        (&[40, 40, 40][..], 73, 76),
+        (&[40, 40, 40, 40], 110, 114),
+        // What larger ones have more: rows of fewer.
+        (&[40, 20, 60], 50, 56),
+        (&[30, 30, 90], 53, 56),
+    ] {
+        let w = World::new(Profile::Parity, sizes);
+        let all: Vec<usize> = (0..sizes.len()).collect();
+        let fs = w.open(&all, MountOptions::default()).unwrap();
+        let sb = fs.superblock();
+        let bytes = (sb.segments() * u64::from(sb.segment_blocks) * 4096) >> 20;
+        assert!((least..=most).contains(&bytes), "{sizes:?}: {bytes} MiB");
+        let ino = fs.create(Ino::ROOT, b"full", &file(0o600)).unwrap().ino;
+        let mut at = 0;
+        let refused = loop {
+            match fs.write(ino, at, &content(at as usize, 1 << 20), 0) {
+                Ok(_) => at += 1 << 20,
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(refused, Error::NoSpace), "{refused}");
+        fs.fsync_wait(ino).unwrap();
+        assert!(at >> 20 > bytes * 3 / 4, "{} of {bytes} MiB", at >> 20);
+        fs.close().unwrap();
+        for gone in 0..sizes.len() {
+            let others: Vec<usize> = all.iter().copied().filter(|i| *i != gone).collect();
+            let fs = w.open(&others, MountOptions { read_only: true, ..degraded() }).unwrap();
+            for from in (0..at).step_by(1 << 20) {
+                let got = fs.read(nenrin_core::At::Live, ino, from, 1 << 20).unwrap();
+                assert!(got == content(from as usize, 1 << 20), "{sizes:?} without {gone} at {from}");
+            }
+        }
+        let fs = w.open(&all, MountOptions::default()).unwrap();
+        fs.unlink(Ino::ROOT, b"full").unwrap();
+        write(&fs, "new", &content(7, LARGE));
+        fs.close().unwrap();
+    }
+}
