@@ -142,6 +142,7 @@ fn three_of_them_together_are_none() {
             record_bytes: 0,
             map_count: 0,
             payload_blocks: 0,
+            left_out: 0,
             next: None,
         };
         header.encode(&[], &[]).0
