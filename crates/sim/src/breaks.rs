@@ -148,7 +148,7 @@ pub const TRIALS: [Trial; 76] = [
     trial(Break::RowsUnsettled, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
     trial(Break::JoinHalf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
     trial(Break::JoinDeaf, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(1)))),
-    trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Takes(0)))),
+    trial(Break::WindowIgnored, "P1", Hunt::Devices(joining(3, Layout::Mirror, Joins::Back(1)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Mirror, Joins::Back(0)))),
     trial(Break::JoinUnflushed, "P1", Hunt::Devices(joining(2, Layout::Stripe, Joins::Takes(0)))),
     trial(Break::MmpUnwatched, "P1", Hunt::Life(Life::Hosts)),
