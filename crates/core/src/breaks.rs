@@ -170,6 +170,8 @@ pub enum Break {
     PastIndexUncounted,
     /// What waits to be written to the index makes df fall.
     DfFallsWithIndex,
+    /// df counts what is overwritten twice until its commit, and what is on its way to the device not at all.
+    DfCountsTwice,
     /// The first flush of a mount goes to those devices only that it wrote to.
     FirstFlushPartial,
     /// States that several checkpoints show are left out of what is told of a name.
@@ -182,6 +184,10 @@ pub enum Break {
     ReadsUnbounded,
     /// Recovery looks for the next partial of the log nowhere but right behind the last one.
     LeftOutUnseen,
+    /// What an earlier life of a segment left in units that are left out is taken for what is there.
+    StaleBelieved,
+    /// What is left out before a run that begins at a unit is not written where rows have parity.
+    LeftOutUnwritten,
     /// A sync flushes devices also because root slots were written to them.
     CommitAwaitsRoots,
 }

@@ -219,6 +219,11 @@ impl Storage {
         self.devices.layout().has_parity()
     }
 
+    /// Where a row begins.
+    pub fn row_begin(&self, (segment, number): RowId) -> Option<Addr> {
+        self.devices.layout().row(segment, number).map(|row| row.range().0)
+    }
+
     /// Whether the parity of a row that nobody writes to is wrong.
     pub fn parity_is_wrong(&self, row: RowId) -> bool {
         self.devices.is_unlike(row)

@@ -111,6 +111,7 @@ pub fn step(step: Step) -> &'static str {
         Step::History => "history",
         Step::Owners => "owners of blocks",
         Step::Data => "content",
+        Step::Parity => "parity",
     }
 }
 

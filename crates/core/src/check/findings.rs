@@ -128,6 +128,7 @@ findings! {
     703 Error TailNotZero "tail-not-zero" "Bytes behind the end of a file in its last block are not zero.";
     704 Error ContentLost "content-lost" "A range of a file was lost to damage; a repair has marked it, and reading it is an error.";
     705 Error ContentCopyDamaged "content-copy-damaged" "A copy of a block of content on one device is damaged; that of another is used.";
+    706 Error ParityWrong "parity-wrong" "The parity of a row is not that of what lies in it, or cannot be read: were a device lost now, that could not be rebuilt.";
 }
 
 impl std::fmt::Display for What {

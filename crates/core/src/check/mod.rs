@@ -18,6 +18,7 @@ mod history;
 mod live;
 mod names;
 mod nodes;
+mod parity;
 mod paths;
 mod report;
 mod roots;
@@ -40,7 +41,7 @@ use usage::Usage;
 /// What to check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Read all content too and verify it.
+    /// Read all content too and verify it, and compare the parity of rows where there is any.
     pub data: bool,
 }
 
@@ -61,6 +62,9 @@ pub fn check(
         return Ok(log.report);
     };
     check_entered(&entered, options.data, &mut log)?;
+    if options.data {
+        parity::check(&entered, &mut log)?;
+    }
     Ok(log.report)
 }
 

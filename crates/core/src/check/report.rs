@@ -128,6 +128,8 @@ pub enum Step {
     Owners,
     /// All content; counts blocks.
     Data,
+    /// The parity of rows; counts blocks.
+    Parity,
 }
 
 /// How far a check is.

@@ -39,6 +39,23 @@ pub enum Over {
 #[derive(Debug, Default)]
 pub struct Overlay {
     ranges: BTreeMap<u64, (u64, Over)>,
+    counts: Counts,
+}
+
+/// Blocks of the extents in an overlay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    /// All of them.
+    blocks: u64,
+    /// Those that are written, and nobody else's.
+    own: u64,
+}
+
+impl Counts {
+    const fn of(from: u64, to: u64, over: &Over) -> Self {
+        let Over::Extent(e) = over else { return Self { blocks: 0, own: 0 } };
+        Self { blocks: to - from, own: if e.is_shared() || e.is_unwritten() { 0 } else { to - from } }
+    }
 }
 
 impl Overlay {
@@ -54,15 +71,16 @@ impl Overlay {
         let touched: Vec<u64> = self.ranges.range(first..to).map(|(s, _)| *s).collect();
         for start in touched {
             let Some((end, over)) = self.ranges.remove(&start) else { continue };
+            self.uncount(Counts::of(start, end, &over));
             let part = |a: u64, b: u64| match &over {
                 Over::Hole => Over::Hole,
                 Over::Extent(e) => Over::Extent(e.slice((a - start) as u32, (b - a) as u32)),
             };
             if start < from {
-                self.ranges.insert(start, (from, part(start, from)));
+                self.put(start, from, part(start, from));
             }
             if end > to {
-                self.ranges.insert(to, (end, part(to, end)));
+                self.put(to, end, part(to, end));
             }
         }
     }
@@ -77,10 +95,23 @@ impl Overlay {
         if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
             if *end == from && first.join(*start, next) {
                 *end = to;
+                self.count(Counts::of(from, to, &over));
                 return;
             }
         }
+        self.put(from, to, over);
+    }
+    fn put(&mut self, from: u64, to: u64, over: Over) {
+        self.count(Counts::of(from, to, &over));
         self.ranges.insert(from, (to, over));
+    }
+    const fn count(&mut self, more: Counts) {
+        self.counts.blocks += more.blocks;
+        self.counts.own += more.own;
+    }
+    const fn uncount(&mut self, less: Counts) {
+        self.counts.blocks -= less.blocks;
+        self.counts.own -= less.own;
     }
     /// The ranges that overlap `[from, to)`: start, end, what.
     pub fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -93,10 +124,11 @@ impl Overlay {
     /// What was written in `[from, to)`, and around it, gets other owners.
     pub fn share(&mut self, from: u64, to: u64) {
         let first = self.overlapping(from, to).next().map_or(from, |(start, ..)| start);
-        for (_, over) in self.ranges.range_mut(first..to.max(first)).map(|(_, range)| range) {
+        for (start, (end, over)) in self.ranges.range_mut(first..to.max(first)) {
             if let Over::Extent(e) = over {
-                if !e.is_unwritten() {
+                if !e.is_unwritten() && !e.is_shared() {
                     e.flags |= EXTENT_SHARED;
+                    self.counts.own -= *end - *start;
                 }
             }
         }
@@ -113,6 +145,17 @@ impl Overlay {
     pub fn has_extents(&self) -> bool {
         self.ranges.values().any(|(_, o)| matches!(o, Over::Extent(_)))
     }
+}
+
+/// What a commit does to what is stored, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// That come.
+    pub more: u64,
+    /// That go.
+    pub less: u64,
+    /// That are written in place of others.
+    pub anew: u64,
 }
 
 /// The uncommitted content of one file.
@@ -148,11 +191,13 @@ pub struct Content {
     pub hand: u64,
     /// By how many blocks more is reserved in it than in what is committed of the file.
     pub promised: i64,
+    /// Blocks that the file had before.
+    pub before: u64,
 }
 
 impl Content {
-    /// Nothing changed yet, of a file with this size and these times.
-    pub fn new(size: u64, mtime: Time, ctime: Time, editor_uid: u32, now: u64) -> Self {
+    /// Nothing changed yet, of a file with so many blocks, this size and these times.
+    pub fn new(before: u64, size: u64, mtime: Time, ctime: Time, editor_uid: u32, now: u64) -> Self {
         Self {
             pages: BTreeMap::new(),
             overlay: Overlay::default(),
@@ -169,6 +214,7 @@ impl Content {
             sequence: 0..0,
             hand: 0,
             promised: 0,
+            before,
         }
     }
 
@@ -177,10 +223,26 @@ impl Content {
     /// answer lies between what there was and what there can be.
     pub fn blocks_over(&self, committed: u64) -> u64 {
         let committed = if self.replaced { 0 } else { committed };
-        let extents = self.overlay.iter().filter(|(.., over)| matches!(over, Over::Extent(_)));
-        let here = self.pages.len() as u64 + extents.map(|(from, to, _)| to - from).sum::<u64>();
+        let here = self.blocks_here();
         let whole = self.size.div_ceil(BLOCK_BYTES as u64);
         committed.saturating_add(here).min(whole.max(committed).max(here))
+    }
+
+    /// Blocks in memory, reserved or written ahead.
+    fn blocks_here(&self) -> u64 {
+        self.pages.len() as u64 + self.overlay.counts.blocks
+    }
+
+    /// What its commit does to what is stored, about: blocks that come, that go, and that are written in place of others.
+    /// What is shared is stored already, and what is reserved is not.
+    pub fn change(&self) -> Change {
+        let written = self.pages.len() as u64 + self.overlay.counts.own;
+        if self.replaced {
+            return Change { more: written, less: self.before, anew: 0 };
+        }
+        let grown = self.blocks_over(self.before).saturating_sub(self.before);
+        let more = grown.saturating_add_signed(self.promised.saturating_neg()).min(written);
+        Change { more, less: 0, anew: written - more }
     }
 
     /// Takes the pages in `range` out, in runs of consecutive blocks.
@@ -230,6 +292,7 @@ pub struct File {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nenrin_format::items::EXTENT_UNWRITTEN;
     use nenrin_format::{Addr, Cno, EXTENT_BLOCKS_MAX};
 
     fn extent(addr: u64, blocks: u32, shift: u8) -> Extent {
@@ -259,7 +322,7 @@ mod tests {
 
     #[test]
     fn writes_one_after_the_other_are_a_sequence() {
-        let mut c = Content::new(0, Time(0), Time(0), 0, 0);
+        let mut c = Content::new(0, 0, Time(0), Time(0), 0, 0);
         assert_eq!(c.note_sequence(5, 7), 5..7);
         assert_eq!(c.note_sequence(7, 7), 5..7, "within a block");
         assert_eq!(c.note_sequence(7, 9), 5..9, "the block was not full");
@@ -271,7 +334,7 @@ mod tests {
 
     #[test]
     fn pages_of_a_range_are_taken_in_runs() {
-        let mut c = Content::new(0, Time(0), Time(0), 0, 0);
+        let mut c = Content::new(0, 0, Time(0), Time(0), 0, 0);
         for block in [1, 2, 3, 7, 8, 20] {
             c.pages.insert(block, zero_page());
         }
@@ -293,6 +356,40 @@ mod tests {
             overlay.set(at, at + blocks, Over::Extent(extent(addr, blocks as u32, shift)));
         }
         assert_eq!(overlay.iter().count(), 2 + 4);
+    }
+
+    #[test]
+    fn what_comes_goes_and_is_written_anew() {
+        let is = |c: &Content, more, less, anew| assert_eq!(c.change(), Change { more, less, anew });
+        let reserved =
+            |blocks| Over::Extent(Extent { flags: EXTENT_UNWRITTEN, crcs: Vec::new(), ..extent(0, blocks, 0) });
+        let mut c = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
+        is(&c, 0, 0, 0);
+        c.pages.insert(3, zero_page());
+        is(&c, 0, 0, 1);
+        c.size = 20 << 12;
+        c.overlay.set(10, 20, Over::Extent(extent(1000, 10, 0)));
+        is(&c, 10, 0, 1);
+        // Shared with others, twice over.
+        c.overlay.share(12, 13);
+        c.overlay.share(12, 13);
+        assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 0 });
+        // Reserved behind the end.
+        let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
+        kept.overlay.set(10, 40, reserved(30));
+        kept.promised = 30;
+        is(&kept, 0, 0, 0);
+        // Of what was reserved some is written, some given back.
+        let mut filled = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
+        filled.pages.insert(4, zero_page());
+        filled.promised = -5;
+        is(&filled, 1, 0, 0);
+        // Emptied, and something else written.
+        c.overlay.set(0, u64::MAX, Over::Hole);
+        (c.replaced, c.size) = (true, 4 << 12);
+        is(&c, 1, 10, 0);
+        c.before = u64::MAX;
+        is(&c, 1, u64::MAX, 0);
     }
 
     #[test]
@@ -322,6 +419,8 @@ mod tests {
                 next += to - from;
             }
             assert_eq!(blocks(&overlay), model);
+            let here = model.values().filter(|b| b.is_some()).count() as u64;
+            assert_eq!(overlay.counts, Counts { blocks: here, own: here });
         }
     }
 }

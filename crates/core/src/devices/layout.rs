@@ -147,7 +147,7 @@ impl Layout {
 
     /// Whether neighbouring units may lie on different devices.
     pub fn lies_apart(&self) -> bool {
-        self.bands.iter().any(|b| b.members.len() > usize::from(b.copies) && !b.parity)
+        self.bands.iter().any(|b| b.members.len() > usize::from(b.copies))
     }
 
     /// Whether any segment lies in rows with parity.

@@ -10,7 +10,7 @@ use super::{Devices, Member};
 use crate::Clock;
 use nenrin_device::{DeviceError, Op, Ticket};
 use nenrin_format::{BLOCK_BYTES, Time};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A device is slow from so many times what the others take.
@@ -21,13 +21,13 @@ const FAST_TIMES: u64 = 3;
 const SLOW_NANOS_MIN: u64 = 5_000_000;
 /// What is shorter is fast.
 const FAST_NANOS_MIN: u64 = 2_500_000;
-/// It has to be slow for so long.
+/// It is looked at again after so long, without what was known when it was first suspected.
 const JUDGED_AFTER_NANOS: u64 = 1_000_000_000;
 /// And is left out at least this long: longer each time that it is slow again, since a device may be fast when it has nothing to do.
 const HOLD_NANOS: u64 = 10_000_000_000;
 const HOLD_NANOS_MAX: u64 = 640_000_000_000;
 /// The last so many requests count, and so many are needed to tell.
-const SAMPLES: usize = 8;
+const SAMPLES: usize = 32;
 const SAMPLES_MIN: usize = 3;
 /// A request takes longer for each so many bytes under way with it.
 const LOAD_BYTES: u64 = 256 << 10;
@@ -36,20 +36,18 @@ const WAITED_NANOS_MIN: u64 = 10_000;
 
 /// What one device takes.
 #[derive(Default)]
-pub(super) struct Gauge {
-    /// Bytes that are being written to it.
-    under_way: AtomicU64,
-    measured: Mutex<Measured>,
-}
+pub(super) struct Gauge(Mutex<Measured>);
 
 #[derive(Default)]
 struct Measured {
+    /// Bytes that are being written to it.
+    under_way: u64,
     /// Of the last requests, the newest at `next - 1`.
     nanos: [u64; SAMPLES],
     count: usize,
     next: usize,
-    /// Since when (monotonic) it takes too long.
-    over_since: Option<u64>,
+    /// Since when (monotonic) it is suspected.
+    suspected_since: Option<u64>,
     /// Since when it is slow: monotonic, and for people.
     slow_since: Option<(u64, Time)>,
     /// How long it is left out at least.
@@ -63,10 +61,12 @@ impl Measured {
         self.count = (self.count + 1).min(SAMPLES);
     }
 
+    /// The mean without the longest: a device that lets bursts through and then stands is slow, and what took long once tells nothing.
     fn typical(&self) -> Option<u64> {
-        let mut known = self.nanos[..self.count].to_vec();
-        known.sort_unstable();
-        (self.count >= SAMPLES_MIN).then(|| known[known.len() / 2])
+        let known = &self.nanos[..self.count];
+        let longest = *known.iter().max()?;
+        let sum = known.iter().fold(0u64, |sum, n| sum.saturating_add(*n)) - longest;
+        (self.count >= SAMPLES_MIN).then(|| sum / (self.count as u64 - 1))
     }
 
     fn is_slow(&self) -> bool {
@@ -75,36 +75,39 @@ impl Measured {
 
     /// Begins or ends to be slow, given what the others take; whether that changed.
     fn judge(&mut self, others: u64, now: u64, wall: Time) -> bool {
-        let Some(typical) = self.typical() else { return false };
-        match self.slow_since {
-            None if typical <= SLOW_NANOS_MIN.max(others.saturating_mul(SLOW_TIMES)) => {
-                self.over_since = None;
+        let over = SLOW_NANOS_MIN.max(others.saturating_mul(SLOW_TIMES));
+        let below = FAST_NANOS_MIN.max(others.saturating_mul(FAST_TIMES));
+        let slow = match (self.slow_since, self.suspected_since, self.typical()) {
+            (None, None, Some(typical)) if typical > over => {
+                self.forget();
+                self.suspected_since = Some(now);
                 false
             }
-            None => {
-                let since = *self.over_since.get_or_insert(now);
-                let slow = now.saturating_sub(since) >= JUDGED_AFTER_NANOS;
-                if slow {
-                    self.hold_nanos = (self.hold_nanos * 2).clamp(HOLD_NANOS, HOLD_NANOS_MAX);
-                    self.set(true, now, wall);
-                }
-                slow
+            (None, Some(since), Some(typical)) if now.saturating_sub(since) >= JUDGED_AFTER_NANOS => {
+                self.suspected_since = None;
+                typical > over
             }
-            Some((since, _)) => {
-                let fast = typical < FAST_NANOS_MIN.max(others.saturating_mul(FAST_TIMES))
-                    && now.saturating_sub(since) >= self.hold_nanos;
-                if fast {
-                    self.set(false, now, wall);
-                }
-                fast
-            }
+            (Some((since, _)), _, Some(typical)) => typical >= below || now.saturating_sub(since) < self.hold_nanos,
+            _ => self.is_slow(),
+        };
+        let changes = slow != self.is_slow();
+        if changes && slow {
+            self.hold_nanos = (self.hold_nanos * 2).clamp(HOLD_NANOS, HOLD_NANOS_MAX);
         }
+        if changes {
+            self.set(slow, now, wall);
+        }
+        changes
     }
 
     /// What it took before says nothing of how it is from now on.
     fn set(&mut self, slow: bool, now: u64, wall: Time) {
         self.slow_since = slow.then_some((now, wall));
-        self.over_since = None;
+        self.suspected_since = None;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         self.count = 0;
         self.next = 0;
     }
@@ -112,59 +115,68 @@ impl Measured {
 
 impl Gauge {
     fn measured(&self) -> MutexGuard<'_, Measured> {
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Since when it is slow, for people.
     pub fn slow_since(&self) -> Option<Time> {
         self.measured().slow_since.map(|(_, wall)| wall)
     }
-}
 
-/// A write or flush under way on one device.
-pub(super) struct Sent {
-    pub member: Arc<Member>,
-    ticket: Ticket,
-    /// When, and with how much.
-    begun: Begun,
+    /// A request that writes so many bytes begins.
+    fn begin(&self, bytes: u64, clock: Option<&Arc<dyn Clock>>) -> Begun {
+        let at = clock.map(|c| c.monotonic_nanos());
+        let mut measured = self.measured();
+        measured.under_way += bytes;
+        Begun { at, bytes, load: measured.under_way }
+    }
+
+    /// It was waited for since then, and is done.
+    fn note(&self, begun: &Begun, waited_from: u64, clock: Option<&Arc<dyn Clock>>) {
+        let (Some(at), Some(clock)) = (begun.at, clock) else { return };
+        let now = clock.monotonic_nanos();
+        if now.saturating_sub(waited_from) >= WAITED_NANOS_MIN {
+            self.measured().note(now.saturating_sub(at) / (1 + begun.load / LOAD_BYTES));
+        }
+    }
+
+    /// It is done, or nobody waits for it any more.
+    fn end(&self, begun: &Begun) {
+        self.measured().under_way -= begun.bytes;
+    }
 }
 
 /// When (monotonic) a request began, how many bytes it writes, and how many were under way then.
-#[derive(Clone, Copy)]
 struct Begun {
-    at: u64,
-    own: u64,
+    at: Option<u64>,
+    bytes: u64,
     load: u64,
 }
 
-impl Begun {
-    fn new(gauge: &Gauge, own: u64, clock: Option<&Arc<dyn Clock>>) -> Self {
-        let load = gauge.under_way.fetch_add(own, SeqCst) + own;
-        Self { at: clock.map_or(0, |c| c.monotonic_nanos()), own, load }
-    }
-
-    /// It is done, and was waited for since then.
-    fn end(self, gauge: &Gauge, waited_from: u64, clock: Option<&Arc<dyn Clock>>) {
-        gauge.under_way.fetch_sub(self.own, SeqCst);
-        let Some(now) = clock.map(|c| c.monotonic_nanos()) else { return };
-        if now.saturating_sub(waited_from) >= WAITED_NANOS_MIN {
-            let nanos = now.saturating_sub(self.at) / (1 + self.load / LOAD_BYTES);
-            gauge.measured().note(nanos);
-        }
-    }
+/// A write or flush under way on one device. Who drops it does not wait for it, and it is not measured.
+pub(super) struct Sent {
+    member: Arc<Member>,
+    ticket: Option<Ticket>,
+    begun: Begun,
 }
 
 impl Sent {
     pub fn is_done(&self) -> bool {
-        self.ticket.is_done()
+        self.ticket.as_ref().is_none_or(Ticket::is_done)
     }
 
     /// Waits, and measures what it took.
-    pub fn wait(self, clock: Option<&Arc<dyn Clock>>) -> (Arc<Member>, Result<(), DeviceError>) {
+    pub fn wait(mut self, clock: Option<&Arc<dyn Clock>>) -> (Arc<Member>, Result<(), DeviceError>) {
         let from = clock.map_or(0, |c| c.monotonic_nanos());
-        let outcome = self.ticket.wait().map(drop);
-        self.begun.end(&self.member.gauge, from, clock);
-        (self.member, outcome)
+        let outcome = self.ticket.take().map_or(Ok(()), |ticket| ticket.wait().map(drop));
+        self.member.gauge.note(&self.begun, from, clock);
+        (self.member.clone(), outcome)
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.member.gauge.end(&self.begun);
     }
 }
 
@@ -176,15 +188,16 @@ impl Devices {
     /// Submits a write or flush that is measured.
     pub(super) fn send(&self, member: &Arc<Member>, op: Op) -> Sent {
         let own = if let Op::Write { data, .. } = &op { data.len() as u64 } else { 0 };
-        let begun = Begun::new(&member.gauge, own, self.clock());
-        Sent { member: member.clone(), ticket: member.submit(op), begun }
+        let begun = member.gauge.begin(own, self.clock());
+        Sent { member: member.clone(), ticket: Some(member.submit(op)), begun }
     }
 
     /// Measures a call that writes so many blocks and flushes.
     pub(super) fn measured<T>(&self, member: &Member, blocks: u32, call: impl FnOnce() -> T) -> T {
-        let begun = Begun::new(&member.gauge, u64::from(blocks) * BLOCK_BYTES as u64, self.clock());
+        let begun = member.gauge.begin(u64::from(blocks) * BLOCK_BYTES as u64, self.clock());
         let done = call();
-        begun.end(&member.gauge, begun.at, self.clock());
+        member.gauge.note(&begun, begun.at.unwrap_or(0), self.clock());
+        member.gauge.end(&begun);
         done
     }
 
@@ -210,7 +223,8 @@ impl Devices {
                 changed |= member.gauge.measured().judge(*median, now, wall);
             }
         }
-        if changed {
+        // Also when one died meanwhile: not all that are there may be left out.
+        if changed || !self.slow().is_empty() {
             self.note_slow();
         }
     }
@@ -242,10 +256,14 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SECOND: u64 = 1000 * MS;
 
-    fn measured(nanos: u64, count: usize) -> Measured {
+    fn measured(nanos: impl IntoIterator<Item = u64>) -> Measured {
         let mut m = Measured::default();
-        (0..count).for_each(|_| m.note(nanos));
+        nanos.into_iter().for_each(|n| m.note(n));
         m
+    }
+
+    fn again(m: &mut Measured, nanos: u64) {
+        (0..SAMPLES).for_each(|_| m.note(nanos));
     }
 
     fn judge(m: &mut Measured, at: u64) -> bool {
@@ -254,27 +272,58 @@ mod tests {
 
     #[test]
     fn slow_is_who_takes_long_for_a_while() {
-        let mut m = measured(30 * MS, SAMPLES);
-        assert!(!judge(&mut m, SECOND) && !judge(&mut m, 2 * SECOND - 1) && judge(&mut m, 2 * SECOND));
+        let mut m = measured([30 * MS; SAMPLES]);
+        assert!(!judge(&mut m, SECOND) && m.suspected_since.is_some());
+        again(&mut m, 30 * MS);
+        assert!(!judge(&mut m, 2 * SECOND - 1) && judge(&mut m, 2 * SECOND));
         // Nothing is known of it until it was tried, and then for a while it is believed to be slow all the same.
         assert!(m.is_slow() && m.typical().is_none() && !judge(&mut m, 100 * SECOND));
         (0..SAMPLES_MIN).for_each(|_| m.note(MS));
         assert!(!judge(&mut m, 11 * SECOND) && judge(&mut m, 12 * SECOND) && !m.is_slow());
         // The next time it takes longer.
-        (0..SAMPLES).for_each(|_| m.note(30 * MS));
-        assert!(!judge(&mut m, 20 * SECOND) && judge(&mut m, 21 * SECOND) && m.hold_nanos == 2 * HOLD_NANOS);
+        again(&mut m, 30 * MS);
+        assert!(!judge(&mut m, 20 * SECOND));
+        again(&mut m, 30 * MS);
+        assert!(judge(&mut m, 21 * SECOND) && m.hold_nanos == 2 * HOLD_NANOS);
     }
 
     #[test]
     fn one_that_takes_long_once_or_as_long_as_others_is_not() {
-        let mut m = measured(MS, SAMPLES);
-        (0..SAMPLES / 2 - 1).for_each(|_| m.note(900 * MS));
-        assert!(!judge(&mut m, SECOND) && !judge(&mut m, 9 * SECOND));
-        let mut m = measured(30 * MS, SAMPLES);
-        assert!(!m.judge(5 * MS, SECOND, Time(0)) && !m.judge(5 * MS, 9 * SECOND, Time(0)));
-        let mut m = measured(4 * MS, SAMPLES);
-        assert!(!m.judge(1000, SECOND, Time(0)) && !m.judge(1000, 9 * SECOND, Time(0)));
-        let mut m = measured(30 * MS, SAMPLES_MIN - 1);
-        assert!(!judge(&mut m, SECOND) && !judge(&mut m, 9 * SECOND));
+        let mut m = measured([MS; SAMPLES].into_iter().chain([900 * MS]));
+        assert!(!judge(&mut m, SECOND) && m.suspected_since.is_none());
+        // Several requests that stood together are suspicious, and that is all.
+        m = measured([900 * MS; 4].into_iter().chain([MS; SAMPLES - 4]));
+        assert!(!judge(&mut m, SECOND) && m.suspected_since.is_some());
+        again(&mut m, MS);
+        assert!(!judge(&mut m, 2 * SECOND) && m.suspected_since.is_none());
+        let slow_beside = |nanos: u64, count: usize, others: u64| {
+            let mut m = measured(std::iter::repeat_n(nanos, count));
+            let first = m.judge(others, SECOND, Time(0));
+            (0..count).for_each(|_| m.note(nanos));
+            first || m.judge(others, 9 * SECOND, Time(0))
+        };
+        assert!(slow_beside(30 * MS, SAMPLES, MS));
+        assert!(!slow_beside(30 * MS, SAMPLES, 5 * MS));
+        assert!(!slow_beside(4 * MS, SAMPLES, 1000));
+        assert!(!slow_beside(30 * MS, SAMPLES_MIN - 1, MS));
+    }
+
+    #[test]
+    fn one_that_lets_bursts_through_and_then_stands_is() {
+        let bursts = (0..2 * SAMPLES).map(|n| if n % 8 == 7 { 100 * MS } else { MS / 10 });
+        let mut m = measured(bursts.clone());
+        assert!(!judge(&mut m, SECOND));
+        bursts.for_each(|n| m.note(n));
+        assert!(judge(&mut m, 2 * SECOND));
+    }
+
+    #[test]
+    fn what_is_under_way_is_what_began_and_has_not_ended() {
+        let gauge = Gauge::default();
+        let (a, b) = (gauge.begin(4096, None), gauge.begin(8192, None));
+        assert_eq!((a.load, b.load), (4096, 12288));
+        gauge.end(&a);
+        gauge.end(&b);
+        assert_eq!(gauge.measured().under_way, 0);
     }
 }

@@ -9,6 +9,7 @@
 use super::commit::new_extent;
 use super::space::with_summaries;
 use super::{DataWrite, Fs, Inner, SUMMARY};
+use crate::breaks::{Break, broken};
 use crate::content::{Over, Page};
 use crate::devices::Avoided;
 use crate::log::data::{DataLog, DataSummary, Wanted};
@@ -284,8 +285,16 @@ impl Inner {
         let (ino, fork, off) = owner;
         let wanted = Wanted { ino, fork, off, blocks: want, left_out_max, avoided };
         let got = log.allocate(wanted, stamp, &fs.storage, &mut state.segments, &mut closed);
-        self.counters.left_out_blocks += got.map_or(0, |got| u64::from(got.left_out));
+        let left_out = got.map_or(0, |got| got.left_out);
+        self.counters.left_out_blocks += u64::from(left_out);
         self.start_summaries(fs, closed)?;
+        if let Some(got) = got.filter(|_| left_out > 0 && fs.storage.has_parity() && !broken(Break::LeftOutUnwritten)) {
+            // Nobody will write there, and parity is that of all that lies in a row.
+            let first = Addr(got.addr.0 - u64::from(left_out));
+            let zeros = AlignedBuf::zeroed(left_out as usize * BLOCK_BYTES);
+            let ticket = fs.storage.submit_write(first, Arc::new(zeros))?;
+            self.note_write(SUMMARY, first, left_out, ticket);
+        }
         got.map(|got| (got.addr, got.blocks)).ok_or(Error::NoSpace)
     }
 

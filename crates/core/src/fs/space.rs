@@ -15,6 +15,7 @@ use super::background::ToSweep;
 use super::crowded::Held;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
+use crate::content::{Change, Content};
 use crate::devices::Avoided;
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
@@ -330,6 +331,22 @@ impl Inner {
         self.room_blocks(fs) > nodes + records / 32
     }
 
+    /// Blocks of content that are stored, about, when all that waits is committed.
+    fn content_blocks(&self) -> u64 {
+        let here = self.files.values().filter_map(|f| f.content.as_ref());
+        let mut all = Change::default();
+        for c in here.chain(self.batch.aside.iter().map(|(_, c)| c)).map(Content::change) {
+            all.more += c.more;
+            all.less = all.less.saturating_add(c.less);
+            all.anew += c.anew;
+        }
+        // What others own or a snapshot keeps stays where it is when it is written over or goes.
+        let shared = self.state.named_blocks.saturating_sub(self.state.live_blocks);
+        let stays = if self.state.has_snapshots() { u64::MAX } else { shared };
+        let less = all.less.saturating_sub(stays);
+        (self.state.live_blocks + all.more + all.anew.min(stays)).saturating_sub(less)
+    }
+
     /// Space and counts.
     pub(super) fn usage(&self, fs: &Fs) -> Usage {
         let count = self.state.segments.count();
@@ -348,13 +365,15 @@ impl Inner {
         let (named_index, history_nodes) =
             (self.named_index_blocks(), self.state.history.iter().map(|t| t.tree.nodes()).sum::<u64>());
         let kept = named + named_index;
-        let live = self.state.live_blocks + self.pages + nodes * 2 * u64::from(NODE_BLOCKS);
+        let content =
+            if broken(Break::DfCountsTwice) { self.state.live_blocks + self.pages } else { self.content_blocks() };
+        let live = content + nodes * 2 * u64::from(NODE_BLOCKS);
         // What cleaning can bring together, less what it leaves in segments
         // that are not worth it. History may be shed, so it counts as room.
         let segments = count.saturating_sub(reserve);
         let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
         let promised = self.promised();
-        let needed = live + kept + self.pages / 16 + fs.kept_for(promised);
+        let needed = live + kept + fs.kept_for(promised);
         let available = usable.saturating_sub(needed);
         let usage = Usage {
             total_blocks: total,

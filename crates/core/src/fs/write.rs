@@ -42,7 +42,7 @@ impl Inner {
             _ => return Err(Error::BadArgument("not a regular file")),
         }
         let now = fs.clock.monotonic_nanos();
-        let mut content = Content::new(inode.size, inode.mtime, inode.ctime, inode.editor_uid, now);
+        let mut content = Content::new(inode.blocks, inode.size, inode.mtime, inode.ctime, inode.editor_uid, now);
         if inode.blocks == 0 {
             if let Some(v) = self.state.get(&Key::new(ino, Kind::Inline, 0, 0))? {
                 let mut page = zero_page();
@@ -76,7 +76,7 @@ impl Inner {
         let now = fs.clock.monotonic_nanos();
         let Some(file) = self.files.get_mut(&ino) else { return Ok(false) };
         let Some(old) = file.content.take() else { return Ok(false) };
-        let mut new = Content::new(old.size, old.mtime, old.ctime, old.editor_uid, now);
+        let mut new = Content::new(old.blocks_over(old.before), old.size, old.mtime, old.ctime, old.editor_uid, now);
         self.contents += 1;
         new.version = self.contents << 32;
         file.content = Some(new);

@@ -8,6 +8,7 @@
 //!    sequence was never acknowledged, or is of a life that recovery cut off.
 
 use super::walk::{Found, Outcome, Walk};
+use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::partial::{Header, LOGICAL_BEGIN, LOGICAL_END};
 use nenrin_format::{Addr, COUNTER_MAX, Epoch, SegmentNo, Seq};
@@ -87,6 +88,9 @@ impl Walk<'_> {
 
     /// Where a newer partial begins that left out the units in which this one lies.
     fn left_out_by(&mut self, header: &Header) -> Result<Option<u32>> {
+        if broken(Break::StaleBelieved) {
+            return Ok(None);
+        }
         let (segment, block) = (header.addr.segment(), header.addr.block());
         for start in self.storage.jumps(segment, block) {
             match self.intact(Addr::new(segment, start)) {

@@ -109,7 +109,8 @@ impl RepairPlan {
         let mut copies = 0;
         if before.recovery.is_some() && !before.findings.iter().any(is_of_structure) {
             let whole = check::check(devices, &CheckOptions { data: true }, progress)?;
-            copies = whole.findings.iter().filter(|f| f.what == What::ContentCopyDamaged).count() as u64;
+            let of_copy = |f: &&Finding| matches!(f.what, What::ContentCopyDamaged | What::ParityWrong);
+            copies = whole.findings.iter().filter(of_copy).count() as u64;
             if copies == 0 {
                 copies = wrong_copies(devices)?;
             }

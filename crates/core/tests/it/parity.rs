@@ -3,12 +3,13 @@
 
 use crate::common::file;
 use crate::devices::{World, bring_up, content, degraded, read, write};
+use nenrin_core::check::What;
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::Ino;
 use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::Profile;
-use nenrin_core::{Error, Fs, MountOptions, Standing};
+use nenrin_core::{Error, Fs, MountOptions, RepairPlan, Standing};
 use nenrin_device::{AlignedBuf, BlockDevice, Fault, OpKind};
 use std::sync::Arc;
 
@@ -177,6 +178,82 @@ fn scrubbing_mends_units_and_parity() {
     }
 }
 
+/// Runs that begin at units, in segments that held something else before: each device can be lost, and parity is right.
+#[test]
+fn what_is_left_out_of_a_row_is_zeros() {
+    let w = World::new(Profile::Parity, &[24; 3]);
+    let open = || w.open(&[0, 1, 2], MountOptions { left_out_share: 2, ..MountOptions::default() }).unwrap();
+    let fs = open();
+    for round in 0..12u8 {
+        let junk = vec![0x5a + round; 12 << 20];
+        let ino = write(&fs, "junk", &junk);
+        fs.fsync_wait(ino).unwrap();
+        fs.unlink(Ino::ROOT, b"junk").unwrap();
+        fs.sync_all().unwrap();
+        // Files that end within a unit, so that the next one begins at another.
+        for i in 0..8 {
+            write(&fs, &format!("odd {round} {i}"), &content(i, (100 << 10) + 5000 * i));
+        }
+        (0..8).for_each(|i| fs.unlink(Ino::ROOT, format!("odd {round} {i}").as_bytes()).unwrap());
+    }
+    assert!(fs.counters().left_out_blocks > 100, "{}", fs.counters().left_out_blocks);
+    for i in 0..20 {
+        write(&fs, &format!("odd {i}"), &content(i, (100 << 10) + 5000 * i));
+    }
+    write(&fs, "large", &content(1, LARGE));
+    write(&fs, "small", &content(2, 5000));
+    fs.close().unwrap();
+    is_clean(&w);
+    for others in [[0, 1], [0, 2], [1, 2]] {
+        let fs = w.open(&others, MountOptions { read_only: true, ..degraded() }).unwrap();
+        is_whole(&fs);
+        for i in 0..20 {
+            assert!(read(&fs, &format!("odd {i}"), 1 << 20).unwrap() == content(i, (100 << 10) + 5000 * i));
+        }
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic]
+fn what_is_left_as_it_was_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::LeftOutUnwritten, what_is_left_out_of_a_row_is_zeros);
+}
+
+/// What only a lost device would show: check finds it, repair and scrubbing mend it.
+#[test]
+fn wrong_parity_is_found() {
+    for by_repair in [false, true] {
+        let w = World::new(Profile::Parity, &[24; 3]);
+        let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+        write(&fs, "large", &content(1, LARGE));
+        write(&fs, "small", &content(2, 5000));
+        fs.close().unwrap();
+        is_clean(&w);
+        // A byte in each unit of one device: every third is parity.
+        let device = w.members[1].inner().inner();
+        for unit in (1 + u64::from(ROW_LOG_UNITS)..(24 << 20) / 65536 - 1).step_by(5) {
+            let mut bytes = device.read(unit << 16, 4096).unwrap();
+            bytes[77] ^= 0x40;
+            device.write(unit << 16, Arc::new(AlignedBuf::padded(&bytes))).unwrap();
+        }
+        let findings = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap().findings;
+        let count = |what| findings.iter().filter(|f| f.what == what).count();
+        let (parity, content) = (count(What::ParityWrong), count(What::ContentCopyDamaged));
+        assert!(parity > 3 && content > 3, "{findings:?}");
+        if by_repair {
+            let plan = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap();
+            plan.carry_out(w.time()).unwrap();
+        } else {
+            let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+            assert!(!scrub(&fs).has_losses());
+            fs.close().unwrap();
+        }
+        is_clean(&w);
+    }
+}
+
 /// What is wrong lies in the log that recovery needs, too: scrubbing must not make parity of it.
 #[test]
 fn scrubbing_leaves_what_the_log_needs() {
@@ -219,6 +296,10 @@ fn scrubbed_with_a_long_log(rotten: usize) {
     for i in 0..600 {
         assert!(read(&fs, &format!("log {i}"), size(i)).unwrap() == content(i, size(i)), "{rotten} {i}");
     }
+    fs.close().unwrap();
+    // What was log is that no more: its rows are mended now.
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    assert!(!scrub(&fs).has_losses());
     fs.close().unwrap();
     is_clean(&w);
 }

@@ -55,6 +55,58 @@ fn df_moves_with_what_is_written() {
     assert!(fs.usage().available_blocks + JUMP_MAX >= empty, "{:?}", fs.usage());
 }
 
+/// What is written counts at once and once, wherever it is on its way, and what is written in place of it does not count.
+#[test]
+fn df_tells_what_a_commit_will_leave() {
+    let w = World::new(256 << 20);
+    let fs = w.open_with(MountOptions::default());
+    let big = fs.create(Ino::ROOT, b"big", &file(0o600)).unwrap().ino;
+    let megabyte = vec![7; 1 << 20];
+    let stays_so = |when: &str, change: &dyn Fn()| {
+        let before = fs.usage().available_blocks;
+        change();
+        let now = fs.usage().available_blocks;
+        assert!(now.abs_diff(before) <= JUMP_MAX, "{when}: {before} blocks available, then {now}");
+    };
+    let empty = fs.usage().available_blocks;
+    for n in 0..64 {
+        fs.write(big, n << 20, &megabyte, 0).unwrap();
+        let (now, expected) = (fs.usage().available_blocks, empty - (n + 1) * 256);
+        assert!(now.abs_diff(expected) <= JUMP_MAX, "{n}: {now} blocks available, not {expected}");
+    }
+    let sync = || {
+        fs.fsync_wait(big).unwrap();
+        w.pass(1_000_000_000);
+        fs.tick().unwrap();
+    };
+    stays_so("synced", &sync);
+    let mut prng = Prng::new(2);
+    let blocks: Vec<u64> = (0..8192).map(|_| prng.below(64 << 8)).collect();
+    stays_so("overwritten here and there", &|| {
+        for n in &blocks {
+            fs.write(big, n << 12, &[1; 4096], 0).unwrap();
+        }
+    });
+    stays_so("and synced", &sync);
+    stays_so("overwritten from one end to the other", &|| {
+        for n in 0..64 {
+            fs.write(big, n << 20, &megabyte, 0).unwrap();
+        }
+    });
+    stays_so("and synced again", &sync);
+    fs.setattr(big, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    assert!(fs.usage().available_blocks.abs_diff(empty) <= JUMP_MAX, "emptied");
+    stays_so("and that synced", &sync);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks available, ")]
+fn df_that_does_not_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::DfCountsTwice, df_tells_what_a_commit_will_leave);
+}
+
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "blocks available, then")]

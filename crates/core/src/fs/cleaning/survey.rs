@@ -9,6 +9,7 @@
 use super::super::Fs;
 use super::{Job, Move, Stage, Victim};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree};
 use crate::segments::KIND_DATA;
 use nenrin_format::items::Extent;
@@ -110,7 +111,8 @@ impl Fs {
 
     /// Where a partial begins that left this block out, and is newer than what is there.
     fn behind_left_out(&self, segment: SegmentNo, block: u32, there: Option<&Header>) -> Option<u32> {
-        self.storage.jumps(segment, block).find(|start| {
+        let mut places = self.storage.jumps(segment, block).filter(|_| !broken(Break::StaleBelieved));
+        places.find(|start| {
             let addr = Addr::new(segment, *start);
             let head = self.storage.read(addr, 1).ok().and_then(|bytes| Header::peek(&bytes).ok());
             head.is_some_and(|h| h.addr == addr && h.has_left_out(block) && there.is_none_or(|t| h.is_newer(t)))
@@ -265,6 +267,90 @@ fn extent_in(tree: &Tree, key: &Key, value: &[u8], victims: &BTreeMap<SegmentNo,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::space_tests::Looked;
+    use crate::recovery::{Walk, chain_of};
+    use crate::segments::KIND_CHAIN;
+    use crate::storage::probe;
+    use crate::{Clock, MkfsOptions, MountOptions, NewInode, mkfs_on};
+    use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+    use nenrin_format::superblock::Profile;
+    use nenrin_format::{Ino, Seq};
+    use std::sync::Arc;
+
+    /// A stripe of four devices with a log that stepped over units, of which the first was slow.
+    fn stepped_over() -> (Arc<Fs>, Vec<Arc<dyn BlockDevice>>) {
+        let devices: Vec<Arc<dyn BlockDevice>> = (0..4).map(|_| Arc::new(MemDevice::new(32 << 20)) as _).collect();
+        let clock: Arc<dyn Clock> = Arc::new(Looked::default());
+        mkfs_on(&devices, &clock, &MkfsOptions { profile: Profile::Stripe, ..MkfsOptions::default() }).unwrap();
+        let fs = Fs::open(devices.clone(), clock, MountOptions::default()).unwrap();
+        fs.declare_slow(0, true);
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let ino = fs.create(Ino::ROOT, b"log", &new).unwrap().ino;
+        for i in 0..100u64 {
+            fs.write(ino, i << 12, &[i as u8 + 1; 4096], 0).unwrap();
+            fs.fsync_wait(ino).unwrap();
+        }
+        (fs, devices)
+    }
+
+    /// What repair finds in the log, and what the cleaner finds in its segments.
+    fn seen(fs: &Fs, devices: &[Arc<dyn BlockDevice>]) -> (Vec<Header>, Vec<Claim>) {
+        let newest = probe(devices[0].as_ref()).unwrap().newest().unwrap().clone();
+        let (mut partials, mut claims) = (Vec::new(), Vec::new());
+        let walk = Walk::new(&fs.storage, &chain_of(&newest));
+        walk.each_partial(&mut |h| {
+            partials.extend((h.kind == PartialKind::Chain && h.seq > Seq(1)).then(|| h.clone()));
+            Ok(())
+        })
+        .unwrap();
+        let mut segments: Vec<SegmentNo> = partials.iter().map(|h| h.addr.segment()).collect();
+        segments.dedup();
+        for segment in segments {
+            let mut block = Some(0);
+            while let Some(from) = block {
+                block = fs.claims_from(segment, KIND_CHAIN, from, &mut claims);
+            }
+        }
+        claims.sort_unstable();
+        (partials, claims)
+    }
+
+    /// Before each partial that left units out one of an earlier life is put, which reaches into it: as near as it can be, and as far.
+    fn what_an_earlier_life_left_hides_nothing(what: Option<Break>) {
+        for near in [true, false] {
+            let (fs, devices) = stepped_over();
+            let (partials, claims) = seen(&fs, &devices);
+            assert_eq!(claims.iter().map(|c| c.to - c.from).sum::<u64>(), 100);
+            let behind: Vec<&Header> = partials.iter().filter(|h| h.left_out > 0).collect();
+            assert!(behind.len() > 3);
+            for h in behind {
+                let before = if near { 1 } else { h.left_out };
+                let addr = Addr::new(h.addr.segment(), h.addr.block() - before);
+                let stale = Header { addr, seq: Seq(1), payload_blocks: before + 1, left_out: 0, ..h.clone() };
+                let (summary, _) = stale.encode(&[], &[]);
+                fs.storage.write(addr, Arc::new(AlignedBuf::padded(&summary))).unwrap();
+            }
+            let look = || seen(&fs, &devices);
+            let (partials_then, claims_then) = match what {
+                #[cfg(feature = "breaks")]
+                Some(what) => crate::breaks::with(what, look),
+                _ => look(),
+            };
+            let hidden = (partials_then != partials, claims_then != claims);
+            assert_eq!(hidden, (what.is_some(), what.is_some()), "from repair, from the cleaner");
+        }
+    }
+
+    #[test]
+    fn what_lies_in_units_that_are_left_out_hides_nothing() {
+        what_an_earlier_life_left_hides_nothing(None);
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn what_hides_something_is_noticed() {
+        what_an_earlier_life_left_hides_nothing(Some(Break::StaleBelieved));
+    }
 
     #[test]
     fn claims_that_touch_become_one() {

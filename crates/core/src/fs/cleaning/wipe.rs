@@ -10,7 +10,7 @@ use super::{Cleaner, Job, Stage, Victim};
 use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::segments::{KIND_DATA, SegmentState};
-use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::partial::{Header, PartialKind, Summary};
 use nenrin_format::{Addr, SegmentNo};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,12 +145,13 @@ impl Fs {
         while end < self.storage.segment_blocks {
             let at = Addr::new(segment, end);
             let Ok(bytes) = self.storage.read_summary(at) else { break };
-            let Ok(header) = Header::decode(&bytes).map(|s| s.header) else { break };
+            let Ok(summary) = Header::decode(&bytes) else { break };
+            let header = &summary.header;
             // What was left out is not looked through: such a segment is zeroed as a whole.
             if header.kind != PartialKind::Data || header.uuid != uuid || header.left_out > 0 {
                 return false;
             }
-            payload += header.payload_blocks;
+            payload += header.payload_blocks - self.zeros_left_out(&summary);
             end += header.total_blocks();
         }
         let inside = |addr: Addr, blocks: u32| addr.segment() == segment && addr.block() + blocks <= end;
@@ -160,5 +161,18 @@ impl Fs {
         let rest = self.storage.segment_blocks.saturating_sub(end);
         let clear = broken(Break::ForgetSkipsTails) || self.reads_as_zeros(Addr::new(segment, end), rest);
         owned == payload && payload == found && end <= self.storage.segment_blocks && clear
+    }
+
+    /// Blocks of a data partial that were left out so that a run begins at a unit, and are zeros.
+    fn zeros_left_out(&self, summary: &Summary<'_>) -> u32 {
+        let (mut at, mut zeros) = (summary.header.payload_addr(), 0);
+        for run in &summary.map {
+            let blocks = run.blocks.get();
+            if run.ino.get() == 0 && self.reads_as_zeros(at, blocks) {
+                zeros += blocks;
+            }
+            at = at.add(blocks);
+        }
+        zeros.min(summary.header.payload_blocks)
     }
 }
