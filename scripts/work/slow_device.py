@@ -40,10 +40,10 @@ class Volume:
         self.call("umount", self.point)
 
     def requests(self, index):
-        """Writes and flushes that a device has completed."""
+        """Writes and flushes that a device has completed, and reads."""
         with open(f"/sys/block/{os.path.basename(self.loops[index])}/stat") as file:
             fields = [int(word) for word in file.read().split()]
-        return fields[4] + fields[15]
+        return fields[4] + fields[15], fields[0]
 
     def end(self):
         subprocess.run([self.args.nenrin, "umount", self.point], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -105,7 +105,8 @@ def one(volume, name, slow):
         "files written": write_files(directory, args.files),
         "files read cold": read_files(directory, args.files),
     }
-    sample["requests to that device"] = volume.requests(victim) - before
+    after = volume.requests(victim)
+    sample["writes and flushes there"], sample["reads there"] = (now - then for now, then in zip(after, before))
     volume.limit(victim, args.iops)
     volume.umount()
     return sample

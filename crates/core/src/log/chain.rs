@@ -206,11 +206,19 @@ impl Chain {
         let fixed = avoided.is_empty() || self.begins_epoch && segment == self.segment;
         let avoided = if fixed { Avoided::NONE } else { avoided };
         let others = storage.jumps(segment, block).filter(|_| !fixed);
-        let mut places = std::iter::once(block).chain(others).filter_map(|start| {
+        let places = std::iter::once(block).chain(others).filter_map(|start| {
             let room = storage.free_run(segment, start, avoided).min(PARTIAL_BLOCKS_MAX);
             (room > 0).then(|| (start, gather(queue, room)))
         });
-        places.find(|(_, gathered)| gathered.count > 0)
+        // One partial is one write to fewer devices than two: a place that takes everything comes before the first that takes something.
+        let mut first = None;
+        for (start, gathered) in places.filter(|(_, gathered)| gathered.count > 0) {
+            if gathered.count == queue.len() {
+                return Some((start, gathered));
+            }
+            first = first.or(Some((start, gathered)));
+        }
+        first
     }
 
     fn advance(&mut self, storage: &Storage, segments: &mut Segments, now: Time) -> Result<()> {
