@@ -24,11 +24,12 @@ const FAST_NANOS_MIN: u64 = 2_500_000;
 /// It is looked at again after so long, without what was known when it was first suspected.
 const JUDGED_AFTER_NANOS: u64 = 1_000_000_000;
 /// And is left out at least this long: longer each time that it is slow again, since a device may be fast when it has nothing to do.
-const HOLD_NANOS: u64 = 10_000_000_000;
-const HOLD_NANOS_MAX: u64 = 640_000_000_000;
-/// The last so many requests count, and so many are needed to tell.
+const HOLD_NANOS: u64 = 60_000_000_000;
+const HOLD_NANOS_MAX: u64 = 960_000_000_000;
+/// The last so many requests count, and so many are needed to tell; more of one that gets few, to tell that it is fast again.
 const SAMPLES: usize = 32;
 const SAMPLES_MIN: usize = 3;
+const SAMPLES_FAST_MIN: usize = 8;
 /// A request takes longer for each so many bytes under way with it.
 const LOAD_BYTES: u64 = 256 << 10;
 /// A wait that is shorter was for something that was done already.
@@ -87,7 +88,9 @@ impl Measured {
                 self.suspected_since = None;
                 typical > over
             }
-            (Some((since, _)), _, Some(typical)) => typical >= below || now.saturating_sub(since) < self.hold_nanos,
+            (Some((since, _)), _, Some(typical)) => {
+                typical >= below || self.count < SAMPLES_FAST_MIN || now.saturating_sub(since) < self.hold_nanos
+            }
             _ => self.is_slow(),
         };
         let changes = slow != self.is_slow();
@@ -278,13 +281,15 @@ mod tests {
         assert!(!judge(&mut m, 2 * SECOND - 1) && judge(&mut m, 2 * SECOND));
         // Nothing is known of it until it was tried, and then for a while it is believed to be slow all the same.
         assert!(m.is_slow() && m.typical().is_none() && !judge(&mut m, 100 * SECOND));
-        (0..SAMPLES_MIN).for_each(|_| m.note(MS));
-        assert!(!judge(&mut m, 11 * SECOND) && judge(&mut m, 12 * SECOND) && !m.is_slow());
+        (1..SAMPLES_FAST_MIN).for_each(|_| m.note(MS));
+        assert!(!judge(&mut m, 100 * SECOND));
+        m.note(MS);
+        assert!(!judge(&mut m, 61 * SECOND) && judge(&mut m, 62 * SECOND) && !m.is_slow());
         // The next time it takes longer.
         again(&mut m, 30 * MS);
-        assert!(!judge(&mut m, 20 * SECOND));
+        assert!(!judge(&mut m, 70 * SECOND));
         again(&mut m, 30 * MS);
-        assert!(judge(&mut m, 21 * SECOND) && m.hold_nanos == 2 * HOLD_NANOS);
+        assert!(judge(&mut m, 71 * SECOND) && m.hold_nanos == 2 * HOLD_NANOS);
     }
 
     #[test]
