@@ -94,7 +94,7 @@ pub fn local_time(secs: i64) -> Local {
 }
 
 /// Blocks the signals that end a daemon, for this thread and those it starts.
-/// Call it before any other thread exists.
+/// Call it before any other thread exists, but for those of [`spawned_deaf`].
 pub fn block_ending_signals() -> io::Result<()> {
     let set = ending_signals();
     // SAFETY: the pointer is to a live set; the old one is not asked for.
@@ -102,6 +102,21 @@ pub fn block_ending_signals() -> io::Result<()> {
         0 => Ok(()),
         e => Err(io::Error::from_raw_os_error(e)),
     }
+}
+
+/// Starts a thread that gets none of these signals: who blocks them later would not keep it from ending the process by one.
+pub fn spawned_deaf<T>(spawn: impl FnOnce() -> T) -> T {
+    let set = ending_signals();
+    // SAFETY: sigset_t is plain data; pthread_sigmask writes the whole of it.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live sets.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) } == 0;
+    let spawned = spawn();
+    if blocked {
+        // SAFETY: the pointer is to a live set; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    }
+    spawned
 }
 
 /// Waits for one of the blocked signals.

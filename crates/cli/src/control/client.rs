@@ -82,7 +82,7 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
         let sender = sender.clone();
         let ask = move || Client::connect(&socket, uid).map_or(Ok(()), |client| sender.send(client));
         // Without a thread there is no more of this process than this command.
-        let _ = thread::Builder::new().name("nenrin-hello".into()).spawn(ask);
+        let _ = sys::spawned_deaf(|| thread::Builder::new().name("nenrin-hello".into()).spawn(ask));
     }
     drop(sender);
     found.into_iter().find(|c| fits(&c.hello))

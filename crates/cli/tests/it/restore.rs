@@ -4,6 +4,7 @@
 use crate::common::*;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -335,6 +336,16 @@ fn a_restore_that_is_ended_leaves_nothing() {
     let from = many.to_str().unwrap();
     let to = place.text("mnt/again");
     let names = || -> Vec<_> { fs::read_dir(place.path("mnt")).unwrap().map(|e| e.unwrap().file_name()).collect() };
+    // An owner that does not answer is still being asked meanwhile.
+    let socket = Path::new("/run/nenrin").join(format!("silent-{}.sock", std::process::id()));
+    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    struct Removed(std::path::PathBuf);
+    impl Drop for Removed {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+    let _removed = Removed(socket);
     for _ in 0..60 {
         let mut child = command(["restore", from, "--at", &at, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
         // It listens before it makes anything.
