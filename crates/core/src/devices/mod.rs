@@ -17,6 +17,7 @@ mod joining;
 mod layout;
 mod parity;
 pub(crate) mod plan;
+mod rate;
 mod requests;
 mod roster;
 mod rows;

@@ -1,11 +1,12 @@
-//! Which devices are slow: what they take for writes and flushes, against what the others take.
+//! Which devices are slow: what they take for writes and flushes against what the others take, and what they get done ([`super::rate`]).
 //!
 //! Invariants
-//! 1. Nothing is measured but requests that somebody waited for until they were done: of others it is not known when they were.
+//! 1. No time is taken but of requests that somebody waited for until they were done: of others it is not known when they were.
 //! 2. No device is slow by itself: it is measured against the others, so not all of them are.
 //! 3. Who is slow decides only where new blocks go, never what is true of those that are there.
 
 use super::layout::Avoided;
+use super::rate::{Rate, Window};
 use super::{Devices, Member};
 use crate::Clock;
 use nenrin_device::{DeviceError, Op, Ticket};
@@ -53,6 +54,8 @@ struct Measured {
     slow_since: Option<(u64, Time)>,
     /// How long it is left out at least.
     hold_nanos: u64,
+    /// What it gets done.
+    rate: Rate,
 }
 
 impl Measured {
@@ -62,8 +65,7 @@ impl Measured {
         self.count = (self.count + 1).min(SAMPLES);
     }
 
-    /// The median. A mean would see a device that lets bursts through and then stands, and took devices for slow that were
-    /// only limited as the others were (decision 0026).
+    /// The median, which one or two that stood do not change. What stands again and again is seen by its rate.
     fn typical(&self) -> Option<u64> {
         let mut known = self.nanos[..self.count].to_vec();
         known.sort_unstable();
@@ -74,13 +76,14 @@ impl Measured {
         self.slow_since.is_some()
     }
 
-    /// What others are measured against: one that is left out has little to do, and would make all of them look slow.
-    fn typical_in_use(&self) -> Option<u64> {
-        self.typical().filter(|_| !self.is_slow())
+    /// What all of them are judged by.
+    fn look(&mut self, now: u64) -> Looked {
+        Looked { slow: self.is_slow(), typical: self.typical(), window: self.rate.close(now) }
     }
 
-    /// Begins or ends to be slow, given what the others take; whether that changed.
-    fn judge(&mut self, others: u64, now: u64, wall: Time) -> bool {
+    /// Begins or ends to be slow, given what the others take, where that is known; whether that changed.
+    fn judge(&mut self, others: Option<u64>, now: u64, wall: Time) -> bool {
+        let others = others.unwrap_or(u64::MAX);
         let over = SLOW_NANOS_MIN.max(others.saturating_mul(SLOW_TIMES));
         let below = FAST_NANOS_MIN.max(others.saturating_mul(FAST_TIMES));
         let slow = match (self.slow_since, self.suspected_since, self.typical()) {
@@ -91,13 +94,13 @@ impl Measured {
             }
             (None, Some(since), Some(typical)) if now.saturating_sub(since) >= JUDGED_AFTER_NANOS => {
                 self.suspected_since = None;
-                typical > over
+                typical > over && self.rate.holds_up()
             }
             (Some((since, _)), _, Some(typical)) => {
                 typical >= below || self.count < SAMPLES_FAST_MIN || now.saturating_sub(since) < self.hold_nanos
             }
             _ => self.is_slow(),
-        };
+        } || self.rate.lags();
         let changes = slow != self.is_slow();
         if changes && slow {
             self.hold_nanos = (self.hold_nanos * 2).clamp(HOLD_NANOS, HOLD_NANOS_MAX);
@@ -118,6 +121,7 @@ impl Measured {
     fn forget(&mut self) {
         self.count = 0;
         self.next = 0;
+        self.rate.forget();
     }
 }
 
@@ -139,19 +143,35 @@ impl Gauge {
         Begun { at, bytes, load: measured.under_way }
     }
 
-    /// It was waited for since then, and is done.
-    fn note(&self, begun: &Begun, waited_from: u64, clock: Option<&Arc<dyn Clock>>) {
-        let (Some(at), Some(clock)) = (begun.at, clock) else { return };
+    /// Waits for what began, by `wait`.
+    fn wait<T>(&self, begun: &Begun, clock: Option<&Arc<dyn Clock>>, wait: impl FnOnce() -> T) -> T {
+        let Some(clock) = clock else { return wait() };
+        let from = clock.monotonic_nanos();
+        self.measured().rate.wait_begins(from);
+        let outcome = wait();
         let now = clock.monotonic_nanos();
-        if now.saturating_sub(waited_from) >= WAITED_NANOS_MIN {
-            self.measured().note(now.saturating_sub(at) / (1 + begun.load / LOAD_BYTES));
+        let mut measured = self.measured();
+        measured.rate.wait_ends(now);
+        if let Some(at) = begun.at.filter(|_| now.saturating_sub(from) >= WAITED_NANOS_MIN) {
+            measured.note(now.saturating_sub(at) / (1 + begun.load / LOAD_BYTES));
         }
+        outcome
     }
 
     /// It is done, or nobody waits for it any more.
     fn end(&self, begun: &Begun) {
-        self.measured().under_way -= begun.bytes;
+        let mut measured = self.measured();
+        measured.under_way -= begun.bytes;
+        measured.rate.done(begun.bytes);
     }
+}
+
+/// What is known of a device when all are judged. One that is slow is nothing to measure others against: it is left out and has
+/// little to do, and would make all of them look slow.
+struct Looked {
+    slow: bool,
+    typical: Option<u64>,
+    window: Option<Window>,
 }
 
 /// When (monotonic) a request began, how many bytes it writes, and how many were under way then.
@@ -175,9 +195,8 @@ impl Sent {
 
     /// Waits, and measures what it took.
     pub fn wait(mut self, clock: Option<&Arc<dyn Clock>>) -> (Arc<Member>, Result<(), DeviceError>) {
-        let from = clock.map_or(0, |c| c.monotonic_nanos());
-        let outcome = self.ticket.take().map_or(Ok(()), |ticket| ticket.wait().map(drop));
-        self.member.gauge.note(&self.begun, from, clock);
+        let ticket = self.ticket.take();
+        let outcome = self.member.gauge.wait(&self.begun, clock, || ticket.map_or(Ok(()), |t| t.wait().map(drop)));
         (self.member.clone(), outcome)
     }
 }
@@ -203,8 +222,7 @@ impl Devices {
     /// Measures a call that writes so many blocks and flushes.
     pub(super) fn measured<T>(&self, member: &Member, blocks: u32, call: impl FnOnce() -> T) -> T {
         let begun = member.gauge.begin(u64::from(blocks) * BLOCK_BYTES as u64, self.clock());
-        let done = call();
-        member.gauge.note(&begun, begun.at.unwrap_or(0), self.clock());
+        let done = member.gauge.wait(&begun, self.clock(), call);
         member.gauge.end(&begun);
         done
     }
@@ -221,13 +239,17 @@ impl Devices {
             return;
         }
         let there: Vec<&Arc<Member>> = roster.active().collect();
-        let typical: Vec<Option<u64>> = there.iter().map(|m| m.gauge.measured().typical_in_use()).collect();
+        let looked: Vec<Looked> = there.iter().map(|m| m.gauge.measured().look(now)).collect();
         let mut changed = false;
         for (i, member) in there.iter().enumerate() {
-            let others = typical.iter().enumerate().filter(|(j, _)| *j != i).filter_map(|(_, t)| *t);
-            if let Some(slowest) = others.max() {
-                changed |= member.gauge.measured().judge(slowest, now, wall);
+            let others =
+                || looked.iter().enumerate().filter(|(j, other)| *j != i && !other.slow).map(|(_, other)| other);
+            let windows: Vec<Window> = others().filter_map(|o| o.window).collect();
+            let mut measured = member.gauge.measured();
+            if let Some(own) = looked[i].window.filter(|_| !windows.is_empty()) {
+                measured.rate.compare(&own, &windows);
             }
+            changed |= measured.judge(others().filter_map(|o| o.typical).max(), now, wall);
         }
         // Also when one died meanwhile: not all that are there may be left out.
         if changed || !self.slow().is_empty() {
@@ -263,7 +285,7 @@ mod tests {
     const SECOND: u64 = 1000 * MS;
 
     fn measured(nanos: impl IntoIterator<Item = u64>) -> Measured {
-        let mut m = Measured::default();
+        let mut m = Measured { rate: Rate::of_one_that_holds_up(), ..Measured::default() };
         nanos.into_iter().for_each(|n| m.note(n));
         m
     }
@@ -273,7 +295,7 @@ mod tests {
     }
 
     fn judge(m: &mut Measured, at: u64) -> bool {
-        m.judge(MS, at, Time(0))
+        m.judge(Some(MS), at, Time(0))
     }
 
     #[test]
@@ -306,9 +328,9 @@ mod tests {
         assert!(!judge(&mut m, 2 * SECOND) && m.suspected_since.is_none());
         let slow_beside = |nanos: u64, count: usize, others: u64| {
             let mut m = measured(std::iter::repeat_n(nanos, count));
-            let first = m.judge(others, SECOND, Time(0));
+            let first = m.judge(Some(others), SECOND, Time(0));
             (0..count).for_each(|_| m.note(nanos));
-            first || m.judge(others, 9 * SECOND, Time(0))
+            first || m.judge(Some(others), 9 * SECOND, Time(0))
         };
         assert!(slow_beside(30 * MS, SAMPLES, MS));
         assert!(!slow_beside(30 * MS, SAMPLES, 5 * MS));
