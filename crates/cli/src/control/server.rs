@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -19,6 +19,9 @@ pub type Handler = dyn Fn(Request) -> Result<serde_json::Value, Fail> + Send + S
 
 /// Volumes with one identity that may be served at a time: copies of an image.
 const COPIES_MAX: u32 = 64;
+
+/// A socket that refuses is left over from this age on.
+const LEFT_OVER_AGE: Duration = Duration::from_secs(60);
 
 /// Time to let pass when something is short.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -85,10 +88,26 @@ impl Drop for Server {
     }
 }
 
+/// Takes away the names that processes left which were killed: every command would ask there. Those alone that are old enough that
+/// nobody can be about to listen.
+fn sweep(directory: &Path) {
+    let old = |path: &Path| {
+        let made = fs::symlink_metadata(path).and_then(|m| m.modified()).ok();
+        made.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFT_OVER_AGE)
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path());
+    for path in entries.filter(|p| p.extension().is_some_and(|e| e == "sock") && old(p)) {
+        if sys::connect_now(&path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 /// The first free name: one that nobody answers at is left over from a process
 /// that was killed.
 fn bind(uuid: &str) -> io::Result<(UnixListener, PathBuf)> {
     let directory = own_directory()?;
+    sweep(&directory);
     for copy in 0..COPIES_MAX {
         let name = if copy == 0 { format!("{uuid}.sock") } else { format!("{uuid}-{copy}.sock") };
         let path = directory.join(name);

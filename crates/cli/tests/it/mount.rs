@@ -303,3 +303,27 @@ fn copies_of_an_image_are_different_volumes() {
     nenrin(["umount", &other]).ok();
     fs::write(place.path("mnt/b"), b"b").unwrap();
 }
+
+/// Who was killed leaves its socket, and every command would ask there.
+#[test]
+fn sockets_that_nobody_answers_at_are_taken_away() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    // Its directory is made by the first mount.
+    place.mount("").ok();
+    place.umount().ok();
+    let socket = |name: &str| Path::new("/run/nenrin").join(format!("{name}-{}.sock", std::process::id()));
+    let [left, fresh, alive] = ["left", "fresh", "alive"].map(socket);
+    let listening = [&left, &fresh, &alive].map(|path| std::os::unix::net::UnixListener::bind(path).unwrap());
+    for path in [&left, &alive] {
+        run("touch", &["--date", "5 minutes ago", path.to_str().unwrap()]).ok();
+    }
+    let [gone, gone_now, _listens] = listening;
+    drop((gone, gone_now));
+    place.mount("").ok();
+    let there = [&left, &fresh, &alive].map(|path| fs::remove_file(path).is_ok());
+    place.umount().ok();
+    assert_eq!(there, [false, true, true]);
+}

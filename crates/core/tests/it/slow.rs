@@ -10,7 +10,8 @@ use nenrin_core::{Clock, Error, Fs, MkfsOptions, MountOptions, mkfs_on};
 use nenrin_device::{BlockDevice, Geometry, MemDevice, Observed, Op, Outcome, Pending, Ticket};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+
+const MS: u64 = 1_000_000;
 
 const SHAPES: [(Profile, usize); 5] =
     [(Profile::Stripe, 2), (Profile::Stripe, 3), (Profile::Stripe, 4), (Profile::Single, 2), (Profile::Single, 4)];
@@ -171,12 +172,14 @@ fn segments_with_units_left_out_are_cleaned() {
     clean(&w);
 }
 
-/// A device that does one write or flush after the other: each takes so many nanoseconds, or, of one that lets bursts through, so many are done at
-/// once in each tenth of a second.
+/// A device that does one write or flush after the other: each takes so many nanoseconds of the clock, or, of one that lets bursts
+/// through, so many are done at once in each tenth of a second.
 struct Sluggish {
     inner: MemDevice,
     pace: Arc<Pace>,
-    until: Mutex<(Instant, u64)>,
+    clock: Arc<Waits>,
+    /// Until when it is busy, and how many were done since it last stood.
+    until: Mutex<(u64, u64)>,
 }
 
 #[derive(Default)]
@@ -185,15 +188,28 @@ struct Pace {
     burst: AtomicU64,
 }
 
-struct Due(Instant, Ticket);
+/// A clock that only those who wait move on, so that nothing depends on the machine.
+#[derive(Default)]
+struct Waits(AtomicU64);
+
+impl Clock for Waits {
+    fn wall(&self) -> Time {
+        Time(1_000_000_000_000)
+    }
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+struct Due(u64, Arc<Waits>, Ticket);
 
 impl Pending for Due {
     fn wait(self: Box<Self>) -> Outcome {
-        std::thread::sleep(self.0.saturating_duration_since(Instant::now()));
-        self.1.wait()
+        self.1.0.fetch_max(self.0, SeqCst);
+        self.2.wait()
     }
     fn is_done(&self) -> bool {
-        Instant::now() >= self.0
+        self.1.monotonic_nanos() >= self.0
     }
 }
 
@@ -207,61 +223,56 @@ impl BlockDevice for Sluggish {
         }
         let (nanos, burst) = (self.pace.nanos.load(SeqCst), self.pace.burst.load(SeqCst));
         let mut until = self.until.lock().unwrap();
-        let (last, now) = (*until, Instant::now());
-        *until = (last.0.max(now) + Duration::from_nanos(nanos), last.1 + 1);
+        *until = (until.0.max(self.clock.monotonic_nanos()) + nanos, until.1 + 1);
         if burst > 0 && until.1 >= burst {
-            *until = (until.0 + Duration::from_millis(100), 0);
+            *until = (until.0 + 100 * MS, 0);
         }
-        Ticket::new(Due(until.0, self.inner.submit(op)))
-    }
-}
-
-struct RealClock(Instant);
-
-impl Clock for RealClock {
-    fn wall(&self) -> Time {
-        Time(1_000_000_000_000)
-    }
-    fn monotonic_nanos(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
+        Ticket::new(Due(until.0, self.clock.clone(), self.inner.submit(op)))
     }
 }
 
 /// Four devices of which one becomes slow while a log is synced: it is noticed, it alone, and left.
 fn noticed(slow: impl FnOnce(&Pace)) {
-    let paces: Vec<Arc<Pace>> = (0..4).map(|_| Arc::new(Pace { nanos: 200_000.into(), ..Pace::default() })).collect();
+    let paces: Vec<Arc<Pace>> = (0..4).map(|_| Arc::new(Pace { nanos: (MS / 5).into(), ..Pace::default() })).collect();
+    let clock = Arc::new(Waits::default());
     let sluggish = |pace: &Arc<Pace>| {
-        let (inner, pace) = (MemDevice::new(64 << 20), pace.clone());
-        Sluggish { inner, pace, until: Mutex::new((Instant::now(), 0)) }
+        let (inner, pace, clock) = (MemDevice::new(64 << 20), pace.clone(), clock.clone());
+        Sluggish { inner, pace, clock, until: Mutex::default() }
     };
     let members: Vec<_> = paces.iter().map(|p| Arc::new(Observed::new(sluggish(p)))).collect();
     let all: Vec<Arc<dyn BlockDevice>> = members.iter().map(|m| m.clone() as _).collect();
-    let clock: Arc<dyn Clock> = Arc::new(RealClock(Instant::now()));
-    mkfs_on(&all, &clock, &MkfsOptions { profile: Profile::Stripe, ..MkfsOptions::default() }).unwrap();
-    let fs = Fs::open(all.clone(), clock.clone(), MountOptions::default()).unwrap();
+    let of_all: Arc<dyn Clock> = clock.clone();
+    mkfs_on(&all, &of_all, &MkfsOptions { profile: Profile::Stripe, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(all.clone(), of_all, MountOptions::default()).unwrap();
     let log = fs.create(Ino::ROOT, b"log", &file(0o600)).unwrap().ino;
     let sync = |i: u64| {
         fs.write(log, i << 12, &[i as u8; 4096], 0).unwrap();
         fs.fsync_wait(log).unwrap();
+        clock.0.fetch_add(MS / 20, SeqCst);
         fs.tick().unwrap();
     };
-    let even = Instant::now();
-    let first = (0..).find(|i| {
-        sync(*i);
-        even.elapsed() > Duration::from_millis(2500)
-    });
+    let mut i = 0;
+    // Syncs until that is so, or for so long; how long they took.
+    let mut syncs_until = |seconds: u64, is_so: &dyn Fn() -> bool| {
+        let begin = clock.monotonic_nanos();
+        while !is_so() && clock.monotonic_nanos() - begin < seconds * 1000 * MS {
+            sync(i);
+            i += 1;
+        }
+        clock.monotonic_nanos() - begin
+    };
+    syncs_until(3, &|| false);
     assert!(fs.health().iter().all(|h| h.slow_since.is_none()));
     slow(&paces[2]);
-    let begin = Instant::now();
-    let noticed = (first.unwrap() + 1..).find(|i| {
-        sync(*i);
-        fs.health()[2].slow_since.is_some() || begin.elapsed() > Duration::from_secs(60)
-    });
-    assert!(begin.elapsed() < Duration::from_secs(60));
+    let took = syncs_until(60, &|| fs.health()[2].slow_since.is_some());
+    assert!(took <= 6000 * MS, "{took} ns");
     assert_eq!(fs.health().iter().filter(|h| h.slow_since.is_some()).count(), 1);
-    let before = members[2].observer().counters();
-    (noticed.unwrap() + 1..noticed.unwrap() + 200).for_each(sync);
-    assert_eq!(members[2].observer().counters().since(&before).writes, 0);
+    let before = (members[2].observer().counters(), fs.counters().index_checkpoints);
+    syncs_until(3, &|| false);
+    // None of thousands of syncs; an index checkpoint writes its root twice on each device.
+    let since = members[2].observer().counters().since(&before.0);
+    let roots = fs.counters().index_checkpoints - before.1;
+    assert_eq!((since.writes, since.flushes), (2 * roots, roots));
     fs.close().unwrap();
 }
 
