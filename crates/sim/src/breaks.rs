@@ -108,7 +108,7 @@ pub const TRIALS: [Trial; 76] = [
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
-    trial(Break::MoveBlind, "P3", Hunt::Cuts(Profile::Clean)),
+    trial(Break::MoveBlind, "P3", Hunt::Calls(Profile::Clean)),
     trial(Break::VictimReused, "P1", Hunt::Cuts(Profile::Clean)),
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
     trial(Break::PastNotShared, "P3", Hunt::Cuts(Profile::Past)),
