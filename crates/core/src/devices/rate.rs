@@ -1,7 +1,7 @@
 //! What a device gets done while somebody waits for it, against what others got done before.
 //!
 //! A device that lets bursts through and then stands looks fast to most requests. What it gets done in a second with somebody
-//! waiting for it almost all of that time is what it can do; and what another got done in any second is no more than what that
+//! waiting for it much of that time is what it can do; and what another got done in any second is no more than what that
 //! one can do. So of devices that are limited alike none is ever behind, however little the others have to do. And a device for which
 //! nobody waits long holds nobody up, whatever its requests take.
 //!
@@ -13,13 +13,11 @@
 const WINDOW_NANOS: u64 = 1_000_000_000;
 /// A device that is behind gets less done than others did by so many times.
 const BEHIND_TIMES: u64 = 4;
-/// And is behind so many windows in a row before it is slow.
-const BEHIND_WINDOWS: u32 = 3;
-/// Of ten parts of the window: in so many at least somebody waits for it, and in so many at most for another.
-const WAITED_MIN: u64 = 8;
-const OTHERS_WAITED_MAX: u64 = 4;
-/// Who is waited for in so many of them, and twice as long as any other, holds others up.
+/// And so many windows in a row it must be, or hold others up.
+const WINDOWS_MIN: u32 = 3;
+/// Who is waited for in so many of ten parts of a window, and so many times as long as any other, holds others up.
 const HOLDS_UP_MIN: u64 = 4;
+const HOLDS_UP_TIMES: u64 = 2;
 
 /// Requests and bytes, of writes and flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,18 +45,16 @@ pub(super) struct Window {
 }
 
 impl Window {
-    fn is_behind(&self, others: &[Self]) -> bool {
-        let at_work = || others.iter().filter(|o| o.best.requests > 0);
-        let least = |of: fn(&Work) -> u64| at_work().map(|o| of(&o.best)).min().unwrap_or(0);
-        let best = Work { requests: least(|w| w.requests), bytes: least(|w| w.bytes) };
-        self.waited * 10 >= self.nanos * WAITED_MIN
-            && others.iter().all(|o| o.waited * 10 <= o.nanos * OTHERS_WAITED_MAX)
-            && self.done.is_less_by(BEHIND_TIMES, best)
-    }
-
     fn holds_up(&self, others: &[Self]) -> bool {
-        self.waited * 10 >= self.nanos * HOLDS_UP_MIN && others.iter().all(|o| o.waited * 2 <= self.waited)
+        self.waited * 10 >= self.nanos * HOLDS_UP_MIN && others.iter().all(|o| o.waited * HOLDS_UP_TIMES <= self.waited)
     }
+}
+
+/// The least that others got done at best, of those that had something to do.
+fn least_best(others: &[Window]) -> Work {
+    let least =
+        |of: fn(&Work) -> u64| others.iter().filter(|o| o.best.requests > 0).map(|o| of(&o.best)).min().unwrap_or(0);
+    Work { requests: least(|w| w.requests), bytes: least(|w| w.bytes) }
 }
 
 /// Counts what one device gets done. Times are monotonic, in nanoseconds.
@@ -71,8 +67,11 @@ pub(super) struct Rate {
     waited: u64,
     done: Work,
     best: Work,
+    /// Windows in a row in which it held others up, and in which it was behind besides.
+    held_up: u32,
     behind: u32,
-    holds_up: bool,
+    /// At its best it is behind what others do at theirs.
+    is_less: bool,
 }
 
 impl Rate {
@@ -123,28 +122,40 @@ impl Rate {
 
     /// Compares what it and the others did in the window that ended.
     pub fn compare(&mut self, own: &Window, others: &[Window]) {
-        self.behind = if own.is_behind(others) { self.behind + 1 } else { 0 };
-        self.holds_up = own.holds_up(others);
+        let least = least_best(others);
+        let in_a_row = |windows: u32, is_so: bool| if is_so { windows + 1 } else { 0 };
+        let holds_up = own.holds_up(others);
+        self.held_up = in_a_row(self.held_up, holds_up);
+        self.behind = in_a_row(self.behind, holds_up && own.done.is_less_by(BEHIND_TIMES, least));
+        self.is_less = own.best.is_less_by(BEHIND_TIMES, least);
     }
 
     /// Whether it has been behind for long enough.
     pub const fn lags(&self) -> bool {
-        self.behind >= BEHIND_WINDOWS
+        self.behind >= WINDOWS_MIN
     }
 
-    /// Whether it was what others waited for, in the last window.
+    /// Whether it was what others waited for, for long enough.
     pub const fn holds_up(&self) -> bool {
-        self.holds_up
+        self.held_up >= WINDOWS_MIN
     }
 
-    /// It is slow from now on, or is not any more.
+    /// Whether others did, of late, what it never did.
+    pub const fn is_less(&self) -> bool {
+        self.is_less
+    }
+
+    /// Others wait for it no longer, or anew.
     pub const fn forget(&mut self) {
+        self.held_up = 0;
         self.behind = 0;
+        self.is_less = false;
     }
 
+    /// One that others waited for, or not, and that is behind at its best, or not.
     #[cfg(test)]
-    pub fn of_one_that_holds_up() -> Self {
-        Self { holds_up: true, ..Self::default() }
+    pub fn of(holds_up: bool, is_less: bool) -> Self {
+        Self { held_up: if holds_up { WINDOWS_MIN } else { 0 }, is_less, ..Self::default() }
     }
 }
 
@@ -225,18 +236,23 @@ mod tests {
         // Nothing is known of what the others can do.
         let mut rates = four();
         assert!(lagging(&mut rates, 0, 5, &[(80, 8192, 950), (80, 8192, 10), (80, 8192, 10), (0, 0, 0)]).is_empty());
+        assert!(rates[0].holds_up() && !rates[0].is_less());
+        // While it had nothing to do that was seen.
+        lagging(&mut rates, 5, 1, &[(0, 0, 0), (400, 8192, 100), (400, 8192, 100), (400, 8192, 100)]);
+        assert!(!rates[0].holds_up() && rates[0].is_less());
     }
 
     #[test]
     fn who_is_waited_for_longest_holds_up() {
-        let mut rates = four();
-        let mut holds_up = |from: u64, waited: [u64; 4]| {
-            lagging(&mut rates, from, 1, &waited.map(|ms| (10, 4096, ms)));
+        let holds_up = |waited: [u64; 4], seconds: u64| {
+            let mut rates = four();
+            lagging(&mut rates, 0, seconds, &waited.map(|ms| (10, 4096, ms)));
             rates[0].holds_up()
         };
-        assert!(holds_up(0, [400, 200, 0, 0]));
-        assert!(!holds_up(1, [399, 0, 0, 0]));
-        assert!(!holds_up(2, [1000, 0, 501, 0]));
+        assert!(holds_up([400, 200, 0, 0], 3));
+        assert!(!holds_up([400, 200, 0, 0], 2));
+        assert!(!holds_up([399, 0, 0, 0], 3));
+        assert!(!holds_up([1000, 0, 501, 0], 3));
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Which devices are slow: what they take for writes and flushes against what the others take, and what they get done ([`super::rate`]).
+//! Which devices are slow: what they get done while others wait for them ([`super::rate`]), and whether what they take is as before again.
 //!
 //! Invariants
 //! 1. No time is taken but of requests that somebody waited for until they were done: of others it is not known when they were.
 //! 2. No device is slow by itself: it is measured against the others, so not all of them are.
 //! 3. Who is slow decides only where new blocks go, never what is true of those that are there.
+//! 4. One device at most is left out on trial: what the others do meanwhile is what they can do without it.
 
 use super::layout::Avoided;
 use super::rate::{Rate, Window};
@@ -14,23 +15,18 @@ use nenrin_format::{BLOCK_BYTES, Time};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device is slow from so many times what the slowest of the others takes that are not.
-const SLOW_TIMES: u64 = 8;
-/// And fast again below so many times.
+/// A slow device is fast again below so many times what the slowest of the others takes that are not.
 const FAST_TIMES: u64 = 3;
-/// What is shorter is not slow, whatever the others take.
-const SLOW_NANOS_MIN: u64 = 5_000_000;
 /// What is shorter is fast.
 const FAST_NANOS_MIN: u64 = 2_500_000;
-/// It is looked at again after so long, without what was known when it was first suspected.
-const JUDGED_AFTER_NANOS: u64 = 1_000_000_000;
+/// Who holds others up, and may be what they bear themselves, is left out for so long to see what they do then.
+const TRIAL_NANOS: u64 = 4_000_000_000;
 /// And is left out at least this long: longer each time that it is slow again, since a device may be fast when it has nothing to do.
 const HOLD_NANOS: u64 = 60_000_000_000;
 const HOLD_NANOS_MAX: u64 = 960_000_000_000;
-/// The last so many requests count, and so many are needed to tell; more of one that gets few, to tell that it is fast again.
+/// The last so many requests count, and so many are needed to tell what is typical; all of them, to tell that a device is fast again.
 const SAMPLES: usize = 8;
 const SAMPLES_MIN: usize = 3;
-const SAMPLES_FAST_MIN: usize = 8;
 /// A request takes longer for each so many bytes under way with it.
 const LOAD_BYTES: u64 = 256 << 10;
 /// A wait that is shorter was for something that was done already.
@@ -48,8 +44,10 @@ struct Measured {
     nanos: [u64; SAMPLES],
     count: usize,
     next: usize,
-    /// Since when (monotonic) it is suspected.
-    suspected_since: Option<u64>,
+    /// Since when (monotonic) it is left out on trial, when the next trial may begin, and how long after the last.
+    trial_since: Option<u64>,
+    next_trial: u64,
+    trial_gap: u64,
     /// Since when it is slow: monotonic, and for people.
     slow_since: Option<(u64, Time)>,
     /// How long it is left out at least.
@@ -65,7 +63,7 @@ impl Measured {
         self.count = (self.count + 1).min(SAMPLES);
     }
 
-    /// The median, which one or two that stood do not change. What stands again and again is seen by its rate.
+    /// The median, which one or two that stood do not change.
     fn typical(&self) -> Option<u64> {
         let mut known = self.nanos[..self.count].to_vec();
         known.sort_unstable();
@@ -76,45 +74,57 @@ impl Measured {
         self.slow_since.is_some()
     }
 
-    /// What all of them are judged by.
-    fn look(&mut self, now: u64) -> Looked {
-        Looked { slow: self.is_slow(), typical: self.typical(), window: self.rate.close(now) }
+    fn is_left_out(&self) -> bool {
+        self.is_slow() || self.trial_since.is_some()
     }
 
-    /// Begins or ends to be slow, given what the others take, where that is known; whether that changed.
-    fn judge(&mut self, others: Option<u64>, now: u64, wall: Time) -> bool {
-        let others = others.unwrap_or(u64::MAX);
-        let over = SLOW_NANOS_MIN.max(others.saturating_mul(SLOW_TIMES));
-        let below = FAST_NANOS_MIN.max(others.saturating_mul(FAST_TIMES));
-        let slow = match (self.slow_since, self.suspected_since, self.typical()) {
-            (None, None, Some(typical)) if typical > over => {
+    /// What all of them are judged by.
+    fn look(&mut self, now: u64) -> Looked {
+        Looked {
+            left_out: self.is_left_out(),
+            on_trial: self.trial_since.is_some(),
+            typical: self.typical(),
+            window: self.rate.close(now),
+        }
+    }
+
+    /// Begins or ends to be left out, given what the others take, where that is known, and whether a trial may begin; whether that changed.
+    fn judge(&mut self, others: Option<u64>, may_try: bool, now: u64, wall: Time) -> bool {
+        let before = (self.is_slow(), self.is_left_out());
+        match (self.slow_since, self.trial_since) {
+            (Some((since, _)), _) => {
+                let below = FAST_NANOS_MIN.max(others.unwrap_or(u64::MAX).saturating_mul(FAST_TIMES));
+                let is_fast = self.count == SAMPLES && self.typical().is_some_and(|typical| typical < below);
+                if is_fast && now.saturating_sub(since) >= self.hold_nanos {
+                    self.set(false, now, wall);
+                }
+            }
+            (None, Some(_)) if self.rate.is_less() => self.set(true, now, wall),
+            (None, Some(since)) if now.saturating_sub(since) >= TRIAL_NANOS => {
+                // The others do no more without it.
+                self.trial_since = None;
+                self.trial_gap = longer(self.trial_gap);
+                self.next_trial = now + self.trial_gap;
                 self.forget();
-                self.suspected_since = Some(now);
-                false
             }
-            (None, Some(since), Some(typical)) if now.saturating_sub(since) >= JUDGED_AFTER_NANOS => {
-                self.suspected_since = None;
-                typical > over && self.rate.holds_up()
+            (None, Some(_)) => {}
+            (None, None) if self.rate.lags() => self.set(true, now, wall),
+            (None, None) if may_try && self.rate.holds_up() && now >= self.next_trial => {
+                self.trial_since = Some(now);
+                self.forget();
             }
-            (Some((since, _)), _, Some(typical)) => {
-                typical >= below || self.count < SAMPLES_FAST_MIN || now.saturating_sub(since) < self.hold_nanos
-            }
-            _ => self.is_slow(),
-        } || self.rate.lags();
-        let changes = slow != self.is_slow();
-        if changes && slow {
-            self.hold_nanos = (self.hold_nanos * 2).clamp(HOLD_NANOS, HOLD_NANOS_MAX);
+            (None, None) => {}
         }
-        if changes {
-            self.set(slow, now, wall);
-        }
-        changes
+        before != (self.is_slow(), self.is_left_out())
     }
 
     /// What it took before says nothing of how it is from now on.
     fn set(&mut self, slow: bool, now: u64, wall: Time) {
+        if slow && !self.is_slow() {
+            self.hold_nanos = longer(self.hold_nanos);
+        }
         self.slow_since = slow.then_some((now, wall));
-        self.suspected_since = None;
+        self.trial_since = None;
         self.forget();
     }
 
@@ -123,6 +133,11 @@ impl Measured {
         self.next = 0;
         self.rate.forget();
     }
+}
+
+/// How long the next time, after so long.
+fn longer(nanos: u64) -> u64 {
+    (nanos * 2).clamp(HOLD_NANOS, HOLD_NANOS_MAX)
 }
 
 impl Gauge {
@@ -166,10 +181,11 @@ impl Gauge {
     }
 }
 
-/// What is known of a device when all are judged. One that is slow is nothing to measure others against: it is left out and has
+/// What is known of a device when all are judged. One that is left out is nothing to measure others against: it has
 /// little to do, and would make all of them look slow.
 struct Looked {
-    slow: bool,
+    left_out: bool,
+    on_trial: bool,
     typical: Option<u64>,
     window: Option<Window>,
 }
@@ -240,16 +256,18 @@ impl Devices {
         }
         let there: Vec<&Arc<Member>> = roster.active().collect();
         let looked: Vec<Looked> = there.iter().map(|m| m.gauge.measured().look(now)).collect();
+        let mut may_try = !looked.iter().any(|l| l.on_trial);
         let mut changed = false;
         for (i, member) in there.iter().enumerate() {
             let others =
-                || looked.iter().enumerate().filter(|(j, other)| *j != i && !other.slow).map(|(_, other)| other);
+                || looked.iter().enumerate().filter(|(j, other)| *j != i && !other.left_out).map(|(_, other)| other);
             let windows: Vec<Window> = others().filter_map(|o| o.window).collect();
             let mut measured = member.gauge.measured();
             if let Some(own) = looked[i].window.filter(|_| !windows.is_empty()) {
                 measured.rate.compare(&own, &windows);
             }
-            changed |= measured.judge(others().filter_map(|o| o.typical).max(), now, wall);
+            changed |= measured.judge(others().filter_map(|o| o.typical).max(), may_try, now, wall);
+            may_try &= measured.trial_since.is_none();
         }
         // Also when one died meanwhile: not all that are there may be left out.
         if changed || !self.slow().is_empty() {
@@ -270,7 +288,7 @@ impl Devices {
         let roster = self.roster();
         let mut slow = Avoided::NONE;
         for m in roster.active() {
-            slow = slow.with(m.index, m.gauge.measured().is_slow());
+            slow = slow.with(m.index, m.gauge.measured().is_left_out());
         }
         let all = roster.active().all(|m| slow.has(m.index));
         self.slow.store(if all { 0 } else { slow.0 }, SeqCst);
@@ -284,58 +302,51 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SECOND: u64 = 1000 * MS;
 
-    fn measured(nanos: impl IntoIterator<Item = u64>) -> Measured {
-        let mut m = Measured { rate: Rate::of_one_that_holds_up(), ..Measured::default() };
-        nanos.into_iter().for_each(|n| m.note(n));
-        m
-    }
-
-    fn again(m: &mut Measured, nanos: u64) {
-        (0..SAMPLES).for_each(|_| m.note(nanos));
+    /// What others wait for, and at its best less than they are, or not.
+    fn held_up(is_less: bool) -> Measured {
+        Measured { rate: Rate::of(true, is_less), ..Measured::default() }
     }
 
     fn judge(m: &mut Measured, at: u64) -> bool {
-        m.judge(Some(MS), at, Time(0))
+        m.judge(Some(MS), true, at, Time(0))
     }
 
     #[test]
-    fn slow_is_who_takes_long_for_a_while() {
-        let mut m = measured([30 * MS; SAMPLES]);
-        assert!(!judge(&mut m, SECOND) && m.suspected_since.is_some());
-        again(&mut m, 30 * MS);
-        assert!(!judge(&mut m, 2 * SECOND - 1) && judge(&mut m, 2 * SECOND));
-        // Nothing is known of it until it was tried, and then for a while it is believed to be slow all the same.
-        assert!(m.is_slow() && m.typical().is_none() && !judge(&mut m, 100 * SECOND));
-        (1..SAMPLES_FAST_MIN).for_each(|_| m.note(MS));
+    fn what_others_wait_for_is_slow_if_they_do_more_without_it() {
+        let mut m = held_up(false);
+        assert!(!m.judge(None, false, SECOND, Time(0)));
+        assert!(judge(&mut m, SECOND) && m.is_left_out() && !m.is_slow());
+        assert!(!judge(&mut m, 2 * SECOND));
+        m.rate = Rate::of(false, true);
+        assert!(judge(&mut m, 3 * SECOND) && m.is_slow() && m.trial_since.is_none());
+        assert_eq!(m.hold_nanos, HOLD_NANOS);
+    }
+
+    #[test]
+    fn it_is_not_if_they_do_not_and_is_tried_ever_more_seldom() {
+        let mut m = held_up(false);
+        assert!(
+            judge(&mut m, SECOND) && !judge(&mut m, 5 * SECOND - 1) && judge(&mut m, 5 * SECOND) && !m.is_left_out()
+        );
+        m.rate = Rate::of(true, false);
+        assert!(!judge(&mut m, 64 * SECOND) && judge(&mut m, 65 * SECOND) && judge(&mut m, 69 * SECOND));
+        m.rate = Rate::of(true, false);
+        assert!(!judge(&mut m, 188 * SECOND) && judge(&mut m, 189 * SECOND));
+    }
+
+    #[test]
+    fn slow_is_fast_again_when_all_of_the_last_tell_and_after_a_while() {
+        let mut m = held_up(false);
+        m.set(true, 2 * SECOND, Time(0));
+        (1..SAMPLES).for_each(|_| m.note(MS));
         assert!(!judge(&mut m, 100 * SECOND));
         m.note(MS);
-        assert!(!judge(&mut m, 61 * SECOND) && judge(&mut m, 62 * SECOND) && !m.is_slow());
+        assert!(!judge(&mut m, 61 * SECOND) && judge(&mut m, 62 * SECOND) && !m.is_left_out());
         // The next time it takes longer.
-        again(&mut m, 30 * MS);
-        assert!(!judge(&mut m, 70 * SECOND));
-        again(&mut m, 30 * MS);
-        assert!(judge(&mut m, 71 * SECOND) && m.hold_nanos == 2 * HOLD_NANOS);
-    }
-
-    #[test]
-    fn one_that_takes_long_once_or_as_long_as_others_is_not() {
-        let mut m = measured([MS; SAMPLES].into_iter().chain([900 * MS]));
-        assert!(!judge(&mut m, SECOND) && m.suspected_since.is_none());
-        // Several requests that stood together are suspicious, and that is all.
-        m = measured([900 * MS; 4].into_iter().chain([MS; SAMPLES - 4]));
-        assert!(!judge(&mut m, SECOND) && m.suspected_since.is_some());
-        again(&mut m, MS);
-        assert!(!judge(&mut m, 2 * SECOND) && m.suspected_since.is_none());
-        let slow_beside = |nanos: u64, count: usize, others: u64| {
-            let mut m = measured(std::iter::repeat_n(nanos, count));
-            let first = m.judge(Some(others), SECOND, Time(0));
-            (0..count).for_each(|_| m.note(nanos));
-            first || m.judge(Some(others), 9 * SECOND, Time(0))
-        };
-        assert!(slow_beside(30 * MS, SAMPLES, MS));
-        assert!(!slow_beside(30 * MS, SAMPLES, 5 * MS));
-        assert!(!slow_beside(4 * MS, SAMPLES, 1000));
-        assert!(!slow_beside(30 * MS, SAMPLES_MIN - 1, MS));
+        m.set(true, 70 * SECOND, Time(0));
+        assert_eq!(m.hold_nanos, 2 * HOLD_NANOS);
+        (0..SAMPLES).for_each(|_| m.note(30 * MS));
+        assert!(!judge(&mut m, 900 * SECOND));
     }
 
     #[test]

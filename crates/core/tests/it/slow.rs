@@ -186,6 +186,8 @@ struct Sluggish {
 struct Pace {
     nanos: AtomicU64,
     burst: AtomicU64,
+    /// What each byte takes besides.
+    nanos_per_byte: AtomicU64,
 }
 
 /// A clock that only those who wait move on, so that nothing depends on the machine.
@@ -221,7 +223,9 @@ impl BlockDevice for Sluggish {
         if matches!(op, Op::Read { .. }) {
             return self.inner.submit(op);
         }
-        let (nanos, burst) = (self.pace.nanos.load(SeqCst), self.pace.burst.load(SeqCst));
+        let bytes = if let Op::Write { data, .. } = &op { data.len() as u64 } else { 0 };
+        let nanos = self.pace.nanos.load(SeqCst) + bytes * self.pace.nanos_per_byte.load(SeqCst);
+        let burst = self.pace.burst.load(SeqCst);
         let mut until = self.until.lock().unwrap();
         *until = (until.0.max(self.clock.monotonic_nanos()) + nanos, until.1 + 1);
         if burst > 0 && until.1 >= burst {
@@ -231,19 +235,65 @@ impl BlockDevice for Sluggish {
     }
 }
 
-/// Four devices of which one becomes slow while a log is synced: it is noticed, it alone, and left.
-fn noticed(slow: impl FnOnce(&Pace)) {
-    let paces: Vec<Arc<Pace>> = (0..4).map(|_| Arc::new(Pace { nanos: (MS / 5).into(), ..Pace::default() })).collect();
+/// A volume on devices of the given paces.
+struct Paced {
+    fs: Arc<Fs>,
+    clock: Arc<Waits>,
+    members: Vec<Arc<Observed<Sluggish>>>,
+}
+
+fn paced(profile: Profile, paces: &[Arc<Pace>], bytes: usize) -> Paced {
     let clock = Arc::new(Waits::default());
     let sluggish = |pace: &Arc<Pace>| {
-        let (inner, pace, clock) = (MemDevice::new(64 << 20), pace.clone(), clock.clone());
+        let (inner, pace, clock) = (MemDevice::new(bytes), pace.clone(), clock.clone());
         Sluggish { inner, pace, clock, until: Mutex::default() }
     };
     let members: Vec<_> = paces.iter().map(|p| Arc::new(Observed::new(sluggish(p)))).collect();
     let all: Vec<Arc<dyn BlockDevice>> = members.iter().map(|m| m.clone() as _).collect();
     let of_all: Arc<dyn Clock> = clock.clone();
-    mkfs_on(&all, &of_all, &MkfsOptions { profile: Profile::Stripe, ..MkfsOptions::default() }).unwrap();
-    let fs = Fs::open(all.clone(), of_all, MountOptions::default()).unwrap();
+    mkfs_on(&all, &of_all, &MkfsOptions { profile, ..MkfsOptions::default() }).unwrap();
+    Paced { fs: Fs::open(all, of_all, MountOptions::default()).unwrap(), clock, members }
+}
+
+impl Paced {
+    fn slow(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|i| self.fs.health()[*i].slow_since.is_some()).collect()
+    }
+}
+
+/// Who writes and seldom syncs waits for one device after the other, and those that come later have nothing left to do.
+#[test]
+fn of_devices_with_the_same_limit_none_is_slow() {
+    for (profile, count) in SHAPES {
+        let pace = || Arc::new(Pace { nanos: (MS / 5).into(), nanos_per_byte: 50.into(), ..Pace::default() });
+        let w = paced(profile, &(0..count).map(|_| pace()).collect::<Vec<_>>(), 256 << 20);
+        let data = content(1, 1 << 20);
+        for round in 0..12 {
+            if round > 2 {
+                w.fs.unlink(Ino::ROOT, format!("file {}", round - 3).as_bytes()).unwrap();
+            }
+            let ino = w.fs.create(Ino::ROOT, format!("file {round}").as_bytes(), &file(0o600)).unwrap().ino;
+            for i in 0..48 {
+                w.fs.write(ino, i << 20, &data, 0).unwrap();
+                w.fs.tick().unwrap();
+                assert!(w.slow().is_empty(), "{profile:?}, {count} devices, round {round}: {:?}", w.slow());
+            }
+            w.fs.fsync_wait(ino).unwrap();
+            for _ in 0..20 {
+                w.clock.0.fetch_add(100 * MS, SeqCst);
+                w.fs.tick().unwrap();
+            }
+            assert!(w.slow().is_empty(), "{profile:?}, {count} devices, round {round}: {:?}", w.slow());
+        }
+        w.fs.close().unwrap();
+    }
+}
+
+/// Four devices of which one is slow after so many seconds while a log is synced: it is noticed, it alone, and left.
+fn noticed(after: u64, slow: impl FnOnce(&Pace)) {
+    let paces: Vec<Arc<Pace>> = (0..4).map(|_| Arc::new(Pace { nanos: (MS / 5).into(), ..Pace::default() })).collect();
+    let w = paced(Profile::Stripe, &paces, 64 << 20);
+    let Paced { fs, clock, members } = &w;
     let log = fs.create(Ino::ROOT, b"log", &file(0o600)).unwrap().ino;
     let sync = |i: u64| {
         fs.write(log, i << 12, &[i as u8; 4096], 0).unwrap();
@@ -261,12 +311,12 @@ fn noticed(slow: impl FnOnce(&Pace)) {
         }
         clock.monotonic_nanos() - begin
     };
-    syncs_until(3, &|| false);
-    assert!(fs.health().iter().all(|h| h.slow_since.is_none()));
+    syncs_until(after, &|| false);
+    assert!(w.slow().is_empty());
     slow(&paces[2]);
-    let took = syncs_until(60, &|| fs.health()[2].slow_since.is_some());
+    let took = syncs_until(60, &|| !w.slow().is_empty());
     assert!(took <= 6000 * MS, "{took} ns");
-    assert_eq!(fs.health().iter().filter(|h| h.slow_since.is_some()).count(), 1);
+    assert_eq!(w.slow(), [2]);
     let before = (members[2].observer().counters(), fs.counters().index_checkpoints);
     syncs_until(3, &|| false);
     // None of thousands of syncs; an index checkpoint writes its root twice on each device.
@@ -279,11 +329,22 @@ fn noticed(slow: impl FnOnce(&Pace)) {
 /// Decision 0026: it is noticed within a few seconds of syncs, and left.
 #[test]
 fn a_device_that_becomes_slow_is_noticed() {
-    noticed(|pace| pace.nanos.store(20_000_000, SeqCst));
+    noticed(3, |pace| pace.nanos.store(20 * MS, SeqCst));
+}
+
+/// Others were never asked for more than it bears.
+#[test]
+fn a_device_that_is_slow_from_the_mount_on_is_noticed() {
+    noticed(0, |pace| pace.nanos.store(20 * MS, SeqCst));
 }
 
 /// Most of its requests are as fast as before.
 #[test]
 fn a_device_that_lets_bursts_through_and_then_stands_is_noticed() {
-    noticed(|pace| pace.burst.store(10, SeqCst));
+    noticed(3, |pace| pace.burst.store(10, SeqCst));
+}
+
+#[test]
+fn a_device_that_lets_bursts_through_from_the_mount_on_is_noticed() {
+    noticed(0, |pace| pace.burst.store(10, SeqCst));
 }
