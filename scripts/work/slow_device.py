@@ -45,6 +45,11 @@ class Volume:
             fields = [int(word) for word in file.read().split()]
         return fields[4] + fields[15], fields[0]
 
+    def slow(self):
+        """How many devices are taken for slow."""
+        shown = json.loads(subprocess.check_output([self.args.nenrin, "device", "list", "--json", self.point]))
+        return sum(bool(device.get("slow_since")) for device in shown["devices"])
+
     def end(self):
         subprocess.run([self.args.nenrin, "umount", self.point], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for index, loop in enumerate(self.loops):
@@ -106,6 +111,7 @@ def one(volume, name, slow):
         "files read cold": read_files(directory, args.files),
     }
     after = volume.requests(victim)
+    sample["devices taken for slow"] = volume.slow()
     sample["writes and flushes there"], sample["reads there"] = (now - then for now, then in zip(after, before))
     volume.limit(victim, args.iops)
     volume.umount()

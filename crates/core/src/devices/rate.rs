@@ -1,7 +1,7 @@
 //! What a device gets done while somebody waits for it, against what others got done before.
 //!
 //! A device that lets bursts through and then stands looks fast to most requests. What it gets done in a second with somebody
-//! waiting for it much of that time is what it can do; and what another got done in any second is no more than what that
+//! waiting for it most of that time is what it can do; and what another got done in any second is no more than what that
 //! one can do. So of devices that are limited alike none is ever behind, however little the others have to do. And a device for which
 //! nobody waits long holds nobody up, whatever its requests take.
 //!
@@ -16,7 +16,7 @@ const BEHIND_TIMES: u64 = 4;
 /// And so many windows in a row it must be, or hold others up.
 const WINDOWS_MIN: u32 = 3;
 /// Who is waited for in so many of ten parts of a window, and so many times as long as any other, holds others up.
-const HOLDS_UP_MIN: u64 = 4;
+const HOLDS_UP_MIN: u64 = 8;
 const HOLDS_UP_TIMES: u64 = 2;
 
 /// Requests and bytes, of writes and flushes.
@@ -249,9 +249,9 @@ mod tests {
             lagging(&mut rates, 0, seconds, &waited.map(|ms| (10, 4096, ms)));
             rates[0].holds_up()
         };
-        assert!(holds_up([400, 200, 0, 0], 3));
-        assert!(!holds_up([400, 200, 0, 0], 2));
-        assert!(!holds_up([399, 0, 0, 0], 3));
+        assert!(holds_up([800, 400, 0, 0], 3));
+        assert!(!holds_up([800, 400, 0, 0], 2));
+        assert!(!holds_up([799, 0, 0, 0], 3));
         assert!(!holds_up([1000, 0, 501, 0], 3));
     }
 

@@ -93,7 +93,7 @@ impl Measured {
         let before = (self.is_slow(), self.is_left_out());
         match (self.slow_since, self.trial_since) {
             (Some((since, _)), _) => {
-                let below = FAST_NANOS_MIN.max(others.unwrap_or(u64::MAX).saturating_mul(FAST_TIMES));
+                let below = FAST_NANOS_MIN.max(others.unwrap_or(0).saturating_mul(FAST_TIMES));
                 let is_fast = self.count == SAMPLES && self.typical().is_some_and(|typical| typical < below);
                 if is_fast && now.saturating_sub(since) >= self.hold_nanos {
                     self.set(false, now, wall);
