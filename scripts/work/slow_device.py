@@ -48,7 +48,7 @@ class Volume:
     def slow(self):
         """How many devices are taken for slow."""
         shown = json.loads(subprocess.check_output([self.args.nenrin, "device", "list", "--json", self.point]))
-        return sum(bool(device.get("slow_since")) for device in shown["devices"])
+        return sum(bool(device.get("slow_since")) for device in shown)
 
     def end(self):
         subprocess.run([self.args.nenrin, "umount", self.point], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -33,7 +33,7 @@ pub const COMMAND: Command = Command {
     ],
     notes: "active: everything is on it. joining: it is being brought up to date, in the background. absent: it is not there, has\n\
             failed, or misses something; a mount that has it brings it up to date. leaving, shrinking: what lies on it, or behind\n\
-            its new end, is being moved. slow: writes to it take many times what they take on the others, so what is new goes to\n\
+            its new end, is being moved. slow: others wait for it, and do more than four times as much without it, so what is new goes to\n\
             these while there is room (under single and stripe).\n\
             Adding and removing moves what has to lie elsewhere: under single nothing when one is added; under the others\n\
             everything, so that all of it is spread over all devices. It goes on in the background when the command is interrupted,\n\
