@@ -59,10 +59,7 @@ fn a_second_host_is_refused_and_a_host_that_was_asleep_stops() {
     let info = on("b", &place, &["info", "--json", &b.0]).json();
     assert_eq!(info["mmp"]["in_use"].as_bool(), Some(false));
     on("b", &place, &["check", "--data", &b.0]).ok();
-    // Without protection nothing is waited for after that.
-    let begin = Instant::now();
     on("b", &place, &["mount", &b.0, &mnt_b]).ok();
-    assert!(begin.elapsed().as_secs_f64() < 4.0, "{:?}", begin.elapsed());
     assert_eq!(fs::read_to_string(place.path("mnt-b/second")).unwrap(), "second");
     assert!(!place.path("mnt-b/late").exists());
     on("b", &place, &["umount", &mnt_b]).ok();
