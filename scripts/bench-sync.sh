@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # bench-sync.sh: what making writes durable costs, beside other file systems, into
 # docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
-# PARTS (disk limited guest cuts) leaves some out: their last results stay. SLICES (15), LOADED
+# PARTS (disk databases cost limited guest cuts) leaves some out: their last results stay. SLICES (15), LOADED
 # (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, LIMITED_SLICES (9)
 # of limited; CUTS (100) power cuts for each barrier mode; SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk limited guest cuts} "
+out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk databases cost limited guest cuts} "
 slices=${SLICES:-15} loaded=${LOADED:-10} long=${LONG:-600} size=${SIZE:-4G}
 [ "$(id -u)" = 0 ] || fail "bench-sync.sh: must be run as root, since it makes and mounts file systems"
 find_cargo
@@ -37,6 +37,9 @@ harness() {
 }
 # shellcheck disable=SC2086
 if wanted disk; then harness disk --suite sync --size "$size" ${DISK_ARGS:-}; fi
+# shellcheck disable=SC2086
+if wanted databases; then harness databases --suite databases --size "$size" ${DISK_ARGS:-}; fi
+if wanted cost; then harness cost --suite cost --size "$size"; fi
 if wanted limited; then
     harness limited --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
         --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict

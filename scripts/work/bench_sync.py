@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
 
-bench_sync.py DIR   reads disk.json, limited.json, guest.json (nenrin-bench) and cuts.json
+bench_sync.py DIR   reads disk.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench) and cuts.json
 """
 import json
 import os
@@ -164,6 +164,8 @@ def main():
     text = "# Synchronous writes\n\nMade by `make bench-sync`; how the harness measures is told in [BENCHMARKS.md](../BENCHMARKS.md). Raw results: `sync/*.json`.\n"
     parts = [
         ("disk", "On the disk as it is"),
+        ("databases", "Databases, on the disk as it is"),
+        ("cost", "Device bytes over a long time"),
         ("limited", "Where the disk is the limit: this kernel, 200 requests and 100 MB per second"),
         ("guest", "Where the disk is the limit: a virtual machine, 200 requests and 100 MB per second, flushes free"),
     ]

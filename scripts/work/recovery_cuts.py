@@ -39,6 +39,12 @@ def one(place, barrier, seed):
     return {"seed": seed, "ms": round(took * 1000, 1), **load, "found": found}
 
 
+def keep(rows, out):
+    with open(out, "w", encoding="ascii") as f:
+        for barrier, samples in rows.items():
+            print(json.dumps({"barrier": barrier, "samples": samples}), file=f)
+
+
 def main():
     place, cuts, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     os.makedirs(os.path.join(place, "mnt"), exist_ok=True)
@@ -48,9 +54,8 @@ def main():
             samples.append(one(place, barrier, seed))
         if seed % 10 == 9:
             print(f"  {seed + 1} of {cuts} cuts", file=sys.stderr, flush=True)
-    with open(out, "w", encoding="ascii") as f:
-        for barrier, samples in rows.items():
-            print(json.dumps({"barrier": barrier, "samples": samples}), file=f)
+            keep(rows, out)
+    keep(rows, out)
 
 
 main()

@@ -9,14 +9,15 @@ use crate::contender::{Contender, Tools};
 use crate::error::{Error, Result};
 use crate::gate;
 use crate::limit::Limit;
-use crate::workload::{Group, Plan, Suite, Sustained, groups};
+use crate::workload::{Group, Plan, Suite, groups};
 
 /// What --help prints.
 pub const HELP: &str = "\
 nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved slice by slice. Needs root.
 
-  --suite NAME            main (default), sync: durable writes and databases, limited: durable writes where the disk is the limit,
-                          guest: the same where that limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
+  --suite NAME            main (default), sync: durable writes, databases: SQLite, PostgreSQL and RocksDB, cost: device bytes of durable
+                          writes over a long time, limited: durable writes where the disk is the limit, guest: the same where that
+                          limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
   --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
                           devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@3:parity, nenrin@2:degraded
@@ -30,7 +31,7 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --walk-files N          files in the row about memory
   --size SIZE             size of each device, as 4G (default) or 2048M
   --loaded-s N            length of a slice in which others write all the time (default 5)
-  --long-s N              length of the row osync-cost (default 600)
+  --long-s N              length of the row osync-cost (default 600; suite cost)
   --age-percent N         rows of the suite clean: what is written before anything counts, in hundredths of the device (default 200)
   --age-s N               at most for so long (default 60)
   --slice-percent N       what one of their slices writes, in hundredths of the device (default 12)
@@ -126,20 +127,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         only: Vec::new(),
         contenders: Vec::new(),
         tools: Tools { nenrin: None, nenrin_mkfs: Vec::new(), nenrin_mount: Vec::new() },
-        plan: Plan {
-            slices: 15,
-            device_bytes: 4 << 30,
-            walk_files: 100_000,
-            loaded: Duration::from_secs(5),
-            long: Duration::from_secs(600),
-            sustained: Sustained {
-                age_percent: 200,
-                age: Duration::from_secs(60),
-                slice_percent: 12,
-                slice: Duration::from_secs(20),
-                removed_bytes: 100 << 30,
-            },
-        },
+        plan: Plan::default(),
         budget: Duration::from_millis(400),
         devices: Vec::new(),
         limit: Limit::default(),
@@ -192,13 +180,15 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
             config.suite = match value {
                 "main" => Suite::Main,
                 "sync" => Suite::Sync,
+                "databases" => Suite::Databases,
+                "cost" => Suite::Cost,
                 "limited" => Suite::Limited,
                 "guest" => Suite::Guest,
                 "clean" => Suite::Clean,
                 "stripe" => Suite::Stripe,
                 _ => {
                     return Err(bad(format!(
-                        "--suite takes main, sync, limited, guest, clean or stripe, not `{value}`"
+                        "--suite takes main, sync, databases, cost, limited, guest, clean or stripe, not `{value}`"
                     )));
                 }
             }

@@ -206,7 +206,7 @@ impl Bench {
         }
         let Lane { workload: Some(workload), site, samples, latencies, .. } = lane else { return Ok(()) };
         let daemon = site.daemon();
-        let limit = if alone { PREPARE_LIMIT } else { SLICE_LIMIT };
+        let limit = longest(alone, workload.lasts());
         self.watchdog.during(daemon, limit, || workload.before(turn, site))?;
         // Who works alone makes the machine busy himself, and must not be given a pause to catch up.
         let gate = (!alone || turn.round == 0).then(|| self.gate.wait());
@@ -382,9 +382,23 @@ fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
     })
 }
 
+/// After what time a daemon counts as hanging: the time that a slice is meant to take never does.
+fn longest(alone: bool, lasts: Duration) -> Duration {
+    if alone { PREPARE_LIMIT } else { SLICE_LIMIT + lasts }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_that_is_meant_to_be_long_does_not_hang() {
+        let plan = Plan { long: Duration::from_secs(36_000), ..Plan::default() };
+        for group in crate::workload::groups(crate::workload::Suite::Cost) {
+            let work = (group.make)(&Contender::parse("nenrin").unwrap(), plan);
+            assert!(longest(group.alone, work.lasts()) > plan.long);
+        }
+    }
 
     #[test]
     fn everybody_has_every_place_equally_often() {

@@ -8,7 +8,7 @@ use crate::clock::VirtualClock;
 use crate::content::pattern;
 use crate::prng::Prng;
 use nenrin_core::{Barrier, Fs, MkfsOptions, MountOptions, NewInode, Result, mkfs};
-use nenrin_device::{BlockDevice, CrashChoice, CrashDisk};
+use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, Image};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct Load {
 ///
 /// # Errors
 /// Those of the file system, which has no reason for any.
-pub fn cut_image(seed: u64, barrier: Barrier) -> Result<(Vec<u8>, Load)> {
+pub fn cut_image(seed: u64, barrier: Barrier) -> Result<(Image, Load)> {
     let mut random = Prng::new(seed);
     let disk = Arc::new(CrashDisk::new(BYTES).without_history());
     let (device, clock): (Arc<dyn BlockDevice>, Arc<VirtualClock>) = (disk.clone(), Arc::default());
@@ -77,7 +77,7 @@ pub fn cut_image(seed: u64, barrier: Barrier) -> Result<(Vec<u8>, Load)> {
     }
     let image = disk.image(&CrashChoice::from_seed(choice(barrier, random.next_u64()))).content();
     disk.power_off();
-    Ok((image.to_vec(), load))
+    Ok((image, load))
 }
 
 /// What becomes of writes that were not flushed, of those drawn.

@@ -4,6 +4,7 @@ use lexopt::prelude::*;
 use nenrin_core::Barrier;
 use nenrin_sim::cli::{self, Arguments, Core};
 use nenrin_sim::cut_image::cut_image;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -70,14 +71,14 @@ fn image(mut parser: lexopt::Parser) -> Result<ExitCode, String> {
         }
     }
     let out = out.ok_or("image: --out FILE is needed")?;
-    let (bytes, load) = match cut_image(seed, barrier) {
+    let (image, load) = match cut_image(seed, barrier) {
         Ok(made) => made,
         Err(e) => {
             eprintln!("nenrin-sim: image --seed {seed}: {e}");
             return Ok(ExitCode::FAILURE);
         }
     };
-    std::fs::write(&out, bytes).map_err(|e| format!("{out}: {e}"))?;
+    image.write_to(Path::new(&out)).map_err(|e| format!("{out}: {e}"))?;
     println!("operations {} syncs {} files {}", load.operations, load.syncs, load.files);
     Ok(ExitCode::SUCCESS)
 }

@@ -65,4 +65,8 @@ impl Workload for Cost {
         let value = bytes as f64 / 1024.0 / operations.max(1) as f64;
         Ok(Work { operations, bytes: operations * BLOCK, elapsed, value: Some(value), ..Work::default() })
     }
+
+    fn lasts(&self) -> Duration {
+        self.length
+    }
 }

@@ -50,6 +50,25 @@ pub struct Plan {
     pub sustained: Sustained,
 }
 
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            slices: 15,
+            device_bytes: 4 << 30,
+            walk_files: 100_000,
+            loaded: Duration::from_secs(5),
+            long: Duration::from_secs(600),
+            sustained: Sustained {
+                age_percent: 200,
+                age: Duration::from_secs(60),
+                slice_percent: 12,
+                slice: Duration::from_secs(20),
+                removed_bytes: 100 << 30,
+            },
+        }
+    }
+}
+
 /// How long work goes on that a cleaner has to keep up with.
 #[derive(Debug, Clone, Copy)]
 pub struct Sustained {
@@ -111,6 +130,10 @@ pub trait Workload {
     }
     /// The slice.
     fn slice(&mut self, turn: Turn, site: &mut Site) -> Result<Work>;
+    /// How long a slice takes by intent, where that is longer than a slice's share: nobody hangs before that is over.
+    fn lasts(&self) -> Duration {
+        Duration::ZERO
+    }
     /// After each slice.
     fn after(&mut self, _turn: Turn, _site: &mut Site) -> Result<()> {
         Ok(())
@@ -255,6 +278,10 @@ pub enum Suite {
     Main,
     /// Synchronous writes, on the disk as it is.
     Sync,
+    /// Databases, on the disk as it is.
+    Databases,
+    /// Device bytes of small synchronous writes over a long time.
+    Cost,
     /// Synchronous writes where the disk is the limit, and flushes count.
     Limited,
     /// The same where flushes are free, as in a virtual machine.
@@ -270,6 +297,8 @@ pub fn groups(suite: Suite) -> Vec<Group> {
     match suite {
         Suite::Main => main_suite::groups(),
         Suite::Sync => sync_suite::groups(),
+        Suite::Databases => sync_suite::databases().into(),
+        Suite::Cost => vec![sync_suite::long_cost()],
         Suite::Limited => sync_suite::limited(sync_suite::Counted::Flushes),
         Suite::Guest => sync_suite::limited(sync_suite::Counted::NoFlushes),
         Suite::Clean => clean_suite::groups(),
@@ -294,7 +323,16 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const SUITES: [Suite; 6] = [Suite::Main, Suite::Sync, Suite::Limited, Suite::Guest, Suite::Clean, Suite::Stripe];
+    const SUITES: [Suite; 8] = [
+        Suite::Main,
+        Suite::Sync,
+        Suite::Databases,
+        Suite::Cost,
+        Suite::Limited,
+        Suite::Guest,
+        Suite::Clean,
+        Suite::Stripe,
+    ];
 
     fn all() -> impl Iterator<Item = Group> {
         SUITES.into_iter().flat_map(groups)

@@ -16,22 +16,22 @@ const FEW: u32 = 5;
 /// On the disk as it is.
 pub fn groups() -> Vec<Group> {
     let mut groups = vec![appends(), overwrites(), barriers(), beside_others(), strict_and_relaxed()];
-    groups.extend(databases());
-    groups.push(Group {
-        rows: vec![RowSpec::new(
-            "osync-cost",
-            "device bytes for each 4 KiB O_SYNC write, volume half full",
-            Unit::Cost,
-        )],
+    groups.extend([32, 128, 512].map(rewrites));
+    groups.push(buffers());
+    groups
+}
+
+/// What small synchronous writes cost over a long time, with everything counted.
+pub fn long_cost() -> Group {
+    let title = "device bytes for each 4 KiB O_SYNC write, volume half full";
+    Group {
+        rows: vec![RowSpec::new("osync-cost", title, Unit::Cost)],
         contenders: vec!["nenrin"],
         kinds: &[Kind::Nenrin],
         slices_max: 1,
         alone: false,
         make: Box::new(|_, plan| cost::make(plan)),
-    });
-    groups.extend([32, 128, 512].map(rewrites));
-    groups.push(buffers());
-    groups
+    }
 }
 
 /// What limits a disk counts.
@@ -194,7 +194,8 @@ fn strict_and_relaxed() -> Group {
     }
 }
 
-fn databases() -> [Group; 2] {
+/// Databases with their own syncs, as users run them.
+pub fn databases() -> [Group; 2] {
     const SQLITE: &[Program] = &[
         Program { script: "sqlite_load.py", words: &["delete"], copying: true },
         Program { script: "sqlite_load.py", words: &["wal"], copying: true },

@@ -8,6 +8,9 @@
 
 use crate::prng::mix;
 use crate::{AlignedBuf, BLOCK_BYTES};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -171,7 +174,25 @@ impl Image {
     /// All bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        (0..self.blocks).flat_map(|index| self.block(index).bytes()).copied().collect()
+        let mut all = Vec::with_capacity(self.blocks * BLOCK_BYTES);
+        (0..self.blocks).for_each(|index| all.extend_from_slice(self.block(index).bytes()));
+        all
+    }
+
+    /// Into a file of this size, with a hole where a block is zeros.
+    ///
+    /// # Errors
+    /// Those of the host.
+    pub fn write_to(&self, path: &Path) -> std::io::Result<()> {
+        let file = File::create(path)?;
+        file.set_len(self.bytes())?;
+        for index in 0..self.blocks {
+            let block = self.block(index);
+            if block.bytes().iter().any(|byte| *byte != 0) {
+                file.write_all_at(block.bytes(), (index * BLOCK_BYTES) as u64)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn read(&self, offset: u64, bytes: usize) -> AlignedBuf {
@@ -249,5 +270,24 @@ impl Image {
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Image({} bytes)", self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_all_of_it_and_holes_for_zeros() {
+        let mut image = Image::zeroed(64 << 20);
+        let data = AlignedBuf::padded(&[7; 2 * BLOCK_BYTES]);
+        image.apply(&Change { offset: 5 << 20, content: Content::Data(Buffer::new(Arc::new(data))) });
+        image.apply(&Change { offset: 9 << 20, content: Content::Discarded(BLOCK_BYTES as u64) });
+        let path = std::env::temp_dir().join(format!("nenrin-image-{}", std::process::id()));
+        image.write_to(&path).unwrap();
+        let (found, meta) = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert!(found == image.to_vec());
+        assert!(std::os::unix::fs::MetadataExt::blocks(&meta) * 512 < 1 << 20);
     }
 }
