@@ -39,7 +39,10 @@ harness() {
 if wanted disk; then harness disk --suite sync --size "$size" ${DISK_ARGS:-}; fi
 # shellcheck disable=SC2086
 if wanted databases; then harness databases --suite databases --size "$size" ${DISK_ARGS:-}; fi
-if wanted cost; then harness cost --suite cost --size "$size"; fi
+if wanted cost; then
+    harness cost --suite cost --size "$size"
+    "$CARGO" run --release --locked --quiet -p nenrin-core --example sync_cost -- 4096 "$long" >"$out/cost-memory.jsonl"
+fi
 if wanted limited; then
     harness limited --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
         --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict

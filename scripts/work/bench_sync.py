@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
 
-bench_sync.py DIR   reads disk.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench) and cuts.json
+bench_sync.py DIR   reads disk.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost) and cuts.json
 """
 import json
 import os
@@ -159,6 +159,21 @@ def cuts(where):
     return text + "\n![distribution of the time of a mount after a cut](sync/cuts.svg)\n"
 
 
+def counted(where):
+    """What example sync_cost counted, as a table."""
+    try:
+        with open(os.path.join(where, "cost-memory.jsonl"), encoding="ascii") as f:
+            rows = [json.loads(line) for line in f]
+    except FileNotFoundError:
+        return ""
+    first = rows[0]
+    text = f"\n## Device bytes of small synchronous writes, counted on a device in memory\n\n4 KiB to random places of a file of 256 MiB, each synced; {first['volume_mib']} MiB, half full, {first['writes']} writes in {first['seconds']} s of virtual time, index nodes of 16 KiB written twice.\n\n"
+    text += "| history | KiB for each write | chain | nodes | moved by the cleaner | index checkpoints | checkpoints |\n|---|---:|---:|---:|---:|---:|---:|\n"
+    for row in rows:
+        text += f"| {'default' if row['history'] else 'off'} | {row['kib_each']:.2f} | {row['chain_kib_each']:.2f} | {row['node_kib_each']:.2f} | {row['moved_kib_each']:.2f} | {row['index_checkpoints']} | {row['checkpoints']} |\n"
+    return text
+
+
 def main():
     where = sys.argv[1]
     text = "# Synchronous writes\n\nMade by `make bench-sync`; how the harness measures is told in [BENCHMARKS.md](../BENCHMARKS.md). Raw results: `sync/*.json`.\n"
@@ -180,7 +195,7 @@ def main():
             if not row["name"].startswith("seed"):
                 text += table(row) + latency_plot(results, row["name"], where, row["title"])
         text += seed1(results) + seed2(results, where)
-    text += cuts(where)
+    text += counted(where) + cuts(where)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:
         f.write(text)
 

@@ -26,7 +26,7 @@ pub fn long_cost() -> Group {
     let title = "device bytes for each 4 KiB O_SYNC write, volume half full";
     Group {
         rows: vec![RowSpec::new("osync-cost", title, Unit::Cost)],
-        contenders: vec!["nenrin"],
+        contenders: vec!["nenrin+checkpoint=0", "nenrin"],
         kinds: &[Kind::Nenrin],
         slices_max: 1,
         alone: false,

@@ -5,10 +5,10 @@
 use super::leading::Stay;
 use super::{Fs, Inner};
 use crate::Result;
-use nenrin_format::Ino;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
+use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 
 /// A truncation is held back at most this long.
 const HOLD_NANOS_MAX: u64 = 30_000_000_000;
@@ -137,10 +137,16 @@ impl Fs {
         // What a root or a reader still holds is not waited for: on a full volume that would never end.
         let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.promotable_count() > 0;
         let unflushed = inner.unflushed_blocks() > super::commit::UNFLUSHED_BLOCKS_MAX;
-        short || unflushed || inner.window_bytes >= self.window_bytes_max() || inner.dirty_nodes() >= DIRTY_NODES_MAX
+        short || unflushed || inner.window_bytes >= self.window_due(inner) || inner.dirty_nodes() >= DIRTY_NODES_MAX
     }
 
-    /// Chain bytes after which an index checkpoint is due.
+    /// Chain bytes after which an index checkpoint is due now.
+    fn window_due(&self, inner: &Inner) -> u64 {
+        let nodes = inner.dirty_nodes() * 2 * u64::from(NODE_BLOCKS) * BLOCK_BYTES as u64;
+        longer_window(self.window_bytes_max(), nodes, inner.room_at_rest(self))
+    }
+
+    /// Chain bytes after which an index checkpoint is due, where it costs little or room is short. The reserve has room for them.
     pub(super) fn window_bytes_max(&self) -> u64 {
         let segment = u64::from(self.storage.segment_blocks) * 4096;
         (self.storage.segments() * segment / 16).clamp(segment / 2, WINDOW_BYTES_MAX)
@@ -248,6 +254,14 @@ impl Fs {
 /// Chain bytes that recovery reads at most before an index checkpoint is due.
 /// DESIGN section 6 allows 64 MiB; commits under way come on top.
 pub(super) const WINDOW_BYTES_MAX: u64 = 32 << 20;
+/// The same where the index costs much: the rest of 64 MiB is what is read beyond the end, and what comes within a tick.
+const LONGER_WINDOW_BYTES_MAX: u64 = 56 << 20;
+
+/// Chain bytes after which an index checkpoint is due that writes so many bytes of nodes, with so much room: small writes to
+/// random places of a large file make all leaves dirty in one window of the usual length, and would cost a quarter more.
+fn longer_window(usual: u64, node_bytes: u64, room: u64) -> u64 {
+    usual.max((16 * node_bytes).min(room / 4).min(LONGER_WINDOW_BYTES_MAX))
+}
 
 impl Inner {
     /// When (monotonic) the next commit by time is due; may be past.
@@ -286,5 +300,29 @@ impl Inner {
             std::ops::ControlFlow::Continue(())
         })?;
         Ok(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_longer_where_the_index_costs_much_and_room_is_plenty() {
+        const MIB: u64 = 1 << 20;
+        // Usual, nodes, room: what is due.
+        let table = [
+            (32, 0, 1000, 32),
+            (32, 1, 1000, 32),
+            (32, 3, 1000, 48),
+            (32, 10, 1000, 56),
+            (32, 10, 160, 40),
+            (32, 10, 100, 32),
+            (4, 1, 40, 10),
+            (4, 1, 0, 4),
+        ];
+        for (usual, nodes, room, due) in table {
+            assert_eq!(longer_window(usual * MIB, nodes * MIB, room * MIB), due * MIB, "{usual} {nodes} {room}");
+        }
     }
 }

@@ -181,6 +181,12 @@ impl Inner {
         checkpoint(2 * nodes) + TIDY_SEGMENTS + chain + checkpoint(nodes) / 2 + 2
     }
 
+    /// Bytes of free segments beyond that.
+    pub(super) fn room_at_rest(&self, fs: &Fs) -> u64 {
+        let segments = self.state.segments.free_count().saturating_sub(self.reserve_at_rest(fs));
+        segments * u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64
+    }
+
     /// Blocks that can be accepted without making room.
     fn free_blocks(&self, fs: &Fs, reserve: u64) -> u64 {
         let per_segment = u64::from(fs.storage.segment_blocks - 1);

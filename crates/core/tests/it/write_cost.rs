@@ -127,3 +127,53 @@ fn what_is_written_in_sequence_is_written_behind() {
     let behind = fs.counters().data_blocks - before;
     assert!(behind <= 2442, "{behind}: blocks were written twice");
 }
+
+/// Writes of 4 KiB to random places of 256 MiB, each synced, up to the moment before the third index checkpoint from now on.
+/// Returns bytes and requests that a mount after a power cut there reads, and bytes of the chain and nodes from one of them to the next.
+fn recovered() -> (u64, u64, u64, u64) {
+    const FILE: u64 = 256 << 20;
+    let w = World::new(3 << 30);
+    let fs = w.open();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    for n in 0..FILE >> 20 {
+        fs.write(ino, n << 20, &vec![7; 1 << 20], 0).unwrap();
+    }
+    fs.fsync_wait(ino).unwrap();
+    let mut random = Prng::new(3);
+    let mut step = |n: u64| {
+        fs.write(ino, random.below(FILE / 4096) * 4096, &[n as u8; 4096], 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+        w.pass(280_000);
+        if n.is_multiple_of(350) {
+            fs.tick().unwrap();
+        }
+        fs.counters()
+    };
+    let mut until = |checkpoints: u64| (1u64..).find(|n| step(*n).index_checkpoints >= checkpoints).unwrap();
+    let now = fs.counters().index_checkpoints;
+    until(now + 2);
+    let before = fs.counters();
+    let writes = until(now + 3);
+    let window = (fs.counters().chain_blocks - before.chain_blocks) * 4096;
+    let nodes = fs.counters().nodes - before.nodes;
+    // As far as one tick before the next one.
+    for n in 0..writes - 350 {
+        step(n + 1);
+    }
+    assert_eq!(fs.counters().index_checkpoints, now + 3);
+    std::mem::forget(fs);
+    let before = w.device.counters();
+    let after = w.open();
+    let cost = w.device.counters().since(&before);
+    drop(after);
+    (cost.read_bytes, cost.reads, window, nodes)
+}
+
+#[test]
+fn recovery_reads_no_more_than_it_may() {
+    let (bytes, reads, window, nodes) = recovered();
+    println!("a window of {window} bytes, {bytes} read in {reads} requests, {nodes} nodes");
+    assert!(window > 48 << 20, "the window is not longer where the index costs much: {window}");
+    // What is replayed changes nodes, which are read one at a time.
+    assert!(bytes <= (64 << 20) + nodes * 16384 && reads <= 200 + nodes, "{bytes} in {reads}");
+}
