@@ -144,7 +144,7 @@ fn recovered() -> (u64, u64, u64, u64) {
         fs.write(ino, random.below(FILE / 4096) * 4096, &[n as u8; 4096], 0).unwrap();
         fs.fsync_wait(ino).unwrap();
         w.pass(280_000);
-        if n.is_multiple_of(350) {
+        if n % 350 == 0 {
             fs.tick().unwrap();
         }
         fs.counters()
