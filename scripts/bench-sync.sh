@@ -2,7 +2,7 @@
 # bench-sync.sh: what making writes durable costs, beside other file systems, into
 # docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
 # PARTS (disk databases cost limited guest cuts) leaves some out: their last results stay. SLICES (15), LOADED
-# (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, LIMITED_SLICES (9)
+# (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, GUEST_ARGS more of its options, LIMITED_SLICES (9)
 # of limited; CUTS (100) power cuts for each barrier mode; SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -52,7 +52,7 @@ if wanted guest; then
     scripts/guest/setup.sh "${GUEST_DIR:-$PWD/target/guest}"
     cat >"$dir/job" <<END
 exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
-    --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
+    ${GUEST_ARGS:-} --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
 END
     GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
         scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" 1 "$dir/job" || say "some of it failed: the table says what" >&2
