@@ -43,7 +43,12 @@ impl RecentSyncs {
 
     /// Whether any file was.
     fn any(&self, now: u64) -> bool {
-        self.0.iter().flatten().any(|(_, at)| now.saturating_sub(*at) < RECENT_NANOS)
+        self.any_within(RECENT_NANOS, now)
+    }
+
+    /// Whether any file was synced less than so long ago.
+    pub(super) fn any_within(&self, nanos: u64, now: u64) -> bool {
+        self.0.iter().flatten().any(|(_, at)| now.saturating_sub(*at) < nanos)
     }
 }
 

@@ -35,6 +35,7 @@ mod joining;
 mod landmarks;
 mod laying;
 mod leading;
+mod little;
 mod namespace;
 mod promise;
 mod read;
@@ -205,6 +206,8 @@ struct Inner {
     checkpointing: bool,
     /// A thread makes room, and others wait for it.
     making_room: bool,
+    /// What room would be without garbage, at the last tick.
+    garbage_segments: u64,
     /// Until then (monotonic) making room ahead gains nothing.
     ahead_rests_until: u64,
     /// How things stood when no more room could be made, and when (monotonic).
@@ -352,6 +355,7 @@ impl Fs {
             leading: leading::Leading::default(),
             checkpointing: false,
             making_room: false,
+            garbage_segments: 0,
             ahead_rests_until: 0,
             exhausted: None,
             none_heavy_at: None,

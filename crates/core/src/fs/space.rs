@@ -159,7 +159,7 @@ impl Inner {
     }
 
     /// Segments at which removing stops.
-    fn removal_segments(&self, fs: &Fs) -> u64 {
+    pub(super) fn removal_segments(&self, fs: &Fs) -> u64 {
         self.floor_segments(fs) + TIDY_SEGMENTS
     }
 
@@ -188,7 +188,7 @@ impl Inner {
     }
 
     /// Blocks that can be accepted without making room.
-    fn free_blocks(&self, fs: &Fs, reserve: u64) -> u64 {
+    pub(super) fn free_blocks(&self, fs: &Fs, reserve: u64) -> u64 {
         let per_segment = u64::from(fs.storage.segment_blocks - 1);
         let segments = self.state.segments.free_count().saturating_sub(reserve);
         // A page costs itself, its share of summaries, and its share of nodes.
@@ -221,7 +221,8 @@ impl Inner {
                 (free.checked_sub(fs.kept_for(promised)), REMOVAL_BLOCKS)
             }
         };
-        left.is_some_and(|left| left >= needed + extra)
+        let enough = |left: u64| left >= needed + extra;
+        left.is_some_and(enough) || self.blocks_for_little(fs, room).is_some_and(enough)
     }
 
     /// Whether this room was promised, and is there at the cost of what is kept

@@ -25,6 +25,7 @@ mod keep;
 mod landmarks;
 mod laying;
 mod leading;
+mod little;
 mod mmp;
 mod parity;
 mod races;

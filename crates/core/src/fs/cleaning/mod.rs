@@ -399,7 +399,9 @@ impl Fs {
     }
 
     fn picture(&self, cleaner: &mut Cleaner, now: u64) -> Result<Picture> {
-        let inner = self.lock_to_change()?;
+        let mut inner = self.lock_to_change()?;
+        let slack = inner.slack_segments(self);
+        inner.garbage_segments = slack;
         let s = &inner.state.segments;
         let written = inner.counters.data_blocks + inner.counters.chain_blocks + inner.pages;
         let written_blocks = written.saturating_sub(cleaner.written_blocks);
@@ -409,7 +411,7 @@ impl Fs {
         }
         Ok(Picture {
             room: inner.room_segments(self) + s.promotable_count(),
-            slack: inner.slack_segments(self),
+            slack,
             room_blocks: inner.room_segments(self) * u64::from(self.storage.segment_blocks),
             written_blocks,
             quiet_nanos: now.saturating_sub(cleaner.written_at),
