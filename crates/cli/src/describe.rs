@@ -253,6 +253,10 @@ pub fn record(r: &Record<'_>) -> Value {
         Record::Sweep { tree, from, max } => {
             json!({"record": "Sweep", "tree": tree.0, "from": key(from), "max": max})
         }
+        Record::Seal { tree } => json!({"record": "Seal", "tree": tree.0}),
+        Record::Merge { from, into, behind, max } => {
+            json!({"record": "Merge", "from": from.0, "into": into.0, "behind": key(behind), "max": max})
+        }
         Record::Move { tree, key: k, old, new } => {
             json!({"record": "Move", "tree": tree.0, "key": key(k), "old": addr(*old), "new": extent(new)})
         }

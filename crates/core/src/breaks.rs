@@ -176,6 +176,10 @@ pub enum Break {
     FirstFlushPartial,
     /// States that several checkpoints show are left out of what is told of a name.
     SharedStatesUntold,
+    /// A history tree that got items of a newer one is not looked into for these.
+    MergedUnseen,
+    /// The last item of a piece of history that is merged gets lost.
+    MergeLoses,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.

@@ -289,6 +289,8 @@ pub struct MountOptions {
     pub mmp: Option<crate::Mmp>,
     /// On stripes, at most one block of so many is left out so that long runs begin at units.
     pub left_out_share: u32,
+    /// Items of history from which on the newest tree of it takes no more; larger ones come from merging.
+    pub history_tree_items: u64,
 }
 
 impl Default for MountOptions {
@@ -306,6 +308,7 @@ impl Default for MountOptions {
             degraded: false,
             mmp: None,
             left_out_share: 32,
+            history_tree_items: 8192,
         }
     }
 }

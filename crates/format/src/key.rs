@@ -94,6 +94,16 @@ impl Key {
     /// Size of an encoded key in bytes.
     pub const BYTES: usize = 29;
 
+    /// No key of the live tree or of a history tree is smaller.
+    #[must_use]
+    pub const fn first() -> Self {
+        Self { ino: 0, kind: Kind::Inode, fork: 0, off: 0, death: 0 }
+    }
+    /// No key of the live tree or of a history tree is larger.
+    #[must_use]
+    pub const fn last() -> Self {
+        Self { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX }
+    }
     /// A key of the live tree.
     #[must_use]
     pub const fn new(ino: Ino, kind: Kind, fork: u32, off: u64) -> Self {

@@ -89,6 +89,10 @@ pub enum Record<'a> {
     DropCheckpoints { cnos: Vec<Cno> },
     /// Up to `max` items of a history tree, from a key on, are freed where no checkpoint sees them.
     Sweep { tree: TreeId, from: Key, max: u32 },
+    /// Nothing is added to the newest history tree any more.
+    Seal { tree: TreeId },
+    /// Up to `max` items of a sealed history tree with keys below `behind` go to an older one.
+    Merge { from: TreeId, into: TreeId, behind: Key, max: u32 },
     /// Blocks of an extent were copied elsewhere. Applies only where the item
     /// at `key` still holds `old`; `new` has the same blocks.
     Move { tree: TreeId, key: Key, old: Addr, new: Extent },
@@ -145,6 +149,8 @@ mod tag {
     pub const FORGET_STEP: u8 = 24;
     pub const FORGET_END: u8 = 25;
     pub const SHED: u8 = 26;
+    pub const SEAL: u8 = 27;
+    pub const MERGE: u8 = 28;
 
     pub const OP_HOLE: u8 = 1;
     pub const OP_EXTENT: u8 = 2;
@@ -181,6 +187,8 @@ pub const TABLE: &[(u8, &str, &str)] = &[
     (tag::FORGET_STEP, "ForgetStep", "tree u32, from key, max u32"),
     (tag::FORGET_END, "ForgetEnd", "max u32"),
     (tag::SHED, "Shed", "ino u64, upto u64, wall i64, blocks u64"),
+    (tag::SEAL, "Seal", "tree u32"),
+    (tag::MERGE, "Merge", "from u32, into u32, behind key, max u32"),
 ];
 
 fn put_time(out: &mut Vec<u8>, t: Time) {
@@ -361,6 +369,17 @@ impl<'a> Record<'a> {
                 out.extend_from_slice(&from.encode());
                 out.put_u32(*max);
             }
+            Self::Seal { tree } => {
+                out.put_u8(tag::SEAL);
+                out.put_u32(tree.0);
+            }
+            Self::Merge { from, into, behind, max } => {
+                out.put_u8(tag::MERGE);
+                out.put_u32(from.0);
+                out.put_u32(into.0);
+                out.extend_from_slice(&behind.encode());
+                out.put_u32(*max);
+            }
             Self::Move { tree, key, old, new } => {
                 out.put_u8(tag::MOVE);
                 out.put_u32(tree.0);
@@ -503,6 +522,10 @@ impl<'a> Record<'a> {
                 Self::DropCheckpoints { cnos }
             }
             tag::SWEEP => Self::Sweep { tree: TreeId(r.u32()?), from: key(r)?, max: r.u32()? },
+            tag::SEAL => Self::Seal { tree: TreeId(r.u32()?) },
+            tag::MERGE => {
+                Self::Merge { from: TreeId(r.u32()?), into: TreeId(r.u32()?), behind: key(r)?, max: r.u32()? }
+            }
             tag::MOVE => Self::Move { tree: TreeId(r.u32()?), key: key(r)?, old: Addr(r.u64()?), new: extent(r)? },
             tag::SHARE => Self::Share { ino: Ino(r.u64()?), from: r.u64()?, blocks: r.u64()? },
             tag::OPEN_SEGMENT => Self::OpenSegment { segment: SegmentNo(r.u64()?), kind: r.u8()? },

@@ -152,6 +152,8 @@ fn records() -> Vec<Record<'static>> {
         Record::ForgetStep { tree: TreeId(16), from: key(), max: 128 },
         Record::ForgetEnd { max: 64 },
         Record::Shed { ino: Ino(16), upto: Cno(9), wall: time, blocks: 5 },
+        Record::Seal { tree: TreeId(17) },
+        Record::Merge { from: TreeId(17), into: TreeId(16), behind: key(), max: 256 },
     ]
 }
 

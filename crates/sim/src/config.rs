@@ -105,6 +105,7 @@ impl Config {
             discard: rng.chance(30),
             left_out_share: [32, 2][rng.index(2)],
             degraded: self.members.bears_a_loss(),
+            history_tree_items: [4, 16, 8192][Prng::stream(self.seed, 31).index(3)],
             mmp: Prng::stream(self.seed, 24).chance(12).then(|| mmp_of("this host", self.seed)),
             ..MountOptions::default()
         }

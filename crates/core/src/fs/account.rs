@@ -163,21 +163,46 @@ impl Inner {
     }
 }
 
+/// While it is there, no item of history moves to another tree.
+struct Counting<'a>(&'a Fs);
+
+impl<'a> Counting<'a> {
+    fn begin(fs: &'a Fs) -> Self {
+        fs.lock().counting_history += 1;
+        Self(fs)
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().counting_history -= 1;
+    }
+}
+
 impl Fs {
     /// Looks at some items of history, giving for each item and each run of blocks
     /// the lives of its owners; whether there are more.
     pub(super) fn look_at_history(&self, place: &mut Place, each: &mut Each<'_>) -> Result<bool> {
-        let Some(id) = place.trees.last().copied() else { return Ok(false) };
+        let mut seen = 0;
+        while seen < ITEMS_AT_ONCE && !place.trees.is_empty() {
+            seen += self.look_at_tree(place, each)?.max(1);
+        }
+        Ok(!place.trees.is_empty())
+    }
+
+    /// Looks at some items of the last of the trees; at how many.
+    fn look_at_tree(&self, place: &mut Place, each: &mut Each<'_>) -> Result<usize> {
+        let Some(id) = place.trees.last().copied() else { return Ok(0) };
         let inner = self.lock();
         let Some(tree) = inner.tree(id).cloned() else {
             place.trees.pop();
-            place.from = super::background::first_key();
-            return Ok(!place.trees.is_empty());
+            place.from = Key::first();
+            return Ok(0);
         };
         let (cache, generation) = (inner.state.cache.clone(), inner.generation());
         drop(inner);
         let (mut seen, mut next, mut found) = (0, None, Vec::new());
-        let scanned = tree.scan(&cache, &place.from, &super::cleaning::last_key(), &mut |k, v| {
+        let scanned = tree.scan(&cache, &place.from, &Key::last(), &mut |k, v| {
             if seen == ITEMS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());
@@ -193,7 +218,7 @@ impl Fs {
         match scanned {
             Ok(()) => {}
             // Index checkpoints since then may have used the places of old nodes again.
-            Err(_) if self.lock().generation() != generation => return Ok(true),
+            Err(_) if self.lock().generation() != generation => return Ok(ITEMS_AT_ONCE),
             Err(e) => return Err(e),
         }
         for some in found.chunks(LIVES_AT_ONCE) {
@@ -213,17 +238,17 @@ impl Fs {
             Some(key) => place.from = key,
             None => {
                 place.trees.pop();
-                place.from = super::background::first_key();
+                place.from = Key::first();
             }
         }
-        Ok(!place.trees.is_empty())
+        Ok(seen)
     }
 
     /// All of history from this death on, now or later.
     pub(super) fn history_from(&self, first: Cno) -> Place {
         let inner = self.lock();
         let trees = inner.state.history.iter().filter(|t| t.may_hold(first)).map(|t| t.tree.id()).collect();
-        Place { trees, from: super::background::first_key() }
+        Place { trees, from: Key::first() }
     }
 
     /// Nodes of the history trees that hold deaths from this one on.
@@ -254,7 +279,9 @@ impl Fs {
             bytes += if goes { p.bytes } else { 0 };
             all += p.bytes;
         };
+        let counting = Counting::begin(self);
         while self.look_at_history(&mut place, &mut each)? {}
+        drop(counting);
         let index_blocks = share_of_nodes(self.history_nodes_from(first), bytes, all);
         Ok(Freed { content_blocks: blocks, index_blocks })
     }
@@ -345,6 +372,12 @@ impl Fs {
         inner.named_stale = false;
         inner.named_recount = false;
         Ok(false)
+    }
+
+    /// History trees that hold something.
+    #[must_use]
+    pub fn history_trees(&self) -> usize {
+        self.lock().state.history.iter().filter(|t| t.tree.items() > 0).count()
     }
 
     /// Counts what snapshots keep to the end.

@@ -24,8 +24,13 @@ const TRIED_NANOS: u64 = 30_000_000_000;
 const REAP_ITEMS: u32 = 512;
 /// Bytes of records after which who reaps for room commits them.
 const REAP_RECORD_BYTES_MAX: usize = 64 << 10;
-/// Reap and sweep records in one tick.
+/// Reap records in one tick.
 const STEPS_MAX: usize = 8;
+/// Items of history swept by one record, and in one tick.
+const SWEEP_ITEMS: u32 = 1024;
+const SWEPT_MAX: u32 = 8 * SWEEP_ITEMS;
+/// What a record costs even if it sweeps little, in items.
+const SWEPT_MIN: u32 = 64;
 /// How long a sweep rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory.
@@ -42,7 +47,7 @@ pub(super) struct ToSweep {
 impl ToSweep {
     /// All of a tree.
     pub(super) const fn all_of(tree: TreeId) -> Self {
-        Self { tree, from: first_key(), behind: Ino(u64::MAX) }
+        Self { tree, from: Key::first(), behind: Ino(u64::MAX) }
     }
 }
 
@@ -53,11 +58,6 @@ pub(super) struct Sweeper {
     ranges: Vec<ToSweep>,
     /// After an error, when (monotonic) it goes on.
     not_before: u64,
-}
-
-/// The smallest key of a tree.
-pub(super) const fn first_key() -> Key {
-    Key::new(Ino(0), Kind::Inode, 0, 0)
 }
 
 impl Fs {
@@ -99,6 +99,7 @@ impl Fs {
             .and(self.uncrowd(now))
             .and(self.reap_some())
             .and(self.sweep_some(now))
+            .and(self.merge_some(now))
             .and(self.clean_some(now));
         let result = result.and(self.forget_some(now)).and(self.lay_some(now)).and(self.join_some(now));
         let mut inner = self.lock();
@@ -208,7 +209,8 @@ impl Fs {
         if self.lock().sweep.as_ref().is_some_and(|s| now < s.not_before) {
             return Ok(());
         }
-        for _ in 0..STEPS_MAX {
+        let mut swept = 0;
+        while swept < SWEPT_MAX {
             let mut inner = self.room_to_let_go()?;
             if inner.nodes_to_spare(self) == 0 {
                 return Ok(());
@@ -225,10 +227,11 @@ impl Fs {
                 inner.sweep = None;
                 return Ok(());
             };
-            let swept = self.sweep_step(&mut inner, range.tree, range.from, 1024);
+            let step = self.sweep_step(&mut inner, range.tree, range.from, SWEEP_ITEMS);
+            swept += step.as_ref().map_or(0, |(_, items)| *items).max(SWEPT_MIN);
             let Some(s) = &mut inner.sweep else { continue };
             s.ranges.pop();
-            match swept {
+            match step.map(|(go_on, _)| go_on) {
                 Ok(Some(from)) if from.ino < range.behind.0 => s.ranges.push(ToSweep { from, ..range }),
                 Ok(_) => {}
                 Err(e) => {
@@ -242,12 +245,20 @@ impl Fs {
         Ok(())
     }
 
-    /// Sweeps some items of a tree by a record; where to go on.
-    pub(super) fn sweep_step(&self, inner: &mut Inner, tree: TreeId, from: Key, max: u32) -> Result<Option<Key>> {
+    /// Sweeps some items of a tree by a record; where to go on, and how many it looked at.
+    pub(super) fn sweep_step(
+        &self,
+        inner: &mut Inner,
+        tree: TreeId,
+        from: Key,
+        max: u32,
+    ) -> Result<(Option<Key>, u32)> {
         let max = inner.items_to_let_go(self, max);
-        let go_on = inner.sweep_end(tree, &from, max)?;
-        inner.log(&Record::Sweep { tree, from, max }, self.clock.monotonic_nanos())?;
-        Ok(go_on)
+        let (go_on, items) = inner.sweep_end(tree, &from, max)?;
+        if items > 0 {
+            inner.log(&Record::Sweep { tree, from, max }, self.clock.monotonic_nanos())?;
+        }
+        Ok((go_on, items))
     }
 }
 
@@ -285,10 +296,10 @@ impl Inner {
         self.sweep.get_or_insert_default().ranges.extend(ranges);
     }
 
-    /// The key at which a sweep of `max` items from `from` would stop.
-    fn sweep_end(&self, tree: TreeId, from: &Key, max: u32) -> Result<Option<Key>> {
-        let Some(t) = self.state.history.iter().find(|t| t.tree.id() == tree) else { return Ok(None) };
-        let last = Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX };
+    /// The key at which a sweep of `max` items from `from` would stop, and how many items it would look at.
+    fn sweep_end(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, u32)> {
+        let Some(t) = self.state.history.iter().find(|t| t.tree.id() == tree) else { return Ok((None, 0)) };
+        let last = Key::last();
         let mut seen = 0;
         let mut end = None;
         t.tree.scan(&self.state.cache, from, &last, &mut |k, _| {
@@ -299,7 +310,7 @@ impl Inner {
             seen += 1;
             std::ops::ControlFlow::Continue(())
         })?;
-        Ok(end)
+        Ok((end, seen))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Whoever overwrites much on a nearly full volume fills with history what the cleaner needs: it would copy nearly full
 //! segments to gain hardly anything, and shed a little history again and again, each time by walking all of it. So
-//! 1. unnamed checkpoints keep at most so much that half of what is not needed is left to the cleaner; what is beyond that,
+//! 1. unnamed checkpoints keep at most so much that three quarters of what is not live are left to the cleaner; what is beyond that,
 //!    the heaviest files' first, goes in the background, before writers have to wait for it;
 //! 2. where even the newest states of some minutes do not fit, no more are made until room is there, or some minutes have
 //!    passed: they would be gone before anybody could want them.
@@ -19,6 +19,9 @@ use nenrin_format::records::Record;
 
 /// Where history that was made does not fit, automatic checkpoints rest so long.
 const REST_NANOS: u64 = 600_000_000_000;
+/// What the cleaner has beside history while room is short, at least, in parts as large as that of history: a quarter of what is
+/// not live goes to history, since with half of it overwriting costs as much as on a volume that is half as empty.
+const LEFT_TO_CLEANER: u64 = 3;
 /// Room, as part of the slack, below which history is looked at.
 const SHORT: u64 = 4;
 /// Of a volume with less room than this part of it no checkpoints are made by themselves.
@@ -53,7 +56,7 @@ impl Inner {
         let slack = self.slack_segments(fs);
         let history = self.state.history_blocks.saturating_sub(self.named_history());
         !broken(Break::CrowdingUnseen)
-            && history > slack * u64::from(fs.storage.segment_blocks)
+            && history.saturating_mul(LEFT_TO_CLEANER) > slack * u64::from(fs.storage.segment_blocks)
             && self.room_segments(fs) * SHORT < slack
     }
 

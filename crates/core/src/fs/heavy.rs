@@ -220,16 +220,20 @@ impl Fs {
             *file = Weighing::new(file.ino, trees);
             return Ok(true);
         }
-        let next = match inner.tree(id) {
-            Some(tree) => inner.deaths_of(tree, &file.from, named, &mut file.deaths)?,
-            None => None,
-        };
+        let (mut left, mut tree) = (ITEMS_AT_ONCE, Some(id));
+        while let Some(id) = tree.filter(|_| left > 0) {
+            let next = match inner.tree(id) {
+                Some(tree) => inner.deaths_of(tree, &file.from, &mut left, named, &mut file.deaths)?,
+                None => None,
+            };
+            if next.is_none() {
+                file.trees.pop();
+            }
+            file.from = next.unwrap_or(Key::new(file.ino, Kind::Extent, 0, 0));
+            tree = file.trees.last().copied();
+        }
         drop(inner);
         file.join();
-        if next.is_none() {
-            file.trees.pop();
-        }
-        file.from = next.unwrap_or(Key::new(file.ino, Kind::Extent, 0, 0));
         Ok(true)
     }
 
@@ -263,7 +267,8 @@ impl Fs {
                 Found::All => return Ok(any),
             };
             any |= !ranges.is_empty();
-            for range in ranges {
+            // The newest first, as items move to older ones.
+            for range in ranges.into_iter().rev() {
                 if !self.sweep_for_room(range)? {
                     return Ok(true);
                 }
@@ -303,23 +308,24 @@ impl Inner {
         self.state.kept.values().any(|c| c.is_named() && c.named_at > self.state.open_cno)
     }
 
-    /// Adds when some extents of one inode died, from a key on, that no snapshot sees; where to go on.
+    /// Adds when some extents of one inode died, from a key on, that no snapshot sees; where to go on when no more are `left` to look at.
     fn deaths_of(
         &self,
         tree: &crate::index::Tree,
         from: &Key,
+        left: &mut usize,
         named: &Kept,
         deaths: &mut BTreeMap<Cno, u64>,
     ) -> Result<Option<Key>> {
         let last = Key::new(Ino(from.ino), Kind::Extent, u32::MAX, u64::MAX).died(u64::MAX);
-        let (mut seen, mut go_on, mut bad) = (0, None, None);
+        let (mut go_on, mut bad) = (None, None);
         let state = &self.state;
         tree.scan(&state.cache, from, &last, &mut |k, v| {
-            if seen == ITEMS_AT_ONCE {
+            if *left == 0 {
                 go_on = Some(*k);
                 return ControlFlow::Break(());
             }
-            seen += 1;
+            *left -= 1;
             let death = Cno(k.death);
             match (Extent::decode(v), items::keep_of(k.kind, v)) {
                 (Ok(e), Ok(keep)) => {

@@ -115,8 +115,9 @@ impl Fs {
         // What died behind the next one that stays is shown by that one.
         let stays = inner.state.kept.range(last.next()..).map(|(cno, _)| *cno).find(|cno| !gone.contains(cno));
         let may_hold = |deaths: (Cno, Cno)| deaths.1 > first && stays.is_none_or(|s| deaths.0 <= s);
+        // The newest first, as items move to older ones.
         let trees: Vec<TreeId> =
-            inner.state.history.iter().filter(|t| may_hold(t.deaths)).map(|t| t.tree.id()).collect();
+            inner.state.history.iter().rev().filter(|t| may_hold(t.deaths)).map(|t| t.tree.id()).collect();
         drop(inner);
         for tree in trees {
             let mut from = Some(Key::new(Ino(0), Kind::Inode, 0, 0));

@@ -36,6 +36,7 @@ mod landmarks;
 mod laying;
 mod leading;
 mod little;
+mod merging;
 mod namespace;
 mod promise;
 mod read;
@@ -110,6 +111,8 @@ pub struct Counters {
     pub checkpoints_shed: u64,
     /// Times that history of a single inode was let go to make room.
     pub inodes_shed: u64,
+    /// Items moved from one history tree to another.
+    pub merged_items: u64,
     /// Blocks moved by cleaning.
     pub moved_blocks: u64,
     /// Times that cleaning had to walk all trees, because summaries did not tell everything.
@@ -250,6 +253,10 @@ struct Inner {
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
+    /// History trees that become one.
+    merger: merging::Merger,
+    /// Who counts history so that nothing may be met twice.
+    counting_history: u32,
     /// What snapshots keep has to be counted anew.
     named_stale: bool,
     /// The same, while what is known is good enough: the first snapshot was made.
@@ -382,6 +389,8 @@ impl Fs {
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
+            merger: merging::Merger::default(),
+            counting_history: 0,
             named_stale: true,
             named_recount: false,
             named_count: None,
@@ -615,6 +624,8 @@ const fn shows(record: &Record<'_>) -> bool {
         record,
         Record::Move { .. }
             | Record::Sweep { .. }
+            | Record::Seal { .. }
+            | Record::Merge { .. }
             | Record::ReapStep { .. }
             | Record::Release { .. }
             | Record::DropCheckpoints { .. }

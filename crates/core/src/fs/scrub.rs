@@ -118,7 +118,7 @@ impl Scrub {
 
     fn next_stage(&mut self) {
         self.stages.pop_front();
-        self.from = super::background::first_key();
+        self.from = Key::first();
     }
 
     fn note(&mut self, finding: ScrubFinding) {
@@ -143,7 +143,8 @@ impl Fs {
     #[must_use]
     pub fn scrub(&self) -> Scrub {
         let inner = self.lock();
-        let history: Vec<TreeId> = inner.state.history.iter().map(|t| t.tree.id()).collect();
+        // The newest first, as items move to older ones.
+        let history: Vec<TreeId> = inner.state.history.iter().rev().map(|t| t.tree.id()).collect();
         let trees = || [TreeId::LIVE, TreeId::SPACE].into_iter().chain(history.iter().copied());
         let contents = trees().filter(|t| *t != TreeId::SPACE);
         let stages = [Stage::Roots].into_iter().chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
@@ -151,7 +152,7 @@ impl Fs {
         let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
         Scrub {
             stages: stages.chain([Stage::Mend]).collect(),
-            from: super::background::first_key(),
+            from: Key::first(),
             touched: 0,
             roots_damaged: 0,
             rows_unlike: BTreeSet::new(),
@@ -332,7 +333,7 @@ impl Fs {
         drop(inner);
         let mut extents: Vec<(Key, Extent)> = Vec::new();
         let mut next = None;
-        let scanned = tree.scan(&cache, &scrub.from, &super::cleaning::last_key(), &mut |k, v| {
+        let scanned = tree.scan(&cache, &scrub.from, &Key::last(), &mut |k, v| {
             if extents.len() == EXTENTS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());

@@ -577,7 +577,8 @@ impl Fs {
         // Should this end early, the sweep in the background does it all again.
         inner.sweep_wanted = true;
         inner.sweep = None;
-        let trees: Vec<_> = inner.state.history.iter().map(|t| t.tree.id()).collect();
+        // The newest first, as items move to older ones.
+        let trees: Vec<_> = inner.state.history.iter().rev().map(|t| t.tree.id()).collect();
         drop(inner);
         for tree in trees {
             if !self.sweep_for_room(ToSweep::all_of(tree))? {
@@ -603,7 +604,7 @@ impl Fs {
                     return Ok(false);
                 }
             }
-            from = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?;
+            from = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?.0;
         }
         Ok(true)
     }

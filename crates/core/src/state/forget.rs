@@ -54,7 +54,7 @@ impl State {
             Some(i) => &self.history[i].tree,
         };
         let (mut gone, mut seen, mut go_on) = (Vec::new(), 0, None);
-        let last = Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX };
+        let last = Key::last();
         found.scan(&self.cache, from, &last, &mut |k, v| {
             if seen == max {
                 go_on = Some(*k);

@@ -1,4 +1,13 @@
 //! Checkpoints, and the history trees that keep what only they see.
+//!
+//! What dies goes to the newest tree, which is small: items of what is overwritten here and there come in any order, and each of
+//! its leaves is written again with each index checkpoint. Larger trees come from merging those of one size, in order of keys.
+//! Which are merged, and when, is for `fs/merging.rs`; see docs/decisions/0027.
+//!
+//! Invariants
+//! 1. An item moves in one direction: from the live tree to the newest history tree, and from there to older ones. So who looks at
+//!    the live tree first, and at the others from the newest to the oldest, misses none.
+//! 2. Only the newest tree may be open; items go from one sealed tree to another.
 
 use super::{State, checkpoint_key};
 use crate::breaks::{Break, broken};
@@ -6,14 +15,9 @@ use crate::index::{Tree, Value};
 use crate::{Error, Result};
 use nenrin_format::Cno;
 use nenrin_format::items::{CHECKPOINT_NAMED, Checkpoint};
-use nenrin_format::key::{Key, Kind};
+use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use std::ops::ControlFlow;
-
-/// Items after which the newest history tree is sealed and another begun.
-const TREE_ITEMS_MAX: u64 = 400_000;
-/// History trees there may be; the newest grows on beyond that.
-const TREES_MAX: usize = 24;
 
 /// One history tree.
 #[derive(Clone)]
@@ -68,9 +72,46 @@ impl State {
         }
         self.last_cno = cno;
         self.open_cno = cno.next();
-        let trees = self.history.iter().filter(|t| t.tree.items() > 0).count();
-        if let Some(newest) = self.history.last_mut() {
-            newest.sealed = newest.tree.items() >= TREE_ITEMS_MAX && trees < TREES_MAX;
+        Ok(())
+    }
+
+    /// Nothing is added to this tree any more.
+    pub(super) fn seal_history(&mut self, tree: TreeId) {
+        if let Some(t) = self.history.iter_mut().find(|t| t.tree.id() == tree) {
+            t.sealed = true;
+        }
+    }
+
+    /// The first items of a tree go to an older one: those below `behind`, at most `max`.
+    pub(super) fn merge(&mut self, from: TreeId, into: TreeId, behind: &Key, max: u32) -> Result<()> {
+        let place = |id: TreeId| self.history.iter().position(|t| t.tree.id() == id && t.sealed);
+        // One that was emptied is gone from the roots, but not from the log before them.
+        let Some(source) = place(from) else { return Ok(()) };
+        let target = place(into).filter(|target| *target < source);
+        let Some(target) = target else {
+            return Err(Error::Corrupt(format!("history tree {} cannot be merged into {}", from.0, into.0)));
+        };
+        let mut items = Vec::new();
+        self.history[source].tree.scan(&self.cache, &Key::first(), behind, &mut |k, v| {
+            if k == behind || items.len() == max as usize {
+                return ControlFlow::Break(());
+            }
+            items.push((*k, v.clone()));
+            ControlFlow::Continue(())
+        })?;
+        let deaths = self.history[source].deaths;
+        let t = &mut self.history[target];
+        let deaths = if broken(Break::MergedUnseen) { t.deaths } else { deaths };
+        t.deaths = (t.deaths.0.min(deaths.0), t.deaths.1.max(deaths.1));
+        let lost = if broken(Break::MergeLoses) { items.pop() } else { None };
+        if let Some((key, _)) = lost {
+            self.history[source].tree.remove(&self.cache, &key)?;
+        }
+        for (key, value) in items {
+            if self.history[target].tree.insert(&self.cache, key, value)?.is_some() {
+                return Err(Error::Corrupt(format!("two versions of one item died in checkpoint {}", key.death)));
+            }
+            self.history[source].tree.remove(&self.cache, &key)?;
         }
         Ok(())
     }
@@ -117,7 +158,7 @@ impl State {
         let mut bad = None;
         let mut seen = 0;
         let mut go_on = None;
-        let last = Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX };
+        let last = Key::last();
         self.history[index].tree.scan(&self.cache, from, &last, &mut |k, v| {
             if seen == max {
                 go_on = Some(*k);

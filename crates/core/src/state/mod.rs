@@ -138,6 +138,11 @@ impl State {
             Record::Landmark { cno, number, landmark } => self.add_landmark(*cno, *number, landmark),
             Record::DropLandmarks { which } => self.drop_landmarks(which),
             Record::Sweep { tree, from, max } => self.sweep(*tree, from, *max).map(drop),
+            Record::Seal { tree } => {
+                self.seal_history(*tree);
+                Ok(())
+            }
+            Record::Merge { from, into, behind, max } => self.merge(*from, *into, behind, *max),
             Record::Move { tree, key, old, new } => self.relocate(*tree, key, *old, new),
             Record::OpenSegment { .. } | Record::Mark => Ok(()),
             Record::Retention { value } => {

@@ -26,6 +26,7 @@ mod landmarks;
 mod laying;
 mod leading;
 mod little;
+mod merging;
 mod mmp;
 mod parity;
 mod races;

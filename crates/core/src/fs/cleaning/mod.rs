@@ -26,7 +26,7 @@ use crate::breaks::{Break, broken};
 use crate::segments::SegmentState;
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
-use nenrin_format::key::{Key, Kind};
+use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture};
@@ -223,10 +223,6 @@ impl Clean {
     pub const fn freed_segments(&self) -> u64 {
         self.free_now.saturating_sub(self.free_before)
     }
-}
-
-pub(super) const fn last_key() -> Key {
-    Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX }
 }
 
 impl Fs {
@@ -518,7 +514,7 @@ impl Fs {
             job.groups.clear();
             job.grouped = false;
             job.victims.values_mut().for_each(|v| v.found = 0);
-            job.stage = Stage::Walk { tree: 0, from: super::background::first_key() };
+            job.stage = Stage::Walk { tree: 0, from: Key::first() };
             inner.counters.tree_walks += 1;
             return Ok(());
         }

@@ -150,7 +150,7 @@ impl Fs {
             return Ok(());
         };
         let (mut found, mut seen, mut next) = (Vec::new(), 0, None);
-        let walked = t.scan(&views.cache, from, &super::last_key(), &mut |k, v| {
+        let walked = t.scan(&views.cache, from, &Key::last(), &mut |k, v| {
             if seen == ITEMS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());
@@ -164,7 +164,7 @@ impl Fs {
         }
         match next {
             Some(key) => *from = key,
-            None => (*tree, *from) = (*tree + 1, super::super::background::first_key()),
+            None => (*tree, *from) = (*tree + 1, Key::first()),
         }
         job.add(found);
         Ok(())

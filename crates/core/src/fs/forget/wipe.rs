@@ -9,13 +9,12 @@
 //! 3. Nothing is zeroed that is not free.
 //! 4. What this takes is above the floor: it never takes what an index checkpoint needs.
 
-use super::super::background::first_key;
 use super::super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::segments::{KIND_INDEX, SegmentState};
 use crate::{Error, Result, Standing};
 use nenrin_device::AlignedBuf;
-use nenrin_format::key::{Key, Kind};
+use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
@@ -194,7 +193,7 @@ impl Fs {
                 // The live tree first: nothing of it becomes history then.
                 let trees = past.chain([TreeId::LIVE]).collect();
                 *wiper = Wiper { listed, ..Wiper::default() };
-                (Stage::Remove { trees, from: first_key() }, 1)
+                (Stage::Remove { trees, from: Key::first() }, 1)
             }
             Stage::Remove { trees, from } => (self.remove_next(trees, from)?, u64::from(NODE_BLOCKS)),
             Stage::Settle => {
@@ -243,7 +242,7 @@ impl Fs {
             Some(from) => Stage::Remove { trees, from },
             None => {
                 trees.pop();
-                Stage::Remove { trees, from: first_key() }
+                Stage::Remove { trees, from: Key::first() }
             }
         })
     }
@@ -265,7 +264,7 @@ impl Fs {
         };
         let (mut seen, mut end, mut any) = (0, None, false);
         if let Some(t) = t {
-            let last = Key { ino: u64::MAX, kind: Kind::Extent, fork: u32::MAX, off: u64::MAX, death: u64::MAX };
+            let last = Key::last();
             t.scan(&inner.state.cache, &from, &last, &mut |k, v| {
                 if seen == max {
                     end = Some(*k);

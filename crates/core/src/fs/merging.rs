@@ -1,0 +1,232 @@
+//! Which history trees are merged, and when: several small ones that lie next to each other become one, so that each item is
+//! written again a few times in its life and not with every index checkpoint, and so that there are few trees to look into.
+//! See docs/decisions/0027.
+//!
+//! Invariants
+//! 1. Nothing is merged while history is counted or taken apart for a purpose that may meet no item twice.
+//! 2. A tree that may hold what a snapshot keeps is not merged with one that cannot: what snapshots take of the index is counted
+//!    by trees.
+//! 3. What cannot be read is found out before the record: an error in the middle of one would end all writing.
+
+use super::{Fs, Inner};
+use crate::Result;
+use crate::state::HistoryTree;
+use nenrin_format::key::Key;
+use nenrin_format::node::TreeId;
+use nenrin_format::records::Record;
+use std::ops::ControlFlow;
+
+/// So many neighbours of about one size become one.
+const TOGETHER: usize = 4;
+/// The largest of them has at most so many times the items of the smallest.
+const UNLIKE_MAX: u64 = 4;
+/// From so many sealed trees on, those with the fewest items are merged, of whatever size; the newest grows on at twice as many.
+const TREES_MAX: usize = 24;
+/// Items moved by one record: for so long others wait.
+const ITEMS_AT_ONCE: u32 = 256;
+/// Items moved in one tick, for each run that waits to be merged.
+const ITEMS_IN_TICK: u32 = 2048;
+/// Of the nodes to spare, one in so many may become dirty by one record: merging is never urgent.
+const SPARED: u64 = 4;
+/// Fewer items at a time are not worth it.
+const ITEMS_MIN: u32 = 4;
+/// How long it rests after an error.
+const REST_NANOS: u64 = super::background::SWEEP_REST_NANOS;
+
+/// Merging that is under way.
+#[derive(Default)]
+pub(super) struct Merger {
+    /// The oldest of the trees, then the others.
+    run: Vec<TreeId>,
+    /// All of them have been moved up to here.
+    behind: Option<Key>,
+    /// After an error, when (monotonic) it goes on.
+    not_before: u64,
+}
+
+/// What counts about one sealed tree.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    items: u64,
+    /// It may hold what a snapshot keeps.
+    named: bool,
+}
+
+/// The run of neighbours to merge: the first of [`TOGETHER`] trees, oldest first. Trees smaller than `least` count as that small.
+fn run_to_merge(sizes: &[Size], least: u64) -> Option<usize> {
+    let runs = || sizes.windows(TOGETHER).enumerate().filter(|(_, w)| w.iter().all(|s| s.named == w[0].named));
+    let alike = |w: &[Size]| {
+        let items = || w.iter().map(|s| s.items.max(least));
+        items().max() <= items().min().map(|n| n.saturating_mul(UNLIKE_MAX))
+    };
+    // The newest first: these cost least, and what comes next is merged with what has become of them.
+    let found = runs().rfind(|(_, w)| alike(w));
+    let many = || runs().min_by_key(|(_, w)| w.iter().map(|s| s.items).sum::<u64>());
+    found.or_else(|| (sizes.len() > TREES_MAX).then(many).flatten()).map(|(i, _)| i)
+}
+
+impl Fs {
+    /// Merges some, where there is something to merge.
+    pub(super) fn merge_some(&self, now: u64) -> Result<()> {
+        let mut left = ITEMS_IN_TICK;
+        while left > 0 {
+            let mut inner = self.lock_to_change()?;
+            inner.seal_newest(self, now)?;
+            // Each item may lie in a leaf of its own.
+            let most = (inner.nodes_to_spare(self) / SPARED).min(u64::from(ITEMS_AT_ONCE)) as u32;
+            if now < inner.merger.not_before || inner.merging_rests() || most < ITEMS_MIN {
+                return Ok(());
+            }
+            match inner.merge_step(self.options.history_tree_items, most, now) {
+                Ok(0) => return Ok(()),
+                Ok(moved) => left = left.saturating_sub(moved),
+                Err(e) => {
+                    inner.merger = Merger { not_before: now.saturating_add(REST_NANOS), ..Merger::default() };
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Whether somebody walks over history who must not meet anything twice, or takes it out for good.
+    fn merging_rests(&self) -> bool {
+        let counts = self.counting_history > 0 || self.named_count.is_some();
+        counts || !self.state.forgetting.is_empty()
+    }
+
+    /// The newest tree takes no more once it is large enough.
+    fn seal_newest(&mut self, fs: &Fs, now: u64) -> Result<()> {
+        // Those that were emptied are there until the next index checkpoint.
+        let trees = self.state.history.len();
+        let Some(newest) = self.state.history.last() else { return Ok(()) };
+        let is_full = newest.tree.items() >= fs.options.history_tree_items && trees < 2 * TREES_MAX;
+        match is_full && !newest.sealed {
+            true => self.log(&Record::Seal { tree: newest.tree.id() }, now),
+            false => Ok(()),
+        }
+    }
+
+    /// The next trees to merge, the oldest first.
+    fn run_to_merge(&self, least: u64) -> Vec<TreeId> {
+        let sealed: Vec<&HistoryTree> =
+            self.state.history.iter().filter(|t| t.sealed && t.tree.items() > 0).collect();
+        let size = |t: &&HistoryTree| Size { items: t.tree.items(), named: self.state.may_be_named(t) };
+        let sizes: Vec<Size> = sealed.iter().map(size).collect();
+        match run_to_merge(&sizes, least) {
+            Some(i) => sealed[i..i + TOGETHER].iter().map(|t| t.tree.id()).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Moves some items, at most `most`; how many, 0 when there is nothing to do.
+    fn merge_step(&mut self, least: u64, most: u32, now: u64) -> Result<u32> {
+        if self.merger.run.is_empty() {
+            self.merger = Merger { run: self.run_to_merge(least), ..Merger::default() };
+        }
+        let Some((into, others)) = self.merger.run.split_first() else { return Ok(0) };
+        let (into, others) = (*into, others.to_vec());
+        // Swept empty meanwhile.
+        if self.tree(into).is_none_or(|t| t.items() == 0) {
+            self.merger = Merger::default();
+            return Ok(1);
+        }
+        let behind = match self.merger.behind {
+            Some(behind) => behind,
+            None => self.next_border(&others)?,
+        };
+        for from in others {
+            let moved = self.items_below(from, into, &behind, most)?;
+            if moved > 0 {
+                self.merger.behind = Some(behind);
+                self.log(&Record::Merge { from, into, behind, max: moved }, now)?;
+                self.counters.merged_items += u64::from(moved);
+                return Ok(moved);
+            }
+        }
+        match behind == Key::last() {
+            true => self.merger = Merger::default(),
+            false => self.merger.behind = None,
+        }
+        Ok(1)
+    }
+
+    /// Up to which key the trees are merged next: all of them up to one key, so that each node of what they become is made
+    /// dirty once.
+    fn next_border(&self, trees: &[TreeId]) -> Result<Key> {
+        let largest = trees.iter().filter_map(|id| self.tree(*id)).max_by_key(|t| t.items());
+        let (mut seen, mut border) = (0, Key::last());
+        if let Some(tree) = largest {
+            tree.scan(&self.state.cache, &Key::first(), &Key::last(), &mut |k, _| {
+                if seen == ITEMS_AT_ONCE {
+                    border = *k;
+                    return ControlFlow::Break(());
+                }
+                seen += 1;
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(border)
+    }
+
+    /// How many items of a tree a record would move, at most `most`; all that it needs can be read.
+    fn items_below(&self, from: TreeId, into: TreeId, behind: &Key, most: u32) -> Result<u32> {
+        let (Some(from), Some(into)) = (self.tree(from), self.tree(into)) else { return Ok(0) };
+        let mut keys = Vec::new();
+        from.scan(&self.state.cache, &Key::first(), behind, &mut |k, _| {
+            if k == behind || keys.len() == most as usize {
+                return ControlFlow::Break(());
+            }
+            keys.push(*k);
+            ControlFlow::Continue(())
+        })?;
+        for key in &keys {
+            into.get(&self.state.cache, key)?;
+        }
+        Ok(keys.len() as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_size_are_merged_and_the_newest_of_them_first() {
+        // Items of each tree, the oldest first: where the run begins.
+        let table: &[(&[u64], Option<usize>)] = &[
+            (&[], None),
+            (&[10, 10, 10], None),
+            (&[10, 10, 10, 10], Some(0)),
+            (&[1000, 10, 10, 10], None),
+            (&[1000, 10, 10, 10, 10], Some(1)),
+            (&[40, 40, 10, 10], Some(0)),
+            (&[400, 400, 400, 400, 10, 10, 10], Some(0)),
+            // Smaller than the least counts as that.
+            (&[8, 1, 2, 3], Some(0)),
+        ];
+        for (items, expected) in table {
+            let sizes: Vec<Size> = items.iter().map(|n| Size { items: *n, named: false }).collect();
+            assert_eq!(run_to_merge(&sizes, 8), *expected, "{items:?}");
+        }
+    }
+
+    #[test]
+    fn what_snapshots_keep_stays_apart() {
+        let size = |named| Size { items: 10, named };
+        assert_eq!(run_to_merge(&[size(false), size(false), size(true), size(true)], 8), None);
+        let sizes = [false, false, true, true, true, true].map(size);
+        assert_eq!(run_to_merge(&sizes, 8), Some(2));
+    }
+
+    #[test]
+    fn too_many_trees_are_merged_whatever_their_size() {
+        let sizes: Vec<Size> = (0..=TREES_MAX as u32)
+            .map(|i| Size { items: if i % 2 == 0 { 10 } else { 100_000 + u64::from(i) }, named: false })
+            .collect();
+        assert_eq!(run_to_merge(&sizes[..TREES_MAX], 8), None);
+        assert_eq!(run_to_merge(&sizes, 8), Some(0));
+    }
+}
