@@ -111,8 +111,7 @@ impl Inner {
 
     /// The next trees to merge, the oldest first.
     fn run_to_merge(&self, least: u64) -> Vec<TreeId> {
-        let sealed: Vec<&HistoryTree> =
-            self.state.history.iter().filter(|t| t.sealed && t.tree.items() > 0).collect();
+        let sealed: Vec<&HistoryTree> = self.state.history.iter().filter(|t| t.sealed && t.tree.items() > 0).collect();
         let size = |t: &&HistoryTree| Size { items: t.tree.items(), named: self.state.may_be_named(t) };
         let sizes: Vec<Size> = sealed.iter().map(size).collect();
         match run_to_merge(&sizes, least) {
