@@ -27,6 +27,7 @@ mod past;
 mod perm;
 mod proto;
 mod requests;
+mod ring;
 mod session;
 #[expect(unsafe_code, reason = "system calls without a safe form in the standard library")]
 mod sys;
@@ -36,5 +37,5 @@ mod volume;
 pub use mount::{MountError, MountOptions, unmount};
 pub use past::{Shelf, ShowPast, States};
 pub use requests::Requests;
-pub use session::{Cache, Permissions, Session, SessionOptions, Stopper};
+pub use session::{Cache, Permissions, Session, SessionOptions, Stopper, Way};
 pub use volume::Volume;

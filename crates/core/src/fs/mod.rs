@@ -13,6 +13,7 @@
 //!    waiting for count as under way until that thread has seen them complete
 //!    ([`Inner::awaited`]).
 
+mod at_once;
 mod account;
 mod atime;
 mod attrs;
@@ -78,6 +79,7 @@ pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
+pub use at_once::Joined;
 pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
