@@ -10,6 +10,7 @@ use crate::transport::{RequestBuffer, Sink};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 /// A queue with what serves it.
@@ -43,10 +44,14 @@ impl Desk {
         let mut held = queue.slots.len();
         let mut buffer = RequestBuffer::new(TRANSFER_BYTES_MAX);
         let (mut answered, mut events, mut over) = (Vec::new(), Vec::new(), false);
-        while !over || held > 0 {
+        loop {
             queue.inbox.take(&mut answered);
+            over |= queue.inbox.over.load(Ordering::Acquire);
             held += answered.len();
             answered.drain(..).for_each(|(index, unique)| ring.commit(queue, index, unique));
+            if over && held == 0 {
+                break;
+            }
             ring.wait(&mut events)?;
             for event in events.drain(..) {
                 match event {

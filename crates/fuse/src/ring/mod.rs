@@ -52,7 +52,7 @@ pub(crate) fn queues(mounted: OwnedFd, payload_bytes: usize) -> io::Result<Vec<A
             number,
             slots: (0..DEPTH).map(|_| Slot::new(payload_bytes)).collect(),
             payload_bytes,
-            inbox: Inbox { answered: Mutex::default(), rung: AtomicBool::new(false), bell: sys::bell()? },
+            inbox: Inbox::new()?,
             bench: Bench::default(),
             traffic: traffic.clone(),
         }))
@@ -84,12 +84,26 @@ struct Inbox {
     answered: Mutex<Vec<(u16, u64)>>,
     /// The keeper knows that it has to look.
     rung: AtomicBool,
+    /// A worker got an entry back for good: the keeper may have none that says so.
+    over: AtomicBool,
     bell: File,
 }
 
 impl Inbox {
+    fn new() -> io::Result<Self> {
+        let off = || AtomicBool::new(false);
+        Ok(Self { answered: Mutex::default(), rung: off(), over: off(), bell: sys::bell()? })
+    }
     fn post(&self, index: u16, unique: u64) {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).push((index, unique));
+        self.ring();
+    }
+    /// No more requests will come.
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.ring();
+    }
+    fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // It fails only when the count is full, and then the bell is ringing.
             let _ = (&self.bell).write(&1u64.to_ne_bytes());
@@ -234,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_keeper_is_rung_once_for_many_answers() {
-        let inbox = Inbox { answered: Mutex::default(), rung: AtomicBool::new(false), bell: sys::bell().unwrap() };
+        let inbox = Inbox::new().unwrap();
         inbox.post(1, 10);
         inbox.post(2, 20);
         let mut taken = Vec::new();

@@ -28,6 +28,7 @@ impl Desk {
                 // One command is under way, so one event came.
                 if let Some(Event::Back(_, error)) = events.pop() {
                     self.queue.slots[usize::from(index)].is_over();
+                    self.queue.inbox.end();
                     return is_end(error);
                 }
                 self.queue.traffic.begin();

@@ -9,7 +9,7 @@ pub mod suite;
 pub mod toy;
 
 use nenrin_core::At;
-use nenrin_fuse::{MountOptions, Requests, Session, SessionOptions, Stopper, Volume};
+use nenrin_fuse::{MountOptions, Requests, Session, SessionOptions, Stopper, Volume, Way};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +36,14 @@ pub struct Mounted {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
+/// How requests come in this run: with `NENRIN_TRANSPORT=uring` over io_uring, where the kernel has that switched on.
+pub fn way() -> Way {
+    match std::env::var("NENRIN_TRANSPORT").as_deref() {
+        Ok("uring") => Way::Uring,
+        _ => Way::Classic,
+    }
+}
+
 /// Mounts in a fresh directory; `None`, with the reason printed, where that is impossible.
 pub fn mount(
     volume: Arc<dyn Volume>,
@@ -48,7 +56,7 @@ pub fn mount(
     }
     let dir = tempfile::tempdir().unwrap();
     let mut mount = MountOptions::new("test,volume", dir.path());
-    let mut options = SessionOptions::default();
+    let mut options = SessionOptions { way: way(), ..SessionOptions::default() };
     change(&mut mount, &mut options);
     let session = Session::start(volume, at, &mount, &options).unwrap_or_else(|e| panic!("{e}"));
     let (stopper, requests) = (session.stopper(), session.requests());
