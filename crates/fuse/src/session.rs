@@ -348,7 +348,12 @@ impl Hands<'_> {
         }
     }
 
-    fn start_worker<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, desk: &Arc<Desk>, ends: &Arc<Ends>) -> bool {
+    fn start_worker<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        desk: &Arc<Desk>,
+        ends: &Arc<Ends>,
+    ) -> bool {
         let (desk, ends) = (desk.clone(), ends.clone());
         let work = move || {
             self.serve_ring(|| desk.work());

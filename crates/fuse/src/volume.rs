@@ -2,8 +2,8 @@
 //! that tests can put something small behind a real mount.
 
 use nenrin_core::{
-    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr,
-    Usage, XattrMode,
+    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result, Seek,
+    SetAttr, Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino};
 

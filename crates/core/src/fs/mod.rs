@@ -13,8 +13,8 @@
 //!    waiting for count as under way until that thread has seen them complete
 //!    ([`Inner::awaited`]).
 
-mod at_once;
 mod account;
+mod at_once;
 mod atime;
 mod attrs;
 mod background;
@@ -69,6 +69,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 pub use account::Freed;
+pub use at_once::Joined;
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
@@ -79,7 +80,6 @@ pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
-pub use at_once::Joined;
 pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};

@@ -86,7 +86,8 @@ impl Desk {
     /// Whether the request in an entry can be answered here. Of a client that is alone a worker does all, and the entry stays with it.
     fn at_once(&self, index: u16) -> bool {
         let slot = &self.queue.slots[usize::from(index)];
-        !self.queue.traffic.is_alone() && slot.head().is_some_and(|(head, args)| self.server.takes_at_once(&head, &args))
+        !self.queue.traffic.is_alone()
+            && slot.head().is_some_and(|(head, args)| self.server.takes_at_once(&head, &args))
     }
 
     /// Gives the request to a worker; false where there can be none.

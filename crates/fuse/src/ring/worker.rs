@@ -42,9 +42,9 @@ impl Desk {
     fn serve_waiting(&self, index: u16, buffer: &mut RequestBuffer) -> io::Result<Option<u64>> {
         let slot = &self.queue.slots[usize::from(index)];
         let alone = self.queue.traffic.is_alone();
-        let syncs = slot.head().is_some_and(|(head, _)| {
-            head.opcode == Opcode::Fsync as u32 || head.opcode == Opcode::Fsyncdir as u32
-        });
+        let syncs = slot
+            .head()
+            .is_some_and(|(head, _)| head.opcode == Opcode::Fsync as u32 || head.opcode == Opcode::Fsyncdir as u32);
         // Who leads for others answers them all before it comes back, and must not keep its own answer so long.
         let by = (alone || !syncs).then(|| thread::current().id());
         slot.receive(buffer, by)?;

@@ -33,6 +33,7 @@ pub struct Mounted {
     root: PathBuf,
     stopper: Stopper,
     requests: Requests,
+    way: Way,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -59,14 +60,18 @@ pub fn mount(
     let mut options = SessionOptions { way: way(), ..SessionOptions::default() };
     change(&mut mount, &mut options);
     let session = Session::start(volume, at, &mount, &options).unwrap_or_else(|e| panic!("{e}"));
-    let (stopper, requests) = (session.stopper(), session.requests());
+    let (stopper, requests, way) = (session.stopper(), session.requests(), session.way());
     let thread = std::thread::spawn(move || session.run());
-    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, requests, thread: Some(thread) })
+    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, requests, way, thread: Some(thread) })
 }
 
 impl Mounted {
     pub fn root(&self) -> &Path {
         &self.root
+    }
+    /// How requests come.
+    pub fn way(&self) -> Way {
+        self.way
     }
     /// What `action` costs: the requests it causes, all but FORGETs, which nobody
     /// waits for and which come in batches of any size.
