@@ -323,15 +323,17 @@ impl Hands<'_> {
         }
         let leaders = Arc::new(Leaders::default());
         for _ in 0..nenrin_core::COMMITS_AT_ONCE {
-            let leaders = leaders.clone();
+            let calls = leaders.clone();
             let lead = move || {
                 let _ = sys::set_io_flusher();
-                while leaders.wait() {
+                while calls.wait() {
                     let _ = catch_unwind(AssertUnwindSafe(|| self.server.lead()));
                 }
             };
             if let Err(e) = spawn(scope, "nenrin-lead", lead) {
-                self.fail(e);
+                // A lead that nobody follows would keep all syncs waiting.
+                leaders.end();
+                return self.fail(e);
             }
         }
         let ends = Arc::new(Ends { leaders: leaders.clone() });

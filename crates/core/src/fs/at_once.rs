@@ -88,7 +88,7 @@ impl Fs {
         self.lead(inner, None, Stay::WhileAsked);
     }
 
-    /// Whether a write of these bytes neither reads from a device nor waits for room, memory or a sync.
+    /// Whether a write of these bytes waits neither for room, memory or a sync nor for content of the file.
     #[must_use]
     pub fn takes_at_once(&self, ino: Ino, offset: u64, bytes: usize) -> bool {
         let block = BLOCK_BYTES as u64;

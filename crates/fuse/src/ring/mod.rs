@@ -26,7 +26,7 @@ pub(crate) use leaders::Leaders;
 
 use entry::Slot;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ const ALONE_FROM: usize = 32;
 
 /// Whether rings can be set up here; whether the kernel has them for FUSE it says itself.
 pub(crate) fn possible() -> bool {
-    sys::Ring::new(2).is_ok()
+    sys::Ring::new(2).is_ok() && possible_cpus().is_ok()
 }
 
 /// The queues of a connection, one for each CPU that there may ever be.
@@ -57,7 +57,19 @@ pub(crate) fn queues(mounted: OwnedFd, payload_bytes: usize) -> io::Result<Vec<A
             traffic: traffic.clone(),
         }))
     };
-    (0..sys::possible_cpus()).map(queue).collect()
+    (0..possible_cpus()?).map(queue).collect()
+}
+
+/// CPUs that there may ever be, also those that are not plugged in: the kernel waits until each has its queue.
+fn possible_cpus() -> io::Result<u16> {
+    let ranges = fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    cpus_in(&ranges).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// One more than the last in a list such as `0-3,5`.
+fn cpus_in(ranges: &str) -> Option<u16> {
+    let last = ranges.trim().rsplit([',', '-']).next()?;
+    last.parse::<u16>().ok()?.checked_add(1)
 }
 
 /// The requests of the programs on one CPU.
@@ -230,6 +242,12 @@ mod tests {
         let bench = Bench::default();
         assert!(bench.give(7));
         assert_eq!(bench.not_started(), Some(7));
+    }
+
+    #[test]
+    fn every_cpu_that_may_come_is_counted() {
+        let counts = ["0\n", "0-1\n", "0-3,8-15", "x", ""].map(cpus_in);
+        assert_eq!(counts, [Some(1), Some(2), Some(16), None, None]);
     }
 
     #[test]

@@ -127,13 +127,6 @@ pub(super) fn bell() -> io::Result<File> {
     }
 }
 
-/// CPUs that there may ever be.
-pub(super) fn possible_cpus() -> u16 {
-    // SAFETY: sysconf takes no pointer.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    u16::try_from(cpus).unwrap_or(1).max(1)
-}
-
 /// Keeps the calling thread on one CPU, if that is there.
 pub(super) fn stay_on(cpu: u16) {
     // SAFETY: cpu_set_t is plain data for which zero is valid; CPU_SET writes within it, since the number was looked at;
