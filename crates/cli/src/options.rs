@@ -8,7 +8,7 @@ use crate::error::Fail;
 use crate::size::{parse_bytes, parse_seconds};
 use crate::sys;
 use nenrin_core::{BEAT_NANOS, Barrier, Mmp, Order};
-use nenrin_fuse::Cache;
+use nenrin_fuse::{Cache, Way};
 
 /// Everything -o can say.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Options {
     past_by: Option<&'static str>,
     /// Where written content is kept first.
     pub cache: Cache,
+    /// How requests come.
+    pub way: Way,
     /// Other users may enter.
     pub allow_other: bool,
     /// The front end checks permissions rather than the kernel.
@@ -95,6 +97,10 @@ pub const OPTIONS: &[OptionInfo] = &[
     }),
     with("cache", "writethrough|writeback", |o, v| {
         o.cache = choose(v, &[("writethrough", Cache::WriteThrough), ("writeback", Cache::WriteBack)])?;
+        Ok(())
+    }),
+    with("transport", "classic|uring", |o, v| {
+        o.way = choose(v, &[("classic", Way::Classic), ("uring", Way::Uring)])?;
         Ok(())
     }),
     with("commit", "SECONDS", |o, v| {

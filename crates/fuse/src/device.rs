@@ -47,6 +47,11 @@ impl FuseDevice {
         Box::new(self.receiver_on(self.first.clone(), Duration::ZERO))
     }
 
+    /// The mounted descriptor once more.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.first.0.as_fd().try_clone_to_owned()
+    }
+
     fn receiver_on(&self, queue: Arc<Queue>, spin: Duration) -> DeviceReceiver {
         DeviceReceiver {
             sink: queue.clone(),

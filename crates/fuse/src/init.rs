@@ -21,6 +21,8 @@ const CONGESTION_THRESHOLD: u16 = BACKGROUND_MAX / 4 * 3;
 pub(crate) struct Wishes {
     pub writeback: bool,
     pub acl: bool,
+    /// Requests shall come over io_uring.
+    pub rings: bool,
     /// Bytes in a page, which the kernel counts requests in.
     pub page_bytes: usize,
 }
@@ -41,6 +43,10 @@ impl Agreed {
     /// We clear set-id bits.
     pub fn kills_privileges(self) -> bool {
         self.has(init::HANDLE_KILLPRIV_V2)
+    }
+    /// Requests come over io_uring, as soon as there are rings.
+    pub fn rings(self) -> bool {
+        self.has(init::OVER_IO_URING)
     }
     /// SETXATTR has its longer form.
     pub fn setxattr_ext(self) -> bool {
@@ -95,6 +101,9 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
     if wishes.writeback {
         wanted |= init::WRITEBACK_CACHE;
     }
+    if wishes.rings {
+        wanted |= init::OVER_IO_URING;
+    }
     const ACL: u64 = init::POSIX_ACL | init::DONT_MASK;
     if wishes.acl && offered & ACL == ACL {
         wanted |= ACL;
@@ -118,7 +127,7 @@ pub(crate) fn negotiate(offer: &InitIn, wishes: Wishes) -> Answer {
 mod tests {
     use super::*;
 
-    const ALL: Wishes = Wishes { writeback: true, acl: true, page_bytes: 4096 };
+    const ALL: Wishes = Wishes { writeback: true, acl: true, rings: true, page_bytes: 4096 };
 
     fn serve(offer: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
         match negotiate(offer, wishes) {
@@ -147,7 +156,7 @@ mod tests {
     #[test]
     fn options_are_asked_for_only_when_wanted() {
         let offer = InitIn { major: 7, minor: 36, flags: u32::MAX, flags2: u32::MAX, ..Default::default() };
-        let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false, page_bytes: 65536 });
+        let (out, agreed) = serve(&offer, Wishes { writeback: false, acl: false, rings: false, page_bytes: 65536 });
         assert!(!agreed.writeback() && !agreed.acl());
         assert_eq!(out.max_pages, 16);
         assert_eq!(u64::from(out.flags) & init::DONT_MASK, 0);

@@ -4,12 +4,13 @@
 //! [`Session::start`] mounts, [`Session::run`] serves until the unmount. What is
 //! served is anything that implements [`Volume`], the library's calls.
 //!
-//! Deliberately absent: FUSE over io_uring (the transport is behind a trait, so
-//! that it can come), splice, locks of our own (the kernel keeps them, since the
+//! Requests come by read(2) from /dev/fuse (`device`), or over io_uring (`ring`).
+//!
+//! Deliberately absent: splice, locks of our own (the kernel keeps them, since the
 //! volume has one mount), ioctl, and access times.
 //!
 //! Invariants
-//! 1. The kernel protocol stays in this crate, and unsafe code in `sys`.
+//! 1. The kernel protocol stays in this crate, and unsafe code in `sys` and `ring::sys`.
 //! 2. No request is trusted for its lengths, and each is answered exactly once.
 
 mod acl;
@@ -27,6 +28,7 @@ mod past;
 mod perm;
 mod proto;
 mod requests;
+mod ring;
 mod session;
 #[expect(unsafe_code, reason = "system calls without a safe form in the standard library")]
 mod sys;
@@ -36,5 +38,5 @@ mod volume;
 pub use mount::{MountError, MountOptions, unmount};
 pub use past::{Shelf, ShowPast, States};
 pub use requests::Requests;
-pub use session::{Cache, Permissions, Session, SessionOptions, Stopper};
+pub use session::{Cache, Permissions, Session, SessionOptions, Stopper, Way};
 pub use volume::Volume;

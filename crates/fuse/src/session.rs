@@ -9,13 +9,14 @@
 
 use crate::crew::Crew;
 use crate::device::FuseDevice;
-use crate::dispatch::{Behaviour, Server};
+use crate::dispatch::{Behaviour, Server, Syncs};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
 use crate::mount::{self, Mount, MountError, MountOptions};
 use crate::notify::Notifier;
 use crate::past::ShowPast;
 use crate::proto::request::{self, Op};
 use crate::requests::Requests;
+use crate::ring::{self, Desk, Leaders, Queue};
 use crate::transport::{Received, Receiver, Reply, Transport};
 use crate::volume::Volume;
 use crate::{mountinfo, sys};
@@ -39,6 +40,16 @@ pub enum Cache {
     WriteBack,
 }
 
+/// How requests come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// By read(2).
+    #[default]
+    Classic,
+    /// Over io_uring, where the kernel has that switched on.
+    Uring,
+}
+
 /// Who checks permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permissions {
@@ -59,6 +70,8 @@ pub struct SessionOptions {
     pub threads_max: usize,
     /// How long an idle thread looks for the next request before it sleeps.
     pub spin: Duration,
+    /// See [`Way`].
+    pub way: Way,
     /// See [`Cache`].
     pub cache: Cache,
     /// See [`Permissions`].
@@ -81,6 +94,7 @@ impl Default for SessionOptions {
             threads: 4,
             threads_max: 128,
             spin: Duration::ZERO,
+            way: Way::default(),
             cache: Cache::default(),
             permissions: Permissions::default(),
             acl: true,
@@ -96,6 +110,8 @@ impl Default for SessionOptions {
 pub struct Session {
     server: Arc<Server>,
     device: FuseDevice,
+    /// None where requests come the classic way.
+    queues: Vec<Arc<Queue>>,
     receivers: Vec<Box<dyn Receiver>>,
     threads_max: usize,
     mount: Mount,
@@ -160,15 +176,21 @@ impl Session {
         let wishes = Wishes {
             writeback: options.cache == Cache::WriteBack && !mount_options.read_only,
             acl: options.acl && !own_check,
+            rings: options.way == Way::Uring && ring::possible(),
             page_bytes: sys::page_bytes(),
         };
         let (mount, fd) = Mount::new(&mount_options, !own_check)?;
         let (device, agreed) = shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
         raise_limits(mount.directory(), options.read_ahead_kib, agreed.writeback());
-        let receivers = (0..options.threads.max(1))
-            .map(|_| device.receiver())
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(|e| HandshakeError::Io(e).in_directory(mount.directory()))?;
+        let failed = |e| HandshakeError::Io(e).in_directory(mount.directory());
+        let queues = if agreed.rings() {
+            device.descriptor().and_then(|fd| ring::queues(fd, TRANSFER_BYTES_MAX)).map_err(failed)?
+        } else {
+            Vec::new()
+        };
+        // Beside rings there is little to listen for.
+        let threads = if queues.is_empty() { options.threads.max(1) } else { 1 };
+        let receivers = (0..threads).map(|_| device.receiver()).collect::<io::Result<Vec<_>>>().map_err(failed)?;
         let read_only = mount_options.read_only;
         let access_times = !read_only && !mount_options.noatime;
         let past = options.past.0.clone().filter(|_| at == At::Live);
@@ -178,13 +200,19 @@ impl Session {
         let notifier = Notifier::new(device.notifications());
         let server = Arc::new(Server::new(volume, behaviour, agreed, notifier));
         let threads_max = options.threads_max.max(receivers.len());
-        Ok(Self { server, device, receivers, threads_max, mount, ended: Arc::default(), ticker })
+        Ok(Self { server, device, queues, receivers, threads_max, mount, ended: Arc::default(), ticker })
     }
 
     /// What ends this session from elsewhere, for instance when a signal comes.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper { directory: self.mount.directory().to_owned(), ended: self.ended.clone() }
+    }
+
+    /// How requests come: not always as wished.
+    #[must_use]
+    pub fn way(&self) -> Way {
+        if self.queues.is_empty() { Way::Classic } else { Way::Uring }
     }
 
     /// What requests came; to be looked at while the session runs.
@@ -215,6 +243,7 @@ impl Session {
                 spawn(scope, "nenrin-tick", move || tick(&**volume, *every, stop))
             });
             thread::scope(|scope| {
+                hands.start_rings(scope, &self.queues);
                 for receiver in receivers {
                     hands.start(scope, receiver);
                 }
@@ -273,7 +302,7 @@ impl Hands<'_> {
                     self.call_another(scope);
                     // The panic hook has said what happened; the reply that was dropped on
                     // the way out has answered.
-                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle(request, sink)));
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle(request, sink, &Syncs::Led)));
                 }
                 Ok(None) => return self.crew.end(),
                 Err(e) => {
@@ -284,6 +313,61 @@ impl Hands<'_> {
             if !self.crew.goes_on(|| receiver.rest()) {
                 return;
             }
+        }
+    }
+
+    /// Starts what serves the rings.
+    fn start_rings<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, queues: &[Arc<Queue>]) {
+        if queues.is_empty() {
+            return;
+        }
+        let leaders = Arc::new(Leaders::default());
+        for _ in 0..nenrin_core::COMMITS_AT_ONCE {
+            let calls = leaders.clone();
+            let lead = move || {
+                let _ = sys::set_io_flusher();
+                while calls.wait() {
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.server.lead()));
+                }
+            };
+            if let Err(e) = spawn(scope, "nenrin-lead", lead) {
+                // A lead that nobody follows would keep all syncs waiting.
+                leaders.end();
+                return self.fail(e);
+            }
+        }
+        let ends = Arc::new(Ends { leaders: leaders.clone() });
+        for queue in queues {
+            let desk = Arc::new(Desk::new(queue.clone(), self.server.clone(), leaders.clone()));
+            let ends = ends.clone();
+            let keep = move || {
+                let start_worker = || self.start_worker(scope, &desk, &ends);
+                self.serve_ring(|| desk.keep(&start_worker));
+            };
+            if let Err(e) = spawn(scope, "nenrin-keep", keep) {
+                self.fail(e);
+            }
+        }
+    }
+
+    fn start_worker<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        desk: &Arc<Desk>,
+        ends: &Arc<Ends>,
+    ) -> bool {
+        let (desk, ends) = (desk.clone(), ends.clone());
+        let work = move || {
+            self.serve_ring(|| desk.work());
+            drop(ends);
+        };
+        spawn(scope, "nenrin-ring", work).is_ok()
+    }
+
+    fn serve_ring(&self, serve: impl FnOnce() -> io::Result<()>) {
+        let _ = sys::set_io_flusher();
+        if let Err(e) = serve() {
+            self.fail(e);
         }
     }
 
@@ -302,6 +386,17 @@ impl Hands<'_> {
     fn fail(&self, error: io::Error) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         let _ = mount::unmount_lazily(self.directory);
+    }
+}
+
+/// Has the leaders end with the last thread that may call them.
+struct Ends {
+    leaders: Arc<Leaders>,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.leaders.end();
     }
 }
 

@@ -1,5 +1,5 @@
-//! The system calls that the standard library has no safe call for, and the
-//! only `unsafe` of this crate.
+//! The system calls that the standard library has no safe call for. With
+//! `ring::sys` the only `unsafe` of this crate.
 
 use std::ffi::CStr;
 use std::io;

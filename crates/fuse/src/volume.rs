@@ -2,8 +2,8 @@
 //! that tests can put something small behind a real mount.
 
 use nenrin_core::{
-    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr,
-    Usage, XattrMode,
+    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result, Seek,
+    SetAttr, Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino};
 
@@ -62,6 +62,20 @@ pub trait Volume: Send + Sync {
     fn flush(&self, ino: Ino) -> Result<()>;
 
     fn fsync(&self, ino: Ino, done: Done);
+    fn fsync_once(&self, ino: Ino, done: Done) -> bool {
+        self.fsync(ino, done);
+        false
+    }
+    fn join_sync(&self, _ino: Ino, done: Done) -> Joined {
+        Joined::Waits(done)
+    }
+    fn lead_announced(&self) {}
+    fn syncs_at_once(&self, _ino: Ino) -> bool {
+        false
+    }
+    fn takes_at_once(&self, _ino: Ino, _offset: u64, _bytes: usize) -> bool {
+        false
+    }
     fn sync_all(&self) -> Result<()>;
 
     /// A checkpoint is looked into, and no more.
@@ -169,6 +183,21 @@ impl Volume for Fs {
     }
     fn fsync(&self, ino: Ino, done: Done) {
         Self::fsync(self, ino, done);
+    }
+    fn fsync_once(&self, ino: Ino, done: Done) -> bool {
+        Self::fsync_once(self, ino, done)
+    }
+    fn join_sync(&self, ino: Ino, done: Done) -> Joined {
+        Self::join_sync(self, ino, done)
+    }
+    fn lead_announced(&self) {
+        Self::lead_announced(self);
+    }
+    fn syncs_at_once(&self, ino: Ino) -> bool {
+        Self::syncs_at_once(self, ino)
+    }
+    fn takes_at_once(&self, ino: Ino, offset: u64, bytes: usize) -> bool {
+        Self::takes_at_once(self, ino, offset, bytes)
     }
     fn sync_all(&self) -> Result<()> {
         Self::sync_all(self)

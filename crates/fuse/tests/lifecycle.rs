@@ -23,7 +23,12 @@ fn nothing(_: &mut MountOptions, _: &mut SessionOptions) {}
 
 fn start(directory: &Path) -> Result<Session, MountError> {
     let options = MountOptions::new("toy", directory);
-    Session::start(Arc::new(Toy::new()), At::Live, &options, &SessionOptions::default())
+    Session::start(
+        Arc::new(Toy::new()),
+        At::Live,
+        &options,
+        &SessionOptions { way: common::way(), ..Default::default() },
+    )
 }
 
 #[test]

@@ -176,6 +176,9 @@ fn requests_in_flight_reach_several_devices() {
         assert!(most.iter().all(|n| *n >= 6), "flags {flags}: {most:?}");
         assert!(most.iter().sum::<usize>() >= 32, "flags {flags}: {most:?}");
     }
+    if common::way() != nenrin_fuse::Way::Classic {
+        return; // Over io_uring as many serve as there are entries.
+    }
     // That this is what makes the difference: with four threads there are never more than four.
     let Some(most) = reads_at_once(4, libc::O_DIRECT) else { return };
     assert!(most.iter().all(|n| *n <= 4), "{most:?}");

@@ -246,7 +246,7 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
 /// The library is ticked by [`tick`], also while only the past is mounted.
 fn session_options(o: &Options) -> SessionOptions {
     let permissions = if o.own_check { Permissions::Own } else { Permissions::Kernel };
-    SessionOptions { cache: o.cache, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
+    SessionOptions { cache: o.cache, way: o.way, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
 fn tick(service: &Service, stopped: &Receiver<()>) {

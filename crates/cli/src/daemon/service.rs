@@ -174,6 +174,9 @@ impl Service {
             options.threads_max = options.threads + nenrin_core::COMMITS_AT_ONCE as usize;
         }
         let session = Session::start(fs, at, how, &options).map_err(|e| describe_mount(&e))?;
+        if session.way() != options.way {
+            self.log.line("requests come over /dev/fuse: the kernel does not offer io_uring for them (enable_uring of the module fuse), or forbids it");
+        }
         let stopper = session.stopper();
         let mount = mounts::of_point(stopper.directory());
         let mut state = self.lock();

@@ -90,6 +90,12 @@ impl Fs {
         if self.options.order == Order::Strict {
             inner.join_all(true);
         }
+        self.ask(&mut inner, ino, done);
+        self.see_to(inner, Stay::WhileAsked);
+    }
+
+    /// Has a settled file join the open batch. Somebody must see to that afterwards.
+    pub(super) fn ask(&self, inner: &mut Inner, ino: Ino, done: Done) {
         if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.held_since = None;
             inner.batch.files.insert(ino);
@@ -99,7 +105,6 @@ impl Fs {
         }
         inner.batch.waiters.push(done);
         inner.join_asked(self, None);
-        self.see_to(inner, Stay::WhileAsked);
     }
 
     /// [`Fs::fsync`], waiting.

@@ -11,6 +11,7 @@ use super::commit::{Cut, Done};
 use super::{Fs, Inner};
 use crate::Result;
 use crate::breaks::{Break, broken};
+use std::ops::ControlFlow;
 use std::sync::MutexGuard;
 
 /// Most threads that lead, and commits under way. With 4 programs that sync all the time three at once gave
@@ -27,6 +28,8 @@ pub(super) enum Stay {
     WhileAsked,
     /// Until somebody comes who can go on.
     Briefly,
+    /// For one commit; what is left is announced.
+    Once,
 }
 
 /// What commits at once cost, against one at a time: nanoseconds that the device takes for
@@ -101,6 +104,24 @@ impl Leading {
         Place { number: self.begun, beside: self.ended + 1 < self.begun }
     }
 
+    /// Whether nobody has to wait who asks now.
+    pub fn can_be_announced(&self) -> bool {
+        !self.is_led() || !self.leaves || self.successors > 0
+    }
+
+    /// Has whoever leads see to the open batch. True where the calling thread has taken the lead, for another.
+    pub fn announce(&mut self) -> bool {
+        if self.successors > 0 || self.is_led() && !self.has_room() {
+            return false;
+        }
+        if !self.is_led() {
+            self.shares = false;
+        }
+        self.leaders += 1;
+        self.leaves = false;
+        true
+    }
+
     /// There is an answer, for whoever leads to tell; he looks at the batch after that.
     pub fn answered(&mut self) {
         self.telling += 1;
@@ -158,7 +179,17 @@ impl Fs {
 
     /// Leads commits until nobody waits, or somebody else wants to. With `cut`,
     /// the first of them ends with a checkpoint.
-    pub(super) fn lead<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, mut cut: Option<Cut>, stay: Stay) {
+    pub(super) fn lead<'a>(&'a self, inner: MutexGuard<'a, Inner>, cut: Option<Cut>, stay: Stay) {
+        let _ = self.lead_for(inner, cut, stay);
+    }
+
+    /// The same. Goes on where the lead is another's then; see [`Stay::Once`].
+    pub(super) fn lead_for<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        mut cut: Option<Cut>,
+        stay: Stay,
+    ) -> ControlFlow<()> {
         loop {
             let shares = cut.is_none();
             let commit = inner.seal(self, cut.take());
@@ -186,9 +217,25 @@ impl Fs {
             if inner.batch.waiters.is_empty() || inner.leading.successors > 0 || others_see_to_it {
                 break;
             }
+            if stay == Stay::Once {
+                return ControlFlow::Continue(());
+            }
         }
+        if stay == Stay::Once && self.owes_checkpoint(&inner) {
+            return ControlFlow::Continue(());
+        }
+        self.end_leading(inner);
+        ControlFlow::Break(())
+    }
+
+    fn owes_checkpoint(&self, inner: &Inner) -> bool {
+        !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(inner)
+    }
+
+    /// Ends leading when nobody waits.
+    pub(super) fn end_leading<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
         inner.leading.leaders -= 1;
-        let due = !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(&inner);
+        let due = self.owes_checkpoint(&inner);
         self.wake_idle(&inner);
         drop(inner);
         if due {

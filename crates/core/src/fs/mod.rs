@@ -14,6 +14,7 @@
 //!    ([`Inner::awaited`]).
 
 mod account;
+mod at_once;
 mod atime;
 mod attrs;
 mod background;
@@ -69,6 +70,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 pub use account::Freed;
+pub use at_once::Joined;
 use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;

@@ -128,14 +128,13 @@ impl IndexLog {
             return None;
         }
         let map = std::mem::take(&mut self.map);
-        let nodes = std::mem::take(&mut self.pending);
+        let nodes = &self.pending;
         let addr = Addr::new(segment, self.start);
         let header = self.header(PartialKind::Index, addr, stamp, (nodes.len() / BLOCK_BYTES) as u32);
         let (head, _) = header.encode(&[], &map);
-        let mut bytes = AlignedBuf::zeroed(head.len() + nodes.len());
-        bytes[..head.len()].copy_from_slice(&head);
-        bytes[head.len()..].copy_from_slice(&nodes);
         debug_assert!(head.len() == BLOCK_BYTES && nodes.len() % NODE_BYTES == 0);
+        let bytes = AlignedBuf::gathered(head.len() + nodes.len(), [&head[..], &nodes[..]].into_iter());
+        self.pending.clear();
         Some((addr, bytes))
     }
     /// Lays out a root partial; its address, bytes and summary CRC. The room was checked.

@@ -4,7 +4,7 @@
 //! A file handle is no number of anything: it carries two bits that say what
 //! its RELEASE and its COPY_FILE_RANGE have to do, and the tables are kept by inode.
 
-use super::{Result, Server};
+use super::{Result, Server, Syncs};
 use crate::errno::Errno;
 use crate::init::TRANSFER_BYTES_MAX;
 use crate::past;
@@ -12,7 +12,7 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{AlignedBuf, AllocateMode, ReadBytes, Seek, SetAttr};
+use nenrin_core::{AlignedBuf, AllocateMode, Done, Joined, ReadBytes, Seek, SetAttr};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -131,11 +131,32 @@ impl Server {
         Ok(self.volume.flush(Ino(ino))?)
     }
 
-    pub(super) fn fsync(&self, ino: u64, reply: Reply) {
+    pub(super) fn fsync(&self, ino: u64, reply: Reply, syncs: &Syncs<'_>) {
         if self.changeable().is_err() || past::is_past(ino) {
             return reply.ok();
         }
-        self.volume.fsync(Ino(ino), Box::new(move |result| reply.done(result)));
+        let ino = Ino(ino);
+        let done: Done = Box::new(move |result| reply.done(result));
+        let (leaders, waits) = match syncs {
+            Syncs::Led => return self.volume.fsync(ino, done),
+            Syncs::Once(leaders) => {
+                if self.volume.fsync_once(ino, done) {
+                    leaders.call();
+                }
+                return;
+            }
+            Syncs::Joined(leaders) => (leaders, true),
+            Syncs::AtOnce(leaders) => (leaders, false),
+        };
+        match self.volume.join_sync(ino, done) {
+            Joined::Seen => {}
+            Joined::Unled => leaders.call(),
+            Joined::Waits(done) if waits => self.volume.fsync(ino, done),
+            Joined::Waits(done) => {
+                let volume = self.volume.clone();
+                self.helper.run(move || volume.fsync(ino, done));
+            }
+        }
     }
 
     pub(super) fn syncfs(self: &Arc<Self>, reply: Reply) {

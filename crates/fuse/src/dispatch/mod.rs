@@ -28,11 +28,12 @@ use crate::nodes::{Nodes, OpenFiles};
 use crate::notify::Notifier;
 use crate::past::{Node, States, Views};
 use crate::perm::{self, Caller};
-use crate::proto::abi::{EntryOut, InHeader};
-use crate::proto::flags::ROOT_NODE;
+use crate::proto::abi::{EntryOut, InHeader, WriteIn};
+use crate::proto::flags::{Opcode, ROOT_NODE, WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::proto::reply;
 use crate::proto::request::{self, Op, Request};
 use crate::requests::Requests;
+use crate::ring::Leaders;
 use crate::transport::{Reply, RequestBuffer, Sink};
 use crate::volume::Volume;
 use create::PlainDirectories;
@@ -42,11 +43,24 @@ use nenrin_format::{Ino, NAME_BYTES_MAX};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use zerocopy::FromBytes;
 
 /// Inode numbers are node ids, and the root's is given by the protocol.
 const _: () = assert!(Ino::ROOT.0 == ROOT_NODE);
 
 type Result<T> = std::result::Result<T, Errno>;
+
+/// What the calling thread may do for a sync.
+pub(crate) enum Syncs<'a> {
+    /// Lead commits, for as long as others ask.
+    Led,
+    /// Lead one, and have these lead what is left.
+    Once(&'a Leaders),
+    /// Wait, but not lead.
+    Joined(&'a Leaders),
+    /// Neither.
+    AtOnce(&'a Leaders),
+}
 
 /// How a session answers.
 pub(crate) struct Behaviour {
@@ -111,7 +125,7 @@ impl Server {
     }
 
     /// Answers one request, now or later.
-    pub fn handle(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>) {
+    pub fn handle(self: &Arc<Self>, received: &mut RequestBuffer, sink: &Arc<dyn Sink>, syncs: &Syncs<'_>) {
         let Some(head) = request::header(received.front()) else {
             return;
         };
@@ -124,12 +138,32 @@ impl Server {
                     None => reply.error(Errno(libc::EINVAL)),
                 }
             }
-            Ok(request) => self.dispatch(request, reply),
+            Ok(request) => self.dispatch(request, reply, syncs),
             Err(request::Malformed) => reply.error(Errno(libc::EINVAL)),
         }
     }
 
-    fn dispatch(self: &Arc<Self>, Request { head, op }: Request<'_>, reply: Reply) {
+    /// Whether a request, by its header and what is special to its kind, can be answered without waiting.
+    pub fn takes_at_once(&self, head: &InHeader, args: &[u8]) -> bool {
+        if self.changeable().is_err() || crate::past::is_past(head.nodeid) {
+            return false;
+        }
+        match Opcode::from_number(head.opcode) {
+            Some(Opcode::Fsync) => self.volume.syncs_at_once(Ino(head.nodeid)),
+            Some(Opcode::Write) => WriteIn::read_from_prefix(args).is_ok_and(|(args, _)| {
+                let plain = args.write_flags & (WRITE_KILL_SUIDGID | WRITE_CACHE) == 0;
+                plain && self.volume.takes_at_once(Ino(head.nodeid), args.offset, args.size as usize)
+            }),
+            _ => false,
+        }
+    }
+
+    /// Leads a commit, as was announced.
+    pub fn lead(&self) {
+        self.volume.lead_announced();
+    }
+
+    fn dispatch(self: &Arc<Self>, Request { head, op }: Request<'_>, reply: Reply, syncs: &Syncs<'_>) {
         let node = head.nodeid;
         if let Some(why) = self.refused(&head, &op) {
             return reply.error(why);
@@ -172,7 +206,7 @@ impl Server {
             Op::Read { offset, bytes, flags } => reply.result_content(self.read(node, offset, bytes, flags)),
             Op::Write { args, data } => reply.result(self.write(&head, &args, Written::Lent(data))),
             Op::Release { fh } => reply.done(self.release(node, fh)),
-            Op::Fsync | Op::Fsyncdir => self.fsync(node, reply),
+            Op::Fsync | Op::Fsyncdir => self.fsync(node, reply, syncs),
             Op::Syncfs => self.syncfs(reply),
             Op::Fallocate { offset, bytes, mode } => {
                 reply.done(self.fallocate(&head, offset, bytes, mode));

@@ -122,6 +122,11 @@ wire! {
     struct DirentPlus [152] { entry: EntryOut, dirent: Dirent }
 
     struct NotifyInvalInode [24] { ino: u64, off: i64, len: i64 }
+
+    /// What a command over io_uring is about.
+    struct RingCommand [24] { flags: u64, commit_id: u64, queue: u16, padding: [u16; 3] }
+    /// Of a request or reply over io_uring, what its other headers do not say.
+    struct RingEntry [32] { flags: u64, commit_id: u64, payload_bytes: u32, padding: u32, reserved: u64 }
 }
 
 /// Bytes of a READ or WRITE request in front of the data.

@@ -46,6 +46,8 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files that are open for direct I/O.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests come over io_uring.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of a SETATTR count.

@@ -9,7 +9,7 @@ pub mod suite;
 pub mod toy;
 
 use nenrin_core::At;
-use nenrin_fuse::{MountOptions, Requests, Session, SessionOptions, Stopper, Volume};
+use nenrin_fuse::{MountOptions, Requests, Session, SessionOptions, Stopper, Volume, Way};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,16 @@ pub struct Mounted {
     root: PathBuf,
     stopper: Stopper,
     requests: Requests,
+    way: Way,
     thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+/// How requests come in this run: with `NENRIN_TRANSPORT=uring` over io_uring, where the kernel has that switched on.
+pub fn way() -> Way {
+    match std::env::var("NENRIN_TRANSPORT").as_deref() {
+        Ok("uring") => Way::Uring,
+        _ => Way::Classic,
+    }
 }
 
 /// Mounts in a fresh directory; `None`, with the reason printed, where that is impossible.
@@ -48,17 +57,21 @@ pub fn mount(
     }
     let dir = tempfile::tempdir().unwrap();
     let mut mount = MountOptions::new("test,volume", dir.path());
-    let mut options = SessionOptions::default();
+    let mut options = SessionOptions { way: way(), ..SessionOptions::default() };
     change(&mut mount, &mut options);
     let session = Session::start(volume, at, &mount, &options).unwrap_or_else(|e| panic!("{e}"));
-    let (stopper, requests) = (session.stopper(), session.requests());
+    let (stopper, requests, way) = (session.stopper(), session.requests(), session.way());
     let thread = std::thread::spawn(move || session.run());
-    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, requests, thread: Some(thread) })
+    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, requests, way, thread: Some(thread) })
 }
 
 impl Mounted {
     pub fn root(&self) -> &Path {
         &self.root
+    }
+    /// How requests come.
+    pub fn way(&self) -> Way {
+        self.way
     }
     /// What `action` costs: the requests it causes, all but FORGETs, which nobody
     /// waits for and which come in batches of any size.

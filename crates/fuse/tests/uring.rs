@@ -1,0 +1,207 @@
+//! Requests over io_uring, over a real mount. As root this switches on what the kernel has switched off, and off again; skipped, with the
+//! reason printed, where that is impossible. The other tests run so, too, with `NENRIN_TRANSPORT=uring`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use common::real::Real;
+use common::suite::{content, names};
+use common::toy::Toy;
+use common::{Mounted, errno, mount, noise};
+use nenrin_core::{At, MkfsOptions};
+use nenrin_fuse::{Volume, Way};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The kernel's switch, which one test at a time may touch.
+static SWITCHED: Mutex<()> = Mutex::new(());
+
+/// The switch is on; it is put back at the end.
+struct On {
+    before: String,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl On {
+    fn new() -> Option<Self> {
+        let one = SWITCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = fs::read_to_string(SWITCH).ok();
+        let Some(before) = before else {
+            eprintln!("skipped: this kernel has no FUSE over io_uring");
+            return None;
+        };
+        if before.trim() != "Y" && fs::write(SWITCH, "Y").is_err() {
+            eprintln!("skipped: only root can switch FUSE over io_uring on");
+            return None;
+        }
+        Some(Self { before, _one: one })
+    }
+}
+
+impl Drop for On {
+    fn drop(&mut self) {
+        let _ = fs::write(SWITCH, self.before.trim());
+    }
+}
+
+/// Mounts over io_uring.
+fn mounted(volume: Arc<dyn Volume>) -> Option<(Mounted, On)> {
+    let on = On::new()?;
+    let mounted = mount(volume, At::Live, |_, options| options.way = Way::Uring)?;
+    if mounted.way() != Way::Uring {
+        eprintln!("skipped: io_uring cannot be used here");
+        return None;
+    }
+    Some((mounted, on))
+}
+
+fn real() -> Real {
+    Real::new(256 << 20, &MkfsOptions::default())
+}
+
+#[test]
+fn the_public_suites_hold() {
+    let toy = Arc::new(Toy::new());
+    let Some((m, on)) = mounted(toy.clone()) else { return };
+    let checks: [fn(&Path); 4] =
+        [content::write_and_read, content::many_at_once, names::directories, names::large_listing];
+    for (number, check) in checks.into_iter().enumerate() {
+        let root = m.join(&format!("root{number}"));
+        fs::create_dir(&root).unwrap();
+        check(&root);
+    }
+    m.end();
+    drop(on);
+    assert_eq!((toy.inodes_and_uses().1, toy.unnamed()), (0, 0));
+}
+
+/// Each reads back what it synced, whoever led the commit, and it is there after the next mount.
+#[test]
+fn many_sync_at_once() {
+    let world = real();
+    let fs = world.open();
+    let Some((m, on)) = mounted(fs.clone()) else { return };
+    thread::scope(|scope| {
+        for job in 0..16 {
+            let path = m.join(&format!("f{job}"));
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().create_new(true).append(true).open(path).unwrap();
+                for block in 0..60 {
+                    file.write_all(&noise(4096, job * 100 + block)).unwrap();
+                    file.sync_data().unwrap();
+                }
+            });
+        }
+    });
+    m.end();
+    drop(on);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = world.open();
+    for job in 0..16 {
+        let ino = fs.lookup(At::Live, nenrin_format::Ino::ROOT, format!("f{job}").as_bytes()).unwrap().ino;
+        let bytes = fs.read(At::Live, ino, 0, 1 << 20).unwrap();
+        let want: Vec<u8> = (0..60).flat_map(|block| noise(4096, job * 100 + block)).collect();
+        assert!(bytes[..] == want[..], "{job}");
+    }
+    fs.close().unwrap();
+}
+
+/// One client first, for whom a worker leads; then another beside it; long syncs; syncs of what nothing was written to.
+#[test]
+fn syncs_of_every_kind_are_answered() {
+    let world = real();
+    let fs = world.open();
+    let Some((m, on)) = mounted(fs.clone()) else { return };
+    let file = File::create(m.join("a")).unwrap();
+    let alone = |from: u64| {
+        for i in from..from + 100 {
+            file.write_all_at(&noise(4096, i), i << 12).unwrap();
+            file.sync_all().unwrap();
+        }
+    };
+    alone(0);
+    thread::scope(|scope| {
+        let long = noise(8 << 20, 7);
+        let path = m.join("b");
+        scope.spawn(move || {
+            let file = File::create(path).unwrap();
+            for i in 0..4 {
+                file.write_all_at(&long, i << 23).unwrap();
+                file.sync_all().unwrap();
+            }
+        });
+        alone(100);
+    });
+    alone(200);
+    for _ in 0..50 {
+        file.sync_all().unwrap();
+    }
+    File::open(m.root()).unwrap().sync_all().unwrap();
+    drop(file);
+    m.end();
+    drop(on);
+    fs.close().unwrap();
+}
+
+#[test]
+fn large_transfers_come_whole() {
+    let world = real();
+    let fs = world.open();
+    let Some((m, on)) = mounted(fs.clone()) else { return };
+    let data = noise(24 << 20, 3);
+    let path = m.join("large");
+    let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(&path).unwrap();
+    file.write_all(&data).unwrap();
+    file.sync_all().unwrap();
+    common::slow::forget_pages(&file);
+    assert!(fs::read(&path).unwrap() == data);
+    drop(file);
+    m.end();
+    drop(on);
+    fs.close().unwrap();
+}
+
+/// The end comes while requests are under way, and while entries are with workers only.
+#[test]
+fn the_end_comes_at_any_time() {
+    for round in 0..6 {
+        let Some((m, on)) = mounted(Arc::new(Toy::new())) else { return };
+        thread::scope(|scope| {
+            for job in 0..40 {
+                let path = m.join(&format!("f{job}"));
+                scope.spawn(move || {
+                    let mut left = 20;
+                    while left > 0 && fs::write(&path, [0; 100]).is_ok() {
+                        left -= 1;
+                    }
+                });
+            }
+            if round % 2 == 0 {
+                m.stopper().stop().unwrap();
+            }
+        });
+        m.end();
+        drop(on);
+    }
+}
+
+#[test]
+fn without_the_switch_requests_come_the_classic_way() {
+    let Some(on) = On::new() else { return };
+    if fs::write(SWITCH, "N").is_err() {
+        return;
+    }
+    let Some(m) = mount(Arc::new(Toy::new()), At::Live, |_, options| options.way = Way::Uring) else { return };
+    drop(on);
+    assert_eq!(m.way(), Way::Classic);
+    fs::write(m.join("f"), b"x").unwrap();
+    assert_eq!(errno(fs::create_dir(m.join("f"))), libc::EEXIST);
+    m.end();
+}
