@@ -84,6 +84,10 @@ impl BlockDevice for UringDevice {
         self.file.remeasure()
     }
 
+    fn completed(&self) -> Option<u64> {
+        self.file.completed()
+    }
+
     fn submit(&self, op: Op) -> Ticket {
         if let Err(e) = self.file.host().check(&op) {
             return Ticket::done(Err(e));
