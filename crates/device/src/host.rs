@@ -64,7 +64,15 @@ impl HostFile {
         let name = path.display().to_string();
         let geometry = Geometry { bytes, writable, discard: writable, name };
         let bytes = AtomicU64::new(bytes);
-        let mut this = Self { file, geometry, bytes, block_device, direct, discard: AtomicBool::new(writable), completed: AtomicU64::new(0) };
+        let mut this = Self {
+            file,
+            geometry,
+            bytes,
+            block_device,
+            direct,
+            discard: AtomicBool::new(writable),
+            completed: AtomicU64::new(0),
+        };
         this.probe_direct()?;
         Ok(this)
     }
