@@ -380,8 +380,13 @@ pub fn became_slow(fs: &Fs, before: &[u16], now: &[u16]) -> Vec<String> {
         .iter()
         .filter(|i| !before.contains(i))
         .map(|i| format!("{} has become slow: what is new goes to other devices while there is room", called(i)));
-    let fast = before.iter().filter(|i| !now.contains(i)).map(|i| format!("{} is slow no more", called(i)));
-    slow.chain(fast).collect()
+    let standing =
+        |i: &u16| health.iter().find(|d| d.index == *i).map(|d| (d.standing, d.why.clone().unwrap_or_default()));
+    let gone = before.iter().filter(|i| !now.contains(i)).map(|i| match standing(i) {
+        Some((Standing::Absent, why)) => format!("{} is left out: {why}", called(i)),
+        _ => format!("{} is slow no more", called(i)),
+    });
+    slow.chain(gone).collect()
 }
 
 /// How far a device is that is brought up to date.

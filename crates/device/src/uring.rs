@@ -103,7 +103,8 @@ impl BlockDevice for UringDevice {
             // Rare, long, or without an io_uring operation: the worker threads.
             other => return self.file.submit(other),
         };
-        self.ring.start(kept)
+        // Where hundreds are under way and none completes, those that wait for nothing but their turn lie in the other queue.
+        self.ring.start(kept).unwrap_or_else(|kept| self.file.submit(kept.into_op()))
     }
 
     fn read(&self, offset: u64, bytes: usize) -> Outcome {

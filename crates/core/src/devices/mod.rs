@@ -288,7 +288,7 @@ impl Devices {
             standing: m.standing(),
             why: shown.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
             read_errors: m.read_errors.load(SeqCst),
-            slow_since: m.gauge.slow_since(),
+            slow_since: m.gauge.slow_since().filter(|_| m.is_active()),
         };
         let roster = self.roster();
         let all = roster.members.iter().zip(&shown.devices);

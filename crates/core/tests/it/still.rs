@@ -94,7 +94,7 @@ fn a_member_that_does_not_answer_is_left_out() {
                 answer.recv_timeout(Duration::from_secs(60)).unwrap();
             });
             let health = fs.health()[gone].clone();
-            assert!(health.why.unwrap().contains("did not answer for 30 s"), "{told}");
+            assert!(health.why.unwrap().contains("did not answer for 30 s") && health.slow_since.is_none(), "{told}");
             write(&fs, "after", &content(5, 1 << 20));
             // All at once, while the volume is in use, it does what it was asked for.
             w.gates[gone].open();

@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 const QUEUE_ENTRIES: u32 = 128;
 /// Requests in flight at most, so that the completion queue never overflows.
 const IN_FLIGHT_MAX: usize = 2 * QUEUE_ENTRIES as usize;
+/// How long room for a request is waited for.
+const ROOM_TIME: Duration = Duration::from_millis(100);
 /// Pause before a system call that failed for want of memory is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
@@ -41,6 +43,16 @@ pub(super) enum Kept {
     Read { offset: u64, buffer: AlignedBuf },
     Write { offset: u64, data: Arc<AlignedBuf> },
     Flush,
+}
+
+impl Kept {
+    pub(super) fn into_op(self) -> Op {
+        match self {
+            Self::Read { offset, buffer } => Op::Read { offset, bytes: buffer.len() },
+            Self::Write { offset, data } => Op::Write { offset, data },
+            Self::Flush => Op::Flush,
+        }
+    }
 }
 
 struct Slot {
@@ -82,21 +94,25 @@ impl Ring {
         Ok(Self { uring, state, host })
     }
 
-    /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way.
-    pub(super) fn start(self: &Arc<Self>, kept: Kept) -> Ticket {
-        let mut state = self.room(1);
+    /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way, and then not for long: a device that does not answer
+    /// would hold up whoever submits, with whatever he holds. The request comes back where there is no room.
+    pub(super) fn start(self: &Arc<Self>, kept: Kept) -> Result<Ticket, Kept> {
+        let mut state = self.room(1, Some(Instant::now() + ROOM_TIME));
+        if state.in_flight >= IN_FLIGHT_MAX {
+            return Err(kept);
+        }
         let entry = self.prepare(&mut state, kept);
         let slot = entry.1;
         self.push(&[entry.0]);
         self.submit_all(&state);
         drop(state);
-        Ticket::new(Waiting { ring: Arc::clone(self), slot: Some(slot) })
+        Ok(Ticket::new(Waiting { ring: Arc::clone(self), slot: Some(slot) }))
     }
 
     /// Writes and flushes as a linked pair in one system call, which submits
     /// and waits with the lock held (invariant 1).
     pub(super) fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let mut state = self.room(2);
+        let mut state = self.room(2, None);
         let (write, written) = self.prepare(&mut state, Kept::Write { offset, data });
         let (flush, flushed) = self.prepare(&mut state, Kept::Flush);
         self.push(&[write.flags(Flags::IO_LINK), flush]);
@@ -119,15 +135,15 @@ impl Ring {
         self.finish(flush, flushed).map(drop)
     }
 
-    /// The lock, with so few in flight that `wanted` more may be. Slots of
+    /// The lock, with so few in flight that `wanted` more may be, or at that moment. Slots of
     /// tickets not yet waited for do not count, or their owner could wait for himself.
-    fn room(&self, wanted: usize) -> Guard<'_> {
+    fn room(&self, wanted: usize, until: Option<Instant>) -> Guard<'_> {
         let has_room = |s: &State| s.in_flight + wanted <= IN_FLIGHT_MAX;
         let state = lock(&self.state);
         if has_room(&state) {
             return state;
         }
-        self.reap_until(state, None, None, has_room)
+        self.reap_until(state, None, until, has_room)
     }
 
     /// Puts a request into a slot and makes the entry that points to it.
@@ -390,7 +406,7 @@ mod tests {
                         let wanted = [t, t + 24, round % 64].map(|block| block % 64);
                         let tickets = wanted.map(|block| {
                             let buffer = AlignedBuf::zeroed(4096);
-                            (block, ring.start(Kept::Read { offset: block * 4096, buffer }))
+                            (block, ring.start(Kept::Read { offset: block * 4096, buffer }).ok().unwrap())
                         });
                         for (block, ticket) in tickets.into_iter().rev() {
                             assert_eq!(ticket.wait().unwrap()[0], block as u8);
@@ -413,7 +429,7 @@ mod tests {
         // A read of an empty pipe is a request that does not complete.
         let mut buffer = AlignedBuf::zeroed(4096);
         let (fd, pointer) = (std::os::fd::AsRawFd::as_raw_fd(&never), buffer.as_mut_ptr());
-        let mut state = ring.room(1);
+        let mut state = ring.room(1, None);
         let (_, slot) = ring.prepare(&mut state, Kept::Read { offset: 0, buffer });
         ring.push(&[opcode::Read::new(types::Fd(fd), pointer, 1).build().user_data(slot as u64)]);
         ring.submit_all(&state);
@@ -430,6 +446,7 @@ mod tests {
             }
             for _ in 0..100 {
                 let read = ring.start(Kept::Read { offset: 4096, buffer: AlignedBuf::zeroed(4096) });
+                let read = read.ok().unwrap();
                 assert!(read.wait_at_most(Duration::from_secs(20)));
                 read.wait().unwrap();
             }
@@ -437,6 +454,34 @@ mod tests {
         assert!(lock(&ring.state).sleepers.is_empty());
         std::io::Write::write_all(&mut writer, b"x").unwrap();
         assert!(stuck.wait_at_most(Duration::from_secs(20)));
+    }
+
+    /// Who submits is not kept by hundreds of requests that do not complete.
+    #[test]
+    fn a_full_ring_does_not_keep_who_submits() {
+        let (never, mut writer) = std::io::pipe().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let Ok(ring) = Ring::new(Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap())) else { return };
+        let ring = Arc::new(ring);
+        let fd = types::Fd(std::os::fd::AsRawFd::as_raw_fd(&never));
+        let stuck: Vec<Waiting> = (0..IN_FLIGHT_MAX)
+            .map(|_| {
+                let mut state = ring.room(1, None);
+                let mut buffer = AlignedBuf::zeroed(4096);
+                let pointer = buffer.as_mut_ptr();
+                let (_, slot) = ring.prepare(&mut state, Kept::Read { offset: 0, buffer });
+                ring.push(&[opcode::Read::new(fd, pointer, 1).build().user_data(slot as u64)]);
+                ring.submit_all(&state);
+                Waiting { ring: Arc::clone(&ring), slot: Some(slot) }
+            })
+            .collect();
+        let begin = Instant::now();
+        assert!(ring.start(Kept::Flush).is_err());
+        assert!(begin.elapsed() >= ROOM_TIME);
+        std::io::Write::write_all(&mut writer, &[1; IN_FLIGHT_MAX]).unwrap();
+        assert!(stuck.iter().all(|s| s.wait_at_most(Duration::from_secs(20))));
+        assert!(ring.start(Kept::Flush).is_ok());
     }
 
     #[test]
