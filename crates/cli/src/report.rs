@@ -365,8 +365,12 @@ pub fn problems(fs: &Fs) -> Vec<String> {
             None => format!("device {number}{name} is absent, so what is written has no second copy{why}"),
         }
     });
+    let failed = fs.health().into_iter().filter_map(|d| {
+        let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
+        Some(format!("device {}{name} failed, and no other has all that it has: {}", d.index + 1, d.failed?))
+    });
     let damage = fs.recovery_report().damage.clone();
-    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).collect()
+    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).collect()
 }
 
 /// Devices that were not slow when it was last looked at, or are not any more, one line each.
@@ -404,6 +408,7 @@ pub fn progress(s: &JoinStatus) -> String {
 fn devices(fs: &Fs) -> Vec<DeviceData> {
     let status = fs.join_status();
     let state = |d: &DeviceHealth| match d.standing {
+        Standing::Active if d.failed.is_some() => "failed",
         Standing::Active if d.target_bytes == 0 => "leaving",
         Standing::Active if d.target_bytes < d.bytes => "shrinking",
         Standing::Active if d.slow_since.is_some() => "slow",
@@ -425,7 +430,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
     let one = |d: DeviceHealth| DeviceData {
         number: d.index + 1,
         state: state(&d).to_owned(),
-        why: why(&d).or_else(|| slow(&d)).or(d.why),
+        why: why(&d).or_else(|| d.failed.clone()).or_else(|| slow(&d)).or(d.why),
         slow_since: d.slow_since.map(|at| when::show_rfc3339(at.0)),
         path: d.name,
         uuid: show_uuid(&d.uuid),

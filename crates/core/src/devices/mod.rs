@@ -81,6 +81,8 @@ pub struct DeviceHealth {
     pub standing: Standing,
     /// Why it is not active.
     pub why: Option<String>,
+    /// What it failed, where no other device has all that it has: the volume is read-only for that.
+    pub failed: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,
     /// Since when it is slow: what is new goes to other devices, while there is room.
@@ -177,6 +179,8 @@ struct Table {
     superblock: Option<Superblock>,
     /// Why members are absent.
     why: Vec<(u16, String)>,
+    /// Members that failed and that the others cannot do without, and what.
+    failed: Vec<(u16, String)>,
     /// The table could not be written: nothing more is acknowledged.
     broken: Option<DeviceError>,
     /// Why the last device that was to join did not.
@@ -287,6 +291,7 @@ impl Devices {
             target_bytes: entry.target_blocks.saturating_mul(BLOCK_BYTES as u64),
             standing: m.standing(),
             why: shown.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
+            failed: shown.failed.iter().find(|(i, _)| *i == m.index && m.is_active()).map(|(_, what)| what.clone()),
             read_errors: m.read_errors.load(SeqCst),
             slow_since: m.gauge.slow_since().filter(|_| m.is_active()),
         };
@@ -364,6 +369,9 @@ impl Devices {
             return Ok(());
         }
         if table.superblock.is_none() || !roster.is_whole_without(Some(member.index)) {
+            if !table.failed.iter().any(|(i, _)| *i == member.index) {
+                table.failed.push((member.index, error.to_string()));
+            }
             return Err(error);
         }
         self.unmarked.store(true, SeqCst);

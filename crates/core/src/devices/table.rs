@@ -17,12 +17,13 @@ type At = (Arc<dyn BlockDevice>, u64);
 pub(super) struct Shown {
     pub devices: Vec<DeviceEntry>,
     pub why: Vec<(u16, String)>,
+    pub failed: Vec<(u16, String)>,
 }
 
 impl Shown {
     pub fn of(table: &Table) -> Self {
         let devices = table.superblock.as_ref().map_or_else(Vec::new, |s| s.devices.clone());
-        Self { devices, why: table.why.clone() }
+        Self { devices, why: table.why.clone(), failed: table.failed.clone() }
     }
 }
 

@@ -237,7 +237,7 @@ struct Asked {
 impl Pending for Asked {
     fn wait(self: Box<Self>) -> Outcome {
         let mut waits = None;
-        while !(self.watch.is_given_up() && !self.ticket.is_done()) {
+        while !self.watch.is_given_up() || self.ticket.is_done() {
             if self.ticket.wait_at_most(LOOK) {
                 return self.ticket.wait();
             }
