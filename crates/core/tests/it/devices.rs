@@ -255,8 +255,8 @@ fn one_more_device_is_lost_than_the_profile_bears() {
         let mut error = None;
         for (n, i) in gone.iter().enumerate() {
             w.faults[*i].switch_off();
-            for round in 0..40 {
-                let ino = fs.lookup(At::Live, Ino::ROOT, names[round].as_bytes()).unwrap().ino;
+            for (round, name) in names.iter().take(40).enumerate() {
+                let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
                 let written =
                     fs.write(ino, 0, &content(round, 64 << 10), 0).map(drop).and_then(|()| fs.fsync_wait(ino));
                 if let Err(e) = written {
