@@ -176,7 +176,7 @@ limit() {
 git_work() {
     (
         trap - ERR EXIT
-        git init -q "$MNT/repository" && cd "$MNT/repository" || { touch "$W/went-wrong"; exit 1; }
+        git init -q "$MNT/repository" && cd "$MNT/repository" && git config gc.auto 0 || { touch "$W/went-wrong"; exit 1; }
         n=0
         while [ -e "$W/working" ]; do
             n=$((n + 1))
