@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Devices are added, removed and resized while a tree is copied and a database is written; then everything is there,
-# and `nenrin check --data` is clean. And what must be refused is.
+# and `nenrin check --data` is clean. One that does not answer any more is left out. And what must be refused is.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/work/lib.sh
@@ -152,6 +152,103 @@ for profile in single stripe mirror parity; do
     "$NENRIN" umount "$MNT"
     rm -f "$W"/*.img
 done
+
+# A volume of four devices, beneath the same work and git: one is added, one is removed, and then one does not answer any more, as
+# a disk that dies without saying so. The blkio controller lets one byte a second through to it.
+GROUP=/sys/fs/cgroup/blkio/nenrin-devices.$$
+LOOPS=()
+end_loops() {
+    if [ -d "$GROUP" ]; then
+        # What is held back goes on, or the daemon could not end.
+        for loop in "${LOOPS[@]}"; do limit "$loop" 0 || true; done
+        while read -r pid; do echo "$pid" >/sys/fs/cgroup/blkio/cgroup.procs; done <"$GROUP/cgroup.procs" 2>/dev/null || true
+        rmdir "$GROUP" 2>/dev/null || true
+    fi
+    for loop in "${LOOPS[@]}"; do losetup -d "$loop" 2>/dev/null || true; done
+    LOOPS=()
+}
+# limit DEVICE BYTES_A_SECOND
+limit() {
+    for what in read write; do
+        echo "$(stat -c '%Hr:%Lr' "$1") $2" >"$GROUP/blkio.throttle.${what}_bps_device"
+    done
+}
+git_work() {
+    (
+        trap - ERR EXIT
+        git init -q "$MNT/repository" && cd "$MNT/repository" && git config gc.auto 0 || { touch "$W/went-wrong"; exit 1; }
+        n=0
+        while [ -e "$W/working" ]; do
+            n=$((n + 1))
+            head -c $((n * 700 % 90000)) /dev/urandom >"file.$((n % 50))"
+            git add -A && git -c user.name=x -c user.email=x commit -q -m "$n" || { touch "$W/went-wrong"; exit 1; }
+        done
+    ) 2>>"$W/work.err" &
+    PIDS+=($!)
+    COMMITTER=$!
+}
+standing() { "$NENRIN" device list "$MNT" | awk -v n="$1" '$1 == n { print $2 }'; }
+without_answer() {
+    local profile=$1 all loop t
+    for n in 1 2 3 4 5; do
+        truncate -s 192M "$W/k$n.img"
+        loop=$(losetup --direct-io=on -f --show "$W/k$n.img") || return 0
+        LOOPS+=("$loop")
+    done
+    mkdir "$GROUP"
+    all=$(IFS=,; echo "${LOOPS[*]:0:4}")
+    "$NENRIN" mkfs --profile "$profile" "${LOOPS[@]:0:4}" >/dev/null
+    start "$all"
+    DAEMON=$("$NENRIN" info --json "$MNT" | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p')
+    echo "$DAEMON" >"$GROUP/cgroup.procs"
+    cp -r "$W/tree" "$MNT/tree"
+    begin_work
+    git_work
+    "$NENRIN" device add "$MNT" "${LOOPS[4]}" >/dev/null
+    "$NENRIN" device remove "$MNT" "${LOOPS[1]}" >/dev/null
+    limit "${LOOPS[2]}" 1
+    t=$(now_ms)
+    until [ "$(standing 3)" = absent ]; do
+        [ $(($(now_ms) - t)) -lt 90000 ] || wrong "$profile: a device that does not answer is not left out"
+        sleep 0.2
+    done
+    figure "$profile: a device that does not answer was left out after, ms" "$(($(now_ms) - t))"
+    sleep 2
+    end_work
+    wait "$COMMITTER"
+    verify
+    git -C "$MNT/repository" fsck --strict >/dev/null || wrong "$profile: the repository is damaged"
+    git -C "$MNT/repository" rev-parse HEAD >"$W/head"
+    # It does late what it was asked for, and is not read for that.
+    limit "${LOOPS[2]}" 0
+    verify
+    "$NENRIN" umount "$MNT"
+    all=${LOOPS[0]},${LOOPS[2]},${LOOPS[3]},${LOOPS[4]}
+    start "$all" degraded
+    t=$(now_ms)
+    until [ "$(standing 3)" = active ]; do
+        [ $(($(now_ms) - t)) -lt 60000 ] || wrong "$profile: it is not brought up to date"
+        sleep 0.1
+    done
+    "$NENRIN" umount "$MNT"
+    clean "$all"
+    # Without another one: what the one that was away has is needed now.
+    start "${LOOPS[2]},${LOOPS[3]},${LOOPS[4]}" degraded
+    verify
+    git -C "$MNT/repository" fsck --strict >/dev/null || wrong "$profile: the repository is damaged"
+    [ "$(git -C "$MNT/repository" rev-parse HEAD)" = "$(cat "$W/head")" ] || wrong "$profile: a commit is gone"
+    "$NENRIN" umount "$MNT"
+    end_loops
+    rm -f "$W"/k*.img "$W/head"
+}
+if is_root && [ -e /sys/fs/cgroup/blkio/blkio.throttle.read_bps_device ] && command -v git >/dev/null; then
+    trap 'code=$?; set +e; end_loops; (exit $code); finish' EXIT
+    without_answer mirror
+    without_answer parity
+    trap finish EXIT
+else
+    say "   not tried: a device that does not answer (needs root, git and the blkio controller of cgroup v1)"
+fi
 
 # What must be refused.
 "$NENRIN" mkfs --sparse --size 64M "$W/a.img" >/dev/null

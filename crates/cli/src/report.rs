@@ -365,8 +365,12 @@ pub fn problems(fs: &Fs) -> Vec<String> {
             None => format!("device {number}{name} is absent, so what is written has no second copy{why}"),
         }
     });
+    let failed = fs.health().into_iter().filter_map(|d| {
+        let name = d.name.map_or_else(String::new, |n| format!(" ({n})"));
+        Some(format!("device {}{name} failed, and no other has all that it has: {}", d.index + 1, d.failed?))
+    });
     let damage = fs.recovery_report().damage.clone();
-    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).collect()
+    fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).collect()
 }
 
 /// Devices that were not slow when it was last looked at, or are not any more, one line each.
@@ -380,8 +384,13 @@ pub fn became_slow(fs: &Fs, before: &[u16], now: &[u16]) -> Vec<String> {
         .iter()
         .filter(|i| !before.contains(i))
         .map(|i| format!("{} has become slow: what is new goes to other devices while there is room", called(i)));
-    let fast = before.iter().filter(|i| !now.contains(i)).map(|i| format!("{} is slow no more", called(i)));
-    slow.chain(fast).collect()
+    let standing =
+        |i: &u16| health.iter().find(|d| d.index == *i).map(|d| (d.standing, d.why.clone().unwrap_or_default()));
+    let gone = before.iter().filter(|i| !now.contains(i)).map(|i| match standing(i) {
+        Some((Standing::Absent, why)) => format!("{} is left out: {why}", called(i)),
+        _ => format!("{} is slow no more", called(i)),
+    });
+    slow.chain(gone).collect()
 }
 
 /// How far a device is that is brought up to date.
@@ -399,6 +408,7 @@ pub fn progress(s: &JoinStatus) -> String {
 fn devices(fs: &Fs) -> Vec<DeviceData> {
     let status = fs.join_status();
     let state = |d: &DeviceHealth| match d.standing {
+        Standing::Active if d.failed.is_some() => "failed",
         Standing::Active if d.target_bytes == 0 => "leaving",
         Standing::Active if d.target_bytes < d.bytes => "shrinking",
         Standing::Active if d.slow_since.is_some() => "slow",
@@ -420,7 +430,7 @@ fn devices(fs: &Fs) -> Vec<DeviceData> {
     let one = |d: DeviceHealth| DeviceData {
         number: d.index + 1,
         state: state(&d).to_owned(),
-        why: why(&d).or_else(|| slow(&d)).or(d.why),
+        why: why(&d).or_else(|| d.failed.clone()).or_else(|| slow(&d)).or(d.why),
         slow_since: d.slow_since.map(|at| when::show_rfc3339(at.0)),
         path: d.name,
         uuid: show_uuid(&d.uuid),

@@ -19,7 +19,7 @@
 use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, assemble};
 use crate::{Clock, Error, MountOptions, Result};
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op};
 use nenrin_format::features::{Access, access};
 use nenrin_format::heartbeat::{HEARTBEAT_BLOCK, Heartbeat};
 use nenrin_format::{BLOCK_BYTES, Time};
@@ -115,11 +115,12 @@ pub const fn lease_nanos(interval_nanos: u64) -> u64 {
 /// # Errors
 /// Device errors.
 pub(crate) fn read(device: &dyn BlockDevice) -> std::result::Result<AlignedBuf, DeviceError> {
-    device.read(HEARTBEAT_BLOCK * BLOCK_BYTES as u64, BLOCK_BYTES)
+    device.submit(Op::Read { offset: HEARTBEAT_BLOCK * BLOCK_BYTES as u64, bytes: BLOCK_BYTES }).wait()
 }
 
 pub(crate) fn write(device: &dyn BlockDevice, block: &[u8]) -> std::result::Result<(), DeviceError> {
-    device.write(HEARTBEAT_BLOCK * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(block)))
+    let (offset, data) = (HEARTBEAT_BLOCK * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(block)));
+    device.submit(Op::Write { offset, data }).wait().map(drop)
 }
 
 /// What the heartbeat of a device says, whatever else is on it.

@@ -29,6 +29,11 @@ pub enum DeviceError {
     ReadOnly,
     /// The member of the volume that has these blocks is absent.
     Missing,
+    /// No answer came for so long, and nobody waits for it any more.
+    Unanswered {
+        /// In seconds.
+        seconds: u64,
+    },
     /// The path is neither a regular file nor a block device.
     NotADevice,
 }
@@ -54,6 +59,7 @@ impl std::fmt::Display for DeviceError {
             Self::Mounted { at } => write!(f, "mounted at {at}"),
             Self::ReadOnly => f.write_str("the device is open for reading only"),
             Self::Missing => f.write_str("the device that holds it is absent"),
+            Self::Unanswered { seconds } => write!(f, "the device did not answer for {seconds} s"),
             Self::NotADevice => f.write_str("neither a regular file nor a block device"),
         }
     }

@@ -271,6 +271,10 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
         self.inner.geometry()
     }
 
+    fn completed(&self) -> Option<u64> {
+        self.inner.completed()
+    }
+
     fn submit(&self, op: Op) -> Ticket {
         if self.faults.is_idle() {
             return self.inner.submit(op);
@@ -343,5 +347,15 @@ impl Pending for Altered {
 
     fn is_done(&self) -> bool {
         self.until.is_none_or(|until| until <= Instant::now()) && self.below.is_done()
+    }
+
+    fn wait_at_most(&self, time: Duration) -> bool {
+        let left = self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        if left > time {
+            thread::sleep(time);
+            return false;
+        }
+        thread::sleep(left);
+        self.below.wait_at_most(time - left)
     }
 }

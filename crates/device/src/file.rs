@@ -6,12 +6,13 @@
 //! 2. Dropping the device finishes every submitted request, then frees the lock.
 
 use crate::host::HostFile;
-use crate::sync::{lock, wait};
+use crate::sync::{lock, wait, wait_at_most};
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, OpenMode, Outcome, Pending, Ticket};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Threads that run submitted requests.
 const WORKERS: usize = 2;
@@ -67,6 +68,10 @@ impl BlockDevice for FileDevice {
 
     fn remeasure(&self) -> Result<(), DeviceError> {
         self.host.remeasure()
+    }
+
+    fn completed(&self) -> Option<u64> {
+        Some(self.host.completed())
     }
 
     fn submit(&self, op: Op) -> Ticket {
@@ -164,5 +169,9 @@ impl Pending for Waiting {
 
     fn is_done(&self) -> bool {
         lock(&self.0.outcome).is_some()
+    }
+
+    fn wait_at_most(&self, time: Duration) -> bool {
+        wait_at_most(&self.0.filled, lock(&self.0.outcome), time, |outcome| outcome.is_none()).is_some()
     }
 }

@@ -12,6 +12,9 @@ macro_rules! forward {
             fn remeasure(&self) -> Result<(), DeviceError> {
                 (**self).remeasure()
             }
+            fn completed(&self) -> Option<u64> {
+                (**self).completed()
+            }
             fn submit(&self, op: Op) -> Ticket {
                 (**self).submit(op)
             }

@@ -47,6 +47,8 @@ pub(crate) struct HostFile {
     block_device: bool,
     direct: bool,
     discard: AtomicBool,
+    /// Requests that have completed.
+    completed: AtomicU64,
 }
 
 impl HostFile {
@@ -62,7 +64,15 @@ impl HostFile {
         let name = path.display().to_string();
         let geometry = Geometry { bytes, writable, discard: writable, name };
         let bytes = AtomicU64::new(bytes);
-        let mut this = Self { file, geometry, bytes, block_device, direct, discard: AtomicBool::new(writable) };
+        let mut this = Self {
+            file,
+            geometry,
+            bytes,
+            block_device,
+            direct,
+            discard: AtomicBool::new(writable),
+            completed: AtomicU64::new(0),
+        };
         this.probe_direct()?;
         Ok(this)
     }
@@ -93,6 +103,14 @@ impl HostFile {
         Ok(())
     }
 
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_completed(&self) {
+        self.completed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_direct(&self) -> bool {
         self.direct
     }
@@ -108,6 +126,12 @@ impl HostFile {
     /// Runs a request to its end on this thread.
     pub(crate) fn perform(&self, op: &Op) -> Outcome {
         self.check(op)?;
+        let outcome = self.run(op);
+        self.note_completed();
+        outcome
+    }
+
+    fn run(&self, op: &Op) -> Outcome {
         match op {
             Op::Read { offset, bytes } => return self.read(*offset, *bytes),
             Op::Write { offset, data } => self.write(*offset, data)?,

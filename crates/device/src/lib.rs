@@ -39,6 +39,7 @@ pub use prng::Prng;
 pub use uring::{UringDevice, open_best};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes in the smallest unit of I/O.
 pub const BLOCK_BYTES: usize = 4096;
@@ -104,6 +105,11 @@ pub trait Pending: Send {
     fn wait(self: Box<Self>) -> Outcome;
     /// Whether `wait` would return at once.
     fn is_done(&self) -> bool;
+    /// Blocks until the request has completed, or for about so long at most; whether `wait` is what to call next. A device that
+    /// cannot tell says so at once, and its `wait` takes as long as it takes.
+    fn wait_at_most(&self, _time: Duration) -> bool {
+        true
+    }
 }
 
 impl Ticket {
@@ -136,6 +142,12 @@ impl Ticket {
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }
+    /// Blocks until the request has completed, or for about so long at most: false when it has not, and asking again is better than
+    /// [`Ticket::wait`] for who does not want to wait without end.
+    #[must_use]
+    pub fn wait_at_most(&self, time: Duration) -> bool {
+        self.0.wait_at_most(time)
+    }
 }
 
 /// A device of a volume.
@@ -149,6 +161,12 @@ pub trait BlockDevice: Send + Sync {
     /// What the host reported.
     fn remeasure(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    /// Requests that have completed, as far as the device knows without being asked for each: whether it gets anything done is seen by
+    /// that, whoever waits for what. `None` where it is not known.
+    fn completed(&self) -> Option<u64> {
+        None
     }
 
     /// Starts a request and returns at once.

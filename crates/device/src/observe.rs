@@ -112,6 +112,9 @@ impl<D: BlockDevice> BlockDevice for Observed<D> {
     fn remeasure(&self) -> Result<(), DeviceError> {
         self.inner.remeasure()
     }
+    fn completed(&self) -> Option<u64> {
+        self.inner.completed()
+    }
 
     fn submit(&self, op: Op) -> Ticket {
         let (kind, offset, bytes) = op.outline();

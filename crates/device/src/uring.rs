@@ -84,6 +84,10 @@ impl BlockDevice for UringDevice {
         self.file.remeasure()
     }
 
+    fn completed(&self) -> Option<u64> {
+        self.file.completed()
+    }
+
     fn submit(&self, op: Op) -> Ticket {
         if let Err(e) = self.file.host().check(&op) {
             return Ticket::done(Err(e));
@@ -99,7 +103,8 @@ impl BlockDevice for UringDevice {
             // Rare, long, or without an io_uring operation: the worker threads.
             other => return self.file.submit(other),
         };
-        self.ring.start(kept)
+        // Where hundreds are under way and none completes, those that wait for nothing but their turn lie in the other queue.
+        self.ring.start(kept).unwrap_or_else(|kept| self.file.submit(kept.into_op()))
     }
 
     fn read(&self, offset: u64, bytes: usize) -> Outcome {

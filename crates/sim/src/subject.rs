@@ -4,10 +4,11 @@
 
 use crate::content::PAGE_BYTES;
 use crate::members::{Drive, Members};
+use crate::turns::pause;
 use nenrin_core::check;
 use nenrin_core::{
-    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, MkfsOptions, MountOptions, NewDevice, NewInode,
-    RenameMode, Result, Seek, SetAttr, XattrMode,
+    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, Joined, MkfsOptions, MountOptions, NewDevice,
+    NewInode, RenameMode, Result, Seek, SetAttr, XattrMode,
 };
 use nenrin_device::BlockDevice;
 use nenrin_format::{Cno, Ino};
@@ -147,6 +148,13 @@ pub trait Subject: Sized {
     /// Whether what is told of names over time is what checkpoints show; how many names were asked for.
     fn told(&self) -> std::result::Result<u64, String> {
         Ok(0)
+    }
+}
+
+/// A lead that was announced is led some turns later, as by another thread.
+fn lead_later(fs: &Fs, announced: bool) {
+    if announced && pause() {
+        fs.lead_announced();
     }
 }
 
@@ -315,7 +323,18 @@ impl Subject for Arc<Fs> {
     }
     fn fsync_elsewhere(&self, ino: Ino, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
         let fs = Self::clone(self);
-        Ok(Box::new(move || Fs::fsync(&fs, ino, done)))
+        Ok(Box::new(move || match ino.0 % 3 {
+            0 => Fs::fsync(&fs, ino, done),
+            1 => {
+                let announced = fs.fsync_once(ino, done);
+                lead_later(&fs, announced);
+            }
+            _ => match fs.join_sync(ino, done) {
+                Joined::Seen => {}
+                Joined::Unled => lead_later(&fs, true),
+                Joined::Waits(done) => Fs::fsync(&fs, ino, done),
+            },
+        }))
     }
     fn sync_all(&self) -> Result<()> {
         Fs::sync_all(self)

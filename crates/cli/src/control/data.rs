@@ -566,7 +566,7 @@ pub struct DeviceData {
     pub bytes: u64,
     /// How many it will be; 0 when it is to be removed.
     pub target_bytes: u64,
-    /// `active`, `slow`, `joining`, `absent`, `leaving` or `shrinking`.
+    /// `active`, `slow`, `failed`, `joining`, `absent`, `leaving` or `shrinking`.
     pub state: String,
     /// Why it is not active, or what is done about it.
     pub why: Option<String>,

@@ -98,9 +98,29 @@ struct Running {
     service: Arc<Service>,
     events: Receiver<Event>,
     server: Server,
-    ticker: thread::JoinHandle<()>,
-    stop_ticking: mpsc::Sender<()>,
-    beater: Option<(thread::JoinHandle<()>, mpsc::Sender<()>)>,
+    ticker: Repeated,
+    judge: Repeated,
+    beater: Option<Repeated>,
+}
+
+/// A thread that does the same again and again, until it is stopped.
+struct Repeated(thread::JoinHandle<()>, mpsc::Sender<()>);
+
+impl Repeated {
+    fn start(name: &str, mut work: impl FnMut() + Send + 'static) -> std::io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let repeat = move || {
+            sys::set_io_flusher();
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+                work();
+            }
+        };
+        Ok(Self(thread::Builder::new().name(name.into()).spawn(repeat)?, stop))
+    }
+    fn stop(self) {
+        let _ = self.1.send(());
+        let _ = self.0.join();
+    }
 }
 
 fn start(plan: &Plan) -> Result<Running, Fail> {
@@ -131,10 +151,10 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
             return Err(service.close().err().unwrap_or(fail));
         }
     };
-    let (stop_ticking, stopped) = mpsc::channel();
-    let ticking = service.clone();
-    let ticker = thread::Builder::new().name("nenrin-tick".into()).spawn(move || tick(&ticking, &stopped));
-    let ticker = ticker.at("a thread")?;
+    let ticker = start_ticking(&service).at("a thread")?;
+    // A tick may wait for a device that does not answer.
+    let judging = service.clone();
+    let judge = Repeated::start("nenrin-judge", move || judging.judge()).at("a thread")?;
     let beater = start_beating(&service).at("a thread")?;
     let signals = service.clone();
     let waiter = move || loop {
@@ -148,7 +168,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         tell(&Started { error: None, notes });
         let _ = detach(plan.log.as_deref());
     }
-    Ok(Running { service, events, server, ticker, stop_ticking, beater })
+    Ok(Running { service, events, server, ticker, judge, beater })
 }
 
 /// Lets go of the caller's terminal and directory.
@@ -243,16 +263,16 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
     service.add(at, &how, &options)
 }
 
-/// The library is ticked by [`tick`], also while only the past is mounted.
+/// The library is ticked by [`start_ticking`], also while only the past is mounted.
 fn session_options(o: &Options) -> SessionOptions {
     let permissions = if o.own_check { Permissions::Own } else { Permissions::Kernel };
     SessionOptions { cache: o.cache, way: o.way, permissions, tick: Duration::ZERO, ..SessionOptions::default() }
 }
 
-fn tick(service: &Service, stopped: &Receiver<()>) {
-    sys::set_io_flusher();
+fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
+    let service = service.clone();
     let mut count = 0;
-    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+    Repeated::start("nenrin-tick", move || {
         service.tick();
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
@@ -260,23 +280,16 @@ fn tick(service: &Service, stopped: &Receiver<()>) {
             service.note_let_go();
             service.note_rest();
         }
-    }
+    })
 }
 
 /// A thread that does nothing but show other hosts that this one has the volume: a tick may take its time.
-fn start_beating(service: &Arc<Service>) -> std::io::Result<Option<(thread::JoinHandle<()>, mpsc::Sender<()>)>> {
+fn start_beating(service: &Arc<Service>) -> std::io::Result<Option<Repeated>> {
     if service.fs().is_ok_and(|fs| fs.mmp().is_none()) {
         return Ok(None);
     }
-    let (stop, stopped) = mpsc::channel();
     let service = service.clone();
-    let beat = move || {
-        sys::set_io_flusher();
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
-            service.beat();
-        }
-    };
-    Ok(Some((thread::Builder::new().name("nenrin-mmp".into()).spawn(beat)?, stop)))
+    Repeated::start("nenrin-mmp", move || service.beat()).map(Some)
 }
 
 impl Running {
@@ -299,13 +312,12 @@ impl Running {
             }
         }
         self.server.retire();
-        let _ = self.stop_ticking.send(());
-        let _ = self.ticker.join();
+        self.ticker.stop();
         let closed = self.service.close();
-        // Until then: closing may take its time.
-        if let Some((beater, stop)) = self.beater {
-            let _ = stop.send(());
-            let _ = beater.join();
+        // Until then: closing may take its time, and wait for a device.
+        self.judge.stop();
+        if let Some(beater) = self.beater {
+            beater.stop();
         }
         // Those who asked for the unmount are answered before this process ends.
         self.server.finish(ANSWER_TIME);

@@ -14,7 +14,7 @@ use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,8 @@ pub struct Service {
     to_cut: Mutex<Option<(PathBuf, u64)>>,
     /// How far the last replacement was when it was asked for.
     joined: Mutex<JoinData>,
+    /// The volume until it is closed, also while that takes its time.
+    judged: Mutex<Weak<Fs>>,
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
@@ -119,7 +121,7 @@ pub struct Service {
 
 impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, log: Arc<Log>, events: Sender<Event>) -> Self {
-        let watches = Mutex::new(watches_of(&fs));
+        let (watches, judged) = (Mutex::new(watches_of(&fs)), Mutex::new(Arc::downgrade(&fs)));
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -137,6 +139,7 @@ impl Service {
             changed: Condvar::new(),
             path,
             watches,
+            judged,
             to_cut: Mutex::default(),
             joined: Mutex::default(),
             events: Mutex::new(events),
@@ -233,6 +236,7 @@ impl Service {
         let result = match fs {
             Some(fs) => {
                 let closed = fs.close().map_err(|e| Fail::at(self.path.display(), e));
+                *self.judged() = Weak::new();
                 drop(fs);
                 closed
             }
@@ -261,7 +265,6 @@ impl Service {
             Ok(()) => fs.failed(),
             Err(e) => Some(fs.failed().unwrap_or_else(|| e.to_string())),
         };
-        self.note_slow(&fs);
         let mut state = self.lock();
         if failed.is_some() && failed != state.logged {
             state.logged.clone_from(&failed);
@@ -269,6 +272,20 @@ impl Service {
             let why = report::failure(&failed.unwrap_or_default());
             self.log.line(&format!("{}: {why}", self.path.display()));
         }
+    }
+
+    /// Has the library look which devices are slow or do not answer, and logs what changed.
+    pub fn judge(&self) {
+        // Held until that is done: when closing lets go of the volume nobody else has it.
+        let judged = self.judged();
+        if let Some(fs) = judged.upgrade() {
+            fs.judge_devices();
+            self.note_slow(&fs);
+        }
+    }
+
+    fn judged(&self) -> MutexGuard<'_, Weak<Fs>> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Logs which devices became slow, and which are fast again.

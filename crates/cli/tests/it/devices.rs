@@ -216,6 +216,44 @@ fn a_mirror_is_repaired_from_its_other_device() {
     nenrin(["check", "--data", &place.text("a"), &place.text("b")]).ok();
 }
 
+/// One device of a stripe can take no more: what is there is read, nothing is written, and it is told which device that is.
+#[test]
+fn a_device_that_is_lost_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let host = place.sub("host");
+    run("mount", &["-t", "tmpfs", "-o", "size=6M", "none", &host]).ok();
+    let (a, b) = (place.text("a"), place.text("host/b"));
+    nenrin(["mkfs", "--sparse", "--size", "64M", "--profile", "stripe", &a, &b]).ok();
+    nenrin(["mount", "--log", &place.text("log"), &format!("{a},{b}"), &place.sub("mnt")]).ok();
+    let write = |n: u8| {
+        let mut file = fs::File::create(place.path("mnt").join(format!("file{n}")))?;
+        std::io::Write::write_all(&mut file, &vec![n; 1 << 20])?;
+        file.sync_all()
+    };
+    let there = (0..60).take_while(|n| write(*n).is_ok()).count() as u8;
+    assert!(there > 2 && there < 30, "{there} MiB");
+    let info = place.info();
+    assert_eq!(
+        (info["devices"][0]["state"].as_str(), info["devices"][1]["state"].as_str()),
+        (Some("active"), Some("failed"))
+    );
+    assert!(info["devices"][1]["why"].as_str().unwrap().contains("No space left"), "{info}");
+    assert!(info["problems"].to_string().contains("device 2 ("), "{info}");
+    for n in 0..there {
+        assert!(fs::read(place.path("mnt").join(format!("file{n}"))).unwrap() == vec![n; 1 << 20], "file{n}");
+    }
+    assert_eq!(place.umount().code, 1);
+    run("mount", &["-o", "remount,size=100M", &host]).ok();
+    nenrin(["mount", &format!("{a},{b}"), &place.text("mnt")]).ok();
+    for n in 0..there {
+        assert!(fs::read(place.path("mnt").join(format!("file{n}"))).unwrap() == vec![n; 1 << 20], "file{n}");
+    }
+    place.umount().ok();
+}
+
 /// A device comes, another goes, one grows, and everything is there.
 #[test]
 fn devices_of_a_mounted_volume_change() {

@@ -347,7 +347,7 @@ fn end_roots(device: &dyn BlockDevice, blocks: u64) {
     let zeros = Arc::new(AlignedBuf::zeroed(SLOTS_PER_AREA as usize * BLOCK_BYTES));
     let written = [0, blocks.saturating_sub(AREA_BLOCKS)].into_iter().try_for_each(|area| {
         let offset = (area + SLOT_BLOCK) * BLOCK_BYTES as u64;
-        device.write(offset, zeros.clone())
+        device.submit(Op::Write { offset, data: zeros.clone() }).wait().map(drop)
     });
-    drop(written.and_then(|()| device.flush()));
+    drop(written.and_then(|()| device.submit(Op::Flush).wait().map(drop)));
 }

@@ -25,6 +25,7 @@ mod slow;
 mod table;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;
@@ -42,7 +43,9 @@ use roster::{Roster, UnderWay};
 use rows::Rows;
 use slow::{Gauge, Sent};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use table::{Shown, TableGuard};
+use watched::{Watch, Watched};
 
 /// What a member of the volume is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub struct DeviceHealth {
     pub standing: Standing,
     /// Why it is not active.
     pub why: Option<String>,
+    /// What it failed, where no other device has all that it has: the volume is read-only for that.
+    pub failed: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,
     /// Since when it is slow: what is new goes to other devices, while there is room.
@@ -101,13 +106,17 @@ struct Member {
     reading: Arc<AtomicU64>,
     /// What it takes for writes and flushes.
     gauge: Gauge,
+    /// Who waits for it.
+    watch: Arc<Watch>,
 }
 
 impl Member {
     fn new(index: u16, device: Option<Arc<dyn BlockDevice>>, standing: u8) -> Arc<Self> {
+        let watch = Arc::<Watch>::default();
+        let watched = |d| Arc::new(Watched::new(d, watch.clone())) as Arc<dyn BlockDevice>;
         Arc::new(Self {
             index,
-            device,
+            device: device.map(watched),
             standing: AtomicU8::new(standing),
             completed: AtomicU64::new(u64::from(!broken(Break::FirstFlushPartial))),
             covered: AtomicU64::new(0),
@@ -116,6 +125,7 @@ impl Member {
             read_errors: AtomicU64::new(0),
             reading: Arc::default(),
             gauge: Gauge::default(),
+            watch,
         })
     }
     fn is(&self, standing: u8) -> bool {
@@ -169,6 +179,8 @@ struct Table {
     superblock: Option<Superblock>,
     /// Why members are absent.
     why: Vec<(u16, String)>,
+    /// Members that failed and that the others cannot do without, and what.
+    failed: Vec<(u16, String)>,
     /// The table could not be written: nothing more is acknowledged.
     broken: Option<DeviceError>,
     /// Why the last device that was to join did not.
@@ -191,6 +203,10 @@ pub(crate) struct Devices {
     clock: OnceLock<Arc<dyn Clock>>,
     /// Members that are slow, as [`Avoided`].
     slow: AtomicU32,
+    /// Held by who judges them.
+    judging: Mutex<()>,
+    /// What reports tell of the table.
+    shown: Mutex<Shown>,
 }
 
 impl Devices {
@@ -205,8 +221,18 @@ impl Devices {
     fn over(roster: Roster, table: Table, unmarked: bool) -> Arc<Self> {
         let rows = roster.rows.clone();
         let under_way = Mutex::new(UnderWay::new(roster));
+        let shown = Mutex::new(Shown::of(&table));
         let (table, unmarked) = (Mutex::new(table), AtomicBool::new(unmarked));
-        Arc::new(Self { under_way, rows, table, unmarked, clock: OnceLock::new(), slow: AtomicU32::new(0) })
+        Arc::new(Self {
+            under_way,
+            rows,
+            table,
+            unmarked,
+            clock: OnceLock::new(),
+            slow: AtomicU32::new(0),
+            judging: Mutex::default(),
+            shown,
+        })
     }
 
     /// Over what was put together: `None` for a member that is left out, with the reason in `why`.
@@ -235,12 +261,12 @@ impl Devices {
         this
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> TableGuard<'_> {
         let guard = match self.clock.get() {
             Some(clock) => crate::fs::locked(&self.table, clock.as_ref()),
             None => self.table.lock(),
         };
-        guard.unwrap_or_else(PoisonError::into_inner)
+        TableGuard { guard: guard.unwrap_or_else(PoisonError::into_inner), shown: &self.shown }
     }
 
     /// From now on threads may take turns, as this clock says.
@@ -254,10 +280,9 @@ impl Devices {
         roster.active().filter_map(|m| Some((m.index, m.device.clone()?))).collect()
     }
 
-    /// Members, for reports; none before the first root.
+    /// Members, for reports; none before the first root. Waits for no device.
     pub fn health(&self) -> Vec<DeviceHealth> {
-        let table = self.table();
-        let Some(superblock) = &table.superblock else { return Vec::new() };
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let one = |(m, entry): (&Arc<Member>, &superblock::DeviceEntry)| DeviceHealth {
             index: m.index,
             name: m.device.as_ref().map(|d| d.geometry().name),
@@ -265,12 +290,13 @@ impl Devices {
             bytes: entry.blocks.saturating_mul(BLOCK_BYTES as u64),
             target_bytes: entry.target_blocks.saturating_mul(BLOCK_BYTES as u64),
             standing: m.standing(),
-            why: table.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
+            why: shown.why.iter().rev().find(|(i, _)| *i == m.index && !m.is_active()).map(|(_, why)| why.clone()),
+            failed: shown.failed.iter().find(|(i, _)| *i == m.index && m.is_active()).map(|(_, what)| what.clone()),
             read_errors: m.read_errors.load(SeqCst),
-            slow_since: m.gauge.slow_since(),
+            slow_since: m.gauge.slow_since().filter(|_| m.is_active()),
         };
         let roster = self.roster();
-        let all = roster.members.iter().zip(&superblock.devices);
+        let all = roster.members.iter().zip(&shown.devices);
         all.filter(|(_, entry)| !entry.removed).map(one).collect()
     }
 
@@ -343,6 +369,9 @@ impl Devices {
             return Ok(());
         }
         if table.superblock.is_none() || !roster.is_whole_without(Some(member.index)) {
+            if !table.failed.iter().any(|(i, _)| *i == member.index) {
+                table.failed.push((member.index, error.to_string()));
+            }
             return Err(error);
         }
         self.unmarked.store(true, SeqCst);
@@ -474,8 +503,9 @@ fn write_slot(member: &Member, superblock: &Superblock, area: usize) -> Result<(
     let Some(device) = &member.device else { return Err(DeviceError::Missing) };
     let Some(block) = slots_of(superblock, member.index).map(|both| both[area]) else { return Ok(()) };
     let slot = Superblock { device_index: member.index, ..superblock.clone() };
-    device.write(block * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(&slot.encode())))?;
-    device.flush()
+    let data = Arc::new(AlignedBuf::padded(&slot.encode()));
+    device.submit(Op::Write { offset: block * BLOCK_BYTES as u64, data }).wait()?;
+    device.submit(Op::Flush).wait().map(drop)
 }
 
 /// The blocks of the two slots of a root on a device, where that has its length.

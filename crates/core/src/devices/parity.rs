@@ -7,7 +7,7 @@
 //! 3. A device that joins gets what the others of its place get.
 
 use super::layout::{Place, Row, Run, Runs};
-use super::requests::{bytes, gathered};
+use super::requests::{answered, bytes, gathered};
 use super::roster::{Entry, Roster};
 use super::rows::{Known, Marks, Put, RowId, UNIT_BYTES, xor};
 use super::{Devices, Member};
@@ -506,9 +506,8 @@ impl Pending for RowsReading {
             known.is_empty() && rebuilt.is_empty() && matches!(&parts[..], [(_, _, run)] if run.is_whole(blocks));
         let mut out = if whole { None } else { Some(AlignedBuf::unset(blocks as usize * BLOCK_BYTES)) };
         for (ticket, counted, run) in parts {
-            let answer = ticket.wait();
-            drop(counted);
-            let buf = match answer {
+            let elsewhere = || Devices::from_rows(&roster, addr, &run).ok().flatten();
+            let buf = match answered(&roster, &run, ticket, counted, elsewhere) {
                 Ok(buf) => buf,
                 Err(e) => Devices::rebuilt(&roster, addr, &run, e)?,
             };
@@ -544,21 +543,27 @@ impl Devices {
     /// What a run that failed was to bring, from the rest of its rows.
     fn rebuilt(roster: &Arc<Roster>, addr: Addr, run: &Run, error: DeviceError) -> Outcome {
         if let Some(m) = roster.member(run.device) {
-            m.read_errors.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            m.read_errors.fetch_add(1, SeqCst);
         }
+        // Where one of the others fails, too, that is the end of it.
+        Self::from_rows(roster, addr, run)?.ok_or(error)
+    }
+
+    /// What a run is to bring, from the rest of its rows, where that is there.
+    fn from_rows(roster: &Arc<Roster>, addr: Addr, run: &Run) -> Result<Option<AlignedBuf>, DeviceError> {
         let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
         let mut at = 0;
         for (from, count) in &run.spans {
-            let read = Self::read_rows(roster, addr.add(*from), *count, Some(run.device), true);
-            let read = read.map_err(|_| error.clone())?;
-            // Where one of the others fails, too, that is the end of it.
+            let Ok(read) = Self::read_rows(roster, addr.add(*from), *count, Some(run.device), true) else {
+                return Ok(None);
+            };
             if !read.parts.is_empty() {
-                return Err(error);
+                return Ok(None);
             }
             let buf = Box::new(read).wait()?;
             out[at..at + buf.len()].copy_from_slice(&buf);
             at += buf.len();
         }
-        Ok(out)
+        Ok(Some(out))
     }
 }

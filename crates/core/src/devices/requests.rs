@@ -16,9 +16,13 @@ use nenrin_format::{Addr, BLOCK_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 /// Reads of blocks with two copies change between these after so many blocks: 1 MiB.
 const TURN_BLOCKS: u32 = 256;
+
+/// A read that takes longer is answered by other devices where they have it: much longer than one of a busy device takes.
+const READ_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) const fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
@@ -35,7 +39,9 @@ impl Devices {
         roster.layout.each_piece(addr, blocks, |from, count, places| {
             let in_turn = (0..places.len()).map(|i| places[(i + turn) % places.len()]);
             let there = in_turn.filter(|p| roster.is_active(p.device));
-            let load = |p: &Place| (Some(p.device) == avoid, busy.get(usize::from(p.device)).copied());
+            let keeps_waiting = |p: &Place| roster.member(p.device).is_some_and(|m| m.watch.keeps_waiting());
+            let load =
+                |p: &Place| (Some(p.device) == avoid, keeps_waiting(p), busy.get(usize::from(p.device)).copied());
             match there.min_by_key(load) {
                 Some(p) => runs.add(p, from, count),
                 None => missing = true,
@@ -106,13 +112,18 @@ impl Devices {
         if let Some(m) = roster.member(run.device) {
             m.read_errors.fetch_add(1, SeqCst);
         }
+        Self::from_others(roster, addr, run)?.ok_or(error)
+    }
+
+    /// What a run is to bring, from other devices, where these have it.
+    fn from_others(roster: &Roster, addr: Addr, run: &Run) -> Result<Option<AlignedBuf>, DeviceError> {
         let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
         let mut at = 0;
         for (from, count) in &run.spans {
             let runs = Self::read_runs(roster, addr.add(*from), *count, Some(run.device))?;
             for r in runs {
                 if r.device == run.device {
-                    return Err(error);
+                    return Ok(None);
                 }
                 let buf = submit_run(roster, &r).wait()?;
                 let mut taken = 0;
@@ -124,7 +135,7 @@ impl Devices {
             }
             at += *count as usize * BLOCK_BYTES;
         }
-        Ok(out)
+        Ok(Some(out))
     }
 
     /// What to write to which device: all copies that are there, at least one of each block, and what a device
@@ -284,6 +295,23 @@ pub(super) fn submit_run(roster: &Roster, run: &Run) -> Ticket {
     roster.member(run.device).map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |m| m.submit(op))
 }
 
+/// What a read of a run brings; or `elsewhere` does, if the device takes long and that can be had.
+pub(super) fn answered(
+    roster: &Roster,
+    run: &Run,
+    ticket: Ticket,
+    counted: Option<Counted>,
+    elsewhere: impl FnOnce() -> Option<AlignedBuf>,
+) -> Outcome {
+    if !ticket.wait_at_most(READ_PATIENCE) {
+        if let (Some(member), Some(buf)) = (roster.member(run.device), elsewhere()) {
+            member.watch.leave_behind(ticket, counted);
+            return Ok(buf);
+        }
+    }
+    ticket.wait()
+}
+
 pub(super) fn count_read(roster: &Roster, run: &Run) -> Option<Counted> {
     roster.member(run.device).map(|m| Counted::new(&m.reading))
 }
@@ -332,8 +360,8 @@ impl Pending for Reading {
         let Self { roster, addr, blocks, parts } = *self;
         let mut out: Option<AlignedBuf> = None;
         for (ticket, counted, run) in parts {
-            let answer = ticket.wait();
-            drop(counted);
+            let elsewhere = || Devices::from_others(&roster, addr, &run).ok().flatten();
+            let answer = answered(&roster, &run, ticket, counted, elsewhere);
             let buf = answer.or_else(|e| Devices::read_elsewhere(&roster, addr, &run, e))?;
             if run.is_whole(blocks) {
                 return Ok(buf);

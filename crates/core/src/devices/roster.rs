@@ -30,7 +30,15 @@ pub(super) struct Roster {
 
 impl Roster {
     pub fn new(layout: Layout, members: Vec<Arc<Member>>, count: usize, rows: Arc<Rows>) -> Self {
-        Self { layout: Arc::new(layout), members, count, joining: None, rows }
+        let this = Self { layout: Arc::new(layout), members, count, joining: None, rows };
+        this.watch();
+        this
+    }
+    /// Requests are watched where there is more than one device.
+    fn watch(&self) {
+        if self.solo_member().is_none() {
+            self.all().for_each(|m| m.watch.switch_on());
+        }
     }
     pub fn member(&self, index: u16) -> Option<&Arc<Member>> {
         self.members.get(usize::from(index))
@@ -192,6 +200,7 @@ impl Devices {
         let mut under_way = self.under_way();
         let mut roster = Roster::clone(&under_way.roster);
         change(&mut roster);
+        roster.watch();
         under_way.roster = Arc::new(roster);
     }
 

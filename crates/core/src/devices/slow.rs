@@ -8,6 +8,8 @@
 
 use super::layout::Avoided;
 use super::rate::{Rate, Window};
+use super::roster::Roster;
+use super::watched::Stand;
 use super::{Devices, Member};
 use crate::Clock;
 use nenrin_device::{DeviceError, Op, Ticket};
@@ -248,13 +250,44 @@ impl Devices {
         Avoided(self.slow.load(SeqCst))
     }
 
-    /// Looks who is slow by now, and who is not any more.
+    /// Gives up devices that do not answer and that the others can do without. Those that stand still.
+    fn give_up(&self, roster: &Roster, now: u64) -> Avoided {
+        let look = |m: &Arc<Member>| m.watch.look(now, m.device.as_ref().and_then(|d| d.completed()));
+        let there = roster.all().filter(|m| m.device.is_some() && !m.watch.is_given_up());
+        let stands: Vec<(&Arc<Member>, Stand)> = there.map(|m| (m, look(m))).collect();
+        let suspect = |(m, stand): &&(&Arc<Member>, Stand)| m.is_active() && stand.is_suspect();
+        if let Some((one, _)) = stands.iter().find(suspect) {
+            // Where several do not answer it is what they have in common, and may pass.
+            let others = stands.iter().filter(|(m, _)| m.is_active() && m.index != one.index);
+            let answers = |m: &Arc<Member>| m.watch.answers(|| m.submit(Op::Read { offset: 0, bytes: BLOCK_BYTES }));
+            // All of them are asked.
+            let alone = others.fold(true, |all, (m, _)| answers(m) && all);
+            let whole = roster.layout.is_whole(|i| {
+                i != one.index && roster.member(i).is_some_and(|m| m.is_active() && !m.watch.is_given_up())
+            });
+            if alone && whole && stands.iter().any(|(m, stand)| m.index == one.index && stand.is_hopeless()) {
+                one.watch.give_up();
+            }
+        }
+        // Nobody needs a device that joins.
+        let joins = stands.iter().filter(|(m, stand)| !m.is_active() && stand.is_hopeless());
+        joins.for_each(|(m, _)| m.watch.give_up());
+        let still = stands.iter().filter(|(m, stand)| m.is_active() && stand.is_still());
+        still.fold(Avoided::NONE, |still, (m, _)| still.with(m.index, true))
+    }
+
+    /// Looks who is slow by now, and who is not any more, and who does not answer at all. Waits for no device.
     pub fn judge(&self, now: u64, wall: Time) {
+        let Ok(_judging) = self.judging.try_lock() else { return };
         let roster = self.roster();
-        if roster.count < 2 {
+        if roster.count < 2 && roster.joining.is_none() {
             return;
         }
+        let still = self.give_up(&roster, now);
         let there: Vec<&Arc<Member>> = roster.active().collect();
+        if there.len() < 2 {
+            return;
+        }
         let looked: Vec<Looked> = there.iter().map(|m| m.gauge.measured().look(now)).collect();
         let mut may_try = !looked.iter().any(|l| l.on_trial);
         let mut changed = false;
@@ -265,6 +298,10 @@ impl Devices {
             let mut measured = member.gauge.measured();
             if let Some(own) = looked[i].window.filter(|_| !windows.is_empty()) {
                 measured.rate.compare(&own, &windows);
+            }
+            if still.has(member.index) && !measured.is_slow() {
+                measured.set(true, now, wall);
+                changed = true;
             }
             changed |= measured.judge(others().filter_map(|o| o.typical).max(), may_try, now, wall);
             may_try &= measured.trial_since.is_none();

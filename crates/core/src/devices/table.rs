@@ -3,14 +3,54 @@
 //! Invariants
 //! 1. What the table says is durable on every member before anybody acts by it.
 
-use super::{Devices, Layout, Member, Standing, slots_of, write_table};
+use super::{Devices, Layout, Member, Standing, Table, slots_of, write_table};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError};
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A place on a device: where it begins, in bytes.
 type At = (Arc<dyn BlockDevice>, u64);
+
+/// What reports tell of the table: as it was when nobody held it last, since it is held while devices are waited for.
+pub(super) struct Shown {
+    pub devices: Vec<DeviceEntry>,
+    pub why: Vec<(u16, String)>,
+    pub failed: Vec<(u16, String)>,
+}
+
+impl Shown {
+    pub fn of(table: &Table) -> Self {
+        let devices = table.superblock.as_ref().map_or_else(Vec::new, |s| s.devices.clone());
+        Self { devices, why: table.why.clone(), failed: table.failed.clone() }
+    }
+}
+
+/// The table, held.
+pub(super) struct TableGuard<'a> {
+    pub guard: MutexGuard<'a, Table>,
+    pub shown: &'a Mutex<Shown>,
+}
+
+impl Deref for TableGuard<'_> {
+    type Target = Table;
+    fn deref(&self) -> &Table {
+        &self.guard
+    }
+}
+
+impl DerefMut for TableGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Table {
+        &mut self.guard
+    }
+}
+
+impl Drop for TableGuard<'_> {
+    fn drop(&mut self) {
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Shown::of(&self.guard);
+    }
+}
 
 impl Devices {
     /// The device table as the roots have it.

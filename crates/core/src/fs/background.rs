@@ -71,7 +71,7 @@ impl Fs {
         }
         self.beat()?;
         let now = self.clock.monotonic_nanos();
-        self.storage.devices().judge(now, self.clock.wall());
+        self.judge_devices();
         let mut inner = self.lock();
         inner.check_alive()?;
         if inner.closing {

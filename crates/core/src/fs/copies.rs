@@ -68,6 +68,13 @@ impl Fs {
         self.storage.devices().declare_slow(index, slow, self.clock.monotonic_nanos(), self.clock.wall());
     }
 
+    /// Looks which devices have become slow, are fast again, or do not answer at all. [`Fs::tick`] does this, too; who wants a device
+    /// that does not answer to be noticed also while a tick waits for it calls this about as often, on a thread of its own. Waits
+    /// for no device.
+    pub fn judge_devices(&self) {
+        self.storage.devices().judge(self.clock.monotonic_nanos(), self.clock.wall());
+    }
+
     /// Numbers of the devices that are slow, from 0. Waits for no device.
     #[must_use]
     pub fn slow_devices(&self) -> Vec<u16> {

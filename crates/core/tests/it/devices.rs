@@ -234,6 +234,66 @@ fn a_stripe_stops_when_a_device_fails() {
     assert!(read(&fs, "f", 1 << 20).is_ok());
 }
 
+/// Read-only from then on, what is readable stays readable, nothing wrong is read, and it is told which devices are the cause.
+#[test]
+fn one_more_device_is_lost_than_the_profile_bears() {
+    for (profile, count, gone) in [
+        (Profile::Stripe, 4, &[1][..]),
+        (Profile::Single, 2, &[0]),
+        (Profile::Mirror, 2, &[1, 0]),
+        (Profile::Mirror, 4, &[2, 3]),
+        (Profile::Parity, 3, &[0, 2]),
+        (Profile::Parity, 4, &[3, 1]),
+    ] {
+        let w = World::new(profile, &vec![64; count]);
+        let fs = w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap();
+        let names: Vec<String> = (0..200).map(|i| format!("file {i}")).collect();
+        for (i, name) in names.iter().enumerate() {
+            write(&fs, name, &content(i, 64 << 10));
+        }
+        let told = format!("{profile:?} of {count} without {gone:?}");
+        let mut error = None;
+        for (n, i) in gone.iter().enumerate() {
+            w.faults[*i].switch_off();
+            for (round, name) in names.iter().take(40).enumerate() {
+                let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
+                let written =
+                    fs.write(ino, 0, &content(round, 64 << 10), 0).map(drop).and_then(|()| fs.fsync_wait(ino));
+                if let Err(e) = written {
+                    assert!(n + 1 == gone.len(), "{told}: {e}");
+                    error = Some(e);
+                    break;
+                }
+            }
+        }
+        assert!(error.is_some() && fs.failed().is_some(), "{told}");
+        assert!(fs.create(Ino::ROOT, b"no", &crate::common::dir()).is_err(), "{told}");
+        let health = fs.health();
+        let last = gone[gone.len() - 1];
+        assert!(health[last].failed.as_ref().is_some_and(|f| f.contains("switched off")), "{told}: {health:?}");
+        for i in &gone[..gone.len() - 1] {
+            assert!(health[*i].why.as_ref().is_some_and(|w| w.contains("switched off")), "{told}: {health:?}");
+        }
+        let right = names.iter().enumerate().filter(|(i, name)| match read(&fs, name, 1 << 20) {
+            Ok(bytes) => {
+                assert!(bytes == content(*i, 64 << 10), "{told}: {name} is wrong");
+                true
+            }
+            Err(_) => false,
+        });
+        let right = right.count();
+        assert!(right > 0 && (right < names.len()), "{told}: {right} files can be read");
+        drop(fs);
+        // The devices are there again: everything that was acknowledged is.
+        w.faults.iter().for_each(Faults::clear);
+        let fs = w.open(&(0..count).collect::<Vec<_>>(), degraded()).unwrap();
+        for (i, name) in names.iter().enumerate() {
+            assert!(read(&fs, name, 1 << 20).unwrap() == content(i, 64 << 10), "{told}: {name}");
+        }
+        fs.close().unwrap();
+    }
+}
+
 #[test]
 fn two_halves_that_went_on_alone_are_refused() {
     let w = World::new(Profile::Mirror, &[48, 48]);

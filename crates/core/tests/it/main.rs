@@ -37,6 +37,7 @@ mod scrub;
 mod slow;
 mod smoke;
 mod steady;
+mod still;
 mod submit;
 mod summaries;
 mod under_way;

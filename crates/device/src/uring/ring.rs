@@ -27,12 +27,14 @@ use std::io;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Entries of the submission queue; the kernel doubles it for completions.
 const QUEUE_ENTRIES: u32 = 128;
 /// Requests in flight at most, so that the completion queue never overflows.
 const IN_FLIGHT_MAX: usize = 2 * QUEUE_ENTRIES as usize;
+/// How long room for a request is waited for.
+const ROOM_TIME: Duration = Duration::from_millis(100);
 /// Pause before a system call that failed for want of memory is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
@@ -41,6 +43,16 @@ pub(super) enum Kept {
     Read { offset: u64, buffer: AlignedBuf },
     Write { offset: u64, data: Arc<AlignedBuf> },
     Flush,
+}
+
+impl Kept {
+    pub(super) fn into_op(self) -> Op {
+        match self {
+            Self::Read { offset, buffer } => Op::Read { offset, bytes: buffer.len() },
+            Self::Write { offset, data } => Op::Write { offset, data },
+            Self::Flush => Op::Flush,
+        }
+    }
 }
 
 struct Slot {
@@ -82,21 +94,25 @@ impl Ring {
         Ok(Self { uring, state, host })
     }
 
-    /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way.
-    pub(super) fn start(self: &Arc<Self>, kept: Kept) -> Ticket {
-        let mut state = self.room(1);
+    /// Starts a request; waits only when [`IN_FLIGHT_MAX`] are under way, and then not for long: a device that does not answer
+    /// would hold up whoever submits, with whatever he holds. The request comes back where there is no room.
+    pub(super) fn start(self: &Arc<Self>, kept: Kept) -> Result<Ticket, Kept> {
+        let mut state = self.room(1, Some(Instant::now() + ROOM_TIME));
+        if state.in_flight >= IN_FLIGHT_MAX {
+            return Err(kept);
+        }
         let entry = self.prepare(&mut state, kept);
         let slot = entry.1;
         self.push(&[entry.0]);
         self.submit_all(&state);
         drop(state);
-        Ticket::new(Waiting { ring: Arc::clone(self), slot: Some(slot) })
+        Ok(Ticket::new(Waiting { ring: Arc::clone(self), slot: Some(slot) }))
     }
 
     /// Writes and flushes as a linked pair in one system call, which submits
     /// and waits with the lock held (invariant 1).
     pub(super) fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let mut state = self.room(2);
+        let mut state = self.room(2, None);
         let (write, written) = self.prepare(&mut state, Kept::Write { offset, data });
         let (flush, flushed) = self.prepare(&mut state, Kept::Flush);
         self.push(&[write.flags(Flags::IO_LINK), flush]);
@@ -108,7 +124,7 @@ impl Ring {
             self.submit_all(&state);
         }
         let both = |s: &State| s.is_done(written) && s.is_done(flushed);
-        let mut state = self.reap_until(state, None, both);
+        let mut state = self.reap_until(state, None, None, both);
         let pair = (state.take(written), state.take(flushed));
         drop(state);
         let ((write, written), (flush, flushed)) = (pair.0, pair.1);
@@ -119,15 +135,15 @@ impl Ring {
         self.finish(flush, flushed).map(drop)
     }
 
-    /// The lock, with so few in flight that `wanted` more may be. Slots of
+    /// The lock, with so few in flight that `wanted` more may be, or at that moment. Slots of
     /// tickets not yet waited for do not count, or their owner could wait for himself.
-    fn room(&self, wanted: usize) -> Guard<'_> {
+    fn room(&self, wanted: usize, until: Option<Instant>) -> Guard<'_> {
         let has_room = |s: &State| s.in_flight + wanted <= IN_FLIGHT_MAX;
         let state = lock(&self.state);
         if has_room(&state) {
             return state;
         }
-        self.reap_until(state, None, has_room)
+        self.reap_until(state, None, until, has_room)
     }
 
     /// Puts a request into a slot and makes the entry that points to it.
@@ -178,14 +194,21 @@ impl Ring {
     }
 
     /// Takes completions, as the reaper or by waiting for it, until `done`: which is to be asked
-    /// when `slot` has completed, or without one whenever anything has.
-    fn reap_until<'a>(&'a self, mut state: Guard<'a>, slot: Option<usize>, done: impl Fn(&State) -> bool) -> Guard<'a> {
+    /// when `slot` has completed, or without one whenever anything has. Or until that moment, if one is given.
+    fn reap_until<'a>(
+        &'a self,
+        mut state: Guard<'a>,
+        slot: Option<usize>,
+        until: Option<Instant>,
+        done: impl Fn(&State) -> bool,
+    ) -> Guard<'a> {
         loop {
             let nobody_reaps = !state.reaping;
             if nobody_reaps {
                 self.drain(&mut state);
             }
-            let over = done(&state);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let over = done(&state) || left.is_some_and(|left| left.is_zero());
             if nobody_reaps {
                 state.wake(over);
             }
@@ -196,7 +219,7 @@ impl Ring {
                 state.sleepers.push((slot, thread::current()));
                 drop(state);
                 // May end early, and when it does another may reap already.
-                thread::park();
+                left.map_or_else(thread::park, thread::park_timeout);
                 state = lock(&self.state);
                 let own = thread::current().id();
                 state.sleepers.retain(|(_, sleeper)| sleeper.id() != own);
@@ -204,16 +227,29 @@ impl Ring {
             }
             state.reaping = true;
             drop(state);
-            // SAFETY: no argument structure is passed. Nothing is submitted here (invariant 1).
-            let entered = unsafe {
-                let flags = io_uring::EnterFlags::GETEVENTS;
-                self.uring.submitter().enter::<libc::sigset_t>(0, 1, flags.bits(), None)
-            };
-            if entered.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted) {
-                thread::sleep(RETRY_PAUSE);
-            }
+            self.sleep(left);
             state = lock(&self.state);
             state.reaping = false;
+        }
+    }
+
+    /// Sleeps in the kernel until anything has completed, or for so long. A kernel that cannot do the latter (before 5.11) sleeps on.
+    fn sleep(&self, time: Option<Duration>) {
+        let mut flags = io_uring::EnterFlags::GETEVENTS;
+        let time = time.filter(|_| self.uring.params().is_feature_ext_arg()).map(types::Timespec::from);
+        let entered = if let Some(time) = &time {
+            flags |= io_uring::EnterFlags::EXT_ARG;
+            let arguments = types::SubmitArgs::new().timespec(time);
+            // SAFETY: with EXT_ARG that is the structure which is passed, and both live until the call returns. Nothing is
+            // submitted here (invariant 1).
+            unsafe { self.uring.submitter().enter(0, 1, flags.bits(), Some(&arguments)) }
+        } else {
+            // SAFETY: no argument structure is passed. Nothing is submitted here (invariant 1).
+            unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, 1, flags.bits(), None) }
+        };
+        let passing = |e: &io::Error| e.kind() == io::ErrorKind::Interrupted || e.raw_os_error() == Some(libc::ETIME);
+        if entered.is_err_and(|e| !passing(&e)) {
+            thread::sleep(RETRY_PAUSE);
         }
     }
 
@@ -229,6 +265,7 @@ impl Ring {
             slot.result = Some(completion.result());
             let orphan = slot.orphan;
             state.in_flight -= 1;
+            self.host.note_completed();
             if orphan {
                 let (kept, result) = state.take(index);
                 // Nobody waits for the outcome, but the request must have run.
@@ -291,7 +328,7 @@ impl State {
 impl Drop for Ring {
     fn drop(&mut self) {
         let state = lock(&self.state);
-        drop(self.reap_until(state, None, |s| s.in_flight == 0));
+        drop(self.reap_until(state, None, None, |s| s.in_flight == 0));
     }
 }
 
@@ -307,7 +344,7 @@ impl Pending for Waiting {
             return Err(DeviceError::Misuse("the ticket was waited for before"));
         };
         let state = lock(&self.ring.state);
-        let mut state = self.ring.reap_until(state, Some(slot), |s| s.is_done(slot));
+        let mut state = self.ring.reap_until(state, Some(slot), None, |s| s.is_done(slot));
         let (kept, result) = state.take(slot);
         drop(state);
         self.ring.finish(kept, result)
@@ -320,6 +357,13 @@ impl Pending for Waiting {
             state.wake(false);
         }
         self.slot.is_none_or(|slot| state.is_done(slot))
+    }
+
+    fn wait_at_most(&self, time: Duration) -> bool {
+        let Some(slot) = self.slot else { return true };
+        let state = lock(&self.ring.state);
+        let until = Instant::now() + time;
+        self.ring.reap_until(state, Some(slot), Some(until), |s| s.is_done(slot)).is_done(slot)
     }
 }
 
@@ -362,7 +406,7 @@ mod tests {
                         let wanted = [t, t + 24, round % 64].map(|block| block % 64);
                         let tickets = wanted.map(|block| {
                             let buffer = AlignedBuf::zeroed(4096);
-                            (block, ring.start(Kept::Read { offset: block * 4096, buffer }))
+                            (block, ring.start(Kept::Read { offset: block * 4096, buffer }).ok().unwrap())
                         });
                         for (block, ticket) in tickets.into_iter().rev() {
                             assert_eq!(ticket.wait().unwrap()[0], block as u8);
@@ -372,6 +416,72 @@ mod tests {
             }
         });
         assert!(lock(&ring.state).sleepers.is_empty());
+    }
+
+    /// Of many that wait for something that does not come, each leaves in time, and those who wait for what does come are not kept.
+    #[test]
+    fn who_waits_for_so_long_at_most_leaves_in_time() {
+        let (never, mut writer) = std::io::pipe().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let Ok(ring) = Ring::new(Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap())) else { return };
+        let ring = Arc::new(ring);
+        // A read of an empty pipe is a request that does not complete.
+        let mut buffer = AlignedBuf::zeroed(4096);
+        let (fd, pointer) = (std::os::fd::AsRawFd::as_raw_fd(&never), buffer.as_mut_ptr());
+        let mut state = ring.room(1, None);
+        let (_, slot) = ring.prepare(&mut state, Kept::Read { offset: 0, buffer });
+        ring.push(&[opcode::Read::new(types::Fd(fd), pointer, 1).build().user_data(slot as u64)]);
+        ring.submit_all(&state);
+        drop(state);
+        let stuck = Waiting { ring: Arc::clone(&ring), slot: Some(slot) };
+        let time = Duration::from_millis(200);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let begin = Instant::now();
+                    assert!(!stuck.wait_at_most(time));
+                    assert!(begin.elapsed() >= time);
+                });
+            }
+            for _ in 0..100 {
+                let read = ring.start(Kept::Read { offset: 4096, buffer: AlignedBuf::zeroed(4096) });
+                let read = read.ok().unwrap();
+                assert!(read.wait_at_most(Duration::from_secs(20)));
+                read.wait().unwrap();
+            }
+        });
+        assert!(lock(&ring.state).sleepers.is_empty());
+        std::io::Write::write_all(&mut writer, b"x").unwrap();
+        assert!(stuck.wait_at_most(Duration::from_secs(20)));
+    }
+
+    /// Who submits is not kept by hundreds of requests that do not complete.
+    #[test]
+    fn a_full_ring_does_not_keep_who_submits() {
+        let (never, mut writer) = std::io::pipe().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let Ok(ring) = Ring::new(Arc::new(HostFile::open(file.path(), OpenMode::OWNER).unwrap())) else { return };
+        let ring = Arc::new(ring);
+        let fd = types::Fd(std::os::fd::AsRawFd::as_raw_fd(&never));
+        let stuck: Vec<Waiting> = (0..IN_FLIGHT_MAX)
+            .map(|_| {
+                let mut state = ring.room(1, None);
+                let mut buffer = AlignedBuf::zeroed(4096);
+                let pointer = buffer.as_mut_ptr();
+                let (_, slot) = ring.prepare(&mut state, Kept::Read { offset: 0, buffer });
+                ring.push(&[opcode::Read::new(fd, pointer, 1).build().user_data(slot as u64)]);
+                ring.submit_all(&state);
+                Waiting { ring: Arc::clone(&ring), slot: Some(slot) }
+            })
+            .collect();
+        let begin = Instant::now();
+        assert!(ring.start(Kept::Flush).is_err());
+        assert!(begin.elapsed() >= ROOM_TIME);
+        std::io::Write::write_all(&mut writer, &[1; IN_FLIGHT_MAX]).unwrap();
+        assert!(stuck.iter().all(|s| s.wait_at_most(Duration::from_secs(20))));
+        assert!(ring.start(Kept::Flush).is_ok());
     }
 
     #[test]

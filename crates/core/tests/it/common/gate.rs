@@ -38,6 +38,8 @@ pub struct State {
     chosen: Vec<(usize, bool)>,
     /// Threads that wait for one of them.
     pub waiting: usize,
+    /// Those that nobody waits for any more.
+    late: Vec<Op>,
 }
 
 impl Gate {
@@ -63,6 +65,10 @@ impl Gate {
     pub fn open(&self) {
         self.let_go(usize::MAX);
     }
+    /// Those that nobody waits for any more, which a device does all the same.
+    pub fn take_late(&self) -> Vec<Op> {
+        std::mem::take(&mut self.state.lock().unwrap().late)
+    }
     pub fn held(&self) -> usize {
         self.state.lock().unwrap().held
     }
@@ -81,11 +87,20 @@ struct Held {
     gate: Arc<Gate>,
     device: Arc<MemDevice>,
     number: usize,
-    op: Op,
+    op: Option<Op>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take() {
+            self.gate.state.lock().unwrap().late.push(op);
+        }
+    }
 }
 
 impl Pending for Held {
-    fn wait(self: Box<Self>) -> Outcome {
+    fn wait(mut self: Box<Self>) -> Outcome {
+        let op = self.op.take().unwrap();
         let mut state = self.gate.state.lock().unwrap();
         if !state.is_open(self.number) {
             state.waiting += 1;
@@ -96,10 +111,16 @@ impl Pending for Held {
             return Err(DeviceError::Os(5));
         }
         drop(state);
-        self.device.submit(self.op).wait()
+        self.device.submit(op).wait()
     }
     fn is_done(&self) -> bool {
         self.gate.state.lock().unwrap().is_open(self.number)
+    }
+    /// Much less long, so that tests do not take so long.
+    fn wait_at_most(&self, _: Duration) -> bool {
+        let state = self.gate.state.lock().unwrap();
+        let closed = |s: &mut State| !s.is_open(self.number);
+        !self.gate.changed.wait_timeout_while(state, Duration::from_millis(5), closed).unwrap().1.timed_out()
     }
 }
 
@@ -117,7 +138,7 @@ impl BlockDevice for Gated {
         state.held += 1;
         drop(state);
         self.gate.changed.notify_all();
-        Ticket::new(Held { gate: self.gate.clone(), device: self.inner.clone(), number, op })
+        Ticket::new(Held { gate: self.gate.clone(), device: self.inner.clone(), number, op: Some(op) })
     }
 }
 

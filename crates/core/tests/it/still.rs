@@ -1,0 +1,242 @@
+//! A device that does not answer: what does not need it goes on, and where the others have all it has it is left out, as if it had failed.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::gate::{Gate, gated, is_answered, is_read};
+use crate::common::{TestClock, file};
+use crate::devices::{bring_up, content, degraded, read, write};
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::Ino;
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, Standing, mkfs_on};
+use nenrin_device::BlockDevice;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+
+struct World {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    gates: Vec<Arc<Gate>>,
+    clock: Arc<TestClock>,
+}
+
+impl World {
+    fn new(profile: Profile, count: usize) -> Self {
+        let (devices, gates) = (0..count).map(|_| gated(96 << 20)).unzip();
+        let this = Self { devices, gates, clock: Arc::default() };
+        let options = MkfsOptions { profile, ..MkfsOptions::default() };
+        mkfs_on(&this.devices, &(this.clock.clone() as Arc<dyn Clock>), &options).unwrap();
+        this
+    }
+    fn open(&self, options: MountOptions) -> Arc<Fs> {
+        Fs::open(self.devices.clone(), self.clock.clone(), options).unwrap()
+    }
+    /// So many seconds pass, in which somebody looks, until that is so; whether it was.
+    fn pass(&self, fs: &Fs, seconds: u64, is_so: impl Fn() -> bool) -> bool {
+        for _ in 0..2 * seconds {
+            // Who is to notice something looks at it more often than that.
+            thread::sleep(Duration::from_millis(10));
+            if is_so() {
+                return true;
+            }
+            self.clock.0.fetch_add(SECOND / 2, SeqCst);
+            fs.judge_devices();
+        }
+        thread::sleep(Duration::from_millis(50));
+        is_so()
+    }
+    /// What was under way is done after all.
+    fn land(&self, which: usize) {
+        for op in self.gates[which].take_late() {
+            let _ = self.devices[which].submit(op).wait();
+        }
+    }
+}
+
+/// That in a thread, and when it is done.
+fn begin<'s, T: Send + 's>(
+    scope: &'s thread::Scope<'s, '_>,
+    work: impl FnOnce() -> T + Send + 's,
+) -> mpsc::Receiver<T> {
+    let (sender, answer) = mpsc::channel();
+    scope.spawn(move || sender.send(work()));
+    answer
+}
+
+fn clean(devices: &[Arc<dyn BlockDevice>]) {
+    let report = check(devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+/// Each member, hung before a sync, an index checkpoint, or in the middle of it.
+#[test]
+fn a_member_that_does_not_answer_is_left_out() {
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Mirror, 4), (Profile::Parity, 3)] {
+        for (gone, but) in [(0, 0), (count - 1, 0), (1, 1), (1, 3)] {
+            let w = World::new(profile, count);
+            let fs = w.open(MountOptions::default());
+            write(&fs, "before", &content(1, 3 << 20));
+            w.gates[gone].close(|_| true, but);
+            let told = format!("{profile:?}, {count} devices, {gone} after {but}");
+            thread::scope(|scope| {
+                let answer = begin(scope, || {
+                    for i in 0..12 {
+                        write(&fs, &format!("while {i}"), &content(i, 300 << 10));
+                    }
+                    fs.tick().unwrap();
+                    fs.sync_all().unwrap();
+                });
+                assert!(!is_answered(&answer), "{told}");
+                assert!(!w.pass(&fs, 28, || fs.health()[gone].standing != Standing::Active), "{told}: too early");
+                assert!(w.pass(&fs, 10, || fs.health()[gone].standing != Standing::Active), "{told}");
+                answer.recv_timeout(Duration::from_secs(60)).unwrap();
+            });
+            let health = fs.health()[gone].clone();
+            assert!(health.why.unwrap().contains("did not answer for 30 s") && health.slow_since.is_none(), "{told}");
+            write(&fs, "after", &content(5, 1 << 20));
+            // All at once, while the volume is in use, it does what it was asked for.
+            w.gates[gone].open();
+            w.land(gone);
+            let all_there = |fs: &Fs| {
+                assert!(read(fs, "before", 4 << 20).unwrap() == content(1, 3 << 20), "{told}");
+                assert!(read(fs, "after", 4 << 20).unwrap() == content(5, 1 << 20), "{told}");
+                for i in 0..12 {
+                    assert!(read(fs, &format!("while {i}"), 1 << 20).unwrap() == content(i, 300 << 10), "{told}");
+                }
+            };
+            all_there(&fs);
+            fs.close().unwrap();
+            drop(fs);
+            // It is stale, is brought up to date, and has everything then.
+            let fs = w.open(degraded());
+            assert_ne!(fs.health()[gone].standing, Standing::Active, "{told}");
+            all_there(&fs);
+            bring_up(&fs);
+            all_there(&fs);
+            fs.close().unwrap();
+            drop(fs);
+            clean(&w.devices);
+            let without: Vec<_> = w
+                .devices
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| *i != (gone + 1) % count)
+                .map(|(_, d)| d.clone())
+                .collect();
+            let fs = Fs::open(without, w.clock.clone(), degraded()).unwrap();
+            all_there(&fs);
+            fs.close().unwrap();
+        }
+    }
+}
+
+/// Reads are answered by the others long before that, and all of them when it is given up.
+#[test]
+fn reads_go_elsewhere() {
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
+        let w = World::new(profile, count);
+        let fs = w.open(MountOptions::default());
+        write(&fs, "file", &content(1, 3 << 20));
+        fs.close().unwrap();
+        let fs = w.open(MountOptions::default());
+        fs.lookup(nenrin_core::At::Live, Ino::ROOT, b"file").unwrap();
+        w.gates[1].close(is_read, 0);
+        thread::scope(|scope| {
+            let answer = begin(scope, || read(&fs, "file", 4 << 20).unwrap());
+            assert!(answer.recv_timeout(Duration::from_secs(20)).unwrap() == content(1, 3 << 20), "{profile:?}");
+        });
+        assert_eq!((fs.health()[1].standing, fs.health()[1].read_errors), (Standing::Active, 0));
+        // What was asked of it is known to be under way, although nobody waits.
+        w.pass(&fs, 40, || false);
+        write(&fs, "more", &content(2, 1 << 20));
+        assert_eq!(fs.health()[1].standing, Standing::Absent, "{profile:?}");
+        fs.close().unwrap();
+    }
+}
+
+/// A stripe needs all its devices, and waits: but new blocks leave the one that stands still, and who does not need it goes on.
+#[test]
+fn what_does_not_need_it_goes_on() {
+    for profile in [Profile::Stripe, Profile::Single] {
+        let w = World::new(profile, 4);
+        let fs = w.open(MountOptions::default());
+        let names: Vec<String> = (0..8).map(|i| format!("file {i}")).collect();
+        for (i, name) in names.iter().enumerate() {
+            write(&fs, name, &content(i, 1 << 20));
+        }
+        fs.sync_all().unwrap();
+        let which = if profile == Profile::Single { 0 } else { 2 };
+        w.gates[which].close(|_| true, 0);
+        thread::scope(|scope| {
+            let reader = begin(scope, || read(&fs, "file 3", 2 << 20).unwrap());
+            assert!(!is_answered(&reader));
+            assert!(w.pass(&fs, 8, || fs.slow_devices() == [which as u16]), "{profile:?}: not noticed");
+            let held = w.gates[which].held();
+            let writer = begin(scope, || {
+                for i in 0..100u64 {
+                    let ino = fs.create(Ino::ROOT, format!("new {i}").as_bytes(), &file(0o600)).unwrap().ino;
+                    fs.write(ino, 0, &content(i as usize, 100 << 10), 0).unwrap();
+                    fs.fsync_wait(ino).unwrap();
+                    fs.tick().unwrap();
+                }
+            });
+            let done = writer.recv_timeout(Duration::from_secs(60));
+            assert!(done.is_ok(), "{profile:?}: {} requests to it", w.gates[which].held() - held);
+            // However long it takes, it is waited for.
+            assert!(!w.pass(&fs, 200, || fs.health()[which].standing != Standing::Active));
+            assert!(!is_answered(&reader));
+            w.gates[which].open();
+            assert!(reader.recv_timeout(Duration::from_secs(60)).unwrap() == content(3, 1 << 20));
+        });
+        fs.close().unwrap();
+        clean(&w.devices);
+    }
+}
+
+/// Also while a tick waits for it.
+#[test]
+fn it_is_noticed_while_a_tick_waits() {
+    let w = World::new(Profile::Stripe, 3);
+    let fs = w.open(MountOptions { commit_nanos: SECOND, ..MountOptions::default() });
+    write(&fs, "file", &content(1, 1 << 20));
+    w.gates.iter().take(1).for_each(|gate| gate.close(|_| true, 0));
+    let ino = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, &content(1, 1 << 20), 0).unwrap();
+    w.clock.0.fetch_add(2 * SECOND, SeqCst);
+    thread::scope(|scope| {
+        let tick = begin(scope, || fs.tick().unwrap());
+        assert!(!is_answered(&tick));
+        assert!(w.pass(&fs, 8, || fs.health()[0].slow_since.is_some()));
+        assert!(!is_answered(&tick) && fs.slow_devices() == [0]);
+        w.gates[0].open();
+        tick.recv_timeout(Duration::from_secs(20)).unwrap();
+    });
+    fs.close().unwrap();
+    clean(&w.devices);
+}
+
+/// Several that stand still have something in common, which may pass: also where the first of them is all that anybody waits for.
+#[test]
+fn nobody_is_left_out_while_all_stand_still() {
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
+        nobody_is_left_out(profile, count);
+    }
+}
+
+fn nobody_is_left_out(profile: Profile, count: usize) {
+    let w = World::new(profile, count);
+    let fs = w.open(MountOptions::default());
+    w.gates.iter().for_each(|gate| gate.close(|_| true, 0));
+    thread::scope(|scope| {
+        let answer = begin(scope, || write(&fs, "file", &content(1, 1 << 20)));
+        assert!(!w.pass(&fs, 100, || fs.health().iter().any(|h| h.standing != Standing::Active)));
+        assert!(!is_answered(&answer));
+        w.gates.iter().for_each(|gate| gate.open());
+        answer.recv_timeout(Duration::from_secs(20)).unwrap();
+    });
+    assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
+    fs.close().unwrap();
+    clean(&w.devices);
+}
