@@ -251,7 +251,7 @@ impl Devices {
     }
 
     /// Gives up devices that do not answer and that the others can do without. Those that stand still.
-    fn give_up(&self, roster: &Roster, now: u64) -> Avoided {
+    fn give_up(&self, roster: &Roster, now: u64, may: bool) -> Avoided {
         let look = |m: &Arc<Member>| m.watch.look(now, m.device.as_ref().and_then(|d| d.completed()));
         let there = roster.all().filter(|m| m.device.is_some() && !m.watch.is_given_up());
         let stands: Vec<(&Arc<Member>, Stand)> = there.map(|m| (m, look(m))).collect();
@@ -265,25 +265,25 @@ impl Devices {
             let whole = roster.layout.is_whole(|i| {
                 i != one.index && roster.member(i).is_some_and(|m| m.is_active() && !m.watch.is_given_up())
             });
-            if alone && whole && stands.iter().any(|(m, stand)| m.index == one.index && stand.is_hopeless()) {
+            if may && alone && whole && stands.iter().any(|(m, stand)| m.index == one.index && stand.is_hopeless()) {
                 one.watch.give_up();
             }
         }
         // Nobody needs a device that joins.
-        let joins = stands.iter().filter(|(m, stand)| !m.is_active() && stand.is_hopeless());
+        let joins = stands.iter().filter(|(m, stand)| may && !m.is_active() && stand.is_hopeless());
         joins.for_each(|(m, _)| m.watch.give_up());
         let still = stands.iter().filter(|(m, stand)| m.is_active() && stand.is_still());
         still.fold(Avoided::NONE, |still, (m, _)| still.with(m.index, true))
     }
 
-    /// Looks who is slow by now, and who is not any more, and who does not answer at all. Waits for no device.
-    pub fn judge(&self, now: u64, wall: Time) {
+    /// Looks who is slow by now, and who is not any more, and who does not answer at all, which is given up if that may be. Waits for no device.
+    pub fn judge(&self, now: u64, wall: Time, may_give_up: bool) {
         let Ok(_judging) = self.judging.try_lock() else { return };
         let roster = self.roster();
         if roster.count < 2 && roster.joining.is_none() {
             return;
         }
-        let still = self.give_up(&roster, now);
+        let still = self.give_up(&roster, now, may_give_up);
         let there: Vec<&Arc<Member>> = roster.active().collect();
         if there.len() < 2 {
             return;

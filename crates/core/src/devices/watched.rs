@@ -193,7 +193,13 @@ impl Drop for Watched {
         if self.watch.is_given_up() {
             // Closing it would wait for what is under way, and let others have it before that (invariant 2).
             std::mem::forget(Arc::clone(&self.inner));
+            return;
         }
+        // They know the watch, which has them: neither would ever go.
+        let mut state = self.watch.state();
+        let kept = (state.probe.take(), std::mem::take(&mut state.left_behind));
+        drop(state);
+        drop(kept);
     }
 }
 

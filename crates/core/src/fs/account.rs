@@ -164,10 +164,10 @@ impl Inner {
 }
 
 /// While it is there, no item of history moves to another tree.
-struct Counting<'a>(&'a Fs);
+pub(super) struct Counting<'a>(&'a Fs);
 
 impl<'a> Counting<'a> {
-    fn begin(fs: &'a Fs) -> Self {
+    pub(super) fn begin(fs: &'a Fs) -> Self {
         fs.lock().counting_history += 1;
         Self(fs)
     }
@@ -308,7 +308,9 @@ impl Fs {
                 }
             }
         };
+        let counting = Counting::begin(self);
         while self.look_at_history(&mut place, &mut each)? {}
+        drop(counting);
         let nodes = self.history_nodes_from(first);
         let freed = |(content_blocks, bytes)| Freed { content_blocks, index_blocks: share_of_nodes(nodes, bytes, all) };
         Ok(found.into_iter().map(|(cno, of)| (cno, freed(of))).collect())
@@ -351,6 +353,7 @@ impl Fs {
             before,
         });
         let found = &mut count.found;
+        let _counting = Counting::begin(self);
         let more = self.look_at_history(&mut count.place, &mut |p| {
             found.bytes += p.bytes;
             if sees(&named, p.lives) {

@@ -180,6 +180,30 @@ mod tests {
         fs.close().unwrap();
     }
 
+    /// Of those who lead for others only one is ever caught in an index checkpoint, however many find that one is due: it waits for a
+    /// lead that others announce meanwhile, and somebody has to be left to lead it.
+    #[test]
+    fn one_leader_makes_the_checkpoint_and_others_go_on_leading() {
+        let (fs, ino) = with_file(Order::Relaxed);
+        let lead = || {
+            let (done, told) = answer();
+            fs.write(ino, 0, &[9; 4096], 0).unwrap();
+            fs.lock().window_bytes = 1 << 40;
+            assert!(matches!(fs.join_sync(ino, done), Joined::Unled));
+            fs.lead_announced();
+            told.try_recv().unwrap().unwrap();
+            fs.counters().index_checkpoints
+        };
+        // Another is about to make it.
+        fs.lock().checkpoint_claimed = true;
+        let before = fs.counters().index_checkpoints;
+        assert_eq!(lead(), before);
+        fs.lock().checkpoint_claimed = false;
+        assert_eq!(lead(), before + 1);
+        assert!(!fs.lock().checkpoint_claimed);
+        fs.close().unwrap();
+    }
+
     #[test]
     fn what_has_to_wait_is_told_so_and_left_alone() {
         let (strict, ino) = with_file(Order::Strict);

@@ -235,9 +235,9 @@ impl Fs {
                 Ok(Some(from)) if from.ino < range.behind.0 => s.ranges.push(ToSweep { from, ..range }),
                 Ok(_) => {}
                 Err(e) => {
-                    // The others first; then this tree once more.
-                    s.ranges.insert(0, ToSweep::all_of(range.tree));
+                    // The others first. Then all of them once more, since what this one has may move to older ones meanwhile.
                     s.not_before = now.saturating_add(SWEEP_REST_NANOS);
+                    inner.sweep_wanted = true;
                     return Err(e);
                 }
             }

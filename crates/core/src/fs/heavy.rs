@@ -6,7 +6,7 @@
 //! 2. Looking for them takes as much memory however many inodes there are, and is done in pieces between which
 //!    others work.
 
-use super::account::{Kept, Piece, Place, sees};
+use super::account::{Counting, Kept, Piece, Place, sees};
 use super::background::ToSweep;
 use super::{Fs, Inner};
 use crate::state::{SHED_MAX, bad_item};
@@ -259,6 +259,7 @@ impl Fs {
     pub(super) fn shed_heavy(&self) -> Result<bool> {
         let under_way = self.lock().survey.take();
         let Some(mut survey) = under_way.or_else(|| self.survey()) else { return Ok(false) };
+        let _counting = Counting::begin(self);
         let mut any = false;
         loop {
             let ranges = match self.survey_some(&mut survey)? {

@@ -229,18 +229,24 @@ impl Fs {
     }
 
     fn owes_checkpoint(&self, inner: &Inner) -> bool {
-        !inner.checkpointing && inner.check_alive().is_ok() && self.checkpoint_is_due(inner)
+        !inner.checkpointing
+            && !inner.checkpoint_claimed
+            && inner.check_alive().is_ok()
+            && self.checkpoint_is_due(inner)
     }
 
     /// Ends leading when nobody waits.
     pub(super) fn end_leading<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
         inner.leading.leaders -= 1;
         let due = self.owes_checkpoint(&inner);
+        // Others who lead meanwhile leave it to this thread: were all of them caught in it, nobody would lead whom it waits for.
+        inner.checkpoint_claimed |= due;
         self.wake_idle(&inner);
         drop(inner);
         if due {
             // A failure is noted there and told to everybody who comes later.
             drop(self.index_checkpoint(false));
+            self.lock().checkpoint_claimed = false;
         }
     }
 

@@ -9,8 +9,8 @@
 //! 3. What cannot be read is found out before the record: an error in the middle of one would end all writing.
 
 use super::{Fs, Inner};
-use crate::Result;
 use crate::state::HistoryTree;
+use crate::{Error, Result};
 use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -93,7 +93,7 @@ impl Fs {
 impl Inner {
     /// Whether somebody walks over history who must not meet anything twice, or takes it out for good.
     fn merging_rests(&self) -> bool {
-        let counts = self.counting_history > 0 || self.named_count.is_some();
+        let counts = self.counting_history > 0 || self.named_count.is_some() || self.survey.is_some();
         counts || !self.state.forgetting.is_empty()
     }
 
@@ -182,7 +182,9 @@ impl Inner {
             ControlFlow::Continue(())
         })?;
         for key in &keys {
-            into.get(&self.state.cache, key)?;
+            if into.get(&self.state.cache, key)?.is_some() {
+                return Err(Error::Corrupt(format!("two versions of one item died in checkpoint {}", key.death)));
+            }
         }
         Ok(keys.len() as u32)
     }

@@ -209,6 +209,8 @@ struct Inner {
     settling: BTreeMap<Ino, u32>,
     leading: leading::Leading,
     checkpointing: bool,
+    /// A thread that has led is about to make one, or makes it.
+    checkpoint_claimed: bool,
     /// A thread makes room, and others wait for it.
     making_room: bool,
     /// What room would be without garbage, at the last tick.
@@ -363,6 +365,7 @@ impl Fs {
             settling: BTreeMap::new(),
             leading: leading::Leading::default(),
             checkpointing: false,
+            checkpoint_claimed: false,
             making_room: false,
             garbage_segments: 0,
             ahead_rests_until: 0,

@@ -268,9 +268,15 @@ impl Ring {
             self.host.note_completed();
             if orphan {
                 let (kept, result) = state.take(index);
-                // Nobody waits for the outcome, but the request must have run.
-                let _ = self.finish(kept, result);
+                self.see_through(kept, result);
             }
+        }
+    }
+
+    /// Nobody waits for the outcome, but what is written must have been. A read that nobody wants is not run again: the device may not answer.
+    fn see_through(&self, kept: Kept, result: i32) {
+        if !matches!(kept, Kept::Read { .. }) {
+            let _ = self.finish(kept, result);
         }
     }
 
@@ -376,8 +382,7 @@ impl Drop for Waiting {
         if state.is_done(index) {
             let (kept, result) = state.take(index);
             drop(state);
-            // Nobody waits for the outcome, but the request must have run.
-            let _ = self.ring.finish(kept, result);
+            self.ring.see_through(kept, result);
         } else if let Some(slot) = &mut state.slots[index] {
             slot.orphan = true;
         }

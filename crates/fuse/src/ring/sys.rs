@@ -7,6 +7,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Commands to /dev/fuse.
@@ -53,7 +54,10 @@ impl Ring {
             set_len(&mut command, parts.len() as u32);
             self.push(&command);
         }
-        self.submit(0)
+        while !self.0.submission().is_empty() {
+            self.submit(0)?;
+        }
+        Ok(())
     }
 
     /// Has the reply in an entry taken, and gives the entry to the kernel; with the next [`Ring::wait`].
@@ -87,6 +91,8 @@ impl Ring {
         loop {
             match self.0.submit_and_wait(wait_for) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel is short of something for a moment.
+                Err(e) if is_passing(&e) => std::thread::sleep(PAUSE),
                 other => return other.map(drop),
             }
         }
@@ -99,6 +105,13 @@ impl Ring {
         // There is room for one command of each entry and the bell, and none is given twice.
         debug_assert!(pushed.is_ok());
     }
+}
+
+/// Until the kernel may have again what it was short of.
+const PAUSE: Duration = Duration::from_millis(1);
+
+fn is_passing(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
 }
 
 fn command(queue: &Queue, what: u32, commit_id: u64) -> opcode::UringCmd80 {
