@@ -11,10 +11,13 @@ use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::Header;
-use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
+use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Ways to put copies of units together that are tried at most: two of each of eight units.
+const MIXTURES_MAX: usize = 256;
 
 /// Devices of an open volume and the geometry of its segments.
 pub struct Storage {
@@ -141,9 +144,42 @@ impl Storage {
 
     /// After [`Storage::read`] gave something wrong: the same blocks from other copies, if these are `right`.
     pub fn read_other(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
-        self.ways_around(addr, blocks)
-            .into_iter()
-            .find_map(|avoid| self.read_around(addr, blocks, avoid).ok().filter(|bytes| right(bytes)))
+        let ways = self.ways_around(addr, blocks);
+        let mut copies = ways.iter().filter_map(|avoid| self.read_around(addr, blocks, *avoid).ok());
+        copies.find(|bytes| right(bytes)).or_else(|| self.read_mixed(addr, blocks, right))
+    }
+
+    /// The same of blocks of which some are wrong on one device and others on another: unit by unit from whichever copies
+    /// are `right` together.
+    fn read_mixed(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
+        let mut units: Vec<Vec<AlignedBuf>> = Vec::new();
+        let (mut from, mut mixtures) = (0, 1usize);
+        while from < blocks {
+            let (at, in_unit) = (addr.add(from), addr.add(from).block() % UNIT_BLOCKS);
+            let count = (UNIT_BLOCKS - in_unit).min(blocks - from);
+            let around = self.ways_around(at, count).into_iter().map(|avoid| self.read_around(at, count, avoid));
+            let mut copies: Vec<AlignedBuf> = Vec::new();
+            for copy in [self.read(at, count)].into_iter().chain(around).flatten() {
+                if copies.iter().all(|c| c[..] != copy[..]) {
+                    copies.push(copy);
+                }
+            }
+            mixtures = mixtures.saturating_mul(copies.len());
+            units.push(copies);
+            from += count;
+        }
+        if units.len() < 2 || mixtures > MIXTURES_MAX {
+            return None;
+        }
+        (0..mixtures).find_map(|mut number| {
+            let chosen = units.iter().map(|copies| {
+                let copy = &copies[number % copies.len()][..];
+                number /= copies.len();
+                copy
+            });
+            let mixed = AlignedBuf::gathered(blocks as usize * BLOCK_BYTES, chosen);
+            right(&mixed).then_some(mixed)
+        })
     }
 
     /// Devices without each of which these blocks can be read: for [`Storage::read_around`].
@@ -171,8 +207,11 @@ impl Storage {
             return self.mend(addr, blocks, right);
         }
         let copies: Vec<_> = ways.into_iter().map(|avoid| self.read_around(addr, blocks, avoid)).collect();
-        let whole = copies.iter().flatten().find(|bytes| right(bytes));
-        let Some(whole) = whole else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
+        let mut wholes = copies.iter().flatten();
+        let mixed = if wholes.clone().any(|bytes| right(bytes)) { None } else { self.read_mixed(addr, blocks, &right) };
+        let Some(whole) = wholes.find(|bytes| right(bytes)).or(mixed.as_ref()) else {
+            return Err(Error::Damaged(addr, Invalid::Checksum));
+        };
         if copies.iter().all(|c| c.as_ref().is_ok_and(|bytes| bytes[..] == whole[..])) {
             return Ok(0);
         }

@@ -185,6 +185,41 @@ fn rot_on_one_device_is_read_from_the_other() {
     }
 }
 
+/// Of one run some blocks are wrong on one device and others on another: each is there once, and all of it is read, told and mended.
+#[test]
+fn rot_on_two_devices_in_different_units_is_read_from_the_others() {
+    let w = World::new(Profile::Mirror, &[64, 64, 64]);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    let data: Vec<u8> = (0..1 << 20).map(|i: usize| (i / 4096 + i % 251) as u8).collect();
+    write(&fs, "f", &data);
+    fs.close().unwrap();
+    // Where the copies of the blocks lie.
+    let places = |block: usize| -> Vec<(usize, u64)> {
+        let wanted = &data[block * 4096..][..4096];
+        (0..3)
+            .flat_map(|d| {
+                let bytes = w.members[d].inner().inner().snapshot();
+                let at =
+                    bytes.chunks(4096).enumerate().filter(|(_, b)| *b == wanted).map(|(at, _)| (d, at as u64 * 4096));
+                at.collect::<Vec<_>>()
+            })
+            .collect()
+    };
+    let (first, other) = (places(3), places(40));
+    assert_eq!((first.len(), other.len()), (2, 2));
+    let spoil = |(device, at): (usize, u64)| {
+        w.members[device].inner().inner().write(at, Arc::new(nenrin_device::AlignedBuf::zeroed(4096))).unwrap();
+    };
+    // Not both on one device.
+    let (a, b) = first.iter().flat_map(|a| other.iter().map(move |b| (*a, *b))).find(|(a, b)| a.0 != b.0).unwrap();
+    spoil(a);
+    spoil(b);
+    let found = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap().findings;
+    assert!(found.iter().all(|f| f.what == What::ContentCopyDamaged) && !found.is_empty(), "{found:?}");
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    assert!(read(&fs, "f", 1 << 20).unwrap() == data);
+}
+
 #[test]
 fn the_work_goes_on_without_a_device_that_fails() {
     for kind in [OpKind::Write, OpKind::Flush] {
