@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # bench-stripe.sh: what several devices give, beside btrfs with the same profiles and ext4, into
-# docs/benchmarks/stripe.md with plots and raw results. As root; about 25 minutes on an idle machine.
-# QUICK=1 takes 2 minutes and says little. PARTS (limited unlimited) leaves one out: its last result stays. SLICES (3)
-# for each contender and row; IOPS (250) and BPS (20000000) of each device in the limited part; SIZE (512M) of each device;
+# docs/benchmarks/stripe.md with plots and raw results. As root; about an hour on an idle machine, and 50 GB of room in DIR.
+# QUICK=1 takes 2 minutes and says little. PARTS (limited unlimited changes) leaves one out: its last result stays. SLICES (3)
+# for each contender and row; IOPS (250) and BPS (20000000) of each device in the limited part; SIZE (1G) of each device: with less, segments of
+# two devices are too small for long runs to begin at units;
 # CONTENDERS and ONLY as for nenrin-bench; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out=${OUT:-$PWD/docs/benchmarks/stripe} parts=" ${PARTS:-limited unlimited} "
-slices=${SLICES:-3} iops=${IOPS:-250} bps=${BPS:-20000000} size=${SIZE:-512M} limited_ms=1500 unlimited_ms=400
+out=${OUT:-$PWD/docs/benchmarks/stripe} parts=" ${PARTS:-limited unlimited changes} "
+slices=${SLICES:-3} iops=${IOPS:-250} bps=${BPS:-20000000} size=${SIZE:-1G} limited_ms=1500 unlimited_ms=400
 contenders=${CONTENDERS:-} only=${ONLY:-}
 if [ -n "${QUICK:-}" ]; then
     slices=1 limited_ms=600 unlimited_ms=200
@@ -36,5 +37,11 @@ harness() {
 }
 harness limited --slice-ms "$limited_ms" --limit-iops "$iops" --limit-bps "$bps" --gate-wait 500
 harness unlimited --slice-ms "$unlimited_ms" --gate-wait 500
+case $parts in *" changes "*)
+    say changes
+    mkdir "$dir/changes"
+    python3 scripts/work/device_changes.py --nenrin "$NENRIN" --dir "$dir/changes" --out "$out/changes.json" >"$dir/changes.txt"
+    ;;
+esac
 python3 scripts/work/bench_stripe.py "$out"
 say "docs/benchmarks/stripe.md is written"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/stripe.md and its plots of what bench-stripe.sh left in DIR.
 
-bench_stripe.py DIR   reads limited.json and unlimited.json (nenrin-bench)
+bench_stripe.py DIR   reads limited.json and unlimited.json (nenrin-bench), and changes.json (device_changes.py)
 """
 import json
 import os
@@ -90,6 +90,40 @@ def counters(results):
     return text
 
 
+def changes(where):
+    """Adding, removing and replacing devices."""
+    results = load(where, "changes.json")
+    if not results:
+        return ""
+    s = results["settings"]
+    text = (
+        f"\n## Changing devices\n\n{s['devices']} devices of {s['size']} MiB and a spare one, each limited to {s['iops']} requests and {digits(s['bps'] / 1e6)} MB per second each way; "
+        f"{s['data']} MiB of content that does not compress. One run of each; nothing else is done meanwhile but in the last part. MiB are what all devices read and wrote. btrfs is "
+        "asked to spread everything over the new device (`balance start --full-balance`), since nenrin does so by itself.\n\n"
+        "| profile | | add, s | MiB read / written | remove, s | MiB read / written | replace, s | MiB read / written | a lost one replaced, s | MiB read / written |\n"
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+    )
+    rates = ""
+    for found in results["changes"]:
+        who = f"| {found['profile']} | {found['file_system']} |"
+        if "failed" in found:
+            text += f"{who} failed: {found['failed']} | | | | | | | |\n"
+            continue
+        cells = ""
+        for name in ("add", "remove", "replace", "rebuild"):
+            one = found.get(name)
+            cells += f" {digits(one['seconds'])} | {one['read'] / 2**20:.0f} / {one['written'] / 2**20:.0f} |" if one else " | |"
+        text += who + cells + "\n"
+        if "rate_whole" in found:
+            whole, left, busy = (found["rate_" + name] for name in ("whole", "degraded", "rebuilding"))
+            rates += f"{who} {digits(whole)} | {digits(left)} | {left / whole:.2f} | {digits(busy)} | {busy / whole:.2f} |\n"
+    head = (
+        "\n64 KiB appended and synced one after the other, a second: while all devices are there, without one of them, and while another takes its place (of which the last columns above "
+        "are, so these MiB contain what was appended).\n\n| profile | | whole | degraded | ratio | rebuilding | ratio |\n|---|---|---:|---:|---:|---:|---:|\n"
+    )
+    return text + (head + rates if rates else "")
+
+
 def main():
     where = sys.argv[1]
     text = (
@@ -113,6 +147,7 @@ def main():
         for row in results["rows"]:
             text += table(row)
         text += counters(results)
+    text += changes(where)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "stripe.md"), "w", encoding="utf-8") as f:
         f.write(text)
 

@@ -477,10 +477,24 @@ impl Recorded {
         Rules { order: self.config.order, binds: Self::binds(&self.config, choice) }
     }
 
+    /// Now and then: with one of its devices twice a volume is refused.
+    fn refuse_twice<S: Subject>(&self, cut: Cut, image: &Arc<CrashImage>) -> Result<(), String> {
+        let members = &self.config.members;
+        if members.count < 2 || members.changes || members.joins.is_some() || cut.at % 8 != 3 {
+            return Ok(());
+        }
+        let twice = members.of(image).doubled(cut.at / 8).rotated(cut.at);
+        match open::<S>(self.config.options(), &self.clock, twice) {
+            Ok(_) => Err("a volume was mounted with one of its devices twice".to_owned()),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Recovers the image and judges it. The image is written by that.
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
         let image = Arc::new(image);
         self.judge_losses::<S>(cut, &image, tally)?;
+        self.refuse_twice::<S>(cut, &image)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
         // Who only looks needs no small cache; second lives have that of the world.
         let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };

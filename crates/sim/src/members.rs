@@ -78,6 +78,14 @@ impl Drive {
         all.splice(all.len() / 2..all.len() / 2, spare);
         all
     }
+    /// The same with one of them twice.
+    #[must_use]
+    pub fn doubled(mut self, which: usize) -> Self {
+        if let Some(device) = self.members.get(which % self.members.len().max(1)).cloned() {
+            self.members.push(device);
+        }
+        self
+    }
     /// The same in another order.
     #[must_use]
     pub fn rotated(mut self, by: usize) -> Self {
