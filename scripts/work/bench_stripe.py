@@ -118,8 +118,8 @@ def changes(where):
             whole, left, busy = (found["rate_" + name] for name in ("whole", "degraded", "rebuilding"))
             rates += f"{who} {digits(whole)} | {digits(left)} | {left / whole:.2f} | {digits(busy)} | {busy / whole:.2f} |\n"
     head = (
-        "\n64 KiB appended and synced one after the other, a second: while all devices are there, without one of them, and while another takes its place (of which the last columns above "
-        "are, so these MiB contain what was appended).\n\n| profile | | whole | degraded | ratio | rebuilding | ratio |\n|---|---|---:|---:|---:|---:|---:|\n"
+        "\n64 KiB written to a file of 64 MiB, from its beginning to its end again and again, and synced one after the other, a second: while all devices are there, without one of them, and while another takes its place (of which the last columns above "
+        "are, so these MiB contain what was written meanwhile).\n\n| profile | | whole | degraded | ratio | rebuilding | ratio |\n|---|---|---:|---:|---:|---:|---:|\n"
     )
     return text + (head + rates if rates else "")
 

@@ -10,6 +10,8 @@ import time
 
 BLKIO = "/sys/fs/cgroup/blkio/blkio.throttle.%s_%s_device"
 PIECE = 64 << 10
+# They are written in turn to a file of so many.
+PIECES = 1024
 # Data and metadata of btrfs for each profile, and whether it bears the loss of a device.
 PROFILES = {"stripe": ("raid0", "raid0", False), "mirror": ("raid1", "raid1", True), "parity": ("raid5", "raid1", True)}
 
@@ -128,20 +130,19 @@ def fill(point, mib):
 
 
 def rate(path, until):
-    """Pieces appended and synced in a second, until it is time to end."""
-    fd, count, begin = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 0, time.monotonic()
+    """Pieces written and synced in a second, until it is time to end."""
+    fd, count, begin = os.open(path, os.O_WRONLY | os.O_CREAT), 0, time.monotonic()
     while not until(time.monotonic() - begin):
-        os.write(fd, bytes(PIECE))
+        os.pwrite(fd, bytes(PIECE), count % PIECES * PIECE)
         os.fsync(fd)
         count += 1
     os.close(fd)
     return count / (time.monotonic() - begin)
 
 
-def while_it_goes_on(path, change):
-    """The rate meanwhile, by a process of its own."""
+def while_it_goes_on(path, stop, change):
+    """The rate meanwhile, by a process of its own, which a file ends."""
     reader, writer = os.pipe()
-    stop = path + ".stop"
     child = os.fork()
     if child == 0:
         try:
@@ -192,7 +193,7 @@ def one(kind, profile, devices, args):
             def rebuild():
                 rebuilt.update(measured(devices, lambda: made.replace(lost, new)))
 
-            found["rate_rebuilding"] = while_it_goes_on(log, rebuild)
+            found["rate_rebuilding"] = while_it_goes_on(log, os.path.join(args.dir, "stop"), rebuild)
             found["rebuild"] = rebuilt
     finally:
         try:
@@ -206,7 +207,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("nenrin", "dir", "out"):
         parser.add_argument(f"--{name}", required=True)
-    numbers = dict(devices=4, size=1024, data=1000, iops=1000, bps=40_000_000, seconds=4)
+    numbers = dict(devices=4, size=1024, data=600, iops=1000, bps=40_000_000, seconds=4)
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--profiles", default=",".join(PROFILES))
@@ -218,7 +219,7 @@ def main():
             for kind in (Nenrin, Btrfs):
                 try:
                     found.append(one(kind, profile, devices, args))
-                except RuntimeError as error:
+                except (RuntimeError, OSError) as error:
                     found.append({"file_system": kind.__name__.lower(), "profile": profile, "failed": str(error)})
                 print(json.dumps(found[-1]), flush=True)
     finally:

@@ -1,6 +1,6 @@
 //! The rows about several devices: what four give over one, beside btrfs with the same profile and ext4 on one device.
 //!
-//! Rows about rebuilding, adding, removing and replacing a device belong here, as groups of their own, when there are commands for it.
+//! What adding, removing, replacing and rebuilding a device takes is measured by `scripts/work/device_changes.py`.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
