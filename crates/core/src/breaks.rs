@@ -176,6 +176,8 @@ pub enum Break {
     FirstFlushPartial,
     /// States that several checkpoints show are left out of what is told of a name.
     SharedStatesUntold,
+    /// Of a run that is wrong on two devices, in different units, nothing is put together.
+    UnitsUnmixed,
     /// A history tree that got items of a newer one is not looked into for these.
     MergedUnseen,
     /// The last item of a piece of history that is merged gets lost.

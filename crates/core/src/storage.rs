@@ -168,7 +168,7 @@ impl Storage {
             units.push(copies);
             from += count;
         }
-        if units.len() < 2 || mixtures > MIXTURES_MAX {
+        if units.len() < 2 || mixtures > MIXTURES_MAX || broken(Break::UnitsUnmixed) {
             return None;
         }
         (0..mixtures).find_map(|mut number| {

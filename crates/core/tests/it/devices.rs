@@ -220,6 +220,14 @@ fn rot_on_two_devices_in_different_units_is_read_from_the_others() {
     assert!(read(&fs, "f", 1 << 20).unwrap() == data);
 }
 
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "ContentDamaged")]
+fn rot_that_is_not_put_together_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::UnitsUnmixed, rot_on_two_devices_in_different_units_is_read_from_the_others);
+}
+
 #[test]
 fn the_work_goes_on_without_a_device_that_fails() {
     for kind in [OpKind::Write, OpKind::Flush] {
