@@ -19,6 +19,7 @@ mod keep;
 pub mod key;
 pub mod layout;
 pub mod node;
+pub mod packed;
 pub mod partial;
 pub mod records;
 pub mod root;

@@ -1,18 +1,19 @@
 //! Index nodes: 16 KiB, sorted entries, checksummed by the pointer to them and
 //! by themselves.
 //!
-//! Layout: [`NodeHeader`], the key prefix common to all entries, then the
-//! entries in order. A leaf entry is `key suffix | u16 length | value`; an inner
-//! entry is `key suffix | NodePtr`, where the key is the smallest of the child.
-//! Key bytes are big-endian ([`Key::encode`]), so comparing bytes compares keys.
+//! Layout: [`NodeHeader`], a key or a part of one, then the entries in order. A
+//! leaf has its first key there, and [`crate::packed`] entries. An inner node has
+//! the prefix common to all its keys; an entry is `key suffix | NodePtr`, where
+//! the key is the smallest of the child. Key bytes are big-endian
+//! ([`Key::encode`]), so comparing bytes compares keys.
 
 use std::sync::Arc;
 
 use crate::disk_struct;
 use crate::key::Key;
 use crate::layout::le::{U16, U32, U64};
-use crate::wire::{Put, Reader};
-use crate::{Addr, Invalid, NODE_BYTES};
+use crate::wire::Reader;
+use crate::{Addr, Invalid, NODE_BYTES, packed};
 
 /// "NNOD".
 pub const NODE_MAGIC: u32 = u32::from_le_bytes(*b"NNOD");
@@ -30,7 +31,7 @@ disk_struct! {
         pub count: U16,
         /// 0 for a leaf.
         pub level: u8,
-        /// Bytes of the common key prefix.
+        /// Bytes of the common key prefix; of a leaf the whole first key.
         pub prefix_bytes: u8,
         /// Bytes used, header included.
         pub used_bytes: U32,
@@ -105,15 +106,8 @@ pub enum Entries {
     Inner(Vec<(Key, NodePtr)>),
 }
 
-/// Bytes of a leaf entry besides the key suffix and the value.
-pub const LEAF_ENTRY_EXTRA: usize = 2;
-
-/// Upper bound of the encoded size of a leaf with these entries, exact but for
-/// the prefix, which only makes it smaller.
-#[must_use]
-pub fn leaf_entry_bytes(value: usize) -> usize {
-    Key::BYTES + LEAF_ENTRY_EXTRA + value
-}
+/// Bytes that the entries of a node may take.
+pub const NODE_ROOM_BYTES: usize = NODE_BYTES - NodeHeader::BYTES - Key::BYTES;
 
 /// Encoded size of an inner entry, ignoring the prefix.
 pub const INNER_ENTRY_BYTES: usize = Key::BYTES + NodePtrDisk::BYTES;
@@ -133,32 +127,27 @@ fn common_prefix(a: &[u8; Key::BYTES], b: &[u8; Key::BYTES]) -> usize {
 pub fn encode(tree: TreeId, level: u8, generation: u64, entries: &Entries) -> Vec<u8> {
     let mut out = vec![0; NodeHeader::BYTES];
     out.reserve_exact(NODE_BYTES - NodeHeader::BYTES);
-    let ends = match entries {
-        Entries::Leaf(v) => v.first().zip(v.last()).map(|(a, b)| (a.0, b.0, v.len())),
-        Entries::Inner(v) => v.first().zip(v.last()).map(|(a, b)| (a.0, b.0, v.len())),
-    };
-    let (prefix, count) = match ends {
-        // Sorted keys share what the first and the last share.
-        Some((a, b, n)) => (common_prefix(&a.encode(), &b.encode()), n),
-        None => (0, 0),
-    };
-    if let Some((a, ..)) = ends {
-        out.extend_from_slice(&a.encode()[..prefix]);
-    }
-    match entries {
+    let (prefix, count) = match entries {
         Entries::Leaf(v) => {
+            let base = v.first().map(|(k, _)| *k);
+            out.extend(base.into_iter().flat_map(|k| k.encode()));
             for (k, val) in v {
-                out.extend_from_slice(&k.encode()[prefix..]);
-                out.put_short(val);
+                packed::put_entry(&mut out, base.as_ref().unwrap_or(k), k, val);
             }
+            (if v.is_empty() { 0 } else { Key::BYTES }, v.len())
         }
         Entries::Inner(v) => {
+            // Sorted keys share what the first and the last share.
+            let ends = v.first().zip(v.last()).map(|(a, b)| (a.0.encode(), b.0.encode()));
+            let prefix = ends.map_or(0, |(a, b)| common_prefix(&a, &b));
+            out.extend(ends.into_iter().flat_map(|(a, _)| a).take(prefix));
             for (k, p) in v {
                 out.extend_from_slice(&k.encode()[prefix..]);
                 out.extend_from_slice(p.encode().bytes());
             }
+            (prefix, v.len())
         }
-    }
+    };
     assert!(out.len() <= NODE_BYTES, "node overflow: {} bytes", out.len());
     let mut h = NodeHeader::zeroed();
     h.magic.set(NODE_MAGIC);
@@ -218,29 +207,31 @@ pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Inval
     let mut r = Reader::new(body);
     let mut key_bytes = [0; Key::BYTES];
     key_bytes[..prefix_bytes].copy_from_slice(r.take(prefix_bytes)?);
-    let mut next_key = |r: &mut Reader<'_>| -> Result<Key, Invalid> {
-        key_bytes[prefix_bytes..].copy_from_slice(r.take(Key::BYTES - prefix_bytes)?);
-        Key::decode(&key_bytes)
-    };
     // The count is bounded by the bytes: each entry takes at least two.
     let count = usize::from(h.count.get()).min(NODE_BYTES / 2);
+    let follows =
+        |last: Option<&Key>, k: &Key| if last.is_some_and(|last| last >= k) { Err(Invalid::Order) } else { Ok(()) };
     let entries = if h.level == 0 {
+        if prefix_bytes != if count == 0 { 0 } else { Key::BYTES } {
+            return Err(Invalid::Bounds);
+        }
+        let base = if count == 0 { Key::first() } else { Key::decode(&key_bytes)? };
         let mut v: Vec<(Key, Arc<[u8]>)> = Vec::with_capacity(count);
         for _ in 0..count {
-            let k = next_key(&mut r)?;
-            if v.last().is_some_and(|(last, _)| *last >= k) {
-                return Err(Invalid::Order);
-            }
-            v.push((k, r.short()?.into()));
+            let (k, value) = packed::take_entry(&mut r, &base)?;
+            follows(v.last().map(|e| &e.0), &k)?;
+            v.push((k, value));
+        }
+        if v.first().is_some_and(|(first, _)| *first != base) {
+            return Err(Invalid::Order);
         }
         Entries::Leaf(v)
     } else {
         let mut v: Vec<(Key, NodePtr)> = Vec::with_capacity(count);
         for _ in 0..count {
-            let k = next_key(&mut r)?;
-            if v.last().is_some_and(|(last, _)| *last >= k) {
-                return Err(Invalid::Order);
-            }
+            key_bytes[prefix_bytes..].copy_from_slice(r.take(Key::BYTES - prefix_bytes)?);
+            let k = Key::decode(&key_bytes)?;
+            follows(v.last().map(|e| &e.0), &k)?;
             let (d, _) = NodePtrDisk::read_prefix(r.take(NodePtrDisk::BYTES)?)?;
             v.push((k, NodePtr::decode(&d)));
         }

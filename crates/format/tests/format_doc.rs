@@ -153,8 +153,8 @@ fn hex(bytes: &[u8]) -> String {
 /// Every constant of the crate that a reader of a volume must know.
 fn constants() -> Vec<(&'static str, String)> {
     use fmt::{
-        features::*, heartbeat::*, items::*, key::Key, node::*, partial::*, records::*, row_log::*, superblock::*,
-        units::*,
+        features::*, heartbeat::*, items::*, key::Key, node::*, packed::*, partial::*, records::*, row_log::*,
+        superblock::*, units::*,
     };
     macro_rules! list {
         ($($($name:ident)::+ $(. $field:tt)?),* $(,)?) => {
@@ -182,7 +182,13 @@ fn constants() -> Vec<(&'static str, String)> {
         Addr::NONE.0,
         Addr::PAYLOAD,
         Key::BYTES,
+        NODE_ROOM_BYTES,
         LEAF_ENTRY_EXTRA,
+        ENTRY_NEAR,
+        ENTRY_DEATH,
+        ENTRY_EXTENT,
+        ENTRY_SINGLE,
+        ENTRY_NOWHERE,
         INNER_ENTRY_BYTES,
         VALUE_BYTES_MAX,
         TreeId::LIVE.0,

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nenrin_format::items::{EXTENT_UNWRITTEN, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{
-    self, Entries, INNER_ENTRY_BYTES, NodeHeader, NodePtr, TreeId, VALUE_BYTES_MAX, leaf_entry_bytes,
+    self, Entries, INNER_ENTRY_BYTES, NODE_ROOM_BYTES, NodeHeader, NodePtr, TreeId, VALUE_BYTES_MAX,
 };
+use nenrin_format::packed::{LEAF_ENTRY_EXTRA, entry_bytes};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::{Addr, Cno, Epoch, Invalid, NODE_BYTES, Seq, Time};
 use proptest::prelude::*;
@@ -20,13 +22,35 @@ fn key() -> impl Strategy<Value = Key> {
         .prop_map(|(ino, kind, fork, off, death)| Key { ino, kind: KINDS[kind], fork, off, death })
 }
 
+/// Extents of all forms, some of which no writer makes.
+fn extent() -> impl Strategy<Value = Extent> {
+    let addr = prop_oneof![3 => 0u64..1 << 62, 2 => 0u64..1 << 32, 1 => any::<u64>(), 1 => Just(Addr::NONE.0)];
+    let shape = (1u32..=256, prop_oneof![2 => Just(0u8), 1 => 0u8..16], 0u8..6, 0u32..20, 0u32..20, any::<bool>());
+    (prop_oneof![0u64..1000, any::<u64>()], addr, shape, any::<u32>()).prop_map(|(birth, addr, shape, crc)| {
+        let (blocks, flags, granule_shift, lead, tail, single) = shape;
+        let (birth, addr) = (Cno(birth), Addr(addr));
+        if single {
+            return Extent { birth, addr, blocks: 1, flags: 0, granule_shift: 0, lead: 0, tail: 0, crcs: vec![crc] };
+        }
+        let count = if flags & EXTENT_UNWRITTEN != 0 { 0 } else { (lead + blocks + tail) >> granule_shift };
+        Extent { birth, addr, blocks, flags, granule_shift, lead, tail, crcs: vec![crc; count as usize] }
+    })
+}
+
 fn entries() -> impl Strategy<Value = (u8, Entries)> {
-    let value = prop_oneof![3 => prop::collection::vec(any::<u8>(), 0..100), 1 => prop::collection::vec(any::<u8>(), 0..=VALUE_BYTES_MAX)];
-    let leaf = prop::collection::btree_map(key(), value, 0..80).prop_map(|map| {
+    let value = || {
+        prop_oneof![
+            3 => prop::collection::vec(any::<u8>(), 0..100),
+            3 => extent().prop_map(|e| e.encode()),
+            1 => prop::collection::vec(any::<u8>(), 0..=VALUE_BYTES_MAX)
+        ]
+    };
+    let leaf = prop::collection::btree_map(key(), value(), 0..80).prop_map(|map| {
         let mut bytes = 0;
-        let fits = |(_, v): &(Key, Vec<u8>)| {
-            bytes += leaf_entry_bytes(v.len());
-            bytes <= NODE_BYTES - NodeHeader::BYTES
+        let base = map.first_key_value().map(|(k, _)| *k);
+        let fits = |(k, v): &(Key, Vec<u8>)| {
+            bytes += entry_bytes(&base.unwrap(), k, v);
+            bytes <= NODE_ROOM_BYTES
         };
         let v = map.into_iter().take_while(fits).map(|(k, v)| (k, Arc::from(v)));
         (0, Entries::Leaf(v.collect()))
@@ -84,14 +108,32 @@ proptest! {
 }
 
 #[test]
-fn sizes_are_upper_bounds() {
-    // Without a common prefix they are exact.
-    let (low, high) = (Key::space(Kind::Inode, 0, 0), Key { ino: u64::MAX, ..Key::space(Kind::last(), 0, 0) });
-    let leaf = Entries::Leaf(vec![(low, [1; 10].into()), (high, [2; 4600].into())]);
-    let (h, _) = node::decode(TreeId::SPACE, &node::encode(TreeId::SPACE, 0, 1, &leaf)).unwrap();
-    assert_eq!(h.used_bytes.get() as usize, NodeHeader::BYTES + leaf_entry_bytes(10) + leaf_entry_bytes(4600));
+fn sizes_are_what_entries_take() {
+    let used = |entries: Vec<(Key, Arc<[u8]>)>| {
+        let bytes: usize = entries.iter().map(|(k, v)| entry_bytes(&entries[0].0, k, v)).sum();
+        let (h, back) =
+            node::decode(TreeId::LIVE, &node::encode(TreeId::LIVE, 0, 1, &Entries::Leaf(entries.clone()))).unwrap();
+        assert_eq!(back, Entries::Leaf(entries));
+        assert_eq!(h.used_bytes.get() as usize, NodeHeader::BYTES + Key::BYTES + bytes);
+        bytes
+    };
+    let (low, high) =
+        (Key::space(Kind::Inode, 0, 0), Key { ino: u64::MAX, ..Key::space(Kind::last(), u32::MAX, u64::MAX) });
+    let (short, long): (Arc<[u8]>, Arc<[u8]>) = ([1; 10].into(), [2; VALUE_BYTES_MAX].into());
+    let most = used(vec![(low, short.clone()), (high.died(u64::MAX), long.clone())]) - 13;
+    assert_eq!(most, LEAF_ENTRY_EXTRA + VALUE_BYTES_MAX, "an entry that shares nothing with the first");
     // Three of the longest values fit in any leaf.
-    assert!(NodeHeader::BYTES + 3 * leaf_entry_bytes(VALUE_BYTES_MAX) <= NODE_BYTES);
+    assert!(3 * most <= NODE_ROOM_BYTES);
+    // One block of a large file on a large volume: form, offset, birth, segment and block, checksum.
+    let extent = |off| {
+        let key = Key::new(nenrin_format::Ino(77), Kind::Extent, 2, off);
+        let addr = Addr((60_000 << Addr::BLOCK_BITS) | 4000);
+        let e =
+            Extent { birth: Cno(9000), addr, blocks: 1, flags: 0, granule_shift: 0, lead: 0, tail: 0, crcs: vec![7] };
+        (key, Arc::from(e.encode()))
+    };
+    assert_eq!(used(vec![extent(1 << 40)]), 1 + 1 + 2 + 5 + 4);
+    assert_eq!(used(vec![extent(1 << 40), extent((1 << 40) + 10_000)]), 13 + 14);
 }
 
 #[test]
@@ -110,9 +152,23 @@ fn each_check_has_its_verdict() {
     assert_eq!(verdict(16000, 1, false), Err(Invalid::Checksum));
     assert_eq!(verdict(8, 9, true), Err(Invalid::Kind(9)));
     assert_eq!(verdict(15, 30, true), Err(Invalid::Bounds), "prefix");
+    assert_eq!(verdict(15, 28, true), Err(Invalid::Bounds), "a leaf without its first key");
     assert_eq!(verdict(17, 0xff, true), Err(Invalid::Bounds), "used");
     assert_eq!(verdict(12, 0, true), Err(Invalid::Bounds), "count too small");
-    assert_eq!(verdict(12, 2, true), Err(Invalid::Order), "count too large: all of the key is prefix");
+    assert_eq!(verdict(12, 2, true), Err(Invalid::Short), "count too large");
+    let entry = NodeHeader::BYTES + Key::BYTES;
+    assert_eq!(verdict(entry, 0x21, true), Err(Invalid::Bounds), "a form that means nothing");
+    assert_eq!(verdict(entry, 0x09, true), Err(Invalid::Bounds), "parts of an extent, and none");
+    assert_eq!(
+        verdict(entry + 1, 1, true),
+        Err(Invalid::Order),
+        "the first entry has another key than the leaf begins with"
+    );
+    assert_eq!(
+        verdict(entry + 1, 0x80, true),
+        Err(Invalid::Bounds).or(Err(Invalid::Order)),
+        "a number that is too long"
+    );
     assert_eq!(node::decode(TreeId::LIVE, &good[1..]).map(|_| ()), Err(Invalid::Short));
 }
 

@@ -7,6 +7,7 @@ use nenrin_format::heartbeat::{HEARTBEAT_MAGIC, Heartbeat, HeartbeatDisk};
 use nenrin_format::items::{self, Checkpoint, Dirent, Extent, Inode, Reap, Segment, XattrPiece};
 use nenrin_format::key::Key;
 use nenrin_format::node::{self, NODE_MAGIC, TreeId};
+use nenrin_format::packed;
 use nenrin_format::partial::{Header, PARTIAL_MAGIC};
 use nenrin_format::records::Record;
 use nenrin_format::root::Root;
@@ -148,10 +149,10 @@ pub fn node(case: &[u8]) -> Done {
     }
     // The index refuses what would not fit without the common prefix.
     let size: usize = match &entries {
-        node::Entries::Leaf(v) => v.iter().map(|(_, v)| node::leaf_entry_bytes(v.len())).sum(),
+        node::Entries::Leaf(v) => v.iter().map(|(k, value)| packed::entry_bytes(&v[0].0, k, value)).sum(),
         node::Entries::Inner(v) => v.len() * node::INNER_ENTRY_BYTES,
     };
-    if size > NODE_BYTES - node::NodeHeader::BYTES {
+    if size > node::NODE_ROOM_BYTES {
         return Ok(());
     }
     let again = node::encode(TreeId::LIVE, header.level, header.generation.get(), &entries);

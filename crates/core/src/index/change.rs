@@ -12,9 +12,10 @@ use std::mem;
 use std::sync::Arc;
 
 use nenrin_format::key::Key;
-use nenrin_format::node::{INNER_ENTRY_BYTES, NodePtr, TreeId, leaf_entry_bytes};
+use nenrin_format::node::{INNER_ENTRY_BYTES, NodePtr, TreeId};
+use nenrin_format::packed::entry_bytes;
 
-use super::node::{BYTES_MIN, Body, Child, Expect, FILLED_BYTES, JOIN_BYTES_MAX, Node, child_index};
+use super::node::{BYTES_MIN, Body, CAPACITY, Child, Expect, FILLED_BYTES, JOIN_BYTES_MAX, Node, child_index};
 use super::{NodeCache, Value};
 use crate::{Error, Result};
 
@@ -156,7 +157,8 @@ impl Change<'_> {
         let before = node.bytes;
         match &mut node.body {
             Body::Leaf(v) => {
-                let added = leaf_entry_bytes(value.len());
+                let base = v.first().map_or(key, |e| e.0);
+                let added = entry_bytes(&base, &key, &value);
                 let found = match v.last() {
                     Some(last) if last.0 < key => Err(v.len()),
                     _ => v.binary_search_by(|e| e.0.cmp(&key)),
@@ -164,12 +166,13 @@ impl Change<'_> {
                 let (replaced, inserted) = match found {
                     Ok(i) => {
                         let old = mem::replace(&mut v[i].1, value);
-                        node.bytes = node.bytes + added - leaf_entry_bytes(old.len());
+                        node.bytes = node.bytes + added - entry_bytes(&base, &key, &old);
                         (Some(old), None)
                     }
                     Err(i) => {
                         v.insert(i, (key, value));
-                        node.bytes += added;
+                        // Beside another first key entries take more.
+                        node.bytes = if i == 0 { node.body.bytes() } else { node.bytes + added };
                         node.note_insert(i);
                         (None, Some(i))
                     }
@@ -222,8 +225,9 @@ impl Change<'_> {
         match &mut node.body {
             Body::Leaf(v) => {
                 let Ok(i) = v.binary_search_by(|e| e.0.cmp(key)) else { return Ok((None, false)) };
+                let base = v.first().map_or(*key, |e| e.0);
                 let (_, value) = v.remove(i);
-                node.bytes -= leaf_entry_bytes(value.len());
+                node.bytes -= entry_bytes(&base, key, &value);
                 Ok((Some(value), became_small(before, node)))
             }
             Body::Inner(v) => {
@@ -266,18 +270,25 @@ impl Change<'_> {
         let (Some((_, left)), Some((right_key, right))) = (head.last_mut(), tail.first_mut()) else { return };
         let Ok(left) = self.own(left, &left_expect) else { return };
         let Ok(right) = self.own(right, &right_expect) else { return };
+        let kept = left.body.len();
         left.body.append(mem::replace(&mut right.body, Body::Leaf(Vec::new())));
-        left.bytes += right.bytes;
+        left.bytes = left.body.bytes();
         left.run = 0;
         if left.bytes <= JOIN_BYTES_MAX {
             entries.remove(l + 1);
             self.book.drop_node();
             return;
         }
-        right.body = left.body.split_off(left.body.middle());
+        right.body = left.body.split_off(left.body.middle_that_fits());
         right.bytes = right.body.bytes();
         right.run = 0;
-        left.bytes -= right.bytes;
+        if right.bytes > CAPACITY {
+            // Beside their new first key they would take more: as they were, then.
+            left.body.append(mem::replace(&mut right.body, Body::Leaf(Vec::new())));
+            right.body = left.body.split_off(kept);
+            right.bytes = right.body.bytes();
+        }
+        left.bytes = left.body.bytes();
         if let Some(first) = right.body.first_key() {
             *right_key = first;
         }
@@ -292,7 +303,8 @@ impl Change<'_> {
             return false;
         }
         let (left, node) = (Arc::make_mut(left), Arc::make_mut(node));
-        let rest = node.body.split_off(node.body.fitting(FILLED_BYTES - left.bytes));
+        let Some(base) = left.body.first_key() else { return false };
+        let rest = node.body.split_off(node.body.fitting(&base, FILLED_BYTES - left.bytes));
         left.body.append(mem::replace(&mut node.body, rest));
         left.bytes = left.body.bytes();
         node.bytes = node.body.bytes();

@@ -7,21 +7,21 @@
 //!    walk can loop, whatever the bytes on disk say.
 //! 3. The keys of a child are in `low..high`: from the key its parent has for
 //!    it, below the key the parent has for the next child.
-//! 4. `bytes` bounds the encoded size from above: it ignores the common prefix.
+//! 4. `bytes` bounds the encoded size of the entries from above. It ignores the common prefix of inner nodes, and of a
+//!    leaf whose first item went it may count what entries took beside that one.
 
 use std::sync::{Arc, OnceLock};
 
+use nenrin_format::Invalid;
 use nenrin_format::key::Key;
-use nenrin_format::node::{
-    self, Entries, INNER_ENTRY_BYTES, LEAF_ENTRY_EXTRA, NodeHeader, NodePtr, TreeId, VALUE_BYTES_MAX, leaf_entry_bytes,
-};
-use nenrin_format::{Invalid, NODE_BYTES};
+use nenrin_format::node::{self, Entries, INNER_ENTRY_BYTES, NODE_ROOM_BYTES, NodePtr, TreeId, VALUE_BYTES_MAX};
+use nenrin_format::packed::entry_bytes;
 
 use super::Value;
 use crate::{Error, Result};
 
 /// Bytes that entries of one node may take.
-pub(super) const CAPACITY: usize = NODE_BYTES - NodeHeader::BYTES;
+pub(super) const CAPACITY: usize = NODE_ROOM_BYTES;
 /// A node with fewer bytes than this is joined with a neighbour.
 pub(super) const BYTES_MIN: usize = CAPACITY / 4;
 /// Two neighbours become one node up to this size; above it they share evenly.
@@ -125,14 +125,15 @@ impl Body {
     }
     /// See invariant 4 of the module.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::Leaf(v) => v.iter().map(|(_, v)| leaf_entry_bytes(v.len())).sum(),
-            Self::Inner(v) => v.len() * INNER_ENTRY_BYTES,
-        }
+        (0..self.len()).map(|i| self.entry_bytes(i)).sum()
     }
     fn entry_bytes(&self, i: usize) -> usize {
+        self.first_key().map_or(0, |base| self.entry_bytes_behind(&base, i))
+    }
+    /// What entry `i` takes in a node that begins with this key.
+    fn entry_bytes_behind(&self, base: &Key, i: usize) -> usize {
         match self {
-            Self::Leaf(v) => v.get(i).map_or(0, |(_, v)| leaf_entry_bytes(v.len())),
+            Self::Leaf(v) => v.get(i).map_or(0, |(k, v)| entry_bytes(base, k, v)),
             Self::Inner(_) => INNER_ENTRY_BYTES,
         }
     }
@@ -152,16 +153,23 @@ impl Body {
         }
         at.clamp(1, self.len().saturating_sub(1).max(1))
     }
-    /// How many entries from the first on fit `bytes`.
-    pub fn fitting(&self, bytes: usize) -> usize {
+    /// How many entries from the first on fit `bytes` of a node that begins with this key.
+    pub fn fitting(&self, base: &Key, bytes: usize) -> usize {
         let mut left = bytes;
         (0..self.len())
             .take_while(|i| {
-                let fits = self.entry_bytes(*i) <= left;
-                left = left.saturating_sub(self.entry_bytes(*i));
+                let bytes = self.entry_bytes_behind(base, *i);
+                let fits = bytes <= left;
+                left = left.saturating_sub(bytes);
                 fits
             })
             .count()
+    }
+    /// Where to split so that both sides fit a node: in the middle, or before it where entries take more beside the first
+    /// key than beside a later one.
+    pub fn middle_that_fits(&self) -> usize {
+        let Some(base) = self.first_key() else { return 0 };
+        self.middle().min(self.fitting(&base, CAPACITY)).max(1)
     }
     /// Moves the entries from `at` on into a new body.
     pub fn split_off(&mut self, at: usize) -> Self {
@@ -227,7 +235,7 @@ impl Node {
             return None;
         }
         let at_run = inserted.and_then(|i| self.run_split(i, rightmost));
-        let at = at_run.unwrap_or_else(|| self.body.middle());
+        let at = at_run.unwrap_or_else(|| self.body.middle_that_fits());
         let mut right = Self::new(self.tree, self.level, self.generation, self.body.split_off(at));
         // The run goes on at the end of the left node or at the start of the right one.
         let run = std::mem::replace(&mut self.run, 0);
@@ -236,7 +244,7 @@ impl Node {
             Some(_) => right.run = run,
             None => {}
         }
-        self.bytes -= right.bytes;
+        self.bytes = self.body.bytes();
         let key = right.body.first_key()?;
         Some((key, right))
     }
@@ -277,8 +285,7 @@ impl Node {
             Entries::Leaf(v) => Body::Leaf(v),
             Entries::Inner(v) => Body::Inner(v.into_iter().map(|(k, p)| (k, Child::Disk(p))).collect()),
         };
-        // No writer packs more than fits without the prefix: then any node can
-        // take any key and be split in two.
+        // No writer packs more than fits without the prefix: then any node can be split in two.
         let long = |v: &[(Key, Value)]| v.iter().any(|e| e.1.len() > VALUE_BYTES_MAX);
         if body.len() == 0 || body.bytes() > CAPACITY || matches!(&body, Body::Leaf(v) if long(v)) {
             return Err(damaged(Invalid::Bounds));
@@ -312,7 +319,7 @@ impl Node {
         let entries = match &self.body {
             Body::Leaf(v) => {
                 // Each value is an allocation of its own with two counters.
-                let values = self.bytes - v.len() * (Key::BYTES + LEAF_ENTRY_EXTRA);
+                let values: usize = v.iter().map(|(_, v)| v.len()).sum();
                 v.capacity() * size_of::<(Key, Value)>() + values + v.len() * (16 + ALLOCATION)
             }
             Body::Inner(v) => v.capacity() * size_of::<(Key, Child)>(),

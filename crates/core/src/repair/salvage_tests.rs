@@ -249,7 +249,7 @@ fn what_the_log_tells_of_is_not_sought_in_summaries() {
 /// The top of every tree is lost: what is found must not pass for the whole.
 #[test]
 fn part_of_a_tree_is_not_taken_for_the_whole() {
-    let bytes = with_checkpoints(900);
+    let bytes = with_checkpoints(1600);
     let before = tree(&read_only(&bytes), At::Live);
     let mut damaged = bytes.clone();
     destroy_roots(&mut damaged);

@@ -5,7 +5,7 @@ use super::{HistoryTree, State};
 use crate::index::Value;
 use nenrin_format::Cno;
 use nenrin_format::items::Checkpoint;
-use nenrin_format::node::leaf_entry_bytes;
+use nenrin_format::packed::LEAF_ENTRY_EXTRA;
 
 /// How much of history snapshots keep, as far as it went there in this mount or was counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,9 +30,9 @@ impl KnownPast {
     }
 }
 
-/// What an item takes of a leaf.
+/// What an item takes of a leaf, at most.
 pub fn weight(value: &[u8]) -> u64 {
-    leaf_entry_bytes(value.len()) as u64
+    (LEAF_ENTRY_EXTRA + value.len()) as u64
 }
 
 impl State {

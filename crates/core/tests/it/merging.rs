@@ -185,7 +185,7 @@ fn history_of_scattered_overwrites_costs_few_nodes() {
         fs.fsync_wait(ino).unwrap();
         let mut prng = Prng::new(5);
         let before = fs.counters().nodes;
-        for i in 0..70_000u64 {
+        for i in 0..160_000u64 {
             fs.write(ino, prng.below(blocks) * BLOCK, &[i as u8; BLOCK as usize], 0).unwrap();
             fs.fsync_wait(ino).unwrap();
             w.pass(250_000);

@@ -189,7 +189,9 @@ fn impossible_trees() {
     other[8] = 2;
     refused(0, forge(&disk, 80, other));
     // More than could be split in two, thanks to the prefix.
-    refused(0, forge(&disk, 88, leaf(&(0..900).collect::<Vec<_>>())));
+    let too_many = inner(1, (0..400).map(|i| (i, good)).collect());
+    let ptr = forge(&disk, 88, too_many.clone());
+    assert!(matches!(Node::decode(TreeId::LIVE, &ptr, &too_many), Err(Error::Damaged(_, Invalid::Bounds))));
     let long = Entries::Leaf(vec![(key(1), value(VALUE_BYTES_MAX + 1, 0))]);
     refused(0, forge(&disk, 96, node::encode(TreeId::LIVE, 0, 1, &long)));
     // A root higher than any tree.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use nenrin_format::NODE_BYTES;
+use nenrin_format::packed::entry_bytes;
 
 use super::*;
 
@@ -17,7 +18,7 @@ fn fill(v: &Volume) -> f64 {
         if level == 0 {
             let bytes = v.disk.blocks.lock().unwrap().get(&ptr.copies[0].0).unwrap().clone();
             let (_, Entries::Leaf(entries)) = node::decode(TreeId::LIVE, &bytes).unwrap() else { unreachable!() };
-            used += entries.iter().map(|e| node::leaf_entry_bytes(e.1.len())).sum::<usize>();
+            used += entries.iter().map(|e| entry_bytes(&entries[0].0, &e.0, &e.1)).sum::<usize>();
             leaves += 1;
         }
     }
