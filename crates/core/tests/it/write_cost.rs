@@ -137,7 +137,9 @@ fn recovered() -> (u64, u64, u64, u64) {
     let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
     // Each block by itself, so that there are as many items as there are going to be.
     for odd in 0..2 {
-        (0..FILE / 8192).for_each(|n| drop(fs.write(ino, n * 8192 + odd * 4096, &[7; 4096], 0).unwrap()));
+        for n in 0..FILE / 8192 {
+            fs.write(ino, n * 8192 + odd * 4096, &[7; 4096], 0).unwrap();
+        }
         fs.fsync_wait(ino).unwrap();
     }
     let mut random = Prng::new(3);
