@@ -1,8 +1,8 @@
 //! Entries of leaves: what the entry before them all says already is left out.
 //!
 //! A leaf begins with its first key, the *base*. Of the key of an entry only the difference to it is stored, and of an extent
-//! only what is not usual, all numbers in as few bytes as they need ([`put_number`]). An extent of one block of a file that was written at random
-//! takes 13 to 18 bytes, where its key and value are 57.
+//! only what is not usual, all numbers in as few bytes as they need. An extent of one block, in a leaf of one file
+//! that was written at random, takes 13 to 18 bytes, where its key and value are 57.
 //!
 //! What an entry takes depends on the base and on itself, not on its neighbours, so that a leaf knows its size while it
 //! changes.
@@ -214,6 +214,9 @@ pub(crate) fn take_entry(r: &mut Reader<'_>, base: &Key) -> Result<(Key, Arc<[u8
         key.off = take_number(r)?;
     }
     key.death = if form & ENTRY_DEATH != 0 { take_number(r)? } else { 0 };
+    if extent && key.kind != Kind::Extent {
+        return Err(Invalid::Kind(key.kind as u8));
+    }
     if extent {
         return Ok((key, Packed::take(form, r)?));
     }

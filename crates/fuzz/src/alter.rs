@@ -10,7 +10,8 @@ use crate::volume::SEGMENT_BLOCKS;
 use nenrin_device::{AlignedBuf, BlockDevice, CrashDisk};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::layout::Layout;
-use nenrin_format::node::{Entries, NODE_MAGIC, NodeHeader, NodePtrDisk, TreeId};
+use nenrin_format::node::{Entries, NODE_MAGIC, NODE_ROOM_BYTES, NodeHeader, NodePtrDisk, TreeId};
+use nenrin_format::packed::entry_bytes;
 use nenrin_format::partial::{Header, PartialHeader, PartialKind};
 use nenrin_format::records::Record;
 use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, SUPERBLOCK_MAGIC, SlotDisk};
@@ -173,58 +174,71 @@ fn node(bytes: &mut [u8], c: &mut Choices<'_>) -> String {
         return raw(bytes, c);
     }
     let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return raw(bytes, c) };
-    let used = (head.used_bytes.get() as usize).clamp(NodeHeader::BYTES + 64, NODE_BYTES);
+    let used_of = |head: &NodeHeader| (head.used_bytes.get() as usize).clamp(NodeHeader::BYTES + 64, NODE_BYTES);
+    let mut used = used_of(&head);
     let what = match c.byte() % 8 {
         0 => field(bytes, 0, &NodeHeader::LAYOUT, c),
         1 => number(bytes, NodeHeader::BYTES + c.below(used - NodeHeader::BYTES - 8), [1, 2, 4, 8][c.below(4)], c),
-        _ => item(bytes, &head, used, c),
+        _ if head.level > 0 => pointer(bytes, &head, c),
+        _ => {
+            let what = item(bytes, &head, c);
+            used = NodeHeader::read_prefix(bytes).map_or(used, |(head, _)| used_of(&head));
+            what
+        }
     };
     settle(bytes, used, head.crc.get(), c);
     what
 }
 
-/// An item of a leaf, or a pointer of a node above.
-fn item(bytes: &mut [u8], head: &NodeHeader, used: usize, c: &mut Choices<'_>) -> String {
+/// A key or a pointer of a node above leaves.
+fn pointer(bytes: &mut [u8], head: &NodeHeader, c: &mut Choices<'_>) -> String {
     let prefix = usize::from(head.prefix_bytes).min(Key::BYTES);
     let suffix = Key::BYTES - prefix;
-    let start = NodeHeader::BYTES + prefix;
-    if head.level > 0 {
-        let entry = c.below(usize::from(head.count.get()));
-        let at = start + entry * (suffix + NodePtrDisk::BYTES);
-        if c.byte() % 3 == 0 && suffix > 0 {
-            return number(bytes, at + c.below(suffix), 1, c);
-        }
-        return field(bytes, at + suffix, &NodePtrDisk::LAYOUT, c);
+    let entry = c.below(usize::from(head.count.get()));
+    let at = NodeHeader::BYTES + prefix + entry * (suffix + NodePtrDisk::BYTES);
+    if c.byte() % 3 == 0 && suffix > 0 {
+        return number(bytes, at + c.below(suffix), 1, c);
     }
-    let mut entries = Vec::new();
-    let mut at = start;
-    while at + suffix + 2 <= used {
-        let mut key = [0; Key::BYTES];
-        key[..prefix].copy_from_slice(&bytes[NodeHeader::BYTES..start]);
-        key[prefix..].copy_from_slice(&bytes[at..at + suffix]);
-        let len = usize::from(u16::from_le_bytes([bytes[at + suffix], bytes[at + suffix + 1]]));
-        entries.push((at, key, len));
-        at += suffix + 2 + len;
+    field(bytes, at + suffix, &NodePtrDisk::LAYOUT, c)
+}
+
+/// An item of a leaf, which is packed anew.
+fn item(bytes: &mut [u8], head: &NodeHeader, c: &mut Choices<'_>) -> String {
+    let tree = TreeId(head.tree.get());
+    let Ok((_, Entries::Leaf(mut all))) = nenrin_format::node::decode(tree, bytes) else { return raw(bytes, c) };
+    if all.is_empty() {
+        return "nothing".to_owned();
     }
-    let Some((at, key, len)) = c.pick(&entries).copied() else { return "nothing".to_owned() };
-    if c.byte() % 8 == 0 {
-        return number(bytes, at + c.below(suffix + 2), 1, c);
+    let at = c.below(all.len());
+    let (mut key, mut value) = (all[at].0.encode(), all[at].1.to_vec());
+    let kind = all[at].0.kind;
+    let what =
+        if c.byte() % 8 == 0 { number(&mut key, c.below(Key::BYTES), 1, c) } else { of_value(&mut value, kind, c) };
+    all[at] = (Key::decode(&key).unwrap_or(all[at].0), value.into());
+    if all.iter().map(|(k, v)| entry_bytes(&all[0].0, k, v)).sum::<usize>() > NODE_ROOM_BYTES {
+        return "nothing".to_owned();
     }
-    let value = at + suffix + 2;
-    let layout = match Key::decode(&key).map(|k| k.kind) {
-        Ok(Kind::Inode) => items::InodeDisk::LAYOUT,
-        Ok(Kind::Dirent | Kind::Link) => items::DirentDisk::LAYOUT,
-        Ok(Kind::Xattr) => items::XattrDisk::LAYOUT,
-        Ok(Kind::Extent) => items::ExtentDisk::LAYOUT,
-        Ok(Kind::Segment) => items::SegmentDisk::LAYOUT,
-        Ok(Kind::Checkpoint) => items::CheckpointDisk::LAYOUT,
-        Ok(Kind::Orphan | Kind::Reap) => items::ReapDisk::LAYOUT,
-        Ok(Kind::Landmark) => items::LandmarkDisk::LAYOUT,
-        Ok(Kind::Forget) => items::ForgetDisk::LAYOUT,
-        Ok(Kind::Shed) => items::ShedDisk::LAYOUT,
-        _ => return number(bytes, value + c.below(len), 1, c),
+    let again = nenrin_format::node::encode(tree, head.level, head.generation.get(), &Entries::Leaf(all));
+    bytes[..NODE_BYTES].copy_from_slice(&again);
+    format!("{kind:?}: {what}")
+}
+
+/// A field of the value of an item of this kind.
+fn of_value(value: &mut [u8], kind: Kind, c: &mut Choices<'_>) -> String {
+    let layout = match kind {
+        Kind::Inode => items::InodeDisk::LAYOUT,
+        Kind::Dirent | Kind::Link => items::DirentDisk::LAYOUT,
+        Kind::Xattr => items::XattrDisk::LAYOUT,
+        Kind::Extent => items::ExtentDisk::LAYOUT,
+        Kind::Segment => items::SegmentDisk::LAYOUT,
+        Kind::Checkpoint => items::CheckpointDisk::LAYOUT,
+        Kind::Orphan | Kind::Reap => items::ReapDisk::LAYOUT,
+        Kind::Landmark => items::LandmarkDisk::LAYOUT,
+        Kind::Forget => items::ForgetDisk::LAYOUT,
+        Kind::Shed => items::ShedDisk::LAYOUT,
+        Kind::Inline | Kind::Symlink | Kind::Backref => return number(value, c.below(value.len()), 1, c),
     };
-    format!("{:?}: {}", Key::decode(&key).map(|k| k.kind), field(bytes, value, &layout, c))
+    field(value, 0, &layout, c)
 }
 
 /// Sets the checksum of a summary or node right: by padding, so that nothing

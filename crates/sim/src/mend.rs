@@ -12,7 +12,8 @@ use crate::ops::Op;
 use crate::prng::Prng;
 use crate::run::Run;
 use nenrin_core::format::key::{Key, Kind};
-use nenrin_core::format::node::{self, Entries, NODE_MAGIC, NodeHeader, TreeId};
+use nenrin_core::format::node::{self, Entries, NODE_MAGIC, NODE_ROOM_BYTES, NodeHeader, TreeId};
+use nenrin_core::format::packed::entry_bytes;
 use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::AREA_BLOCKS;
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
@@ -302,14 +303,26 @@ fn has_backrefs(bytes: &[u8]) -> bool {
 /// Changes eight bytes of an item, and the padding so that the checksum stays. False where there is no room.
 fn impossible_item(bytes: &mut [u8], random: &mut Prng) -> bool {
     let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return false };
-    let (used, crc) = (head.used_bytes.get() as usize, head.crc.get());
-    let all = entries(bytes);
-    let Some((_, value)) = random.pick(&all).filter(|(_, v)| v.len() >= 16 && used + 4 <= NODE_BYTES) else {
+    let crc = head.crc.get();
+    let mut all = entries(bytes);
+    if all.is_empty() {
         return false;
-    };
-    let Some(at) = bytes.windows(value.len()).position(|w| *w == **value) else { return false };
-    let field = at + random.index(value.len() / 8) * 8;
-    bytes[field..field + 8].copy_from_slice(&random.next_u64().to_le_bytes());
+    }
+    let (base, at) = (all[0].0, random.index(all.len()));
+    let mut value = all[at].1.to_vec();
+    if value.len() < 16 {
+        return false;
+    }
+    let field = random.index(value.len() / 8) * 8;
+    value[field..field + 8].copy_from_slice(&random.next_u64().to_le_bytes());
+    all[at].1 = value.into();
+    // The last four bytes are what the checksum is set right with.
+    if all.iter().map(|(k, v)| entry_bytes(&base, k, v)).sum::<usize>() + 4 > NODE_ROOM_BYTES {
+        return false;
+    }
+    let again = node::encode(TreeId(head.tree.get()), head.level, head.generation.get(), &Entries::Leaf(all));
+    bytes.copy_from_slice(&again);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     forge(bytes, crc);
     true
 }

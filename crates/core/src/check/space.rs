@@ -5,6 +5,7 @@ use super::report::{Finding, Log};
 use super::roots::Entered;
 use super::usage::died;
 use crate::Result;
+use crate::state::is_space_key;
 use nenrin_format::items::{Backref, Checkpoint, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, SegmentNo};
@@ -15,10 +16,8 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
     let whole = entered.audit.lost == 0;
     state.space.walk(&state.cache, &mut |key, value| {
         log.report.counts.space_items += 1;
-        let misplaced = key.kind < Kind::Segment
-            || key.ino != 0 && key.kind != Kind::Backref
-            || key.death != 0
-            || key.kind == Kind::Segment && state.segments.get(SegmentNo(key.off)).is_none();
+        let misplaced =
+            !is_space_key(key) || key.kind == Kind::Segment && state.segments.get(SegmentNo(key.off)).is_none();
         if misplaced {
             let text = format!("{:?} at {} of the space tree", key.kind, key.off);
             log.add(Finding::new(What::ItemMisplaced, text));

@@ -182,6 +182,7 @@ fn items_that_cannot_be() {
     assert_finds(&[207], |s| s.set(Key::new(FILE, Kind::Reap, 0, 0), vec![0; 128]));
     assert_finds(&[207], |s| s.set_space(Key::new(FILE, Kind::Inode, 0, 0), vec![0; 128]));
     assert_finds(&[207], |s| s.set_space(Key::space(Kind::Segment, 0, 1 << 40), vec![0; 56]));
+    assert_finds(&[207], |s| s.set_space(Key::space(Kind::Segment, 7, 3), vec![0; 56]));
     assert_finds(&[209], |s| s.edit_inode(FILE, |i| i.birth = Cno(1000)));
     assert_finds(&[209], |s| {
         s.set_space(

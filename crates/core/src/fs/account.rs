@@ -211,7 +211,7 @@ impl Fs {
             if let Ok(birth) = items::birth(v) {
                 let keep = items::keep_of(k.kind, v).unwrap_or_default();
                 let extent = (k.kind == Kind::Extent).then(|| Extent::decode(v).ok()).flatten();
-                found.push((*k, birth, keep, weight(v), extent.filter(|e| e.stored_blocks() > 0)));
+                found.push((*k, birth, keep, weight(k, v), extent.filter(|e| e.stored_blocks() > 0)));
             }
             ControlFlow::Continue(())
         });

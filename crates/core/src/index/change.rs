@@ -15,7 +15,7 @@ use nenrin_format::key::Key;
 use nenrin_format::node::{INNER_ENTRY_BYTES, NodePtr, TreeId};
 use nenrin_format::packed::entry_bytes;
 
-use super::node::{BYTES_MIN, Body, CAPACITY, Child, Expect, FILLED_BYTES, JOIN_BYTES_MAX, Node, child_index};
+use super::node::{BYTES_MIN, Body, CAPACITY, Child, Expect, FILLED_BYTES, JOIN_BYTES_MAX, Node, child_index, rebased};
 use super::{NodeCache, Value};
 use crate::{Error, Result};
 
@@ -139,7 +139,7 @@ impl Change<'_> {
             let body = Body::Inner(vec![(left_key, left), (right_key, right)]);
             *root = Child::Mem(Arc::new(Node::new(self.tree, *level, self.book.generation, body)));
             self.book.add_node();
-        } else if done.replaced.is_some() {
+        } else {
             self.shrink(root, level);
         }
         Ok(done.replaced)
@@ -158,7 +158,7 @@ impl Change<'_> {
         match &mut node.body {
             Body::Leaf(v) => {
                 let base = v.first().map_or(key, |e| e.0);
-                let added = entry_bytes(&base, &key, &value);
+                let added = entry_bytes(&base.min(key), &key, &value);
                 let found = match v.last() {
                     Some(last) if last.0 < key => Err(v.len()),
                     _ => v.binary_search_by(|e| e.0.cmp(&key)),
@@ -170,9 +170,11 @@ impl Change<'_> {
                         (Some(old), None)
                     }
                     Err(i) => {
+                        if i == 0 {
+                            node.bytes = rebased(v, &base, &key, node.bytes);
+                        }
                         v.insert(i, (key, value));
-                        // Beside another first key entries take more.
-                        node.bytes = if i == 0 { node.body.bytes() } else { node.bytes + added };
+                        node.bytes += added;
                         node.note_insert(i);
                         (None, Some(i))
                     }
@@ -228,6 +230,9 @@ impl Change<'_> {
                 let base = v.first().map_or(*key, |e| e.0);
                 let (_, value) = v.remove(i);
                 node.bytes -= entry_bytes(&base, key, &value);
+                if let Some((first, _)) = v.first().filter(|_| i == 0) {
+                    node.bytes = rebased(v, &base, first, node.bytes);
+                }
                 Ok((Some(value), became_small(before, node)))
             }
             Body::Inner(v) => {

@@ -7,8 +7,8 @@
 //!    walk can loop, whatever the bytes on disk say.
 //! 3. The keys of a child are in `low..high`: from the key its parent has for
 //!    it, below the key the parent has for the next child.
-//! 4. `bytes` bounds the encoded size of the entries from above. It ignores the common prefix of inner nodes, and of a
-//!    leaf whose first item went it may count what entries took beside that one.
+//! 4. `bytes` is what the entries of a leaf take when it is encoded, and bounds it for inner nodes: it ignores their common
+//!    prefix.
 
 use std::sync::{Arc, OnceLock};
 
@@ -97,6 +97,23 @@ impl Expect {
             high: entries.get(i + 1).map(|e| e.0).or(self.high),
         }
     }
+}
+
+/// What these entries of a leaf take beside the first key `new`, where it was `bytes` beside `old`. Both are not greater than
+/// any of them. Of those with the same inode, kind and fork only the distances change, and they come first, in order.
+pub(super) fn rebased(entries: &[(Key, Value)], old: &Key, new: &Key, bytes: usize) -> usize {
+    let group = |k: &Key| (k.ino, k.kind, k.fork);
+    if group(old) != group(new) {
+        return entries.iter().map(|(k, v)| entry_bytes(new, k, v)).sum();
+    }
+    let near = &entries[..entries.partition_point(|(k, _)| group(k) == group(new))];
+    bytes + distance_bytes(near, new) - distance_bytes(near, old)
+}
+
+/// What the distances of these entries, which are in order, to `base` take beyond one byte each.
+fn distance_bytes(near: &[(Key, Value)], base: &Key) -> usize {
+    let longer = |bits: u32| near.len() - near.partition_point(|(k, _)| (k.off - base.off) >> bits == 0);
+    (7..64).step_by(7).map(longer).sum()
 }
 
 /// Index of the child whose range has `key`; the first one for smaller keys.

@@ -19,7 +19,7 @@ use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
 use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_root, unproven_of};
 use crate::segments::Segments;
-use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history};
+use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
 use crate::storage::{Storage, storage_of};
 use crate::{Error, Result};
 use nenrin_format::features::{Access, access};
@@ -376,6 +376,7 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
     let mut kept = BTreeMap::new();
     state.space.walk(&state.cache, &mut |key: &Key, value| {
         match key.kind {
+            _ if !is_space_key(key) => {}
             Kind::Segment => drop(Segment::decode(value).map(|s| segments.insert(key.off, s))),
             Kind::Checkpoint => drop(Checkpoint::decode(value).map(|c| kept.insert(Cno(key.off), c))),
             _ => {}

@@ -11,7 +11,7 @@ use super::mender::Mender;
 use crate::breaks::{Break, broken};
 use crate::log::index::NODES_MAX;
 use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
-use crate::state::State;
+use crate::state::{State, is_space_key};
 use crate::{Error, Result};
 use nenrin_format::items::{
     BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Forget, Landmark, Reap, Segment,
@@ -79,10 +79,8 @@ impl Mender {
         let (mut wrong, mut told) = (Vec::new(), 0u64);
         let state = &self.state;
         state.space.walk(&state.cache, &mut |key, value| {
-            let misplaced = key.kind < Kind::Segment
-                || key.ino != 0 && key.kind != Kind::Backref
-                || key.death != 0
-                || key.kind == Kind::Segment && state.segments.get(SegmentNo(key.off)).is_none();
+            let misplaced =
+                !is_space_key(key) || key.kind == Kind::Segment && state.segments.get(SegmentNo(key.off)).is_none();
             let right = match key.kind {
                 Kind::Segment => Segment::decode(value).is_ok(),
                 Kind::Checkpoint => {
@@ -252,7 +250,7 @@ impl Mender {
     fn store(&mut self, mut segments: Segments) -> Result<()> {
         let mut stored: BTreeMap<u64, Segment> = BTreeMap::new();
         self.state.space.walk(&self.state.cache, &mut |key, value| {
-            if key.kind == Kind::Segment {
+            if key.kind == Kind::Segment && is_space_key(key) {
                 stored.extend(Segment::decode(value).ok().map(|s| (key.off, s)));
             }
             Ok(())

@@ -80,7 +80,7 @@ impl State {
     /// Takes an item out of a history tree for good.
     pub(super) fn free_past(&mut self, index: usize, key: &Key, value: &Value) -> Result<()> {
         self.history[index].tree.remove(&self.cache, key)?;
-        self.weigh_freed(value, index);
+        self.weigh_freed(key, value, index);
         if key.kind == Kind::Extent {
             let e = Extent::decode(value).map_err(|why| bad_item(key, why))?;
             if e.is_shared() {

@@ -53,7 +53,7 @@ impl State {
         newest.deaths = (newest.deaths.0.min(death), newest.deaths.1.max(death));
         match newest.tree.insert(&self.cache, key, value.clone())? {
             None => {
-                self.weigh_buried(&value);
+                self.weigh_buried(&key, &value);
                 Ok(())
             }
             Some(_) => Err(Error::Corrupt(format!("two versions of one item died in checkpoint {death}"))),

@@ -5,7 +5,8 @@ use super::{HistoryTree, State};
 use crate::index::Value;
 use nenrin_format::Cno;
 use nenrin_format::items::Checkpoint;
-use nenrin_format::packed::LEAF_ENTRY_EXTRA;
+use nenrin_format::key::Key;
+use nenrin_format::packed::entry_bytes;
 
 /// How much of history snapshots keep, as far as it went there in this mount or was counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,9 +31,13 @@ impl KnownPast {
     }
 }
 
-/// What an item takes of a leaf, at most.
-pub fn weight(value: &[u8]) -> u64 {
-    (LEAF_ENTRY_EXTRA + value.len()) as u64
+/// Bytes of the distance to the first key and of a death, about: the same for an item that is live and when it died.
+const DISTANCE_AND_DEATH: usize = 4;
+
+/// What an item of history takes of a leaf, about.
+pub fn weight(key: &Key, value: &[u8]) -> u64 {
+    let key = key.living();
+    (entry_bytes(&key, &key, value) + DISTANCE_AND_DEATH) as u64
 }
 
 impl State {
@@ -63,14 +68,14 @@ impl State {
     }
 
     /// An item came to history.
-    pub(super) fn weigh_buried(&mut self, value: &Value) {
-        self.past.bytes = self.past.bytes.saturating_add(weight(value));
+    pub(super) fn weigh_buried(&mut self, key: &Key, value: &Value) {
+        self.past.bytes = self.past.bytes.saturating_add(weight(key, value));
     }
 
     /// An item went from the history tree at this place.
-    pub(super) fn weigh_freed(&mut self, value: &Value, index: usize) {
+    pub(super) fn weigh_freed(&mut self, key: &Key, value: &Value, index: usize) {
         if self.history.get(index).is_some_and(|t| self.may_be_named(t)) {
-            self.past.bytes = self.past.bytes.saturating_sub(weight(value));
+            self.past.bytes = self.past.bytes.saturating_sub(weight(key, value));
         }
     }
 }

@@ -246,7 +246,7 @@ impl State {
             }
         }
         if visible && self.is_named(birth, death) {
-            self.past.named_bytes = self.past.named_bytes.saturating_add(weight(&old));
+            self.past.named_bytes = self.past.named_bytes.saturating_add(weight(key, &old));
         }
         match kept_for.filter(|_| visible) {
             None => Ok(()),
@@ -348,6 +348,13 @@ pub const fn orphan_key(ino: Ino) -> Key {
 /// Key of reap work in the space tree.
 pub const fn reap_key(ino: Ino, fork: u32) -> Key {
     Key::space(Kind::Reap, fork, ino.0)
+}
+
+/// Whether an item of the space tree may have this key.
+pub const fn is_space_key(key: &Key) -> bool {
+    let forks = matches!(key.kind, Kind::Backref | Kind::Reap | Kind::Landmark | Kind::Shed);
+    let inode = matches!(key.kind, Kind::Backref);
+    key.kind as u8 >= Kind::Segment as u8 && (key.ino == 0 || inode) && (key.fork == 0 || forks) && key.death == 0
 }
 
 /// Key of a segment in the space tree.
