@@ -275,7 +275,7 @@ impl Change<'_> {
         let (Some((_, left)), Some((right_key, right))) = (head.last_mut(), tail.first_mut()) else { return };
         let Ok(left) = self.own(left, &left_expect) else { return };
         let Ok(right) = self.own(right, &right_expect) else { return };
-        let kept = left.body.len();
+        let (kept, bytes) = (left.body.len(), left.bytes + right.bytes);
         left.body.append(mem::replace(&mut right.body, Body::Leaf(Vec::new())));
         left.bytes = left.body.bytes();
         left.run = 0;
@@ -284,15 +284,11 @@ impl Change<'_> {
             self.book.drop_node();
             return;
         }
-        right.body = left.body.split_off(left.body.middle_that_fits());
+        // Where they take much more beside the first key of the left one they stay as they were.
+        let as_they_were = left.bytes > bytes + CAPACITY / 8;
+        right.body = left.body.split_off(if as_they_were { kept } else { left.body.middle() });
         right.bytes = right.body.bytes();
         right.run = 0;
-        if right.bytes > CAPACITY {
-            // Beside their new first key they would take more: as they were, then.
-            left.body.append(mem::replace(&mut right.body, Body::Leaf(Vec::new())));
-            right.body = left.body.split_off(kept);
-            right.bytes = right.body.bytes();
-        }
         left.bytes = left.body.bytes();
         if let Some(first) = right.body.first_key() {
             *right_key = first;
