@@ -33,7 +33,7 @@ const SWEPT_MAX: u32 = 8 * SWEEP_ITEMS;
 const SWEPT_MIN: u32 = 64;
 /// How long a sweep rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
-/// Dirty nodes that trigger an index checkpoint: bounds memory, with some 90 KiB for each leaf of single blocks.
+/// Dirty nodes that trigger an index checkpoint: bounds memory, up to 110 KB for each leaf of single blocks.
 const DIRTY_NODES_MAX: u64 = 1000;
 
 /// What is to be swept of a history tree: from a key up to an inode.
