@@ -323,6 +323,9 @@ pub trait Clock: Send + Sync {
     fn wait(&self, nanos: u64) {
         std::thread::sleep(std::time::Duration::from_nanos(nanos));
     }
+    /// From `true` to the `false` that belongs to it, the calling thread does what takes long and nobody is meant to feel: where it
+    /// competes for a processor, threads that have just become ready go first. Calls nest.
+    fn give_way(&self, _on: bool) {}
     /// Who decides which thread runs, if that is not the kernel.
     fn turns(&self) -> Option<&dyn Turns> {
         None

@@ -69,6 +69,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        let _way = self.giving_way();
         self.beat()?;
         let now = self.clock.monotonic_nanos();
         self.judge_devices();

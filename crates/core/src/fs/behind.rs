@@ -189,9 +189,10 @@ impl Inner {
 
     /// The same for so many pages as should go at once: where the last ones were, and on from there.
     pub(super) fn write_some_behind(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
+        let at_once = self.behind_at_once(ino, fs.clock.monotonic_nanos());
         let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
         let from = content.hand;
-        let last = content.pages.range(from..).nth(BEHIND_PAGES - 1).map(|(block, _)| *block);
+        let last = content.pages.range(from..).nth(at_once - 1).map(|(block, _)| *block);
         content.hand = last.map_or(0, |block| block + 1);
         self.write_behind_of(fs, ino, from..last.map_or(u64::MAX, |block| block + 1))?;
         if last.is_none() && from > 0 {

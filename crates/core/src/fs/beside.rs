@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::MutexGuard;
 
 /// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
-const BESIDE_BLOCKS_MAX: u64 = 1024;
+pub(super) const BESIDE_BLOCKS_MAX: u64 = 1024;
 /// Blocks that background work has under way: 4 MiB, and 512 KiB beside syncs.
 const BACKGROUND_BLOCKS_MAX: u32 = 1024;
 const BACKGROUND_BESIDE_BLOCKS_MAX: u32 = 128;
@@ -82,7 +82,30 @@ impl FewWrites {
     }
 }
 
+/// While it lives, its thread lets others have the processor first: see [`crate::Clock::give_way`].
+pub(super) struct GivesWay<'a>(&'a Fs);
+
+impl Drop for GivesWay<'_> {
+    fn drop(&mut self) {
+        self.0.clock.give_way(false);
+    }
+}
+
+impl Fs {
+    /// For long work that nobody is meant to feel. Where all processors are taken the kernel finds one for who has just become ready only
+    /// when a time slice is over, and whoever syncs waits for several threads in turn.
+    pub(super) fn giving_way(&self) -> GivesWay<'_> {
+        self.clock.give_way(true);
+        GivesWay(self)
+    }
+}
+
 impl Inner {
+    /// Pages of this file that are written behind under one hold of the lock.
+    pub(super) fn behind_at_once(&self, ino: Ino, now: u64) -> usize {
+        if self.recent_syncs.beside(ino, now) { BACKGROUND_BESIDE_BLOCKS_MAX as usize } else { BEHIND_PAGES }
+    }
+
     /// A sync of this file was asked for.
     pub(super) fn note_sync(&mut self, ino: Ino, now: u64) {
         self.recent_syncs.note(ino, now);
@@ -155,8 +178,9 @@ impl Fs {
         while left > 0 {
             let mut inner = self.lock();
             inner.check_alive()?;
+            left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
-            left = left.saturating_sub(BEHIND_PAGES);
+            drop(self.hold_beside_syncs(inner, ino, u64::from(BACKGROUND_BESIDE_BLOCKS_MAX))?);
         }
         Ok(())
     }
@@ -189,8 +213,9 @@ impl Fs {
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         ino: Ino,
+        blocks: u64,
     ) -> Result<MutexGuard<'a, Inner>> {
-        let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
+        let limit = blocks.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.under_way(|_| true).saturating_sub(limit);
             let writes = inner.take_writes(|w| {

@@ -12,6 +12,7 @@
 //!    what makes room; see `promise`.
 
 use super::background::ToSweep;
+use super::beside::BESIDE_BLOCKS_MAX;
 use super::crowded::Held;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -530,6 +531,7 @@ impl Fs {
 
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
     fn make_room(&self, round: u32) -> Result<bool> {
+        let _way = self.giving_way();
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
@@ -611,7 +613,7 @@ impl Fs {
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits.
     pub(super) fn hold_writer<'a>(&'a self, inner: MutexGuard<'a, Inner>, ino: Ino) -> Result<()> {
-        let mut inner = self.hold_beside_syncs(inner, ino)?;
+        let mut inner = self.hold_beside_syncs(inner, ino, BESIDE_BLOCKS_MAX)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
             if inner.writes.len() >= REAP_FROM {

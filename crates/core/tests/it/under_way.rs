@@ -10,6 +10,28 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
+/// Like a writer, whoever commits all files because of time has little under way beside the syncs of others.
+#[test]
+fn a_commit_because_of_time_writes_little_at_once_beside_syncs() {
+    let World { gate, fs, clock, .. } = world(MountOptions::default());
+    let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    fs.sync_all().unwrap();
+    // Here and there, so that 8 MiB wait in memory.
+    (0..2048).for_each(|n| assert_eq!(fs.write(f, n * 8192, &[7; 4096], 0).unwrap(), 4096));
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    fs.write(g, 0, &[8; 4096], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+    gate.close(is_long_write, 0);
+    thread::scope(|scope| {
+        let committing = scope.spawn(|| fs.tick().unwrap());
+        gate.wait_until(|s| s.waiting > 0);
+        let held = gate.held();
+        gate.open();
+        committing.join().unwrap();
+        assert_eq!(held, 1, "writes of 256 KiB and more under way");
+    });
+}
+
 /// P1: a writer held up for want of memory waits for data writes of a file;
 /// its fsync must wait for them too, though it does not hold their tickets.
 #[test]
