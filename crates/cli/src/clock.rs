@@ -1,14 +1,18 @@
 //! Time from the host.
 
-use crate::sys;
 use nenrin_core::Clock;
 use nenrin_format::Time;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The slice of a thread that gives way: the longest that Linux takes.
-const LONG_SLICE: Duration = Duration::from_millis(100);
+/// How long a thread computes between pauses.
+const BREATH: Duration = Duration::from_micros(300);
+
+thread_local! {
+    /// When this thread last did.
+    static PAUSED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
 /// The host's clocks.
 pub struct HostClock {
@@ -37,12 +41,11 @@ impl Clock for HostClock {
     fn monotonic_nanos(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
-    fn give_way(&self, on: bool) {
-        thread_local!(static DEPTH: Cell<u32> = const { Cell::new(0) });
-        let before = DEPTH.get();
-        DEPTH.set(if on { before + 1 } else { before.saturating_sub(1) });
-        if before.max(DEPTH.get()) == 1 {
-            sys::set_slice(on.then_some(LONG_SLICE));
+    fn breathe(&self) {
+        if PAUSED_AT.get().is_none_or(|at| at.elapsed() >= BREATH) {
+            // As short as the timer makes it: about 60 us.
+            std::thread::sleep(Duration::from_nanos(1));
+            PAUSED_AT.set(Some(Instant::now()));
         }
     }
 }
@@ -51,24 +54,19 @@ impl Clock for HostClock {
 mod tests {
     use super::*;
 
-    /// Until the last of nested calls has ended, and for no other thread.
+    /// A pause after so long, not at each call: they are many.
     #[test]
-    fn a_thread_gives_way_from_the_first_call_to_the_last() {
+    fn a_thread_pauses_now_and_then() {
         let clock = HostClock::shared();
-        let usual = sys::slice();
-        clock.give_way(true);
-        if sys::slice() == usual {
-            println!("SKIP: this kernel has no slices for single threads");
-            return;
-        }
-        assert_eq!(sys::slice(), LONG_SLICE);
-        clock.give_way(true);
-        clock.give_way(false);
-        assert_eq!(sys::slice(), LONG_SLICE, "the inner one ended the outer one");
-        clock.give_way(false);
-        assert_eq!(sys::slice(), usual);
-        clock.give_way(false);
-        clock.give_way(true);
-        assert_eq!(sys::slice(), LONG_SLICE, "one end too many counts");
+        clock.breathe();
+        let first = PAUSED_AT.get();
+        assert!(first.is_some());
+        std::thread::sleep(BREATH);
+        clock.breathe();
+        assert!(PAUSED_AT.get() > first);
+        PAUSED_AT.set(Some(Instant::now() + Duration::from_secs(60)));
+        let not_yet = PAUSED_AT.get();
+        clock.breathe();
+        assert_eq!(PAUSED_AT.get(), not_yet);
     }
 }

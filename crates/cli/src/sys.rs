@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -161,47 +160,6 @@ pub fn set_io_flusher() {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: PR_SET_IO_FLUSHER takes integers only.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
-}
-
-/// Has this thread run for so long at a time when others want its processor, or for as long as is usual. Its share stays the
-/// same. Linux (6.12) lets threads with shorter slices go first when they become ready; kernels before take no notice. Threads with
-/// a policy of their own, and where that is not allowed, stay as they are.
-pub fn set_slice(slice: Option<Duration>) {
-    let Some(mut attr) = scheduling().filter(|attr| attr.policy == libc::SCHED_OTHER as u32) else { return };
-    attr.runtime = slice.map_or(0, |s| u64::try_from(s.as_nanos()).unwrap_or(u64::MAX));
-    // SAFETY: sched_setattr reads the bytes that `size` says from a live local.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, &raw const attr, 0u32) };
-}
-
-const THIS_THREAD: libc::pid_t = 0;
-
-/// `struct sched_attr` in its first version. The time of the deadline policy is that of a slice for the usual one.
-#[repr(C)]
-#[derive(Default)]
-struct Scheduling {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-/// How this thread is scheduled.
-fn scheduling() -> Option<Scheduling> {
-    const SIZE: u32 = size_of::<Scheduling>() as u32;
-    let mut attr = Scheduling::default();
-    // SAFETY: sched_getattr writes at most SIZE bytes to a live local of that size.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, &raw mut attr, SIZE, 0u32) };
-    (got == 0).then_some(Scheduling { size: SIZE, ..attr })
-}
-
-/// The slice of this thread.
-#[cfg(test)]
-pub fn slice() -> Duration {
-    Duration::from_nanos(scheduling().map_or(0, |attr| attr.runtime))
 }
 
 /// Makes `target` (a standard stream) refer to what `file` does.

@@ -323,9 +323,9 @@ pub trait Clock: Send + Sync {
     fn wait(&self, nanos: u64) {
         std::thread::sleep(std::time::Duration::from_nanos(nanos));
     }
-    /// From `true` to the `false` that belongs to it, the calling thread does what takes long and nobody is meant to feel: where it
-    /// competes for a processor, threads that have just become ready go first. Calls nest.
-    fn give_way(&self, _on: bool) {}
+    /// Pauses for a moment if the calling thread has computed for long: who waits for its processor may otherwise get it only when
+    /// a time slice is over. Asked often, and only where others are not to be kept waiting; never under a lock that they take.
+    fn breathe(&self) {}
     /// Who decides which thread runs, if that is not the kernel.
     fn turns(&self) -> Option<&dyn Turns> {
         None

@@ -44,7 +44,7 @@ impl Fs {
         if !self.joins(&inner, ino) {
             return Joined::Waits(done);
         }
-        inner.note_sync(ino, self.clock.monotonic_nanos());
+        self.note_sync(&mut inner, ino);
         self.ask(&mut inner, ino, done);
         if inner.leading.announce() { Joined::Unled } else { Joined::Seen }
     }

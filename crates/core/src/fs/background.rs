@@ -69,7 +69,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         self.beat()?;
         let now = self.clock.monotonic_nanos();
         self.judge_devices();

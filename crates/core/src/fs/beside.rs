@@ -11,8 +11,10 @@ use super::{Fs, Inner};
 use crate::{Order, Result};
 use nenrin_device::Ticket;
 use nenrin_format::{BLOCK_BYTES, Ino};
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
 pub(super) const BESIDE_BLOCKS_MAX: u64 = 1024;
@@ -82,21 +84,45 @@ impl FewWrites {
     }
 }
 
-/// While it lives, its thread lets others have the processor first: see [`crate::Clock::give_way`].
-pub(super) struct GivesWay<'a>(&'a Fs);
+thread_local! {
+    /// Guards of this thread.
+    static GIVING_WAY: Cell<u32> = const { Cell::new(0) };
+}
 
-impl Drop for GivesWay<'_> {
+/// While it lives, its thread pauses now and then for those who sync: see [`Fs::breathe`]. Guards nest.
+pub(super) struct GivesWay(());
+
+impl Drop for GivesWay {
     fn drop(&mut self) {
-        self.0.clock.give_way(false);
+        GIVING_WAY.set(GIVING_WAY.get() - 1);
     }
 }
 
+/// For long work that nobody is meant to feel.
+pub(super) fn giving_way() -> GivesWay {
+    GIVING_WAY.set(GIVING_WAY.get() + 1);
+    GivesWay(())
+}
+
 impl Fs {
-    /// For long work that nobody is meant to feel. Where all processors are taken the kernel finds one for who has just become ready only
-    /// when a time slice is over, and whoever syncs waits for several threads in turn.
-    pub(super) fn giving_way(&self) -> GivesWay<'_> {
-        self.clock.give_way(true);
-        GivesWay(self)
+    /// Where files are synced, and this thread gives way: a moment for others now and then. A sync is a chain of threads that wake each
+    /// other, those of the kernel too, and where all processors are taken each of them waits for the end of somebody's slice.
+    /// Not under the lock.
+    pub(super) fn breathe(&self) {
+        if GIVING_WAY.get() == 0 {
+            return;
+        }
+        let at = self.synced_at.load(Relaxed);
+        if at > 0 && self.clock.monotonic_nanos().saturating_sub(at) < RECENT_NANOS {
+            self.clock.breathe();
+        }
+    }
+
+    /// A sync of this file was asked for.
+    pub(super) fn note_sync(&self, inner: &mut Inner, ino: Ino) {
+        let now = self.clock.monotonic_nanos();
+        inner.recent_syncs.note(ino, now);
+        self.synced_at.store(now, Relaxed);
     }
 }
 
@@ -104,11 +130,6 @@ impl Inner {
     /// Pages of this file that are written behind under one hold of the lock.
     pub(super) fn behind_at_once(&self, ino: Ino, now: u64) -> usize {
         if self.recent_syncs.beside(ino, now) { BACKGROUND_BESIDE_BLOCKS_MAX as usize } else { BEHIND_PAGES }
-    }
-
-    /// A sync of this file was asked for.
-    pub(super) fn note_sync(&mut self, ino: Ino, now: u64) {
-        self.recent_syncs.note(ino, now);
     }
 }
 
@@ -118,7 +139,7 @@ impl Fs {
     pub(super) fn settle_file(&self, ino: Ino) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         inner.check_alive()?;
-        inner.note_sync(ino, self.clock.monotonic_nanos());
+        self.note_sync(&mut inner, ino);
         if self.options.order == Order::Strict {
             drop(inner);
             self.settle_all()?;
@@ -255,6 +276,47 @@ mod tests {
         syncs.note(Ino(8), 40);
         assert!(syncs.beside(Ino(7), 40) && syncs.beside(Ino(8), 40));
         assert!(!syncs.beside(Ino(7), 40 + RECENT_NANOS));
+    }
+
+    /// A clock that counts the pauses it was asked for.
+    #[derive(Default)]
+    struct Pauses(std::sync::atomic::AtomicU64);
+
+    impl crate::Clock for Pauses {
+        fn wall(&self) -> nenrin_format::Time {
+            nenrin_format::Time(1)
+        }
+        fn monotonic_nanos(&self) -> u64 {
+            1
+        }
+        fn breathe(&self) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Who syncs never pauses, nor does anybody while nobody syncs.
+    #[test]
+    fn only_long_work_beside_syncs_pauses() {
+        let clock = std::sync::Arc::new(Pauses::default());
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(32 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = clock.clone();
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![device], time, crate::MountOptions::default()).unwrap();
+        let pauses = || clock.0.swap(0, Relaxed);
+        fs.tick().unwrap();
+        assert_eq!(pauses(), 0, "nobody synced");
+        fs.fsync_wait(Ino::ROOT).unwrap();
+        assert_eq!(pauses(), 0, "a sync waited for itself");
+        fs.tick().unwrap();
+        assert!(pauses() > 0);
+        let outer = giving_way();
+        drop(giving_way());
+        drop(fs.lock());
+        assert_eq!(pauses(), 1, "the inner guard ended the outer one");
+        drop(outer);
+        drop(fs.lock());
+        assert_eq!(pauses(), 0);
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Fs {
 
     /// Writes dirty index nodes and a new root: recovery starts there from then on.
     pub(crate) fn index_checkpoint(&self, clean: bool) -> Result<()> {
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         self.tidy_index()?;
         self.index_checkpoint_as_is(clean)
     }

@@ -180,7 +180,7 @@ impl Fs {
     /// # Errors
     /// When a write or flush failed, now or earlier.
     pub fn join_step(&self, bytes: u64) -> Result<Option<JoinStatus>> {
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         drop(self.lock_to_accept()?);
         let mut joiner = self.joiner();
         self.join(&mut joiner, bytes.div_ceil(BLOCK_BYTES as u64), u64::MAX)?;

@@ -66,7 +66,7 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 pub use account::Freed;
@@ -301,6 +301,8 @@ pub struct Fs {
     heard: crate::heartbeat::Said,
     /// Bytes of reads that were submitted and are not over.
     reads_ahead: AtomicUsize,
+    /// When (monotonic) a sync was last asked for; 0 before the first one.
+    synced_at: AtomicU64,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -420,6 +422,7 @@ impl Fs {
             heart: None,
             heard: crate::heartbeat::Said::Nothing,
             reads_ahead: AtomicUsize::new(0),
+            synced_at: AtomicU64::new(0),
             storage: opened.storage,
             clock,
             options,
@@ -428,6 +431,7 @@ impl Fs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.breathe();
         // A panic under the lock leaves state that must not be written; the
         // failure below sees to it that nothing is.
         locked(&self.inner, self.clock.as_ref()).unwrap_or_else(|poisoned: PoisonError<_>| {

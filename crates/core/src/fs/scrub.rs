@@ -168,7 +168,7 @@ impl Fs {
     /// [`Error::Failed`] and the like when mending needs to write and cannot;
     /// what cannot be read is no error but a finding.
     pub fn scrub_step(&self, scrub: &mut Scrub, bytes: u64) -> Result<()> {
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         let end = scrub.bytes.saturating_add(bytes);
         while scrub.bytes < end {
             match scrub.stages.front() {

@@ -531,7 +531,7 @@ impl Fs {
 
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
     fn make_room(&self, round: u32) -> Result<bool> {
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;

@@ -197,7 +197,7 @@ impl Fs {
         if let Err(e) = owns.and_then(|()| inner.check_alive()) {
             return Sync::Over(Err(e));
         }
-        inner.note_sync(ino, self.clock.monotonic_nanos());
+        self.note_sync(&mut inner, ino);
         if let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
             c.held_since = None;
             if c.pages.len() > self.chain_pages_max() {

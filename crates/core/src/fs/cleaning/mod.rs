@@ -274,7 +274,7 @@ impl Fs {
     /// # Errors
     /// When a write or flush failed, now or earlier.
     pub fn clean_step(&self, clean: &mut Clean, blocks: u64) -> Result<()> {
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         let mut cleaner = self.cleaner();
         let mut left = blocks;
         while left > 0 && !clean.done {

@@ -131,6 +131,7 @@ impl Fs {
         }
         let (mut copied, mut unread) = (Vec::with_capacity(moves.len()), Vec::new());
         for m in moves {
+            self.breathe();
             let (first, count) = covered(&m.extent);
             let bytes = pieces.range(..=first).next_back().and_then(|(start, piece)| {
                 let from = (first.0 - start.0) as usize * BLOCK_BYTES;

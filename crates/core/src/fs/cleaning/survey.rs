@@ -126,6 +126,7 @@ impl Fs {
         let views = self.views()?;
         let mut found = Vec::new();
         let looked = job.claims[*claim..end].iter().try_for_each(|c| {
+            self.breathe();
             views.trees.iter().try_for_each(|t| owners(t, &views.cache, c, &job.victims, &mut found))
         });
         // Too old a view: the same claims again.

@@ -120,7 +120,7 @@ impl Fs {
     /// # Errors
     /// When a write or flush failed, now or earlier.
     pub fn forget_step(&self, bytes: u64) -> Result<Option<ForgetStatus>> {
-        let _way = self.giving_way();
+        let _way = super::super::beside::giving_way();
         let mut wiper = self.wiper();
         wiper.waits = None;
         let done = self.wipe(&mut wiper, bytes.div_ceil(BLOCK_BYTES as u64));

@@ -86,7 +86,7 @@ impl Fs {
     /// # Errors
     /// When a write or flush failed, now or earlier.
     pub fn laying_step(&self, bytes: u64) -> Result<Option<LayingStatus>> {
-        let _way = self.giving_way();
+        let _way = super::beside::giving_way();
         let mut laying = self.laying();
         self.lay(&mut laying, (bytes / nenrin_format::BLOCK_BYTES as u64).clamp(1, VICTIM_BLOCKS_MAX))?;
         drop(laying);
