@@ -2,16 +2,23 @@
 
 use nenrin_core::Clock;
 use nenrin_format::Time;
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a thread computes between pauses.
-const BREATH: Duration = Duration::from_micros(300);
+const BREATH: Duration = Duration::from_micros(150);
 
 thread_local! {
-    /// When this thread last did.
-    static PAUSED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// What this thread had computed when it last paused, if it ever did.
+    static PAUSED_AT: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// What this thread has computed so far: where it waited, for a device or a lock, others had the processor.
+fn computed() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// The host's clocks.
@@ -42,10 +49,11 @@ impl Clock for HostClock {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
     fn breathe(&self) {
-        if PAUSED_AT.get().is_none_or(|at| at.elapsed() >= BREATH) {
+        let now = computed();
+        if now.saturating_sub(PAUSED_AT.get().unwrap_or_default()) >= BREATH {
             // As short as the timer makes it: about 60 us.
             std::thread::sleep(Duration::from_nanos(1));
-            PAUSED_AT.set(Some(Instant::now()));
+            PAUSED_AT.set(Some(now));
         }
     }
 }
@@ -54,19 +62,23 @@ impl Clock for HostClock {
 mod tests {
     use super::*;
 
-    /// A pause after so long, not at each call: they are many.
+    /// A pause after so much computing, not at each call: they are many.
     #[test]
     fn a_thread_pauses_now_and_then() {
         let clock = HostClock::shared();
+        let until_it_pauses = || {
+            let last = PAUSED_AT.get();
+            while PAUSED_AT.get() == last {
+                clock.breathe();
+            }
+            PAUSED_AT.get().unwrap()
+        };
+        let first = until_it_pauses();
+        assert!(until_it_pauses() >= first + BREATH);
+        // Who waited has not computed.
+        let (last, before) = (PAUSED_AT.get(), computed());
+        std::thread::sleep(20 * BREATH);
         clock.breathe();
-        let first = PAUSED_AT.get();
-        assert!(first.is_some());
-        std::thread::sleep(BREATH);
-        clock.breathe();
-        assert!(PAUSED_AT.get() > first);
-        PAUSED_AT.set(Some(Instant::now() + Duration::from_secs(60)));
-        let not_yet = PAUSED_AT.get();
-        clock.breathe();
-        assert_eq!(PAUSED_AT.get(), not_yet);
+        assert!(PAUSED_AT.get() == last || computed() - before >= BREATH, "it paused for having slept");
     }
 }

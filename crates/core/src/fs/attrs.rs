@@ -1,5 +1,6 @@
 //! Attributes, extended attributes, and the uses of an inode.
 
+use super::beside::Pace;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::xattr_pieces;
@@ -262,7 +263,7 @@ impl Fs {
         let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
         c.held_since = None;
         drop(inner);
-        self.write_all_behind(ino, CLOSED_PAGES_MAX)
+        self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::Full)
     }
 }
 

@@ -13,11 +13,12 @@ use nenrin_device::Ticket;
 use nenrin_format::{BLOCK_BYTES, Ino};
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
+use std::marker::PhantomData;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
-pub(super) const BESIDE_BLOCKS_MAX: u64 = 1024;
+const BESIDE_BLOCKS_MAX: u64 = 1024;
 /// Blocks that background work has under way: 4 MiB, and 512 KiB beside syncs.
 const BACKGROUND_BLOCKS_MAX: u32 = 1024;
 const BACKGROUND_BESIDE_BLOCKS_MAX: u32 = 128;
@@ -25,6 +26,15 @@ const BACKGROUND_BESIDE_BLOCKS_MAX: u32 = 128;
 const SETTLE_ROUNDS_MAX: usize = 4;
 /// A sync is looked out for so long.
 const RECENT_NANOS: u64 = 1_000_000_000;
+
+/// How much of what waits in memory is started at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// All of it: somebody waits for just that.
+    Full,
+    /// Beside syncs little.
+    BesideSyncs,
+}
 
 /// The last syncs, of two files: whoever writes a file sees those of others.
 #[derive(Default)]
@@ -89,8 +99,8 @@ thread_local! {
     static GIVING_WAY: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While it lives, its thread pauses now and then for those who sync: see [`Fs::breathe`]. Guards nest.
-pub(super) struct GivesWay(());
+/// While it lives, its thread pauses now and then for those who sync: see [`Fs::breathe`]. Guards nest, on one thread.
+pub(super) struct GivesWay(PhantomData<*const ()>);
 
 impl Drop for GivesWay {
     fn drop(&mut self) {
@@ -101,7 +111,24 @@ impl Drop for GivesWay {
 /// For long work that nobody is meant to feel.
 pub(super) fn giving_way() -> GivesWay {
     GIVING_WAY.set(GIVING_WAY.get() + 1);
-    GivesWay(())
+    GivesWay(PhantomData)
+}
+
+/// While it lives, its thread does not pause, since others wait for it.
+pub(super) struct Hurries {
+    guards: u32,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Drop for Hurries {
+    fn drop(&mut self) {
+        GIVING_WAY.set(self.guards);
+    }
+}
+
+/// For what many wait for, whoever does it: commits.
+pub(super) fn hurrying() -> Hurries {
+    Hurries { guards: GIVING_WAY.replace(0), _thread: PhantomData }
 }
 
 impl Fs {
@@ -142,7 +169,7 @@ impl Fs {
         self.note_sync(&mut inner, ino);
         if self.options.order == Order::Strict {
             drop(inner);
-            self.settle_all()?;
+            self.settle_all(Pace::Full)?;
             return self.lock_to_change();
         }
         let few = self.chain_pages_max();
@@ -151,7 +178,7 @@ impl Fs {
         }
         *inner.settling.entry(ino).or_default() += 1;
         drop(inner);
-        let behind = self.write_all_behind(ino, few);
+        let behind = self.write_all_behind(ino, few, Pace::Full);
         let settled = behind.and_then(|()| self.settle(self.lock(), |other| other == ino));
         let mut inner = self.lock();
         if let Some(count) = inner.settling.get_mut(&ino) {
@@ -166,7 +193,7 @@ impl Fs {
     }
 
     /// The same before a commit of all files, but for those whose truncation is held back.
-    pub(super) fn settle_all(&self) -> Result<()> {
+    pub(super) fn settle_all(&self, pace: Pace) -> Result<()> {
         for round in 0..SETTLE_ROUNDS_MAX {
             let inner = self.lock();
             inner.check_alive()?;
@@ -182,7 +209,7 @@ impl Fs {
             }
             if pages > self.chain_pages_max() {
                 for (ino, _) in ready.into_iter().filter(|(_, pages)| *pages > 0) {
-                    self.write_all_behind(ino, 0)?;
+                    self.write_all_behind(ino, 0, pace)?;
                 }
             }
             self.settle(self.lock(), |_| true)?;
@@ -191,7 +218,7 @@ impl Fs {
     }
 
     /// Starts writing the pages that a file has, unless they are few. The lock is free in between.
-    pub(super) fn write_all_behind(&self, ino: Ino, few: usize) -> Result<()> {
+    pub(super) fn write_all_behind(&self, ino: Ino, few: usize, pace: Pace) -> Result<()> {
         let mut left = self.lock().pages_of(ino);
         if left <= few {
             return Ok(());
@@ -201,9 +228,28 @@ impl Fs {
             inner.check_alive()?;
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
-            drop(self.hold_beside_syncs(inner, ino, u64::from(BACKGROUND_BESIDE_BLOCKS_MAX))?);
+            if pace == Pace::BesideSyncs {
+                self.hold_committer(inner)?;
+            }
         }
         Ok(())
+    }
+
+    /// Holds who commits all files while anybody syncs and much is under way, whosever it is: the oldest of it is waited for. Once, since
+    /// what comes meanwhile may have no end.
+    fn hold_committer(&self, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
+        if !inner.recent_syncs.any(self.clock.monotonic_nanos()) {
+            return Ok(());
+        }
+        inner.reap_writes();
+        let mut excess = inner.under_way(|_| true).saturating_sub(u64::from(BACKGROUND_BESIDE_BLOCKS_MAX));
+        let writes = inner.take_writes(|w| {
+            let take = excess > 0;
+            excess = excess.saturating_sub(u64::from(w.blocks));
+            take
+        });
+        drop(inner);
+        self.finish_writes(writes)
     }
 
     /// Waits for the data writes of these files, whoever has them.
@@ -234,9 +280,8 @@ impl Fs {
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         ino: Ino,
-        blocks: u64,
     ) -> Result<MutexGuard<'a, Inner>> {
-        let limit = blocks.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
+        let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.under_way(|_| true).saturating_sub(limit);
             let writes = inner.take_writes(|w| {
@@ -314,9 +359,63 @@ mod tests {
         drop(giving_way());
         drop(fs.lock());
         assert_eq!(pauses(), 1, "the inner guard ended the outer one");
+        let hurry = hurrying();
+        drop(fs.lock());
+        assert_eq!(pauses(), 0, "others wait for what hurries");
+        drop(hurry);
+        drop(fs.lock());
+        assert_eq!(pauses(), 1);
         drop(outer);
         drop(fs.lock());
         assert_eq!(pauses(), 0);
+    }
+
+    /// A clock that moves when it is told to, and looks at each pause whether the thread leads commits.
+    #[derive(Default)]
+    struct Leaders {
+        now: std::sync::atomic::AtomicU64,
+        fs: std::sync::OnceLock<std::sync::Weak<Fs>>,
+        /// Pauses, and those of a thread that leads.
+        pauses: [std::sync::atomic::AtomicU64; 2],
+    }
+
+    impl crate::Clock for Leaders {
+        fn wall(&self) -> nenrin_format::Time {
+            nenrin_format::Time(1)
+        }
+        fn monotonic_nanos(&self) -> u64 {
+            self.now.load(Relaxed)
+        }
+        fn breathe(&self) {
+            let Some(fs) = self.fs.get().and_then(std::sync::Weak::upgrade) else { return };
+            let leads = fs.inner.try_lock().is_ok_and(|inner| inner.leading.is_led());
+            self.pauses[usize::from(leads)].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A tick commits, makes checkpoints and marks for those who sync meanwhile, too: they wait for it.
+    #[test]
+    fn nobody_pauses_who_leads() {
+        let clock = std::sync::Arc::new(Leaders { now: 1.into(), ..Leaders::default() });
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(64 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = clock.clone();
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let fs = std::sync::Arc::new(Fs::open(vec![device], time, crate::MountOptions::default()).unwrap());
+        clock.fs.set(std::sync::Arc::downgrade(&fs)).unwrap();
+        let who = crate::NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &who).unwrap().ino);
+        for round in 0..20 {
+            clock.now.fetch_add(3 * RECENT_NANOS, Relaxed);
+            (0..200).for_each(|n| assert_eq!(fs.write(f, n * 8192, &[round; 4096], 0).unwrap(), 4096));
+            fs.fsync_wait(g).unwrap();
+            let _way = giving_way();
+            fs.tick().unwrap();
+            fs.index_checkpoint(false).unwrap();
+        }
+        let [others, leaders] = clock.pauses.each_ref().map(|n| n.load(Relaxed));
+        assert!(others > 100, "{others}");
+        assert_eq!(leaders, 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
-use super::beside::FewWrites;
+use super::beside::{FewWrites, Pace, hurrying};
 use super::commit::Cut;
 use super::leading::Stay;
 use super::{Fs, Inner};
@@ -71,7 +71,7 @@ impl Fs {
 
     fn cut(&self, flags: u32, name: &[u8]) -> Result<CheckpointInfo> {
         drop(self.lock_to_change()?);
-        self.settle_all()?;
+        self.settle_all(Pace::BesideSyncs)?;
         let mut inner = self.turn(self.lock_to_change()?);
         let taken = !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name);
         let refused = match inner.check_alive() {
@@ -241,6 +241,7 @@ impl Fs {
     /// Carries out a commit sealed by an index checkpoint, and leads those
     /// that came meanwhile.
     fn end_commit(&self, sealed: std::result::Result<super::commit::Commit, (Error, Vec<super::Done>)>) -> Result<()> {
+        let _hurry = hurrying();
         let (result, waiters) = match sealed {
             Ok(mut commit) => {
                 let waiters = commit.take_waiters();

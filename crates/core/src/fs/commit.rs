@@ -1,5 +1,6 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
+use super::beside::Pace;
 use super::leading::{Place, Stay};
 use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
 use crate::breaks::{Break, broken};
@@ -128,7 +129,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
-        self.settle_all()?;
+        self.settle_all(Pace::BesideSyncs)?;
         let (tx, rx) = mpsc::channel();
         let mut inner = self.lock();
         inner.check_alive()?;
@@ -196,9 +197,12 @@ impl Fs {
         for t in tickets {
             t.wait()?;
         }
-        let begun_at = self.clock.monotonic_nanos();
-        if barrier && !broken(Break::NoFlush) {
+        let flushes = barrier && !broken(Break::NoFlush);
+        if flushes {
             self.lock().counters.flushes += 1;
+        }
+        let begun_at = self.clock.monotonic_nanos();
+        if flushes {
             let done = self.storage.write_flush(*last_addr, last.clone());
             if done.is_err() && broken(Break::FlushRetried) {
                 self.storage.flush()?;

@@ -7,6 +7,7 @@
 //! 3. Whoever takes the lead through [`Fs::turn`] finds no commit under way, and none begins
 //!    beside the first of his.
 
+use super::beside::hurrying;
 use super::commit::{Cut, Done};
 use super::{Fs, Inner};
 use crate::Result;
@@ -190,6 +191,7 @@ impl Fs {
         mut cut: Option<Cut>,
         stay: Stay,
     ) -> ControlFlow<()> {
+        let hurry = hurrying();
         loop {
             let shares = cut.is_none();
             let commit = inner.seal(self, cut.take());
@@ -224,6 +226,7 @@ impl Fs {
         if stay == Stay::Once && self.owes_checkpoint(&inner) {
             return ControlFlow::Continue(());
         }
+        drop(hurry);
         self.end_leading(inner);
         ControlFlow::Break(())
     }

@@ -12,7 +12,6 @@
 //!    what makes room; see `promise`.
 
 use super::background::ToSweep;
-use super::beside::BESIDE_BLOCKS_MAX;
 use super::crowded::Held;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -613,7 +612,7 @@ impl Fs {
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits.
     pub(super) fn hold_writer<'a>(&'a self, inner: MutexGuard<'a, Inner>, ino: Ino) -> Result<()> {
-        let mut inner = self.hold_beside_syncs(inner, ino, BESIDE_BLOCKS_MAX)?;
+        let mut inner = self.hold_beside_syncs(inner, ino)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
             if inner.writes.len() >= REAP_FROM {
@@ -624,7 +623,8 @@ impl Fs {
                 return Ok(());
             }
             inner.check_alive()?;
-            if inner.pages > limit / 2 {
+            let waiting = inner.pages;
+            if waiting > limit / 2 {
                 // In order, since where things lie follows from it.
                 let files: BTreeSet<_> =
                     inner.files.iter().filter(|(_, f)| f.content.is_some()).map(|(ino, _)| *ino).collect();
@@ -636,8 +636,13 @@ impl Fs {
                 }
             }
             if inner.pages > limit / 2 {
-                // Only a commit takes what is left.
+                let started = inner.pages < waiting;
                 drop(inner);
+                if started {
+                    inner = self.lock();
+                    continue;
+                }
+                // Only a commit takes what is left.
                 self.sync_received(false)?;
                 inner = self.lock();
                 continue;
