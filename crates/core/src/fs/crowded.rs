@@ -24,6 +24,9 @@ const REST_NANOS: u64 = 600_000_000_000;
 const LEFT_TO_CLEANER: u64 = 3;
 /// Room, as part of the slack, below which history is looked at.
 const SHORT: u64 = 4;
+/// Room, as part of the slack, from which on there is room for history again. More than the cleaner leaves while others write: what it
+/// gained would be taken by history at once, and go again.
+const AMPLE: u64 = 2;
 /// Of a volume with less room than this part of it no checkpoints are made by themselves.
 const FULL: u64 = 50;
 /// Pieces of history looked at in one tick, for which the next timed commit waits.
@@ -62,7 +65,7 @@ impl Inner {
 
     /// Whether checkpoints by themselves rest, because there is no room for history.
     pub(super) fn cuts_rest(&self, fs: &Fs, now: u64) -> bool {
-        now < self.cuts_rest_until && self.room_segments(fs) * SHORT < self.slack_segments(fs)
+        now < self.cuts_rest_until && self.room_segments(fs) * AMPLE < self.slack_segments(fs)
     }
 }
 
