@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Items of history looked at under one clone of a tree.
-const ITEMS_AT_ONCE: usize = 4096;
+pub(super) const ITEMS_AT_ONCE: usize = 4096;
 /// Of these, how many under one hold of the lock.
 const LIVES_AT_ONCE: usize = 64;
 /// Time for which a tick counts what snapshots keep.

@@ -22,6 +22,8 @@ const REST_NANOS: u64 = 600_000_000_000;
 /// What the cleaner has beside history while room is short, at least, in parts as large as that of history: a quarter of what is
 /// not live goes to history, since with half of it overwriting costs as much as on a volume that is half as empty.
 const LEFT_TO_CLEANER: u64 = 3;
+/// The same while checkpoints rest: what the last ones keep grows all the same, and would take its quarter again and again.
+const LEFT_WHILE_RESTING: u64 = 7;
 /// Room, as part of the slack, below which history is looked at.
 const SHORT: u64 = 4;
 /// Room, as part of the slack, from which on there is room for history again. More than the cleaner leaves while others write: what it
@@ -29,8 +31,9 @@ const SHORT: u64 = 4;
 const AMPLE: u64 = 2;
 /// Of a volume with less room than this part of it no checkpoints are made by themselves.
 const FULL: u64 = 50;
-/// Pieces of history looked at in one tick, for which the next timed commit waits.
-const PIECES_MAX: u32 = 2;
+/// Items of history looked at in one tick, for which the next timed commit waits: some dozen leaves. With a quarter of it history
+/// grew by as much as there was to look at until it had been looked at, where 80 MB/s are overwritten.
+const LOOKED_AT_MAX: usize = 16_384;
 
 /// Why no checkpoints are made by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +61,9 @@ impl Inner {
     pub(super) fn is_crowded(&self, fs: &Fs) -> bool {
         let slack = self.slack_segments(fs);
         let history = self.state.history_blocks.saturating_sub(self.named_history());
+        let left = if self.cuts_rest(fs, fs.clock.monotonic_nanos()) { LEFT_WHILE_RESTING } else { LEFT_TO_CLEANER };
         !broken(Break::CrowdingUnseen)
-            && history.saturating_mul(LEFT_TO_CLEANER) > slack * u64::from(fs.storage.segment_blocks)
+            && history.saturating_mul(left) > slack * u64::from(fs.storage.segment_blocks)
             && self.room_segments(fs) * SHORT < slack
     }
 
@@ -152,7 +156,9 @@ impl Fs {
     /// Goes on for a while with a survey, up to the next file with too much history, some of which it lets go; false when there
     /// was none at all.
     fn uncrowd_some(&self, mut survey: Survey, now: u64) -> Result<bool> {
-        for _ in 0..PIECES_MAX {
+        let mut looked_at = 0;
+        while looked_at < LOOKED_AT_MAX {
+            looked_at += survey.piece();
             match self.survey_some(&mut survey)? {
                 Found::More => {}
                 Found::Heavy(heavy) => {

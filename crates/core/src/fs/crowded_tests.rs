@@ -127,7 +127,8 @@ fn a_tick_looks_at_a_part_of_history() {
         assert!(read.len() < 100, "{read:?}");
     }
     let (most, all) = (*read.iter().max().unwrap(), read.iter().sum::<u64>());
-    assert!(all > 200 && most * 3 < all, "{read:?}");
+    // There are more than twice as many items as a tick looks at.
+    assert!(all > 200 && most * 3 <= all * 2, "{read:?}");
     // It was the file's, and what nobody sees any more is freed in the background.
     assert_eq!((c.fs.counters().inodes_shed, c.fs.counters().checkpoints_shed), (1, 0));
     let before = c.fs.usage().history_blocks;

@@ -6,7 +6,7 @@
 //! 2. Looking for them takes as much memory however many inodes there are, and is done in pieces between which
 //!    others work.
 
-use super::account::{Counting, Kept, Piece, Place, sees};
+use super::account::{self, Counting, Kept, Piece, Place, sees};
 use super::background::ToSweep;
 use super::{Fs, Inner};
 use crate::state::{SHED_MAX, bad_item};
@@ -124,6 +124,14 @@ impl Survey {
     /// Whether files with more than their share were found.
     pub(super) fn has_found(&self) -> bool {
         matches!(self.stage, Stage::Weighing(_))
+    }
+
+    /// Items that the next piece looks at, at most.
+    pub(super) fn piece(&self) -> usize {
+        match self.stage {
+            Stage::Counting(..) => account::ITEMS_AT_ONCE,
+            Stage::Weighing(_) => ITEMS_AT_ONCE,
+        }
     }
 
     /// Whether history of any was let go.
