@@ -79,6 +79,7 @@ impl Fs {
             return Ok(());
         }
         inner.reap_writes();
+        inner.note_written(now);
         self.log_old_accesses(&mut inner, now)?;
         if inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now) {
             drop(inner);

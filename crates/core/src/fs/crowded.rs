@@ -26,9 +26,13 @@ const LEFT_TO_CLEANER: u64 = 3;
 const LEFT_WHILE_RESTING: u64 = 7;
 /// Room, as part of the slack, below which history is looked at.
 const SHORT: u64 = 4;
-/// Room, as part of the slack, from which on there is room for history again. More than the cleaner leaves while others write: what it
-/// gained would be taken by history at once, and go again.
+/// Room, as part of the slack, from which on there is room for history again, however much is written. More than the cleaner leaves
+/// while others write: what it gained would be taken by history at once, and go again.
 const AMPLE: u64 = 2;
+/// Who takes longer than so many seconds to write a quarter of the slack writes little: the cleaner keeps up beside history.
+const LITTLE_SECONDS: u64 = 60;
+/// How fast others write is measured over so long.
+const RATE_NANOS: u64 = 10_000_000_000;
 /// Of a volume with less room than this part of it no checkpoints are made by themselves.
 const FULL: u64 = 50;
 /// Items of history looked at in one tick, for which the next timed commit waits: some dozen leaves. With a quarter of it history
@@ -45,6 +49,16 @@ pub enum CheckpointsRest {
     },
     /// The volume is nearly full, until it no longer is.
     Full,
+}
+
+/// How fast others write.
+#[derive(Default)]
+pub(super) struct WriteRate {
+    /// When (monotonic) it was last measured, and the blocks written until then.
+    since: u64,
+    blocks: u64,
+    /// Blocks in a second; `None` until it was measured.
+    per_second: Option<u64>,
 }
 
 /// Checkpoints that somebody reads from.
@@ -69,7 +83,24 @@ impl Inner {
 
     /// Whether checkpoints by themselves rest, because there is no room for history.
     pub(super) fn cuts_rest(&self, fs: &Fs, now: u64) -> bool {
-        now < self.cuts_rest_until && self.room_segments(fs) * AMPLE < self.slack_segments(fs)
+        if now >= self.cuts_rest_until {
+            return false;
+        }
+        let (room, slack) = (self.room_segments(fs), self.slack_segments(fs));
+        let quarter = slack * u64::from(fs.storage.segment_blocks) / 4;
+        let little = self.write_rate.per_second.is_some_and(|n| n.saturating_mul(LITTLE_SECONDS) < quarter);
+        !little && room * AMPLE < slack
+    }
+
+    /// Counts what others have written; for each tick.
+    pub(super) fn note_written(&mut self, now: u64) {
+        let blocks = self.counters.data_blocks + self.counters.chain_blocks + self.pages;
+        let passed = now.saturating_sub(self.write_rate.since);
+        if passed >= RATE_NANOS {
+            let written = u128::from(blocks.saturating_sub(self.write_rate.blocks));
+            let per_second = u64::try_from(written * 1_000_000_000 / u128::from(passed)).unwrap_or(u64::MAX);
+            self.write_rate = WriteRate { since: now, blocks, per_second: Some(per_second) };
+        }
     }
 }
 

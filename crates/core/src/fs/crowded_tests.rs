@@ -96,7 +96,7 @@ fn checkpoints_that_rest_are_told() {
         c.overwrite();
         c.clock.0.fetch_add(6_000_000_000, Ordering::Relaxed);
         let (rests, before) = (c.fs.checkpoints_rest(), c.fs.counters().checkpoints);
-        // What the cleaner leaves to those who write is no room for history.
+        // What the cleaner leaves to those who write this much is no room for history.
         let inner = c.fs.lock();
         let (room, slack) = (inner.room_segments(&c.fs), inner.slack_segments(&c.fs));
         drop(inner);

@@ -251,6 +251,7 @@ struct Inner {
     last_cut_at: u64,
     /// Until then (monotonic) no checkpoints are cut by themselves while room is short.
     cuts_rest_until: u64,
+    write_rate: crowded::WriteRate,
     /// When history last had to go because it left the cleaner too little.
     uncrowded_at: Option<u64>,
     changed_since_cut: bool,
@@ -390,6 +391,7 @@ impl Fs {
             last_commit_at: now,
             last_cut_at: now,
             cuts_rest_until: 0,
+            write_rate: crowded::WriteRate::default(),
             uncrowded_at: None,
             changed_since_cut: false,
             mounted_at: now,
