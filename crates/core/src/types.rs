@@ -324,7 +324,7 @@ pub trait Clock: Send + Sync {
         std::thread::sleep(std::time::Duration::from_nanos(nanos));
     }
     /// Pauses for a moment if the calling thread has computed for long: who waits for its processor may otherwise get it only when
-    /// a time slice is over. Asked often, and only where others are not to be kept waiting; never under a lock that they take.
+    /// a time slice is over. Asked often, and only by who does what nobody waits for; never under the lock that all operations take.
     fn breathe(&self) {}
     /// Who decides which thread runs, if that is not the kernel.
     fn turns(&self) -> Option<&dyn Turns> {

@@ -263,7 +263,7 @@ impl Fs {
         let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
         c.held_since = None;
         drop(inner);
-        self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::Full)
+        self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs)
     }
 }
 

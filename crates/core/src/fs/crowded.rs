@@ -16,13 +16,15 @@ use crate::{Error, Result};
 use nenrin_format::Cno;
 use nenrin_format::items::Checkpoint;
 use nenrin_format::records::Record;
+use std::collections::VecDeque;
 
 /// Where history that was made does not fit, automatic checkpoints rest so long.
 const REST_NANOS: u64 = 600_000_000_000;
 /// What the cleaner has beside history while room is short, at least, in parts as large as that of history: a quarter of what is
 /// not live goes to history, since with half of it overwriting costs as much as on a volume that is half as empty.
 const LEFT_TO_CLEANER: u64 = 3;
-/// The same while checkpoints rest: what the last ones keep grows all the same, and would take its quarter again and again.
+/// The same while checkpoints rest, for files with much history: what the last checkpoints keep of them grows all the same, and would
+/// take its quarter again and again. That of others does not grow, and stays.
 const LEFT_WHILE_RESTING: u64 = 7;
 /// Room, as part of the slack, below which history is looked at.
 const SHORT: u64 = 4;
@@ -33,11 +35,15 @@ const AMPLE: u64 = 2;
 const LITTLE_SECONDS: u64 = 60;
 /// How fast others write is measured over so long.
 const RATE_NANOS: u64 = 10_000_000_000;
+/// So many times that are remembered.
+const RATES: usize = 6;
 /// Of a volume with less room than this part of it no checkpoints are made by themselves.
 const FULL: u64 = 50;
 /// Items of history looked at in one tick, for which the next timed commit waits: some dozen leaves. With a quarter of it history
 /// grew by as much as there was to look at until it had been looked at, where 80 MB/s are overwritten.
 const LOOKED_AT_MAX: usize = 16_384;
+/// Nor longer than this, where a device is slow.
+const LOOKED_FOR_NANOS: u64 = 50_000_000;
 
 /// Why no checkpoints are made by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +61,31 @@ pub enum CheckpointsRest {
 #[derive(Default)]
 pub(super) struct WriteRate {
     /// When (monotonic) it was last measured, and the blocks written until then.
-    since: u64,
-    blocks: u64,
-    /// Blocks in a second; `None` until it was measured.
-    per_second: Option<u64>,
+    last: Option<(u64, u64)>,
+    /// Blocks in a second, the newest last; of one minute.
+    recent: VecDeque<u64>,
+}
+
+impl WriteRate {
+    /// So many blocks were written until now.
+    pub(super) fn note(&mut self, now: u64, blocks: u64) {
+        let (since, before) = *self.last.get_or_insert((now, blocks));
+        let passed = now.saturating_sub(since);
+        if passed >= RATE_NANOS {
+            let written = u128::from(blocks.saturating_sub(before));
+            let per_second = u64::try_from(written * 1_000_000_000 / u128::from(passed)).unwrap_or(u64::MAX);
+            if self.recent.len() == RATES {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(per_second);
+            self.last = Some((now, blocks));
+        }
+    }
+
+    /// The most within a minute: who writes much now and then writes much. `None` until it was measured for so long.
+    fn most(&self) -> Option<u64> {
+        self.recent.iter().max().copied().filter(|_| self.recent.len() == RATES)
+    }
 }
 
 /// Checkpoints that somebody reads from.
@@ -73,9 +100,17 @@ pub(super) enum Held {
 impl Inner {
     /// Whether room is short and history takes more of what is not needed than it leaves to the cleaner.
     pub(super) fn is_crowded(&self, fs: &Fs) -> bool {
+        self.is_crowded_by(fs, LEFT_TO_CLEANER)
+    }
+
+    /// The same while checkpoints rest, as far as files go that have much history.
+    fn is_crowded_while_resting(&self, fs: &Fs) -> bool {
+        self.cuts_rest(fs, fs.clock.monotonic_nanos()) && self.is_crowded_by(fs, LEFT_WHILE_RESTING)
+    }
+
+    fn is_crowded_by(&self, fs: &Fs, left: u64) -> bool {
         let slack = self.slack_segments(fs);
         let history = self.state.history_blocks.saturating_sub(self.named_history());
-        let left = if self.cuts_rest(fs, fs.clock.monotonic_nanos()) { LEFT_WHILE_RESTING } else { LEFT_TO_CLEANER };
         !broken(Break::CrowdingUnseen)
             && history.saturating_mul(left) > slack * u64::from(fs.storage.segment_blocks)
             && self.room_segments(fs) * SHORT < slack
@@ -88,19 +123,14 @@ impl Inner {
         }
         let (room, slack) = (self.room_segments(fs), self.slack_segments(fs));
         let quarter = slack * u64::from(fs.storage.segment_blocks) / 4;
-        let little = self.write_rate.per_second.is_some_and(|n| n.saturating_mul(LITTLE_SECONDS) < quarter);
+        let little = self.write_rate.most().is_some_and(|n| n.saturating_mul(LITTLE_SECONDS) < quarter);
         !little && room * AMPLE < slack
     }
 
     /// Counts what others have written; for each tick.
     pub(super) fn note_written(&mut self, now: u64) {
         let blocks = self.counters.data_blocks + self.counters.chain_blocks + self.pages;
-        let passed = now.saturating_sub(self.write_rate.since);
-        if passed >= RATE_NANOS {
-            let written = u128::from(blocks.saturating_sub(self.write_rate.blocks));
-            let per_second = u64::try_from(written * 1_000_000_000 / u128::from(passed)).unwrap_or(u64::MAX);
-            self.write_rate = WriteRate { since: now, blocks, per_second: Some(per_second) };
-        }
+        self.write_rate.note(now, blocks);
     }
 }
 
@@ -165,7 +195,8 @@ impl Fs {
         }
         let under_way = inner.survey.take();
         // Looking through all of history is done for all who have too much of it.
-        if !under_way.as_ref().is_some_and(Survey::has_found) && !inner.is_crowded(self) {
+        let crowded = inner.is_crowded(self);
+        if !under_way.as_ref().is_some_and(Survey::has_found) && !crowded && !inner.is_crowded_while_resting(self) {
             return Ok(());
         }
         drop(inner);
@@ -173,6 +204,7 @@ impl Fs {
             Some(Ok(true)) => Ok(()),
             Some(Err(e @ (Error::Failed(_) | Error::ReadOnly))) => Err(e),
             // Where history cannot be read there may be damage; what can be let go without reading it, is.
+            None | Some(Ok(false) | Err(_)) if !crowded => Ok(()),
             None | Some(Ok(false) | Err(_)) => {
                 let mut inner = self.lock_to_change()?;
                 if inner.shed_oldest(self, Held::Never)? {
@@ -187,8 +219,8 @@ impl Fs {
     /// Goes on for a while with a survey, up to the next file with too much history, some of which it lets go; false when there
     /// was none at all.
     fn uncrowd_some(&self, mut survey: Survey, now: u64) -> Result<bool> {
-        let mut looked_at = 0;
-        while looked_at < LOOKED_AT_MAX {
+        let (mut looked_at, begun) = (0, self.clock.monotonic_nanos());
+        while looked_at < LOOKED_AT_MAX && self.clock.monotonic_nanos().saturating_sub(begun) < LOOKED_FOR_NANOS {
             looked_at += survey.piece();
             match self.survey_some(&mut survey)? {
                 Found::More => {}

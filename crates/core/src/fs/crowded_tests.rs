@@ -1,5 +1,6 @@
 //! History that crowds out the cleaner.
 
+use super::crowded::WriteRate;
 use super::space_tests::Looked;
 use crate::{CheckpointsRest, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
@@ -91,6 +92,23 @@ fn checkpoints_that_rest_are_told() {
     let told = c.fs.checkpoints_rest();
     let right = |nanos| (590_000_000_000..=600_000_000_000).contains(&nanos);
     assert!(matches!(told, Some(CheckpointsRest::Crowded { for_nanos }) if right(for_nanos)), "{told:?}");
+    // Who writes little for a minute has history again, though there is no more room than before.
+    let rests_at = |blocks: [u64; 7]| {
+        let mut inner = c.fs.lock();
+        assert!(inner.room_segments(&c.fs) * 2 < inner.slack_segments(&c.fs));
+        inner.write_rate = WriteRate::default();
+        let mut all = 0;
+        for (n, blocks) in (0..).zip(blocks) {
+            all += blocks;
+            inner.write_rate.note(n * 10_000_000_000, all);
+        }
+        inner.cuts_rest(&c.fs, c.clock.monotonic_nanos())
+    };
+    assert!(!rests_at([100; 7]));
+    assert!(rests_at([100, 100, 10_000, 100, 100, 100, 100]), "much was written half a minute ago");
+    assert!(rests_at([100, 100, 100, 100, 100, 100, 10_000]));
+    c.fs.lock().write_rate = WriteRate::default();
+    assert!(c.fs.checkpoints_rest().is_some(), "nothing is known yet");
     let (mut rested, mut cut) = (0, 0);
     for _ in 0..40 {
         c.overwrite();

@@ -273,8 +273,7 @@ impl State {
             };
             stages[i].stood = stood;
         }
-        // Whole seconds: what stood longer by less than that does not stand out.
-        let stood: Vec<u64> = stages.iter().map(|s| s.stood / 1_000_000_000).collect();
+        let stood: Vec<u64> = stages.iter().map(|s| s.stood).collect();
         for (stage, level) in stages.iter_mut().zip(levels(&stood, most)) {
             stage.level = level;
         }
