@@ -4,34 +4,50 @@
 
 use crate::common::file;
 use crate::common::gate::{World, is_answered, is_long_write, world};
-use nenrin_core::MountOptions;
 use nenrin_core::format::Ino;
+use nenrin_core::{Fs, MountOptions};
 use nenrin_device::Op;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Like a writer, whoever commits all files because of time has little under way beside the syncs of others.
-#[test]
-fn a_commit_because_of_time_writes_little_at_once_beside_syncs() {
-    let World { gate, fs, clock, .. } = world(MountOptions::default());
+/// A file `f` of which so many blocks wait in memory, here and there, and a commit by time is due; and `g`, which was just synced.
+fn beside_a_sync(blocks: u64) -> (World, Ino) {
+    let world = world(MountOptions::default());
+    let fs = &world.fs;
     let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
     fs.sync_all().unwrap();
-    // Here and there, so that 8 MiB wait in memory.
-    (0..2048).for_each(|n| assert_eq!(fs.write(f, n * 8192, &[7; 4096], 0).unwrap(), 4096));
-    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    (0..blocks).for_each(|n| assert_eq!(fs.write(f, n * 8192, &[7; 4096], 0).unwrap(), 4096));
+    world.clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
     fs.write(g, 0, &[8; 4096], 0).unwrap();
     fs.fsync_wait(g).unwrap();
+    (world, f)
+}
+
+fn little_is_begun_at_once(write: impl Fn(&Fs, Ino) + Sync) {
+    let (World { gate, fs, .. }, f) = beside_a_sync(2048);
     gate.close(is_long_write, 0);
     thread::scope(|scope| {
-        let committing = scope.spawn(|| fs.tick().unwrap());
+        let writing = scope.spawn(|| write(&fs, f));
         gate.wait_until(|s| s.waiting > 0);
         let held = gate.held();
         gate.open();
-        committing.join().unwrap();
+        writing.join().unwrap();
         assert!((1..=2).contains(&held), "{held} writes of 256 KiB and more under way");
     });
+}
+
+/// Like a writer, whoever commits all files because of time has little under way beside the syncs of others.
+#[test]
+fn a_commit_because_of_time_writes_little_at_once_beside_syncs() {
+    little_is_begun_at_once(|fs, _| fs.tick().unwrap());
+}
+
+/// So does who closes a file: nobody else would wait for what it leaves behind.
+#[test]
+fn a_close_writes_little_at_once_beside_syncs() {
+    little_is_begun_at_once(|fs, f| fs.flush(f).unwrap());
 }
 
 /// It is not kept by who goes on writing.
@@ -39,13 +55,7 @@ fn a_commit_because_of_time_writes_little_at_once_beside_syncs() {
 fn a_commit_because_of_time_ends_beside_syncs_and_a_writer_without_end() {
     const ROUNDS: u64 = 20;
     const PATIENCE: Duration = Duration::from_millis(100);
-    let World { gate, fs, clock, .. } = world(MountOptions::default());
-    let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
-    fs.sync_all().unwrap();
-    (0..300).for_each(|n| assert_eq!(fs.write(f, n * 8192, &[7; 4096], 0).unwrap(), 4096));
-    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
-    fs.write(g, 0, &[8; 4096], 0).unwrap();
-    fs.fsync_wait(g).unwrap();
+    let (World { gate, fs, .. }, f) = beside_a_sync(300);
     gate.close(is_long_write, 0);
     thread::scope(|scope| {
         let committing = scope.spawn(|| fs.tick().unwrap());
