@@ -180,11 +180,21 @@ pub fn verify(bytes: &[u8]) -> bool {
     stored_crc(bytes) == Some(crate::own_crc(bytes))
 }
 
-/// Verifies and decodes a node.
+/// The header of a node and its smallest key, if it has any, without its entries: for who looks for the node in a tree.
 ///
 /// # Errors
-/// One [`Invalid`] for each check: size, magic, checksum, tree, bounds, order.
-pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Invalid> {
+/// [`Invalid`]: size, magic, checksum, bounds, the key.
+pub fn first_key(bytes: &[u8]) -> Result<(NodeHeader, Option<Key>), Invalid> {
+    let (h, mut r) = open(bytes)?;
+    if h.count.get() == 0 {
+        return Ok((h, None));
+    }
+    // A leaf has it in one piece, an inner node as what all keys share and what its first entry adds.
+    Ok((h, Some(Key::decode(r.take(Key::BYTES)?.try_into().map_err(|_| Invalid::Bounds)?)?)))
+}
+
+/// The header of a node whose checksum is right, and what comes behind it.
+fn open(bytes: &[u8]) -> Result<(NodeHeader, Reader<'_>), Invalid> {
     if bytes.len() != NODE_BYTES {
         return Err(Invalid::Short);
     }
@@ -195,16 +205,23 @@ pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Inval
     if !verify(bytes) {
         return Err(Invalid::Checksum);
     }
+    let used = h.used_bytes.get() as usize;
+    if used > NODE_BYTES || usize::from(h.prefix_bytes) > Key::BYTES {
+        return Err(Invalid::Bounds);
+    }
+    Ok((h, Reader::new(bytes.get(NodeHeader::BYTES..used).ok_or(Invalid::Bounds)?)))
+}
+
+/// Verifies and decodes a node.
+///
+/// # Errors
+/// One [`Invalid`] for each check: size, magic, checksum, tree, bounds, order.
+pub fn decode(tree: TreeId, bytes: &[u8]) -> Result<(NodeHeader, Entries), Invalid> {
+    let (h, mut r) = open(bytes)?;
     if h.tree.get() != tree.0 {
         return Err(Invalid::Kind(h.tree.get() as u8));
     }
-    let used = h.used_bytes.get() as usize;
     let prefix_bytes = usize::from(h.prefix_bytes);
-    if used > NODE_BYTES || prefix_bytes > Key::BYTES {
-        return Err(Invalid::Bounds);
-    }
-    let body = bytes.get(NodeHeader::BYTES..used).ok_or(Invalid::Bounds)?;
-    let mut r = Reader::new(body);
     let mut key_bytes = [0; Key::BYTES];
     key_bytes[..prefix_bytes].copy_from_slice(r.take(prefix_bytes)?);
     // The count is bounded by the bytes: each entry takes at least two.

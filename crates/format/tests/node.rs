@@ -71,6 +71,11 @@ proptest! {
         let (h, back) = node::decode(TreeId(tree), &bytes).unwrap();
         prop_assert_eq!((h.level, h.generation.get(), h.tree.get()), (level, generation, tree));
         prop_assert_eq!(Some(h.crc.get()), node::stored_crc(&bytes));
+        let first = match &entries {
+            Entries::Leaf(v) => v.first().map(|e| e.0),
+            Entries::Inner(v) => v.first().map(|e| e.0),
+        };
+        prop_assert_eq!(node::first_key(&bytes).map(|(h, key)| (h.level, key)), Ok((level, first)));
         prop_assert_eq!(back, entries);
         prop_assert!(node::decode(TreeId(tree ^ 1), &bytes).is_err());
     }
@@ -86,6 +91,7 @@ proptest! {
         }
         if bytes != kept {
             prop_assert!(node::decode(TreeId::LIVE, &bytes).is_err());
+            prop_assert!(node::first_key(&bytes).is_err());
         }
         let crc = nenrin_format::own_crc(&bytes);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());

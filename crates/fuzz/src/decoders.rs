@@ -132,6 +132,7 @@ pub fn root(case: &[u8]) -> Done {
 /// What is wrong.
 pub fn node(case: &[u8]) -> Done {
     drop(node::decode(TreeId::LIVE, case));
+    drop(node::first_key(case));
     let mut bytes = case.to_vec();
     bytes.resize(NODE_BYTES, 0);
     bytes[..4].copy_from_slice(&NODE_MAGIC.to_le_bytes());
@@ -142,6 +143,11 @@ pub fn node(case: &[u8]) -> Done {
         return Err("a node with its checksum set right does not verify".to_owned());
     }
     let Ok((header, entries)) = node::decode(TreeId::LIVE, &bytes) else { return Ok(()) };
+    let first = match &entries {
+        node::Entries::Leaf(v) => v.first().map(|e| e.0),
+        node::Entries::Inner(v) => v.first().map(|e| e.0),
+    };
+    same("the first key of a node", &first, node::first_key(&bytes).map(|(_, key)| key))?;
     if let node::Entries::Leaf(v) = &entries {
         for (_, value) in v {
             items(value)?;

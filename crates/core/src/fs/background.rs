@@ -24,13 +24,13 @@ const TRIED_NANOS: u64 = 30_000_000_000;
 const REAP_ITEMS: u32 = 512;
 /// Bytes of records after which who reaps for room commits them.
 const REAP_RECORD_BYTES_MAX: usize = 64 << 10;
-/// Reap records in one tick.
-const STEPS_MAX: usize = 8;
+/// Items reaped in one tick, at most.
+const REAPED_MAX: u32 = 8 * REAP_ITEMS;
 /// Items of history swept by one record, and in one tick.
 const SWEEP_ITEMS: u32 = 1024;
 const SWEPT_MAX: u32 = 8 * SWEEP_ITEMS;
-/// What a record costs even if it sweeps little, in items.
-const SWEPT_MIN: u32 = 64;
+/// What a record costs even if there is little in it, in items.
+const RECORD_ITEMS: u32 = 64;
 /// How long a sweep rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory, up to 110 KB for each leaf of single blocks.
@@ -172,7 +172,8 @@ impl Fs {
     }
 
     fn reap_some(&self) -> Result<()> {
-        for _ in 0..STEPS_MAX {
+        let mut left = REAPED_MAX;
+        while left > 0 {
             let mut inner = self.room_to_let_go()?;
             if inner.nodes_to_spare(self) == 0 {
                 return Ok(());
@@ -182,6 +183,7 @@ impl Fs {
             let max = inner.items_to_let_go(self, REAP_ITEMS);
             let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
             inner.log(&record, self.clock.monotonic_nanos())?;
+            left = left.saturating_sub(max.max(RECORD_ITEMS));
         }
         Ok(())
     }
@@ -230,7 +232,7 @@ impl Fs {
                 return Ok(());
             };
             let step = self.sweep_step(&mut inner, range.tree, range.from, SWEEP_ITEMS);
-            swept += step.as_ref().map_or(0, |(_, items)| *items).max(SWEPT_MIN);
+            swept += step.as_ref().map_or(0, |(_, items)| *items).max(RECORD_ITEMS);
             let Some(s) = &mut inner.sweep else { continue };
             s.ranges.pop();
             match step.map(|(go_on, _)| go_on) {

@@ -22,6 +22,8 @@ const BESIDE_BLOCKS_MAX: u64 = 1024;
 /// Blocks that background work has under way: 4 MiB, and 512 KiB beside syncs.
 const BACKGROUND_BLOCKS_MAX: u32 = 1024;
 const BACKGROUND_BESIDE_BLOCKS_MAX: u32 = 128;
+/// Items of the index changed under one hold of the lock beside syncs: with 2 us for each that is about as long as a sync takes anyway.
+const BESIDE_ITEMS_MAX: u32 = 128;
 /// How often a commit of all files looks whether much came while it waited.
 const SETTLE_ROUNDS_MAX: usize = 4;
 /// A sync is looked out for so long.
@@ -139,10 +141,20 @@ impl Fs {
         if GIVING_WAY.get() == 0 {
             return;
         }
-        let at = self.synced_at.load(Relaxed);
-        if at > 0 && self.clock.monotonic_nanos().saturating_sub(at) < RECENT_NANOS {
+        if self.is_beside_syncs() {
             self.clock.breathe();
         }
+    }
+
+    /// Whether any file was synced a short time ago.
+    fn is_beside_syncs(&self) -> bool {
+        let at = self.synced_at.load(Relaxed);
+        at > 0 && self.clock.monotonic_nanos().saturating_sub(at) < RECENT_NANOS
+    }
+
+    /// Items of the index to change under one hold of the lock, where so many would be changed while nobody syncs.
+    pub(super) fn items_at_once(&self, most: u32) -> u32 {
+        if self.is_beside_syncs() { most.min(BESIDE_ITEMS_MAX) } else { most }
     }
 
     /// A sync of this file was asked for.

@@ -155,6 +155,7 @@ impl Inner {
     /// that makes dirty must fit.
     pub(super) fn items_to_let_go(&self, fs: &Fs, most: u32) -> u32 {
         let items = self.nodes_to_spare(fs).saturating_mul(ITEMS_IN_LEAF_MIN);
+        let most = fs.items_at_once(most);
         u32::try_from(items).unwrap_or(most).clamp(ITEMS_IN_LEAF_MIN as u32, most)
     }
 

@@ -4,7 +4,7 @@
 use super::super::{Fs, Inner};
 use crate::Result;
 use crate::segments::{KIND_INDEX, SegmentState};
-use nenrin_format::node::{self, Entries, NodeHeader, TreeId};
+use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, NODE_BYTES, SegmentNo};
 
@@ -90,14 +90,9 @@ impl Fs {
     }
 
     fn touch_node(&self, addr: Addr, bytes: &[u8]) -> Result<u64> {
-        let Ok((head, _)) = NodeHeader::read_prefix(bytes) else { return Ok(0) };
+        // Most nodes of a sparse segment have been replaced: only the tree knows, and its key is enough to ask it.
+        let Ok((head, Some(key))) = node::first_key(bytes) else { return Ok(0) };
         let tree = TreeId(head.tree.get());
-        let Ok((head, entries)) = node::decode(tree, bytes) else { return Ok(0) };
-        let first = match &entries {
-            Entries::Leaf(v) => v.first().map(|(k, _)| *k),
-            Entries::Inner(v) => v.first().map(|(k, _)| *k),
-        };
-        let Some(key) = first else { return Ok(0) };
         let mut inner = self.lock_to_change()?;
         let state = &mut inner.state;
         let cache = state.cache.clone();
