@@ -171,7 +171,7 @@ impl Fs {
         inner.check_alive()
     }
 
-    fn reap_some(&self) -> Result<()> {
+    pub(super) fn reap_some(&self) -> Result<()> {
         let mut left = REAPED_MAX;
         while left > 0 {
             let mut inner = self.room_to_let_go()?;

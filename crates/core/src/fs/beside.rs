@@ -22,8 +22,8 @@ const BESIDE_BLOCKS_MAX: u64 = 1024;
 /// Blocks that background work has under way: 4 MiB, and 512 KiB beside syncs.
 const BACKGROUND_BLOCKS_MAX: u32 = 1024;
 const BACKGROUND_BESIDE_BLOCKS_MAX: u32 = 128;
-/// Items of the index changed under one hold of the lock beside syncs: with 2 us for each that is about as long as a sync takes anyway.
-const BESIDE_ITEMS_MAX: u32 = 128;
+/// Items of the index changed under one hold of the lock beside syncs: 2 to 4 us each, so less than a sync takes anyway.
+const BESIDE_ITEMS_MAX: u32 = 64;
 /// How often a commit of all files looks whether much came while it waited.
 const SETTLE_ROUNDS_MAX: usize = 4;
 /// A sync is looked out for so long.
@@ -380,6 +380,41 @@ mod tests {
         drop(outer);
         drop(fs.lock());
         assert_eq!(pauses(), 0);
+    }
+
+    /// What waits for the lock beside syncs waits for short steps, and a tick gets as much done.
+    #[test]
+    fn items_are_reaped_in_short_steps_beside_syncs() {
+        let clock = std::sync::Arc::new(Pauses::default());
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(128 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = clock;
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let options = crate::MountOptions { checkpoint_nanos: 0, ..crate::MountOptions::default() };
+        let fs = Fs::open(vec![device], time, options).unwrap();
+        let who = crate::NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let scattered = |name: &[u8]| {
+            let ino = fs.create(Ino::ROOT, name, &who).unwrap().ino;
+            (0..3000).for_each(|n| assert_eq!(fs.write(ino, n * 8192, &[1; 4096], 0).unwrap(), 4096));
+            fs.sync_received(false).unwrap();
+            fs.index_checkpoint(false).unwrap();
+        };
+        let steps_to_reap = |name: &[u8]| {
+            fs.unlink(Ino::ROOT, name).unwrap();
+            let before = fs.lock().batch.records.len();
+            fs.reap_some().unwrap();
+            let inner = fs.lock();
+            assert!(inner.state.pending_reaps(nenrin_format::key::Kind::Reap, 1).unwrap().is_empty(), "not in one tick");
+            inner.batch.records.len() - before
+        };
+        scattered(b"quiet");
+        scattered(b"synced");
+        let steps = steps_to_reap(b"quiet");
+        assert_eq!(fs.lock().items_to_let_go(&fs, 4096), 4096);
+        fs.fsync_wait(Ino::ROOT).unwrap();
+        assert_eq!(fs.lock().items_to_let_go(&fs, 4096), BESIDE_ITEMS_MAX);
+        let shorter = steps_to_reap(b"synced");
+        assert!(shorter >= 3 * steps, "{shorter}, and {steps} while nobody syncs");
     }
 
     /// A clock that moves when it is told to, and looks at each pause whether the thread leads commits.
