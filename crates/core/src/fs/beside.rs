@@ -404,7 +404,10 @@ mod tests {
             let before = fs.lock().batch.records.len();
             fs.reap_some().unwrap();
             let inner = fs.lock();
-            assert!(inner.state.pending_reaps(nenrin_format::key::Kind::Reap, 1).unwrap().is_empty(), "not in one tick");
+            assert!(
+                inner.state.pending_reaps(nenrin_format::key::Kind::Reap, 1).unwrap().is_empty(),
+                "not in one tick"
+            );
             inner.batch.records.len() - before
         };
         scattered(b"quiet");
