@@ -4,7 +4,8 @@
 //! 1. data is waited for before a commit is led: that of the file by who syncs it, that of all files by whoever commits
 //!    because of time, or cuts a checkpoint. What comes meanwhile is little, since
 //! 2. whoever writes much is held while others sync: then little is under way that a flush would have to wait for.
-//! 3. The cleaner and index checkpoints have still less under way then, since nobody waits for them.
+//! 3. The cleaner and index checkpoints have still less under way then, since nobody waits for them;
+//! 4. and what lets many items of the index go holds the lock for a few of them at a time.
 
 use super::behind::BEHIND_PAGES;
 use super::{Fs, Inner};
