@@ -57,17 +57,14 @@ bench-history:
 	@scripts/bench-history.sh
 
 bench-sync:
-	@scripts/setup.sh bench-sync
 	@scripts/build.sh
 	@scripts/bench-sync.sh
 
 bench-clean:
-	@scripts/setup.sh bench-clean
 	@scripts/build.sh
 	@scripts/bench-clean.sh
 
 bench-stripe:
-	@scripts/setup.sh bench-stripe
 	@scripts/build.sh
 	@scripts/bench-stripe.sh
 

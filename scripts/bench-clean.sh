@@ -18,6 +18,7 @@ out=${OUT:-$PWD/docs/benchmarks/clean} parts=" ${PARTS:-memory host fsync remove
 size=${SIZE:-2G} rounds=${ROUNDS:-3} loaded=${LOADED:-4} removed=${REMOVED:-100G}
 work=(--age-percent "${AGE_PERCENT:-150}" --slice-percent "${SLICE_PERCENT:-12}")
 [ "$(id -u)" = 0 ] || fail "bench-clean.sh: must be run as root, since it makes and mounts file systems"
+scripts/setup.sh bench-clean
 find_cargo
 export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench

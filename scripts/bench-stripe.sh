@@ -16,6 +16,7 @@ if [ -n "${QUICK:-}" ]; then
     contenders=${CONTENDERS:-ext4,nenrin,nenrin@4,nenrin@4:parity,btrfs@4}
 fi
 [ "$(id -u)" = 0 ] || fail "bench-stripe.sh: must be run as root, since it makes and mounts file systems"
+scripts/setup.sh bench-stripe
 find_cargo
 export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench

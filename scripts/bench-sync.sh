@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # bench-sync.sh: what making writes durable costs, beside other file systems, into
 # docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
-# PARTS (disk databases cost limited guest cuts) leaves some out: their last results stay. SLICES (15), LOADED
+# PARTS (disk seeds databases cost limited guest cuts again) leaves some out: their last results stay; again is the rows of this
+# kernel that have something to reach, once more, so that a reader sees how far two runs agree (AGAIN: of which parts). SLICES (15), LOADED
 # (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, GUEST_ARGS more of its options, LIMITED_SLICES (9)
 # of limited; CUTS (100) power cuts for each barrier mode; SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk databases cost limited guest cuts} "
+out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk seeds databases cost limited guest cuts again} "
 slices=${SLICES:-15} loaded=${LOADED:-10} long=${LONG:-600} size=${SIZE:-4G}
 [ "$(id -u)" = 0 ] || fail "bench-sync.sh: must be run as root, since it makes and mounts file systems"
+scripts/setup.sh bench-sync
 find_cargo
 export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench -p nenrin-sim
@@ -19,8 +21,12 @@ mkdir -p "$out"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-sync.XXXXXX")
 # The server of a database benchmark must be able to enter.
 chmod 755 "$dir"
+# The calls alone are measured with transport=uring, too, where the kernel has it; it is off again at the end where it was.
+uring=/sys/module/fuse/parameters/enable_uring switched=
+if [ "$(cat "$uring" 2>/dev/null)" = N ] && echo Y >"$uring"; then switched=yes; fi
 cleanup() {
     "$NENRIN" umount "$dir/mnt" >/dev/null 2>&1 || true
+    [ -z "$switched" ] || echo N >"$uring"
     rm -rf "$dir"
 }
 trap cleanup EXIT
@@ -35,18 +41,23 @@ harness() {
         { tail -n 5 "$dir/$part.txt" >&2; say "some of it failed: the table says what" >&2; }
     cp "$dir/$part/results.json" "$out/$part.json"
 }
+# Each PART [OPTION...]
 # shellcheck disable=SC2086
-if wanted disk; then harness disk --suite sync --size "$size" ${DISK_ARGS:-}; fi
+on_disk() { harness "$1" --suite sync --size "$size" --only "${2:-append-fsync,calls,overwrite-fdatasync,barrier,busy,order}" ${DISK_ARGS:-}; }
 # shellcheck disable=SC2086
-if wanted databases; then harness databases --suite databases --size "$size" ${DISK_ARGS:-}; fi
+databases() { harness "$1" --suite databases --size "$size" "${@:2}" ${DISK_ARGS:-}; }
+limited() {
+    harness "$1" --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
+        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict "${@:2}"
+}
+if wanted disk; then on_disk disk; fi
+if wanted seeds; then on_disk seeds seed1,seed2; fi
+if wanted databases; then databases databases; fi
 if wanted cost; then
     harness cost --suite cost --size "$size"
     "$CARGO" run --release --locked --quiet -p nenrin-core --example sync_cost -- 4096 "$long" >"$out/cost-memory.jsonl"
 fi
-if wanted limited; then
-    harness limited --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
-        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict
-fi
+if wanted limited; then limited limited; fi
 if wanted guest; then
     say "guest"
     scripts/guest/setup.sh "${GUEST_DIR:-$PWD/target/guest}"
@@ -62,5 +73,9 @@ if wanted cuts; then
     say "cuts"
     python3 scripts/work/recovery_cuts.py "$dir" "${CUTS:-100}" "$out/cuts.json"
 fi
+again() { wanted again && case " ${AGAIN:-disk databases limited} " in *" $1 "*) ;; *) return 1 ;; esac; }
+if again disk; then on_disk again-disk; fi
+if again databases; then databases again-databases --only sqlite; fi
+if again limited; then limited again-limited --only append-fsync,order; fi
 python3 scripts/work/bench_sync.py "$out"
 say "docs/benchmarks/sync.md is written"

@@ -21,6 +21,7 @@ SHORT = {
     "nenrin+cache=writeback+checkpoint=0": "writeback, history off",
     "nilfs2+cleanerd": "nilfs2",
     "f2fs+mode=lfs": "f2fs, log only",
+    "raw": "the raw device",
 }
 MIB = 1 << 20
 # At most this many device bytes for each byte: buffered, 80 % live, 90 % of the writes to 10 % of the data.
@@ -193,14 +194,16 @@ def ratio_targets(results, title):
     lines = []
     for row in results["rows"] if results else []:
         for e in entries(row):
-            if not e["name"].startswith("nenrin"):
+            control = e["name"] == "raw"
+            if not control and not e["name"].startswith("nenrin"):
                 continue
             what = title + row["title"].split(",")[0]
             kinds = [(what, [s["value"] for s in counted(e)]), (what + ", with the write before it", whole_ratios(e))]
             for of_what, ratios in kinds:
                 if ratios:
                     middle = statistics.median(ratios)
-                    lines.append(f"| {of_what}: {short(e['name'])} | {middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f}) | {BESIDE} | {word(middle <= BESIDE)} |")
+                    bound = "| control |" if control else f"{BESIDE} | {word(middle <= BESIDE)} |"
+                    lines.append(f"| {of_what}: {short(e['name'])} | {middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f}) | {bound}")
     return lines
 
 

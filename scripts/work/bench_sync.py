@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
 
-bench_sync.py DIR   reads disk.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost) and cuts.json
+bench_sync.py DIR   reads disk.json, seeds.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost) and cuts.json;
+                    again-PART.json is a second run of some rows
 """
 import json
 import os
@@ -174,11 +175,54 @@ def counted(where):
     return text
 
 
+# Two runs agree whose ratios differ by no more.
+AGREE = 0.15
+
+
+def ratios(results):
+    """Medians of what is to be reached: by row, contender and whom it is against."""
+    found = {}
+    for row in results["rows"]:
+        for e in entries(row):
+            for target in e["targets"]:
+                ratio = e["ratios"].get(target["against"])
+                if ratio:
+                    found[row["title"], e["name"], target["against"]] = ratio
+    return found
+
+
+def again(where, parts):
+    """What two runs gave, where a second one was made."""
+    lines = []
+    for part, _ in parts:
+        first, second = load(where, part + ".json"), load(where, f"again-{part}.json")
+        if not first or not second:
+            continue
+        keep(second, where, f"again-{part}.json")
+        before, after = ratios(first), ratios(second)
+        for (work, name, against), ratio in before.items():
+            if other := after.get((work, name, against)):
+                change = other["median"] / ratio["median"]
+                word = "" if abs(change - 1) <= AGREE else f"**by more than {AGREE:.0%}**"
+                spread = [f"{r['median']:.2f} ({r['p10']:.2f}-{r['p90']:.2f})" for r in (ratio, other)]
+                lines.append(f"| {part} | {work} | {name} : {against} | {spread[0]} | {spread[1]} | {change:.2f} | {word} |\n")
+    if not lines:
+        return ""
+    head = "| part | work | of what | first run | second run | second : first | differs |\n|---|---|---|---:|---:|---:|---|\n"
+    return "\n## A second run\n\nThe rows that have something to reach, measured once more (`PARTS=again`); ratios with the 10th and 90th percentile of the rounds.\n\n" + head + "".join(lines)
+
+
+def keep(results, where, name):
+    with open(os.path.join(where, name), "w", encoding="utf-8") as f:
+        json.dump(results, f, separators=(",", ":"))
+
+
 def main():
     where = sys.argv[1]
     text = "# Synchronous writes\n\nMade by `make bench-sync`; how the harness measures is told in [BENCHMARKS.md](../BENCHMARKS.md). Raw results: `sync/*.json`.\n"
     parts = [
         ("disk", "On the disk as it is"),
+        ("seeds", "Rewriting, and buffers of all sizes, on the disk as it is"),
         ("databases", "Databases, on the disk as it is"),
         ("cost", "Device bytes over a long time"),
         ("limited", "Where the disk is the limit: this kernel, 200 requests and 100 MB per second"),
@@ -188,14 +232,13 @@ def main():
         results = load(where, part + ".json")
         if not results:
             continue
-        with open(os.path.join(where, part + ".json"), "w", encoding="utf-8") as f:
-            json.dump(results, f, separators=(",", ":"))
+        keep(results, where, part + ".json")
         text += facts(results, title) + "\n" + targets(results)
         for row in results["rows"]:
             if not row["name"].startswith("seed"):
                 text += table(row) + latency_plot(results, row["name"], where, row["title"])
         text += seed1(results) + seed2(results, where)
-    text += counted(where) + cuts(where)
+    text += counted(where) + cuts(where) + again(where, parts)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:
         f.write(text)
 

@@ -21,6 +21,8 @@ mod retention;
 mod segments;
 mod state;
 mod storage;
+#[cfg(test)]
+mod testing;
 mod types;
 
 pub use check::{CheckOptions, CheckReport, check};

@@ -34,11 +34,11 @@ pub fn groups() -> Vec<Group> {
             "p99 of 4 KiB + fsync while the cleaner works, 80 % live, against while it has nothing to do",
             Unit::Ratio,
         )],
-        contenders: vec!["nenrin+checkpoint=0", "nenrin"],
-        kinds: &[Kind::Nenrin],
+        contenders: vec!["raw", "nenrin+checkpoint=0", "nenrin"],
+        kinds: &[Kind::Raw, Kind::Nenrin],
         slices_max: UNBOUNDED,
         alone: true,
-        make: Box::new(|_, plan| beside_cleaner::make(plan, 80)),
+        make: Box::new(|contender, plan| beside_cleaner::make(contender, plan, 80)),
     });
     groups.push(removal("remove-sparse", "a sparse file", Kinds::Sparse));
     groups.push(removal("remove-full", "a file that was written in full", Kinds::Full));

@@ -14,7 +14,8 @@ use crate::site::Site;
 use crate::sys;
 
 const BLOCK: u64 = 4096;
-const FILE_BYTES: u64 = 16 << 20;
+/// Where the writes go, one after the other and from the start again.
+pub const FILE_BYTES: u64 = 16 << 20;
 /// From one to the next: 500 a second, so that ten seconds have 50 beyond the 99th percentile.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -43,6 +44,8 @@ pub fn fsyncs(taken: &[Durable]) -> Vec<u32> {
 /// A file whose next 4 KiB are written and made durable, again and again.
 pub struct Paced {
     file: File,
+    /// Bytes of one write.
+    each: u64,
     at: u64,
     data: Aligned,
 }
@@ -56,7 +59,13 @@ impl Paced {
         let data = Aligned::noise(FILE_BYTES as usize, 92);
         file.write_all_at(data.get(), 0).doing(doing)?;
         file.sync_all().doing(doing)?;
-        Ok(Self { file, at: 0, data })
+        Ok(Self { file, each: BLOCK, at: 0, data })
+    }
+
+    /// The control: the first bytes of the raw device, 8 KiB at a time, which is what a log record costs.
+    pub fn raw(site: &Site) -> Result<Self> {
+        let data = Aligned::noise(FILE_BYTES as usize, 92);
+        Ok(Self { file: site.disk.open_direct()?, each: 2 * BLOCK, at: 0, data })
     }
 
     /// Writes and syncs until the time is over or somebody says stop.
@@ -66,8 +75,8 @@ impl Paced {
         while begin.elapsed() < length && !stop.load(Ordering::Relaxed) && !sys::interrupted() {
             let place = self.at % FILE_BYTES;
             let whole = Instant::now();
-            self.file.write_all_at(&self.data.get()[..BLOCK as usize], place)?;
-            self.at += BLOCK;
+            self.file.write_all_at(&self.data.get()[..self.each as usize], place)?;
+            self.at += self.each;
             let start = Instant::now();
             self.file.sync_all()?;
             taken.push(Durable { at: whole - begin, fsync: nanos(start), whole: nanos(whole) });

@@ -1,6 +1,9 @@
 //! Small durable writes: 4 KiB, then fsync or fdatasync, or O_SYNC, by one or more threads, each with a file of its own.
 //!
 //! The control on the raw device writes 8 KiB past the page cache and then calls fdatasync: what a log record costs.
+//! The other part of a durable write is the calls alone: a write to a file that nobody makes durable, and the fsync of
+//! another that has nothing to make durable. Their time and the raw device's together are what a file system needs at
+//! least that is called so.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,6 +27,8 @@ pub enum Mode {
     Overwrite,
     /// To random places of a file that was written before and is open with O_SYNC.
     Osync,
+    /// To the same place of a file again and again, then fsync of another file, which has not changed.
+    Calls,
 }
 
 const BLOCK: usize = 4096;
@@ -44,6 +49,8 @@ pub fn make(contender: &Contender, plan: Plan, mode: Mode, jobs: &'static [usize
 /// One thread's file, and where it is in it.
 pub struct Lane {
     file: File,
+    /// A file that has nothing to make durable.
+    unchanged: Option<File>,
     at: u64,
     random: Random,
     data: Aligned,
@@ -52,7 +59,7 @@ pub struct Lane {
 impl Lane {
     /// Writes of `bytes` to a file.
     pub fn new(file: File, seed: u64, bytes: usize) -> Self {
-        Self { file, at: 0, random: Random::new(seed), data: Aligned::noise(bytes, seed) }
+        Self { file, unchanged: None, at: 0, random: Random::new(seed), data: Aligned::noise(bytes, seed) }
     }
 
     /// Writes behind the last write, then fsync.
@@ -88,7 +95,7 @@ impl Workload for Files {
             let path = site.path(&format!("job-{job}"));
             let doing = || format!("preparing {}", path.display());
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).doing(doing)?;
-            if self.mode != Mode::Append {
+            if matches!(self.mode, Mode::Overwrite | Mode::Osync) {
                 let data = Aligned::noise(MIB as usize, job);
                 for at in (0..self.file_bytes).step_by(MIB as usize) {
                     file.write_all_at(data.get(), at).doing(doing)?;
@@ -97,8 +104,12 @@ impl Workload for Files {
             file.sync_all().doing(doing)?;
             let flags = if self.mode == Mode::Osync { libc::O_SYNC } else { 0 };
             let file = OpenOptions::new().write(true).custom_flags(flags).open(&path).doing(doing)?;
-            let seed = 100 + job;
-            self.lanes.push(Lane { file, at: 0, random: Random::new(seed), data: Aligned::noise(BLOCK, seed) });
+            let mut lane = Lane::new(file, 100 + job, BLOCK);
+            if self.mode == Mode::Calls {
+                let path = site.path(&format!("unchanged-{job}"));
+                lane.unchanged = Some(File::create_new(&path).doing(|| format!("preparing {}", path.display()))?);
+            }
+            self.lanes.push(lane);
         }
         Ok(())
     }
@@ -108,6 +119,10 @@ impl Workload for Files {
         let lanes = &mut self.lanes[..self.jobs[turn.row]];
         together(lanes, turn.budget, BLOCK, |lane| match mode {
             Mode::Append => lane.append(),
+            Mode::Calls => {
+                lane.file.write_all_at(lane.data.get(), 0)?;
+                lane.unchanged.as_ref().map_or(Ok(()), File::sync_all)
+            }
             Mode::Overwrite | Mode::Osync => {
                 let place = lane.random.below(blocks) * BLOCK as u64;
                 lane.file.write_all_at(lane.data.get(), place)?;
@@ -127,8 +142,7 @@ impl Workload for Raw {
     fn prepare(&mut self, site: &mut Site) -> Result<()> {
         for job in 0..most(self.jobs) {
             let file = site.disk.open_direct()?;
-            let data = Aligned::noise(RAW_BLOCK, job);
-            self.lanes.push(Lane { file, at: job * self.region, random: Random::new(job), data });
+            self.lanes.push(Lane { at: job * self.region, ..Lane::new(file, job, RAW_BLOCK) });
         }
         Ok(())
     }

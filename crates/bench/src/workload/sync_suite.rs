@@ -15,7 +15,7 @@ const FEW: u32 = 5;
 
 /// On the disk as it is.
 pub fn groups() -> Vec<Group> {
-    let mut groups = vec![appends(), overwrites(), barriers(), beside_others(), strict_and_relaxed()];
+    let mut groups = vec![appends(), calls(), overwrites(), barriers(), beside_others(), strict_and_relaxed()];
     groups.extend([32, 128, 512].map(rewrites));
     groups.push(buffers());
     groups
@@ -124,11 +124,33 @@ fn appends() -> Group {
                 .target("xfs", 1.6, 2.0)
                 .target("btrfs", 4.0, 6.0),
         ],
-        contenders: USUAL.to_vec(),
+        contenders: with_uring(),
         kinds: ALL,
         slices_max: UNBOUNDED,
         alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Append, &[1, 4, 16])),
+    }
+}
+
+/// The usual ones, and requests over io_uring, which root has to switch on.
+fn with_uring() -> Vec<&'static str> {
+    USUAL.iter().chain(&["nenrin+transport=uring"]).copied().collect()
+}
+
+/// What the calls of an append with fsync cost by themselves; the raw device's time comes on top.
+fn calls() -> Group {
+    let row = |jobs: u32| {
+        let files = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs on {jobs} files") };
+        let title = format!("the calls alone: 4 KiB write + fsync of an unchanged file, {files}");
+        RowSpec::new(format!("calls-{jobs}"), title, Unit::Rate).jobs(jobs)
+    };
+    Group {
+        rows: [1, 4, 16].map(row).into(),
+        contenders: vec!["ext4", "nenrin", "nenrin+transport=uring"],
+        kinds: FILE_SYSTEMS,
+        slices_max: UNBOUNDED,
+        alone: false,
+        make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Calls, &[1, 4, 16])),
     }
 }
 
@@ -142,7 +164,7 @@ fn overwrites() -> Group {
                 .jobs(4)
                 .target("ext4", 0.85, 1.1),
         ],
-        contenders: USUAL.to_vec(),
+        contenders: with_uring(),
         kinds: ALL,
         slices_max: UNBOUNDED,
         alone: false,

@@ -8,6 +8,7 @@ use super::{CheckOptions, What, check};
 use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::state::{State, orphan_key, reap_key};
+use crate::testing::TestClock;
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
 use nenrin_format::items::{
@@ -18,19 +19,6 @@ use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::{Addr, Cno, Ino, SegmentNo, Seq, Time};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-#[derive(Default)]
-struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn wall(&self) -> Time {
-        Time(1_000_000_000_000 + self.0.fetch_add(1, Ordering::Relaxed) as i64)
-    }
-    fn monotonic_nanos(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 const DIR: Ino = Ino(16);
 const SUB: Ino = Ino(17);

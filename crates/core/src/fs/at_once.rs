@@ -112,29 +112,13 @@ const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{At, Clock, MkfsOptions, MountOptions, NewInode, mkfs};
-    use nenrin_device::{BlockDevice, MemDevice};
-    use nenrin_format::Time;
+    use crate::testing::{create, device, mount};
+    use crate::{At, MountOptions};
     use std::sync::{Arc, mpsc};
 
-    struct Still;
-
-    impl Clock for Still {
-        fn wall(&self) -> Time {
-            Time(1_000_000_000_000)
-        }
-        fn monotonic_nanos(&self) -> u64 {
-            1
-        }
-    }
-
     fn with_file(order: Order) -> (Arc<Fs>, Ino) {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let clock: Arc<dyn Clock> = Arc::new(Still);
-        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
-        let fs = Fs::open(vec![device], clock, MountOptions { order, ..MountOptions::default() }).unwrap();
-        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
+        let fs = mount(&device(64, 64), MountOptions { order, ..MountOptions::default() });
+        let ino = create(&fs, "f");
         fs.write(ino, 0, &[7; 4096], 0).unwrap();
         (fs, ino)
     }

@@ -530,28 +530,14 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use crate::MountOptions;
     use crate::fs::Fs;
-    use crate::{Clock, MkfsOptions, MountOptions, NewInode, mkfs};
-    use nenrin_device::{BlockDevice, MemDevice};
-    use nenrin_format::{Ino, Time};
+    use crate::testing::{create, device, mount};
+    use nenrin_format::Ino;
     use std::sync::Arc;
 
-    struct Still;
-
-    impl Clock for Still {
-        fn wall(&self) -> Time {
-            Time(1_000_000_000_000)
-        }
-        fn monotonic_nanos(&self) -> u64 {
-            1
-        }
-    }
-
     fn volume() -> Arc<Fs> {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let clock: Arc<dyn Clock> = Arc::new(Still);
-        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
-        Fs::open(vec![device], clock, MountOptions::default()).unwrap()
+        mount(&device(64, 64), MountOptions::default())
     }
 
     /// P7: while an index checkpoint gives its nodes their places, the
@@ -560,8 +546,7 @@ mod tests {
     fn what_is_frozen_keeps_its_reserve() {
         let fs = volume();
         for i in 0..2000 {
-            let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-            fs.create(Ino::ROOT, format!("file number {i}").as_bytes(), &new).unwrap();
+            create(&fs, &format!("file number {i}"));
         }
         fs.sync_all().unwrap();
         let needed = fs.lock().checkpoint_segments(&fs);
@@ -574,19 +559,16 @@ mod tests {
     /// that were received after it: what it seals is a sync like any other.
     #[test]
     fn strict_order_holds_for_what_an_index_checkpoint_commits() {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let clock: Arc<dyn Clock> = Arc::new(Still);
-        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+        let device = device(64, 64);
         let options = MountOptions { order: crate::Order::Strict, ..MountOptions::default() };
-        let fs = Fs::open(vec![device.clone()], clock.clone(), options.clone()).unwrap();
-        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let first = fs.create(Ino::ROOT, b"first", &new).unwrap().ino;
+        let fs = mount(&device, options.clone());
+        let first = create(&fs, "first");
         fs.sync_all().unwrap();
         fs.write(first, 0, &[7; 9000], 0).unwrap();
-        fs.create(Ino::ROOT, b"second", &new).unwrap();
+        create(&fs, "second");
         fs.index_checkpoint(false).unwrap();
         drop(fs);
-        let fs = Fs::open(vec![device], clock, options).unwrap();
+        let fs = mount(&device, options);
         fs.lookup(crate::At::Live, Ino::ROOT, b"second").unwrap();
         assert_eq!(fs.read(crate::At::Live, first, 0, 10_000).unwrap(), [7; 9000]);
     }

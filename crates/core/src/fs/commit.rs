@@ -579,28 +579,13 @@ pub(super) fn new_extent(addr: Addr, blocks: u32, granule_shift: u8, crcs: Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clock, MkfsOptions, MountOptions, NewInode, mkfs};
-    use nenrin_device::{BlockDevice, MemDevice};
-
-    struct Still;
-
-    impl Clock for Still {
-        fn wall(&self) -> Time {
-            Time(1_000_000_000_000)
-        }
-        fn monotonic_nanos(&self) -> u64 {
-            1
-        }
-    }
+    use crate::MountOptions;
+    use crate::testing::{create, device, mount};
 
     /// A volume with a file whose content is on its way to the device.
     fn under_way() -> (Arc<Fs>, Ino) {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let clock: Arc<dyn Clock> = Arc::new(Still);
-        mkfs(&device, &clock, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
-        let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
-        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
+        let fs = mount(&device(64, 64), MountOptions::default());
+        let ino = create(&fs, "f");
         fs.write(ino, 0, &vec![7; 200 << 10], 0).unwrap();
         (fs, ino)
     }

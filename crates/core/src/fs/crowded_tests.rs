@@ -67,28 +67,60 @@ impl Crowded {
             assert!(round < 20, "{} {}", inner.room_segments(&self.fs), inner.slack_segments(&self.fs));
         }
     }
+
+    /// One look at history, and what it let go is swept.
+    fn uncrowd(&self) {
+        self.fs.uncrowd(self.clock.monotonic_nanos()).unwrap();
+        self.fs.sweep_some(0).unwrap();
+    }
+
+    /// Until history of files was let go so often.
+    fn uncrowd_until(&self, times: u64) {
+        for _ in 0..100 {
+            if self.fs.counters().inodes_shed == times {
+                return;
+            }
+            self.uncrowd();
+        }
+        unreachable!("nothing was let go");
+    }
+
+    /// Whether history leaves the cleaner so many times as much as it takes.
+    fn leaves(&self, times: u64) -> bool {
+        let inner = self.fs.lock();
+        let slack = inner.slack_segments(&self.fs) * u64::from(self.fs.storage.segment_blocks);
+        inner.state.history_blocks * times <= slack
+    }
+}
+
+/// While checkpoints rest, a file with much history keeps less of it than otherwise: what the last checkpoints see of it grows all the
+/// same.
+#[test]
+fn who_has_much_history_keeps_less_while_checkpoints_rest() {
+    let c = Crowded::new();
+    c.uncrowd_until(1);
+    for _ in 0..20 {
+        c.uncrowd();
+    }
+    assert!(c.leaves(3) && !c.leaves(7), "none of it had to go, or all of it");
+    c.crowd();
+    c.uncrowd_until(2);
+    assert!(c.fs.checkpoints_rest().is_some());
+    for _ in 0..20 {
+        c.uncrowd();
+    }
+    assert!(c.leaves(7));
 }
 
 /// History that goes as fast as it is made is not made at all for a while: that is told, and is so, until there is room.
 #[test]
 fn checkpoints_that_rest_are_told() {
     let c = Crowded::new();
-    let let_go = || c.fs.counters().inodes_shed;
-    let uncrowd = |times| {
-        for _ in 0..100 {
-            if let_go() == times {
-                return;
-            }
-            c.fs.uncrowd(c.clock.monotonic_nanos()).unwrap();
-            c.fs.sweep_some(0).unwrap();
-        }
-        unreachable!("nothing was let go");
-    };
-    uncrowd(1);
+    c.uncrowd_until(1);
     // It may have been kept long.
     assert_eq!(c.fs.checkpoints_rest(), None);
     c.crowd();
-    uncrowd(2);
+    c.uncrowd_until(2);
     let told = c.fs.checkpoints_rest();
     let right = |nanos| (590_000_000_000..=600_000_000_000).contains(&nanos);
     assert!(matches!(told, Some(CheckpointsRest::Crowded { for_nanos }) if right(for_nanos)), "{told:?}");

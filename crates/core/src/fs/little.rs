@@ -50,31 +50,14 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AllocateMode, Clock, MkfsOptions, MountOptions, NewInode, mkfs};
-    use nenrin_device::{BlockDevice, MemDevice};
-    use nenrin_format::Time;
-    use std::sync::Arc;
-
-    struct Still;
-
-    impl Clock for Still {
-        fn wall(&self) -> Time {
-            Time(1_000_000_000_000)
-        }
-        fn monotonic_nanos(&self) -> u64 {
-            1
-        }
-    }
+    use crate::testing::{create, device, mount};
+    use crate::{AllocateMode, MountOptions};
 
     /// P7: what others were promised is not lent, nor what removing needs; and nothing without a sync or without garbage.
     #[test]
     fn what_is_lent_is_nobody_elses() {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(256 << 20));
-        let clock: Arc<dyn Clock> = Arc::new(Still);
-        mkfs(&device, &clock, &MkfsOptions::default()).unwrap();
-        let fs = Fs::open(vec![device], clock, MountOptions::default()).unwrap();
-        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let ino = fs.create(Ino::ROOT, b"f", &new).unwrap().ino;
+        let fs = mount(&device(256, 0), MountOptions::default());
+        let ino = create(&fs, "f");
         let lent = |few: u64, garbage: u64| {
             let mut inner = fs.lock();
             inner.garbage_segments = garbage;

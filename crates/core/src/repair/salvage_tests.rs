@@ -1,9 +1,8 @@
 //! Volumes of which no root is left, or whose index has lost branches.
 
-use super::tests::{
-    TestClock, assert_exact, assert_said, clock, device, new, numbers, read_only, repair, tree, volume,
-};
+use super::tests::{assert_exact, assert_said, clock, device, new, numbers, read_only, repair, tree, volume};
 use super::{LossKind, MendKind, RepairPlan, RepairReport};
+use crate::testing::TestClock;
 use crate::{At, Error, Fs, MkfsOptions, MountOptions, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::node::NODE_MAGIC;

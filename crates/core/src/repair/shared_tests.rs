@@ -1,9 +1,10 @@
 //! Repair of volumes in which copies share blocks.
 
-use super::tests::{TestClock, assert_exact, clock, destroy, device, new, nodes, numbers, read_only, repair, tree};
+use super::tests::{assert_exact, clock, destroy, device, new, nodes, numbers, read_only, repair, tree};
 use super::{LossKind, MendKind, RepairPlan};
 use crate::fs::Opened;
 use crate::recovery::recover;
+use crate::testing::TestClock;
 use crate::{At, Error, Fs, MkfsOptions, MountOptions, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::Ino;

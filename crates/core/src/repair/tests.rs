@@ -8,28 +8,17 @@ use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::state::State;
 use crate::storage::probe;
+use crate::testing::TestClock;
 use crate::{At, Clock, Error, FileKind, Fs, MkfsOptions, MountOptions, NewInode, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
 use nenrin_format::key::Key;
 use nenrin_format::node::NodePtr;
 use nenrin_format::superblock::{segment_block, slot_blocks};
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BYTES, Time};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BYTES};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-#[derive(Default)]
-pub(super) struct TestClock(pub AtomicU64);
-
-impl Clock for TestClock {
-    fn wall(&self) -> Time {
-        Time(1_000_000_000_000 + self.0.fetch_add(1, Ordering::Relaxed) as i64)
-    }
-    fn monotonic_nanos(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use std::sync::atomic::Ordering;
 
 pub(super) fn clock() -> Arc<dyn Clock> {
     Arc::new(TestClock::default())
