@@ -242,7 +242,7 @@ def fsync_part(results):
                 lines.append([short(e["name"]), what, of("p50_us"), of("p99_us"), of("max_us", 1e-3), of("whole_p99_us"), of("whole_max_us", 1e-3), of("moved_bytes", 1 / MIB), of("mb_per_s"), of("n")])
         lines += [[short(e["name"]), "failed: " + str(e["error"])[:80]] + [""] * 8 for e in row["contenders"] if not e.get("summary")]
     return (
-        "\n4 KiB written and made durable every 2 ms, beside one thread that overwrites 4 KiB at random at 20 MB/s; medians of the slices. In each slice the three parts follow each other on one volume.\n\n"
+        "\n4 KiB written and made durable every 2 ms, beside one thread that overwrites 4 KiB at random at 20 MB/s; medians of the slices. In each slice the three parts follow each other on one volume. Of the raw device the parts are requests alone: 8 KiB + flush, the load as writes of 256 KiB, and what is moved as reads and writes of 512 KiB at 60 and 150 MB/s.\n\n"
         + table(head, lines)
     )
 

@@ -68,8 +68,6 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Threads that serve at once at most, when requests have to wait for something.
     pub threads_max: usize,
-    /// How long an idle thread looks for the next request before it sleeps.
-    pub spin: Duration,
     /// See [`Way`].
     pub way: Way,
     /// See [`Cache`].
@@ -93,7 +91,6 @@ impl Default for SessionOptions {
         Self {
             threads: 4,
             threads_max: 128,
-            spin: Duration::ZERO,
             way: Way::default(),
             cache: Cache::default(),
             permissions: Permissions::default(),
@@ -180,7 +177,7 @@ impl Session {
             page_bytes: sys::page_bytes(),
         };
         let (mount, fd) = Mount::new(&mount_options, !own_check)?;
-        let (device, agreed) = shake_hands(fd, options, wishes).map_err(|e| e.in_directory(mount.directory()))?;
+        let (device, agreed) = shake_hands(fd, wishes).map_err(|e| e.in_directory(mount.directory()))?;
         raise_limits(mount.directory(), options.read_ahead_kib, agreed.writeback());
         let failed = |e| HandshakeError::Io(e).in_directory(mount.directory());
         let queues = if agreed.rings() {
@@ -443,8 +440,8 @@ impl HandshakeError {
 }
 
 /// Answers INIT, which is the first request on every connection.
-fn shake_hands(fd: OwnedFd, options: &SessionOptions, wishes: Wishes) -> Result<(FuseDevice, Agreed), HandshakeError> {
-    let device = FuseDevice::new(fd, TRANSFER_BYTES_MAX, options.spin);
+fn shake_hands(fd: OwnedFd, wishes: Wishes) -> Result<(FuseDevice, Agreed), HandshakeError> {
+    let device = FuseDevice::new(fd, TRANSFER_BYTES_MAX);
     let mut receiver = device.first_receiver();
     loop {
         let received = receiver.receive().map_err(HandshakeError::Io)?;

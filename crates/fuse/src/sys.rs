@@ -43,23 +43,6 @@ pub fn clone_device(fresh: BorrowedFd<'_>, mounted: BorrowedFd<'_>) -> io::Resul
     check(unsafe { libc::ioctl(fresh.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const from) }).map(drop)
 }
 
-/// Whether reads of `fd` return at once when there is nothing to read.
-pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
-    // SAFETY: F_GETFL and F_SETFL take no pointer.
-    unsafe {
-        let old = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        let new = if on { old | libc::O_NONBLOCK } else { old & !libc::O_NONBLOCK };
-        check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, new)).map(drop)
-    }
-}
-
-/// Sleeps until `fd` can be read or is gone.
-pub fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the pointer is to one live pollfd, and the count says one.
-    check(unsafe { libc::poll(&raw mut poll, 1, -1) }).map(drop)
-}
-
 /// Receives one file descriptor over a Unix socket, as fusermount3 sends it.
 /// `None` when the other side closed without sending one.
 pub fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {

@@ -39,8 +39,7 @@ fn writeback(_: &mut MountOptions, options: &mut SessionOptions) {
 fn own_check(_: &mut MountOptions, options: &mut SessionOptions) {
     options.permissions = Permissions::Own;
 }
-fn spinning(_: &mut MountOptions, options: &mut SessionOptions) {
-    options.spin = std::time::Duration::from_micros(50);
+fn two_threads(_: &mut MountOptions, options: &mut SessionOptions) {
     options.threads = 2;
 }
 
@@ -69,5 +68,5 @@ suite! {
     own_check:
         content::write_and_read, content::append_and_truncate, content::running_programs_stay, content::unlinked_but_open,
         content::many_at_once, names::renames, names::links, names::directories, names::xattrs;
-    spinning: content::write_and_read, content::many_at_once, names::directories;
+    two_threads: content::write_and_read, content::many_at_once, names::directories;
 }
