@@ -62,7 +62,7 @@ if wanted guest; then
     say "guest"
     scripts/guest/setup.sh "${GUEST_DIR:-$PWD/target/guest}"
     cat >"$dir/job" <<END
-exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
+exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --size 1G --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
     ${GUEST_ARGS:-} --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
 END
     GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
