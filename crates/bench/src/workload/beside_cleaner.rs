@@ -168,7 +168,7 @@ impl Workload for Beside {
 
 /// What a slice of these parts was.
 fn summed(turn: Turn, elapsed: Duration, idle: &Part, working: &Part, asked: &Part) -> Work {
-    let mut work = Work { elapsed: elapsed, ..Work::default() };
+    let mut work = Work { elapsed, ..Work::default() };
     let mut all = BTreeMap::new();
     for (name, part) in [("idle", idle), ("working", working), ("asked", asked)] {
         let nanos = fsyncs(&part.taken);
@@ -228,10 +228,12 @@ impl Control {
         let begin = Instant::now();
         let (taken, elapsed) = std::thread::scope(|scope| -> Result<_> {
             let load = scope.spawn(|| requests(site, false, RATE, seeds[0], &stop, &written));
-            let copies = copied.map(|rate| scope.spawn({
-                let (stop, moved) = (&stop, &moved);
-                move || requests(site, true, rate, seeds[1], stop, moved)
-            }));
+            let copies = copied.map(|rate| {
+                scope.spawn({
+                    let (stop, moved) = (&stop, &moved);
+                    move || requests(site, true, rate, seeds[1], stop, moved)
+                })
+            });
             let taken = synced.go(self.plan.loaded, &AtomicBool::new(false));
             let elapsed = begin.elapsed();
             stop.store(true, Ordering::Relaxed);
