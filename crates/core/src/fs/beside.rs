@@ -323,6 +323,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{create, device, mount};
 
     #[test]
     fn own_syncs_are_not_those_of_others() {
@@ -386,22 +387,16 @@ mod tests {
     /// What waits for the lock beside syncs waits for short steps, and a tick gets as much done.
     #[test]
     fn items_are_reaped_in_short_steps_beside_syncs() {
-        let clock = std::sync::Arc::new(Pauses::default());
-        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
-            std::sync::Arc::new(nenrin_device::MemDevice::new(128 << 20));
-        let time: std::sync::Arc<dyn crate::Clock> = clock;
-        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
         let options = crate::MountOptions { checkpoint_nanos: 0, ..crate::MountOptions::default() };
-        let fs = Fs::open(vec![device], time, options).unwrap();
-        let who = crate::NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let scattered = |name: &[u8]| {
-            let ino = fs.create(Ino::ROOT, name, &who).unwrap().ino;
+        let fs = mount(&device(128, 0), options);
+        let scattered = |name: &str| {
+            let ino = create(&fs, name);
             (0..3000).for_each(|n| assert_eq!(fs.write(ino, n * 8192, &[1; 4096], 0).unwrap(), 4096));
             fs.sync_received(false).unwrap();
             fs.index_checkpoint(false).unwrap();
         };
-        let steps_to_reap = |name: &[u8]| {
-            fs.unlink(Ino::ROOT, name).unwrap();
+        let steps_to_reap = |name: &str| {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
             let before = fs.lock().batch.records.len();
             fs.reap_some().unwrap();
             let inner = fs.lock();
@@ -411,13 +406,13 @@ mod tests {
             );
             inner.batch.records.len() - before
         };
-        scattered(b"quiet");
-        scattered(b"synced");
-        let steps = steps_to_reap(b"quiet");
+        scattered("quiet");
+        scattered("synced");
+        let steps = steps_to_reap("quiet");
         assert_eq!(fs.lock().items_to_let_go(&fs, 4096), 4096);
         fs.fsync_wait(Ino::ROOT).unwrap();
         assert_eq!(fs.lock().items_to_let_go(&fs, 4096), BESIDE_ITEMS_MAX);
-        let shorter = steps_to_reap(b"synced");
+        let shorter = steps_to_reap("synced");
         assert!(shorter >= 3 * steps, "{shorter}, and {steps} while nobody syncs");
     }
 
