@@ -81,7 +81,7 @@ if wanted full; then
     if zram=$(cat /sys/class/zram-control/hot_add 2>/dev/null) && [ -n "$zram" ]; then
         mib=$((($(numfmt --from=iec "$removed") * 115 / 100 >> 20) + 1024))
         echo "${mib}M" >"/sys/block/zram$zram/disksize"
-        harness full --size "${mib}M" --devices "/dev/zram$zram" --slices "${FULL_ROUNDS:-1}" --loaded-s "$loaded" --removed "$removed" \
+        harness full --devices "/dev/zram$zram" --slices "${FULL_ROUNDS:-1}" --loaded-s "$loaded" --removed "$removed" \
             --only remove-full --contenders "${FULL_CONTENDERS:-nenrin}"
     else
         zram=
@@ -93,7 +93,7 @@ if wanted guest; then
     guest=${GUEST_DIR:-$PWD/target/guest} limit=${GUEST_LIMIT:-throttling.iops-total=2000,throttling.bps-total=100000000}
     scripts/guest/setup.sh "$guest"
     {
-        printf 'exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite clean --gate-cores 9 --devices /dev/vda --size %sG --dir /tmp/work --out /host' "${GUEST_SIZE:-1}"
+        printf 'exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite clean --gate-cores 9 --devices /dev/vda --dir /tmp/work --out /host'
         printf ' %q' "${work[@]}" --slices "${GUEST_SLICES:-4}" --age-s "${GUEST_AGE_S:-90}" --sustained-s "${GUEST_SLICE_S:-12}" \
             --only "$(rows "${GUEST_LOADS:-hot}" "${GUEST_FILLS:-80}")" --contenders "${GUEST_CONTENDERS:-f2fs,f2fs+mode=lfs,nilfs2+cleanerd,nenrin+checkpoint=0,nenrin+cache=writeback+checkpoint=0,nenrin}"
         printf '\n'

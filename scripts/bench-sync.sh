@@ -3,7 +3,7 @@
 # docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
 # PARTS (disk seeds databases cost limited guest cuts again) leaves some out: their last results stay; again is the rows of this
 # kernel that have something to reach, once more, so that a reader sees how far two runs agree (AGAIN: of which parts). SLICES (15), LOADED
-# (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, GUEST_ARGS more of its options, LIMITED_SLICES (9)
+# (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, GUEST_GIB (2) of each of its disks, GUEST_ARGS more of its options, LIMITED_SLICES (9)
 # of limited; CUTS (100) power cuts for each barrier mode; SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,11 +62,11 @@ if wanted guest; then
     say "guest"
     scripts/guest/setup.sh "${GUEST_DIR:-$PWD/target/guest}"
     cat >"$dir/job" <<END
-exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --size 1G --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
+exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
     ${GUEST_ARGS:-} --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
 END
     GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
-        scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" 1 "$dir/job" || say "some of it failed: the table says what" >&2
+        scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" "${GUEST_GIB:-2}" "$dir/job" || say "some of it failed: the table says what" >&2
     cp "$dir/guest/results.json" "$out/guest.json"
 fi
 if wanted cuts; then

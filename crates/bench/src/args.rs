@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::command::for_the_record;
 use crate::contender::{Contender, Tools};
+use crate::disk::LEAST_BYTES;
 use crate::error::{Error, Result};
 use crate::gate;
 use crate::limit::Limit;
@@ -37,7 +38,8 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --slice-percent N       what one of their slices writes, in hundredths of the device (default 12)
   --sustained-s N         at most for so long (default 20)
   --removed SIZE          apparent size of the file whose removal is measured (default 100G)
-  --devices DEV,...       block devices instead of images, one for each contender; all they hold is lost
+  --devices DEV,...       block devices instead of images, one for each contender; all they hold is lost; the smallest of
+                          them gives the size, whatever --size says
   --limit-iops N          write (and read) requests per second of each device, by the blkio controller
   --limit-bps SIZE        bytes per second of each device, likewise
   --dir DIR               image files and mount points, on a real disk (default ./bench-results/work)
@@ -220,7 +222,7 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
         "walk-files" => config.plan.walk_files = number()?.max(1),
         "size" => {
             config.plan.device_bytes = size(value)? & !((1 << 20) - 1);
-            if config.plan.device_bytes < 512 << 20 {
+            if config.plan.device_bytes < LEAST_BYTES {
                 return Err(bad("--size: at least 512M (xfs wants 300M, the rows about large files more)"));
             }
         }

@@ -20,6 +20,8 @@ use crate::error::{Doing, Error, Result};
 use crate::sys;
 
 const CHUNK: usize = 4 << 20;
+/// Smallest disk that is measured: xfs wants 300 MiB, the rows about large files more.
+pub const LEAST_BYTES: u64 = 512 << 20;
 
 /// Bytes at an address that O_DIRECT accepts.
 pub struct Aligned {
@@ -132,6 +134,27 @@ fn parse_stat(text: &str) -> Option<(Counters, u64)> {
     })
 }
 
+fn size_of(device: &Path) -> Result<u64> {
+    let doing = || format!("looking at {}", device.display());
+    File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0))).doing(doing)
+}
+
+/// Whole MiB of the smallest of these devices, which is what every contender on them can use; none where there are none.
+/// Refuses one that is smaller than [`LEAST_BYTES`].
+pub fn smallest(devices: &[PathBuf]) -> Result<Option<u64>> {
+    let mut smallest = None;
+    for device in devices {
+        let bytes = size_of(device)? & !((1 << 20) - 1);
+        if bytes < LEAST_BYTES {
+            let text =
+                format!("{} has {} MiB: at least {} are needed", device.display(), bytes >> 20, LEAST_BYTES >> 20);
+            return Err(Error::Refused(text));
+        }
+        smallest = Some(smallest.map_or(bytes, |least: u64| least.min(bytes)));
+    }
+    Ok(smallest)
+}
+
 /// An image file with its loop device, or a device that was given.
 pub struct Disk {
     image: Option<PathBuf>,
@@ -161,9 +184,7 @@ impl Disk {
 
     /// Takes a block device as it is: whoever gave it wrote it in full before.
     pub fn given(device: &Path) -> Result<Self> {
-        let doing = || format!("looking at {}", device.display());
-        let mut file = File::open(device).doing(doing)?;
-        let bytes = file.seek(SeekFrom::End(0)).doing(doing)?;
+        let bytes = size_of(device)?;
         let name = device.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let disk = Self { image: None, device: device.to_owned(), name, bytes };
         if disk.stat().is_none() {
@@ -341,6 +362,21 @@ mod tests {
         let (old, _) = parse_stat("10 1 16 5 20 2 32 7 0 9 12").unwrap();
         assert_eq!((old.flushes, old.discards), (0, 0));
         assert!(parse_stat("1 2").is_none());
+    }
+
+    #[test]
+    fn the_smallest_device_gives_the_size() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = |mib: u64, odd: u64| {
+            let path = directory.path().join(format!("{mib}"));
+            File::create(&path).and_then(|file| file.set_len((mib << 20) + odd)).unwrap();
+            path
+        };
+        assert_eq!(smallest(&[]).unwrap(), None);
+        assert_eq!(smallest(&[of(2048, 0), of(1024, 4096), of(4096, 512)]).unwrap(), Some(1 << 30));
+        let error = smallest(&[of(2048, 0), of(511, 4096)]).unwrap_err().to_string();
+        assert!(error.contains("511 MiB: at least 512 are needed"), "{error}");
+        assert!(smallest(&[directory.path().join("missing")]).is_err());
     }
 
     #[test]
