@@ -13,6 +13,8 @@ if [ "$(cargo_minor "$CARGO")" -gt "$newest" ]; then
 fi
 status=0
 case "${1:-all}" in all | format)
+    # What a merge left behind.
+    ! git grep -nE '^(<<<<<<<|>>>>>>>) ' || status=1
     if "$CARGO" fmt --version >/dev/null 2>&1; then
         "$CARGO" fmt --all --check || status=1
     fi ;;

@@ -17,7 +17,7 @@ for name in sync clean stripe; do
     rm -r "$dir/kept"
 done
 
-mkdir "$dir/clean"
+mkdir "$dir/clean" "$dir/sync"
 python3 - "$dir/clean" <<'END'
 import json, sys
 where = sys.argv[1]
@@ -40,12 +40,20 @@ keep("host.json", json.dumps(results(*rows)))
 ratio = entry("nenrin", 1, working_whole_p99_us=50.0, idle_whole_p99_us=10.0, idle_p99_us=3.0)
 for sample in ratio["samples"]:
     sample["value"] = 1.5
+def beside(name, p50, p99, slowest, *rates):
+    made = entry(name, 1)
+    made["latency"] = dict(p50_us=p50, p99_us=p99, p999_us=p99, max_us=slowest)
+    made["samples"] = [dict(round=n, extra=dict(others_mb_per_s=rate)) for n, rate in enumerate(rates)]
+    return made
+busy = [beside("raw", 1.0, 10.0, 10.0), beside("f2fs", 4.0, 9.0, 9.0), beside("nilfs2", 9.0, 30.0, 30.0), beside("nenrin", 5.0, 10.0, 20.0, 1.0, 20.0, 14.0, 19.0)]
+keep("../sync/guest.json", json.dumps(results(("busy-200ms", "t", "us", busy)) | dict(started="2001-02-03T04:05:06Z")))
 keep("fsync.json", json.dumps(results(("fsync-cleaning", "beside", "x", [ratio]))))
 idle = dict(example="idle_cost", volume_mib=1, history="off", replaced=False, settling_writes=1, writes_each_hour=[1, 13], bytes_each_hour=[0, 0], moved_blocks=0, rests="r")
 keep("memory.jsonl", json.dumps(idle) + "\n" + "".join(json.dumps(more) + "\n" for more in (dict(example="other", beyond=3, rows=[dict(deep=4), dict(deep=5)]), dict(example="versions_cost", versions=9, file_mib=1, beyond_bytes=1 << 22))))
 END
 python3 scripts/work/bench_clean.py "$dir/clean"
-said() { grep -qF -- "$1" "$dir/clean.md" || { cat "$dir/clean.md" >&2; fail "the document does not say: $1"; }; }
+document=$dir/clean.md
+said() { grep -qF -- "$1" "$document" || { cat "$document" >&2; fail "the document does not say: $1"; }; }
 said '| 80 | nenrin | **2.00** | 2.00-2.00 |'
 said '| 80 | btrfs | failed: no space |'
 said 'nenrin: device bytes per byte | 2.00 (2.00-2.00) | 1.8 | **not reached** |'
@@ -59,4 +67,11 @@ said 'MiB beyond the live file, after cleaning | 4.00 | 8 | reached |'
 said '](clean/host-hot-end-cost.svg)'
 [ -s "$dir/clean/host-hot-end-cost.svg" ] || fail "a plot is missing"
 ! grep -q 'there/nenrin' "$dir/clean.md" || fail "the document tells where the program lay"
+python3 scripts/work/bench_sync.py "$dir/sync"
+document=$dir/sync.md
+said 'Begun 2001-02-03 04:05. P, 2 cores'
+said 'slowest to 99th percentile: nenrin 2.00, raw 1.00, 2.00 times it (at most 1.5): **not reached**'
+said 'median: nenrin 5.00 us, f2fs 4.00, 1.25 of it (floor 1.0, aim 0.5): **not reached**'
+said '99th percentile: nenrin 10.0 us, nilfs2 30.0, 0.33 of it (floor 1.0, aim 0.5): aim'
+said 'the least and the most: 19.0 (14.0-20.0) MB/s beside nenrin.'
 say "documents of benchmarks: as their raw results say"

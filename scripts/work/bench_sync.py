@@ -56,9 +56,41 @@ def table(row):
         )
     used = [n for n in range(len(head)) if n < 2 or any(cells[n] for cells in body)]
     lines = [[cells[n] for n in used] for cells in [head, ["---"] + ["---:"] * 10, *body]]
-    extra = [f"others wrote {digits(e['samples'][-1]['extra']['others_mb_per_s'])} MB/s beside {e['name']}" for e in entries(row) if e["samples"] and "others_mb_per_s" in e["samples"][-1].get("extra", {})]
+    extra = [f"{beside(e)} MB/s beside {e['name']}" for e in entries(row) if beside(e)]
     text = f"\n### {row['title']}\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    return text + ("\n" + "; ".join(extra) + ".\n" if extra else "")
+    return text + (f"\nOthers wrote, median of the slices with the least and the most: {'; '.join(extra)}.\n" if extra else "")
+
+
+def beside(entry):
+    """What others wrote meanwhile, in all slices that count."""
+    rates = [s["extra"].get("others_mb_per_s") for s in entry["samples"] if s["round"] > 0]
+    rates = [rate for rate in rates if rate is not None]
+    return rates and f"{digits(statistics.median(rates))} ({digits(min(rates))}-{digits(max(rates))})"
+
+
+# A slowest sync may be so many times as far from the 99th percentile as the raw device's is.
+MAX_TO_P99 = 1.5
+# Of a sync every 200 ms beside writers: the median against f2fs, the 99th percentile against nilfs2, floor and aim.
+BUSY_TARGETS = [("p50_us", "median", "f2fs", 1.0, 0.5), ("p99_us", "99th percentile", "nilfs2", 1.0, 0.5)]
+
+
+def tails(row):
+    """The slowest sync to the 99th percentile, beside the raw device's; where there is f2fs or nilfs2, latencies beside theirs."""
+    latencies = {e["name"]: e["latency"] for e in entries(row) if e.get("latency")}
+    ours = [name for name in latencies if name.startswith("nenrin")]
+    text = ""
+    raw = latencies.get("raw")
+    for name in ours if raw else []:
+        own, control = (at["max_us"] / at["p99_us"] for at in (latencies[name], raw))
+        word = "reached" if own <= MAX_TO_P99 * control else "**not reached**"
+        text += f"- slowest to 99th percentile: {name} {own:.2f}, raw {control:.2f}, {own / control:.2f} times it (at most {MAX_TO_P99}): {word}\n"
+    for at, what, against, floor, aim in BUSY_TARGETS if row["name"] == "busy-200ms" else []:
+        other = latencies.get(against)
+        for name in ours if other else []:
+            ratio = latencies[name][at] / other[at]
+            word = "aim" if ratio <= aim else "floor" if ratio <= floor else "**not reached**"
+            text += f"- {what}: {name} {digits(latencies[name][at])} us, {against} {digits(other[at])}, {ratio:.2f} of it (floor {floor}, aim {aim}): {word}\n"
+    return "\n" + text if text else ""
 
 
 def matrix(rows, prefix, columns):
@@ -116,7 +148,7 @@ def seed1(results):
     return text
 
 
-def latency_plot(results, name, where, label):
+def latency_plot(results, part, name, where, label):
     row = next((r for r in results["rows"] if r["name"] == name), None)
     lines = {}
     for e in entries(row) if row else []:
@@ -130,8 +162,8 @@ def latency_plot(results, name, where, label):
     plot.mark_x([0, max(x for x, _ in every)])
     for contender, points in lines.items():
         plot.line(contender, points)
-    plot.save(os.path.join(where, f"{name}.svg"))
-    return f"\n![{label}](sync/{name}.svg)\n"
+    plot.save(os.path.join(where, f"{part}-{name}.svg"))
+    return f"\n![{label}](sync/{part}-{name}.svg)\n"
 
 
 def cuts(where):
@@ -236,7 +268,7 @@ def main():
         text += facts(results, title) + "\n" + targets(results)
         for row in results["rows"]:
             if not row["name"].startswith("seed"):
-                text += table(row) + latency_plot(results, row["name"], where, row["title"])
+                text += table(row) + (tails(row) if row["name"].startswith("busy") else "") + latency_plot(results, part, row["name"], where, row["title"])
         text += seed1(results) + seed2(results, where)
     text += counted(where) + cuts(where) + again(where, parts)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:

@@ -106,8 +106,9 @@ def facts(results, title, slices=None):
     slices = slices or f"{s['slices']} slices of {s['slice_ms']} ms (fewer where the tables say so)"
     busy = sum(e["gate_gave_up"] for r in results["rows"] for e in r["contenders"])
     count = sum(len(e["samples"]) for r in results["rows"] for e in r["contenders"])
+    begun = f"Begun {results['started'][:16].replace('T', ' ')}. " if results.get("started") else ""
     return (
-        f"\n## {title}\n\n{m['processor']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB, Linux {m['kernel']}, {m['system']}; "
+        f"\n## {title}\n\n{begun}{m['processor']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB, Linux {m['kernel']}, {m['system']}; "
         f"devices of {s['device_bytes'] >> 20} MiB{limit}; {slices}, "
-        f"{busy} of {count} slices on a machine that was not idle. {versions}.\n\n" + "\n".join(options) + "\n"
+        f"{busy} of {count} slices on a machine that was not idle. {versions}.\n\n" + "\n".join(options + [f"- {note}" for note in results.get("notes", [])]) + "\n"
     )
