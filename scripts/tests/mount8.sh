@@ -22,6 +22,14 @@ mkdir -p "$W/run" /run/mount
 mount --bind "$W/run" /run/mount
 PREFIX=$W/usr DESTDIR='' scripts/install.sh >/dev/null
 nenrin=$W/usr/bin/nenrin
+man=$W/usr/share/man/man8
+grep -q barrier "$man/nenrin-mount.8" || wrong "the manual of mount is not there"
+if command -v groff >/dev/null; then
+    for page in "$man"/*.8; do
+        said=$(cd "$man/.." && groff -man -ww -z -s "$page" 2>&1)
+        [ -z "$said" ] || wrong "groff: $page: $said"
+    done
+fi
 trap 'umount -l "$W/dir" 2>/dev/null || true' EXIT
 img=$W/work.img dir=$W/dir
 mkdir "$dir"
@@ -105,5 +113,6 @@ mount "$img" "$dir" -t "$(value Type)" -o "$(value Options)"
 [ "$(cat "$dir/note")" = two ]
 umount "$dir" -c
 gone
-scripts/install.sh --remove
+PREFIX=$W/usr DESTDIR='' scripts/install.sh --remove
+[ -z "$(ls "$man")" ] || wrong "make uninstall left $(ls "$man")"
 say "   mount(8), umount(8), mkfs(8), fsck(8), fstab and the unit work"

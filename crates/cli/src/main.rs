@@ -15,6 +15,7 @@ mod diff;
 mod error;
 mod less;
 mod libmount;
+mod manual;
 mod members;
 mod mounts;
 mod options;
@@ -88,26 +89,30 @@ fn help(parser: &mut lexopt::Parser) -> Outcome {
     match parser.next()? {
         None => output::print(&overview()),
         Some(lexopt::Arg::Value(v)) => output::print(&find(&v.to_string_lossy())?.help()),
+        Some(lexopt::Arg::Long("man")) => manual::write(Path::new(&parser.value()?))?,
         Some(other) => return Err(other.unexpected().into()),
     }
     Ok(0)
 }
 
+/// What somebody in need looks for.
+const GOING_BACK: &str = "\
+Overwrote a file?  nenrin history FILE, then nenrin restore FILE --at NUMBER --force
+Deleted something? nenrin restore --list-deleted DIR, then nenrin restore DIR/NAME --at NUMBER
+Every state is also there to look at: MOUNTPOINT/.nenrin/at/NUMBER/
+";
+const EXIT_CODES: &str = "exit codes: 0 done, 1 failed, 2 called wrongly; check has those of fsck(8).";
+
 fn overview() -> String {
     let mut out = String::from("usage: nenrin COMMAND ...\n\ncommands:\n");
     let rows = cmd::ALL.iter().map(|c| (c.name, c.about));
     for (name, about) in rows.chain([
-        ("help", "Lists the commands, or explains one: nenrin help COMMAND"),
+        ("help", "Lists the commands, or explains one: nenrin help COMMAND; manual pages: nenrin help --man DIR"),
         ("version", "Prints the version"),
     ]) {
         out.push_str(&format!("  {name:<12} {about}\n"));
     }
-    out.push_str(
-        "\nOverwrote a file?  nenrin history FILE, then nenrin restore FILE --at NUMBER --force\n\
-         Deleted something? nenrin restore --list-deleted DIR, then nenrin restore DIR/NAME --at NUMBER\n\
-         Every state is also there to look at: MOUNTPOINT/.nenrin/at/NUMBER/\n",
-    );
-    out.push_str("\nexit codes: 0 done, 1 failed, 2 called wrongly; check has those of fsck(8).\n");
+    out.push_str(&format!("\n{GOING_BACK}\n{EXIT_CODES}\n"));
     out
 }
 

@@ -16,6 +16,16 @@ use nenrin_device::OpenMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// The names, and the command that each is a form of.
+pub const NAMES: &[(&str, &str)] = &[
+    ("mount.nenrin", "mount"),
+    ("mount.fuse.nenrin", "mount"),
+    ("umount.nenrin", "umount"),
+    ("umount.fuse.nenrin", "umount"),
+    ("mkfs.nenrin", "mkfs"),
+    ("fsck.nenrin", "check"),
+];
+
 /// mount(8): wrong call, and failure.
 const MOUNT_MISUSE: u8 = 1;
 const MOUNT_FAILED: u8 = 32;
