@@ -109,7 +109,7 @@ fn a_sync_does_not_wait_for_later_writes_of_its_file() {
     assert!(!is_answered(&synced), "acknowledged while its data was under way");
     let second = write(3 << 20);
     gate.let_go(earlier);
-    synced.recv_timeout(Duration::from_secs(10)).expect("it waits for a later write").unwrap();
+    synced.recv_timeout(Duration::from_secs(60)).expect("it waits for a later write").unwrap();
     gate.open();
     syncer.join().unwrap().unwrap();
     for writer in [first, second] {
