@@ -196,6 +196,18 @@ pub enum Break {
     LeftOutUnwritten,
     /// A sync flushes devices also because root slots were written to them.
     CommitAwaitsRoots,
+    /// A truncation is held back also where nothing else makes room.
+    HoldBeforeRoom,
+    /// What was let go and is not swept yet is no room for who writes.
+    ReleasedUnswept,
+    /// Letting go of the past asks for the room that removing asks for.
+    LettingGoNeedsRoom,
+    /// Index segments of which less than a quarter is garbage stay as they are, also where nothing else makes room.
+    HardlySparseKept,
+    /// What was changed and not committed yet is no reason to try again to make room.
+    ChangesUnseen,
+    /// Emptying a file that is empty asks for room as if it grew.
+    EmptyNeedsRoom,
 }
 
 #[cfg(feature = "breaks")]

@@ -5,6 +5,7 @@
 use super::leading::Stay;
 use super::{Fs, Inner};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -293,6 +294,28 @@ impl Inner {
             }
         }
         since.map(|s| s.saturating_add(commit_nanos))
+    }
+
+    /// Whether something was let go that is not swept yet, and nothing speaks against sweeping it.
+    pub(super) fn has_released(&self, now: u64) -> bool {
+        let rests = self.sweep.as_ref().is_some_and(|s| now < s.not_before);
+        (self.sweep_wanted || self.sweep.is_some()) && !rests && !broken(Break::ReleasedUnswept)
+    }
+
+    /// What is left to be swept, the next one first; it is for the caller now.
+    pub(super) fn take_released(&mut self) -> Vec<ToSweep> {
+        let left = self.sweep.take().map(|s| s.ranges).unwrap_or_default();
+        let all = self.state.history.iter().map(|t| ToSweep::all_of(t.tree.id()));
+        // What is let go meanwhile asks for a sweep of its own.
+        let what: Vec<_> = if std::mem::take(&mut self.sweep_wanted) { all.collect() } else { left };
+        // The newest first, as items move to older ones.
+        what.into_iter().rev().collect()
+    }
+
+    /// All is swept once more, and not at once: some of it cannot be read.
+    pub(super) fn rest_sweep(&mut self, now: u64) {
+        self.sweep_wanted = true;
+        self.sweep = Some(Sweeper { ranges: Vec::new(), not_before: now.saturating_add(SWEEP_REST_NANOS) });
     }
 
     /// These are swept in the background, besides what is swept already.

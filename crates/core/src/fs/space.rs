@@ -79,7 +79,7 @@ pub(super) enum Room {
 pub(super) struct PictureOfRoom {
     segments: [u64; 3],
     needed: [u64; 3],
-    waiting: [u64; 4],
+    waiting: [u64; 5],
     kept: [u64; 2],
 }
 
@@ -296,11 +296,12 @@ impl Inner {
 
     fn picture_of_room(&self) -> PictureOfRoom {
         let s = &self.state;
+        let content = if broken(Break::ChangesUnseen) { 0 } else { self.content_blocks() };
         let history: u64 = s.history.iter().map(|t| t.tree.nodes()).sum();
         PictureOfRoom {
             segments: [s.segments.free_count(), s.segments.pending_count(), s.segments.promotable_count()],
             needed: [s.live_blocks, s.history_blocks, s.live.nodes() + s.space.nodes() + history],
-            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64, self.promised()],
+            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64, self.promised(), content],
             kept: [s.kept.len() as u64, s.kept.values().filter(|c| c.is_named()).count() as u64],
         }
     }
@@ -353,6 +354,12 @@ impl Inner {
         let stays = if self.state.has_snapshots() { u64::MAX } else { shared };
         let less = all.less.saturating_sub(stays);
         (self.state.live_blocks + all.more + all.anew.min(stays)).saturating_sub(less)
+    }
+
+    /// Whether a commit would change what is stored.
+    fn has_uncommitted(&self) -> bool {
+        let ready = |c: &Content| c.held_since.is_none();
+        self.pages > 0 || !self.batch.records.is_empty() || self.files.values().any(|f| f.content.as_ref().is_some_and(ready))
     }
 
     /// Space and counts.
@@ -459,6 +466,9 @@ impl Fs {
     /// The lock, to let something of the past go, which is never refused: it is
     /// the way out of a full volume.
     pub(super) fn room_to_let_go(&self) -> Result<MutexGuard<'_, Inner>> {
+        if broken(Break::LettingGoNeedsRoom) {
+            return self.room_to_remove();
+        }
         self.make_room_until(&|inner| inner.nodes_to_spare(self) > 0)
     }
 
@@ -534,8 +544,9 @@ impl Fs {
         let _way = super::beside::giving_way();
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
-        let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
+        let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
+        let released = inner.has_released(self.clock.monotonic_nanos());
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
@@ -551,6 +562,8 @@ impl Fs {
             }
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
             1 => return self.clean_for_room(),
+            // What was let go already comes before more of it.
+            3 if released => return self.sweep_released(),
             3 if unnamed > 0 => {
                 self.shed_history()?;
                 return Ok(true);
@@ -576,19 +589,29 @@ impl Fs {
             let which = inner.state.landmarks.iter().take(landmarks).map(|(at, _)| *at).collect();
             inner.log(&Record::DropLandmarks { which }, self.clock.monotonic_nanos())?;
         }
-        // Should this end early, the sweep in the background does it all again.
         inner.sweep_wanted = true;
-        inner.sweep = None;
-        // The newest first, as items move to older ones.
-        let trees: Vec<_> = inner.state.history.iter().rev().map(|t| t.tree.id()).collect();
         drop(inner);
-        for tree in trees {
-            if !self.sweep_for_room(ToSweep::all_of(tree))? {
-                return Ok(());
+        self.sweep_released().map(drop)
+    }
+
+    /// Frees what was let go and was not swept yet; whether all of it. In the background it would go by and by, but df counts it
+    /// already.
+    fn sweep_released(&self) -> Result<bool> {
+        let what = self.lock_to_change()?.take_released();
+        let mut swept = Ok(true);
+        for range in what {
+            if matches!(swept, Ok(true)) {
+                swept = self.sweep_for_room(range);
             }
         }
-        self.lock().sweep_wanted = false;
-        Ok(())
+        match swept {
+            Ok(true) => {}
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
+            // In the background it is all done again; that tells of what cannot be read, too.
+            Ok(false) => self.lock().sweep_wanted = true,
+            Err(_) => self.lock().rest_sweep(self.clock.monotonic_nanos()),
+        }
+        Ok(swept.unwrap_or(false))
     }
 
     /// Sweeps this much; false when there was no room left to do it in.

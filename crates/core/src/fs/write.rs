@@ -280,8 +280,10 @@ impl Fs {
             return Err(Error::TooLarge);
         }
         let tail = size / BLOCK;
-        let shrinks = size < self.lock().current_inode(At::Live, ino)?.size;
-        let room = if shrinks { Room::Removal } else { Room::Content(1) };
+        let grows = size > self.lock().current_inode(At::Live, ino)?.size;
+        // Emptying what is empty may be refused no more than emptying what is not.
+        let grows = grows || size == 0 && broken(Break::EmptyNeedsRoom);
+        let room = if grows { Room::Content(1) } else { Room::Removal };
         let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
         let mut inner = self.room_and_pages(room, ino, &edges)?;
         let now = self.clock.monotonic_nanos();

@@ -15,6 +15,7 @@ mod devices;
 mod findings;
 mod forget;
 mod full;
+mod full_of_history;
 mod heavy;
 mod held;
 mod history;

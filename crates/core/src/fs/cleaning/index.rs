@@ -3,6 +3,7 @@
 
 use super::super::{Fs, Inner};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::segments::{KIND_INDEX, SegmentState};
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
@@ -12,13 +13,26 @@ use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, NODE_BYTES, SegmentNo};
 const SPARSE_MAX: usize = 4;
 /// Bytes of index segments read for tidying by one index checkpoint.
 const TIDY_BYTES: usize = 8 << 20;
+/// Of an index segment that is emptied to make room a quarter is garbage, or more.
+const GARBAGE_PART: u32 = 4;
+/// Where nothing else makes room, a sixteenth, as for content; df counts on it.
+const LEAST_GARBAGE_PART: u32 = 16;
 /// Index segments emptied in one round of making room.
 const VICTIMS_MAX: usize = 32;
 
 impl Fs {
     /// Empties the sparsest index segments, as far as there is room; how many nodes were touched.
     pub(in super::super) fn touch_sparse(&self) -> Result<u64> {
-        let victims = self.lock_to_change()?.sparse_index_segments(self);
+        self.touch_emptier_than(GARBAGE_PART)
+    }
+
+    /// The same with those that are hardly sparse: who gains nothing by anything else gains a sixteenth of what that writes, at least.
+    pub(super) fn touch_hardly_sparse(&self) -> Result<u64> {
+        if broken(Break::HardlySparseKept) { Ok(0) } else { self.touch_emptier_than(LEAST_GARBAGE_PART) }
+    }
+
+    fn touch_emptier_than(&self, part: u32) -> Result<u64> {
+        let victims = self.lock_to_change()?.sparse_index_segments(self, part);
         let mut touched = 0;
         for segment in victims {
             let inner = self.lock_to_change()?;
@@ -111,21 +125,21 @@ impl Fs {
 impl Inner {
     /// Index segments that cleaning empties, and those that what is in them and what is dirty takes.
     pub(super) fn index_after_cleaning(&self, fs: &Fs) -> (u64, u64) {
-        let sparse = self.sparse_index_segments(fs);
+        let sparse = self.sparse_index_segments(fs, GARBAGE_PART);
         let nodes: u64 = sparse.iter().filter_map(|no| self.state.segments.get(*no)).map(|s| u64::from(s.nodes)).sum();
         // Those in the segments are counted with their copies.
         (sparse.len() as u64, self.segments_for(fs, self.dirty_nodes() + nodes / 2))
     }
 
-    /// Index segments less than three quarters full, the emptiest first.
-    fn sparse_index_segments(&self, fs: &Fs) -> Vec<SegmentNo> {
-        let blocks = fs.storage.segment_blocks;
+    /// Index segments of which more than one `part`th is garbage, the emptiest first.
+    fn sparse_index_segments(&self, fs: &Fs, part: u32) -> Vec<SegmentNo> {
+        let most = fs.storage.segment_blocks - fs.storage.segment_blocks / part;
         let mut found: Vec<(u32, SegmentNo)> = self
             .state
             .segments
             .iter()
             .filter(|(_, s)| s.state == SegmentState::Sealed && !s.chain_held && s.pins == 0)
-            .filter(|(_, s)| s.item.kind == KIND_INDEX && s.used_blocks() == 0 && s.node_blocks() < blocks / 4 * 3)
+            .filter(|(_, s)| s.item.kind == KIND_INDEX && s.used_blocks() == 0 && s.node_blocks() < most)
             .map(|(no, s)| (s.node_blocks(), no))
             .collect();
         found.sort_unstable();

@@ -370,7 +370,7 @@ impl Fs {
             self.end_job(&mut cleaner);
         }
         drop(cleaner);
-        if self.touch_sparse()? + moved > 0 {
+        if self.touch_sparse()? + moved > 0 || self.touch_hardly_sparse()? > 0 {
             self.finish_cleaning()?;
         }
         Ok(moved > 0)
