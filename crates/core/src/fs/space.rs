@@ -79,7 +79,7 @@ pub(super) enum Room {
 pub(super) struct PictureOfRoom {
     segments: [u64; 3],
     needed: [u64; 3],
-    waiting: [u64; 4],
+    waiting: [u64; 5],
     kept: [u64; 2],
 }
 
@@ -300,9 +300,14 @@ impl Inner {
         PictureOfRoom {
             segments: [s.segments.free_count(), s.segments.pending_count(), s.segments.promotable_count()],
             needed: [s.live_blocks, s.history_blocks, s.live.nodes() + s.space.nodes() + history],
-            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64, self.promised()],
+            waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64, self.promised(), self.held_back()],
             kept: [s.kept.len() as u64, s.kept.values().filter(|c| c.is_named()).count() as u64],
         }
+    }
+
+    /// Files whose truncation is held back.
+    fn held_back(&self) -> u64 {
+        self.files.values().filter(|f| f.content.as_ref().is_some_and(|c| c.held_since.is_some())).count() as u64
     }
 
     /// Whether everything was tried a moment ago, and nothing has changed since:
@@ -537,6 +542,8 @@ impl Fs {
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
+        let sweeps = inner.sweep_wanted || inner.sweep.is_some();
+        let holds = inner.held_back() > 0;
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
@@ -551,8 +558,18 @@ impl Fs {
             }
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
             1 => return self.clean_for_room(),
+            // What was let go of already, before more is.
+            3 if sweeps => {
+                self.sweep_all_for_room()?;
+                return Ok(true);
+            }
             3 if unnamed > 0 => {
                 self.shed_history()?;
+                return Ok(true);
+            }
+            // Who empties a file and is refused would lose what it held as well as what was to be in it.
+            3 if holds => {
+                self.sync_received(true)?;
                 return Ok(true);
             }
             _ => {}
@@ -576,6 +593,14 @@ impl Fs {
             let which = inner.state.landmarks.iter().take(landmarks).map(|(at, _)| *at).collect();
             inner.log(&Record::DropLandmarks { which }, self.clock.monotonic_nanos())?;
         }
+        inner.sweep_wanted = true;
+        drop(inner);
+        self.sweep_all_for_room()
+    }
+
+    /// Frees what nothing kept sees any more.
+    fn sweep_all_for_room(&self) -> Result<()> {
+        let mut inner = self.lock_to_change()?;
         // Should this end early, the sweep in the background does it all again.
         inner.sweep_wanted = true;
         inner.sweep = None;
