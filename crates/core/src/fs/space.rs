@@ -306,6 +306,11 @@ impl Inner {
         }
     }
 
+    /// Whether the truncation of some file is held back.
+    fn holds_back(&self) -> bool {
+        self.files.values().any(|f| f.content.as_ref().is_some_and(|c| c.held_since.is_some()))
+    }
+
     /// Whether everything was tried a moment ago, and nothing has changed since:
     /// who is refused again and again costs the device nothing.
     fn is_exhausted(&self, now: u64) -> bool {
@@ -548,6 +553,7 @@ impl Fs {
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let released = inner.has_released(self.clock.monotonic_nanos());
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
+        let holds = inner.holds_back() && !broken(Break::HoldBeforeRoom);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
@@ -566,6 +572,11 @@ impl Fs {
             3 if released => return self.sweep_released(),
             3 if unnamed > 0 => {
                 self.shed_history()?;
+                return Ok(true);
+            }
+            // Who empties a file and is refused would lose what it held as well as what was to be in it.
+            3 if holds => {
+                self.sync_received(true)?;
                 return Ok(true);
             }
             _ => {}

@@ -31,6 +31,7 @@ mod merging;
 mod mmp;
 mod parity;
 mod races;
+mod refusals;
 mod repair_devices;
 mod reserve;
 mod retention;
