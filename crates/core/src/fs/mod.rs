@@ -258,6 +258,8 @@ struct Inner {
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
+    /// Blocks of garbage in index segments that emptying them did not bring together.
+    index_garbage_left: u64,
     /// History trees that become one.
     merger: merging::Merger,
     /// Who counts history so that nothing may be met twice.
@@ -398,6 +400,7 @@ impl Fs {
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
+            index_garbage_left: 0,
             merger: merging::Merger::default(),
             counting_history: 0,
             named_stale: true,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 const SECOND: u64 = 1_000_000_000;
 const VOLUME_BYTES: usize = 24 << 20;
 const FILES: u64 = 12;
-/// What df may tell where nothing can be written any more: four segments of 64 blocks, scattered over others of which none is worth cleaning.
-const DF_ROUNDS_BY: u64 = 4 * 64;
+/// What df may tell where nothing can be written any more: five segments of 64 blocks, scattered over others of which none is worth cleaning.
+const DF_ROUNDS_BY: u64 = 5 * 64;
 
 /// What the volume is full of, besides the file that takes the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,8 @@ const TIDY_BYTES: usize = 8 << 20;
 const GARBAGE_PART: u32 = 4;
 /// Where nothing else makes room, a sixteenth, as for content; df counts on it.
 const LEAST_GARBAGE_PART: u32 = 16;
+/// And there is so much more of it than emptying left the last time, in segments.
+const WORTH_SEGMENTS: u64 = 1;
 /// Index segments emptied in one round of making room.
 const VICTIMS_MAX: usize = 32;
 
@@ -26,9 +28,24 @@ impl Fs {
         self.touch_emptier_than(GARBAGE_PART)
     }
 
-    /// The same with those that are hardly sparse: who gains nothing by anything else gains a sixteenth of what that writes, at least.
+    /// The same with those that are hardly sparse, for who gains nothing by anything else. Not unless there is more garbage in them,
+    /// by a segment, than the last time left: what small partials take cannot be had, and each who is refused would try again.
     pub(super) fn touch_hardly_sparse(&self) -> Result<u64> {
-        if broken(Break::HardlySparseKept) { Ok(0) } else { self.touch_emptier_than(LEAST_GARBAGE_PART) }
+        let mut inner = self.lock_to_change()?;
+        let garbage = inner.garbage_in_index(self);
+        inner.index_garbage_left = inner.index_garbage_left.min(garbage);
+        let worth = garbage >= inner.index_garbage_left + WORTH_SEGMENTS * u64::from(self.storage.segment_blocks);
+        drop(inner);
+        if !worth || broken(Break::HardlySparseKept) {
+            return Ok(0);
+        }
+        self.touch_emptier_than(LEAST_GARBAGE_PART)
+    }
+
+    /// What was emptied so is written elsewhere now: what is left cannot be had.
+    pub(super) fn note_garbage_in_index(&self) {
+        let mut inner = self.lock();
+        inner.index_garbage_left = inner.garbage_in_index(self);
     }
 
     fn touch_emptier_than(&self, part: u32) -> Result<u64> {
@@ -129,6 +146,13 @@ impl Inner {
         let nodes: u64 = sparse.iter().filter_map(|no| self.state.segments.get(*no)).map(|s| u64::from(s.nodes)).sum();
         // Those in the segments are counted with their copies.
         (sparse.len() as u64, self.segments_for(fs, self.dirty_nodes() + nodes / 2))
+    }
+
+    /// Blocks without a node in index segments that are hardly sparse.
+    fn garbage_in_index(&self, fs: &Fs) -> u64 {
+        let found = self.sparse_index_segments(fs, LEAST_GARBAGE_PART);
+        let garbage = |no: &SegmentNo| self.state.segments.get(*no).map_or(0, |s| fs.storage.segment_blocks - s.node_blocks());
+        found.iter().map(|no| u64::from(garbage(no))).sum()
     }
 
     /// Index segments of which more than one `part`th is garbage, the emptiest first.

@@ -370,8 +370,11 @@ impl Fs {
             self.end_job(&mut cleaner);
         }
         drop(cleaner);
-        if self.touch_sparse()? + moved > 0 || self.touch_hardly_sparse()? > 0 {
+        if self.touch_sparse()? + moved > 0 {
             self.finish_cleaning()?;
+        } else if self.touch_hardly_sparse()? > 0 {
+            self.finish_cleaning()?;
+            self.note_garbage_in_index();
         }
         Ok(moved > 0)
     }
