@@ -3,6 +3,7 @@
 use lexopt::prelude::*;
 use nenrin_core::Barrier;
 use nenrin_sim::cli::{self, Arguments, Core};
+use nenrin_sim::config::barrier_named;
 use nenrin_sim::cut_image::cut_image;
 use std::path::Path;
 use std::process::ExitCode;
@@ -65,7 +66,7 @@ fn image(mut parser: lexopt::Parser) -> Result<ExitCode, String> {
     while let Some(argument) = parser.next().map_err(|e| e.to_string())? {
         match argument {
             Long("seed") => seed = value(&mut parser)?.parse().map_err(|_| "--seed takes a number")?,
-            Long("barrier") => barrier = cli::barrier(&value(&mut parser)?)?,
+            Long("barrier") => barrier = barrier_named(&value(&mut parser)?)?,
             Long("out") => out = Some(value(&mut parser)?),
             other => return Err(other.unexpected().to_string()),
         }
