@@ -13,6 +13,7 @@ mod error;
 mod gate;
 mod limit;
 mod machine;
+mod measured;
 mod report;
 mod schema;
 mod site;

@@ -46,8 +46,10 @@ nenrin-sim: power cuts against a model
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
       Lists the device operations of a run, up to and with operation K.
 
-  nenrin-sim image --seed S [--barrier MODE] --out FILE
-      Writes what a power cut under load leaves of a volume of 1 GiB to a file.
+  nenrin-sim image --seed S [--barrier MODE] --out FILE [--told FILE]
+      Writes what a power cut under load leaves of a volume of 1 GiB to a file, and what is promised of it to another.
+  nenrin-sim judge --told FILE DIR
+      Compares a mount of such an image with that; what it may not show is listed, and ends with 1.
 
   nenrin-sim breaks [NAME | --list]
       With the feature `breaks`: takes away one thing after another that a

@@ -321,26 +321,16 @@ pub fn targets_of(row: &RowSpec, contender: &Contender) -> Vec<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measured::SUITES;
     use std::collections::BTreeSet;
 
-    const SUITES: [Suite; 8] = [
-        Suite::Main,
-        Suite::Sync,
-        Suite::Databases,
-        Suite::Cost,
-        Suite::Limited,
-        Suite::Guest,
-        Suite::Clean,
-        Suite::Stripe,
-    ];
-
     fn all() -> impl Iterator<Item = Group> {
-        SUITES.into_iter().flat_map(groups)
+        SUITES.into_iter().flat_map(|(_, suite)| groups(suite))
     }
 
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        for suite in SUITES {
+        for (_, suite) in SUITES {
             let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         }
