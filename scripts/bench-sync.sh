@@ -48,7 +48,7 @@ on_disk() { harness "$1" --suite sync --size "$size" --only "${2:-append-fsync,c
 databases() { harness "$1" --suite databases --size "$size" "${@:2}" ${DISK_ARGS:-}; }
 limited() {
     harness "$1" --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
-        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict "${@:2}"
+        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+cache=writeback,nenrin+order=strict "${@:2}"
 }
 if wanted disk; then on_disk disk; fi
 if wanted seeds; then on_disk seeds seed1,seed2; fi
@@ -65,7 +65,7 @@ if wanted guest; then
 exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
     ${GUEST_ARGS:-} --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
 END
-    GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
+    GUEST_DISKS=11 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
         scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" "${GUEST_GIB:-2}" "$dir/job" || say "some of it failed: the table says what" >&2
     cp "$dir/guest/results.json" "$out/guest.json"
 fi

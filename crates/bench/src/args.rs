@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::command::for_the_record;
 use crate::contender::{Contender, Tools};
-use crate::disk::LEAST_BYTES;
+use crate::disk::{LEAST_BYTES, smallest};
 use crate::error::{Error, Result};
 use crate::gate;
 use crate::limit::Limit;
@@ -179,6 +179,8 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
             return Err(bad(format!("no row is called `{name}`; see --list")));
         }
     }
+    // Every contender can use what the smallest has, whatever --size says.
+    config.plan.device_bytes = smallest(&config.devices)?.unwrap_or(config.plan.device_bytes);
     Ok(Task::Measure(Box::new(config)))
 }
 
@@ -271,6 +273,22 @@ mod tests {
         assert_eq!((c.plan.slices, c.plan.device_bytes, c.plan.walk_files), (15, 4 << 30, 100_000));
         let c = config(&["--quick", "--full", "--size=2048M"]);
         assert_eq!((c.plan.slices, c.plan.device_bytes, c.plan.walk_files), (5, 2 << 30, 1_000_000));
+    }
+
+    #[test]
+    fn the_smallest_device_gives_the_size() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = |mib: u64| {
+            let path = directory.path().join(mib.to_string());
+            std::fs::File::create(&path).and_then(|file| file.set_len(mib << 20)).unwrap();
+            path.display().to_string()
+        };
+        let devices = [device(2048), device(1024), device(4096)].join(",");
+        for words in [&["--devices", &devices, "--size", "4G"][..], &["--size", "4G", "--devices", &devices]] {
+            assert_eq!(config(words).plan.device_bytes, 1 << 30, "{words:?}");
+        }
+        assert_eq!(config(&["--size", "3G"]).plan.device_bytes, 3 << 30);
+        assert!(parse(["--devices", &device(100)]).is_err());
     }
 
     #[test]

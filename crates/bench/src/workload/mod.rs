@@ -348,6 +348,25 @@ mod tests {
         }
     }
 
+    /// What the document about synchronous writes compares, beside the defaults.
+    #[test]
+    fn modes_are_beside_the_defaults() {
+        let measures = |suite, row: &str, wanted: &[&str]| {
+            let group = groups(suite).into_iter().find(|g| g.rows.iter().any(|r| r.name == row)).unwrap();
+            for name in wanted {
+                assert!(group.contenders.contains(name), "{row}: {name}");
+            }
+        };
+        for row in ["append-fsync-1", "overwrite-fdatasync-1"] {
+            measures(Suite::Sync, row, &["nenrin", "nenrin+cache=writeback", "nenrin+transport=uring"]);
+        }
+        measures(Suite::Databases, "sqlite-wal", &["nenrin", "nenrin+cache=writeback"]);
+        measures(Suite::Limited, "append-fsync-16", &["nenrin+cache=writeback"]);
+        for row in ["busy-200ms", "order-overwrite", "order-random"] {
+            measures(Suite::Guest, row, &["nilfs2", "nilfs2+order=strict", "nilfs2+nobarrier"]);
+        }
+    }
+
     #[test]
     fn targets_by_contender() {
         let row = groups(Suite::Main).into_iter().flat_map(|g| g.rows).find(|r| r.name == "rand-write").unwrap();

@@ -71,13 +71,13 @@ fn gone(fs: &Fs, d: Ino, name: &str) -> Result<()> {
 }
 
 /// Runs this on a thread of its own: whether it ends while the device keeps what it has.
-fn ends(work: impl FnOnce() + Send + 'static) -> bool {
+fn ends(patience: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (tx, done) = mpsc::channel();
     thread::spawn(move || {
         work();
         let _ = tx.send(());
     });
-    done.recv_timeout(PATIENCE).is_ok()
+    done.recv_timeout(patience).is_ok()
 }
 
 /// A sync of `ino` on a thread of its own, by `how`.
@@ -93,7 +93,7 @@ fn plain(fs: &Fs, ino: Ino) -> Result<()> {
 }
 
 /// While the commit of `a` is kept at `which`: the first call that does not end, and how often the device was waited for under the lock.
-fn beside_a_commit(which: Which, how: fn(&Fs, Ino) -> Result<()>) -> (Option<&'static str>, u64) {
+fn beside_a_commit(which: Which, patience: Duration, how: fn(&Fs, Ino) -> Result<()>) -> (Option<&'static str>, u64) {
     let (World { gate, fs, .. }, inos) = files();
     let d = fs.create(Ino::ROOT, b"directory", &dir()).unwrap().ino;
     fs.write(inos[0], 0, &[1; 4096], 0).unwrap();
@@ -102,7 +102,7 @@ fn beside_a_commit(which: Which, how: fn(&Fs, Ino) -> Result<()>) -> (Option<&'s
     gate.wait_until(|s| s.waiting == 1);
     let ends_on = |call: &Call, ino: Ino| {
         let (fs, work) = (fs.clone(), call.1);
-        ends(move || work(&fs, ino, d).unwrap())
+        ends(patience, move || work(&fs, ino, d).unwrap())
     };
     let waits = inos.into_iter().find_map(|ino| CALLS.iter().find(|call| !ends_on(call, ino)));
     let still = !is_answered(&answer);
@@ -117,7 +117,7 @@ fn beside_a_commit(which: Which, how: fn(&Fs, Ino) -> Result<()>) -> (Option<&'s
 #[test]
 fn nothing_but_a_sync_waits_for_a_commit() {
     for which in [is_chain as Which, is_flush] {
-        assert_eq!(beside_a_commit(which, plain), (None, 0));
+        assert_eq!(beside_a_commit(which, PATIENCE, plain), (None, 0));
     }
 }
 
@@ -127,7 +127,7 @@ fn a_commit_under_the_lock_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     let locked = |fs: &Fs, ino| with(Break::CommitLocked, || fs.fsync_wait(ino));
     for which in [is_chain as Which, is_flush] {
-        let (waits, counted) = beside_a_commit(which, locked);
+        let (waits, counted) = beside_a_commit(which, Duration::from_secs(1), locked);
         assert!(waits.is_some() && counted > 0, "{waits:?} {counted}");
     }
 }
