@@ -100,26 +100,33 @@ fn contenders(more: &[Contender]) -> Result<BTreeMap<String, (Contender, Vec<&'s
     Ok(all)
 }
 
+/// A run of the simulator.
+#[derive(Default, serde::Serialize)]
+struct Run {
+    arguments: String,
+    contenders: Vec<String>,
+    /// Where they are measured.
+    suites: Vec<&'static str>,
+    /// Options above it, and what tries them.
+    above: BTreeMap<&'static str, &'static str>,
+}
+
 /// A line of JSON for each run of the simulator: its arguments, whom it stands for, where they are measured, what is above it.
 ///
 /// # Errors
 /// When a contender has an option that is in no list here.
 pub fn list(more: &[Contender]) -> Result<String> {
-    let mut runs: BTreeMap<String, (Vec<String>, Vec<&str>, BTreeMap<&str, &str>)> = BTreeMap::new();
+    let mut runs: BTreeMap<String, Run> = BTreeMap::new();
     for (name, (contender, suites)) in contenders(more)? {
         let Simulated { arguments, above } = simulated(&contender)?;
-        let (names, all_suites, all_above) = runs.entry(arguments).or_default();
-        names.push(name);
-        let new: Vec<&str> = suites.into_iter().filter(|suite| !all_suites.contains(suite)).collect();
-        all_suites.extend(new);
-        all_above.extend(ABOVE.iter().filter(|(option, _)| above.contains(option)).copied());
+        let run = runs.entry(arguments.clone()).or_insert_with(|| Run { arguments, ..Run::default() });
+        run.contenders.push(name);
+        let new: Vec<&str> = suites.into_iter().filter(|suite| !run.suites.contains(suite)).collect();
+        run.suites.extend(new);
+        run.above.extend(ABOVE.iter().filter(|(option, _)| above.contains(option)).copied());
     }
-    let line = |(arguments, (names, suites, above))| {
-        let value =
-            serde_json::json!({ "arguments": arguments, "contenders": names, "suites": suites, "above": above });
-        format!("{value}\n")
-    };
-    Ok(runs.into_iter().map(line).collect())
+    let line = |run| serde_json::to_string(run).map(|line| line + "\n").map_err(|e| Error::Refused(e.to_string()));
+    runs.values().map(line).collect()
 }
 
 #[cfg(test)]

@@ -109,6 +109,8 @@ impl Told {
 mod tests {
     use super::*;
 
+    type Found = Vec<(&'static str, Vec<u8>)>;
+
     fn told() -> Told {
         let file = |n: u32, promised| File {
             name: format!("file {n}"),
@@ -156,14 +158,14 @@ mod tests {
     #[test]
     fn everything_else_is_noticed() {
         let right = || vec![("file 1", left(1, 2)), ("file 2", left(2, 1))];
-        let wrong = |change: &dyn Fn(&mut Vec<(&str, Vec<u8>)>)| {
+        let wrong = |change: &dyn Fn(&mut Found)| {
             let mut found = right();
             change(&mut found);
             judged(&found).join("; ")
         };
         assert!(wrong(&|f| f[0].1 = left(1, 1)).contains("file 1: 5000 bytes, another size than after 2"), "lost");
         assert!(wrong(&|f| f[0].1[4999] ^= 1).contains("other bytes"), "a flipped bit");
-        let mixed = |f: &mut Vec<(&str, Vec<u8>)>| f[1].1[..4096].copy_from_slice(&left(2, 3)[..4096]);
+        let mixed = |f: &mut Found| f[1].1[..4096].copy_from_slice(&left(2, 3)[..4096]);
         assert!(wrong(&mixed).contains("file 2"), "the third write and not the second");
         assert!(wrong(&|f| f[1].1.truncate(4096)).contains("another size"), "a torn write");
         assert!(wrong(&|f| drop(f.pop())).contains("file 2: is not there"), "a promised name");
