@@ -195,7 +195,7 @@ def simulated(where):
         rows = []
     if not rows and not measured:
         return ""
-    text = "\n## What the crash simulator passes\n\nEvery way to mount that a benchmark measures, as users mount it (`scripts/crash.sh --measured`): power cuts at every request of random workloads, what is found compared with a\nmodel ([TESTING.md](../TESTING.md)). What is above the simulator is named with what tries it on a real mount. Only limits are smaller than a mount's own.\n\n"
+    text = "\n## What the crash simulator passes\n\nEvery way to mount that a benchmark measures, as users mount it (`scripts/crash.sh --measured`): power cuts at every request of random workloads, what is found compared with a\nmodel ([TESTING.md](../TESTING.md)). What is above the simulator is named with what tries it on a real mount. Only limits are smaller than a mount's own.\nUnder barrier=none the device loses nothing that it was done with, as only such a device is promised anything.\n\n"
     text += "| contenders | `nenrin-sim run` | day | seeds | distinct crash images | past states | failures | above it |\n|---|---|---|---:|---:|---:|---:|---|\n"
     for row in rows:
         above = "; ".join(f"`{option}`: {what}" for option, what in row["above"].items())
