@@ -269,13 +269,10 @@ mod tests {
     #[test]
     fn syncs_that_do_not_flush_are_noticed() {
         use nenrin_core::breaks::{Break, with};
-        let wrong = |what| {
-            (0..20).any(|seed| {
-                let cut = with(what, || cut_after(seed, Barrier::Sync, 400).unwrap());
-                !judged(cut, Barrier::Sync).mismatches.is_empty()
-            })
+        let is_noticed = |seed: u64| {
+            let cut = with(Break::NoFlush, || cut_after(seed, Barrier::Sync, 400).unwrap());
+            !judged(cut, Barrier::Sync).mismatches.is_empty()
         };
-        assert!(wrong(Break::NoFlush));
-        assert!(wrong(Break::NamesOutOfOrder));
+        assert!((0..20).any(is_noticed));
     }
 }
