@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # bench-sync.sh: what making writes durable costs, beside other file systems, into
 # docs/benchmarks/sync.md with plots and raw results. As root; about two hours on an idle machine.
-# PARTS (disk seeds databases cost limited guest cuts again) leaves some out: their last results stay; again is the rows of this
+# PARTS (disk seeds databases cost limited guest cuts simulated again) leaves some out: their last results stay; again is the rows of this
 # kernel that have something to reach, once more, so that a reader sees how far two runs agree (AGAIN: of which parts). SLICES (15), LOADED
 # (10) and LONG (600) seconds as for nenrin-bench; GUEST_SLICES (5) and GUEST_LOADED (30) the same of the guest, GUEST_GIB (2) of each of its disks, GUEST_ARGS more of its options, LIMITED_SLICES (9)
-# of limited; CUTS (100) power cuts for each barrier mode; SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
+# of limited; CUTS (100) power cuts for each barrier mode; SIMULATED (20000) crash images of each way to mount, by the simulator (crash.sh --measured); SIZE (4G) of each device; DIR (/var/tmp) where images lie; OUT where results go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk seeds databases cost limited guest cuts again} "
+out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk seeds databases cost limited guest cuts simulated again} "
 slices=${SLICES:-15} loaded=${LOADED:-10} long=${LONG:-600} size=${SIZE:-4G}
 [ "$(id -u)" = 0 ] || fail "bench-sync.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-sync
@@ -48,7 +48,7 @@ on_disk() { harness "$1" --suite sync --size "$size" --only "${2:-append-fsync,c
 databases() { harness "$1" --suite databases --size "$size" "${@:2}" ${DISK_ARGS:-}; }
 limited() {
     harness "$1" --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
-        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+order=strict "${@:2}"
+        --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+cache=writeback,nenrin+order=strict "${@:2}"
 }
 if wanted disk; then on_disk disk; fi
 if wanted seeds; then on_disk seeds seed1,seed2; fi
@@ -65,13 +65,16 @@ if wanted guest; then
 exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite guest --slices ${GUEST_SLICES:-5} --slice-ms 4000 --loaded-s ${GUEST_LOADED:-30} \
     ${GUEST_ARGS:-} --gate-cores 9 --devices "\$(ls /dev/vd? | tr '\n' ',')" --dir /tmp/work --out /host
 END
-    GUEST_DISKS=10 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
+    GUEST_DISKS=11 GUEST_LIMIT=throttling.iops-total=200,throttling.bps-total=100000000 GUEST_FILES=$bench GUEST_SECONDS=7200 \
         scripts/guest/run.sh "${GUEST_DIR:-$PWD/target/guest}" "$dir/guest" "${GUEST_GIB:-2}" "$dir/job" || say "some of it failed: the table says what" >&2
     cp "$dir/guest/results.json" "$out/guest.json"
 fi
 if wanted cuts; then
     say "cuts"
     python3 scripts/work/recovery_cuts.py "$dir" "${CUTS:-100}" "$out/cuts.json"
+fi
+if wanted simulated; then
+    OUT=$out/simulated.jsonl scripts/crash.sh --measured "${SIMULATED:-20000}" || say "some of it failed: the table says what" >&2
 fi
 again() { wanted again && case " ${AGAIN:-disk databases limited} " in *" $1 "*) ;; *) return 1 ;; esac; }
 if again disk; then on_disk again-disk; fi

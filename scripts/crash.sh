@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Random workloads on a crash disk, cut all over, recovered and checked: at
 # least so many distinct crash images.   crash.sh IMAGES [MINUTES_MAX]
+#
+# crash.sh --measured [IMAGES [MINUTES_MAX]]: instead, every way to mount that a benchmark measures, as users mount it: so many
+# distinct images of each (20,000), in at most so many minutes each (2). Where several devices are, fewer. What came of it is
+# written to docs/benchmarks/sync/simulated.jsonl (or OUT), for the table of docs/benchmarks/sync.md.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 find_cargo
+[ "${1:-}" != --measured ] || { shift; exec scripts/work/measured.sh "$@"; }
 images=${1:-200000} minutes=${2:-15}
 jobs=$(nproc)
 

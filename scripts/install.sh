@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 bin="${DESTDIR:-}${PREFIX:-/usr/local}/bin"
 sbin="${DESTDIR:-}/sbin"
 man="${DESTDIR:-}${PREFIX:-/usr/local}/share/man/man8"
-names='mount.nenrin mount.fuse.nenrin umount.nenrin umount.fuse.nenrin mkfs.nenrin fsck.nenrin'
+names=$(sed -n 's/^ *helper("\([a-z.]*\)",.*/\1/p' crates/cli/src/personality.rs | paste -sd' ')
+[ -n "$names" ] || fail "the names for mount(8) and the others are not in crates/cli/src/personality.rs"
 
 if [ "${1:-}" = --remove ]; then
     rm -f "$bin/nenrin" "$man/nenrin.8" "$man"/nenrin-*.8

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
 
-bench_sync.py DIR   reads disk.json, seeds.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost) and cuts.json;
+bench_sync.py DIR   reads disk.json, seeds.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost), cuts.json and simulated.jsonl;
                     again-PART.json is a second run of some rows
 """
 import json
@@ -166,14 +166,55 @@ def latency_plot(results, part, name, where, label):
     return f"\n![{label}](sync/{part}-{name}.svg)\n"
 
 
+def judged(rows):
+    """What was found after the cuts, beside what was promised."""
+    if not all("judged" in s for row in rows for s in row["samples"]):
+        return ""
+    text = "\nEach cut is inside a call, at a request to the device. All names and all content are read back from the mount: a file has what its first writes left, all of them up to some, and\nno fewer than were promised (by each sync; with barrier=checkpoint by syncs before the last index checkpoint); names likewise.\n\n"
+    text += "| barrier | cuts | in a write; of several blocks | in a flush | files read back | with something promised | MiB | mismatches |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
+    for row in rows:
+        samples = row["samples"]
+        blocks = [s["blocks_under_way"] for s in samples]
+        total = {name: sum(s["judged"][name] for s in samples) for name in ("files", "promised", "bytes", "mismatches")}
+        wrong = "0" if total["mismatches"] == 0 else f"**{total['mismatches']}**"
+        text += f"| {row['barrier']} | {len(samples)} | {sum(b > 0 for b in blocks)}; {sum(b > 1 for b in blocks)} | {sum(b == 0 for b in blocks)} "
+        text += f"| {total['files']} | {total['promised']} | {total['bytes'] >> 20} | {wrong} |\n"
+    return text
+
+
+def simulated(where):
+    """How the crash simulator ran what is measured, and what it found."""
+    measured = set()
+    for part in sorted(os.listdir(where)):
+        results = load(where, part) if part.endswith(".json") and part != "cuts.json" else None
+        measured |= {e["name"] for row in (results or {}).get("rows", []) for e in row["contenders"] if e["name"].startswith("nenrin")}
+    try:
+        with open(os.path.join(where, "simulated.jsonl"), encoding="ascii") as f:
+            rows = [json.loads(line) for line in f]
+    except FileNotFoundError:
+        rows = []
+    if not rows and not measured:
+        return ""
+    text = "\n## What the crash simulator passes\n\nEvery way to mount that a benchmark measures, as users mount it (`scripts/crash.sh --measured`): power cuts at every request of random workloads, what is found compared with a\nmodel ([TESTING.md](../TESTING.md)). What is above the simulator is named with what tries it on a real mount. Only limits are smaller than a mount's own.\nUnder barrier=none the device loses nothing that it was done with, as only such a device is promised anything.\n\n"
+    text += "| contenders | `nenrin-sim run` | day | seeds | distinct crash images | past states | failures | above it |\n|---|---|---|---:|---:|---:|---:|---|\n"
+    for row in rows:
+        above = "; ".join(f"`{option}`: {what}" for option, what in row["above"].items())
+        failures = str(row["failures"]) if row["failures"] == 0 else f"**{row['failures']}**"
+        text += f"| {', '.join(row['contenders'])} | `{row['arguments']}` | {row['day']} | {row['seeds']} | {row['images']} | {row['past_states']} | {failures} | {above} |\n"
+    for name in sorted(measured - {name for row in rows for name in row["contenders"]}):
+        text += f"| {name} | **not simulated** | | | | | | |\n"
+    return text
+
+
 def cuts(where):
     try:
         with open(os.path.join(where, "cuts.json"), encoding="ascii") as f:
             rows = [json.loads(line) for line in f]
     except FileNotFoundError:
         return ""
-    text = "\n## Recovery after power cuts\n\nA volume of 1 GiB with default segments; the cut comes after 1 to 60,000 operations (appends and overwrites of 4 KiB with fsync, creations,\nlarger writes); what was not flushed is dropped, kept or torn. Time of `nenrin mount`, from the command to a usable mount, nothing in memory.\n\n"
-    text += "| barrier | cuts | median ms | p90 | p99 | max |\n|---|---:|---:|---:|---:|---:|\n"
+    text = "\n## Recovery after power cuts\n\nA volume of 1 GiB with default segments; the cut comes after 1 to 60,000 operations (appends and overwrites of 4 KiB with fsync, creations,\nlarger writes); what was not flushed is dropped, kept or torn. Time of `nenrin mount`, from the command to a usable mount, nothing in memory.\n"
+    text += judged(rows)
+    text += "\n| barrier | cuts | median ms | p90 | p99 | max |\n|---|---:|---:|---:|---:|---:|\n"
     spread = {}
     for row in rows:
         times = sorted(s["ms"] for s in row["samples"])
@@ -270,7 +311,7 @@ def main():
             if not row["name"].startswith("seed"):
                 text += table(row) + (tails(row) if row["name"].startswith("busy") else "") + latency_plot(results, part, row["name"], where, row["title"])
         text += seed1(results) + seed2(results, where)
-    text += counted(where) + cuts(where) + again(where, parts)
+    text += counted(where) + cuts(where) + simulated(where) + again(where, parts)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:
         f.write(text)
 

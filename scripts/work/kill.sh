@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # kill.sh ROUNDS: the daemon dies by SIGKILL at random moments under SQLite, git and
 # files replaced by rename. After each remount everything acknowledged is there.
-# SEED=N chooses the same moments, as far as the machine keeps time.
+# SEED=N chooses the same moments, as far as the machine keeps time. MOUNTS, mount options with blanks between them, in place
+# of the two cache modes: each round takes the next.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/work/lib.sh
@@ -19,9 +20,10 @@ slowest=0
 RANDOM=${SEED:=$(date +%N | sed 's/^0*//')}
 say "   SEED=$SEED"
 modes=(WAL DELETE TRUNCATE PERSIST)
+read -r -a mounts <<<"${MOUNTS:-cache=writethrough cache=writeback}"
 while [ "$round" -lt "$rounds" ]; do
     time_left || { say "   $round of $rounds rounds so far"; exit 75; }
-    options=$([ $((round % 2)) = 0 ] && echo cache=writethrough || echo cache=writeback)
+    options=${mounts[$((round % ${#mounts[@]}))]}
     # Each mode has its own database; it grows from round to round.
     mode=${modes[$((round / 2 % 4))]}
     up "$options"

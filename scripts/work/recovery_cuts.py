@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long a mount takes after a power cut under load: called by bench-sync.sh, which unmounts.
+"""How long a mount takes after a power cut under load, and whether all that was promised is there: called by bench-sync.sh, which unmounts.
 
 recovery_cuts.py DIR CUTS OUT   writes OUT: one line of JSON for each barrier mode
 
-Images come from `nenrin-sim image`, which drops, keeps or tears what was not flushed; each is mounted
-by the real program, with nothing of it in memory.
+Images come from `nenrin-sim image`, which cuts inside a call, at any request to the device, and drops, keeps or tears what was not
+flushed; each is mounted by the real program, with nothing of it in memory. Then `nenrin-sim judge` reads every file and compares it.
 """
 import json
 import os
@@ -15,17 +15,16 @@ import time
 NENRIN, SIM = os.environ["NENRIN"], os.environ["NENRIN_SIM"]
 
 
-def run(*line):
+def run(*line, codes=(0,)):
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+    if done.returncode not in codes:
         sys.exit(f"{' '.join(line)}: {done.stderr.strip()}")
     return done.stdout
 
 
 def one(place, barrier, seed):
-    image, mnt = os.path.join(place, "cut"), os.path.join(place, "mnt")
-    words = run(SIM, "image", "--seed", str(seed), "--barrier", barrier, "--out", image).split()
-    load = dict(zip(words[::2], map(int, words[1::2])))
+    image, mnt, told = (os.path.join(place, name) for name in ("cut", "mnt", "told"))
+    load = json.loads(run(SIM, "image", "--seed", str(seed), "--barrier", barrier, "--out", image, "--told", told))
     fd = os.open(image, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
@@ -34,9 +33,11 @@ def one(place, barrier, seed):
     begin = time.monotonic()
     run(NENRIN, "mount", "-o", f"barrier={barrier}", image, mnt)
     took = time.monotonic() - begin
-    found = sum(1 for _ in os.scandir(mnt))
+    judged = json.loads(run(SIM, "judge", "--told", told, mnt, codes=(0, 1)))
     run(NENRIN, "umount", mnt)
-    return {"seed": seed, "ms": round(took * 1000, 1), **load, "found": found}
+    for line in judged["mismatches"][:3]:
+        print(f"WRONG: barrier={barrier}, seed {seed}: {line}", file=sys.stderr, flush=True)
+    return {"seed": seed, "ms": round(took * 1000, 1), **load, "judged": judged | {"mismatches": len(judged["mismatches"])}}
 
 
 def keep(rows, out):

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# suites.sh SUITE SECONDS: public test suites on a mount. SUITE is pjdfstest, fsx, fio, stress-ng, sqlite or dbench.
+# suites.sh SUITE SECONDS: public test suites on a mount. SUITE is pjdfstest, fsx, fio, stress-ng, sqlite or dbench. fsx takes
+# mount options from MOUNTS, with blanks between, in place of the two cache modes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/work/lib.sh
@@ -67,7 +68,7 @@ T
 
 run_fsx() {
     local seed options end
-    for options in cache=writethrough cache=writeback; do
+    for options in ${MOUNTS:-cache=writethrough cache=writeback}; do
         volume 512M
         up "$options"
         end=$((SECONDS + seconds / 2))

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crate::command::for_the_record;
 use crate::contender::{Contender, Tools};
-use crate::disk::LEAST_BYTES;
+use crate::disk::{LEAST_BYTES, smallest};
 use crate::error::{Error, Result};
 use crate::gate;
 use crate::limit::Limit;
+use crate::measured::{self, SUITES};
 use crate::workload::{Group, Plan, Suite, groups};
 
 /// What --help prints.
@@ -52,6 +53,8 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --gate-budget S         longest wait in the whole run (default 600)
   --render FILE           prints the tables of a results.json and ends
   --list                  lists the rows and ends
+  --measured              lists how the crash simulator runs every nenrin contender of all suites (and of --contenders), as JSON,
+                          and ends
 
 For example: nenrin-bench --quick --only append-fsync --size 1G
 ";
@@ -140,7 +143,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         nice: 0,
         arguments,
     };
-    let mut listing = false;
+    let (mut listing, mut measured) = (false, false);
     let mut parser = lexopt::Parser::from_args(words);
     while let Some(argument) = parser.next().map_err(|e| bad(e.to_string()))? {
         let name = match argument {
@@ -151,6 +154,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         match name.as_str() {
             "help" => return Ok(Task::Print(HELP.to_owned())),
             "list" => listing = true,
+            "measured" => measured = true,
             "quick" => config.plan.slices = 5,
             "full" => config.plan.walk_files = 1_000_000,
             "keep-images" => config.keep_images = true,
@@ -163,6 +167,9 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
             }
         }
     }
+    if measured {
+        return Ok(Task::Print(measured::list(&config.contenders)?));
+    }
     let groups = groups(config.suite);
     if listing {
         return Ok(Task::Print(list(&groups)));
@@ -172,6 +179,8 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
             return Err(bad(format!("no row is called `{name}`; see --list")));
         }
     }
+    // Every contender can use what the smallest has, whatever --size says.
+    config.plan.device_bytes = smallest(&config.devices)?.unwrap_or(config.plan.device_bytes);
     Ok(Task::Measure(Box::new(config)))
 }
 
@@ -179,21 +188,12 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
     let number = || value.parse::<u64>().map_err(|_| bad(format!("--{name}: `{value}` is not a number")));
     match name {
         "suite" => {
-            config.suite = match value {
-                "main" => Suite::Main,
-                "sync" => Suite::Sync,
-                "databases" => Suite::Databases,
-                "cost" => Suite::Cost,
-                "limited" => Suite::Limited,
-                "guest" => Suite::Guest,
-                "clean" => Suite::Clean,
-                "stripe" => Suite::Stripe,
-                _ => {
-                    return Err(bad(format!(
-                        "--suite takes main, sync, databases, cost, limited, guest, clean or stripe, not `{value}`"
-                    )));
-                }
-            }
+            let known = SUITES.iter().find(|(suite, _)| *suite == value);
+            config.suite = known.map(|(_, suite)| *suite).ok_or_else(|| {
+                bad(format!(
+                    "--suite takes main, sync, databases, cost, limited, guest, clean or stripe, not `{value}`"
+                ))
+            })?;
         }
         "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),
         "long-s" => config.plan.long = Duration::from_secs(number()?.clamp(1, 36_000)),
@@ -273,6 +273,22 @@ mod tests {
         assert_eq!((c.plan.slices, c.plan.device_bytes, c.plan.walk_files), (15, 4 << 30, 100_000));
         let c = config(&["--quick", "--full", "--size=2048M"]);
         assert_eq!((c.plan.slices, c.plan.device_bytes, c.plan.walk_files), (5, 2 << 30, 1_000_000));
+    }
+
+    #[test]
+    fn the_smallest_device_gives_the_size() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = |mib: u64| {
+            let path = directory.path().join(mib.to_string());
+            std::fs::File::create(&path).and_then(|file| file.set_len(mib << 20)).unwrap();
+            path.display().to_string()
+        };
+        let devices = [device(2048), device(1024), device(4096)].join(",");
+        for words in [&["--devices", &devices, "--size", "4G"][..], &["--size", "4G", "--devices", &devices]] {
+            assert_eq!(config(words).plan.device_bytes, 1 << 30, "{words:?}");
+        }
+        assert_eq!(config(&["--size", "3G"]).plan.device_bytes, 3 << 30);
+        assert!(parse(["--devices", &device(100)]).is_err());
     }
 
     #[test]

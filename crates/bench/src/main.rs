@@ -13,6 +13,7 @@ mod error;
 mod gate;
 mod limit;
 mod machine;
+mod measured;
 mod report;
 mod schema;
 mod site;
@@ -183,7 +184,6 @@ fn measure(mut config: Config) -> Result<()> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("nenrin")));
     let nenrin = config.tools.nenrin.clone().or(beside).filter(|path| path.is_file());
     config.tools.nenrin = nenrin.and_then(|path| path.canonicalize().ok());
-    config.plan.device_bytes = disk::smallest(&config.devices)?.unwrap_or(config.plan.device_bytes);
     sys::catch_signals();
     sys::set_nice(config.nice).doing(|| "setting the priority".to_owned())?;
     let directory = WorkDirectory::open(&config.work, config.keep_images)?;

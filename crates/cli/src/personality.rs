@@ -16,14 +16,27 @@ use nenrin_device::OpenMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The names, and the command that each is a form of.
-pub const NAMES: &[(&str, &str)] = &[
-    ("mount.nenrin", "mount"),
-    ("mount.fuse.nenrin", "mount"),
-    ("umount.nenrin", "umount"),
-    ("umount.fuse.nenrin", "umount"),
-    ("mkfs.nenrin", "mkfs"),
-    ("fsck.nenrin", "check"),
+/// A name, and what the program does when it is called by it.
+pub struct Helper {
+    /// The name.
+    pub name: &'static str,
+    /// The command that it is a form of.
+    pub command: &'static str,
+    run: fn(&mut lexopt::Parser) -> Outcome,
+}
+
+const fn helper(name: &'static str, command: &'static str, run: fn(&mut lexopt::Parser) -> Outcome) -> Helper {
+    Helper { name, command, run }
+}
+
+/// All of them; scripts/install.sh reads the names here.
+pub const HELPERS: &[Helper] = &[
+    helper("mount.nenrin", "mount", mount_helper),
+    helper("mount.fuse.nenrin", "mount", mount_helper),
+    helper("umount.nenrin", "umount", umount_helper),
+    helper("umount.fuse.nenrin", "umount", umount_helper),
+    helper("mkfs.nenrin", "mkfs", |parser| (mkfs::COMMAND.run)(parser)),
+    helper("fsck.nenrin", "check", |parser| fsck(parser).map_err(check::misuse)),
 ];
 
 /// mount(8): wrong call, and failure.
@@ -32,20 +45,18 @@ const MOUNT_FAILED: u8 = 32;
 
 /// Runs as the helper called `name`; `None` when it is no such name.
 pub fn run(name: &str, arguments: Vec<OsString>) -> Option<Outcome> {
-    let mut parser = lexopt::Parser::from_args(arguments);
-    Some(match name {
-        "mount.nenrin" | "mount.fuse.nenrin" => mount_helper(&mut parser).map_err(|f| {
-            let code = if f.code == crate::error::USAGE { MOUNT_MISUSE } else { MOUNT_FAILED };
-            if f.code == 0 { f } else { f.with_code(code) }
-        }),
-        "umount.nenrin" | "umount.fuse.nenrin" => umount_helper(&mut parser),
-        "mkfs.nenrin" => (mkfs::COMMAND.run)(&mut parser),
-        "fsck.nenrin" => fsck(&mut parser).map_err(check::misuse),
-        _ => return None,
-    })
+    let helper = HELPERS.iter().find(|helper| helper.name == name)?;
+    Some((helper.run)(&mut lexopt::Parser::from_args(arguments)))
 }
 
 fn mount_helper(parser: &mut lexopt::Parser) -> Outcome {
+    mount_as_asked(parser).map_err(|f| {
+        let code = if f.code == crate::error::USAGE { MOUNT_MISUSE } else { MOUNT_FAILED };
+        if f.code == 0 { f } else { f.with_code(code) }
+    })
+}
+
+fn mount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
     let mut call = mount::Call::default();
     let mut positional: Vec<OsString> = Vec::new();
     let mut fake = false;

@@ -473,6 +473,10 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("rooms_ahead", c.rooms_ahead),
         ("shared_commits", c.shared_commits),
         ("overlapped_commits", c.overlapped_commits),
+        ("commits_in_turn", c.commits_in_turn),
+        ("device_waits_locked", c.device_waits_locked),
+        ("held_by_own_sync", c.held_by_own_sync),
+        ("held_for_memory", c.held_for_memory),
         ("mended_blocks", c.mended_blocks),
         ("joined_blocks", c.joined_blocks),
     ];

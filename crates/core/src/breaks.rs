@@ -16,6 +16,8 @@ pub enum Break {
     SharedTooEarly,
     /// A commit that is done before the one laid out before it is told at once.
     EndsOutOfTurn,
+    /// Who commits waits for the device under the lock that all operations take.
+    CommitLocked,
     /// What is on its way to the device is read from there.
     ReadTooEarly,
     /// A commit does not wait for the data that it names.

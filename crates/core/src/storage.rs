@@ -15,6 +15,7 @@ use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock, UNIT_BLOCKS
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Ways to put copies of units together that are tried at most: two of each of eight units.
 const MIXTURES_MAX: usize = 256;
@@ -24,13 +25,15 @@ pub struct Storage {
     devices: Arc<Devices>,
     /// Blocks in a segment.
     pub segment_blocks: u32,
+    /// See [`Storage::waits_locked`].
+    waits_locked: AtomicU64,
 }
 
 impl Storage {
     /// Over devices that were put together.
     pub(crate) fn new(devices: Arc<Devices>) -> Self {
         let segment_blocks = devices.layout().segment_blocks;
-        Self { devices, segment_blocks }
+        Self { devices, segment_blocks, waits_locked: AtomicU64::new(0) }
     }
 
     /// The numbers that segments have, in order.
@@ -284,6 +287,18 @@ impl Storage {
         self.devices.end_segment(segment, block);
     }
 
+    /// Before a write or a flush is waited for: counts it where this thread holds the lock that all operations take.
+    pub fn about_to_wait(&self) {
+        if crate::fs::guard::is_held() {
+            self.waits_locked.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How often a write or a flush was waited for under that lock.
+    pub fn waits_locked(&self) -> u64 {
+        self.waits_locked.load(Relaxed)
+    }
+
     /// Starts writing blocks.
     pub fn submit_write(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<Ticket> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
@@ -293,28 +308,33 @@ impl Storage {
     /// Writes blocks and waits.
     pub fn write(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        self.about_to_wait();
         Ok(self.devices.write(addr, data)?)
     }
 
     /// Writes blocks that are to count as they are, without a flush.
     pub fn write_unflushed(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        self.about_to_wait();
         Ok(self.devices.write_unflushed(addr, data)?)
     }
 
     /// Writes blocks, then flushes: one round trip where the device can.
     pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
+        self.about_to_wait();
         Ok(self.devices.write_flush(addr, data)?)
     }
 
     /// Makes completed writes durable.
     pub fn flush(&self) -> Result<()> {
+        self.about_to_wait();
         Ok(self.devices.flush()?)
     }
 
     /// Makes completed writes durable, but for those of root slots.
     pub fn flush_segments(&self) -> Result<()> {
+        self.about_to_wait();
         Ok(self.devices.flush_segments()?)
     }
 
@@ -392,6 +412,7 @@ impl Storage {
 
     /// Writes the slots of a superblock's generation, both copies on each device, without flushing.
     pub fn write_slots(&self, superblock: &Superblock) -> Result<()> {
+        self.about_to_wait();
         Ok(self.devices.write_slots(superblock)?)
     }
 

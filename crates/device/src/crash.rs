@@ -169,6 +169,12 @@ impl CrashDisk {
         lock(&self.state).off_at = operations;
     }
 
+    /// Sectors of the last change, where nobody was told that it is done.
+    #[must_use]
+    pub fn last_under_way(&self) -> Option<u64> {
+        lock(&self.state).unflushed.last().filter(|last| !last.completed).map(|last| last.change.sectors())
+    }
+
     /// The disk as it could be found after a power cut now.
     #[must_use]
     pub fn image(&self, choice: &CrashChoice) -> CrashImage {

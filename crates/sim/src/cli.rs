@@ -2,7 +2,7 @@
 //! lines that failures print.
 
 use crate::ace;
-use crate::config::Config;
+use crate::config::{Config, Mounted, barrier_named, order_named};
 use crate::driver::{Cut, Failure, Plan, Tally, record, run_and_cut};
 use crate::fault::{self, FaultPlan};
 use crate::flip;
@@ -46,14 +46,18 @@ nenrin-sim: power cuts against a model
   nenrin-sim operations --seed S [SETTINGS] [--cut K]
       Lists the device operations of a run, up to and with operation K.
 
-  nenrin-sim image --seed S [--barrier MODE] --out FILE
-      Writes what a power cut under load leaves of a volume of 1 GiB to a file.
+  nenrin-sim image --seed S [--barrier MODE] --out FILE [--told FILE]
+      Writes what a power cut under load leaves of a volume of 1 GiB to a file, and what is promised of it to another.
+  nenrin-sim judge --told FILE DIR
+      Compares a mount of such an image with that; what it may not show is listed, and ends with 1.
 
   nenrin-sim breaks [NAME | --list]
       With the feature `breaks`: takes away one thing after another that a
       promise rests on, and shows how it is noticed. Fails when one is not.
 
 SETTINGS: --order relaxed|strict  --barrier sync|checkpoint|none  --steps N  --profile NAME
+          --mounted OPTIONS (order=, barrier=, cache= and checkpoint= as `nenrin mount -o` takes them, or defaults; what is not named
+          is as a mount has it by itself, but for limits, which are small)
           --device BYTES  --segment-blocks N  --remounts true|false
           --queued true|false  --clients true|false  --writeback true|false  --ace STEP,STEP,...  --scenario NAME
           --devices N --layout single|stripe|mirror|parity  --dies INDEX:WRITES (a device fails after so many writes)
@@ -107,6 +111,7 @@ pub struct Arguments {
     queued: Option<bool>,
     clients: Option<bool>,
     writeback: Option<bool>,
+    mounted: Option<u64>,
     devices: Option<u8>,
     layout: Option<Layout>,
     dies: Option<(u8, u64)>,
@@ -116,19 +121,6 @@ pub struct Arguments {
     joins_any: bool,
     changes: bool,
     slow: bool,
-}
-
-/// A barrier mode by its name.
-///
-/// # Errors
-/// What the names are.
-pub fn barrier(name: &str) -> Result<Barrier, String> {
-    match name {
-        "sync" => Ok(Barrier::Sync),
-        "checkpoint" => Ok(Barrier::Checkpoint),
-        "none" => Ok(Barrier::None),
-        _ => Err("--barrier takes sync, checkpoint or none".to_owned()),
-    }
 }
 
 impl Arguments {
@@ -245,14 +237,15 @@ impl Arguments {
                 Long("writeback") => a.writeback = Some(parser.value()?.parse()?),
                 Long("clients") => a.clients = Some(parser.value()?.parse()?),
                 Long("order") => {
-                    a.order = Some(match parser.value()?.string()?.as_str() {
-                        "relaxed" => Order::Relaxed,
-                        "strict" => Order::Strict,
-                        _ => return Err("--order takes relaxed or strict".into()),
-                    });
+                    a.order = Some(order_named(&parser.value()?.string()?)?);
                 }
                 Long("barrier") => {
-                    a.barrier = Some(barrier(&parser.value()?.string()?)?);
+                    a.barrier = Some(barrier_named(&parser.value()?.string()?)?);
+                }
+                Long("mounted") => {
+                    let mounted = Mounted::parse(&parser.value()?.string()?)?;
+                    (a.order, a.barrier) = (Some(mounted.order), Some(mounted.barrier));
+                    (a.writeback, a.mounted) = (Some(mounted.writeback), Some(mounted.checkpoint_nanos));
                 }
                 Long("profile") => {
                     let name = parser.value()?.string()?;
@@ -286,6 +279,7 @@ impl Arguments {
             queued: self.queued.unwrap_or(base.queued),
             clients: self.clients.unwrap_or(base.clients),
             writeback: self.writeback.unwrap_or(base.writeback),
+            mounted: self.mounted,
             ace: self.ace.clone(),
             scenario: self.scenario,
             life: self.life,
@@ -402,7 +396,8 @@ pub fn exhaustive<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
         // A sample is drawn from all of them; its numbers are seeds.
         let number = if a.sample.is_some() { hash::of_words(&[a.first, number]) % all } else { number };
         let steps = Arguments { ace: ace::sequence(number, a.length), ..Arguments::default() };
-        let config = Arguments { order: a.order, barrier: a.barrier, ..steps }.config(number);
+        let (order, barrier, writeback, mounted) = (a.order, a.barrier, a.writeback, a.mounted);
+        let config = Arguments { order, barrier, writeback, mounted, ..steps }.config(number);
         run_and_cut::<S>(&config, &plan, tally).map(drop)
     })
 }

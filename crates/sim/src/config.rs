@@ -34,6 +34,8 @@ pub struct Config {
     pub clients: bool,
     /// `cache=writeback`: the kernel keeps what is written, and sends it later in whole pages.
     pub writeback: bool,
+    /// Mounted as users mount, with `checkpoint=` so many nanoseconds; else what no promise depends on is drawn.
+    pub mounted: Option<u64>,
     /// The steps of a bounded-exhaustive sequence ([`crate::ace`]), in place of the random workload.
     pub ace: Vec<u16>,
     /// A named scenario, in place of the random workload.
@@ -78,6 +80,7 @@ impl Config {
             clients: others.chance(40),
             // order=strict and a kernel that decides what arrives when exclude each other.
             writeback: Prng::stream(seed, 17).chance(25) && order == Order::Relaxed,
+            mounted: None,
             ace: Vec::new(),
             scenario: None,
             life: None,
@@ -91,9 +94,26 @@ impl Config {
         Self { ace, remounts: false, ..Self::of_seed(seed) }
     }
 
-    /// How the volume is mounted: small limits, so that everything that limits trigger happens often.
+    /// How the volume is mounted: small limits, so that everything that limits trigger happens often. All else is drawn, or
+    /// what a mount takes by itself.
     #[must_use]
     pub fn options(&self) -> MountOptions {
+        let drawn = self.drawn_options();
+        let Some(checkpoint_nanos) = self.mounted else { return drawn };
+        MountOptions {
+            order: drawn.order,
+            barrier: drawn.barrier,
+            checkpoint_nanos,
+            cache_bytes: drawn.cache_bytes,
+            dirty_bytes_max: drawn.dirty_bytes_max,
+            left_out_share: drawn.left_out_share,
+            degraded: drawn.degraded,
+            history_tree_items: drawn.history_tree_items,
+            ..MountOptions::default()
+        }
+    }
+
+    fn drawn_options(&self) -> MountOptions {
         let mut rng = Prng::stream(self.seed, 3);
         MountOptions {
             order: self.order,
@@ -175,9 +195,15 @@ impl Config {
     /// The arguments that give these settings again.
     #[must_use]
     pub fn arguments(&self) -> String {
-        let base = Self { order: self.order, barrier: self.barrier, ..Self::of_seed(self.seed) };
-        let mut out =
-            format!("--seed {} --order {} --barrier {}", self.seed, order_name(self.order), barrier_name(self.barrier));
+        let mut base = Self { order: self.order, barrier: self.barrier, ..Self::of_seed(self.seed) };
+        let mut out = format!("--seed {}", self.seed);
+        match self.mounted {
+            Some(_) => {
+                base.writeback = self.writeback;
+                out += &format!(" --mounted {}", self.mount_options());
+            }
+            None => out += &format!(" --order {} --barrier {}", order_name(self.order), barrier_name(self.barrier)),
+        }
         if !self.ace.is_empty() {
             let steps: Vec<String> = self.ace.iter().map(u16::to_string).collect();
             out += &format!(" --ace {}", steps.join(","));
@@ -216,6 +242,62 @@ impl Config {
         }
         out
     }
+
+    /// What `--mounted` takes.
+    fn mount_options(&self) -> String {
+        let (order, barrier) = (order_name(self.order), barrier_name(self.barrier));
+        let cache = if self.writeback { "writeback" } else { "writethrough" };
+        let seconds = self.mounted.unwrap_or_default() / NANOS;
+        format!("order={order},barrier={barrier},cache={cache},checkpoint={seconds}")
+    }
+}
+
+/// How users mount: what `nenrin mount -o` takes of what the file system itself does, and the rest as it is by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// `order=`.
+    pub order: Order,
+    /// `barrier=`.
+    pub barrier: Barrier,
+    /// `cache=writeback`.
+    pub writeback: bool,
+    /// `checkpoint=`, nanoseconds.
+    pub checkpoint_nanos: u64,
+}
+
+const NANOS: u64 = 1_000_000_000;
+
+impl Mounted {
+    /// Reads mount options, with commas between; `defaults` stands for none.
+    ///
+    /// # Errors
+    /// Which option is none of these.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let usual = MountOptions::default();
+        let mut mounted = Self {
+            order: usual.order,
+            barrier: usual.barrier,
+            writeback: false,
+            checkpoint_nanos: usual.checkpoint_nanos,
+        };
+        for option in text.split(',').filter(|option| *option != "defaults") {
+            match option.split_once('=') {
+                Some(("order", name)) => mounted.order = order_named(name)?,
+                Some(("barrier", name)) => mounted.barrier = barrier_named(name)?,
+                Some(("cache", "writeback")) => mounted.writeback = true,
+                Some(("cache", "writethrough")) => mounted.writeback = false,
+                Some(("checkpoint", seconds)) => {
+                    let seconds: Option<u64> = seconds.parse().ok().filter(|s| *s <= 86_400);
+                    mounted.checkpoint_nanos = seconds.ok_or("checkpoint= takes seconds")? * NANOS;
+                }
+                _ => return Err(format!("--mounted takes order=, barrier=, cache= and checkpoint=, not {option}")),
+            }
+        }
+        if mounted.writeback && mounted.order == Order::Strict {
+            return Err("order=strict excludes cache=writeback".to_owned());
+        }
+        Ok(mounted)
+    }
 }
 
 /// What a host shows of itself in the world of a seed.
@@ -244,4 +326,22 @@ pub const fn barrier_name(barrier: Barrier) -> &'static str {
         Barrier::Checkpoint => "checkpoint",
         Barrier::None => "none",
     }
+}
+
+/// An order by its name.
+///
+/// # Errors
+/// What the names are.
+pub fn order_named(name: &str) -> Result<Order, String> {
+    let mut all = [Order::Relaxed, Order::Strict].into_iter();
+    all.find(|order| order_name(*order) == name).ok_or_else(|| "order is relaxed or strict".to_owned())
+}
+
+/// A barrier mode by its name.
+///
+/// # Errors
+/// What the names are.
+pub fn barrier_named(name: &str) -> Result<Barrier, String> {
+    let mut all = [Barrier::Sync, Barrier::Checkpoint, Barrier::None].into_iter();
+    all.find(|barrier| barrier_name(*barrier) == name).ok_or_else(|| "barrier is sync, checkpoint or none".to_owned())
 }

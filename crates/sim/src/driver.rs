@@ -19,7 +19,7 @@ use crate::oracle::{self, Binds, Rules};
 use crate::queue::Queue;
 use crate::run::{Clients, Run, Step};
 use crate::scenario::Scenario;
-use crate::subject::Subject;
+use crate::subject::{Subject, WAITS_LOCKED};
 use crate::tree::Tree;
 use crate::turns::Turns;
 use crate::walk::{Found, walk};
@@ -371,6 +371,9 @@ fn record_run<S: Subject>(
         *run.activity.entry(what).or_default() += n;
     }
     run.forget();
+    if run.activity.get(WAITS_LOCKED).is_some_and(|waits| *waits > 0) {
+        return Err(fail("a write or a flush was waited for under the lock that all operations take".into()));
+    }
     let history = run.disk.history().ok_or_else(|| fail("no history was kept".into()))?;
     Ok(Recorded {
         config: config.clone(),

@@ -17,6 +17,7 @@ pub mod clock;
 pub mod config;
 pub mod content;
 pub mod cut_image;
+pub mod cut_judge;
 pub mod driver;
 pub mod fault;
 pub mod flip;

@@ -3,7 +3,10 @@
 use lexopt::prelude::*;
 use nenrin_core::Barrier;
 use nenrin_sim::cli::{self, Arguments, Core};
+use nenrin_sim::config::barrier_named;
 use nenrin_sim::cut_image::cut_image;
+use nenrin_sim::cut_judge::Told;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -29,6 +32,9 @@ fn main() -> ExitCode {
     }
     if command == "image" {
         return image(parser).unwrap_or_else(|text| wrong(&text));
+    }
+    if command == "judge" {
+        return judge(parser).unwrap_or_else(|text| wrong(&text));
     }
     let arguments = match Arguments::parse(parser) {
         Ok(a) if command == "lives" && !a.lives_fit() => return wrong("of lives, only --life forget takes --devices"),
@@ -59,28 +65,56 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the image of one cut under load to a file.
+/// Writes the image of one cut under load to a file, and with `--told` to another what is promised of it.
 fn image(mut parser: lexopt::Parser) -> Result<ExitCode, String> {
-    let (mut seed, mut barrier, mut out) = (0, Barrier::Sync, None);
+    let (mut seed, mut barrier, mut out, mut told) = (0, Barrier::Sync, None, None);
     while let Some(argument) = parser.next().map_err(|e| e.to_string())? {
         match argument {
             Long("seed") => seed = value(&mut parser)?.parse().map_err(|_| "--seed takes a number")?,
-            Long("barrier") => barrier = cli::barrier(&value(&mut parser)?)?,
+            Long("barrier") => barrier = barrier_named(&value(&mut parser)?)?,
             Long("out") => out = Some(value(&mut parser)?),
+            Long("told") => told = Some(value(&mut parser)?),
             other => return Err(other.unexpected().to_string()),
         }
     }
     let out = out.ok_or("image: --out FILE is needed")?;
-    let (image, load) = match cut_image(seed, barrier) {
+    let cut = match cut_image(seed, barrier) {
         Ok(made) => made,
         Err(e) => {
             eprintln!("nenrin-sim: image --seed {seed}: {e}");
             return Ok(ExitCode::FAILURE);
         }
     };
-    image.write_to(Path::new(&out)).map_err(|e| format!("{out}: {e}"))?;
-    println!("operations {} syncs {} files {}", load.operations, load.syncs, load.files);
+    cut.image.write_to(Path::new(&out)).map_err(|e| format!("{out}: {e}"))?;
+    if let Some(told) = told {
+        let text = serde_json::to_string(&cut.told).map_err(|e| e.to_string())?;
+        std::fs::write(&told, text).map_err(|e| format!("{told}: {e}"))?;
+    }
+    println!("{}", serde_json::to_string(&cut.load).map_err(|e| e.to_string())?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Compares what a mount of such an image shows with what is promised of it.
+fn judge(mut parser: lexopt::Parser) -> Result<ExitCode, String> {
+    let (mut told, mut directory) = (None, None);
+    while let Some(argument) = parser.next().map_err(|e| e.to_string())? {
+        match argument {
+            Long("told") => told = Some(value(&mut parser)?),
+            Value(path) if directory.is_none() => directory = Some(Path::new(&path).to_owned()),
+            other => return Err(other.unexpected().to_string()),
+        }
+    }
+    let told = told.ok_or("judge: --told FILE is needed")?;
+    let directory = directory.ok_or("judge: the directory of the mount is needed")?;
+    let text = std::fs::read_to_string(&told).map_err(|e| format!("{told}: {e}"))?;
+    let all: Told = serde_json::from_str(&text).map_err(|e| format!("{told}: {e}"))?;
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(&directory).map_err(|e| format!("{}: {e}", directory.display()))? {
+        names.insert(entry.map_err(|e| e.to_string())?.file_name().to_string_lossy().into_owned());
+    }
+    let verdict = all.judge(&names, |name| std::fs::read(directory.join(name)).map_err(|e| format!("{name}: {e}")));
+    println!("{}", serde_json::to_string(&verdict).map_err(|e| e.to_string())?);
+    Ok(if verdict.mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn value(parser: &mut lexopt::Parser) -> Result<String, String> {

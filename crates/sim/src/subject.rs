@@ -14,6 +14,9 @@ use nenrin_device::BlockDevice;
 use nenrin_format::{Cno, Ino};
 use std::sync::Arc;
 
+/// What must never happen, among what is counted.
+pub const WAITS_LOCKED: &str = "waits for the device under the lock";
+
 /// A file system under test. The calls mean what `nenrin_core::Fs` says.
 #[allow(missing_docs)] // the calls of decision 0001, one to one
 #[allow(clippy::missing_errors_doc)]
@@ -192,6 +195,7 @@ impl Subject for Arc<Fs> {
         vec![
             ("commits", c.commits),
             ("commits begun beside others", c.overlapped_commits),
+            (WAITS_LOCKED, c.device_waits_locked),
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),

@@ -321,26 +321,16 @@ pub fn targets_of(row: &RowSpec, contender: &Contender) -> Vec<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measured::SUITES;
     use std::collections::BTreeSet;
 
-    const SUITES: [Suite; 8] = [
-        Suite::Main,
-        Suite::Sync,
-        Suite::Databases,
-        Suite::Cost,
-        Suite::Limited,
-        Suite::Guest,
-        Suite::Clean,
-        Suite::Stripe,
-    ];
-
     fn all() -> impl Iterator<Item = Group> {
-        SUITES.into_iter().flat_map(groups)
+        SUITES.into_iter().flat_map(|(_, suite)| groups(suite))
     }
 
     #[test]
     fn names_are_unique_and_contenders_can_be_read() {
-        for suite in SUITES {
+        for (_, suite) in SUITES {
             let names: Vec<String> = groups(suite).into_iter().flat_map(|g| g.rows).map(|r| r.name).collect();
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         }
@@ -355,6 +345,25 @@ mod tests {
             for (_, target) in group.rows.iter().flat_map(|r| &r.targets) {
                 assert!(group.contenders.contains(&target.against.as_str()), "{}", target.against);
             }
+        }
+    }
+
+    /// What the document about synchronous writes compares, beside the defaults.
+    #[test]
+    fn modes_are_beside_the_defaults() {
+        let measures = |suite, row: &str, wanted: &[&str]| {
+            let group = groups(suite).into_iter().find(|g| g.rows.iter().any(|r| r.name == row)).unwrap();
+            for name in wanted {
+                assert!(group.contenders.contains(name), "{row}: {name}");
+            }
+        };
+        for row in ["append-fsync-1", "overwrite-fdatasync-1"] {
+            measures(Suite::Sync, row, &["nenrin", "nenrin+cache=writeback", "nenrin+transport=uring"]);
+        }
+        measures(Suite::Databases, "sqlite-wal", &["nenrin", "nenrin+cache=writeback"]);
+        measures(Suite::Limited, "append-fsync-16", &["nenrin+cache=writeback"]);
+        for row in ["busy-200ms", "order-overwrite", "order-random"] {
+            measures(Suite::Guest, row, &["nilfs2", "nilfs2+order=strict", "nilfs2+nobarrier"]);
         }
     }
 

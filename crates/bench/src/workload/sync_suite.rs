@@ -12,10 +12,12 @@ use crate::contender::Kind;
 const MIB: u64 = 1 << 20;
 /// Slices of work that is long by itself.
 const FEW: u32 = 5;
+/// By itself nilfs2 has order=relaxed and barrier.
+const NILFS2_MODES: &[&str] = &["nilfs2+order=strict", "nilfs2+nobarrier"];
 
 /// On the disk as it is.
 pub fn groups() -> Vec<Group> {
-    let mut groups = vec![appends(), calls(), overwrites(), barriers(), beside_others(), strict_and_relaxed()];
+    let mut groups = vec![appends(), calls(), overwrites(), barriers(), beside_others(), strict_and_relaxed(&[])];
     groups.extend([32, 128, 512].map(rewrites));
     groups.push(buffers());
     groups
@@ -52,7 +54,7 @@ pub fn limited(counted: Counted) -> Vec<Group> {
             .fold(row, |row, (against, floor, aim)| row.target(against, *floor, *aim))
     };
     let kernel = ["raw", "ext4", "xfs", "btrfs", "f2fs", "jfs", "nilfs2", "nenrin"];
-    let variants = ["nilfs2+order=strict", "nilfs2+nobarrier"];
+    let with = |more: &[&'static str]| kernel.iter().chain(NILFS2_MODES).chain(more).copied().collect::<Vec<_>>();
     vec![
         Group {
             rows: vec![
@@ -67,7 +69,7 @@ pub fn limited(counted: Counted) -> Vec<Group> {
                     &[("ext4", 3.0, 5.0)],
                 ),
             ],
-            contenders: kernel.iter().chain(&variants).copied().collect(),
+            contenders: with(&["nenrin+cache=writeback"]),
             kinds: ALL,
             slices_max: UNBOUNDED,
             alone: false,
@@ -79,7 +81,7 @@ pub fn limited(counted: Counted) -> Vec<Group> {
                 RowSpec::new("osync-rewrite", "4 KiB O_SYNC random rewrite, 1 job", Unit::Rate),
                 &[("raw", 0.9, 0.97), ("ext4", 2.5, 3.0), ("f2fs", 1.6, 1.8), ("xfs", 1.6, 1.8), ("nilfs2", 0.95, 1.0)],
             )],
-            contenders: kernel.iter().chain(&variants).copied().collect(),
+            contenders: with(&["nenrin+cache=writeback"]),
             kinds: ALL,
             slices_max: UNBOUNDED,
             alone: false,
@@ -91,7 +93,7 @@ pub fn limited(counted: Counted) -> Vec<Group> {
                 RowSpec::new("busy-200ms", "append + fsync every 200 ms, four writers at 20 MB/s", Unit::Latency),
                 &[("f2fs", 1.0, 0.5), ("nilfs2", 1.0, 0.5)],
             )],
-            contenders: kernel.to_vec(),
+            contenders: with(&[]),
             kinds: ALL,
             slices_max: FEW,
             alone: false,
@@ -101,7 +103,7 @@ pub fn limited(counted: Counted) -> Vec<Group> {
             }),
         },
         // Here requests are what a sync costs; on a fast disk the data of others hardly delays one.
-        strict_and_relaxed(),
+        strict_and_relaxed(&["nilfs2", NILFS2_MODES[0], NILFS2_MODES[1]]),
     ]
 }
 
@@ -124,7 +126,7 @@ fn appends() -> Group {
                 .target("xfs", 1.6, 2.0)
                 .target("btrfs", 4.0, 6.0),
         ],
-        contenders: with_uring(),
+        contenders: with_variants(),
         kinds: ALL,
         slices_max: UNBOUNDED,
         alone: false,
@@ -132,9 +134,9 @@ fn appends() -> Group {
     }
 }
 
-/// The usual ones, and requests over io_uring, which root has to switch on.
-fn with_uring() -> Vec<&'static str> {
-    USUAL.iter().chain(&["nenrin+transport=uring"]).copied().collect()
+/// The usual ones, a kernel that keeps what is written, and requests over io_uring, which root has to switch on.
+fn with_variants() -> Vec<&'static str> {
+    USUAL.iter().chain(&["nenrin+cache=writeback", "nenrin+transport=uring"]).copied().collect()
 }
 
 /// What the calls of an append with fsync cost by themselves; the raw device's time comes on top.
@@ -164,7 +166,7 @@ fn overwrites() -> Group {
                 .jobs(4)
                 .target("ext4", 0.85, 1.1),
         ],
-        contenders: with_uring(),
+        contenders: with_variants(),
         kinds: ALL,
         slices_max: UNBOUNDED,
         alone: false,
@@ -200,7 +202,7 @@ fn beside_others() -> Group {
     }
 }
 
-fn strict_and_relaxed() -> Group {
+fn strict_and_relaxed(rivals: &[&'static str]) -> Group {
     let row =
         |name, how| {
             RowSpec::new(name, format!("4 KiB {how} + fdatasync, others dirtying 20 MB/s, by order"), Unit::Rate)
@@ -208,7 +210,7 @@ fn strict_and_relaxed() -> Group {
         };
     Group {
         rows: vec![row("order-overwrite", "overwrite"), row("order-random", "random overwrite")],
-        contenders: vec!["nenrin+order=strict", "nenrin", "ext4", "xfs"],
+        contenders: ["nenrin+order=strict", "nenrin", "ext4", "xfs"].iter().chain(rivals).copied().collect(),
         kinds: FILE_SYSTEMS,
         slices_max: FEW,
         alone: false,
@@ -240,7 +242,7 @@ pub fn databases() -> [Group; 2] {
                 sqlite("sqlite-rollback", "rollback journal").target("ext4", 1.5, 2.5),
                 sqlite("sqlite-wal", "WAL").target("ext4", 1.1, 1.5),
             ],
-            contenders: USUAL.to_vec(),
+            contenders: USUAL.iter().chain(&["nenrin+cache=writeback"]).copied().collect(),
             kinds: FILE_SYSTEMS,
             slices_max: FEW,
             alone: false,

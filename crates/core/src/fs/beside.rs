@@ -8,6 +8,7 @@
 //! 4. and what lets many items of the index go holds the lock for a few of them at a time.
 
 use super::behind::BEHIND_PAGES;
+use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::{Order, Result};
 use nenrin_device::Ticket;
@@ -15,7 +16,6 @@ use nenrin_format::{BLOCK_BYTES, Ino};
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::marker::PhantomData;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
@@ -176,7 +176,7 @@ impl Inner {
 impl Fs {
     /// Before a sync of this file: its data is on the device, and nothing of it was changed meanwhile. The lock, so that
     /// its content can join a commit.
-    pub(super) fn settle_file(&self, ino: Ino) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn settle_file(&self, ino: Ino) -> Result<Guard<'_>> {
         let mut inner = self.lock();
         inner.check_alive()?;
         self.note_sync(&mut inner, ino);
@@ -250,7 +250,7 @@ impl Fs {
 
     /// Holds who commits all files while anybody syncs and much is under way, whosever it is: the oldest of it is waited for. Once, since
     /// what comes meanwhile may have no end.
-    fn hold_committer(&self, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
+    fn hold_committer(&self, mut inner: Guard<'_>) -> Result<()> {
         if !inner.recent_syncs.any(self.clock.monotonic_nanos()) {
             return Ok(());
         }
@@ -266,7 +266,7 @@ impl Fs {
     }
 
     /// Waits for the data writes of these files, whoever has them.
-    fn settle(&self, mut inner: MutexGuard<'_, Inner>, of: impl Fn(Ino) -> bool) -> Result<()> {
+    fn settle(&self, mut inner: Guard<'_>, of: impl Fn(Ino) -> bool) -> Result<()> {
         let elsewhere: Vec<u64> = inner.awaited.iter().filter(|(_, (ino, _))| of(*ino)).map(|(n, _)| *n).collect();
         let writes = inner.take_writes(|w| of(w.ino));
         drop(inner);
@@ -289,11 +289,7 @@ impl Fs {
     }
 
     /// Holds who has just written to this file while others sync and much is under way, some of it his.
-    pub(super) fn hold_beside_syncs<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        ino: Ino,
-    ) -> Result<MutexGuard<'a, Inner>> {
+    pub(super) fn hold_beside_syncs<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.under_way(|_| true).saturating_sub(limit);

@@ -194,6 +194,7 @@ impl Fs {
             .iter()
             .map(|(addr, bytes)| self.storage.submit_write(*addr, bytes.clone()))
             .collect::<Result<Vec<_>>>()?;
+        self.storage.about_to_wait();
         for t in tickets {
             t.wait()?;
         }
@@ -202,6 +203,7 @@ impl Fs {
             self.lock().counters.flushes += 1;
         }
         let begun_at = self.clock.monotonic_nanos();
+        let _held = broken(Break::CommitLocked).then(|| self.lock());
         if flushes {
             let done = self.storage.write_flush(*last_addr, last.clone());
             if done.is_err() && broken(Break::FlushRetried) {
@@ -223,6 +225,9 @@ impl Fs {
 
     /// Waits for data writes, and lets go of the buffers that the device has taken.
     pub(super) fn finish_writes(&self, writes: Vec<DataWrite>) -> Result<()> {
+        if !writes.is_empty() {
+            self.storage.about_to_wait();
+        }
         let mut result = Ok(());
         let mut writes = writes.into_iter().peekable();
         while writes.peek().is_some() {

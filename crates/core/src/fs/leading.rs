@@ -9,11 +9,11 @@
 
 use super::beside::hurrying;
 use super::commit::{Cut, Done};
+use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::Result;
 use crate::breaks::{Break, broken};
 use std::ops::ControlFlow;
-use std::sync::MutexGuard;
 
 /// Most threads that lead, and commits under way. With 4 programs that sync all the time three at once gave
 /// 1.1 times the syncs of one, four no more than three (decision 0025).
@@ -138,7 +138,7 @@ impl Leading {
 
 impl Fs {
     /// Has the open batch committed: by whoever leads or is about to, else by this thread.
-    pub(super) fn see_to<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, stay: Stay) {
+    pub(super) fn see_to<'a>(&'a self, mut inner: Guard<'a>, stay: Stay) {
         let leading = &mut inner.leading;
         if leading.successors > 0 {
             return;
@@ -157,7 +157,7 @@ impl Fs {
 
     /// Waits until this thread alone leads and no commit is under way; it must [`Fs::lead`] or
     /// [`Fs::leave`] then, since those who came meanwhile count on it.
-    pub(super) fn turn<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+    pub(super) fn turn<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
         inner.leading.successors += 1;
         while inner.leading.is_led() {
             inner = self.wait_idle(inner);
@@ -169,7 +169,7 @@ impl Fs {
     }
 
     /// Ends leading after [`Fs::turn`], unless somebody waits and nobody else is there to lead.
-    pub(super) fn leave<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
+    pub(super) fn leave<'a>(&'a self, mut inner: Guard<'a>) {
         if inner.batch.waiters.is_empty() || inner.leading.successors > 0 {
             inner.leading.leaders -= 1;
             self.wake_idle(&inner);
@@ -180,17 +180,12 @@ impl Fs {
 
     /// Leads commits until nobody waits, or somebody else wants to. With `cut`,
     /// the first of them ends with a checkpoint.
-    pub(super) fn lead<'a>(&'a self, inner: MutexGuard<'a, Inner>, cut: Option<Cut>, stay: Stay) {
+    pub(super) fn lead<'a>(&'a self, inner: Guard<'a>, cut: Option<Cut>, stay: Stay) {
         let _ = self.lead_for(inner, cut, stay);
     }
 
     /// The same. Goes on where the lead is another's then; see [`Stay::Once`].
-    pub(super) fn lead_for<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        mut cut: Option<Cut>,
-        stay: Stay,
-    ) -> ControlFlow<()> {
+    pub(super) fn lead_for<'a>(&'a self, mut inner: Guard<'a>, mut cut: Option<Cut>, stay: Stay) -> ControlFlow<()> {
         let hurry = hurrying();
         loop {
             let shares = cut.is_none();
@@ -239,7 +234,7 @@ impl Fs {
     }
 
     /// Ends leading when nobody waits.
-    pub(super) fn end_leading<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) {
+    pub(super) fn end_leading<'a>(&'a self, mut inner: Guard<'a>) {
         inner.leading.leaders -= 1;
         let due = self.owes_checkpoint(&inner);
         // Others who lead meanwhile leave it to this thread: were all of them caught in it, nobody would lead whom it waits for.
@@ -254,7 +249,7 @@ impl Fs {
     }
 
     /// Tells those who waited for a commit of this thread.
-    pub(super) fn tell(&self, result: &Result<()>, waiters: Vec<Done>) -> MutexGuard<'_, Inner> {
+    pub(super) fn tell(&self, result: &Result<()>, waiters: Vec<Done>) -> Guard<'_> {
         for done in waiters {
             done(result.clone());
         }
@@ -265,9 +260,10 @@ impl Fs {
 
     /// Waits until all commits before this one have ended, and counts it as ended, too. `nanos` is what
     /// the device took for it, if it did.
-    pub(super) fn end_in_turn(&self, place: Place, nanos: Option<u64>) -> MutexGuard<'_, Inner> {
+    pub(super) fn end_in_turn(&self, place: Place, nanos: Option<u64>) -> Guard<'_> {
         let mut inner = self.lock();
         let beside = place.beside || inner.leading.begun > place.number;
+        inner.counters.commits_in_turn += u64::from(inner.leading.ended + 1 < place.number);
         while inner.leading.ended + 1 < place.number && !broken(Break::EndsOutOfTurn) {
             inner = self.wait_idle(inner);
         }

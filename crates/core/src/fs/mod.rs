@@ -30,6 +30,7 @@ mod crowded;
 #[cfg(test)]
 mod crowded_tests;
 mod forget;
+pub(crate) mod guard;
 mod heavy;
 mod history;
 mod joining;
@@ -76,6 +77,7 @@ pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
 pub use commit::Done;
 pub use crowded::CheckpointsRest;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
+use guard::Guard;
 pub use heavy::ShedInfo;
 pub use history::{Change, GoneName, NameState};
 pub use joining::{JoinStatus, NewDevice};
@@ -127,6 +129,14 @@ pub struct Counters {
     pub shared_commits: u64,
     /// Commits that began while another was under way.
     pub overlapped_commits: u64,
+    /// Of these, those that the device was done with before it was with one laid out earlier: who waits for them was told after that.
+    pub commits_in_turn: u64,
+    /// Times that a write or a flush was waited for under the lock that every operation takes: none.
+    pub device_waits_locked: u64,
+    /// Times that a change of a file waited because a sync of the same file waits for its data.
+    pub held_by_own_sync: u64,
+    /// Times that a writer committed what there is and waited for that, since there was no memory left for what he wrote.
+    pub held_for_memory: u64,
     /// Blocks written anew because a copy on one device was wrong.
     pub mended_blocks: u64,
     /// Blocks copied to devices that were brought up to date.
@@ -435,19 +445,20 @@ impl Fs {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> Guard<'_> {
         self.breathe();
         // A panic under the lock leaves state that must not be written; the
         // failure below sees to it that nothing is.
-        locked(&self.inner, self.clock.as_ref()).unwrap_or_else(|poisoned: PoisonError<_>| {
+        let guard = locked(&self.inner, self.clock.as_ref()).unwrap_or_else(|poisoned: PoisonError<_>| {
             let mut guard = poisoned.into_inner();
             guard.fail("a thread stopped in the middle of a change");
             guard
-        })
+        });
+        Guard::new(guard)
     }
 
     /// The lock, if the volume may be changed.
-    fn lock_to_change(&self) -> Result<MutexGuard<'_, Inner>> {
+    fn lock_to_change(&self) -> Result<Guard<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
         }
@@ -457,7 +468,7 @@ impl Fs {
     }
 
     /// The lock, if anything new may be accepted.
-    fn lock_to_accept(&self) -> Result<MutexGuard<'_, Inner>> {
+    fn lock_to_accept(&self) -> Result<Guard<'_>> {
         self.still_owns()?;
         let inner = self.lock_to_change()?;
         if inner.closing { Err(Error::ReadOnly) } else { Ok(inner) }
@@ -465,14 +476,14 @@ impl Fs {
 
     /// Waits until some commit, index checkpoint or data write has ended.
     /// May return early: who waits asks again.
-    fn wait_idle<'a>(&'a self, mut guard: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+    fn wait_idle<'a>(&'a self, mut guard: Guard<'a>) -> Guard<'a> {
         if let Some(turns) = self.clock.turns() {
             drop(guard);
             turns.let_others_run();
             return self.lock();
         }
         guard.idle_waiters += 1;
-        let mut guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        let mut guard = guard.wait(&self.idle);
         guard.idle_waiters -= 1;
         guard
     }
@@ -521,7 +532,8 @@ impl Fs {
     /// Counts of what was done since the volume was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.lock().counters
+        let device_waits_locked = self.storage.waits_locked();
+        Counters { device_waits_locked, ..self.lock().counters }
     }
 
     /// The superblock as last written.

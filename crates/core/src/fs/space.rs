@@ -13,6 +13,7 @@
 
 use super::background::ToSweep;
 use super::crowded::Held;
+use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Change, Content};
@@ -24,7 +25,6 @@ use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 use std::collections::BTreeSet;
-use std::sync::MutexGuard;
 
 /// Nodes' worth of blocks that an index checkpoint writes beyond dirty nodes:
 /// paths in the space tree, headers, the root.
@@ -427,23 +427,23 @@ impl Fs {
     }
 
     /// The lock, with room for `blocks` more blocks of content.
-    pub(super) fn room_for(&self, blocks: u64) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room_for(&self, blocks: u64) -> Result<Guard<'_>> {
         self.room(Room::Content(blocks))
     }
 
     /// The lock, to remove something: may use the reserve down to the floor.
     /// Where snapshots keep all that is removed, even that comes to an end.
-    pub(super) fn room_to_remove(&self) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room_to_remove(&self) -> Result<Guard<'_>> {
         self.room(Room::Removal)
     }
 
     /// The lock, with this room.
-    pub(super) fn room(&self, room: Room) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room(&self, room: Room) -> Result<Guard<'_>> {
         self.room_beyond(room, 0, false)
     }
 
     /// The lock, with this room and `extra` blocks besides. `promised`: the caller has ended the reservation that promised it.
-    pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<Guard<'_>> {
         let enough = |inner: &Inner| inner.has_room_beyond(self, room, extra);
         let inner = self.make_room_until(&enough)?;
         let kept = (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
@@ -470,7 +470,7 @@ impl Fs {
 
     /// The lock, to let something of the past go, which is never refused: it is
     /// the way out of a full volume.
-    pub(super) fn room_to_let_go(&self) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room_to_let_go(&self) -> Result<Guard<'_>> {
         if broken(Break::LettingGoNeedsRoom) {
             return self.room_to_remove();
         }
@@ -478,7 +478,7 @@ impl Fs {
     }
 
     /// Makes room until there is enough, or until nothing helps any more.
-    fn make_room_until(&self, enough: &dyn Fn(&Inner) -> bool) -> Result<MutexGuard<'_, Inner>> {
+    fn make_room_until(&self, enough: &dyn Fn(&Inner) -> bool) -> Result<Guard<'_>> {
         let mut best = 0;
         let mut idle = 0;
         let mut round = 0;
@@ -646,7 +646,7 @@ impl Fs {
     }
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits.
-    pub(super) fn hold_writer<'a>(&'a self, inner: MutexGuard<'a, Inner>, ino: Ino) -> Result<()> {
+    pub(super) fn hold_writer<'a>(&'a self, inner: Guard<'a>, ino: Ino) -> Result<()> {
         let mut inner = self.hold_beside_syncs(inner, ino)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
@@ -678,6 +678,7 @@ impl Fs {
                     continue;
                 }
                 // Only a commit takes what is left.
+                self.lock().counters.held_for_memory += 1;
                 self.sync_received(false)?;
                 inner = self.lock();
                 continue;

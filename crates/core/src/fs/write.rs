@@ -1,6 +1,7 @@
 //! Writing content: into pages, and from there behind the caller's back.
 
 use super::behind::Prepared;
+use super::guard::Guard;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -10,7 +11,6 @@ use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Ino};
 use std::ops::Range;
-use std::sync::MutexGuard;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Largest file in bytes: offsets are signed to the kernel.
@@ -109,12 +109,7 @@ impl Fs {
     /// Makes the given blocks pages, reading what is not in memory. The lock is
     /// let go for each read, and a commit may take pages away meanwhile, those
     /// of earlier blocks too: when this returns, all are there at once.
-    pub(super) fn load_pages<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        ino: Ino,
-        blocks: &[u64],
-    ) -> Result<MutexGuard<'a, Inner>> {
+    pub(super) fn load_pages<'a>(&'a self, mut inner: Guard<'a>, ino: Ino, blocks: &[u64]) -> Result<Guard<'a>> {
         while let Some(&block) = blocks.iter().find(|b| !inner.has_page(ino, **b)) {
             let version = inner.content_mut(self, ino)?.version;
             if inner.has_page(ino, block) {
@@ -141,16 +136,12 @@ impl Fs {
     /// The lock, with room and with the blocks as pages that `edges` says for a
     /// file of this size. Reading them lets go of the lock, and others may take
     /// the room or change the size meanwhile: when this returns, all is true at once.
-    pub(super) fn room_and_pages(
-        &self,
-        room: Room,
-        ino: Ino,
-        edges: &dyn Fn(u64) -> Vec<u64>,
-    ) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn room_and_pages(&self, room: Room, ino: Ino, edges: &dyn Fn(u64) -> Vec<u64>) -> Result<Guard<'_>> {
         let (mut extra, mut promised) = (0, false);
         loop {
             let mut inner = self.room_beyond(room, extra, promised)?;
             if inner.settling.contains_key(&ino) && !broken(Break::ChangedWhileSettling) {
+                inner.counters.held_by_own_sync += 1;
                 drop(self.wait_idle(inner));
                 continue;
             }
@@ -275,7 +266,7 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<MutexGuard<'_, Inner>> {
+    pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<Guard<'_>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }

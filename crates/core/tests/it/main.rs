@@ -3,6 +3,7 @@
 
 mod common;
 
+mod apart;
 mod atime;
 mod check;
 mod check_damage;

@@ -12,4 +12,5 @@ mod help;
 mod lies;
 mod lives;
 mod mend;
+mod mounted;
 mod seeds;

@@ -1,0 +1,61 @@
+//! The lock that all operations take, held by a thread; and whether the thread holds it.
+//!
+//! Invariants
+//! 1. Nobody waits for a write or a flush of a device while holding it: so whoever waits for it waits for no commit. Such waits
+//!    are counted ([`super::Counters::device_waits_locked`]); there are none.
+
+use super::Inner;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, MutexGuard, PoisonError};
+
+thread_local! {
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread holds the lock of a volume.
+pub(crate) fn is_held() -> bool {
+    HELD.get() > 0
+}
+
+/// Counts as long as it lives.
+struct Mark(PhantomData<*const ()>);
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
+}
+
+/// The lock, held.
+pub(super) struct Guard<'a> {
+    inner: MutexGuard<'a, Inner>,
+    _mark: Mark,
+}
+
+impl<'a> Guard<'a> {
+    pub(super) fn new(inner: MutexGuard<'a, Inner>) -> Self {
+        HELD.set(HELD.get() + 1);
+        Self { inner, _mark: Mark(PhantomData) }
+    }
+
+    /// Lets others have it until somebody wakes this thread.
+    pub(super) fn wait(self, idle: &Condvar) -> Self {
+        let Self { inner, _mark } = self;
+        Self { inner: idle.wait(inner).unwrap_or_else(PoisonError::into_inner), _mark }
+    }
+}
+
+impl Deref for Guard<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
