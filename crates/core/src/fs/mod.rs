@@ -72,7 +72,7 @@ use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLoc
 pub use account::Freed;
 pub use at_once::Joined;
 use cleaning::Cleaner;
-pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
+pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;
 pub use crowded::CheckpointsRest;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};

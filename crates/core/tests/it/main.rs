@@ -28,6 +28,7 @@ mod leading;
 mod little;
 mod merging;
 mod mmp;
+mod ordering;
 mod parity;
 mod races;
 mod repair_devices;
