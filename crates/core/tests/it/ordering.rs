@@ -30,14 +30,16 @@ fn block(byte: u64) -> Vec<u8> {
     vec![(byte % 251) as u8 + 1; BLOCK_BYTES]
 }
 
-/// Writes each block of a file once, in an order of its own, and commits after every sixteen; what it holds then.
+/// Writes each block of a file once, in an order of its own, and commits after every sixteen (of a small one after each); what it
+/// holds then.
 fn scattered(fs: &Fs, name: &str, blocks: u64) -> Vec<u8> {
     let ino = named(fs, name);
+    let each = if blocks < 100 { 1 } else { 16 };
     // A prime that divides no size here: every block comes once.
     for i in 0..blocks {
         let at = i * 7919 % blocks;
         fs.write(ino, at * BLOCK, &block(at), 0).unwrap();
-        if i % 16 == 15 {
+        if i % each == each - 1 {
             fs.fsync_wait(ino).unwrap();
         }
     }
@@ -287,7 +289,7 @@ fn overwritten_meanwhile() {
     std::thread::scope(|s| {
         s.spawn(|| {
             w.gate.wait_until(|g| g.held > 0);
-            for at in (0..1000).step_by(7) {
+            for at in (0..1000).step_by(31) {
                 fs.write(f, at * BLOCK, &block(at + 50), 0).unwrap();
                 expected[(at * BLOCK) as usize..][..BLOCK_BYTES].copy_from_slice(&block(at + 50));
             }

@@ -393,6 +393,7 @@ impl Fs {
             }
             let room = self.move_some(job, u64::MAX)?.is_some();
             order.status.ordered_blocks += job.moved - before;
+            self.lock().counters.ordered_blocks += job.moved - before;
             if room {
                 self.commit_moves()?;
                 continue;
