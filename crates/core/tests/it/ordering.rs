@@ -225,7 +225,10 @@ fn room_is_not_taken_for_order() {
         "room was taken: {order:?}"
     );
     let (now, got) = (fs.usage(), fs.counters());
-    assert_eq!((fs.checkpoints(), got.checkpoints_shed, got.room_rounds), (checkpoints.clone(), 0, counters.room_rounds));
+    assert_eq!(
+        (fs.checkpoints(), got.checkpoints_shed, got.room_rounds),
+        (checkpoints.clone(), 0, counters.room_rounds)
+    );
     assert!(now.available_blocks + 200 >= usage.available_blocks, "{usage:?} {now:?}");
     // What is available can be written, without waiting for room.
     for i in 0..4u64 {
@@ -337,6 +340,31 @@ fn it_can_be_left_at_any_time() {
     }
     assert_eq!((fs.counters().moved_blocks, fs.cleaner_status().victims), (moved, 0));
     assert_eq!(clean(&fs).order().ordered_blocks, 3000 - moved);
+    assert!(content(&fs, At::Live, "f") == expected);
+    fs.close().unwrap();
+    assert_sound(&w);
+}
+
+/// A file larger than the room beside it is sorted in groups first, so that segments become empty on the way.
+#[test]
+fn a_file_larger_than_the_room_is_put_in_order() {
+    let w = World::with(96 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
+    let fs = open(&w);
+    let blocks = 12_000;
+    let expected = scattered(&fs, "f", blocks);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(&w);
+    assert!(fs.usage().available_blocks < 10_000, "{:?}", fs.usage());
+    let did = clean(&fs).order();
+    assert_eq!((did.ordered_files, did.left_files), (1, 0), "{did:?}");
+    assert!(did.ordered_blocks > blocks && did.ordered_blocks < 2 * blocks + 100, "{did:?}");
+    let after = requests(&w, &fs, "f");
+    // One at each end of a segment, and of 1 MiB.
+    assert!(after <= 260, "{after} requests");
+    let again = clean(&fs);
+    assert_eq!((again.order().ordered_blocks, again.moved_blocks()), (0, 0));
+    assert_eq!(fs.counters().room_rounds, 0);
     assert!(content(&fs, At::Live, "f") == expected);
     fs.close().unwrap();
     assert_sound(&w);

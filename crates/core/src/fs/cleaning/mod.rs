@@ -15,6 +15,7 @@
 mod index;
 mod order;
 mod policy;
+mod presort;
 mod relocate;
 mod request;
 mod shared;
@@ -422,7 +423,7 @@ impl Fs {
             job.victims.remove(no);
             inner.state.segments.unpin(*no);
         }
-        let live = |m: &&Move| m.tree == TreeId::LIVE && inner.recency.is_hot(Ino(m.key.ino), m.key.off);
+        let live = |m: &&Move| !job.order && m.tree == TreeId::LIVE && inner.recency.is_hot(Ino(m.key.ino), m.key.off);
         let hot: BTreeSet<Key> = job.moves.iter().filter(live).map(|m| m.key).collect();
         drop(inner);
         job.moves.retain(|m| !out.contains(&m.extent.addr.segment()));

@@ -11,6 +11,7 @@
 //! 4. A job of order ends within the step that began it, so that nobody finishes it for want of room.
 
 use super::super::{Fs, Inner};
+use super::presort::Sorting;
 use super::{BATCH_BLOCKS_MAX, Cleaner, Job, LOOK_BLOCKS, Move, Stage, Victim};
 use crate::breaks::{Break, broken};
 use crate::devices::Avoided;
@@ -44,9 +45,9 @@ const UNREADABLE_MAX: usize = 4096;
 pub struct OrderStatus {
     /// All files were looked at.
     pub looked: bool,
-    /// Files that lay scattered, and the blocks of them that are to be copied.
+    /// Files that lay scattered.
     pub files: u64,
-    /// Blocks in them that are to be copied.
+    /// Blocks of them that are to be copied; twice where room is short.
     pub blocks: u64,
     /// Files that were put in order.
     pub ordered_files: u64,
@@ -60,7 +61,7 @@ pub struct OrderStatus {
 
 /// Blocks of a file, next to each other there, that lie scattered.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+pub(super) struct Window {
     ino: u64,
     fork: u32,
     /// The first of [`WINDOW_BLOCKS`].
@@ -76,6 +77,8 @@ pub(super) struct Order {
     windows: VecDeque<Window>,
     /// The file for which there was room when its first window was reached.
     file: Option<u64>,
+    /// Its first pass, where one takes too much room.
+    pub sorting: Option<Sorting>,
 }
 
 /// Where looking for scattered files is.
@@ -186,7 +189,8 @@ impl Order {
     }
 
     /// All that was not done yet stays as it is.
-    fn leave_all(&mut self) {
+    pub fn leave_all(&mut self) {
+        self.sorting = None;
         while !self.windows.is_empty() {
             self.leave_file();
         }
@@ -195,7 +199,7 @@ impl Order {
 
 impl Inner {
     /// Blocks that putting files in order may take now.
-    fn room_to_order(&self, fs: &Fs) -> u64 {
+    pub(super) fn room_to_order(&self, fs: &Fs) -> u64 {
         let blocks = u64::from(fs.storage.segment_blocks);
         if broken(Break::OrderBeyondRoom) {
             return self.state.segments.free_count() * blocks;
@@ -253,17 +257,27 @@ impl Fs {
             self.look_for_order(order)?;
             return Ok(Some(LOOK_BLOCKS));
         }
+        self.lock().cleaner_status.ordering = true;
+        let cost = if order.sorting.is_some() {
+            self.sort_some(cleaner, order).map(|cost| Some(cost + LOOK_BLOCKS))
+        } else {
+            self.order_windows(cleaner, order, blocks)
+        };
+        self.lock().cleaner_status.ordering = false;
+        cost
+    }
+
+    /// Puts the next windows in order; what that cost in blocks, or `None` when there are none.
+    fn order_windows(&self, cleaner: &mut Cleaner, order: &mut Order, blocks: u64) -> Result<Option<u64>> {
         let windows = self.next_windows(cleaner, order, blocks)?;
         if windows.is_empty() {
-            return Ok(None);
+            return Ok(order.sorting.is_some().then_some(LOOK_BLOCKS));
         }
         // One of the background would wait, with its victims pinned.
         self.end_job(cleaner);
-        self.lock().cleaner_status.ordering = true;
         let moved = self.begin_order(cleaner, &windows).and_then(|()| self.move_in_order(cleaner, order));
         cleaner.unordered.extend(self.unread_windows(cleaner, &windows));
         self.end_job(cleaner);
-        self.lock().cleaner_status.ordering = false;
         let last = windows.last().map(|w| w.ino);
         let goes_on = order.windows.front().is_some_and(|w| Some(w.ino) == last);
         let files = windows.chunk_by(|a, b| a.ino == b.ino).count() as u64;
@@ -285,15 +299,19 @@ impl Fs {
             }
             let begins = order.file != Some(w.ino);
             // A file is begun only when all of it finds room: before the last of its blocks have moved hardly any segment is empty.
-            let here = order.windows.iter().take_while(|o| begins && o.ino == w.ino).map(|o| u64::from(o.blocks));
-            if !self.has_room_to_order(planned + here.sum::<u64>().max(size))? {
+            let here: Vec<Window> = order.windows.iter().take_while(|o| begins && o.ino == w.ino).copied().collect();
+            let whole = here.iter().map(|o| u64::from(o.blocks)).sum::<u64>().max(size);
+            if !self.has_room_to_order(planned + whole)? {
                 if planned > 0 {
                     break;
                 }
-                if begins {
-                    order.leave_file();
-                } else {
+                if !begins {
                     order.leave_all();
+                } else if self.begin_sorting(order, &here, whole)? {
+                    order.file = Some(w.ino);
+                    break;
+                } else {
+                    order.leave_file();
                 }
                 continue;
             }
@@ -306,7 +324,7 @@ impl Fs {
     }
 
     /// Whether so many blocks may be copied, if need be after what was emptied has become free.
-    fn has_room_to_order(&self, blocks: u64) -> Result<bool> {
+    pub(super) fn has_room_to_order(&self, blocks: u64) -> Result<bool> {
         let has = |inner: &mut Inner| {
             // What is left out because of a slow device would be no order.
             let steered = inner.steer(self) != Avoided::NONE;
@@ -354,7 +372,7 @@ impl Fs {
     }
 
     /// The stored extents of windows, as they are now.
-    fn extents_of(&self, windows: &[Window]) -> Result<Vec<Vec<Move>>> {
+    pub(super) fn extents_of(&self, windows: &[Window]) -> Result<Vec<Vec<Move>>> {
         let mut all = Vec::with_capacity(windows.len());
         while let Some(w) = windows.get(all.len()) {
             self.breathe();
@@ -392,8 +410,9 @@ impl Fs {
                 return Ok(job.moved);
             }
             let room = self.move_some(job, u64::MAX)?.is_some();
-            order.status.ordered_blocks += job.moved - before;
-            self.lock().counters.ordered_blocks += job.moved - before;
+            let moved = job.moved - before;
+            self.note_ordered(order, moved);
+            let Some(job) = &cleaner.job else { return Ok(0) };
             if room {
                 self.commit_moves()?;
                 continue;
@@ -408,6 +427,11 @@ impl Fs {
             at_last = Some(job.moved);
             self.finish_cleaning()?;
         }
+    }
+
+    pub(super) fn note_ordered(&self, order: &mut Order, blocks: u64) {
+        order.status.ordered_blocks += blocks;
+        self.lock().counters.ordered_blocks += blocks;
     }
 
     /// Those of these windows in which something could not be read.

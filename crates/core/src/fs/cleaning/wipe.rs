@@ -73,7 +73,7 @@ impl Fs {
     }
 
     /// A job for these segments, as far as nothing is under way in them; they are pinned.
-    fn job_of(&self, wanted: &[SegmentNo]) -> Result<Option<Job>> {
+    pub(super) fn job_of(&self, wanted: &[SegmentNo]) -> Result<Option<Job>> {
         let mut inner = self.lock_to_change()?;
         inner.reap_writes();
         let mut busy: BTreeSet<SegmentNo> = inner.inflight.keys().map(|a| a.segment()).collect();
