@@ -2,7 +2,7 @@
 //!
 //! A file that was written at random has no garbage, so nothing of it is ever a victim, and each block lies where it was
 //! written. Here the live tree is walked in order of inodes, and what lies scattered is copied in order of the file, by the
-//! same steps as blocks of victims.
+//! same steps as blocks of victims. What is larger than the room for that is sorted first (`presort`).
 //!
 //! Invariants
 //! 1. What is moved lies in segments that were pinned before it was found, until it was moved.
