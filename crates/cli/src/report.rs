@@ -10,8 +10,9 @@ use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
-    CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs, OrderStatus,
-    JoinStatus, LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
+    CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs,
+    JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo,
+    Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;

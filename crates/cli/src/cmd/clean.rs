@@ -62,7 +62,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             0 => String::new(),
             n => format!("; {} in {} stay scattered for want of room", show_bytes(data.left_bytes), files(n)),
         };
-        output::line(format!("{}: {} put in order, {ordered} moved for that{left}", path.display(), files(data.ordered_files)));
+        output::line(format!(
+            "{}: {} put in order, {ordered} moved for that{left}",
+            path.display(),
+            files(data.ordered_files)
+        ));
     }
     Ok(0)
 }
