@@ -3,6 +3,8 @@
 
 use crate::common::gate::{is_long_write, world as gated_world};
 use crate::common::{World, file};
+use crate::devices::World as Stripe;
+use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::{AllocateMode, At, CheckOptions, Clean, Fs, MkfsOptions, MountOptions, check};
 use nenrin_device::{AlignedBuf, BlockDevice};
@@ -368,4 +370,32 @@ fn a_file_larger_than_the_room_is_put_in_order() {
     assert!(content(&fs, At::Live, "f") == expected);
     fs.close().unwrap();
     assert_sound(&w);
+}
+
+/// Over several devices what is in order begins at units, so that each unit is one request to one device. While one is slow
+/// nothing is put in order, since blocks would be left out.
+#[test]
+fn on_stripes_units_stay_whole() {
+    let w = Stripe::new(Profile::Stripe, &[512, 512, 512, 512]);
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open(&[0, 1, 2, 3], options).unwrap();
+    let blocks = 4096;
+    let expected = scattered(&fs, "f", blocks);
+    fs.declare_slow(1, true);
+    let did = clean(&fs).order();
+    assert_eq!((did.ordered_blocks, did.left_files), (0, 1), "{did:?}");
+    fs.declare_slow(1, false);
+    let did = clean(&fs).order();
+    assert_eq!((did.ordered_blocks, did.left_files), (blocks, 0), "{did:?}");
+    let f = named(&fs, "f");
+    let before = w.counters();
+    for at in (0..blocks * BLOCK).step_by(1 << 20) {
+        fs.read(At::Live, f, at, 1 << 20).unwrap();
+    }
+    let reads: Vec<u64> = w.counters().iter().zip(&before).map(|(now, b)| now.since(b).reads).collect();
+    // 256 units of 64 KiB; those of one device next to each other may be one request, and a few are cut by summaries.
+    assert!(reads.iter().sum::<u64>() <= 280, "{reads:?}");
+    assert_eq!(clean(&fs).order().ordered_blocks, 0);
+    assert!(content(&fs, At::Live, "f") == expected);
+    fs.close().unwrap();
 }
