@@ -60,7 +60,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         let ordered = show_bytes(data.ordered_bytes);
         let left = match data.left_files {
             0 => String::new(),
-            n => format!("; {} in {} stay scattered for want of room", show_bytes(data.left_bytes), files(n)),
+            n => format!(
+                "; {} in {} stay scattered: room is too short, or a device is slow",
+                show_bytes(data.left_bytes),
+                files(n)
+            ),
         };
         output::line(format!(
             "{}: {} put in order, {ordered} moved for that{left}",
