@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # bench-clean.sh: what the cleaner costs, beside other file systems, into docs/benchmarks/clean.md with
 # plots and raw results. As root; about 25 minutes on an idle machine.
-# PARTS (memory host fsync remove full guest) leaves some out: their last results stay. Of host and guest: SIZE (2G) of
+# PARTS (memory host fsync remove order full guest) leaves some out: their last results stay. Of host and guest: SIZE (2G) of
 # the volume and GUEST_SIZE (1, in GiB); FILLS (50 80 90 95) and GUEST_FILLS (80), hundredths of what is available;
 # LOADS (uniform hot churn) and GUEST_LOADS (hot); SLICES (8) and GUEST_SLICES (4) of SLICE_PERCENT (12) of the volume, after
 # AGE_PERCENT (150) of it were overwritten, with SLICE_S (3) and AGE_S (25) seconds at most (GUEST_SLICE_S 12, GUEST_AGE_S 90);
 # CONTENDERS and GUEST_CONTENDERS. Where 80 is among the fills, a row with an fsync after each 16 MiB comes along. ROUNDS (3) and
-# LOADED (4) seconds of the parts fsync and remove; REMOVED (100G) is the size of the removed file, FULL_ROUNDS (1); MEMORY_MIB (512). GUEST_LIMIT as for
+# LOADED (4) seconds of the parts fsync and remove, ROUNDS also of order; REMOVED (100G) is the size of the removed file, FULL_ROUNDS (1); MEMORY_MIB (512). GUEST_LIMIT as for
 # guest/run.sh. DIR (/var/tmp) where images lie; OUT where results go.
 # Everything once, in two minutes and worth nothing:
 #   SIZE=512M FILLS=80 LOADS=hot SLICES=2 AGE_PERCENT=25 CONTENDERS=ext4,nenrin ROUNDS=1 LOADED=2 REMOVED=1G MEMORY_MIB=128 \
-#       PARTS='memory host fsync remove full' OUT=/tmp/clean scripts/bench-clean.sh
+#       PARTS='memory host fsync remove order full' OUT=/tmp/clean scripts/bench-clean.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out=${OUT:-$PWD/docs/benchmarks/clean} parts=" ${PARTS:-memory host fsync remove full guest} "
+out=${OUT:-$PWD/docs/benchmarks/clean} parts=" ${PARTS:-memory host fsync remove order full guest} "
 size=${SIZE:-2G} rounds=${ROUNDS:-3} loaded=${LOADED:-4} removed=${REMOVED:-100G}
 work=(--age-percent "${AGE_PERCENT:-150}" --slice-percent "${SLICE_PERCENT:-12}")
 [ "$(id -u)" = 0 ] || fail "bench-clean.sh: must be run as root, since it makes and mounts file systems"
@@ -76,6 +76,7 @@ if wanted host; then
 fi
 if wanted fsync; then harness fsync --size "$size" --slices "$rounds" --loaded-s "$loaded" --only fsync-cleaning; fi
 if wanted remove; then harness remove --size "$size" --slices "$rounds" --loaded-s "$loaded" --removed "$removed" --only remove-; fi
+if wanted order; then harness order --size "$size" --slices "$rounds" --only order; fi
 if wanted full; then
     # A page in which all words are equal takes no memory there, so the content of 100 GB fits; the index of the volume does not compress.
     if zram=$(cat /sys/class/zram-control/hot_add 2>/dev/null) && [ -n "$zram" ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/clean.md and its plots of what bench-clean.sh left in DIR.
 
-bench_clean.py DIR   reads host.json, fsync.json, remove.json, full.json, guest.json (nenrin-bench) and memory.jsonl
+bench_clean.py DIR   reads host.json, fsync.json, remove.json, order.json, full.json, guest.json (nenrin-bench) and memory.jsonl
 """
 import json
 import os
@@ -264,6 +264,23 @@ def removal_part(results):
     return "\n4 KiB written and made durable every 2 ms in another file, before and from the removal on; medians of the slices, whose length is the setting `--loaded-s`.\n\n" + table(head, lines)
 
 
+def order_part(results):
+    head = ["", "file MiB", "read", "MB/s", "device requests per MiB", "device bytes per byte", "clean s", "n"]
+    lines = []
+    for e in [e for row in results["rows"] for e in row["contenders"]]:
+        if not e.get("summary"):
+            lines.append([short(e["name"]), "failed: " + str(e["error"])[:80]] + [""] * 6)
+            continue
+        of = lambda figure, unit=1.0, e=e: digits(median_of(e, figure, unit))
+        for part, what in [("before", "written at random"), ("after", "the same after `nenrin clean`"), ("sequence", "written in sequence")]:
+            clean = of("clean_s") if part == "after" else ""
+            lines.append([short(e["name"]), of("file_bytes", 1 / MIB), what, of(part + "_mb_per_s"), of(part + "_reads_per_mib"), of(part + "_bytes_per_byte"), clean, str(e["summary"]["n"])])
+    return (
+        "\nA file written in pieces of 4 KiB, each block once in an order that is drawn, with an fsync after each 2 MiB; then read cold from its beginning to its end, 1 MiB at a time, compared with what was written; medians of the slices. "
+        "Cold: mounted anew, caches dropped.\n\n" + table(head, lines)
+    )
+
+
 def memory_part(memory):
     text = ""
     costs = [one for one in memory if one["example"] == "clean_cost"]
@@ -333,7 +350,7 @@ def cleanerd(results):
 
 def main():
     where = sys.argv[1]
-    parts = {part: load(where, part + ".json") for part in ("host", "guest", "fsync", "remove", "full")}
+    parts = {part: load(where, part + ".json") for part in ("host", "guest", "fsync", "remove", "order", "full")}
     for part, results in parts.items():
         if results:
             keep(results, where, part + ".json")
@@ -355,6 +372,8 @@ def main():
         text += f"{limits(where)}.\n" + sustained(parts["guest"], where, "guest")
     if parts["fsync"]:
         text += facts(parts["fsync"], "Durable writes while the cleaner works", f"{parts['fsync']['settings']['slices']} slices") + fsync_part(parts["fsync"])
+    if parts["order"]:
+        text += facts(parts["order"], "Reading what was written at random", f"{parts['order']['settings']['slices']} slices") + order_part(parts["order"])
     for part, title in [("remove", "Removing a huge file"), ("full", "Removing a huge file that was written in full, on a device in memory")]:
         if parts[part]:
             text += facts(parts[part], title, f"{parts[part]['settings']['slices']} slices") + removal_part(parts[part])

@@ -11,7 +11,8 @@ use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
     CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs,
-    JoinStatus, LayingStatus, MountOptions, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo, Standing,
+    JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo,
+    Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -63,35 +64,48 @@ pub fn segments(fs: &Fs) -> Vec<SegmentData> {
     fs.segments().iter().map(segment).collect()
 }
 
-/// What cleaning would gain: whole segments, since only these count.
-pub fn clean_estimate(e: &CleanEstimate, segment_blocks: u64) -> CleanEstimateData {
+/// What cleaning would gain: whole segments, since only these count, and files in order.
+pub fn clean_estimate(e: &CleanEstimate, order: &OrderStatus, segment_blocks: u64) -> CleanEstimateData {
     CleanEstimateData {
         segments: e.segments,
         moved_bytes: e.live_blocks * BLOCK_BYTES as u64,
         freed_bytes: e.freed_segments * segment_blocks * BLOCK_BYTES as u64,
+        scattered_files: order.files,
+        scattered_bytes: order.blocks * BLOCK_BYTES as u64,
     }
 }
 
 /// How far cleaning came.
 pub fn clean(clean: &Clean, segment_blocks: u64) -> CleanData {
+    let order = clean.order();
     CleanData {
         done: clean.is_done(),
         out_of_room: clean.is_out_of_room(),
         moved_bytes: clean.moved_blocks() * BLOCK_BYTES as u64,
         moved_bytes_expected: clean.estimate().live_blocks * BLOCK_BYTES as u64,
         freed_bytes: clean.freed_segments() * segment_blocks * BLOCK_BYTES as u64,
+        ordering: clean.is_ordering(),
+        looked: order.looked,
+        scattered_files: order.files,
+        scattered_bytes: order.blocks * BLOCK_BYTES as u64,
+        ordered_files: order.ordered_files,
+        ordered_bytes: order.ordered_blocks * BLOCK_BYTES as u64,
+        left_files: order.left_files,
+        left_bytes: order.left_blocks * BLOCK_BYTES as u64,
     }
 }
 
 fn cleaner(fs: &Fs) -> CleanerData {
     let s = fs.cleaner_status();
     let state = match s.victims {
+        _ if s.ordering => "puts files in order".to_owned(),
         0 if fs.options().read_only => "rests: the volume is read-only".to_owned(),
         0 => format!("rests: {}", s.rest.words()),
         n => format!("empties {n} segments"),
     };
     CleanerData {
-        working: s.victims > 0,
+        working: s.victims > 0 || s.ordering,
+        ordering: s.ordering,
         state,
         cleaned_segments: s.cleaned_segments,
         moved_bytes: s.moved_blocks * BLOCK_BYTES as u64,
@@ -468,6 +482,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("checkpoints_shed", c.checkpoints_shed),
         ("inodes_shed", c.inodes_shed),
         ("moved_blocks", c.moved_blocks),
+        ("ordered_blocks", c.ordered_blocks),
         ("tree_walks", c.tree_walks),
         ("room_rounds", c.room_rounds),
         ("rooms_ahead", c.rooms_ahead),

@@ -92,6 +92,10 @@ pub enum Break {
     NoReserve,
     /// Space that was reserved is given to whoever comes first.
     PromisesTaken,
+    /// Files are put in order although they are.
+    OrderEndless,
+    /// Putting files in order takes all the room there is.
+    OrderBeyondRoom,
     /// The cleaner moves an item whatever it holds by then.
     MoveBlind,
     /// A segment that cleaning emptied is handed out at once.

@@ -20,6 +20,9 @@ pub enum Scenario {
     ClockJumps,
     /// Overwrites with little free space, so that cleaning moves what is alive.
     Clean,
+    /// Files written at random are put in order, while a copy shares blocks with one and a snapshot keeps another, and are
+    /// overwritten between.
+    Order,
     /// Two programs sync at once, the second while the first is told that its sync is done.
     TwoClients,
     /// Three programs write and sync; each sync is under way while the others write, sync, rename and remove.
@@ -47,12 +50,13 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
         Self::ClockJumps,
         Self::Clean,
+        Self::Order,
         Self::TwoClients,
         Self::Clients,
         Self::Reflink,
@@ -74,6 +78,7 @@ impl Scenario {
             Self::Fill => "fill",
             Self::ClockJumps => "clock-jumps",
             Self::Clean => "clean",
+            Self::Order => "order",
             Self::TwoClients => "two-clients",
             Self::Clients => "clients",
             Self::Reflink => "reflink",
@@ -112,6 +117,7 @@ impl Scenario {
             Self::Fill => s.fill(),
             Self::ClockJumps => s.clock_jumps(),
             Self::Clean => s.clean(),
+            Self::Order => s.order(),
             Self::TwoClients => s.two_clients(),
             Self::Clients => s.clients(),
             Self::Reflink => s.reflink(),
@@ -332,6 +338,43 @@ impl<S: Subject> Calls<'_, S> {
                     self.pass(2_000_000_000)?;
                 }
             }
+        }
+        self.call(Op::Clean)?;
+        self.run.compare_all()
+    }
+
+    /// Each block once, the one behind the last one seven blocks on.
+    fn scattered(&mut self, ino: u64, blocks: u64) -> Result<(), String> {
+        for i in 0..blocks {
+            self.write(ino, i * 7 % blocks * 4096, 4096)?;
+            if i % 3 == 2 {
+                self.fsync(ino)?;
+            }
+        }
+        self.fsync(ino)
+    }
+
+    fn order(&mut self) -> Result<(), String> {
+        let (a, b, copy) = (self.create("a")?, self.create("b")?, self.create("copy")?);
+        self.scattered(a, 60)?;
+        self.call(Op::CheckpointCreate { name: Some(b"kept".to_vec()) })?;
+        self.scattered(b, 40)?;
+        for round in 0..3u64 {
+            // Uncommitted while files are put in order.
+            let from_offset = round * 49_152;
+            self.call(Op::CopyRange { from: a, from_offset, to: copy, to_offset: 0, bytes: 40_960 })?;
+            self.call(Op::Clean)?;
+            self.fsync(copy)?;
+            self.run.compare_all()?;
+            for i in 0..14 {
+                self.write(a, (i * 11 + round) % 60 * 4096, 4096)?;
+                self.write(b, (i * 17 + round) % 40 * 4096, 4096)?;
+                self.fsync(if i % 2 == 0 { a } else { b })?;
+            }
+            // Time for index checkpoints, which make free what was emptied, and for others to use it.
+            self.pass(6_000_000_000)?;
+            self.write(copy, 200_000, 30_000)?;
+            self.call(Op::Clean)?;
         }
         self.call(Op::Clean)?;
         self.run.compare_all()

@@ -204,6 +204,7 @@ impl Subject for Arc<Fs> {
             ("checkpoints shed", c.checkpoints_shed),
             ("histories shed", c.inodes_shed),
             ("blocks moved", c.moved_blocks),
+            ("blocks put in order", c.ordered_blocks),
             ("walks of all trees by the cleaner", c.tree_walks),
             ("blocks copied to devices that join", c.joined_blocks),
             ("devices brought up to date", c.joined),

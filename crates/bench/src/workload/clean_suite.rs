@@ -8,7 +8,7 @@ use super::overwrites::{self, Pattern};
 use super::removal::Kinds;
 use super::sustained::{self, Durable, ROWS};
 use super::{FILE_SYSTEMS, Group, RowSpec, UNBOUNDED, Unit};
-use super::{beside_cleaner, churn, removal};
+use super::{beside_cleaner, churn, order, removal};
 use crate::contender::Kind;
 
 /// How much of what is available is live.
@@ -42,6 +42,18 @@ pub fn groups() -> Vec<Group> {
     });
     groups.push(removal("remove-sparse", "a sparse file", Kinds::Sparse));
     groups.push(removal("remove-full", "a file that was written in full", Kinds::Full));
+    groups.push(Group {
+        rows: vec![RowSpec::new(
+            "order",
+            "reading a file cold, in sequence, that was written at random and put in order, against one written in sequence",
+            Unit::Ratio,
+        )],
+        contenders: vec!["nenrin+checkpoint=0", "nenrin"],
+        kinds: &[Kind::Nenrin],
+        slices_max: UNBOUNDED,
+        alone: true,
+        make: Box::new(|_, plan| order::make(plan)),
+    });
     groups
 }
 

@@ -14,6 +14,7 @@ mod main_suite;
 mod memory;
 mod metadata;
 mod mounting;
+mod order;
 mod overwrites;
 mod paced;
 mod random;

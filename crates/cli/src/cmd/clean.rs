@@ -12,13 +12,20 @@ use std::path::Path;
 pub const COMMAND: Command = Command {
     name: "clean",
     usage: &["clean [-n] [--json] [DIR]"],
-    about: "Brings together what is scattered over half-empty segments now, so that whole segments become free",
-    options: &[("-n", "only tell what that would free"), ("--json", "as JSON")],
+    about: "Brings together what is scattered over half-empty segments now, so that whole segments become free, and puts files\n\
+            in order that were written at random",
+    options: &[("-n", "only tell what that would free, and what it would put in order"), ("--json", "as JSON")],
     notes: "A mounted volume cleans itself in the background when room is short or nobody uses it; nenrin info tells what the\n\
             cleaner does, or why it rests. What is available (df) counts garbage as free already: cleaning makes writing\n\
-            faster later, and files that were written at random faster to read, but lets nothing more be stored.\n\
+            faster later, but lets nothing more be stored.\n\
+            Files are put in order only here: where parts of a file lie in runs shorter than 128 KiB they are copied, in order of\n\
+            the file. Those that share blocks with other files (cp --reflink) keep these where they are. Each file needs room\n\
+            for its copy; below a quarter of what is available none is taken, so that no history goes and nobody who writes waits.\n\
             It can be interrupted at any time.",
-    examples: &[("clean -n ~/work", "what cleaning would free"), ("clean ~/work", "clean now, with progress")],
+    examples: &[
+        ("clean -n ~/work", "what cleaning would free, and put in order"),
+        ("clean ~/work", "clean now, with progress"),
+    ],
     run,
 };
 
@@ -49,7 +56,27 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (freed, moved) = (show_bytes(data.freed_bytes), show_bytes(data.moved_bytes));
     let early = if data.out_of_room { "; it ended early, since no room was left to copy into" } else { "" };
     output::line(format!("{}: {freed} became free, {moved} moved{early}", path.display()));
+    if data.ordered_bytes > 0 || data.left_files > 0 {
+        let ordered = show_bytes(data.ordered_bytes);
+        let left = match data.left_files {
+            0 => String::new(),
+            n => format!(
+                "; {} in {} stay scattered: room is too short, or a device is slow",
+                show_bytes(data.left_bytes),
+                files(n)
+            ),
+        };
+        output::line(format!(
+            "{}: {} put in order, {ordered} moved for that{left}",
+            path.display(),
+            files(data.ordered_files)
+        ));
+    }
     Ok(0)
+}
+
+fn files(count: u64) -> String {
+    if count == 1 { "1 file".into() } else { format!("{count} files") }
 }
 
 fn tell(path: &Path, json: bool, would: &CleanEstimateData) -> Outcome {
@@ -63,6 +90,8 @@ fn tell(path: &Path, json: bool, would: &CleanEstimateData) -> Outcome {
             show_bytes(would.freed_bytes),
             show_bytes(would.moved_bytes)
         ));
+        let (count, bytes) = (files(would.scattered_files), show_bytes(would.scattered_bytes));
+        output::line(format!("{}: {count} would be put in order, as far as there is room: {bytes}", path.display()));
     }
     Ok(0)
 }
@@ -76,6 +105,12 @@ fn clean(owner: &mut Client) -> Result<CleanData, Fail> {
             return Ok(data);
         }
         begin = false;
-        progress.at("cleaning", data.moved_bytes, data.moved_bytes_expected);
+        if !data.ordering {
+            progress.at("cleaning", data.moved_bytes, data.moved_bytes_expected);
+        } else if data.looked {
+            progress.at("putting files in order", data.ordered_bytes + data.left_bytes, data.scattered_bytes);
+        } else {
+            progress.show(|| format!("looking for scattered files: {} so far", data.scattered_files));
+        }
     }
 }

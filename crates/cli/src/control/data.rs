@@ -339,6 +339,10 @@ pub struct CleanEstimateData {
     pub moved_bytes: u64,
     /// Bytes in whole segments that would become free.
     pub freed_bytes: u64,
+    /// Files that lie scattered and would be put in order.
+    pub scattered_files: u64,
+    /// Bytes of them that would be moved for that, as far as there is room.
+    pub scattered_bytes: u64,
 }
 
 /// How far cleaning came.
@@ -354,6 +358,22 @@ pub struct CleanData {
     pub moved_bytes_expected: u64,
     /// Bytes in whole segments that are free now and were not before.
     pub freed_bytes: u64,
+    /// Files are looked at, or put in order.
+    pub ordering: bool,
+    /// All files were looked at.
+    pub looked: bool,
+    /// Files found that lay scattered.
+    pub scattered_files: u64,
+    /// Bytes of them that are to be moved.
+    pub scattered_bytes: u64,
+    /// Those that were put in order.
+    pub ordered_files: u64,
+    /// Bytes moved for that.
+    pub ordered_bytes: u64,
+    /// Those that stay as they are for want of room.
+    pub left_files: u64,
+    /// Bytes of them that would have been moved.
+    pub left_bytes: u64,
 }
 
 /// What the cleaner of a mounted volume does in the background.
@@ -361,6 +381,8 @@ pub struct CleanData {
 pub struct CleanerData {
     /// It is at work.
     pub working: bool,
+    /// It puts files in order, because somebody asked for it.
+    pub ordering: bool,
     /// What it does, or why it does nothing.
     pub state: String,
     /// Segments emptied since the volume was opened.

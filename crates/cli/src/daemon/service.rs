@@ -405,7 +405,8 @@ impl Service {
             Request::Scrub { begin, bytes } => self.scrub(begin, bytes),
             Request::CleanEstimate => {
                 let fs = self.fs()?;
-                value(&report::clean_estimate(&fs.clean_estimate(), segment_blocks(&fs)))
+                let order = fs.order_estimate().map_err(plain)?;
+                value(&report::clean_estimate(&fs.clean_estimate(), &order, segment_blocks(&fs)))
             }
             Request::Clean { begin, bytes } => self.clean(begin, bytes),
             Request::ForgetPlan { path } => self.forget_plan(path),

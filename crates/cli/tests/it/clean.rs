@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 #[test]
 fn what_it_says_is_what_it_does() {
@@ -35,6 +36,42 @@ fn what_it_says_is_what_it_does() {
     for i in (1..100).step_by(2) {
         assert_eq!(fs::read(place.path(&format!("mnt/f{i}"))).unwrap(), vec![i as u8; 100_000]);
     }
+    place.umount().ok();
+    nenrin(["check", "--data", &place.image()]).ok();
+}
+
+#[test]
+fn what_was_written_at_random_is_put_in_order() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (path, blocks) = (place.path("mnt/f"), 512u64);
+    let file = fs::File::create(&path).unwrap();
+    for i in 0..blocks {
+        let block = i * 79 % blocks;
+        file.write_all_at(&[block as u8; 4096], block * 4096).unwrap();
+        if i % 4 == 3 {
+            file.sync_all().unwrap();
+        }
+    }
+    drop(file);
+    let expected = fs::read(&path).unwrap();
+    let would = nenrin(["clean", "-n", "--json", &place.text("mnt")]).json();
+    assert_eq!((&would["scattered_files"], &would["scattered_bytes"]), (&1.into(), &(2 << 20).into()), "{would}");
+    let text = nenrin(["clean", "-n", &place.text("mnt")]).ok();
+    assert!(text.contains("1 file would be put in order") && text.contains(": 2M"), "{text}");
+    let text = nenrin(["clean", &place.text("mnt")]).ok();
+    assert!(text.contains("1 file put in order, 2M moved"), "{text}");
+    let again = nenrin(["clean", "--json", &place.text("mnt")]).json();
+    let got =
+        ["scattered_files", "ordered_files", "ordered_bytes", "left_files", "left_bytes"].map(|k| again[k].as_u64());
+    assert_eq!(got, [Some(0); 5], "{again}");
+    assert_eq!((&again["done"], &again["looked"], &again["ordering"]), (&true.into(), &true.into(), &false.into()));
+    let info = nenrin(["info", "--json", &place.text("mnt")]).json();
+    assert_eq!((&info["cleaner"]["ordering"], &info["counters"]["ordered_blocks"]), (&false.into(), &512.into()));
+    assert!(fs::read(&path).unwrap() == expected);
     place.umount().ok();
     nenrin(["check", "--data", &place.image()]).ok();
 }

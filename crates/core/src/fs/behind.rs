@@ -228,7 +228,9 @@ impl Inner {
                     group.clear();
                     blocks = 0;
                 }
-                let (addr, count) = self.allocate_in(fs, (ino, fork, block), want as u32, stream, avoided)?;
+                let left_out_max = if want >= UNIT_BLOCKS as usize { self.left_out_max(fs) } else { 0 };
+                let how = (avoided, left_out_max);
+                let (addr, count) = self.allocate_in(fs, (ino, fork, block), want as u32, stream, how)?;
                 let count = count as usize;
                 let follows = group.last().is_some_and(|p| p.addr.add(p.bytes.len() as u32) == addr);
                 if !follows || blocks + count > GROUP_BLOCKS_MAX {
@@ -254,15 +256,22 @@ impl Inner {
         self.start_summaries(fs, closed)
     }
 
-    /// Up to `want` consecutive blocks in the segment of what the cleaner moves.
-    pub(super) fn allocate_cold(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
+    /// Up to `want` consecutive blocks in the segment of what the cleaner moves; `in_order` from a unit of stripes on.
+    pub(super) fn allocate_cold(
+        &mut self,
+        fs: &Fs,
+        owner: (Ino, u32, u64),
+        want: u32,
+        in_order: bool,
+    ) -> Result<(Addr, u32)> {
         let avoided = self.steer(fs);
-        self.allocate_in(fs, owner, want, Stream::Moved, avoided)
+        let left_out_max = if in_order && want >= UNIT_BLOCKS { self.left_out_max(fs) } else { 0 };
+        self.allocate_in(fs, owner, want, Stream::Moved, (avoided, left_out_max))
     }
 
     /// Blocks there that lie together, on whichever devices.
     pub(super) fn allocate_cold_run(&mut self, fs: &Fs, owner: (Ino, u32, u64), want: u32) -> Result<(Addr, u32)> {
-        self.allocate_in(fs, owner, want, Stream::Moved, Avoided::NONE)
+        self.allocate_in(fs, owner, want, Stream::Moved, (Avoided::NONE, 0))
     }
 
     fn allocate_in(
@@ -271,12 +280,10 @@ impl Inner {
         owner: (Ino, u32, u64),
         want: u32,
         stream: Stream,
-        avoided: Avoided,
+        (avoided, left_out_max): (Avoided, u32),
     ) -> Result<(Addr, u32)> {
         let stamp = self.data_stamp(fs.clock.wall());
         let mut closed = Vec::new();
-        let ordered = want >= UNIT_BLOCKS && stream != Stream::Moved;
-        let left_out_max = if ordered { self.left_out_max(fs) } else { 0 };
         let Self { data, hot, cold, state, .. } = self;
         let log = match stream {
             Stream::New => data,

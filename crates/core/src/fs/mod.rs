@@ -73,7 +73,7 @@ use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLoc
 pub use account::Freed;
 pub use at_once::Joined;
 use cleaning::Cleaner;
-pub use cleaning::{Clean, CleanEstimate, CleanerStatus, Rest};
+pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;
 pub use crowded::CheckpointsRest;
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
@@ -119,6 +119,8 @@ pub struct Counters {
     pub merged_items: u64,
     /// Blocks moved by cleaning.
     pub moved_blocks: u64,
+    /// Those of them that were moved to put files in order.
+    pub ordered_blocks: u64,
     /// Times that cleaning had to walk all trees, because summaries did not tell everything.
     pub tree_walks: u64,
     /// Times that a writer, or somebody who removed something, had to make room first.

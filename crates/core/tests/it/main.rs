@@ -30,6 +30,7 @@ mod leading;
 mod little;
 mod merging;
 mod mmp;
+mod ordering;
 mod parity;
 mod races;
 mod refusals;

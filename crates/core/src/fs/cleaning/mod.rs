@@ -3,8 +3,8 @@
 //!
 //! Work is a [`Job`]: a batch of victims that goes through the stages
 //! summaries, owners, comparison, moves, in steps. `tick` takes some
-//! ([`Fs::clean_some`]), who cleans on request takes all ([`Fs::clean_step`]),
-//! and so does a writer for want of room ([`Fs::clean_for_room`]).
+//! ([`Fs::clean_some`]), who cleans on request takes all ([`Fs::clean_step`], in `request`),
+//! and so does a writer for want of room ([`Fs::clean_for_room`]). Who asks also gets files put in order (`order`).
 //!
 //! Invariants
 //! 1. Victims are pinned from before they are surveyed until their job ends.
@@ -13,13 +13,18 @@
 //! 3. It needs no more room than the reserve leaves it.
 
 mod index;
+mod order;
 mod policy;
+mod presort;
 mod relocate;
+mod request;
 mod shared;
 mod survey;
 mod wipe;
 
+pub use order::OrderStatus;
 pub use policy::Rest;
+pub use request::{Clean, CleanEstimate};
 
 use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
@@ -92,6 +97,8 @@ struct Job {
     walked: bool,
     /// The batch must gain more than it costs the index.
     idle: bool,
+    /// It puts files in order: what it moves stays in order of the file, and lies in segments that need not become empty.
+    order: bool,
     /// Victims with blocks that cannot be read.
     unreadable: BTreeSet<SegmentNo>,
     moved: u64,
@@ -101,6 +108,25 @@ struct Job {
 }
 
 impl Job {
+    /// Of these victims, which the caller pins; from the beginning.
+    fn of(victims: BTreeMap<SegmentNo, Victim>) -> Self {
+        Self {
+            victims,
+            stage: Stage::Summaries { victim: 0, block: 0 },
+            claims: Vec::new(),
+            moves: Vec::new(),
+            groups: Vec::new(),
+            grouped: false,
+            walked: false,
+            idle: false,
+            order: false,
+            unreadable: BTreeSet::new(),
+            moved: 0,
+            live: 0,
+            garbage: 0,
+        }
+    }
+
     /// What is left to do, about, in blocks as [`Fs::step`] counts them.
     fn left(&self, segment_blocks: u32) -> u64 {
         let (victims, moves) = (self.victims.len(), self.live.saturating_sub(self.moved));
@@ -155,13 +181,17 @@ pub(super) struct Cleaner {
     /// Blocks that others had written at the last tick, and when that last grew.
     written_blocks: u64,
     written_at: u64,
+    /// Windows of files (inode, first block) that are not put in order, since something in them cannot be read.
+    unordered: BTreeSet<(u64, u64)>,
 }
 
 /// What the cleaner does, for `info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanerStatus {
-    /// Segments being emptied.
+    /// Segments being emptied, or blocks moved out of.
     pub victims: u64,
+    /// Files are being put in order.
+    pub ordering: bool,
     /// Why it does nothing, when it does not.
     pub rest: Rest,
     /// Segments emptied since the volume was opened.
@@ -170,59 +200,6 @@ pub struct CleanerStatus {
     pub moved_blocks: u64,
     /// Segments with garbage that are left alone: blocks that cannot be read, or whose owners are not known.
     pub stuck_segments: u64,
-}
-
-/// What cleaning would gain, for `clean -n`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CleanEstimate {
-    /// Segments that would be emptied.
-    pub segments: u64,
-    /// Blocks that would be copied.
-    pub live_blocks: u64,
-    /// Blocks that would become free beyond that.
-    pub garbage_blocks: u64,
-    /// Segments more that would be free at the end, about: what is brought together takes some, so does the index, and what was empty before
-    /// becomes free with the rest.
-    pub freed_segments: u64,
-}
-
-/// Cleaning on request. It holds nothing of the volume.
-pub struct Clean {
-    todo: BTreeSet<SegmentNo>,
-    estimate: CleanEstimate,
-    free_before: u64,
-    free_now: u64,
-    moved_blocks: u64,
-    done: bool,
-    out_of_room: bool,
-}
-
-impl Clean {
-    /// Everything that was to be cleaned is.
-    #[must_use]
-    pub const fn is_done(&self) -> bool {
-        self.done
-    }
-    /// It ended early, because no room was left to copy into.
-    #[must_use]
-    pub const fn is_out_of_room(&self) -> bool {
-        self.out_of_room
-    }
-    /// What there was to do at the beginning.
-    #[must_use]
-    pub const fn estimate(&self) -> CleanEstimate {
-        self.estimate
-    }
-    /// Blocks moved so far, of [`CleanEstimate::live_blocks`] or a little more or less.
-    #[must_use]
-    pub const fn moved_blocks(&self) -> u64 {
-        self.moved_blocks
-    }
-    /// Segments that are free now and were not at the beginning; others write meanwhile, too.
-    #[must_use]
-    pub const fn freed_segments(&self) -> u64 {
-        self.free_now.saturating_sub(self.free_before)
-    }
 }
 
 impl Fs {
@@ -236,71 +213,6 @@ impl Fs {
     pub fn cleaner_status(&self) -> CleanerStatus {
         let inner = self.lock();
         CleanerStatus { moved_blocks: inner.counters.moved_blocks, ..inner.cleaner_status }
-    }
-
-    /// What cleaning now would gain.
-    #[must_use]
-    pub fn clean_estimate(&self) -> CleanEstimate {
-        self.clean().estimate
-    }
-
-    /// Begins to clean all segments that hold enough garbage; nothing is done yet.
-    #[must_use]
-    pub fn clean(&self) -> Clean {
-        let inner = self.lock();
-        let mut estimate = CleanEstimate::default();
-        let blocks = self.storage.segment_blocks;
-        let stuck = BTreeMap::new();
-        let todo: BTreeSet<SegmentNo> = inner
-            .candidates(self, blocks / Pace::Pressing.garbage_divisor(), &stuck, true)
-            .into_iter()
-            .map(|c| {
-                estimate.segments += 1;
-                estimate.live_blocks += u64::from(c.used);
-                estimate.garbage_blocks += u64::from((blocks - c.used).saturating_sub(unavoidable(blocks)));
-                c.segment
-            })
-            .collect();
-        let copies = estimate.live_blocks.div_ceil(u64::from(blocks - lost_to_summaries(blocks)));
-        let (gained, taken) = inner.index_after_cleaning(self);
-        let gained = estimate.segments + gained + inner.state.segments.pending_count();
-        estimate.freed_segments = gained.saturating_sub(copies + taken);
-        let free = inner.state.segments.free_count();
-        Clean { todo, estimate, free_before: free, free_now: free, moved_blocks: 0, done: false, out_of_room: false }
-    }
-
-    /// Cleans on, moving about `blocks` blocks.
-    ///
-    /// # Errors
-    /// When a write or flush failed, now or earlier.
-    pub fn clean_step(&self, clean: &mut Clean, blocks: u64) -> Result<()> {
-        let _way = super::beside::giving_way();
-        let mut cleaner = self.cleaner();
-        let mut left = blocks;
-        while left > 0 && !clean.done {
-            if cleaner.job.is_none() && !self.begin_job(&mut cleaner, Pace::Pressing, Some(&mut clean.todo))? {
-                self.finish_cleaning()?;
-                clean.done = true;
-                break;
-            }
-            let before = cleaner.job.as_ref().map_or(0, |j| j.moved);
-            let Some(cost) = self.step(&mut cleaner, left)? else {
-                // What was emptied so far becomes room for the rest.
-                let unfinished = cleaner.job.as_ref().filter(|j| j.moved > 0);
-                clean.todo.extend(unfinished.into_iter().flat_map(|j| j.victims.keys()));
-                self.end_job(&mut cleaner);
-                self.finish_cleaning()?;
-                clean.out_of_room = !self.may_move()?;
-                clean.done = clean.out_of_room;
-                continue;
-            };
-            clean.moved_blocks += cleaner.job.as_ref().map_or(0, |j| j.moved.saturating_sub(before));
-            self.end_if_done(&mut cleaner);
-            self.commit_moves()?;
-            left = left.saturating_sub(cost);
-        }
-        clean.free_now = self.lock().state.segments.free_count();
-        Ok(())
     }
 
     /// Some work in the background, as the policy wants it; and room for those who write, before they have to make it.
@@ -432,20 +344,7 @@ impl Fs {
         }
         let room = inner.state.segments.free_count().saturating_sub(inner.floor_beside_pages(self));
         let most = (room * u64::from(blocks) / 2).min(BATCH_BLOCKS_MAX);
-        let mut job = Job {
-            victims: BTreeMap::new(),
-            stage: Stage::Summaries { victim: 0, block: 0 },
-            claims: Vec::new(),
-            moves: Vec::new(),
-            groups: Vec::new(),
-            grouped: false,
-            walked: false,
-            idle: pace == Pace::Idle,
-            unreadable: BTreeSet::new(),
-            moved: 0,
-            live: 0,
-            garbage: 0,
-        };
+        let mut job = Job { idle: pace == Pace::Idle, ..Job::of(BTreeMap::new()) };
         for c in candidates.into_iter().take(VICTIMS_MAX) {
             if job.live > 0 && job.live + u64::from(c.used) > most {
                 break;
@@ -527,7 +426,7 @@ impl Fs {
             job.victims.remove(no);
             inner.state.segments.unpin(*no);
         }
-        let live = |m: &&Move| m.tree == TreeId::LIVE && inner.recency.is_hot(Ino(m.key.ino), m.key.off);
+        let live = |m: &&Move| !job.order && m.tree == TreeId::LIVE && inner.recency.is_hot(Ino(m.key.ino), m.key.off);
         let hot: BTreeSet<Key> = job.moves.iter().filter(live).map(|m| m.key).collect();
         drop(inner);
         job.moves.retain(|m| !out.contains(&m.extent.addr.segment()));

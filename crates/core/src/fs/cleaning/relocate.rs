@@ -16,7 +16,7 @@ use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
 use nenrin_format::records::Record;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
+use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino, SegmentNo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl Fs {
         }
         let step = &job.moves[*at..end];
         let (copied, unread) = self.copy(step)?;
-        let moved = self.relocate(copied)?;
+        let moved = self.relocate(copied, job.order)?;
         for segment in unread {
             job.unreadable.insert(segment);
         }
@@ -151,10 +151,10 @@ impl Fs {
         Ok((copied, unread))
     }
 
-    /// Writes copies to their new places, and logs the moves; how many blocks moved.
-    fn relocate(&self, copied: Verified) -> Result<u64> {
+    /// Writes copies to their new places, `in_order` at units of stripes, and logs the moves; how many blocks moved.
+    fn relocate(&self, copied: Verified, in_order: bool) -> Result<u64> {
         let mut pinned = Vec::new();
-        let placed = self.place(copied, &mut pinned);
+        let placed = self.place(copied, in_order, &mut pinned);
         let result = placed.and_then(|placed| {
             self.write_copies(&placed).inspect_err(|e| self.lock().fail(&e.to_string()))?;
             self.log_moves(&placed)
@@ -167,15 +167,14 @@ impl Fs {
     }
 
     /// Gives each copy a place; those that find none are left out.
-    fn place(&self, copied: Verified, pinned: &mut Vec<SegmentNo>) -> Result<Vec<Copied>> {
+    fn place(&self, copied: Verified, in_order: bool, pinned: &mut Vec<SegmentNo>) -> Result<Vec<Copied>> {
         let mut placed = Vec::with_capacity(copied.len());
         for chunk in in_chunks(copied) {
             let mut inner = self.lock_to_change()?;
-            for (what, bytes) in chunk {
-                let pieces = inner.place_cold(self, &what, &bytes, pinned)?;
-                let blocks: u32 = pieces.iter().map(|e| e.blocks).sum();
-                let whole = blocks == what.extent.blocks;
-                placed.push(Copied { what, bytes, pieces });
+            for run in in_runs(chunk) {
+                let (blocks, got) = (blocks_of(&run), inner.place_cold(self, run, in_order, pinned)?);
+                let whole = got.iter().flat_map(|c| &c.pieces).map(|e| e.blocks).sum::<u32>() == blocks;
+                placed.extend(got);
                 if !whole {
                     return Ok(placed);
                 }
@@ -254,17 +253,25 @@ impl Inner {
         Ok(current.and_then(|v| Extent::decode(&v).ok()).as_ref() == Some(&m.extent))
     }
 
-    /// Places for a copy in the segment of what is cold; too few when room ends.
-    fn place_cold(&mut self, fs: &Fs, m: &Move, bytes: &[u8], pinned: &mut Vec<SegmentNo>) -> Result<Vec<Extent>> {
-        let e = &m.extent;
-        let mut pieces = Vec::new();
+    /// Places for consecutive file blocks in the segment of what is cold, next to each other; too few when room ends.
+    fn place_cold(
+        &mut self,
+        fs: &Fs,
+        run: Verified,
+        in_order: bool,
+        pinned: &mut Vec<SegmentNo>,
+    ) -> Result<Vec<Copied>> {
+        let wanted = blocks_of(&run);
+        let mut copies: Vec<Copied> =
+            run.into_iter().map(|(what, bytes)| Copied { what, bytes, pieces: Vec::new() }).collect();
+        let Some(first) = copies.first().map(|c| c.what.key) else { return Ok(copies) };
         let mut done = 0;
-        while done < e.blocks {
+        while done < wanted {
             if self.cold.needs_segment(&fs.storage) && self.state.segments.free_count() <= self.floor_beside_pages(fs) {
                 break;
             }
-            let owner = (Ino(m.key.ino), m.key.fork, m.key.off + u64::from(done));
-            let (addr, blocks) = match self.allocate_cold(fs, owner, e.blocks - done) {
+            let owner = (Ino(first.ino), first.fork, first.off + u64::from(done));
+            let (addr, blocks) = match self.allocate_cold(fs, owner, wanted - done, in_order) {
                 Ok(got) => got,
                 Err(Error::NoSpace) => break,
                 Err(e) => {
@@ -272,24 +279,68 @@ impl Inner {
                     return Err(e);
                 }
             };
-            let piece = e.slice(done, blocks);
-            let part = &bytes[done as usize * BLOCK_BYTES..(done + blocks) as usize * BLOCK_BYTES];
-            let (granule_shift, crcs) = if piece.lead == 0 && piece.tail == 0 {
-                (piece.granule_shift, piece.crcs)
-            } else {
-                (0, part.chunks_exact(BLOCK_BYTES).map(nenrin_format::crc).collect())
-            };
-            self.cold.describe(addr, granule_shift, &crcs);
+            self.give(&mut copies, addr, done, blocks);
             // Until a record names the copy nothing else keeps its segment.
             if pinned.last() != Some(&addr.segment()) {
                 self.state.segments.pin(addr.segment());
                 pinned.push(addr.segment());
             }
-            pieces.push(Extent { addr, blocks, granule_shift, lead: 0, tail: 0, crcs, ..e.clone() });
             done += blocks;
         }
-        Ok(pieces)
+        copies.retain(|c| !c.pieces.is_empty());
+        Ok(copies)
     }
+
+    /// Blocks `from` to `from + blocks` of copies that follow each other get their place.
+    fn give(&mut self, copies: &mut [Copied], addr: Addr, from: u32, blocks: u32) {
+        let (mut begins, mut shift, mut all) = (0, 0, Vec::new());
+        for c in copies {
+            let (first, end) = (begins, begins + c.what.extent.blocks);
+            begins = end;
+            let (start, stop) = (first.max(from), end.min(from + blocks));
+            if start >= stop {
+                continue;
+            }
+            let piece = c.what.extent.slice(start - first, stop - start);
+            let (granule_shift, crcs) = if piece.lead == 0 && piece.tail == 0 {
+                (piece.granule_shift, piece.crcs)
+            } else {
+                let bytes = c.bytes_of(start - first, stop - start);
+                (0, bytes.chunks_exact(BLOCK_BYTES).map(nenrin_format::crc).collect())
+            };
+            shift = granule_shift;
+            all.extend_from_slice(&crcs);
+            let addr = addr.add(start - from);
+            let blocks = stop - start;
+            c.pieces.push(Extent { addr, blocks, granule_shift, lead: 0, tail: 0, crcs, ..c.what.extent.clone() });
+        }
+        self.cold.describe(addr, shift, &all);
+    }
+}
+
+fn blocks_of(run: &Verified) -> u32 {
+    run.iter().map(|(m, _)| m.extent.blocks).sum()
+}
+
+/// The copies, those of consecutive blocks of a file together: as one run of the payload map they need no summary for each
+/// hundred of them. Those with coarse checksums stay alone, since a run has one kind.
+fn in_runs(copied: Verified) -> Vec<Verified> {
+    let fine = |m: &Move| m.extent.granule_shift == 0 || m.extent.lead + m.extent.tail > 0;
+    let mut runs: Vec<Verified> = Vec::new();
+    for (what, bytes) in copied {
+        let follows = |run: &&mut Verified| {
+            let last = run.last().map(|(m, _)| m);
+            let next = last
+                .filter(|m| m.tree == what.tree && fine(m) && fine(&what))
+                .map(|m| Key { off: m.key.off + u64::from(m.extent.blocks), ..m.key });
+            next == Some(what.key) && blocks_of(run) + what.extent.blocks <= EXTENT_BLOCKS_MAX
+        };
+        match runs.last_mut().filter(follows) {
+            Some(run) => run.push((what, bytes)),
+            None => runs.push(vec![(what, bytes)]),
+        }
+    }
+    runs
 }
 
 /// How many of these reads may be under way together: at least one, and a block or a request counts as it delays others.

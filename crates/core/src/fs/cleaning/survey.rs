@@ -39,14 +39,14 @@ pub(super) struct Claim {
 }
 
 /// All trees that hold extents, as they are now: the live one first.
-struct Views {
-    trees: Vec<Tree>,
-    cache: std::sync::Arc<NodeCache>,
+pub(super) struct Views {
+    pub trees: Vec<Tree>,
+    pub cache: std::sync::Arc<NodeCache>,
     generation: nenrin_format::Generation,
 }
 
 impl Fs {
-    fn views(&self) -> Result<Views> {
+    pub(super) fn views(&self) -> Result<Views> {
         let inner = self.lock_to_change()?;
         let history = inner.state.history.iter().map(|t| t.tree.clone());
         let trees = [inner.state.live.clone()].into_iter().chain(history).collect();
@@ -55,7 +55,7 @@ impl Fs {
 
     /// An error is none if the views were too old: index checkpoints may have
     /// used the places of their nodes again.
-    fn unless_old<T>(&self, views: &Views, result: Result<T>) -> Result<Option<T>> {
+    pub(super) fn unless_old<T>(&self, views: &Views, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(v) => Ok(Some(v)),
             Err(_) if self.lock().generation() != views.generation => Ok(None),

@@ -73,7 +73,7 @@ impl Fs {
     }
 
     /// A job for these segments, as far as nothing is under way in them; they are pinned.
-    fn job_of(&self, wanted: &[SegmentNo]) -> Result<Option<Job>> {
+    pub(super) fn job_of(&self, wanted: &[SegmentNo]) -> Result<Option<Job>> {
         let mut inner = self.lock_to_change()?;
         inner.reap_writes();
         let mut busy: BTreeSet<SegmentNo> = inner.inflight.keys().map(|a| a.segment()).collect();
@@ -95,20 +95,7 @@ impl Fs {
             inner.state.segments.pin(*no);
         }
         inner.cleaner_status.victims = victims.len() as u64;
-        Ok(Some(Job {
-            victims,
-            stage: Stage::Summaries { victim: 0, block: 0 },
-            claims: Vec::new(),
-            moves: Vec::new(),
-            groups: Vec::new(),
-            grouped: false,
-            walked: false,
-            idle: false,
-            unreadable: BTreeSet::new(),
-            moved: 0,
-            live,
-            garbage: 0,
-        }))
+        Ok(Some(Job { live, ..Job::of(victims) }))
     }
 
     /// Takes victims out of a job that was surveyed in which nothing is left over.
