@@ -88,6 +88,12 @@ pub enum Break {
     PagesWithoutRoom,
     /// Content is accepted without room for it.
     NoReserve,
+    /// Removing stops where writing does.
+    RemovalsWait,
+    /// A truncation is held back even where what it frees is all the room there is.
+    HoldsOutlast,
+    /// What was let go of is no room before it is swept in the background.
+    SweepLeft,
     /// Space that was reserved is given to whoever comes first.
     PromisesTaken,
     /// The cleaner moves an item whatever it holds by then.

@@ -218,7 +218,8 @@ impl Inner {
             }
             Room::Promise(blocks) => (kept_back(promised + blocks), 0),
             Room::Removal => {
-                let free = self.free_blocks(fs, self.removal_segments(fs));
+                let kept = if broken(Break::RemovalsWait) { self.reserve_segments(fs) } else { self.removal_segments(fs) };
+                let free = self.free_blocks(fs, kept);
                 (free.checked_sub(fs.kept_for(promised)), REMOVAL_BLOCKS)
             }
         };
@@ -542,8 +543,8 @@ impl Fs {
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.pages > 0;
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
-        let sweeps = inner.sweep_wanted || inner.sweep.is_some();
-        let holds = inner.held_back() > 0;
+        let sweeps = (inner.sweep_wanted || inner.sweep.is_some()) && !broken(Break::SweepLeft);
+        let holds = inner.held_back() > 0 && !broken(Break::HoldsOutlast);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
