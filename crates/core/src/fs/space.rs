@@ -218,7 +218,8 @@ impl Inner {
             }
             Room::Promise(blocks) => (kept_back(promised + blocks), 0),
             Room::Removal => {
-                let kept = if broken(Break::RemovalsWait) { self.reserve_segments(fs) } else { self.removal_segments(fs) };
+                let kept =
+                    if broken(Break::RemovalsWait) { self.reserve_segments(fs) } else { self.removal_segments(fs) };
                 let free = self.free_blocks(fs, kept);
                 (free.checked_sub(fs.kept_for(promised)), REMOVAL_BLOCKS)
             }
