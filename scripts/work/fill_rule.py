@@ -50,6 +50,17 @@ class Ruled(Work):
         cut = now["checkpoints"] - self.cut_before
         return self.kept_before + cut - self.deleted - now["checkpoints_shed"] - len(self.kept())
 
+    def truncate(self):
+        """And closed: what truncate(2) empties without a handle is held back, and a checkpoint shows it as it was."""
+        name = self.pick()
+        length = self.random.randrange(len(self.files[name]) + 1)
+        fd = os.open(self.path(name), os.O_WRONLY)
+        try:
+            os.ftruncate(fd, length * SECTOR)
+        finally:
+            os.close(fd)
+        del self.files[name][length:]
+
     def checkpoint(self):
         done = self.command_out("checkpoint", "create", "--json", self.mnt)
         if done.returncode == 0:
