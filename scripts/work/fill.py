@@ -28,6 +28,9 @@ class Work:
     def command(self, *words):
         return subprocess.run([self.nenrin, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
+    def command_out(self, *words):
+        return subprocess.run([self.nenrin, *words], capture_output=True, text=True)
+
     def pick(self):
         return self.random.choice(list(self.files))
 
@@ -217,4 +220,5 @@ def empty(mnt, model, nenrin):
     os.unlink(w.path("all"))
 
 
-{"work": work, "verify": verify, "empty": empty}[sys.argv[1]](*sys.argv[2:])
+if __name__ == "__main__":
+    {"work": work, "verify": verify, "empty": empty}[sys.argv[1]](*sys.argv[2:])

@@ -90,6 +90,12 @@ pub enum Break {
     PagesWithoutRoom,
     /// Content is accepted without room for it.
     NoReserve,
+    /// Removing stops where writing does.
+    RemovalsWait,
+    /// A truncation is held back even where what it frees is all the room there is.
+    HoldsOutlast,
+    /// What was let go of is no room before it is swept in the background.
+    SweepLeft,
     /// Space that was reserved is given to whoever comes first.
     PromisesTaken,
     /// Files are put in order although they are.
@@ -202,10 +208,6 @@ pub enum Break {
     LeftOutUnwritten,
     /// A sync flushes devices also because root slots were written to them.
     CommitAwaitsRoots,
-    /// A truncation is held back also where nothing else makes room.
-    HoldBeforeRoom,
-    /// What was let go and is not swept yet is no room for who writes.
-    ReleasedUnswept,
     /// Letting go of the past asks for the room that removing asks for.
     LettingGoNeedsRoom,
     /// Index segments of which less than a quarter is garbage stay as they are, also where nothing else makes room.

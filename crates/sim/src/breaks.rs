@@ -88,7 +88,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 78] = [
+pub const TRIALS: [Trial; 80] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::AckEarly, "P1", Hunt::Cuts(Profile::AppendFsync)),
     trial(Break::SharedTooEarly, "P1", Hunt::Cuts(Profile::Content)),
@@ -139,6 +139,8 @@ pub const TRIALS: [Trial; 78] = [
     trial(Break::MergeLoses, "P6", Hunt::Cuts(Profile::Past)),
     trial(Break::RuleNotSynced, "P1", Hunt::Cuts(Profile::Past)),
     trial(Break::PagesWithoutRoom, "P7", Hunt::Calls(Profile::Fill)),
+    trial(Break::RemovalsWait, "P7", Hunt::Calls(Profile::Fill)),
+    trial(Break::HoldsOutlast, "P7", Hunt::Calls(Profile::Fill)),
     trial(Break::NoReserve, "P7", Hunt::Cuts(Profile::Fill)),
     trial(Break::MirrorHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Stripe))),

@@ -33,8 +33,9 @@ nenrin-sim: power cuts against a model
       --flips N: in the volume of every Nth seed one bit of each block flips.
   nenrin-sim ace --length N [--sequences A..B | --sample N] [--minutes M] [--images N] [--jobs N] [--json] [SETTINGS]
       Every sequence of N operations, each with every way to sync, cut everywhere.
-  nenrin-sim scenarios [--jobs N] [--json] [SETTINGS]
-      The named scenarios, each with several seeds of settings, cut everywhere.
+  nenrin-sim scenarios [--scenario NAME] [--seeds A..B] [--each N] [--jobs N] [--json] [SETTINGS]
+      The named scenarios, each with several seeds of settings, cut everywhere, long ones in as many places as
+      give about N images (--each; without it some 1,500, 50 where a state is slow to compare).
   nenrin-sim lives [--seeds A..B] [--life NAME] [--jobs N] [--json] [--devices N --layout LAYOUT]
       What goes over several lives of a volume: writes that land late, lost
       roots, and repairs of damaged volumes that are cut everywhere. Several
@@ -410,13 +411,16 @@ const SCENARIO_SEEDS: u64 = 6;
 /// # Errors
 /// The first failure, or with `--keep-going` the last one.
 pub fn scenarios<S: Subject>(a: &Arguments) -> Result<Tally, Box<Failure>> {
-    let all = Scenario::ALL.len() as u64;
-    worlds(a, 0, all * SCENARIO_SEEDS, |number, tally| {
-        let scenario = Scenario::ALL.into_iter().nth((number % all) as usize);
-        let base = a.config(number / all);
-        let device_bytes = scenario.map_or(base.device_bytes, |s| s.device_bytes(base.device_bytes));
-        let config = Config { scenario, device_bytes, remounts: false, ..base };
-        run_and_cut::<S>(&config, &a.plan, tally).map(drop)
+    let wanted = |s: &Scenario| a.scenario.is_none_or(|w| w == *s);
+    let chosen: Vec<Scenario> = Scenario::ALL.into_iter().filter(wanted).collect();
+    let (kinds, seeds) = (chosen.len() as u64, a.last.unwrap_or(a.first + SCENARIO_SEEDS) - a.first);
+    worlds(a, 0, kinds * seeds, |number, tally| {
+        let Some(scenario) = chosen.get((number % kinds) as usize) else { return Ok(()) };
+        let base = a.config(a.first + number / kinds);
+        let device_bytes = scenario.device_bytes(base.device_bytes);
+        let config = Config { scenario: Some(*scenario), device_bytes, remounts: false, ..base };
+        let images_max = a.each.unwrap_or_else(|| scenario.images_max(a.plan.images_max));
+        run_and_cut::<S>(&config, &Plan { images_max, ..a.plan }, tally).map(drop)
     })
 }
 

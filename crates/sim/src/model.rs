@@ -296,6 +296,14 @@ impl Model {
         }
     }
 
+    /// Blocks that truncations which are held back will free.
+    #[must_use]
+    pub fn held_blocks(&self) -> u64 {
+        let held = self.files.values().filter(|log| log.hold.is_some());
+        let waiting = held.map(|log| log.states.get(log.promised_state() as usize..).unwrap_or_default());
+        waiting.map(|all| all.iter().map(|s| s.content.pages().count() as u64).max().unwrap_or(0)).sum()
+    }
+
     /// Another client asks for a sync of this file.
     pub fn ask(&mut self, ino: u64) {
         if let Some(log) = self.files.get_mut(&ino) {
@@ -314,6 +322,13 @@ impl Model {
     pub fn end_holds(&mut self, start: usize) {
         for log in self.files.values_mut() {
             log.end_hold(start, self.op);
+        }
+    }
+
+    /// Room is short: everything may be about to be committed, held back or not.
+    pub fn end_holds_perhaps(&mut self, start: usize) {
+        for log in self.files.values_mut() {
+            log.unsure_hold(start);
         }
     }
 

@@ -47,6 +47,10 @@ pub trait Subject: Sized {
     fn verdicts(&self) -> Vec<&'static str> {
         Vec::new()
     }
+    /// Blocks that df tells are available, and blocks in a segment; without a df, nothing.
+    fn room(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// Damage that recovery reported.
     fn damage(&self) -> Option<String> {
         None
@@ -218,6 +222,9 @@ impl Subject for Arc<Fs> {
     }
     fn is_joining(&self) -> bool {
         Fs::is_joining(self)
+    }
+    fn room(&self) -> Option<(u64, u64)> {
+        Some((self.usage().available_blocks, u64::from(self.superblock().segment_blocks)))
     }
     fn replace(&self, index: u16, device: Arc<dyn BlockDevice>) -> Result<()> {
         self.replace_device(index, NewDevice { device, uuid: [0x5e; 16] })

@@ -299,7 +299,7 @@ impl Inner {
     /// Whether something was let go that is not swept yet, and nothing speaks against sweeping it.
     pub(super) fn has_released(&self, now: u64) -> bool {
         let rests = self.sweep.as_ref().is_some_and(|s| now < s.not_before);
-        (self.sweep_wanted || self.sweep.is_some()) && !rests && !broken(Break::ReleasedUnswept)
+        (self.sweep_wanted || self.sweep.is_some()) && !rests && !broken(Break::SweepLeft)
     }
 
     /// What is left to be swept, the next one first; it is for the caller now.

@@ -218,7 +218,9 @@ impl Inner {
             }
             Room::Promise(blocks) => (kept_back(promised + blocks), 0),
             Room::Removal => {
-                let free = self.free_blocks(fs, self.removal_segments(fs));
+                let kept =
+                    if broken(Break::RemovalsWait) { self.reserve_segments(fs) } else { self.removal_segments(fs) };
+                let free = self.free_blocks(fs, kept);
                 (free.checked_sub(fs.kept_for(promised)), REMOVAL_BLOCKS)
             }
         };
@@ -553,7 +555,7 @@ impl Fs {
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let released = inner.has_released(self.clock.monotonic_nanos());
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
-        let holds = inner.holds_back() && !broken(Break::HoldBeforeRoom);
+        let holds = inner.holds_back() && !broken(Break::HoldsOutlast);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);

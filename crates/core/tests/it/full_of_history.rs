@@ -305,9 +305,9 @@ mod broken {
     #[test]
     fn what_keeps_a_full_volume_from_letting_go_is_noticed() {
         let cases = [
-            (Break::ReleasedUnswept, Fill::Snapshots, Way::Snapshots),
+            (Break::SweepLeft, Fill::Snapshots, Way::Snapshots),
             (Break::ChangesUnseen, Fill::History, Way::Empty),
-            (Break::HoldBeforeRoom, Fill::History, Way::EmptyAndHold),
+            (Break::HoldsOutlast, Fill::History, Way::EmptyAndHold),
             (Break::EmptyNeedsRoom, Fill::History, Way::EmptyAgain),
         ];
         for (what, fill, way) in cases {

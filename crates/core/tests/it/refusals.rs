@@ -71,3 +71,11 @@ fn what_an_emptied_file_had_can_be_written_before_it_is_closed() {
     fs.setattr(saved, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
     told_is_there(&fs, saved, 0, 4000);
 }
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks that are available")]
+fn what_is_left_to_be_swept_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::SweepLeft, what_a_deleted_snapshot_kept_can_be_written_at_once);
+}

@@ -5,6 +5,7 @@ use crate::common::{World, file};
 use nenrin_core::format::Ino;
 use nenrin_core::{At, Fs, MountOptions, SetAttr};
 use nenrin_device::Prng;
+use std::sync::Arc;
 
 const FILES: u64 = 20_000;
 /// Most blocks by which what is available may change with one small change: 4 of 256 MiB.
@@ -97,6 +98,129 @@ fn df_tells_what_a_commit_will_leave() {
     fs.setattr(big, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
     assert!(fs.usage().available_blocks.abs_diff(empty) <= JUMP_MAX, "emptied");
     stays_so("and that synced", &sync);
+}
+
+/// A volume with 64 MiB in one file and many small ones, of which some have a past that nothing names.
+struct Past {
+    w: World,
+    fs: Arc<Fs>,
+    big: Ino,
+    files: u64,
+}
+
+impl Past {
+    fn new() -> Self {
+        let w = World::new(256 << 20);
+        let fs = w.open_with(MountOptions::default());
+        let big = fs.create(Ino::ROOT, b"big", &file(0o600)).unwrap().ino;
+        let this = Self { w, fs, big, files: 8000 };
+        for n in 0..this.files {
+            let ino = this.fs.create(Ino::ROOT, format!("{n}").as_bytes(), &file(0o600)).unwrap().ino;
+            this.fs.write(ino, 0, &[7; 500], 0).unwrap();
+        }
+        this.overwrite(0, 64);
+        this.fs.checkpoint_create(None).unwrap();
+        this.overwrite(0, 16);
+        this.rest();
+        this
+    }
+    /// Megabytes of the large file.
+    fn overwrite(&self, from: u64, to: u64) {
+        for n in from..to {
+            self.fs.write(self.big, n << 20, &[n as u8; 1 << 20], 0).unwrap();
+        }
+        self.fs.fsync_wait(self.big).unwrap();
+    }
+    /// Time for whatever is done in the background.
+    fn rest(&self) {
+        for _ in 0..40 {
+            self.w.pass(500_000_000);
+            self.fs.tick().unwrap();
+        }
+    }
+    fn available(&self) -> u64 {
+        self.fs.usage().available_blocks
+    }
+    /// A change that makes so many blocks more available (or fewer), at once, and none later.
+    fn changes_by(&self, when: &str, blocks: i64, change: impl FnOnce(&Self)) {
+        let before = self.available();
+        change(self);
+        let then = before.saturating_add_signed(blocks);
+        let now = self.available();
+        assert!(now.abs_diff(then) <= JUMP_MAX, "{when}: {before} blocks available, then {now}, not {then}");
+        for n in 0..40 {
+            self.w.pass(500_000_000);
+            self.fs.tick().unwrap();
+            let later = self.available();
+            assert!(later.abs_diff(then) <= JUMP_MAX, "{when}, tick {n}: {then} blocks available, then {later}");
+        }
+    }
+    /// A mount has what snapshots keep of history counted by its first ticks; until then all of history counts as kept
+    /// where there is a snapshot, so that less is told, never more (decision 0011).
+    fn remounted(self) -> Self {
+        let before = self.available();
+        self.fs.close().unwrap();
+        let this = Self { fs: self.w.open_with(MountOptions::default()), ..self };
+        let now = this.available();
+        let least = if this.fs.usage().snapshot_blocks > 0 { 0 } else { before - JUMP_MAX };
+        assert!((least..=before + JUMP_MAX).contains(&now), "mounted again: {before} blocks available, then {now}");
+        for _ in 0..2 {
+            this.w.pass(500_000_000);
+            this.fs.tick().unwrap();
+        }
+        let now = this.available();
+        assert!(now.abs_diff(before) <= JUMP_MAX, "after a mount: {before} blocks available, then {now}");
+        this.changes_by("after a mount", 0, |_| {});
+        this
+    }
+    /// Modes of files here and there.
+    fn change_modes(&self) {
+        let mut prng = Prng::new(3);
+        each(&self.w, &self.fs, self.files, |n| {
+            let name = format!("{}", prng.below(self.files));
+            let ino = self.fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
+            let set = SetAttr { mode: Some(0o600 + (n % 7) as u32), ..SetAttr::default() };
+            self.fs.setattr(ino, &set).unwrap();
+        });
+    }
+}
+
+/// A snapshot takes what is overwritten from then on, and gives it back when it goes; a mount, cleaning and time change nothing.
+#[test]
+fn df_moves_with_what_snapshots_keep() {
+    let v = Past::new().remounted();
+    v.changes_by("a snapshot", 0, |v| drop(v.fs.checkpoint_create(Some(b"kept")).unwrap()));
+    v.changes_by("overwritten", -(24 << 8), |v| v.overwrite(8, 32));
+    v.changes_by("overwritten again", 0, |v| v.overwrite(8, 32));
+    v.change_modes();
+    let v = v.remounted();
+    v.changes_by("cleaned", 0, |v| {
+        let mut clean = v.fs.clean();
+        let before = v.available();
+        while !clean.is_done() {
+            v.fs.clean_step(&mut clean, 256).unwrap();
+            let now = v.available();
+            assert!(now.abs_diff(before) <= JUMP_MAX, "cleaning: {before} blocks available, then {now}");
+        }
+    });
+    let kept = v.fs.checkpoint_find(b"kept").unwrap().cno;
+    let info = v.fs.usage();
+    let keeps = (info.snapshot_blocks + info.snapshot_index_blocks) as i64;
+    assert!(keeps >= 24 << 8, "{info:?}");
+    v.changes_by("the snapshot goes", keeps, |v| {
+        v.fs.checkpoint_name(kept, None).unwrap();
+        v.fs.checkpoint_drop(&[kept]).unwrap();
+    });
+    let v = v.remounted();
+    v.change_modes();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks available, then")]
+fn df_that_jumps_beside_snapshots_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::DfFallsWithIndex, df_moves_with_what_snapshots_keep);
 }
 
 #[cfg(feature = "breaks")]

@@ -13,6 +13,7 @@ mod clients;
 mod compare;
 mod past;
 mod promises;
+mod room;
 
 use crate::clock::VirtualClock;
 use crate::content::pattern;
@@ -281,6 +282,7 @@ impl<S: Subject> Run<S> {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{before}..{} {op:?}: {step:?}", self.disk.cut_points()));
             }
+            self.perhaps_way_out(&op, &step).map_err(|e| format!("call {n} {op:?}: {e}"))?;
             if handles_lost {
                 workload.handles_lost();
             }
@@ -323,6 +325,7 @@ impl<S: Subject> Run<S> {
         let alone = !self.clients.are_busy();
         self.clients.between();
         self.hear()?;
+        let room = self.look_at_room(op, start)?;
         let step = self.dispatch(op, start).and_then(|step| self.hear().map(|()| step));
         if self.disk.cut_points() >= start + CALL_OPERATIONS_MAX {
             return Err(format!("no end after {CALL_OPERATIONS_MAX} operations of the device"));
@@ -331,6 +334,7 @@ impl<S: Subject> Run<S> {
             Some(e) => Step::Failed(e),
             None => step?,
         };
+        self.judge_refusal(&step, room)?;
         self.note_promises(op, &step)?;
         self.note_roots(start, alone)?;
         self.note_whole();

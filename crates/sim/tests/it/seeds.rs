@@ -30,6 +30,15 @@ seeds! {
         "--seed 21 --profile fill --writeback false";
     a_write_into_blocks_of_a_full_volume_never_ended:
         "--seed 620 --order relaxed --barrier none --writeback false";
+    /// Pages that it read first made it count as large.
+    a_small_write_where_room_is_lent_never_ended:
+        "--seed 57 --order relaxed --barrier sync --steps 300 --profile fill";
+    /// A file was emptied and not closed yet; what that frees was available, and nobody got it.
+    who_emptied_a_file_was_refused_with_a_third_of_the_volume_available:
+        "--seed 303 --order relaxed --barrier sync --steps 400 --profile fill";
+    /// It waited to be swept in the background.
+    what_a_deleted_snapshot_had_kept_was_available_and_nobody_got_it:
+        "--seed 769 --order relaxed --barrier checkpoint --steps 400 --profile fill";
     a_strict_sync_that_waited_took_names_along_and_not_the_content_before_them:
         "--seed 49 --order strict --barrier sync --writeback false";
     /// Of three summaries together, in place of a unit that was missing and just being written anew, the checksum fitted, and what
