@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/clean.md and its plots of what bench-clean.sh left in DIR.
 
-bench_clean.py DIR   reads host.json, fsync.json, remove.json, order.json, full.json, guest.json (nenrin-bench) and memory.jsonl
+bench_clean.py DIR   reads host.json, fsync.json, remove.json, order.json, full.json, guest.json, curves.json (nenrin-bench) and memory.jsonl
 """
 import json
 import os
@@ -373,7 +373,7 @@ def cleanerd(results):
 
 def main():
     where = sys.argv[1]
-    parts = {part: load(where, part + ".json") for part in ("host", "guest", "fsync", "remove", "order", "full")}
+    parts = {part: load(where, part + ".json") for part in ("host", "guest", "fsync", "remove", "order", "full", "curves")}
     for part, results in parts.items():
         if results:
             keep(results, where, part + ".json")
@@ -394,6 +394,9 @@ def main():
         text += facts(parts["guest"], title, slices_text(parts["guest"])) + cleanerd(parts["guest"])
         text += "\nThe processor is emulated and far slower than any: bytes say more than times here. The disk is limited by QEMU to "
         text += f"{limits(where)}.\n" + sustained(parts["guest"], where, "guest")
+    if parts["curves"]:
+        title = "The same at several fills"
+        text += facts(parts["curves"], title, slices_text(parts["curves"])) + cleanerd(parts["curves"]) + sustained(parts["curves"], where, "curves")
     if parts["fsync"]:
         text += facts(parts["fsync"], "Durable writes while the cleaner works", f"{parts['fsync']['settings']['slices']} slices") + fsync_part(parts["fsync"])
     if parts["order"]:

@@ -366,7 +366,9 @@ impl Inner {
     /// Whether a commit would change what is stored.
     fn has_uncommitted(&self) -> bool {
         let ready = |c: &Content| c.held_since.is_none();
-        self.pages > 0 || !self.batch.records.is_empty() || self.files.values().any(|f| f.content.as_ref().is_some_and(ready))
+        self.pages > 0
+            || !self.batch.records.is_empty()
+            || self.files.values().any(|f| f.content.as_ref().is_some_and(ready))
     }
 
     /// Space and counts.

@@ -275,7 +275,8 @@ fn where_removing_is_refused() -> Full {
         })
     });
     let names = (0..full.files.len()).map(|i| format!("file number {i}"));
-    let refused = refused && names.into_iter().any(|n| matches!(fs.unlink(Ino::ROOT, n.as_bytes()), Err(Error::NoSpace)));
+    let refused =
+        refused && names.into_iter().any(|n| matches!(fs.unlink(Ino::ROOT, n.as_bytes()), Err(Error::NoSpace)));
     assert!(refused, "removing is never refused here");
     full
 }

@@ -151,7 +151,8 @@ impl Inner {
     /// Blocks without a node in index segments that are hardly sparse.
     fn garbage_in_index(&self, fs: &Fs) -> u64 {
         let found = self.sparse_index_segments(fs, LEAST_GARBAGE_PART);
-        let garbage = |no: &SegmentNo| self.state.segments.get(*no).map_or(0, |s| fs.storage.segment_blocks - s.node_blocks());
+        let garbage =
+            |no: &SegmentNo| self.state.segments.get(*no).map_or(0, |s| fs.storage.segment_blocks - s.node_blocks());
         found.iter().map(|no| u64::from(garbage(no))).sum()
     }
 
