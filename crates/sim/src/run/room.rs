@@ -16,6 +16,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// What df may tell beyond what there is: what cleaning leaves in segments, what the index takes until it is
 /// written, and what open segments hold unused.
 const MARGIN_SEGMENTS: u64 = 8;
+/// And where space is reserved: two segments are kept besides, and nothing is cleaned for it before it is refused.
+const RESERVING_SEGMENTS: u64 = MARGIN_SEGMENTS + 4;
 
 /// What a call asks of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +74,9 @@ impl<S: Subject> Run<S> {
     pub(super) fn look_at_room(&mut self, op: &Op, start: usize) -> Result<Option<Before>, String> {
         let asks = asks(op, self.model()?);
         let Some((available, segment_blocks)) = self.fs()?.room() else { return Ok(None) };
-        let before = Before { asks, available, margin: MARGIN_SEGMENTS * segment_blocks };
+        let reserves = matches!(op, Op::Allocate { mode: AllocateMode::Reserve | AllocateMode::ReserveKeepSize, .. });
+        let segments = if reserves { RESERVING_SEGMENTS } else { MARGIN_SEGMENTS };
+        let before = Before { asks, available, margin: segments * segment_blocks };
         let wanted = if let Asks::Room(blocks) = asks { blocks } else { 0 };
         // Of what is available the part that truncations will free which are held back is had by ending that.
         let held = self.model()?.held_blocks();
