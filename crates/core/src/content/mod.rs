@@ -245,6 +245,11 @@ impl Content {
         Change { more, less: 0, anew: written - more }
     }
 
+    /// Blocks that a truncation of it will free, where that is held back.
+    pub fn held_blocks(&self) -> u64 {
+        if self.held_since.is_some() && self.replaced { self.before } else { 0 }
+    }
+
     /// Takes the pages in `range` out, in runs of consecutive blocks.
     pub fn take_runs(&mut self, range: Range<u64>) -> Vec<(u64, Vec<Page>)> {
         let mut runs: Vec<(u64, Vec<Page>)> = Vec::new();

@@ -298,12 +298,17 @@ impl Inner {
 
     /// Whether something was let go that is not swept yet, and nothing speaks against sweeping it.
     pub(super) fn has_released(&self, now: u64) -> bool {
-        let rests = self.sweep.as_ref().is_some_and(|s| now < s.not_before);
-        (self.sweep_wanted || self.sweep.is_some()) && !rests && !broken(Break::SweepLeft)
+        (self.sweep_wanted || self.sweep.is_some()) && !self.sweep_rests(now) && !broken(Break::SweepLeft)
     }
 
-    /// What is left to be swept, the next one first; it is for the caller now.
+    /// Whether sweeping rests after an error.
+    pub(super) fn sweep_rests(&self, now: u64) -> bool {
+        self.sweep.as_ref().is_some_and(|s| now < s.not_before)
+    }
+
+    /// What is left to be swept, the next one first; it is for the caller now, who ends `sweeping`.
     pub(super) fn take_released(&mut self) -> Vec<ToSweep> {
+        self.sweeping = true;
         let left = self.sweep.take().map(|s| s.ranges).unwrap_or_default();
         let all = self.state.history.iter().map(|t| ToSweep::all_of(t.tree.id()));
         // What is let go meanwhile asks for a sweep of its own.

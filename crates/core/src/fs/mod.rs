@@ -270,6 +270,8 @@ struct Inner {
     mounted_at: u64,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
+    /// Who makes room sweeps.
+    sweeping: bool,
     /// Blocks of garbage in index segments that emptying them did not bring together.
     index_garbage_left: u64,
     /// History trees that become one.
@@ -412,6 +414,7 @@ impl Fs {
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
+            sweeping: false,
             index_garbage_left: 0,
             merger: merging::Merger::default(),
             counting_history: 0,

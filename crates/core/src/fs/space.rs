@@ -50,6 +50,10 @@ const EXHAUSTED_NANOS: u64 = 1_000_000_000;
 const ITEMS_IN_LEAF_MIN: u64 = 8;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
+/// Rounds without any gain, each way tried, after which truncations are held back no longer.
+const HOLDS_AFTER: u32 = 3;
+/// Of files of at least so many blocks.
+const HELD_BLOCKS_MIN: u64 = 16;
 /// Rounds of making room before giving up.
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
@@ -308,9 +312,19 @@ impl Inner {
         }
     }
 
-    /// Whether the truncation of some file is held back.
-    fn holds_back(&self) -> bool {
-        self.files.values().any(|f| f.content.as_ref().is_some_and(|c| c.held_since.is_some()))
+    /// Whether truncations are held back that free a segment.
+    fn holds_back(&self, fs: &Fs) -> bool {
+        let blocks: u64 = self.files.values().filter_map(|f| f.content.as_ref()).map(Content::held_blocks).sum();
+        blocks >= u64::from(fs.storage.segment_blocks)
+    }
+
+    /// Those that free much are held back no longer.
+    fn end_holds(&mut self) {
+        for c in self.files.values_mut().filter_map(|f| f.content.as_mut()) {
+            if c.held_blocks() >= HELD_BLOCKS_MIN {
+                c.held_since = None;
+            }
+        }
     }
 
     /// Whether everything was tried a moment ago, and nothing has changed since:
@@ -515,7 +529,7 @@ impl Fs {
             inner.making_room = true;
             inner.counters.room_rounds += 1;
             drop(inner);
-            let made = self.make_room(round);
+            let made = self.make_room(round, idle);
             let mut inner = self.lock();
             inner.making_room = false;
             self.wake_idle(&inner);
@@ -536,7 +550,7 @@ impl Fs {
         }
         inner.making_room = true;
         drop(inner);
-        let made = self.make_room(0);
+        let made = self.make_room(0, 0);
         let mut inner = self.lock();
         inner.making_room = false;
         self.wake_idle(&inner);
@@ -549,15 +563,17 @@ impl Fs {
     }
 
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
-    fn make_room(&self, round: u32) -> Result<bool> {
+    /// `idle` rounds before it did not.
+    fn make_room(&self, round: u32, idle: u32) -> Result<bool> {
         let _way = super::beside::giving_way();
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
         let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
-        let released = inner.has_released(self.clock.monotonic_nanos());
+        let now = self.clock.monotonic_nanos();
+        let (released, sweep_rests) = (inner.has_released(now), inner.sweep_rests(now));
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
-        let holds = inner.holds_back() && !broken(Break::HoldsOutlast);
+        let holds = inner.holds_back(self) && !broken(Break::HoldsOutlast);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
@@ -573,14 +589,17 @@ impl Fs {
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
             1 => return self.clean_for_room(),
             // What was let go already comes before more of it.
-            3 if released => return self.sweep_released(),
-            3 if unnamed > 0 => {
-                self.shed_history()?;
-                return Ok(true);
+            3 if released => {
+                if self.sweep_released()? {
+                    return Ok(true);
+                }
             }
+            // Where history cannot be read nothing would come of it, until it has been tried again.
+            3 if unnamed > 0 && !sweep_rests => return self.shed_history(),
             // Who empties a file and is refused would lose what it held as well as what was to be in it.
-            3 if holds => {
-                self.sync_received(true)?;
+            3 if holds && idle >= HOLDS_AFTER => {
+                self.lock_to_change()?.end_holds();
+                self.sync_received(false)?;
                 return Ok(true);
             }
             _ => {}
@@ -589,11 +608,11 @@ impl Fs {
     }
 
     /// Lets history go: that of the heaviest files; where there are none, the oldest unnamed checkpoints and what only they
-    /// saw.
-    fn shed_history(&self) -> Result<()> {
+    /// saw. False when that could not be freed.
+    fn shed_history(&self) -> Result<bool> {
         // Where history cannot be read there may be damage; what can be let go without reading it, is.
         match self.shed_heavy() {
-            Ok(true) => return Ok(()),
+            Ok(true) => return Ok(true),
             Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
             Ok(false) | Err(_) => {}
         }
@@ -606,27 +625,35 @@ impl Fs {
         }
         inner.sweep_wanted = true;
         drop(inner);
-        self.sweep_released().map(drop)
+        self.sweep_released()
     }
 
     /// Frees what was let go and was not swept yet; whether all of it. In the background it would go by and by, but df counts it
     /// already.
     fn sweep_released(&self) -> Result<bool> {
         let what = self.lock_to_change()?.take_released();
-        let mut swept = Ok(true);
+        let (mut all, mut unread) = (true, false);
+        let mut ended = Ok(());
         for range in what {
-            if matches!(swept, Ok(true)) {
-                swept = self.sweep_for_room(range);
+            match self.sweep_for_room(range) {
+                Ok(done) => all &= done,
+                Err(e @ (Error::Failed(_) | Error::ReadOnly)) => ended = Err(e),
+                // Others can be read.
+                Err(_) => unread = true,
+            }
+            if !all || ended.is_err() {
+                break;
             }
         }
-        match swept {
-            Ok(true) => {}
-            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
-            // In the background it is all done again; that tells of what cannot be read, too.
-            Ok(false) => self.lock().sweep_wanted = true,
-            Err(_) => self.lock().rest_sweep(self.clock.monotonic_nanos()),
+        let mut inner = self.lock();
+        inner.sweeping = false;
+        // In the background it is all done again; that tells of what cannot be read, too.
+        if unread {
+            inner.rest_sweep(self.clock.monotonic_nanos());
+        } else if !all || ended.is_err() {
+            inner.sweep_wanted = true;
         }
-        Ok(swept.unwrap_or(false))
+        ended.map(|()| all && !unread)
     }
 
     /// Sweeps this much; false when there was no room left to do it in.

@@ -17,7 +17,7 @@ const TIDY_BYTES: usize = 8 << 20;
 const GARBAGE_PART: u32 = 4;
 /// Where nothing else makes room, a sixteenth, as for content; df counts on it.
 const LEAST_GARBAGE_PART: u32 = 16;
-/// And there is so much more of it than emptying left the last time, in segments.
+/// And there is so much more of it than could not be had, in segments.
 const WORTH_SEGMENTS: u64 = 1;
 /// Index segments emptied in one round of making room.
 const VICTIMS_MAX: usize = 32;
@@ -25,43 +25,51 @@ const VICTIMS_MAX: usize = 32;
 impl Fs {
     /// Empties the sparsest index segments, as far as there is room; how many nodes were touched.
     pub(in super::super) fn touch_sparse(&self) -> Result<u64> {
-        self.touch_emptier_than(GARBAGE_PART)
+        Ok(self.touch_emptier_than(GARBAGE_PART)?.0)
     }
 
-    /// The same with those that are hardly sparse, for who gains nothing by anything else. Not unless there is more garbage in them,
-    /// by a segment, than the last time left: what small partials take cannot be had, and each who is refused would try again.
-    pub(super) fn touch_hardly_sparse(&self) -> Result<u64> {
+    /// The same with those that are hardly sparse, for who gains nothing by anything else; whether any was emptied. Not unless there
+    /// is a segment more of garbage in them than could not be had before: what small partials take stays, and each who is refused
+    /// would try again.
+    pub(super) fn empty_hardly_sparse(&self) -> Result<bool> {
         let mut inner = self.lock_to_change()?;
-        let garbage = inner.garbage_in_index(self);
-        inner.index_garbage_left = inner.index_garbage_left.min(garbage);
-        let worth = garbage >= inner.index_garbage_left + WORTH_SEGMENTS * u64::from(self.storage.segment_blocks);
+        let before = inner.garbage_in_index(self);
+        inner.index_garbage_left = inner.index_garbage_left.min(before);
+        let worth = before >= inner.index_garbage_left + WORTH_SEGMENTS * u64::from(self.storage.segment_blocks);
         drop(inner);
         if !worth || broken(Break::HardlySparseKept) {
-            return Ok(0);
+            return Ok(false);
         }
-        self.touch_emptier_than(LEAST_GARBAGE_PART)
-    }
-
-    /// What was emptied so is written elsewhere now: what is left cannot be had.
-    pub(super) fn note_garbage_in_index(&self) {
+        let (nodes, tried) = self.touch_emptier_than(LEAST_GARBAGE_PART)?;
+        if nodes == 0 {
+            return Ok(false);
+        }
+        self.finish_cleaning()?;
         let mut inner = self.lock();
-        inner.index_garbage_left = inner.garbage_in_index(self);
+        let gained = before.saturating_sub(inner.garbage_in_index(self));
+        inner.index_garbage_left += tried.saturating_sub(gained);
+        Ok(true)
     }
 
-    fn touch_emptier_than(&self, part: u32) -> Result<u64> {
+    /// Makes the nodes of index segments dirty of which more than one `part`th is garbage, as far as there is room: how many, and the
+    /// blocks of garbage in these segments.
+    fn touch_emptier_than(&self, part: u32) -> Result<(u64, u64)> {
         let victims = self.lock_to_change()?.sparse_index_segments(self, part);
-        let mut touched = 0;
+        let (mut touched, mut garbage) = (0, 0);
         for segment in victims {
             let inner = self.lock_to_change()?;
-            let nodes = inner.state.segments.get(segment).map_or(0, |s| u64::from(s.nodes));
+            let Some((nodes, blocks)) = inner.state.segments.get(segment).map(|s| (s.nodes, s.node_blocks())) else {
+                continue;
+            };
             // The first one always fits above the floor, or nothing would ever come of it.
-            if nodes > inner.nodes_to_spare(self) && touched > 0 || inner.nodes_to_spare(self) == 0 {
+            if u64::from(nodes) > inner.nodes_to_spare(self) && touched > 0 || inner.nodes_to_spare(self) == 0 {
                 break;
             }
             drop(inner);
+            garbage += u64::from(self.storage.segment_blocks - blocks);
             touched += self.touch_nodes(segment)?;
         }
-        Ok(touched)
+        Ok((touched, garbage))
     }
 
     /// Makes the nodes in an index segment dirty, so that the next index

@@ -284,9 +284,8 @@ impl Fs {
         drop(cleaner);
         if self.touch_sparse()? + moved > 0 {
             self.finish_cleaning()?;
-        } else if self.touch_hardly_sparse()? > 0 {
-            self.finish_cleaning()?;
-            self.note_garbage_in_index();
+        } else {
+            self.empty_hardly_sparse()?;
         }
         Ok(moved > 0)
     }

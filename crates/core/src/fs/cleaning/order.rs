@@ -37,6 +37,8 @@ const ITEMS_AT_ONCE: usize = 2048;
 /// Of what room would be without garbage so much is left alone: below a quarter history goes, below an eighth the cleaner
 /// works while others write.
 const LEFT_ALONE: u64 = 4;
+/// Files for which there is no room that one step looks at: who needs the cleaner waits for the step.
+const LEFT_AT_ONCE: u32 = 64;
 /// Windows that are remembered because something in them cannot be read.
 const UNREADABLE_MAX: usize = 4096;
 
@@ -77,6 +79,8 @@ pub(super) struct Order {
     windows: VecDeque<Window>,
     /// The file for which there was room when its first window was reached.
     file: Option<u64>,
+    /// Blocks that had been moved, by whomever, when what was emptied was made free for the last time.
+    finished_at: Option<u64>,
     /// Its first pass, where one takes too much room.
     pub sorting: Option<Sorting>,
 }
@@ -271,7 +275,7 @@ impl Fs {
     fn order_windows(&self, cleaner: &mut Cleaner, order: &mut Order, blocks: u64) -> Result<Option<u64>> {
         let windows = self.next_windows(cleaner, order, blocks)?;
         if windows.is_empty() {
-            return Ok(order.sorting.is_some().then_some(LOOK_BLOCKS));
+            return Ok((order.sorting.is_some() || !order.windows.is_empty()).then_some(LOOK_BLOCKS));
         }
         // One of the background would wait, with its victims pinned.
         self.end_job(cleaner);
@@ -285,9 +289,9 @@ impl Fs {
         moved.map(|blocks| Some(blocks + LOOK_BLOCKS))
     }
 
-    /// What to put in order next, about so many blocks; nothing when that is all, or no room is left.
+    /// What to put in order next, about so many blocks; nothing when that is all, or when many files find no room.
     fn next_windows(&self, cleaner: &Cleaner, order: &mut Order, blocks: u64) -> Result<Vec<Window>> {
-        let (mut windows, mut planned) = (Vec::new(), 0);
+        let (mut windows, mut planned, mut left) = (Vec::new(), 0, 0);
         while let Some(w) = order.windows.front().copied() {
             if cleaner.unordered.contains(&(w.ino, w.first)) {
                 order.windows.pop_front();
@@ -301,10 +305,11 @@ impl Fs {
             // A file is begun only when all of it finds room: before the last of its blocks have moved hardly any segment is empty.
             let here: Vec<Window> = order.windows.iter().take_while(|o| begins && o.ino == w.ino).copied().collect();
             let whole = here.iter().map(|o| u64::from(o.blocks)).sum::<u64>().max(size);
-            if !self.has_room_to_order(planned + whole)? {
-                if planned > 0 {
+            if !self.has_room_to_order(order, planned + whole)? {
+                if planned > 0 || left == LEFT_AT_ONCE {
                     break;
                 }
+                left += 1;
                 if !begins {
                     order.leave_all();
                 } else if self.begin_sorting(order, &here, whole)? {
@@ -323,19 +328,22 @@ impl Fs {
         Ok(windows)
     }
 
-    /// Whether so many blocks may be copied, if need be after what was emptied has become free.
-    pub(super) fn has_room_to_order(&self, blocks: u64) -> Result<bool> {
-        let has = |inner: &mut Inner| {
-            // What is left out because of a slow device would be no order.
-            let steered = inner.steer(self) != Avoided::NONE;
-            (!steered && inner.room_to_order(self) >= with_summaries(blocks), inner.state.segments.pending_count())
-        };
-        let (fits, pending) = has(&mut *self.lock_to_change()?);
-        if fits || pending == 0 {
-            return Ok(fits);
+    /// Whether so many blocks may be copied, if need be after what was emptied since this was asked has become free.
+    pub(super) fn has_room_to_order(&self, order: &mut Order, blocks: u64) -> Result<bool> {
+        let mut inner = self.lock_to_change()?;
+        // What is left out because of a slow device would be no order.
+        if inner.steer(self) != Avoided::NONE {
+            return Ok(false);
         }
+        let fits = |inner: &Inner| inner.room_to_order(self) >= with_summaries(blocks);
+        let moved = Some(inner.counters.moved_blocks);
+        if fits(&inner) || inner.state.segments.promotable_count() == 0 || order.finished_at == moved {
+            return Ok(fits(&inner));
+        }
+        order.finished_at = moved;
+        drop(inner);
         self.finish_cleaning()?;
-        Ok(has(&mut *self.lock_to_change()?).0)
+        Ok(fits(&*self.lock_to_change()?))
     }
 
     /// Pins what these windows lie in, and finds there what is to be moved.

@@ -76,7 +76,7 @@ impl Fs {
             order.sorting = None;
             return Ok(0);
         }
-        if !self.has_room_to_order(group_blocks)? {
+        if !self.has_room_to_order(order, group_blocks)? {
             order.leave_all();
             return Ok(0);
         }

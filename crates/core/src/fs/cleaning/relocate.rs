@@ -302,7 +302,9 @@ impl Inner {
                 continue;
             }
             let piece = c.what.extent.slice(start - first, stop - start);
-            let (granule_shift, crcs) = if piece.lead == 0 && piece.tail == 0 {
+            // A run has one kind: what had been cut joined others as fine, also where a piece of it is whole again.
+            let whole = |e: &Extent| e.lead + e.tail == 0;
+            let (granule_shift, crcs) = if whole(&piece) && whole(&c.what.extent) {
                 (piece.granule_shift, piece.crcs)
             } else {
                 let bytes = c.bytes_of(start - first, stop - start);

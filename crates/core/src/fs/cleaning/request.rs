@@ -97,6 +97,10 @@ impl Fs {
     pub fn order_estimate(&self) -> Result<OrderStatus> {
         let _way = beside::giving_way();
         let mut order = Order::default();
+        // Nothing is put in order there.
+        if self.options.read_only {
+            return Ok(order.status);
+        }
         while self.look_for_order(&mut order)? {}
         Ok(order.status)
     }
