@@ -589,13 +589,9 @@ impl Fs {
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
             1 => return self.clean_for_room(),
             // What was let go already comes before more of it.
-            3 if released => {
-                if self.sweep_released()? {
-                    return Ok(true);
-                }
-            }
+            3 if released && self.sweep_released()? => return Ok(true),
             // Where history cannot be read nothing would come of it, until it has been tried again.
-            3 if unnamed > 0 && !sweep_rests => return self.shed_history(),
+            3 if unnamed > 0 && !released && !sweep_rests => return self.shed_history(),
             // Who empties a file and is refused would lose what it held as well as what was to be in it.
             3 if holds && idle >= HOLDS_AFTER => {
                 self.lock_to_change()?.end_holds();
