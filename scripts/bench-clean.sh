@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # bench-clean.sh: what the cleaner costs, beside other file systems, into docs/benchmarks/clean.md with
-# plots and raw results. As root; about 45 minutes on an idle machine, and an hour for the part curves.
-# PARTS (memory host fsync remove order full guest curves) leaves some out: their last results stay. Of host and guest: SIZE (2G) of
+# plots and raw results. As root; about 45 minutes on an idle machine.
+# PARTS (memory host fsync remove order full guest; curves only when it is named) leaves some out: their last results stay. Of host and guest: SIZE (2G) of
 # the volume and GUEST_SIZE (1, in GiB); FILLS (50 80 90 95) and GUEST_FILLS (80), hundredths of what is available;
 # LOADS (uniform hot churn) and GUEST_LOADS (hot); SLICES (8) and GUEST_SLICES (4) of SLICE_PERCENT (12) of the volume, after
 # AGE_PERCENT (150) of it were overwritten, with SLICE_S (3) and AGE_S (25) seconds at most (GUEST_SLICE_S 12, GUEST_AGE_S 90);
-# CONTENDERS and GUEST_CONTENDERS. The part curves is the guest's at all fills, with less time for each (CURVES_FILLS, CURVES_LOADS, CURVES_SLICES 2,
-# CURVES_AGE_S 25, CURVES_SLICE_S 8, CURVES_CONTENDERS): an hour. Of host and guest: where 80 is among the fills, a row with an fsync after each 16 MiB comes along. ROUNDS (3) and
+# CONTENDERS and GUEST_CONTENDERS. The part curves is the guest's at all fills, and for all loads (CURVES_FILLS, CURVES_LOADS, CURVES_SLICES 3,
+# CURVES_AGE_S 90, CURVES_SLICE_S 12, CURVES_CONTENDERS): two and a half hours, and only on an idle machine, since what is too slow to age the volume measures free space. Of host and guest: where 80 is among the fills, a row with an fsync after each 16 MiB comes along. ROUNDS (3) and
 # LOADED (4) seconds of the parts fsync and remove, ROUNDS also of order; REMOVED (100G) is the size of the removed file, FULL_ROUNDS (1); MEMORY_MIB (512). GUEST_LIMIT as for
 # guest/run.sh. DIR (/var/tmp) where images lie; OUT where results go.
 # Everything once, in two minutes and worth nothing:
@@ -15,7 +15,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out=${OUT:-$PWD/docs/benchmarks/clean} parts=" ${PARTS:-memory host fsync remove order full guest curves} "
+out=${OUT:-$PWD/docs/benchmarks/clean} parts=" ${PARTS:-memory host fsync remove order full guest} "
 size=${SIZE:-2G} rounds=${ROUNDS:-3} loaded=${LOADED:-4} removed=${REMOVED:-100G}
 work=(--age-percent "${AGE_PERCENT:-150}" --slice-percent "${SLICE_PERCENT:-12}")
 [ "$(id -u)" = 0 ] || fail "bench-clean.sh: must be run as root, since it makes and mounts file systems"
@@ -101,7 +101,7 @@ guest() {
         printf ' %q' "${work[@]}" --slices "$slices" --age-s "$age" --sustained-s "$slice" --only "$rows" --contenders "$contenders"
         printf '\n'
     } >"$dir/job"
-    GUEST_DISKS=1 GUEST_LIMIT=$limit GUEST_FILES=$bench GUEST_SECONDS=${GUEST_SECONDS:-7200} \
+    GUEST_DISKS=1 GUEST_LIMIT=$limit GUEST_FILES=$bench GUEST_SECONDS=${GUEST_SECONDS:-10800} \
         scripts/guest/run.sh "$guest" "$dir/$part" "${GUEST_SIZE:-1}" "$dir/job" || say "some of it failed: the tables say what" >&2
     cp "$dir/$part/results.json" "$out/$part.json"
     printf '%s\n' "$limit" >"$out/guest-limit.txt"
@@ -113,7 +113,7 @@ if wanted guest; then
 fi
 if wanted curves; then
     guest curves "$(rows "${CURVES_LOADS:-uniform hot churn}" "${CURVES_FILLS:-50 80 90 95}" | sed 's/,[a-z]*-80-16m//g')" \
-        "${CURVES_SLICES:-2}" "${CURVES_AGE_S:-25}" "${CURVES_SLICE_S:-8}" "${CURVES_CONTENDERS:-$few}"
+        "${CURVES_SLICES:-3}" "${CURVES_AGE_S:-90}" "${CURVES_SLICE_S:-12}" "${CURVES_CONTENDERS:-$few}"
 fi
 python3 scripts/work/bench_clean.py "$out"
 say "$(dirname "$out")/clean.md is written"
