@@ -85,7 +85,6 @@ pub(super) struct PictureOfRoom {
     needed: [u64; 3],
     waiting: [u64; 5],
     kept: [u64; 2],
-    checkpoints: u64,
 }
 
 impl Inner {
@@ -310,8 +309,6 @@ impl Inner {
             needed: [s.live_blocks, s.history_blocks, s.live.nodes() + s.space.nodes() + history],
             waiting: [self.dirty_nodes(), self.pages, self.batch.bytes as u64, self.promised(), content],
             kept: [s.kept.len() as u64, s.kept.values().filter(|c| c.is_named()).count() as u64],
-            // Where the log is replayed from nothing is cleaned: with each of these it begins later.
-            checkpoints: self.counters.index_checkpoints,
         }
     }
 
