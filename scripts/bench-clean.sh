@@ -5,8 +5,8 @@
 # the volume and GUEST_SIZE (1, in GiB); FILLS (50 80 90 95) and GUEST_FILLS (80), hundredths of what is available;
 # LOADS (uniform hot churn) and GUEST_LOADS (hot); SLICES (8) and GUEST_SLICES (4) of SLICE_PERCENT (12) of the volume, after
 # AGE_PERCENT (150) of it were overwritten, with SLICE_S (3) and AGE_S (25) seconds at most (GUEST_SLICE_S 12, GUEST_AGE_S 90);
-# CONTENDERS and GUEST_CONTENDERS. The part curves is the guest's at all fills, and for all loads (CURVES_FILLS, CURVES_LOADS, CURVES_SLICES 3,
-# CURVES_AGE_S 90, CURVES_SLICE_S 12, CURVES_CONTENDERS): two and a half hours, and only on an idle machine, since what is too slow to age the volume measures free space. Of host and guest: where 80 is among the fills, a row with an fsync after each 16 MiB comes along. ROUNDS (3) and
+# CONTENDERS and GUEST_CONTENDERS. The part curves is the guest's at all fills, and for all loads (CURVES_FILLS, CURVES_LOADS, CURVES_SLICES 3, CURVES_SIZE 512M,
+# CURVES_AGE_FREE_PERCENT 300 of what is free, CURVES_AGE_S 150, CURVES_SLICE_S 10, CURVES_CONTENDERS): about an hour and a half, on a processor that does nothing else, since what is too slow to age the volume measures free space. CURVES_CPUS (1) processors: with one, bound to it by taskset, it leaves the others alone. Of host and guest: where 80 is among the fills, a row with an fsync after each 16 MiB comes along. ROUNDS (3) and
 # LOADED (4) seconds of the parts fsync and remove, ROUNDS also of order; REMOVED (100G) is the size of the removed file, FULL_ROUNDS (1); MEMORY_MIB (512). GUEST_LIMIT as for
 # guest/run.sh. DIR (/var/tmp) where images lie; OUT where results go.
 # Everything once, in two minutes and worth nothing:
@@ -90,30 +90,32 @@ if wanted full; then
         say "full is left out: this kernel has no zram" >&2
     fi
 fi
-# guest PART ROWS SLICES AGE_S SLICE_S CONTENDERS
+# guest PART ROWS SLICES AGE_S SLICE_S CONTENDERS SIZE OPTION...
 guest() {
-    local part=$1 rows=$2 slices=$3 age=$4 slice=$5 contenders=$6
+    local part=$1 rows=$2 slices=$3 age=$4 slice=$5 contenders=$6 gib=$7
+    shift 7
     local guest=${GUEST_DIR:-$PWD/target/guest} limit=${GUEST_LIMIT:-throttling.iops-total=2000,throttling.bps-total=100000000}
     say "$part"
     scripts/guest/setup.sh "$guest"
     {
         printf 'exec /host/nenrin-bench --nenrin /usr/bin/nenrin --suite clean --gate-cores 9 --devices /dev/vda --dir /tmp/work --out /host'
-        printf ' %q' "${work[@]}" --slices "$slices" --age-s "$age" --sustained-s "$slice" --only "$rows" --contenders "$contenders"
+        printf ' %q' "${work[@]}" "$@" --slices "$slices" --age-s "$age" --sustained-s "$slice" --only "$rows" --contenders "$contenders"
         printf '\n'
     } >"$dir/job"
     GUEST_DISKS=1 GUEST_LIMIT=$limit GUEST_FILES=$bench GUEST_SECONDS=${GUEST_SECONDS:-10800} \
-        scripts/guest/run.sh "$guest" "$dir/$part" "${GUEST_SIZE:-1}" "$dir/job" || say "some of it failed: the tables say what" >&2
+        scripts/guest/run.sh "$guest" "$dir/$part" "$gib" "$dir/job" || say "some of it failed: the tables say what" >&2
     cp "$dir/$part/results.json" "$out/$part.json"
     printf '%s\n' "$limit" >"$out/guest-limit.txt"
 }
 few=f2fs,nilfs2+cleanerd,nenrin+checkpoint=0,nenrin
 if wanted guest; then
     guest guest "$(rows "${GUEST_LOADS:-hot}" "${GUEST_FILLS:-80}")" "${GUEST_SLICES:-4}" "${GUEST_AGE_S:-90}" "${GUEST_SLICE_S:-12}" \
-        "${GUEST_CONTENDERS:-f2fs,f2fs+mode=lfs,nilfs2+cleanerd,nenrin+checkpoint=0,nenrin+cache=writeback+checkpoint=0,nenrin}"
+        "${GUEST_CONTENDERS:-f2fs,f2fs+mode=lfs,nilfs2+cleanerd,nenrin+checkpoint=0,nenrin+cache=writeback+checkpoint=0,nenrin}" "${GUEST_SIZE:-1}"
 fi
 if wanted curves; then
-    guest curves "$(rows "${CURVES_LOADS:-uniform hot churn}" "${CURVES_FILLS:-50 80 90 95}" | sed 's/,[a-z]*-80-16m//g')" \
-        "${CURVES_SLICES:-3}" "${CURVES_AGE_S:-90}" "${CURVES_SLICE_S:-12}" "${CURVES_CONTENDERS:-$few}"
+    GUEST_CPUS=${CURVES_CPUS:-1} guest curves "$(rows "${CURVES_LOADS:-uniform hot churn}" "${CURVES_FILLS:-50 80 90 95}" | sed 's/,[a-z]*-80-16m//g')" \
+        "${CURVES_SLICES:-3}" "${CURVES_AGE_S:-150}" "${CURVES_SLICE_S:-10}" "${CURVES_CONTENDERS:-$few}" "${CURVES_SIZE:-512M}" \
+        --age-free-percent "${CURVES_AGE_FREE_PERCENT:-300}"
 fi
 python3 scripts/work/bench_clean.py "$out"
 say "$(dirname "$out")/clean.md is written"

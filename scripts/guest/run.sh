@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# run.sh DIR OUT GIB JOB: boots the guest of setup.sh with a disk of GIB at /dev/vda,
+# run.sh DIR OUT GIB JOB: boots the guest of setup.sh with a disk of GIB (as 2, or 512M) at /dev/vda,
 # has it run the shell script JOB, and leaves in OUT what the job wrote to /host:
 # out, err, code, dmesg and its own files. Emulated, it is slow: times mean little,
 # counts and bytes are what they are. GUEST_ACCEL=kvm where that works. GUEST_DISKS=N: so many
 # disks of that size, written in full, GUEST_LIMIT=OPTIONS: QEMU's throttle for each of them, as
-# throttling.iops-total=200; GUEST_FILES: more files for the job, found in /host.
+# throttling.iops-total=200; GUEST_FILES: more files for the job, found in /host;
+# GUEST_CPUS=N processors (2).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 [ $# = 4 ] || fail "run.sh: DIR OUT GIB JOB are needed"
 dir=$(cd "$1" && pwd) gib=$3 job=$4
+case $gib in *M) mib=${gib%M} ;; *) mib=$((gib * 1024)) ;; esac
 nenrin=${NENRIN:-$PWD/target/release/nenrin}
 [ -e "$dir/base.cpio" ] || fail "run.sh: scripts/guest/setup.sh $dir comes first"
 [ -x "$nenrin" ] || fail "run.sh: $nenrin is missing: make build"
@@ -25,18 +27,18 @@ cp "$job" "$out/job"
 disks=()
 for n in $(seq 0 $((${GUEST_DISKS:-1} - 1))); do
     disk=$dir/disk-$gib.img
-    make="fallocate -l ${gib}G $disk.new"
+    make="fallocate -l ${mib}M $disk.new"
     if [ -n "${GUEST_DISKS:-}" ]; then
         disk=$dir/disk-$gib-$n.img
-        make="dd if=/dev/zero of=$disk.new bs=4M count=$((gib * 256)) oflag=direct status=none"
+        make="dd if=/dev/zero of=$disk.new bs=4M count=$((mib / 4)) oflag=direct status=none"
     fi
-    [ -e "$disk" ] || { $make && mv "$disk.new" "$disk"; } || { rm -f "$disk.new"; fail "run.sh: no room for a disk of $gib GiB in $dir"; }
+    [ -e "$disk" ] || { $make && mv "$disk.new" "$disk"; } || { rm -f "$disk.new"; fail "run.sh: no room for a disk of $mib MiB in $dir"; }
     disks+=(-drive "file=$disk,if=none,id=d$n,format=raw,cache=none,aio=native${GUEST_LIMIT:+,$GUEST_LIMIT}"
         -device "virtio-blk-pci,drive=d$n,num-queues=1,queue-size=256,write-zeroes=off")
 done
 # Not KVM by itself: within a virtual machine it may be there and hang.
 accelerator=${GUEST_ACCEL:-tcg,thread=multi}
-qemu-system-x86_64 -accel "$accelerator" -cpu max -smp 2 -m 2048m -kernel "$dir/vmlinuz" -initrd "$dir/base.cpio" \
+qemu-system-x86_64 -accel "$accelerator" -cpu max -smp "${GUEST_CPUS:-2}" -m 2048m -kernel "$dir/vmlinuz" -initrd "$dir/base.cpio" \
     -append "console=ttyS0 panic=-1 quiet mitigations=off" -display none -serial "file:$out/console" -monitor none -no-reboot -nodefaults \
     "${disks[@]}" \
     -virtfs "local,path=$out,mount_tag=share,security_model=none" </dev/null >"$out/qemu" 2>&1 &

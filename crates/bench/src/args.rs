@@ -35,6 +35,7 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
   --loaded-s N            length of a slice in which others write all the time (default 5)
   --long-s N              length of the row osync-cost (default 600; suite cost)
   --age-percent N         rows of the suite clean: what is written before anything counts, in hundredths of the device (default 200)
+  --age-free-percent N    and no more than this, in hundredths of what is free beside what is live (default without limit)
   --age-s N               at most for so long (default 60)
   --slice-percent N       what one of their slices writes, in hundredths of the device (default 12)
   --sustained-s N         at most for so long (default 20)
@@ -197,6 +198,7 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
         }
         "loaded-s" => config.plan.loaded = Duration::from_secs(number()?.clamp(1, 600)),
         "long-s" => config.plan.long = Duration::from_secs(number()?.clamp(1, 36_000)),
+        "age-free-percent" => config.plan.sustained.age_free_percent = number()?.min(10_000),
         "age-percent" => config.plan.sustained.age_percent = number()?.min(10_000),
         "age-s" => config.plan.sustained.age = Duration::from_secs(number()?.clamp(1, 36_000)),
         "slice-percent" => config.plan.sustained.slice_percent = number()?.clamp(1, 1000),

@@ -212,6 +212,8 @@ pub enum Break {
     LettingGoNeedsRoom,
     /// Index segments of which less than a quarter is garbage stay as they are, also where nothing else makes room.
     HardlySparseKept,
+    /// Shared blocks wait for three leaves for each owner, and all other shared blocks with them.
+    SharedHoldUp,
     /// What was changed and not committed yet is no reason to try again to make room.
     ChangesUnseen,
     /// Emptying a file that is empty asks for room as if it grew.

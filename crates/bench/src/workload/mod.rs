@@ -61,6 +61,7 @@ impl Default for Plan {
             long: Duration::from_secs(600),
             sustained: Sustained {
                 age_percent: 200,
+                age_free_percent: u64::MAX,
                 age: Duration::from_secs(60),
                 slice_percent: 12,
                 slice: Duration::from_secs(20),
@@ -75,6 +76,8 @@ impl Default for Plan {
 pub struct Sustained {
     /// What is written before anything counts, in hundredths of the device's size.
     pub age_percent: u64,
+    /// And no more than this, in hundredths of what is free beside what is live.
+    pub age_free_percent: u64,
     /// That ends after this time at the latest.
     pub age: Duration,
     /// What a slice writes, in hundredths of the device's size.

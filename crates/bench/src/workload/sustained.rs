@@ -188,7 +188,10 @@ impl Sustained {
     fn age(&mut self, site: &Site) -> Result<()> {
         let begin = Instant::now();
         let plan = self.plan.sustained;
-        let target = u128::from(self.plan.device_bytes) * u128::from(plan.age_percent) / 100;
+        let of = |bytes: u128, percent: u64| bytes.saturating_mul(u128::from(percent)) / 100;
+        let device = u128::from(self.plan.device_bytes);
+        let free = of(device, 100 - self.percent.min(100));
+        let target = of(device, plan.age_percent).min(of(free, plan.age_free_percent));
         self.settle_account(site);
         while u128::from(self.written) < target && begin.elapsed() < plan.age {
             let left = plan.age.saturating_sub(begin.elapsed());

@@ -47,7 +47,7 @@ const PROMOTE_SEGMENTS: u64 = 2;
 /// How long it is believed that nothing makes room, while nothing changes.
 const EXHAUSTED_NANOS: u64 = 1_000_000_000;
 /// Items that share a leaf when they are next to each other: large ones in leaves hardly filled.
-const ITEMS_IN_LEAF_MIN: u64 = 8;
+pub(super) const ITEMS_IN_LEAF_MIN: u64 = 8;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
 /// Rounds without any gain, each way tried, after which truncations are held back no longer.

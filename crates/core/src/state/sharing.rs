@@ -124,7 +124,7 @@ impl State {
     }
 
     /// First key of the slots in which the back reference of this owner lies.
-    fn backref_slots(&self, owner: &Key, addr: Addr) -> Key {
+    pub fn backref_slots(&self, owner: &Key, addr: Addr) -> Key {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&owner.fork.to_be_bytes());
         bytes[4..12].copy_from_slice(&owner.off.to_be_bytes());

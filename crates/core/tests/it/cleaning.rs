@@ -5,7 +5,7 @@ use crate::common::churn::{Churn, Pattern};
 use crate::common::{World, file};
 use nenrin_core::format::partial::{DATA_MOVED, Header, PartialKind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
-use nenrin_core::{At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, check};
+use nenrin_core::{SetAttr, At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, check};
 use nenrin_device::BlockDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -430,4 +430,50 @@ fn what_is_shared_is_moved_with_all_its_owners() {
     fs.close().unwrap();
     assert_sound(&w);
     right(&open(&w));
+}
+
+/// Where shared blocks have more owners than there is room to move at once: what else is garbage is had, and so is theirs,
+/// since owners that lie together make few leaves dirty.
+#[test]
+fn blocks_with_many_owners_hold_nobody_up() {
+    let w = World::with(6 << 20, &MkfsOptions { segment_blocks: 32, ..MkfsOptions::default() });
+    let fs = open(&w);
+    let create = |name: String| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    let mut owners = Vec::new();
+    for i in 0..10u8 {
+        let first = create(format!("f{i}"));
+        fs.write(first, 0, &vec![i + 1; 28 * 4096], 0).unwrap();
+        owners.push((first, i + 1));
+        for n in 0..15 {
+            let copy = create(format!("f{i} copy {n}"));
+            assert_eq!(fs.copy_range(first, 0, copy, 0, 3 * 4096, 0).unwrap(), 3 * 4096);
+            owners.push((copy, i + 1));
+        }
+        fs.sync_all().unwrap();
+    }
+    for (ino, _) in owners.iter().step_by(16) {
+        fs.setattr(*ino, &SetAttr { size: Some(3 * 4096), ..SetAttr::default() }).unwrap();
+        fs.flush(*ino).unwrap();
+    }
+    fs.sync_all().unwrap();
+    let rest = create("rest".into());
+    let mut at = 0;
+    while fs.write(rest, at * 4096, &[9; 4096], 0).is_ok() {
+        at += 1;
+    }
+    let usage = fs.usage();
+    assert!(usage.available_blocks < 4 * 32, "refused after {at} with room: {usage:?}");
+    for (ino, byte) in owners {
+        assert_eq!(fs.read(At::Live, ino, 0, 1 << 20).unwrap(), vec![byte; 3 * 4096], "{ino:?}");
+    }
+    fs.close().unwrap();
+    assert_sound(&w);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "refused after")]
+fn owners_that_hold_others_up_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::SharedHoldUp, blocks_with_many_owners_hold_nobody_up);
 }

@@ -15,7 +15,7 @@ use nenrin_format::BLOCK_BYTES;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// What df may tell beyond what there is: what cleaning leaves in segments, what the index takes until it is
 /// written, and what open segments hold unused.
-const MARGIN_SEGMENTS: u64 = 10;
+const MARGIN_SEGMENTS: u64 = 8;
 /// And where space is reserved: two segments are kept besides, and nothing is cleaned for it before it is refused.
 const RESERVING_SEGMENTS: u64 = MARGIN_SEGMENTS + 2;
 

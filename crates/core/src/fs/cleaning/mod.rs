@@ -101,6 +101,10 @@ struct Job {
     order: bool,
     /// Victims with blocks that cannot be read.
     unreadable: BTreeSet<SegmentNo>,
+    /// Victims with blocks whose owners make more leaves dirty than there was room for, and how many these are.
+    beyond: BTreeMap<SegmentNo, u64>,
+    /// There was no room for the owners of a shared block, and nothing was moved since.
+    refused: bool,
     moved: u64,
     /// Blocks that were needed in the victims, and those that were not.
     live: u64,
@@ -121,6 +125,8 @@ impl Job {
             idle: false,
             order: false,
             unreadable: BTreeSet::new(),
+            beyond: BTreeMap::new(),
+            refused: false,
             moved: 0,
             live: 0,
             garbage: 0,
@@ -168,6 +174,8 @@ impl Job {
 enum Left {
     /// Something in it cannot be moved.
     Stuck,
+    /// Moving something in it makes so many leaves dirty at once: until there is room for them.
+    Beyond(u64),
     /// Not worth it in idle time.
     Costly,
 }
@@ -374,16 +382,17 @@ impl Fs {
     /// `None` when there is no room to go on.
     fn step(&self, cleaner: &mut Cleaner, blocks: u64) -> Result<Option<u64>> {
         let Some(job) = &mut cleaner.job else { return Ok(Some(LOOK_BLOCKS)) };
+        let cost = Some(LOOK_BLOCKS);
         let done = match job.stage {
-            Stage::Summaries { .. } => self.read_claims(job),
-            Stage::Owners { .. } => self.find_owners(job),
-            Stage::Walk { .. } => self.walk_trees(job),
-            Stage::Compare => self.compare(job, &mut cleaner.left),
-            Stage::Moves { .. } => return self.move_some(job, blocks),
-            Stage::Shared { .. } => return self.move_shared(job),
-            Stage::Done => Ok(()),
+            Stage::Summaries { .. } => self.read_claims(job).map(|()| cost),
+            Stage::Owners { .. } => self.find_owners(job).map(|()| cost),
+            Stage::Walk { .. } => self.walk_trees(job).map(|()| cost),
+            Stage::Compare => self.compare(job, &mut cleaner.left).map(|()| cost),
+            Stage::Moves { .. } => self.move_some(job, blocks),
+            Stage::Shared { .. } => self.move_shared(job),
+            Stage::Done => Ok(cost),
         };
-        if let Err(e) = done {
+        done.or_else(|e| {
             drop(self.lock_to_change()?);
             if matches!(e, Error::Failed(_) | Error::ReadOnly) {
                 return Err(e);
@@ -392,8 +401,8 @@ impl Fs {
             let used = job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Stuck)));
             cleaner.left.extend(used);
             job.stage = Stage::Done;
-        }
-        Ok(Some(LOOK_BLOCKS))
+            Ok(cost)
+        })
     }
 
     /// Takes victims out of the job that cannot be emptied, and puts in order
@@ -434,8 +443,7 @@ impl Fs {
         // segments with what will not.
         job.moves.sort_unstable_by_key(|m| (hot.contains(&m.key), m.tree, m.key));
         if job.idle {
-            let owners: u64 = job.groups.iter().map(shared::Group::leaves).sum();
-            let leaves = self.leaves_to_dirty(&job.moves)? + owners;
+            let leaves = self.leaves_to_dirty(&job.moves)? + self.leaves_of_groups(&job.groups)?;
             if leaves * 2 * u64::from(NODE_BLOCKS) >= job.garbage {
                 left.extend(job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Costly))));
                 job.stage = Stage::Done;
@@ -463,6 +471,8 @@ impl Fs {
                 inner.cleaner_status.cleaned_segments += 1;
             } else if job.unreadable.contains(no) {
                 cleaner.left.insert(*no, (used, Left::Stuck));
+            } else if let Some(leaves) = job.beyond.get(no) {
+                cleaner.left.insert(*no, (used, Left::Beyond(*leaves)));
             }
         }
         inner.cleaner_status.victims = 0;
@@ -504,7 +514,7 @@ impl Inner {
         idle: bool,
     ) -> Vec<Candidate> {
         let blocks = fs.storage.segment_blocks;
-        let now = fs.clock.wall().0;
+        let (now, spare) = (fs.clock.wall().0, self.nodes_to_spare(fs));
         let mut under_way: BTreeSet<SegmentNo> = self.inflight.keys().map(|a| a.segment()).collect();
         under_way.extend(self.writes.iter().map(|w| w.addr.segment()));
         let mut found: Vec<(u128, Candidate)> = Vec::new();
@@ -513,7 +523,11 @@ impl Inner {
             if s.state != SegmentState::Sealed || s.chain_held || s.pins > 0 || used == 0 || used > blocks {
                 continue;
             }
-            let skipped = left.get(&segment).is_some_and(|(_, why)| idle || *why == Left::Stuck);
+            let skipped = left.get(&segment).is_some_and(|(_, why)| match why {
+                Left::Stuck => true,
+                Left::Beyond(leaves) => *leaves > spare,
+                Left::Costly => idle,
+            });
             let garbage = (blocks - used).saturating_sub(unavoidable(blocks));
             if garbage < garbage_min.max(1) || skipped || under_way.contains(&segment) {
                 continue;

@@ -6,6 +6,8 @@
 //!    finds them all here or all there, still sharing.
 //! 2. Who owns what is asked again before that is logged. An owner more or less,
 //!    or one that changed, and the group stays where it is.
+//! 3. A group whose owners make more leaves dirty than there is room for stays, and its segment is left alone until there
+//!    is: others must not wait for it.
 
 use super::super::{Fs, Inner};
 use super::{Job, Move, Stage};
@@ -13,6 +15,8 @@ use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::{Backref, Extent};
+use nenrin_format::key::Key;
+use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
 use std::sync::Arc;
@@ -34,7 +38,7 @@ impl Group {
         self.start
     }
     /// Leaves that moving it makes dirty, at most: of each owner, and of its two back references.
-    pub fn leaves(&self) -> u64 {
+    fn leaves_max(&self) -> u64 {
         3 * self.owners.len() as u64
     }
     /// What must be read to verify it: from where, and how many blocks.
@@ -128,10 +132,20 @@ impl Fs {
             return Ok(Some(0));
         };
         let moves = self.moves_to_spare()?;
-        if moves < group.leaves() {
-            return Ok(None);
+        let leaves = match group.leaves_max() {
+            most if moves >= most || broken(Break::SharedHoldUp) => most,
+            _ => self.leaves_of_groups(std::slice::from_ref(group))?,
+        };
+        if moves < leaves.max(1) {
+            let most = job.beyond.entry(group.segment()).or_default();
+            *most = leaves.max(*most);
+            // An index checkpoint may help, once.
+            if moves == 0 || broken(Break::SharedHoldUp) || !std::mem::replace(&mut job.refused, true) {
+                return Ok(None);
+            }
+            *at += 1;
+            return Ok(Some(0));
         }
-        *at += 1;
         let (first, blocks) = group.covered();
         let bytes = self.storage.read(first, blocks);
         let skip = |e: &Extent| (e.addr.0 - u64::from(e.lead) - first.0) as usize * BLOCK_BYTES;
@@ -141,16 +155,40 @@ impl Fs {
             bytes.get(skip(e)..skip(e) + length).is_some_and(|b| super::super::verify(e, b).is_ok())
         };
         let Some(bytes) = bytes.ok().filter(|b| group.owners.iter().all(|m| sound(m, b))) else {
+            *at += 1;
             job.unreadable.insert(group.start.segment());
             return Ok(Some(u64::from(blocks)));
         };
         let from = (group.start.0 - first.0) as usize * BLOCK_BYTES;
         let bytes = &bytes[from..from + group.blocks as usize * BLOCK_BYTES];
         let Some(new) = self.lock_to_change()?.place_group(self, group, bytes)? else { return Ok(None) };
+        *at += 1;
+        job.refused = false;
         let moved = self.write_group(group, new, bytes);
         self.lock().segments().unpin(new.segment());
         job.moved += moved?;
         Ok(Some(u64::from(group.blocks)))
+    }
+
+    /// Leaves that moving these makes dirty: those of their owners, of the back references they have, and of the new ones, which
+    /// lie next to each other.
+    pub(super) fn leaves_of_groups(&self, groups: &[Group]) -> Result<u64> {
+        let mut owners: Vec<&Move> = groups.iter().flat_map(|g| &g.owners).collect();
+        owners.sort_unstable_by_key(|m| (m.tree, m.key));
+        let bound = groups.iter().map(Group::leaves_max).sum();
+        let views = self.views()?;
+        let inner = self.lock_to_change()?;
+        let space = inner.state.space.clone();
+        let mut old: Vec<Key> = owners.iter().map(|m| inner.state.backref_slots(&m.key, m.extent.addr)).collect();
+        drop(inner);
+        old.sort_unstable();
+        let counted = views.trees.iter().chain([&space]).try_fold(0, |sum, tree| {
+            let of_tree = owners.iter().filter(|m| m.tree == tree.id()).map(|m| &m.key);
+            let keys = of_tree.chain(old.iter().filter(|_| tree.id() == TreeId::SPACE));
+            Ok(sum + tree.clean_leaves(&views.cache, keys)?)
+        });
+        let new = owners.len() as u64 / super::super::space::ITEMS_IN_LEAF_MIN + 2;
+        Ok(self.unless_old(&views, counted)?.map_or(bound, |leaves: u64| bound.min(leaves + new)))
     }
 
     /// Writes the copy of a group and names it; how many blocks moved.
