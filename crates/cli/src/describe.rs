@@ -115,6 +115,7 @@ pub fn root(r: &Root) -> Value {
         "named_blocks": r.named_blocks,
         "promised_blocks": r.promised_blocks,
         "retention": name(&r.retention),
+        "kept_by_snapshots": r.past.map(|p| json!({"blocks": p.blocks, "bytes": p.bytes, "all_bytes": p.all_bytes})),
         "trees": trees,
         "index_segments": segments,
     })

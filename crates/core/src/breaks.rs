@@ -214,6 +214,8 @@ pub enum Break {
     HardlySparseKept,
     /// Shared blocks wait for three leaves for each owner, and all other shared blocks with them.
     SharedHoldUp,
+    /// Roots do not state what snapshots keep.
+    PastUntold,
     /// What was changed and not committed yet is no reason to try again to make room.
     ChangesUnseen,
     /// Emptying a file that is empty asks for room as if it grew.

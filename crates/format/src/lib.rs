@@ -58,6 +58,7 @@ pub const fn layouts() -> &'static [layout::Layout] {
         root::RootDisk::LAYOUT,
         root::TreeDisk::LAYOUT,
         root::IndexSegmentDisk::LAYOUT,
+        root::PastDisk::LAYOUT,
     ]
 }
 

@@ -78,6 +78,29 @@ disk_struct! {
     }
 }
 
+disk_struct! {
+    /// What snapshots keep of history, behind everything else, where it was counted.
+    pub struct PastDisk [24] {
+        /// Blocks of content that they keep; rather too much where blocks are shared.
+        pub blocks: U64,
+        /// Bytes of items that they keep, about.
+        pub bytes: U64,
+        /// Bytes of all items in the history trees that may hold such, about.
+        pub all_bytes: U64,
+    }
+}
+
+/// What snapshots keep of history. It is told to users and nothing relies on it: every mount counts anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Blocks of content that they keep; rather too much where blocks are shared.
+    pub blocks: u64,
+    /// Bytes of items that they keep, about.
+    pub bytes: u64,
+    /// Bytes of all items in the history trees that may hold such, about.
+    pub all_bytes: u64,
+}
+
 /// Root of one tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeRoot {
@@ -124,6 +147,8 @@ pub struct Root {
     pub index_segments: Vec<(SegmentNo, u32)>,
     /// The retention rule as text; empty for the default.
     pub retention: Vec<u8>,
+    /// What snapshots keep, where that was counted.
+    pub past: Option<Past>,
 }
 
 impl Root {
@@ -166,6 +191,13 @@ impl Root {
             out.extend_from_slice(e.bytes());
         }
         out.extend_from_slice(&self.retention);
+        if let Some(past) = self.past {
+            let mut e = PastDisk::zeroed();
+            e.blocks.set(past.blocks);
+            e.bytes.set(past.bytes);
+            e.all_bytes.set(past.all_bytes);
+            out.extend_from_slice(e.bytes());
+        }
         out
     }
 
@@ -194,6 +226,7 @@ impl Root {
             trees: Vec::new(),
             index_segments: Vec::new(),
             retention: Vec::new(),
+            past: None,
         };
         for _ in 0..d.tree_count.get() {
             let (t, _) = TreeDisk::read_prefix(r.take(TreeDisk::BYTES)?)?;
@@ -215,6 +248,14 @@ impl Root {
             this.index_segments.push((SegmentNo(s.segment.get()), s.nodes.get()));
         }
         this.retention = r.take(d.retention_bytes.get() as usize)?.to_vec();
+        if !r.is_empty() {
+            let (e, _) = PastDisk::read_prefix(r.take(PastDisk::BYTES)?)?;
+            let past = Past { blocks: e.blocks.get(), bytes: e.bytes.get(), all_bytes: e.all_bytes.get() };
+            if [past.blocks, past.bytes, past.all_bytes].iter().any(|n| *n > COUNTER_MAX) {
+                return Err(Invalid::Bounds);
+            }
+            this.past = Some(past);
+        }
         if r.is_empty() { Ok(this) } else { Err(Invalid::Bounds) }
     }
 }

@@ -12,7 +12,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::{Entries, NodePtr, TreeId};
 use nenrin_format::partial::{Header, MapEntry, PartialKind};
 use nenrin_format::records::{ContentOp, Record};
-use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::root::{Past, Root, TreeRoot};
 use nenrin_format::row_log::{RowEntry, RowLog};
 use nenrin_format::superblock::{Band, DeviceEntry, Profile, Superblock};
 use nenrin_format::wire::Reader;
@@ -279,6 +279,7 @@ fn root() -> Root {
         named_blocks: 7,
         promised_blocks: 5,
         retention: b"1h:all".to_vec(),
+        past: Some(Past { blocks: 4, bytes: 300, all_bytes: 500 }),
         trees: vec![
             TreeRoot {
                 tree: TreeId::LIVE,

@@ -111,7 +111,7 @@ impl Inner {
         if !self.state.has_snapshots() {
             return 0;
         }
-        let known = if self.named_stale { u64::MAX } else { self.state.past.named_blocks };
+        let known = if self.state.past.counted { self.state.past.named_blocks } else { u64::MAX };
         known.min(self.state.history_blocks)
     }
 
@@ -119,7 +119,7 @@ impl Inner {
     pub(super) fn named_index_blocks(&self) -> u64 {
         let may_be = self.state.history.iter().filter(|t| self.state.may_be_named(t));
         let (nodes, past) = (may_be.map(|t| t.tree.nodes()).sum(), &self.state.past);
-        let bytes = if self.named_stale { past.bytes.max(1) } else { past.named_bytes };
+        let bytes = if past.counted { past.named_bytes } else { past.bytes.max(1) };
         if broken(Break::PastIndexUncounted) { 0 } else { share_of_nodes(nodes, bytes, past.bytes) }
     }
 
@@ -340,7 +340,7 @@ impl Fs {
     /// An index node that cannot be read.
     pub fn count_named_history(&self) -> Result<bool> {
         let mut inner = self.lock();
-        if !inner.named_stale && !inner.named_recount {
+        if inner.state.past.counted && !inner.named_recount {
             return Ok(false);
         }
         let named = inner.named_kept();
@@ -372,7 +372,7 @@ impl Fs {
         }
         // What went to history meanwhile may have been met, too: rather too much.
         inner.state.past.add_since(&count.before, &count.found);
-        inner.named_stale = false;
+        inner.state.past.counted = true;
         inner.named_recount = false;
         Ok(false)
     }
@@ -385,11 +385,7 @@ impl Fs {
 
     /// Counts what snapshots keep to the end.
     pub(super) fn recount_named_history(&self) -> Result<()> {
-        {
-            let mut inner = self.lock();
-            inner.named_stale = true;
-            inner.named_count = None;
-        }
+        self.lock().named_count = None;
         while self.count_named_history()? {}
         Ok(())
     }

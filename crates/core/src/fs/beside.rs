@@ -10,6 +10,7 @@
 use super::behind::BEHIND_PAGES;
 use super::guard::Guard;
 use super::{Fs, Inner};
+use crate::storage::Storage;
 use crate::{Order, Result};
 use nenrin_device::Ticket;
 use nenrin_format::{BLOCK_BYTES, Ino};
@@ -82,7 +83,10 @@ impl FewWrites {
     }
 
     /// Waits, the oldest first, until at most so many blocks are under way.
-    fn wait_down_to(&mut self, blocks: u32) -> Result<()> {
+    fn wait_down_to(&mut self, storage: &Storage, blocks: u32) -> Result<()> {
+        if self.blocks > blocks {
+            storage.about_to_wait();
+        }
         while self.blocks > blocks {
             let Some((ticket, count)) = self.under_way.pop_front() else { break };
             self.blocks -= count;
@@ -92,8 +96,8 @@ impl FewWrites {
     }
 
     /// Waits for all.
-    pub(super) fn wait(mut self) -> Result<()> {
-        self.wait_down_to(0)
+    pub(super) fn wait(mut self, storage: &Storage) -> Result<()> {
+        self.wait_down_to(storage, 0)
     }
 }
 
@@ -279,7 +283,7 @@ impl Fs {
         if writes.blocks <= BACKGROUND_BESIDE_BLOCKS_MAX {
             return Ok(());
         }
-        writes.wait_down_to(self.background_blocks())
+        writes.wait_down_to(&self.storage, self.background_blocks())
     }
 
     /// Blocks that background work may have under way now.
@@ -462,14 +466,23 @@ mod tests {
 
     #[test]
     fn little_is_under_way_in_the_background() {
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(64 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = std::sync::Arc::new(Leaders::default());
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![device], time, crate::MountOptions::default()).unwrap();
         let mut writes = FewWrites::default();
         for blocks in [100, 28, 60, 70] {
             writes.push(Ticket::done(Ok(nenrin_device::AlignedBuf::zeroed(0))), blocks);
         }
-        writes.wait_down_to(BACKGROUND_BESIDE_BLOCKS_MAX).unwrap();
+        writes.wait_down_to(&fs.storage, BACKGROUND_BESIDE_BLOCKS_MAX).unwrap();
         // The oldest were waited for, and no more than necessary.
         assert_eq!((writes.blocks, writes.under_way.len()), (70, 1));
-        writes.wait().unwrap();
+        assert_eq!(fs.counters().device_waits_locked, 0);
+        let inner = fs.lock();
+        writes.wait(&fs.storage).unwrap();
+        drop(inner);
+        assert_eq!(fs.counters().device_waits_locked, 1);
         let mut syncs = RecentSyncs::default();
         assert!(!syncs.any(10));
         syncs.note(Ino(7), 10);

@@ -130,7 +130,6 @@ impl Fs {
             }
         }
         inner.log(&Record::NameCheckpoint { cno, name: name.unwrap_or(b"") }, self.clock.monotonic_nanos())?;
-        inner.named_stale = true;
         drop(inner);
         self.sync_received(false)?;
         // Where that cannot be read, all of history counts as kept.
@@ -290,7 +289,7 @@ impl Fs {
         inner.frozen_nodes = 0;
         let mut superblock = inner.superblock.clone();
         drop(inner);
-        writes.wait()?;
+        writes.wait(&self.storage)?;
         self.lock().unload(freeze);
         if flushes_roots(self.options.barrier) && !broken(Break::RootBeforeFlush) {
             self.flush_device()?;
@@ -475,6 +474,7 @@ impl Inner {
             named_blocks: s.named_blocks,
             promised_blocks: s.promised_blocks,
             retention: s.retention.clone(),
+            past: s.stated_past(),
             trees: Vec::new(),
             index_segments: Vec::new(),
         };

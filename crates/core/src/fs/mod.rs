@@ -278,9 +278,8 @@ struct Inner {
     merger: merging::Merger,
     /// Who counts history so that nothing may be met twice.
     counting_history: u32,
-    /// What snapshots keep has to be counted anew.
-    named_stale: bool,
-    /// The same, while what is known is good enough: the first snapshot was made.
+    /// What snapshots keep is to be counted anew, while what is known is good enough: the first snapshot was made, or the volume
+    /// was mounted.
     named_recount: bool,
     named_count: Option<account::NamedCount>,
     /// After an error, when (monotonic) counting is tried again.
@@ -418,8 +417,7 @@ impl Fs {
             index_garbage_left: 0,
             merger: merging::Merger::default(),
             counting_history: 0,
-            named_stale: true,
-            named_recount: false,
+            named_recount: true,
             named_count: None,
             named_rest_until: 0,
             held: BTreeMap::new(),

@@ -324,6 +324,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
     }
     load_checkpoints(&mut state)?;
+    state.load_past(root.past);
     let mut bad = None;
     state.load_landmarks(&mut |key, why| bad = bad.take().or(Some(bad_item(key, why))))?;
     if let Some(e) = bad {

@@ -20,7 +20,7 @@ use nenrin_format::items::{
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::summary_blocks;
-use nenrin_format::root::{Root, TreeRoot};
+use nenrin_format::root::{Past, Root, TreeRoot};
 use nenrin_format::superblock::SLOTS_PER_AREA;
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BLOCKS, SegmentNo};
 use std::collections::BTreeMap;
@@ -332,6 +332,8 @@ pub(super) fn room(state: &mut State, segment_blocks: u32) -> Result<(u64, u64)>
         named_blocks: state.named_blocks,
         promised_blocks: state.promised_blocks,
         retention: state.retention.clone(),
+        // The next mount counts it.
+        past: Some(Past { blocks: 0, bytes: 0, all_bytes: 0 }),
         trees: Vec::new(),
         index_segments: state.segments.index_segments(Generation(0)),
     };

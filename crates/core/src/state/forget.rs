@@ -28,6 +28,7 @@ impl State {
                 self.forgetting.insert(*ino);
             }
         }
+        self.named_changed();
         let landmarks = self.landmarks.through(&self.forgetting);
         self.drop_landmarks(&landmarks)
     }

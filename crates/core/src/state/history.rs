@@ -131,14 +131,14 @@ impl State {
         c.name = name.to_vec();
         c.flags = if name.is_empty() { c.flags & !CHECKPOINT_NAMED } else { c.flags | CHECKPOINT_NAMED };
         let value = c.encode().into();
-        self.note_named();
+        self.named_changed();
         self.space.insert(&self.cache, checkpoint_key(cno), value).map(drop)
     }
 
     pub(super) fn drop_checkpoints(&mut self, cnos: &[Cno]) -> Result<()> {
         for cno in cnos {
             if self.kept.remove(cno).is_some_and(|c| c.is_named()) {
-                self.note_named();
+                self.named_changed();
             }
             self.space.remove(&self.cache, &checkpoint_key(*cno))?;
         }

@@ -1,14 +1,16 @@
-//! What is known of how much snapshots keep: in memory only, counted by a walk over history and kept up to date from then on
+//! What is known of how much snapshots keep: counted by a walk over history, kept up to date from then on, and stated by roots
 //! (`fs/account.rs`).
 
 use super::{HistoryTree, State};
 use crate::index::Value;
-use nenrin_format::Cno;
+use crate::breaks::{Break, broken};
+use nenrin_format::{COUNTER_MAX, Cno};
 use nenrin_format::items::Checkpoint;
 use nenrin_format::key::Key;
 use nenrin_format::packed::entry_bytes;
+use nenrin_format::root::Past;
 
-/// How much of history snapshots keep, as far as it went there in this mount or was counted.
+/// How much of history snapshots keep, as far as it went there since it was counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownPast {
     /// Blocks of content that they keep; rather too much where blocks are shared.
@@ -17,6 +19,8 @@ pub struct KnownPast {
     pub named_bytes: u64,
     /// Bytes of all items in the history trees that may hold such.
     pub bytes: u64,
+    /// That is right: it was counted for the snapshots there are.
+    pub counted: bool,
     /// The oldest and the newest snapshot.
     named: Option<(Cno, Cno)>,
 }
@@ -41,10 +45,37 @@ pub fn weight(key: &Key, value: &[u8]) -> u64 {
 }
 
 impl State {
+    /// What a root states of it, or what follows where it states nothing.
+    pub fn load_past(&mut self, stated: Option<Past>) {
+        self.note_named();
+        if let Some(p) = stated.filter(|_| self.has_snapshots()) {
+            self.past.counted = true;
+            (self.past.named_blocks, self.past.named_bytes, self.past.bytes) = (p.blocks, p.bytes, p.all_bytes);
+        }
+    }
+
+    /// For a root.
+    #[must_use]
+    pub fn stated_past(&self) -> Option<Past> {
+        let p = &self.past;
+        let stated = Past { blocks: p.named_blocks, bytes: p.named_bytes, all_bytes: p.bytes };
+        let fits = [stated.blocks, stated.bytes, stated.all_bytes].iter().all(|n| *n <= COUNTER_MAX);
+        (p.counted && self.has_snapshots() && fits && !broken(Break::PastUntold)).then_some(stated)
+    }
+
     /// Looks which snapshots there are.
     pub fn note_named(&mut self) {
         let mut named = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
         self.past.named = named.next().map(|first| (first, named.next_back().unwrap_or(first)));
+        if self.past.named.is_none() {
+            self.past = KnownPast { counted: true, ..KnownPast::default() };
+        }
+    }
+
+    /// Other checkpoints have names now, or something of history goes whoever keeps it.
+    pub(super) fn named_changed(&mut self) {
+        self.past.counted = false;
+        self.note_named();
     }
 
     /// Whether there are snapshots.

@@ -211,7 +211,7 @@ impl Fs {
             self.hold_background(&mut writes)?;
             rest = &rest[run..];
         }
-        writes.wait()?;
+        writes.wait(&self.storage)?;
         if !pieces.is_empty() && super::super::flushes(self.options.barrier) { self.flush_device() } else { Ok(()) }
     }
 

@@ -131,7 +131,6 @@ impl Fs {
             for some in inodes.chunks(RECORD_INODES) {
                 inner.log(&Record::Forget { time, inos: some.to_vec() }, now)?;
             }
-            inner.named_stale = true;
             drop(inner);
             self.sync_received(false)?;
         }
