@@ -214,6 +214,18 @@ pub enum Break {
     HardlySparseKept,
     /// Shared blocks wait for three leaves for each owner, and all other shared blocks with them.
     SharedHoldUp,
+    /// What snapshots keep is counted for those of the beginning and of the end of a count.
+    CountMixed,
+    /// History goes because it crowds out the cleaner while somebody sweeps what was let go before.
+    SweepUnseen,
+    /// Truncations of small files are held back no longer where those of large ones are not.
+    SmallHoldsEnd,
+    /// Truncations are held back no longer as soon as somebody needs room.
+    HoldsEndFirst,
+    /// However many files find no room, one step of putting files in order looks at all of them.
+    OrderStepsLong,
+    /// Blocks with checksums of two kinds become one run of the payload map.
+    KindsMixed,
     /// Roots do not state what snapshots keep.
     PastUntold,
     /// What was changed and not committed yet is no reason to try again to make room.

@@ -325,7 +325,7 @@ impl Fs {
             match self.count_named_history() {
                 Ok(true) if self.clock.monotonic_nanos() < now.saturating_add(COUNT_NANOS) => {}
                 Ok(_) => return,
-                // Until then all of history counts as kept. Who needs what is damaged is told.
+                // Until then it stays as it is. Who needs what is damaged is told.
                 Err(_) => {
                     self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
                     return;
@@ -340,12 +340,12 @@ impl Fs {
     /// An index node that cannot be read.
     pub fn count_named_history(&self) -> Result<bool> {
         let mut inner = self.lock();
-        if inner.state.past.counted && !inner.named_recount {
+        let (named, before) = (inner.named_kept(), inner.state.past);
+        let under_way =
+            inner.named_count.take().filter(|count| count.before.epoch == before.epoch || broken(Break::CountMixed));
+        if before.counted && !before.recount {
             return Ok(false);
         }
-        let named = inner.named_kept();
-        let before = inner.state.past;
-        let under_way = inner.named_count.take();
         drop(inner);
         let mut count = under_way.unwrap_or_else(|| NamedCount {
             place: self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER)),
@@ -362,8 +362,8 @@ impl Fs {
             }
         })?;
         let mut inner = self.lock();
-        if inner.named_kept().keys().ne(named.keys()) {
-            // Counted for others: from the beginning.
+        if inner.state.past.epoch != count.before.epoch && !broken(Break::CountMixed) {
+            // Counted for others, or somebody else has counted to the end.
             return Ok(true);
         }
         if more {
@@ -371,9 +371,10 @@ impl Fs {
             return Ok(true);
         }
         // What went to history meanwhile may have been met, too: rather too much.
-        inner.state.past.add_since(&count.before, &count.found);
-        inner.state.past.counted = true;
-        inner.named_recount = false;
+        let past = &mut inner.state.past;
+        past.add_since(&count.before, &count.found);
+        (past.counted, past.recount) = (true, false);
+        past.epoch += 1;
         Ok(false)
     }
 
@@ -385,7 +386,6 @@ impl Fs {
 
     /// Counts what snapshots keep to the end.
     pub(super) fn recount_named_history(&self) -> Result<()> {
-        self.lock().named_count = None;
         while self.count_named_history()? {}
         Ok(())
     }

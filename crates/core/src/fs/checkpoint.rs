@@ -93,9 +93,7 @@ impl Fs {
         let cut = Cut { wall: self.clock.wall(), flags, name: name.to_vec() };
         self.lead(inner, Some(cut), Stay::Briefly);
         self.answer(&rx)?;
-        let mut inner = self.lock();
-        // From now on it matters how much of history that is.
-        inner.named_recount |= !name.is_empty() && inner.named_kept().len() == 1;
+        let inner = self.lock();
         inner.state.kept.get(&cno).map(|c| info(cno, c)).ok_or(Error::Stale)
     }
 

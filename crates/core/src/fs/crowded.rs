@@ -189,8 +189,9 @@ impl Fs {
     /// checkpoints. A tick looks at some of history only, and what nobody sees any more is swept after it.
     pub(super) fn uncrowd(&self, now: u64) -> Result<()> {
         let mut inner = self.lock_to_change()?;
+        let sweeping = inner.sweeping && !broken(Break::SweepUnseen);
         // What the last one let go comes first; and for want of nodes to spare others make room.
-        if inner.sweep_wanted || inner.sweep.is_some() || inner.sweeping || inner.nodes_to_spare(self) == 0 {
+        if inner.sweep_wanted || inner.sweep.is_some() || sweeping || inner.nodes_to_spare(self) == 0 {
             return Ok(());
         }
         let under_way = inner.survey.take();

@@ -187,3 +187,28 @@ fn a_tick_looks_at_a_part_of_history() {
     assert!(after < before * 3 / 4, "{before} {after}");
     assert!(c.fs.lock().sweep.is_none());
 }
+
+/// What somebody sweeps who lacks room comes before more of it is let go.
+fn history_that_goes_while_somebody_sweeps() -> [u64; 2] {
+    let c = Crowded::new();
+    let gone = || c.fs.counters().inodes_shed + c.fs.counters().checkpoints_shed;
+    c.fs.lock().sweeping = true;
+    (0..40).for_each(|_| c.uncrowd());
+    let meanwhile = gone();
+    c.fs.lock().sweeping = false;
+    (0..40).for_each(|_| c.uncrowd());
+    [meanwhile, gone() - meanwhile]
+}
+
+#[test]
+fn who_sweeps_comes_before_more_goes() {
+    let [meanwhile, later] = history_that_goes_while_somebody_sweeps();
+    assert!(meanwhile == 0 && later > 0, "{meanwhile} {later}");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn history_that_does_not_wait_for_who_sweeps_is_noticed() {
+    use crate::breaks::{Break, with};
+    assert_ne!(with(Break::SweepUnseen, history_that_goes_while_somebody_sweeps)[0], 0);
+}

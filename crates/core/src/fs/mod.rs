@@ -272,15 +272,14 @@ struct Inner {
     sweep_wanted: bool,
     /// Who makes room sweeps.
     sweeping: bool,
+    /// Segments that the cleaner leaves alone for now, whoever asks.
+    left_alone: BTreeSet<SegmentNo>,
     /// Blocks of garbage in index segments that emptying them did not bring together.
     index_garbage_left: u64,
     /// History trees that become one.
     merger: merging::Merger,
     /// Who counts history so that nothing may be met twice.
     counting_history: u32,
-    /// What snapshots keep is to be counted anew, while what is known is good enough: the first snapshot was made, or the volume
-    /// was mounted.
-    named_recount: bool,
     named_count: Option<account::NamedCount>,
     /// After an error, when (monotonic) counting is tried again.
     named_rest_until: u64,
@@ -362,6 +361,7 @@ impl Fs {
         }
         let mut state = opened.state;
         state.note_named();
+        state.past.recount = state.has_snapshots();
         let inner = Inner {
             state,
             files: ByIno::default(),
@@ -414,10 +414,10 @@ impl Fs {
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
             sweeping: false,
+            left_alone: BTreeSet::new(),
             index_garbage_left: 0,
             merger: merging::Merger::default(),
             counting_history: 0,
-            named_recount: true,
             named_count: None,
             named_rest_until: 0,
             held: BTreeMap::new(),

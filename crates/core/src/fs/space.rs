@@ -321,7 +321,7 @@ impl Inner {
     /// Those that free much are held back no longer.
     fn end_holds(&mut self) {
         for c in self.files.values_mut().filter_map(|f| f.content.as_mut()) {
-            if c.held_blocks() >= HELD_BLOCKS_MIN {
+            if c.held_blocks() >= HELD_BLOCKS_MIN || broken(Break::SmallHoldsEnd) {
                 c.held_since = None;
             }
         }
@@ -577,6 +577,9 @@ impl Fs {
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
+        if holds && broken(Break::HoldsEndFirst) {
+            self.lock_to_change()?.end_holds();
+        }
         match round % 4 {
             0 if !is_much && !reaps && self.clean_for_room()? => return Ok(true),
             // Write out what waits, so that what it replaced can go.

@@ -34,6 +34,7 @@ use crate::check::{self, CheckOptions, CheckReport, Finding, Progress, Severity,
 use crate::devices::assemble;
 use crate::fs::Opened;
 use crate::recovery::{Unproven, pin_roots, start_epoch, with_newest_generation};
+use crate::state::KnownPast;
 use crate::storage::Probe;
 use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result, heartbeat};
 use base::Base;
@@ -262,6 +263,8 @@ fn plan(
     mender.sharing()?;
     mender.recount(superblock.generation.next())?;
     let Mender { mut state, losses, .. } = mender;
+    // The next mount counts what snapshots keep now.
+    state.past = KnownPast::default();
     let root_pins = pin_roots(&mut state.segments, found, &superblock);
     let free = state.segments.free_count();
     let (nodes, needed) = space::room(&mut state, storage.segment_blocks)?;

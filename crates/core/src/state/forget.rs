@@ -28,7 +28,6 @@ impl State {
                 self.forgetting.insert(*ino);
             }
         }
-        self.named_changed();
         let landmarks = self.landmarks.through(&self.forgetting);
         self.drop_landmarks(&landmarks)
     }
@@ -98,6 +97,9 @@ impl State {
         for ino in first {
             self.space.remove(&self.cache, &forget_key(ino))?;
             self.forgetting.remove(&ino);
+        }
+        if self.forgetting.is_empty() {
+            self.recount_past();
         }
         Ok(())
     }

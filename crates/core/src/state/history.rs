@@ -68,7 +68,12 @@ impl State {
         let is_named = checkpoint.is_named();
         self.kept.insert(cno, checkpoint);
         if is_named {
+            let first = !self.has_snapshots();
             self.note_named();
+            // From now on it matters how much of history that is.
+            if first {
+                self.recount_past();
+            }
         }
         self.last_cno = cno;
         self.open_cno = cno.next();

@@ -2,13 +2,13 @@
 //! (`fs/account.rs`).
 
 use super::{HistoryTree, State};
-use crate::index::Value;
 use crate::breaks::{Break, broken};
-use nenrin_format::{COUNTER_MAX, Cno};
+use crate::index::Value;
 use nenrin_format::items::Checkpoint;
 use nenrin_format::key::Key;
 use nenrin_format::packed::entry_bytes;
 use nenrin_format::root::Past;
+use nenrin_format::{COUNTER_MAX, Cno};
 
 /// How much of history snapshots keep, as far as it went there since it was counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +21,11 @@ pub struct KnownPast {
     pub bytes: u64,
     /// That is right: it was counted for the snapshots there are.
     pub counted: bool,
+    /// It is to be counted anew, while what is known is good enough: the first snapshot was made, files were forgotten, or the
+    /// volume was mounted.
+    pub recount: bool,
+    /// Changes with each count that is done, and when what is counted is no longer what it was.
+    pub epoch: u64,
     /// The oldest and the newest snapshot.
     named: Option<(Cno, Cno)>,
 }
@@ -68,14 +73,21 @@ impl State {
         let mut named = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
         self.past.named = named.next().map(|first| (first, named.next_back().unwrap_or(first)));
         if self.past.named.is_none() {
-            self.past = KnownPast { counted: true, ..KnownPast::default() };
+            self.past = KnownPast { counted: true, epoch: self.past.epoch + 1, ..KnownPast::default() };
         }
     }
 
-    /// Other checkpoints have names now, or something of history goes whoever keeps it.
+    /// Other checkpoints have names now.
     pub(super) fn named_changed(&mut self) {
         self.past.counted = false;
+        self.past.epoch += 1;
         self.note_named();
+    }
+
+    /// What is known is too much now, or too little by what is new.
+    pub(super) fn recount_past(&mut self) {
+        self.past.recount = self.has_snapshots();
+        self.past.epoch += 1;
     }
 
     /// Whether there are snapshots.

@@ -5,7 +5,7 @@ use crate::common::churn::{Churn, Pattern};
 use crate::common::{World, file};
 use nenrin_core::format::partial::{DATA_MOVED, Header, PartialKind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
-use nenrin_core::{SetAttr, At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, check};
+use nenrin_core::{At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, SetAttr, check};
 use nenrin_device::BlockDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -465,6 +465,68 @@ fn blocks_with_many_owners_hold_nobody_up() {
     assert!(usage.available_blocks < 4 * 32, "refused after {at} with room: {usage:?}");
     for (ino, byte) in owners {
         assert_eq!(fs.read(At::Live, ino, 0, 1 << 20).unwrap(), vec![byte; 3 * 4096], "{ino:?}");
+    }
+    fs.close().unwrap();
+    assert_sound(&w);
+}
+
+/// A block with so many owners, each in a leaf of its own, that they do not fit at once on a volume that is nearly full: others are
+/// moved, by whoever cleans; and so is it, as soon as it has few owners.
+#[test]
+fn a_block_with_too_many_owners_waits_until_it_has_fewer() {
+    const COPIES: u64 = 400;
+    let w = World::with(24 << 20, &MkfsOptions { segment_blocks: 32, ..MkfsOptions::default() });
+    let fs = open(&w);
+    let create = |name: String| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    // Content in the index keeps copies apart.
+    let apart = |name: String| {
+        for n in 0..3 {
+            let ino = create(format!("{name} {n}"));
+            fs.setxattr(ino, b"user.some", &[7; 2000], nenrin_core::XattrMode::Any).unwrap();
+        }
+    };
+    let source = create("source".into());
+    fs.write(source, 0, &[1; 28 * 4096], 0).unwrap();
+    let few = create("few".into());
+    fs.write(few, 0, &[2; 28 * 4096], 0).unwrap();
+    for n in 0..COPIES {
+        let copy = create(format!("copy {n}"));
+        assert_eq!(fs.copy_range(source, 0, copy, 0, 4096, 0).unwrap(), 4096);
+        apart(format!("apart {n}"));
+    }
+    let other = create("other".into());
+    assert_eq!(fs.copy_range(few, 0, other, 0, 2 * 4096, 0).unwrap(), 2 * 4096);
+    for ino in [source, few] {
+        fs.setattr(ino, &SetAttr { size: Some(2 * 4096), ..SetAttr::default() }).unwrap();
+        fs.flush(ino).unwrap();
+    }
+    fs.sync_all().unwrap();
+    let rest = create("rest".into());
+    let mut at = 0;
+    while fs.write(rest, at * 4096, &[9; 4096], 0).is_ok() {
+        at += 1;
+    }
+    // No leaf is dirty already.
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(&w);
+    let stuck = |fs: &Fs| {
+        clean(fs);
+        (fs.cleaner_status().stuck_segments, fs.clean_estimate().segments)
+    };
+    assert_eq!(stuck(&fs), (1, 0), "one segment is left alone, and nothing is promised of it");
+    let before = fs.counters().moved_blocks;
+    for n in 1..COPIES {
+        fs.unlink(Ino::ROOT, format!("copy {n}").as_bytes()).unwrap();
+    }
+    fs.sync_all().unwrap();
+    clean(&fs);
+    assert!(fs.counters().moved_blocks > before, "still left alone");
+    assert_eq!(stuck(&fs), (0, 0));
+    for (name, byte) in [("source", 1), ("copy 0", 1), ("few", 2), ("other", 2)] {
+        let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;
+        let got = fs.read(At::Live, ino, 0, 1 << 20).unwrap();
+        assert!(!got.is_empty() && got.iter().all(|b| *b == byte), "{name}");
     }
     fs.close().unwrap();
     assert_sound(&w);

@@ -5,7 +5,7 @@
 use crate::common::{World, dir, file};
 use nenrin_core::format::{Cno, Ino};
 use nenrin_core::{AllocateMode, At, Error, Fs, MkfsOptions, MountOptions, SetAttr};
-use nenrin_device::Prng;
+use nenrin_device::{MemDevice, Prng};
 use std::sync::Arc;
 
 const SECOND: u64 = 1_000_000_000;
@@ -244,6 +244,62 @@ fn a_full_volume_lets_go_and_is_written_again_at_once() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// After the power went: what it holds of a file.
+fn content_after_a_cut(w: &World, name: &[u8]) -> Vec<u8> {
+    let device = MemDevice::from_bytes(w.device.inner().snapshot());
+    let fs = Fs::open(vec![Arc::new(device)], w.clock.clone(), MountOptions::default()).unwrap();
+    let ino = fs.lookup(At::Live, Ino::ROOT, name).unwrap().ino;
+    fs.read(At::Live, ino, 0, 1 << 30).unwrap()
+}
+
+/// P3, where room is short: a file that was emptied and is still open keeps what it held for a power cut, unless nothing else makes
+/// room; and a small one even then.
+#[test]
+fn what_is_held_back_is_let_go_last() {
+    let w = World::with(VOLUME_BYTES, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let make = |name: &str, byte: u8, blocks: usize| {
+        let ino = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+        fs.write(ino, 0, &vec![byte; blocks * 4096], 0).unwrap();
+        ino
+    };
+    let emptied = [make("large", 1, 200), make("small", 3, 3)];
+    // History of files that are gone.
+    for round in 0..8u8 {
+        for n in 0..4 {
+            make(&format!("{n}"), round, 50);
+        }
+        fs.checkpoint_create(None).unwrap();
+        (0..4).for_each(|n| fs.unlink(Ino::ROOT, format!("{n}").as_bytes()).unwrap());
+    }
+    fs.sync_all().unwrap();
+    let rest = make("rest", 9, 1);
+    for ino in emptied {
+        fs.retain(ino);
+        fs.setattr(ino, &size(0)).unwrap();
+    }
+    let before = content_after_a_cut(&w, b"large");
+    assert!(before == vec![1; 200 * 4096]);
+    let mut at = 1;
+    let mut write = |blocks: u64| {
+        let wrote = fs.write(rest, at * 4096, &vec![9; blocks as usize * 4096], 0);
+        at += blocks;
+        wrote.is_ok()
+    };
+    let kept = fs.checkpoints().len();
+    while fs.checkpoints().len() > 2 {
+        assert!(write(8));
+        let held = content_after_a_cut(&w, b"large") == before;
+        assert!(held || fs.checkpoints().len() <= 2, "held back no longer, though history was there");
+    }
+    assert_eq!(kept, 8);
+    // And then nothing does.
+    while write(8) {}
+    let now = content_after_a_cut(&w, b"large");
+    assert!(now.is_empty(), "still held back");
+    assert!(content_after_a_cut(&w, b"small") == vec![3; 3 * 4096], "a small one is held back no longer");
+}
+
 /// A volume on which even removing is refused: each of many small files is changed while a snapshot keeps it as it was.
 fn where_removing_is_refused() -> Full {
     let w = World::with(12 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
@@ -330,5 +386,17 @@ mod broken {
             let done = with(Break::LettingGoNeedsRoom, || full.let_go(way));
             assert!(matches!(done, Err(Error::NoSpace)), "{way:?}: {done:?}");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "though history was there")]
+    fn what_is_let_go_too_early_is_noticed() {
+        with(Break::HoldsEndFirst, what_is_held_back_is_let_go_last);
+    }
+
+    #[test]
+    #[should_panic(expected = "a small one is held back no longer")]
+    fn small_ones_that_are_let_go_are_noticed() {
+        with(Break::SmallHoldsEnd, what_is_held_back_is_let_go_last);
     }
 }

@@ -33,7 +33,6 @@ mod mmp;
 mod ordering;
 mod parity;
 mod races;
-mod refusals;
 mod repair_devices;
 mod reserve;
 mod retention;

@@ -399,3 +399,41 @@ fn on_stripes_units_stay_whole() {
     assert!(content(&fs, At::Live, "f") == expected);
     fs.close().unwrap();
 }
+
+/// Who needs the cleaner waits for one step: of files that find no room it looks at some.
+#[test]
+fn a_step_looks_at_few_files_that_find_no_room() {
+    let w = world(48 << 20);
+    let fs = open(&w);
+    let files: Vec<Ino> = (0..150).map(|i| named(&fs, &format!("f{i}"))).collect();
+    for at in 0..16 {
+        for ino in &files {
+            fs.write(*ino, at * BLOCK, &block(at), 0).unwrap();
+        }
+        fs.sync_all().unwrap();
+    }
+    let filler = named(&fs, "filler");
+    let mut at = 0;
+    while fs.usage().available_blocks > 6 * 256 {
+        fs.write(filler, at, &[1; 64 << 10], 0).unwrap();
+        at += 64 << 10;
+    }
+    fs.sync_all().unwrap();
+    let (mut clean, mut steps) = (fs.clean(), Vec::new());
+    while !clean.is_done() {
+        let before = clean.order().left_files;
+        fs.clean_step(&mut clean, 1).unwrap();
+        steps.push(clean.order().left_files - before);
+    }
+    let (most, all) = (steps.iter().max().unwrap(), steps.iter().sum::<u64>());
+    assert!(all > 100, "only {all} files were left out: {:?}", clean.order());
+    assert!(*most <= 65, "a step was long: {most} files of {all}");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a step was long")]
+fn steps_of_order_that_are_long_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::OrderStepsLong, a_step_looks_at_few_files_that_find_no_room);
+}

@@ -304,3 +304,42 @@ fn what_snapshots_keep_is_not_available() {
     let after = fs.usage().available_blocks;
     assert!((after - before).abs_diff(8192) <= 8192 / 20, "{before} {after}");
 }
+
+/// A snapshot that is named while it is counted what snapshots keep counts in full.
+#[test]
+fn a_name_given_while_it_is_counted_counts_in_full() {
+    const FILES: u64 = 6000;
+    let w = World::new(256 << 20);
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open_with(options.clone());
+    let files: Vec<Ino> =
+        (0..FILES).map(|n| fs.create(Ino::ROOT, format!("{n}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    let write_all = |byte: u8| {
+        files.iter().for_each(|ino| assert_eq!(fs.write(*ino, 0, &[byte; 4096], 0).unwrap(), 4096));
+        fs.sync_all().unwrap();
+    };
+    write_all(1);
+    let later = fs.checkpoint_create(None).unwrap().cno;
+    write_all(2);
+    fs.checkpoint_create(Some(b"first")).unwrap();
+    write_all(3);
+    fs.close().unwrap();
+    drop(fs);
+    // A mount counts anew, piece by piece.
+    let fs = w.open_with(options);
+    assert_eq!(fs.usage().snapshot_blocks, FILES);
+    assert!(fs.count_named_history().unwrap());
+    fs.checkpoint_name(later, Some(b"second")).unwrap();
+    let told = fs.usage().snapshot_blocks;
+    assert_eq!(told, 2 * FILES, "not all that two snapshots keep is counted");
+    while fs.count_named_history().unwrap() {}
+    assert_eq!(fs.usage().snapshot_blocks, told);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "not all that two snapshots keep")]
+fn a_count_for_others_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::CountMixed, a_name_given_while_it_is_counted_counts_in_full);
+}

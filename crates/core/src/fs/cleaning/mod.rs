@@ -174,8 +174,9 @@ impl Job {
 enum Left {
     /// Something in it cannot be moved.
     Stuck,
-    /// Moving something in it makes so many leaves dirty at once: until there is room for them.
-    Beyond(u64),
+    /// Moving something in it makes so many leaves dirty at once: until there is room for them, or the space tree no longer has so
+    /// many items, which is when owners came or went.
+    Beyond { leaves: u64, items: u64 },
     /// Not worth it in idle time.
     Costly,
 }
@@ -206,7 +207,8 @@ pub struct CleanerStatus {
     pub cleaned_segments: u64,
     /// Blocks moved since then.
     pub moved_blocks: u64,
-    /// Segments with garbage that are left alone: blocks that cannot be read, or whose owners are not known.
+    /// Segments with garbage that are left alone: blocks that cannot be read, whose owners are not known, or have more owners than
+    /// there is room to move at once.
     pub stuck_segments: u64,
 }
 
@@ -253,7 +255,12 @@ impl Fs {
         let left_of = |j: &Job| j.left(self.storage.segment_blocks);
         let mut left = cleaner.job.as_ref().map_or(0, |j| policy::blocks(pace, picture, left_of(j)));
         while left > 0 && cleaner.job.is_some() {
+            let was_refused = is_refused(cleaner);
             let Some(cost) = self.step(cleaner, left)? else {
+                // What is too much to move at once is passed over by the next step; others need not wait for an index checkpoint.
+                if is_refused(cleaner) && !was_refused {
+                    continue;
+                }
                 self.end_job(cleaner);
                 self.lock().cleaner_status.rest = Rest::NoRoom;
                 break;
@@ -342,10 +349,13 @@ impl Fs {
         let mut inner = self.lock_to_change()?;
         inner.reap_writes();
         let blocks = self.storage.segment_blocks;
-        cleaner.left.retain(|no, (used, _)| inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used));
+        let items = inner.state.space.items();
+        cleaner.left.retain(|no, (used, why)| {
+            let others = matches!(why, Left::Beyond { items: then, .. } if *then != items);
+            !others && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
+        });
         let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
-        let stuck = cleaner.left.values().filter(|(_, why)| *why == Left::Stuck).count() as u64;
-        inner.cleaner_status.stuck_segments = stuck;
+        inner.note_left(&cleaner.left);
         if let Some(todo) = &todo {
             candidates.retain(|c| todo.contains(&c.segment));
         }
@@ -388,21 +398,23 @@ impl Fs {
             Stage::Owners { .. } => self.find_owners(job).map(|()| cost),
             Stage::Walk { .. } => self.walk_trees(job).map(|()| cost),
             Stage::Compare => self.compare(job, &mut cleaner.left).map(|()| cost),
-            Stage::Moves { .. } => self.move_some(job, blocks),
-            Stage::Shared { .. } => self.move_shared(job),
+            Stage::Moves { .. } => return self.move_some(job, blocks),
+            Stage::Shared { .. } => return self.move_shared(job),
             Stage::Done => Ok(cost),
         };
         done.or_else(|e| {
-            drop(self.lock_to_change()?);
-            if matches!(e, Error::Failed(_) | Error::ReadOnly) {
-                return Err(e);
-            }
-            // Damage in the index is told to who needs it. It must not stop all else that is due.
+            self.bear(e)?;
             let used = job.victims.iter().map(|(no, v)| (*no, (v.used, Left::Stuck)));
             cleaner.left.extend(used);
             job.stage = Stage::Done;
             Ok(cost)
         })
+    }
+
+    /// Damage in the index is told to who needs it. It must not stop all else that is due.
+    fn bear(&self, e: Error) -> Result<()> {
+        drop(self.lock_to_change()?);
+        if matches!(e, Error::Failed(_) | Error::ReadOnly) { Err(e) } else { Ok(()) }
     }
 
     /// Takes victims out of the job that cannot be emptied, and puts in order
@@ -464,6 +476,7 @@ impl Fs {
     fn end_job(&self, cleaner: &mut Cleaner) {
         let Some(job) = cleaner.job.take() else { return };
         let mut inner = self.lock();
+        let items = inner.state.space.items();
         for no in job.victims.keys() {
             inner.segments().unpin(*no);
             let used = inner.state.segments.get(*no).map_or(0, |s| s.used_blocks());
@@ -472,11 +485,17 @@ impl Fs {
             } else if job.unreadable.contains(no) {
                 cleaner.left.insert(*no, (used, Left::Stuck));
             } else if let Some(leaves) = job.beyond.get(no) {
-                cleaner.left.insert(*no, (used, Left::Beyond(*leaves)));
+                cleaner.left.entry(*no).or_insert((used, Left::Beyond { leaves: *leaves, items }));
             }
         }
+        inner.note_left(&cleaner.left);
         inner.cleaner_status.victims = 0;
     }
+}
+
+/// Whether there was no room for the owners of a shared block, and nothing was moved since.
+fn is_refused(cleaner: &Cleaner) -> bool {
+    cleaner.job.as_ref().is_some_and(|j| j.refused)
 }
 
 /// Blocks that a segment full of relocated data loses to summaries and at its end:
@@ -504,6 +523,13 @@ struct Candidate {
 }
 
 impl Inner {
+    /// What the cleaner leaves alone, for those who ask.
+    fn note_left(&mut self, left: &BTreeMap<SegmentNo, (u32, Left)>) {
+        let spare = |why: &Left| *why != Left::Costly;
+        self.left_alone = left.iter().filter(|(_, (_, why))| spare(why)).map(|(no, _)| *no).collect();
+        self.cleaner_status.stuck_segments = self.left_alone.len() as u64;
+    }
+
     /// Sealed segments of content with at least so much garbage, those first
     /// that are most worth it.
     fn candidates(
@@ -525,7 +551,7 @@ impl Inner {
             }
             let skipped = left.get(&segment).is_some_and(|(_, why)| match why {
                 Left::Stuck => true,
-                Left::Beyond(leaves) => *leaves > spare,
+                Left::Beyond { leaves, .. } => *leaves > spare,
                 Left::Costly => idle,
             });
             let garbage = (blocks - used).saturating_sub(unavoidable(blocks));

@@ -306,7 +306,7 @@ impl Fs {
             let here: Vec<Window> = order.windows.iter().take_while(|o| begins && o.ino == w.ino).copied().collect();
             let whole = here.iter().map(|o| u64::from(o.blocks)).sum::<u64>().max(size);
             if !self.has_room_to_order(order, planned + whole)? {
-                if planned > 0 || left == LEFT_AT_ONCE {
+                if planned > 0 || left == LEFT_AT_ONCE && !broken(Break::OrderStepsLong) {
                     break;
                 }
                 left += 1;

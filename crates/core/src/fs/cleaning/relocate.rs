@@ -100,11 +100,13 @@ impl Fs {
             end += 1;
         }
         let step = &job.moves[*at..end];
-        let (copied, unread) = self.copy(step)?;
-        let moved = self.relocate(copied, job.order)?;
-        for segment in unread {
-            job.unreadable.insert(segment);
-        }
+        let done =
+            self.copy(step).and_then(|(copied, unread)| Ok((self.relocate(copied, job.order)?, unread))).or_else(|e| {
+                self.bear(e)?;
+                Ok::<_, Error>((0, step.iter().map(|m| m.extent.addr.segment()).collect()))
+            });
+        let (moved, unread) = done?;
+        job.unreadable.extend(unread);
         *at = end;
         job.moved += moved;
         Ok(Some(u64::from(total)))
@@ -327,7 +329,7 @@ fn blocks_of(run: &Verified) -> u32 {
 /// The copies, those of consecutive blocks of a file together: as one run of the payload map they need no summary for each
 /// hundred of them. Those with coarse checksums stay alone, since a run has one kind.
 fn in_runs(copied: Verified) -> Vec<Verified> {
-    let fine = |m: &Move| m.extent.granule_shift == 0 || m.extent.lead + m.extent.tail > 0;
+    let fine = |m: &Move| m.extent.granule_shift == 0 || m.extent.lead + m.extent.tail > 0 || broken(Break::KindsMixed);
     let mut runs: Vec<Verified> = Vec::new();
     for (what, bytes) in copied {
         let follows = |run: &&mut Verified| {
@@ -390,6 +392,9 @@ fn in_chunks<T>(items: Vec<T>) -> impl Iterator<Item = Vec<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nenrin_format::Cno;
+    use nenrin_format::key::Kind;
+    use nenrin_format::node::TreeId;
 
     #[test]
     fn few_reads_are_under_way_together() {
@@ -405,5 +410,29 @@ mod tests {
         let other = Addr::new(SegmentNo(4), 0);
         let got = joined(&[(at(0), 4), (at(4), 4), (at(10), 1), (at(12), 250), (at(400), 2), (at(401), 1), (other, 1)]);
         assert_eq!(got, vec![(at(0), 11), (at(12), 250), (at(400), 2), (other, 1)]);
+    }
+
+    /// Lengths of the runs that 32 blocks of a file become: with a checksum for each, for each sixteen, a piece of such, and again for each.
+    fn runs_of_kinds() -> Vec<usize> {
+        let pieces = [(0, 4, 0, 0), (4, 4, 0, 0), (8, 16, 4, 0), (24, 4, 4, 2), (28, 4, 0, 0), (40, 4, 0, 0)];
+        let copied = pieces.map(|(off, blocks, granule_shift, lead)| {
+            let addr = Addr::new(SegmentNo(3), 100 + off as u32);
+            let extent =
+                Extent { addr, blocks, flags: 0, granule_shift, lead, tail: 0, birth: Cno(1), crcs: Vec::new() };
+            let key = Key { ino: 7, kind: Kind::Extent, fork: 1, off, death: 0 };
+            (Move { tree: TreeId::LIVE, key, extent }, AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES))
+        });
+        in_runs(copied.into()).iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn a_run_has_checksums_of_one_kind() {
+        assert_eq!(runs_of_kinds(), [2, 1, 2, 1]);
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn checksums_of_two_kinds_in_a_run_are_noticed() {
+        assert_ne!(crate::breaks::with(Break::KindsMixed, runs_of_kinds), [2, 1, 2, 1]);
     }
 }

@@ -1,7 +1,7 @@
 //! Cleaning on request: garbage first, then files that lie scattered, then what that left behind.
 
 use super::order::{Order, OrderStatus};
-use super::{Cleaner, lost_to_summaries, policy::Pace, unavoidable};
+use super::{Cleaner, is_refused, lost_to_summaries, policy::Pace, unavoidable};
 use crate::Result;
 use crate::fs::{Fs, beside};
 use nenrin_format::SegmentNo;
@@ -42,6 +42,8 @@ pub struct Clean {
     free_now: u64,
     moved_blocks: u64,
     out_of_room: bool,
+    /// The last batch ended early and nothing of it had moved.
+    stalled: bool,
     order: Order,
 }
 
@@ -114,6 +116,7 @@ impl Fs {
         let todo: BTreeSet<SegmentNo> = inner
             .candidates(self, blocks / Pace::Pressing.garbage_divisor(), &stuck, true)
             .into_iter()
+            .filter(|c| !inner.left_alone.contains(&c.segment))
             .map(|c| {
                 estimate.segments += 1;
                 estimate.live_blocks += u64::from(c.used);
@@ -142,6 +145,7 @@ impl Fs {
             free_now: free,
             moved_blocks: 0,
             out_of_room: false,
+            stalled: false,
             order: Order::default(),
         }
     }
@@ -172,14 +176,22 @@ impl Fs {
             clean.part = if clean.part == Part::Garbage { Part::Order } else { Part::Done };
             return Ok(0);
         }
-        let before = cleaner.job.as_ref().map_or(0, |j| j.moved);
+        let (before, was_refused) = (cleaner.job.as_ref().map_or(0, |j| j.moved), is_refused(cleaner));
         let Some(cost) = self.step(cleaner, blocks)? else {
-            // What was emptied so far becomes room for the rest.
-            let unfinished = cleaner.job.as_ref().filter(|j| j.moved > 0);
-            clean.todo.extend(unfinished.into_iter().flat_map(|j| j.victims.keys()));
+            // What was emptied so far becomes room for the rest; what is too much to move at once even then is passed over.
+            if is_refused(cleaner) && !was_refused {
+                self.finish_cleaning()?;
+                return Ok(0);
+            }
+            let job = cleaner.job.as_ref();
+            let (gained, stalled) = (job.is_some_and(|j| j.moved > 0), clean.stalled);
+            clean.stalled = !gained;
+            if gained || !stalled {
+                clean.todo.extend(job.into_iter().flat_map(|j| j.victims.keys()));
+            }
             self.end_job(cleaner);
             self.finish_cleaning()?;
-            clean.out_of_room = !self.may_move()?;
+            clean.out_of_room = !gained && stalled || !self.may_move()?;
             if clean.out_of_room {
                 clean.part = Part::Done;
             }

@@ -18,8 +18,11 @@ use nenrin_format::items::{Backref, Extent};
 use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, SegmentNo};
+use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, SegmentNo};
 use std::sync::Arc;
+
+/// Owners whose back references are found under one hold of the lock.
+const OWNERS_AT_ONCE: usize = 1024;
 
 /// Shared blocks that belong together, and all extents that name them.
 pub(super) struct Group {
@@ -131,6 +134,7 @@ impl Fs {
             job.stage = Stage::Done;
             return Ok(Some(0));
         };
+        let counted_at = self.lock().generation();
         let moves = self.moves_to_spare()?;
         let leaves = match group.leaves_max() {
             most if moves >= most || broken(Break::SharedHoldUp) => most,
@@ -164,9 +168,15 @@ impl Fs {
         let Some(new) = self.lock_to_change()?.place_group(self, group, bytes)? else { return Ok(None) };
         *at += 1;
         job.refused = false;
-        let moved = self.write_group(group, new, bytes);
+        let moved = self.write_group(group, new, bytes, counted_at);
         self.lock().segments().unpin(new.segment());
-        job.moved += moved?;
+        match moved {
+            Ok(blocks) => job.moved += blocks,
+            Err(e) => {
+                self.bear(e)?;
+                job.unreadable.insert(group.segment());
+            }
+        }
         Ok(Some(u64::from(group.blocks)))
     }
 
@@ -177,10 +187,13 @@ impl Fs {
         owners.sort_unstable_by_key(|m| (m.tree, m.key));
         let bound = groups.iter().map(Group::leaves_max).sum();
         let views = self.views()?;
-        let inner = self.lock_to_change()?;
-        let space = inner.state.space.clone();
-        let mut old: Vec<Key> = owners.iter().map(|m| inner.state.backref_slots(&m.key, m.extent.addr)).collect();
-        drop(inner);
+        let space = self.lock_to_change()?.state.space.clone();
+        let mut old: Vec<Key> = Vec::with_capacity(owners.len());
+        for some in owners.chunks(OWNERS_AT_ONCE) {
+            self.breathe();
+            let inner = self.lock_to_change()?;
+            old.extend(some.iter().map(|m| inner.state.backref_slots(&m.key, m.extent.addr)));
+        }
         old.sort_unstable();
         let counted = views.trees.iter().chain([&space]).try_fold(0, |sum, tree| {
             let of_tree = owners.iter().filter(|m| m.tree == tree.id()).map(|m| &m.key);
@@ -191,8 +204,8 @@ impl Fs {
         Ok(self.unless_old(&views, counted)?.map_or(bound, |leaves: u64| bound.min(leaves + new)))
     }
 
-    /// Writes the copy of a group and names it; how many blocks moved.
-    fn write_group(&self, group: &Group, new: Addr, bytes: &[u8]) -> Result<u64> {
+    /// Writes the copy of a group, whose leaves were counted at this generation, and names it; how many blocks moved.
+    fn write_group(&self, group: &Group, new: Addr, bytes: &[u8], counted_at: Generation) -> Result<u64> {
         let mut buf = AlignedBuf::unset(bytes.len());
         buf.copy_from_slice(bytes);
         let flushed = super::super::flushes(self.options.barrier);
@@ -203,6 +216,10 @@ impl Fs {
         let now = self.clock.monotonic_nanos();
         let mut inner = self.lock_to_change()?;
         if !inner.still_own(group)? && !broken(Break::MoveBlind) {
+            return Ok(0);
+        }
+        // An index checkpoint may have begun since leaves were counted: what was dirty then is dirty once more.
+        if inner.generation() != counted_at && inner.nodes_to_spare(self) < group.leaves_max() {
             return Ok(0);
         }
         for Move { tree, key, extent } in &group.owners {
