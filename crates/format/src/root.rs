@@ -90,7 +90,7 @@ disk_struct! {
     }
 }
 
-/// What snapshots keep of history. It is told to users and nothing relies on it: every mount counts anew.
+/// What snapshots keep of history. It is told to users, and history is shed by it; every mount counts anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     /// Blocks of content that they keep; rather too much where blocks are shared.
