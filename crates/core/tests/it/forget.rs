@@ -337,3 +337,22 @@ fn others_write_meanwhile() {
     s.fs.close().unwrap();
     s.check();
 }
+
+/// What a snapshot kept of it counts as kept until it is gone, and then no longer.
+#[test]
+fn what_is_forgotten_is_to_be_had_again() {
+    let mut s = Secrets::new();
+    let a = s.make(ROOT, b"a");
+    s.fill(a, 0, 700_000);
+    s.cut(Some(b"one"));
+    s.fs.unlink(ROOT, b"a").unwrap();
+    s.fs.sync_all().unwrap();
+    while s.fs.count_named_history().unwrap() {}
+    assert!(s.fs.usage().snapshot_blocks >= 170, "{:?}", s.fs.usage());
+    forget(&s.fs, &[b"a"]).unwrap();
+    assert!(s.fs.forget_status().is_some());
+    s.fs.tick().unwrap();
+    s.wipe();
+    while s.fs.count_named_history().unwrap() {}
+    assert_eq!(s.fs.usage().snapshot_blocks, 0, "forgotten, and still kept");
+}
