@@ -337,8 +337,10 @@ def read_lines(where, name):
 def slices_text(results):
     words = results["settings"]["arguments"]
     given = {words[n].lstrip("-"): words[n + 1] for n in range(len(words) - 1) if words[n].startswith("--")}
+    free = given.get("age-free-percent")
+    aged = f", and no more than {free} % of what is free beside what is live," if free else ""
     return (
-        f"filled, then overwritten by {given.get('age-percent', '200')} % of the device's size (for {given.get('age-s', '60')} s at most) before anything counts; "
+        f"filled, then overwritten by {given.get('age-percent', '200')} % of the device's size{aged} (for {given.get('age-s', '60')} s at most) before anything counts; "
         f"{given.get('slices', '15')} slices of {given.get('slice-percent', '12')} % of the device's size each ({given.get('sustained-s', '20')} s at most), without pauses"
     )
 
@@ -396,7 +398,9 @@ def main():
         text += f"{limits(where)}.\n" + sustained(parts["guest"], where, "guest")
     if parts["curves"]:
         title = "The same at several fills"
-        text += facts(parts["curves"], title, slices_text(parts["curves"])) + cleanerd(parts["curves"]) + sustained(parts["curves"], where, "curves")
+        text += facts(parts["curves"], title, slices_text(parts["curves"])) + cleanerd(parts["curves"])
+        text += f"\nThe processor and the limit of the disk are those of the virtual machine, {limits(where)}. Shares of what is live are of what each file system says is available.\n"
+        text += sustained(parts["curves"], where, "curves")
     if parts["fsync"]:
         text += facts(parts["fsync"], "Durable writes while the cleaner works", f"{parts['fsync']['settings']['slices']} slices") + fsync_part(parts["fsync"])
     if parts["order"]:
