@@ -346,6 +346,9 @@ impl Fs {
         if before.counted && !before.recount {
             return Ok(false);
         }
+        // From now on, or items could move to a tree that comes later.
+        inner.counting_history += 1;
+        let _counting = Counting(self);
         drop(inner);
         let mut count = under_way.unwrap_or_else(|| NamedCount {
             place: self.history_from(named.keys().next().copied().unwrap_or(Cno::NEVER)),
@@ -353,7 +356,6 @@ impl Fs {
             before,
         });
         let found = &mut count.found;
-        let _counting = Counting::begin(self);
         let more = self.look_at_history(&mut count.place, &mut |p| {
             found.bytes += p.bytes;
             if sees(&named, p.lives) {
@@ -371,11 +373,8 @@ impl Fs {
             return Ok(true);
         }
         // What went to history meanwhile may have been met, too: rather too much.
-        let past = &mut inner.state.past;
-        past.add_since(&count.before, &count.found);
-        (past.counted, past.recount) = (true, false);
-        past.epoch += 1;
-        Ok(false)
+        inner.state.past.end_count(&count.before, &count.found);
+        Ok(inner.state.past.recount)
     }
 
     /// History trees that hold something.

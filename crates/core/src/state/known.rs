@@ -24,6 +24,8 @@ pub struct KnownPast {
     /// It is to be counted anew, while what is known is good enough: the first snapshot was made, files were forgotten, or the
     /// volume was mounted.
     pub recount: bool,
+    /// How often that was asked for.
+    asked: u64,
     /// Changes with each count that is done, and when what is counted is no longer what it was.
     pub epoch: u64,
     /// The oldest and the newest snapshot.
@@ -31,12 +33,21 @@ pub struct KnownPast {
 }
 
 impl KnownPast {
-    /// `found` was counted since it was `before`; what came meanwhile counts as well.
-    pub fn add_since(&mut self, before: &Self, found: &Self) {
+    /// A count that began `before` is done.
+    pub fn end_count(&mut self, before: &Self, found: &Self) {
+        self.add_since(before, found);
+        // What asked for another one meanwhile may not have been seen.
+        (self.counted, self.recount) = (true, self.asked != before.asked);
+        self.epoch += 1;
+    }
+
+    /// `found` was counted since it was `before`; what came meanwhile counts as well, and of all bytes what went does not: df must not
+    /// tell too much.
+    fn add_since(&mut self, before: &Self, found: &Self) {
         let since = |now: u64, then: u64, counted: u64| counted + now.saturating_sub(then);
         self.named_blocks = since(self.named_blocks, before.named_blocks, found.named_blocks);
         self.named_bytes = since(self.named_bytes, before.named_bytes, found.named_bytes);
-        self.bytes = since(self.bytes, before.bytes, found.bytes);
+        self.bytes = (found.bytes + self.bytes).saturating_sub(before.bytes);
     }
 }
 
@@ -73,7 +84,8 @@ impl State {
         let mut named = self.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno);
         self.past.named = named.next().map(|first| (first, named.next_back().unwrap_or(first)));
         if self.past.named.is_none() {
-            self.past = KnownPast { counted: true, epoch: self.past.epoch + 1, ..KnownPast::default() };
+            let (asked, epoch) = (self.past.asked, self.past.epoch + 1);
+            self.past = KnownPast { counted: true, asked, epoch, ..KnownPast::default() };
         }
     }
 
@@ -87,7 +99,7 @@ impl State {
     /// What is known is too much now, or too little by what is new.
     pub(super) fn recount_past(&mut self) {
         self.past.recount = self.has_snapshots();
-        self.past.epoch += 1;
+        self.past.asked += 1;
     }
 
     /// Whether there are snapshots.

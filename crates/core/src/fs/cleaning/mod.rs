@@ -259,6 +259,7 @@ impl Fs {
             let Some(cost) = self.step(cleaner, left)? else {
                 // What is too much to move at once is passed over by the next step; others need not wait for an index checkpoint.
                 if is_refused(cleaner) && !was_refused {
+                    left = left.saturating_sub(LOOK_BLOCKS);
                     continue;
                 }
                 self.end_job(cleaner);
@@ -462,6 +463,9 @@ impl Fs {
                 return Ok(());
             }
         }
+        // What may be too much to move at once comes last: each time an index checkpoint is tried.
+        let spare = self.moves_to_spare()?;
+        job.groups.sort_by_key(|g| g.leaves_max() > spare);
         job.stage = Stage::Moves { at: 0 };
         Ok(())
     }
@@ -485,7 +489,9 @@ impl Fs {
             } else if job.unreadable.contains(no) {
                 cleaner.left.insert(*no, (used, Left::Stuck));
             } else if let Some(leaves) = job.beyond.get(no) {
-                cleaner.left.entry(*no).or_insert((used, Left::Beyond { leaves: *leaves, items }));
+                if cleaner.left.get(no).is_none_or(|(_, why)| *why != Left::Stuck) {
+                    cleaner.left.insert(*no, (used, Left::Beyond { leaves: *leaves, items }));
+                }
             }
         }
         inner.note_left(&cleaner.left);

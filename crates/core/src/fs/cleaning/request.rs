@@ -1,7 +1,7 @@
 //! Cleaning on request: garbage first, then files that lie scattered, then what that left behind.
 
 use super::order::{Order, OrderStatus};
-use super::{Cleaner, is_refused, lost_to_summaries, policy::Pace, unavoidable};
+use super::{Cleaner, LOOK_BLOCKS, is_refused, lost_to_summaries, policy::Pace, unavoidable};
 use crate::Result;
 use crate::fs::{Fs, beside};
 use nenrin_format::SegmentNo;
@@ -181,7 +181,7 @@ impl Fs {
             // What was emptied so far becomes room for the rest; what is too much to move at once even then is passed over.
             if is_refused(cleaner) && !was_refused {
                 self.finish_cleaning()?;
-                return Ok(0);
+                return Ok(LOOK_BLOCKS);
             }
             let job = cleaner.job.as_ref();
             let (gained, stalled) = (job.is_some_and(|j| j.moved > 0), clean.stalled);
@@ -197,6 +197,7 @@ impl Fs {
             }
             return Ok(0);
         };
+        clean.stalled &= cleaner.job.as_ref().is_none_or(|j| j.moved <= before);
         clean.moved_blocks += cleaner.job.as_ref().map_or(0, |j| j.moved.saturating_sub(before));
         self.end_if_done(cleaner);
         self.commit_moves()?;

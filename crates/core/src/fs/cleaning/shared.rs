@@ -10,8 +10,9 @@
 //!    is: others must not wait for it.
 
 use super::super::{Fs, Inner};
-use super::{Job, Move, Stage};
+use super::{Job, LOOK_BLOCKS, Move, Stage};
 use crate::breaks::{Break, broken};
+use crate::log::IndexLog;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::{Backref, Extent};
@@ -23,6 +24,8 @@ use std::sync::Arc;
 
 /// Owners whose back references are found under one hold of the lock.
 const OWNERS_AT_ONCE: usize = 1024;
+/// Owners that cost as much to look for as a block to move.
+const OWNERS_PER_BLOCK: u64 = 64;
 
 /// Shared blocks that belong together, and all extents that name them.
 pub(super) struct Group {
@@ -41,7 +44,7 @@ impl Group {
         self.start
     }
     /// Leaves that moving it makes dirty, at most: of each owner, and of its two back references.
-    fn leaves_max(&self) -> u64 {
+    pub fn leaves_max(&self) -> u64 {
         3 * self.owners.len() as u64
     }
     /// What must be read to verify it: from where, and how many blocks.
@@ -117,12 +120,11 @@ impl Inner {
     fn still_own(&self, group: &Group) -> Result<bool> {
         let now = self.groups(group.start, group.blocks)?;
         let mut owners: Vec<Move> = now.into_iter().flatten().flat_map(|g| g.owners).collect();
-        let same = |m: &Move| {
-            let at = owners.iter().position(|o| (o.tree, o.key) == (m.tree, m.key) && o.extent == m.extent)?;
-            owners.swap_remove(at);
-            Some(())
-        };
-        Ok(group.owners.iter().map(same).all(|found| found.is_some()) && owners.is_empty())
+        let mut then: Vec<&Move> = group.owners.iter().collect();
+        owners.sort_unstable_by_key(|m| (m.tree, m.key));
+        then.sort_unstable_by_key(|m| (m.tree, m.key));
+        let same = |(a, b): (&Move, &&Move)| (a.tree, a.key) == (b.tree, b.key) && a.extent == b.extent;
+        Ok(owners.len() == then.len() && owners.iter().zip(&then).all(same))
     }
 }
 
@@ -136,9 +138,18 @@ impl Fs {
         };
         let counted_at = self.lock().generation();
         let moves = self.moves_to_spare()?;
-        let leaves = match group.leaves_max() {
-            most if moves >= most || broken(Break::SharedHoldUp) => most,
-            _ => self.leaves_of_groups(std::slice::from_ref(group))?,
+        let counted = match group.leaves_max() {
+            most if moves >= most || broken(Break::SharedHoldUp) => Ok(most),
+            _ => self.leaves_of_groups(std::slice::from_ref(group)),
+        };
+        let leaves = match counted {
+            Ok(leaves) => leaves,
+            Err(e) => {
+                self.bear(e)?;
+                *at += 1;
+                job.unreadable.insert(group.segment());
+                return Ok(Some(LOOK_BLOCKS));
+            }
         };
         if moves < leaves.max(1) {
             let most = job.beyond.entry(group.segment()).or_default();
@@ -148,7 +159,7 @@ impl Fs {
                 return Ok(None);
             }
             *at += 1;
-            return Ok(Some(0));
+            return Ok(Some(LOOK_BLOCKS.max(group.owners.len() as u64 / OWNERS_PER_BLOCK)));
         }
         let (first, blocks) = group.covered();
         let bytes = self.storage.read(first, blocks);
@@ -168,10 +179,15 @@ impl Fs {
         let Some(new) = self.lock_to_change()?.place_group(self, group, bytes)? else { return Ok(None) };
         *at += 1;
         job.refused = false;
-        let moved = self.write_group(group, new, bytes, counted_at);
+        let moved = self.write_group(group, new, bytes, (leaves, counted_at));
         self.lock().segments().unpin(new.segment());
         match moved {
-            Ok(blocks) => job.moved += blocks,
+            Ok(Some(blocks)) => job.moved += blocks,
+            // Others took the room meanwhile.
+            Ok(None) => {
+                let most = job.beyond.entry(group.segment()).or_default();
+                *most = leaves.max(*most);
+            }
             Err(e) => {
                 self.bear(e)?;
                 job.unreadable.insert(group.segment());
@@ -204,8 +220,15 @@ impl Fs {
         Ok(self.unless_old(&views, counted)?.map_or(bound, |leaves: u64| bound.min(leaves + new)))
     }
 
-    /// Writes the copy of a group, whose leaves were counted at this generation, and names it; how many blocks moved.
-    fn write_group(&self, group: &Group, new: Addr, bytes: &[u8], counted_at: Generation) -> Result<u64> {
+    /// Writes the copy of a group, which makes so many leaves dirty as counted at a generation, and names it; how many blocks moved,
+    /// or `None` where that no longer fits.
+    fn write_group(
+        &self,
+        group: &Group,
+        new: Addr,
+        bytes: &[u8],
+        (leaves, counted_at): (u64, Generation),
+    ) -> Result<Option<u64>> {
         let mut buf = AlignedBuf::unset(bytes.len());
         buf.copy_from_slice(bytes);
         let flushed = super::super::flushes(self.options.barrier);
@@ -216,11 +239,14 @@ impl Fs {
         let now = self.clock.monotonic_nanos();
         let mut inner = self.lock_to_change()?;
         if !inner.still_own(group)? && !broken(Break::MoveBlind) {
-            return Ok(0);
+            return Ok(Some(0));
         }
         // An index checkpoint may have begun since leaves were counted: what was dirty then is dirty once more.
-        if inner.generation() != counted_at && inner.nodes_to_spare(self) < group.leaves_max() {
-            return Ok(0);
+        let leaves = if inner.generation() == counted_at { leaves } else { group.leaves_max() };
+        // The copy may have taken a segment itself.
+        let own = IndexLog::nodes_in_segment(self.storage.segment_blocks) / 2;
+        if inner.nodes_to_spare(self) + own < leaves {
+            return Ok(None);
         }
         for Move { tree, key, extent } in &group.owners {
             let place = moved_extent(extent, group.start, new, bytes);
@@ -230,7 +256,7 @@ impl Fs {
             inner.log(&Record::Move { tree: *tree, key: *key, old: extent.addr, new: place }, now)?;
         }
         inner.counters.moved_blocks += u64::from(group.blocks);
-        Ok(u64::from(group.blocks))
+        Ok(Some(u64::from(group.blocks)))
     }
 
     /// All groups of a segment; `None` where a back reference is wrong.
