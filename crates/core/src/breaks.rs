@@ -214,8 +214,12 @@ pub enum Break {
     HardlySparseKept,
     /// Shared blocks wait for three leaves for each owner, and all other shared blocks with them.
     SharedHoldUp,
+    /// What was too much to move at once is not looked at again when its owners go.
+    BeyondForEver,
     /// What snapshots keep is counted for those of the beginning and of the end of a count.
     CountMixed,
+    /// What was forgotten counts as kept by snapshots until the next mount.
+    ForgottenCounts,
     /// History goes because it crowds out the cleaner while somebody sweeps what was let go before.
     SweepUnseen,
     /// Truncations of small files are held back no longer where those of large ones are not.

@@ -98,7 +98,7 @@ impl State {
             self.space.remove(&self.cache, &forget_key(ino))?;
             self.forgetting.remove(&ino);
         }
-        if self.forgetting.is_empty() {
+        if self.forgetting.is_empty() && !broken(Break::ForgottenCounts) {
             self.recount_past();
         }
         Ok(())

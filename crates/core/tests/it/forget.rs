@@ -345,6 +345,11 @@ fn what_is_forgotten_is_to_be_had_again() {
     let a = s.make(ROOT, b"a");
     s.fill(a, 0, 700_000);
     s.cut(Some(b"one"));
+    // Of this no snapshot keeps anything.
+    let b = s.make(ROOT, b"b");
+    s.fs.write(b, 0, &plain(400_000, 1), 0).unwrap();
+    s.cut(None);
+    s.fs.write(b, 0, &plain(400_000, 2), 0).unwrap();
     s.fs.unlink(ROOT, b"a").unwrap();
     s.fs.sync_all().unwrap();
     while s.fs.count_named_history().unwrap() {}
@@ -354,5 +359,15 @@ fn what_is_forgotten_is_to_be_had_again() {
     s.fs.tick().unwrap();
     s.wipe();
     while s.fs.count_named_history().unwrap() {}
-    assert_eq!(s.fs.usage().snapshot_blocks, 0, "forgotten, and still kept");
+    let usage = s.fs.usage();
+    assert!(usage.history_blocks >= 97, "{usage:?}");
+    assert_eq!(usage.snapshot_blocks, 0, "forgotten, and still kept");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "forgotten, and still kept")]
+fn what_counts_although_it_is_forgotten_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::ForgottenCounts, what_is_forgotten_is_to_be_had_again);
 }

@@ -352,7 +352,8 @@ impl Fs {
         let blocks = self.storage.segment_blocks;
         let items = inner.state.space.items();
         cleaner.left.retain(|no, (used, why)| {
-            let others = matches!(why, Left::Beyond { items: then, .. } if *then != items);
+            let others =
+                matches!(why, Left::Beyond { items: then, .. } if *then != items) && !broken(Break::BeyondForEver);
             !others && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
         });
         let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
