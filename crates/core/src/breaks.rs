@@ -90,6 +90,16 @@ pub enum Break {
     PagesWithoutRoom,
     /// Content is accepted without room for it.
     NoReserve,
+    /// Room is made ahead of the few blocks that letting the past go writes.
+    AheadOfNobody,
+    /// Segments that hold hardly any garbage are left as they are, also where nothing else makes room.
+    LittleGarbageKept,
+    /// Files grow as long as there are free segments, whatever df says.
+    GrowsBeyondDf,
+    /// Who grows is refused before what was removed is reaped.
+    GrowthReapsNothing,
+    /// Who grows is refused before what snapshots keep is counted.
+    GrowthCountsNothing,
     /// Removing stops where writing does.
     RemovalsWait,
     /// A truncation is held back even where what it frees is all the room there is.

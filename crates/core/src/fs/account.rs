@@ -321,17 +321,16 @@ impl Fs {
         if now < self.lock().named_rest_until {
             return;
         }
-        loop {
-            match self.count_named_history() {
-                Ok(true) if self.clock.monotonic_nanos() < now.saturating_add(COUNT_NANOS) => {}
-                Ok(_) => return,
-                // Until then it stays as it is. Who needs what is damaged is told.
-                Err(_) => {
-                    self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
-                    return;
-                }
-            }
-        }
+        while self.count_named_or_rest(now) && self.clock.monotonic_nanos() < now.saturating_add(COUNT_NANOS) {}
+    }
+
+    /// Counts a piece; whether there is more to do. What cannot be read is tried again later: until then what is known stays as it
+    /// is, and who needs what is damaged is told.
+    pub(super) fn count_named_or_rest(&self, now: u64) -> bool {
+        self.count_named_history().unwrap_or_else(|_| {
+            self.lock().named_rest_until = now.saturating_add(SWEEP_REST_NANOS);
+            false
+        })
     }
 
     /// Counts on what snapshots keep, when that has to be known anew; whether there is more to do.

@@ -96,12 +96,14 @@ impl Fs {
             return false;
         }
         let blocks = offset / block..(offset / block).saturating_add((bytes / BLOCK_BYTES) as u64);
+        let room = Room::Write(ino, blocks.start, blocks.end);
         let inner = self.lock();
         // Half of what is allowed, so that it holds until the write comes.
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2;
         !inner.settling.contains_key(&ino)
             && inner.pages + inner.under_way(|_| true) <= limit
-            && inner.has_room(self, Room::Write(ino, blocks.start, blocks.end))
+            && inner.has_room(self, room)
+            && inner.may_grow(self, room)
             && inner.pages_of(ino) <= self.chain_pages_max()
     }
 }

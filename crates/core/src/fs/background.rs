@@ -192,22 +192,27 @@ impl Fs {
     /// Frees what was removed, as far as there is room to do it in. For who makes
     /// room, and so must not wait for any.
     pub(super) fn reap_for_room(&self) -> Result<()> {
-        loop {
-            let mut inner = self.lock_to_change()?;
-            let work = inner.state.pending_reaps(Kind::Reap, 1)?;
-            let Some((key, _)) = work.first() else { return Ok(()) };
-            if inner.nodes_to_spare(self) == 0 {
-                return Ok(());
-            }
-            let max = inner.items_to_let_go(self, REAP_ITEMS);
-            let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
-            inner.log(&record, self.clock.monotonic_nanos())?;
-            let much = inner.batch.bytes > REAP_RECORD_BYTES_MAX;
-            drop(inner);
-            if much {
-                self.sync_received(false)?;
-            }
+        while self.reap_step()? {}
+        Ok(())
+    }
+
+    /// One step of that; false when nothing is left, or no room to do it in.
+    pub(super) fn reap_step(&self) -> Result<bool> {
+        let mut inner = self.lock_to_change()?;
+        let work = inner.state.pending_reaps(Kind::Reap, 1)?;
+        let Some((key, _)) = work.first() else { return Ok(false) };
+        if inner.nodes_to_spare(self) == 0 {
+            return Ok(false);
         }
+        let max = inner.items_to_let_go(self, REAP_ITEMS);
+        let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
+        inner.log(&record, self.clock.monotonic_nanos())?;
+        let much = inner.batch.bytes > REAP_RECORD_BYTES_MAX;
+        drop(inner);
+        if much {
+            self.sync_received(false)?;
+        }
+        Ok(true)
     }
 
     pub(super) fn sweep_some(&self, now: u64) -> Result<()> {

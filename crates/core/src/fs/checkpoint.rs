@@ -3,6 +3,7 @@
 use super::beside::{FewWrites, Pace, hurrying};
 use super::commit::Cut;
 use super::leading::Stay;
+use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::devices::Avoided;
@@ -60,7 +61,7 @@ impl Fs {
             check_name(n)?;
         }
         let flags = CHECKPOINT_ASKED | if name.is_some() { CHECKPOINT_NAMED } else { 0 };
-        drop(self.room_for(1)?);
+        drop(self.room(Room::Passing(1))?);
         self.cut(flags, name.unwrap_or(b""))
     }
 

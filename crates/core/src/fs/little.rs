@@ -29,7 +29,7 @@ impl Inner {
             return None;
         }
         let is_little = match room {
-            Room::Content(blocks) => blocks <= fs.chain_pages_max() as u64,
+            Room::Content(blocks) | Room::Passing(blocks) => blocks <= fs.chain_pages_max() as u64,
             // Pages of the range that were loaded for this write count once: else it would no longer be little, and wait for
             // a commit that takes them away again, for ever.
             Room::Write(ino, from, to) => {

@@ -30,6 +30,7 @@ mod crowded;
 #[cfg(test)]
 mod crowded_tests;
 mod forget;
+mod growth;
 pub(crate) mod guard;
 mod heavy;
 mod history;
@@ -227,8 +228,11 @@ struct Inner {
     making_room: bool,
     /// What room would be without garbage, at the last tick.
     garbage_segments: u64,
+    /// The last time that nothing else made room, cleaning what gains little did.
+    little_pays: bool,
     /// Until then (monotonic) making room ahead gains nothing.
     ahead_rests_until: u64,
+    grant: growth::Grant,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Blocks of history when no inode had more than its share of them.
@@ -386,7 +390,9 @@ impl Fs {
             checkpoint_claimed: false,
             making_room: false,
             garbage_segments: 0,
+            little_pays: false,
             ahead_rests_until: 0,
+            grant: growth::Grant::default(),
             exhausted: None,
             none_heavy_at: None,
             survey: None,

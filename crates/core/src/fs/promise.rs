@@ -147,7 +147,7 @@ impl Inner {
 
     /// How many of the file blocks `[from, to)` hold nothing and are not
     /// reserved; not counted on beyond `most`.
-    fn blocks_to_reserve(&self, ino: Ino, from: u64, to: u64, most: u64) -> Result<u64> {
+    pub(super) fn blocks_to_reserve(&self, ino: Ino, from: u64, to: u64, most: u64) -> Result<u64> {
         let (mut at, mut blocks) = (from, 0);
         while at < to && blocks <= most {
             let end = (at + WINDOW_BLOCKS).min(to);

@@ -50,14 +50,17 @@ const EXHAUSTED_NANOS: u64 = 1_000_000_000;
 pub(super) const ITEMS_IN_LEAF_MIN: u64 = 8;
 /// Items of history swept by one record.
 const SWEEP_ITEMS: u32 = 4096;
-/// Rounds without any gain, each way tried, after which truncations are held back no longer.
-const HOLDS_AFTER: u32 = 3;
+/// Rounds without any gain after which segments are cleaned that gain little: the four ways come in turn, and after a gain one is
+/// counted at once.
+const LITTLE_AFTER: u32 = 5;
+/// And after which truncations are held back no longer.
+const HOLDS_AFTER: u32 = 6;
 /// Of files of at least so many blocks.
 const HELD_BLOCKS_MIN: u64 = 16;
 /// Rounds of making room before giving up.
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
-const IDLE_ROUNDS_MAX: u32 = 5;
+const IDLE_ROUNDS_MAX: u32 = HOLDS_AFTER;
 /// Blocks are left out for order while more than this part of the volume is room.
 const ROOM_FOR_ORDER: u64 = 8;
 /// And slow devices while there are more segments: what leaves one may end several that are open.
@@ -74,6 +77,8 @@ pub(super) enum Room {
     Write(Ino, u64, u64),
     /// To reserve so many blocks.
     Promise(u64),
+    /// As for so many blocks of content, for what makes the volume hold no more than it does.
+    Passing(u64),
     /// For removing or changing one thing that is there.
     Removal,
 }
@@ -215,7 +220,7 @@ impl Inner {
         let kept_back =
             |promised: u64| self.free_blocks(fs, self.reserve_segments(fs)).checked_sub(fs.kept_for(promised));
         let (left, needed) = match room {
-            Room::Content(blocks) => (kept_back(promised), with_summaries(blocks)),
+            Room::Content(blocks) | Room::Passing(blocks) => (kept_back(promised), with_summaries(blocks)),
             Room::Write(ino, from, to) => {
                 let own = self.promised_in(ino, from, to).unwrap_or(0);
                 (kept_back(promised.saturating_sub(own)), with_summaries(to - from))
@@ -293,11 +298,16 @@ impl Inner {
         self.room_blocks(fs) / u64::from(fs.storage.segment_blocks)
     }
 
+    /// Segments that are free or will be.
+    pub(super) fn segments_in_all(&self) -> u64 {
+        self.state.segments.free_count() + self.state.segments.pending_count()
+    }
+
     /// Blocks that are free or will be, open index segments included.
     fn room_in_all(&self, fs: &Fs) -> u64 {
         let blocks = fs.storage.segment_blocks;
         let open: u64 = self.index.iter().map(|log| log.nodes_that_fit(blocks) * u64::from(NODE_BLOCKS)).sum();
-        (self.state.segments.free_count() + self.state.segments.pending_count()) * u64::from(blocks) + open
+        self.segments_in_all() * u64::from(blocks) + open
     }
 
     fn picture_of_room(&self) -> PictureOfRoom {
@@ -387,15 +397,25 @@ impl Inner {
 
     /// Space and counts.
     pub(super) fn usage(&self, fs: &Fs) -> Usage {
+        self.usage_in(fs, self.segments_meant()).0
+    }
+
+    /// Segments of the volume; what is to be moved to fewer must fit those.
+    pub(super) fn segments_meant(&self) -> u64 {
         let count = self.state.segments.count();
-        // What is to be moved to fewer segments must fit them.
-        self.usage_in(fs, self.shrinks_to.map_or(count, |n| n.min(count))).0
+        self.shrinks_to.map_or(count, |n| n.min(count))
+    }
+
+    /// Blocks that may hold something on so many segments: what cleaning can bring together, less what it leaves in segments that
+    /// are not worth it.
+    pub(super) fn usable_blocks(&self, fs: &Fs, segments: u64) -> u64 {
+        let reserve =
+            if broken(Break::DfFallsWithIndex) { self.reserve_segments(fs) } else { self.reserve_at_rest(fs) };
+        segments.saturating_sub(reserve) * u64::from(fs.storage.segment_blocks - 1) / 16 * 15
     }
 
     /// The same on so many segments, and blocks that are too many for them.
     pub(super) fn usage_in(&self, fs: &Fs, count: u64) -> (Usage, u64) {
-        let reserve =
-            if broken(Break::DfFallsWithIndex) { self.reserve_segments(fs) } else { self.reserve_at_rest(fs) };
         let total = count * u64::from(fs.storage.segment_blocks);
         let nodes = self.state.live.nodes() + self.state.space.nodes();
         let named = self.named_history();
@@ -406,10 +426,8 @@ impl Inner {
         let content =
             if broken(Break::DfCountsTwice) { self.state.live_blocks + self.pages } else { self.content_blocks() };
         let live = content + nodes * 2 * u64::from(NODE_BLOCKS);
-        // What cleaning can bring together, less what it leaves in segments
-        // that are not worth it. History may be shed, so it counts as room.
-        let segments = count.saturating_sub(reserve);
-        let usable = segments * u64::from(fs.storage.segment_blocks - 1) / 16 * 15;
+        // History may be shed, so it counts as room.
+        let usable = self.usable_blocks(fs, count);
         let promised = self.promised();
         let needed = live + kept + fs.kept_for(promised);
         let available = usable.saturating_sub(needed);
@@ -462,11 +480,23 @@ impl Fs {
 
     /// The lock, with this room and `extra` blocks besides. `promised`: the caller has ended the reservation that promised it.
     pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<Guard<'_>> {
-        let enough = |inner: &Inner| inner.has_room_beyond(self, room, extra);
-        let inner = self.make_room_until(&enough)?;
-        let kept = (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
-        let granted = enough(&inner) || kept || broken(Break::NoReserve);
-        if granted { Ok(inner) } else { Err(Error::NoSpace) }
+        loop {
+            let has_room = |inner: &Inner| inner.has_room_beyond(self, room, extra);
+            let enough = |inner: &Inner| has_room(inner) || !inner.may_grow(self, room);
+            let mut inner = self.make_room_until(&enough)?;
+            if !inner.may_grow(self, room) {
+                if self.find_available(inner)? {
+                    continue;
+                }
+                return Err(Error::NoSpace);
+            }
+            let kept = (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
+            if !(has_room(&inner) || kept || broken(Break::NoReserve)) {
+                return Err(Error::NoSpace);
+            }
+            inner.note_growth(self, room);
+            return Ok(inner);
+        }
     }
 
     /// After a mount: what was open before is free only after a second index checkpoint; on a full volume that is all there is.
@@ -573,12 +603,22 @@ impl Fs {
         let now = self.clock.monotonic_nanos();
         let (released, sweep_rests) = (inner.has_released(now), inner.sweep_rests(now));
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
+        let little_pays = inner.little_pays;
         let holds = inner.holds_back(self) && !broken(Break::HoldsOutlast);
         // Else there is more to be had by cleaning, which ends with the same.
         let is_much = inner.state.segments.promotable_count() > inner.slack_segments(self) / 16;
         drop(inner);
         if holds && broken(Break::HoldsEndFirst) {
             self.lock_to_change()?.end_holds();
+        }
+        if idle == LITTLE_AFTER || round == 1 && little_pays && unnamed == 0 {
+            return self.clean_what_gains_little();
+        }
+        // Who empties a file and is refused would lose what it held as well as what was to be in it.
+        if holds && idle >= HOLDS_AFTER {
+            self.lock_to_change()?.end_holds();
+            self.sync_received(false)?;
+            return Ok(true);
         }
         match round % 4 {
             0 if !is_much && !reaps && self.clean_for_room()? => return Ok(true),
@@ -595,12 +635,6 @@ impl Fs {
             3 if released && self.sweep_released()? => return Ok(true),
             // Where history cannot be read nothing would come of it, until it has been tried again.
             3 if unnamed > 0 && !released && !sweep_rests => return self.shed_history(),
-            // Who empties a file and is refused would lose what it held as well as what was to be in it.
-            3 if holds && idle >= HOLDS_AFTER => {
-                self.lock_to_change()?.end_holds();
-                self.sync_received(false)?;
-                return Ok(true);
-            }
             _ => {}
         }
         Ok(false)

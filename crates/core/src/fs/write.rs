@@ -274,7 +274,7 @@ impl Fs {
         let grows = size > self.lock().current_inode(At::Live, ino)?.size;
         // Emptying what is empty may be refused no more than emptying what is not.
         let grows = grows || size == 0 && broken(Break::EmptyNeedsRoom);
-        let room = if grows { Room::Content(1) } else { Room::Removal };
+        let room = if grows { Room::Passing(1) } else { Room::Removal };
         let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
         let mut inner = self.room_and_pages(room, ino, &edges)?;
         let now = self.clock.monotonic_nanos();

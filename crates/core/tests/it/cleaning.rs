@@ -243,8 +243,7 @@ fn cold_data_has_segments_of_its_own() {
 }
 
 /// Nothing to gain, nothing done: a full volume that nobody uses is left in peace.
-#[test]
-fn idle_and_full_costs_nothing() {
+fn hours_of_a_full_volume() {
     let w = small();
     let fs = w.open();
     let mut n = 0;
@@ -273,6 +272,18 @@ fn idle_and_full_costs_nothing() {
     assert_eq!(fs.counters().moved_blocks, done.moved_blocks, "relocated in idle time");
     assert!(matches!(fs.cleaner_status().rest, Rest::NothingToGain | Rest::EnoughRoom | Rest::NoRoom));
     println!("{} writes in 3 hours", w.device.counters().since(&before).writes);
+}
+
+#[test]
+fn idle_and_full_costs_nothing() {
+    hours_of_a_full_volume();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "writes in hour")]
+fn room_made_ahead_of_nobody_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::AheadOfNobody, hours_of_a_full_volume);
 }
 
 /// The background keeps up: random overwrites for long, without a walk of all
@@ -519,6 +530,8 @@ fn a_block_with_too_many_owners_waits_until_it_has_fewer() {
         fs.unlink(Ino::ROOT, format!("copy {n}").as_bytes()).unwrap();
     }
     fs.sync_all().unwrap();
+    // What the log holds when cleaning begins is left to the next time.
+    clean(&fs);
     assert_eq!(stuck(&fs), (0, 0), "still left alone");
     for (name, byte) in [("source", 1), ("copy 0", 1), ("few", 2), ("other", 2)] {
         let ino = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino;

@@ -17,6 +17,7 @@ mod findings;
 mod forget;
 mod full;
 mod full_of_history;
+mod growth;
 mod heavy;
 mod held;
 mod history;

@@ -13,6 +13,7 @@
 //! 3. It needs no more room than the reserve leaves it.
 
 mod index;
+mod last;
 mod order;
 mod policy;
 mod presort;
@@ -34,7 +35,7 @@ use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
-use policy::{Pace, Picture};
+use policy::{Pace, Picture, QUIET_NANOS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 use survey::Claim;
@@ -190,6 +191,10 @@ pub(super) struct Cleaner {
     /// Blocks that others had written at the last tick, and when that last grew.
     written_blocks: u64,
     written_at: u64,
+    /// And since they were last quiet.
+    burst_blocks: u64,
+    /// Blocks of garbage in segments that hold hardly any, when nothing could be gained by it.
+    little_left: u64,
     /// Windows of files (inode, first block) that are not put in order, since something in them cannot be read.
     unordered: BTreeSet<(u64, u64)>,
 }
@@ -276,27 +281,8 @@ impl Fs {
     pub(super) fn clean_for_room(&self) -> Result<bool> {
         let mut cleaner = self.cleaner();
         self.lock_to_change()?.end_hot_for_room(self)?;
-        let mut moved = 0;
-        if cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)? {
-            // What was moved at the last index checkpoint, and before.
-            let (mut then, before) = (None, cleaner.job.as_ref().map_or(0, |j| j.moved));
-            while let Some(job) = &cleaner.job {
-                moved = job.moved - before;
-                if matches!(job.stage, Stage::Done) {
-                    break;
-                }
-                if self.step(&mut cleaner, u64::MAX)?.is_none() {
-                    // A batch may make more nodes dirty than fit at once. Given up halfway, it would have gained nothing.
-                    if then == Some(moved) {
-                        break;
-                    }
-                    then = Some(moved);
-                    self.finish_cleaning()?;
-                }
-            }
-            moved = cleaner.job.as_ref().map_or(moved, |j| j.moved - before);
-            self.end_job(&mut cleaner);
-        }
+        let begun = cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)?;
+        let moved = if begun { self.finish_job(&mut cleaner)? } else { 0 };
         drop(cleaner);
         if self.touch_sparse()? + moved > 0 {
             self.finish_cleaning()?;
@@ -304,6 +290,30 @@ impl Fs {
             self.empty_hardly_sparse()?;
         }
         Ok(moved > 0)
+    }
+
+    /// Does what is left of the job, as far as there is room; how many blocks were moved.
+    fn finish_job(&self, cleaner: &mut Cleaner) -> Result<u64> {
+        // What was moved at the last index checkpoint, and before.
+        let (mut then, before) = (None, cleaner.job.as_ref().map_or(0, |j| j.moved));
+        let mut moved = 0;
+        while let Some(job) = &cleaner.job {
+            moved = job.moved - before;
+            if matches!(job.stage, Stage::Done) {
+                break;
+            }
+            if self.step(cleaner, u64::MAX)?.is_none() {
+                // A batch may make more nodes dirty than fit at once. Given up halfway, it would have gained nothing.
+                if then == Some(moved) {
+                    break;
+                }
+                then = Some(moved);
+                self.finish_cleaning()?;
+            }
+        }
+        moved = cleaner.job.as_ref().map_or(moved, |j| j.moved - before);
+        self.end_job(cleaner);
+        Ok(moved)
     }
 
     /// Makes what was emptied free.
@@ -332,6 +342,10 @@ impl Fs {
         let s = &inner.state.segments;
         let written = inner.counters.data_blocks + inner.counters.chain_blocks + inner.pages;
         let written_blocks = written.saturating_sub(cleaner.written_blocks);
+        if now.saturating_sub(cleaner.written_at) >= QUIET_NANOS {
+            cleaner.burst_blocks = 0;
+        }
+        cleaner.burst_blocks += written_blocks;
         if written != cleaner.written_blocks {
             cleaner.written_at = now;
             cleaner.written_blocks = written;
@@ -341,6 +355,7 @@ impl Fs {
             slack,
             room_blocks: inner.room_segments(self) * u64::from(self.storage.segment_blocks),
             written_blocks,
+            burst_blocks: cleaner.burst_blocks,
             quiet_nanos: now.saturating_sub(cleaner.written_at),
         })
     }
@@ -356,7 +371,7 @@ impl Fs {
                 matches!(why, Left::Beyond { items: then, .. } if *then != items) && !broken(Break::BeyondForEver);
             !others && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
         });
-        let mut candidates = inner.candidates(self, blocks / pace.garbage_divisor(), &cleaner.left, pace == Pace::Idle);
+        let mut candidates = inner.candidates(self, pace, &cleaner.left);
         inner.note_left(&cleaner.left);
         if let Some(todo) = &todo {
             candidates.retain(|c| todo.contains(&c.segment));
@@ -369,7 +384,7 @@ impl Fs {
                 break;
             }
             job.live += u64::from(c.used);
-            job.garbage += u64::from((blocks - c.used).saturating_sub(unavoidable(blocks)));
+            job.garbage += u64::from((blocks - c.used).saturating_sub(kept_by(pace, blocks)));
             job.victims.insert(c.segment, Victim { kind: c.kind, used: c.used, found: 0 });
         }
         if let Some(todo) = todo {
@@ -511,6 +526,11 @@ const fn unavoidable(segment_blocks: u32) -> u32 {
     4 + segment_blocks / 64
 }
 
+/// Blocks of a segment that count as needed by the summaries of those who move what is in it.
+const fn kept_by(pace: Pace, segment_blocks: u32) -> u32 {
+    if matches!(pace, Pace::Last) { lost_to_summaries(segment_blocks) } else { unavoidable(segment_blocks) }
+}
+
 /// Blocks that it loses at least.
 const fn lost_to_summaries(segment_blocks: u32) -> u32 {
     1 + segment_blocks / 64
@@ -537,16 +557,17 @@ impl Inner {
         self.cleaner_status.stuck_segments = self.left_alone.len() as u64;
     }
 
-    /// Sealed segments of content with at least so much garbage, those first
-    /// that are most worth it.
-    fn candidates(
-        &self,
-        fs: &Fs,
-        garbage_min: u32,
-        left: &BTreeMap<SegmentNo, (u32, Left)>,
-        idle: bool,
-    ) -> Vec<Candidate> {
+    /// Blocks that cleaning could gain in segments that hold hardly any garbage.
+    fn little_garbage(&self, fs: &Fs, left: &BTreeMap<SegmentNo, (u32, Left)>) -> u64 {
         let blocks = fs.storage.segment_blocks;
+        let gain = |c: &Candidate| u64::from((blocks - c.used).saturating_sub(kept_by(Pace::Last, blocks)));
+        self.candidates(fs, Pace::Last, left).iter().map(gain).sum()
+    }
+
+    /// Sealed segments of content with as much garbage as this pace asks for, those first that are most worth it.
+    fn candidates(&self, fs: &Fs, pace: Pace, left: &BTreeMap<SegmentNo, (u32, Left)>) -> Vec<Candidate> {
+        let blocks = fs.storage.segment_blocks;
+        let (garbage_min, idle) = (blocks / pace.garbage_divisor(), pace == Pace::Idle);
         let (now, spare) = (fs.clock.wall().0, self.nodes_to_spare(fs));
         let mut under_way: BTreeSet<SegmentNo> = self.inflight.keys().map(|a| a.segment()).collect();
         under_way.extend(self.writes.iter().map(|w| w.addr.segment()));
@@ -561,13 +582,15 @@ impl Inner {
                 Left::Beyond { leaves, .. } => *leaves > spare,
                 Left::Costly => idle,
             });
-            let garbage = (blocks - used).saturating_sub(unavoidable(blocks));
+            let garbage = (blocks - used).saturating_sub(kept_by(pace, blocks));
             if garbage < garbage_min.max(1) || skipped || under_way.contains(&segment) {
                 continue;
             }
             // A clock that jumped makes the order worse and nothing else.
             let age = (now.saturating_sub(s.item.written_at.0) / 1_000_000_000).max(1) as u128;
-            let rank = weight(age) * u128::from(garbage) * 4096 / u128::from(used);
+            // Where nothing else is left, what gains most comes first, however old it is.
+            let weight = if pace == Pace::Last { 1 } else { weight(age) };
+            let rank = weight * u128::from(garbage) * 4096 / u128::from(used);
             found.push((rank, Candidate { segment, kind: s.item.kind, used }));
         }
         found.sort_by_key(|(rank, c)| (std::cmp::Reverse(*rank), c.segment));

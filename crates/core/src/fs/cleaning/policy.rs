@@ -1,5 +1,7 @@
 //! When the cleaner works, and how hard. A pure function of a picture of the volume.
 
+use crate::breaks::{Break, broken};
+
 /// Quiet time after which the foreground counts as idle.
 pub(super) const QUIET_NANOS: u64 = 5_000_000_000;
 /// Blocks moved in a tick in idle time: 4 MiB.
@@ -11,6 +13,9 @@ const PRESSING_SEGMENTS: u64 = 4;
 
 /// Ticks for which there should be room at the rate of those who write: making some takes about as long.
 const AHEAD_TICKS: u64 = 5;
+
+/// Blocks from which on somebody is taken to write: who lets the past go by itself writes a few, too, and marks follow.
+const BURST_BLOCKS: u64 = 16;
 
 /// Slack that counts while others write: with segments of 16 MiB, 4 GiB of room are always enough to clean in.
 const SLACK_SEGMENTS_MAX: u64 = 2048;
@@ -26,6 +31,8 @@ pub(super) struct Picture {
     pub room_blocks: u64,
     /// Blocks that others wrote since the last tick.
     pub written_blocks: u64,
+    /// And since they were last quiet.
+    pub burst_blocks: u64,
     /// Nanoseconds since others wrote.
     pub quiet_nanos: u64,
 }
@@ -68,6 +75,8 @@ pub(super) enum Pace {
     Busy,
     /// Room is short.
     Pressing,
+    /// Nothing else makes room.
+    Last,
 }
 
 impl Pace {
@@ -77,6 +86,7 @@ impl Pace {
             Self::Rest | Self::Idle => 2,
             Self::Busy => 8,
             Self::Pressing => 16,
+            Self::Last => 32,
         }
     }
 }
@@ -110,12 +120,15 @@ pub(super) fn blocks(pace: Pace, p: &Picture, left: u64) -> u64 {
         Pace::Idle => IDLE_BLOCKS,
         Pace::Busy => in_time.clamp(least, most),
         Pace::Pressing if p.quiet_nanos >= QUIET_NANOS => IDLE_BLOCKS * 2,
-        Pace::Pressing => in_time.clamp(2 * least, most),
+        Pace::Pressing | Pace::Last => in_time.clamp(2 * least, most),
     }
 }
 
 /// Blocks that should be there for those who write before they come to make room themselves.
 pub(super) fn ahead(p: &Picture, segment_blocks: u32) -> u64 {
+    if p.burst_blocks < BURST_BLOCKS && !broken(Break::AheadOfNobody) {
+        return 0;
+    }
     let most = p.slack.saturating_mul(u64::from(segment_blocks)) / 16;
     p.written_blocks.saturating_mul(AHEAD_TICKS).min(most)
 }
@@ -155,11 +168,17 @@ mod tests {
 
     #[test]
     fn room_is_made_ahead_for_those_who_write() {
-        let p = |written_blocks, slack| Picture { written_blocks, slack, ..Picture::default() };
+        let p = |written_blocks, slack| Picture {
+            written_blocks,
+            slack,
+            burst_blocks: written_blocks,
+            ..Picture::default()
+        };
         assert_eq!(ahead(&p(0, 160), 512), 0);
         assert_eq!(ahead(&p(100, 160), 512), 500);
         assert_eq!(ahead(&p(100_000, 160), 512), 5120);
         assert_eq!(ahead(&p(u64::MAX, 0), 512), 0);
+        assert_eq!((ahead(&p(15, 160), 512), ahead(&p(16, 160), 512)), (0, 80), "somebody writes from 16 blocks on");
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Fs {
         let blocks = self.storage.segment_blocks;
         let stuck = BTreeMap::new();
         let todo: BTreeSet<SegmentNo> = inner
-            .candidates(self, blocks / Pace::Pressing.garbage_divisor(), &stuck, true)
+            .candidates(self, Pace::Pressing, &stuck)
             .into_iter()
             .filter(|c| !inner.left_alone.contains(&c.segment))
             .map(|c| {

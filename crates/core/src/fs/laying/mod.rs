@@ -12,6 +12,7 @@
 
 mod change;
 
+use super::space::Room;
 use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::devices::bands_for;
@@ -211,7 +212,7 @@ impl Fs {
             return Ok(Step::On);
         }
         // What cleaning and letting the past go can bring.
-        match self.room_for(u64::from(self.storage.segment_blocks) * 2) {
+        match self.room(Room::Passing(u64::from(self.storage.segment_blocks) * 2)) {
             Err(Error::NoSpace) => {}
             other => drop(other?),
         }
