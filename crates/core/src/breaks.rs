@@ -96,6 +96,14 @@ pub enum Break {
     LittleGarbageKept,
     /// Files grow as long as there are free segments, whatever df says.
     GrowsBeyondDf,
+    /// Who grows is refused before what waits is committed.
+    GrowthCommitsNothing,
+    /// Attributes in place of others are growth.
+    AttributesGrow,
+    /// Filling a file again that was emptied is growth.
+    RewritingGrows,
+    /// What is copied from a snapshot counts as if nothing kept it.
+    KeptCopiesGrow,
     /// Who grows is refused before what was removed is reaped.
     GrowthReapsNothing,
     /// Who grows is refused before what snapshots keep is counted.

@@ -292,6 +292,8 @@ pub struct File {
     pub uses: u32,
     /// Uncommitted content.
     pub content: Option<Content>,
+    /// Blocks that it had when it was emptied a moment ago, and until when (monotonic) it may have them again.
+    pub had: Option<(u64, u64)>,
 }
 
 #[cfg(test)]

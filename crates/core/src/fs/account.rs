@@ -11,7 +11,7 @@
 //!    of the items: of small files there is nothing else.
 
 use super::background::SWEEP_REST_NANOS;
-use super::{Fs, Inner};
+use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
 use crate::state::{KeptFor, KnownPast, weight};
 use crate::{Error, Result};
@@ -21,6 +21,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::{Addr, Cno, Ino, NODE_BLOCKS};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::PoisonError;
 
 /// Items of history looked at under one clone of a tree.
 pub(super) const ITEMS_AT_ONCE: usize = 4096;
@@ -338,6 +339,8 @@ impl Fs {
     /// # Errors
     /// An index node that cannot be read.
     pub fn count_named_history(&self) -> Result<bool> {
+        // One piece at a time: who begins while another one counts would count all of it for himself.
+        let _one = locked(&self.counting_named, self.clock.as_ref()).unwrap_or_else(PoisonError::into_inner);
         let mut inner = self.lock();
         let (named, before) = (inner.named_kept(), inner.state.past);
         let under_way =

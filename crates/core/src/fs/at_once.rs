@@ -103,7 +103,7 @@ impl Fs {
         !inner.settling.contains_key(&ino)
             && inner.pages + inner.under_way(|_| true) <= limit
             && inner.has_room(self, room)
-            && inner.may_grow(self, room)
+            && inner.grows_little(self, room)
             && inner.pages_of(ino) <= self.chain_pages_max()
     }
 }

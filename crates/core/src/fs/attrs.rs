@@ -1,6 +1,7 @@
 //! Attributes, extended attributes, and the uses of an inode.
 
 use super::beside::Pace;
+use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::xattr_pieces;
@@ -175,7 +176,11 @@ impl Fs {
         if name == HISTORY_XATTR && Keep::parse(value).is_none() {
             return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
         }
-        let mut inner = self.room_for(1 + value.len() as u64 / 4096)?;
+        // In place of another, or to say who may do what and what history is kept, it is no growth.
+        let replaces = self.lock_to_accept()?.has_xattr(ino, name)?;
+        let blocks = 1 + value.len() as u64 / 4096;
+        let passes = (replaces || permissions.is_some() || name == HISTORY_XATTR) && !broken(Break::AttributesGrow);
+        let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;
         inner.state.inode(ino)?.ok_or(Error::NotFound)?;
         let exists = inner.has_xattr(ino, name)?;
         match (mode, exists) {
@@ -260,7 +265,9 @@ impl Fs {
         }
         let mut inner = self.lock();
         inner.check_alive()?;
-        let Some(c) = inner.files.get_mut(&ino).and_then(|f| f.content.as_mut()) else { return Ok(()) };
+        let Some(file) = inner.files.get_mut(&ino) else { return Ok(()) };
+        file.had = None;
+        let Some(c) = &mut file.content else { return Ok(()) };
         c.held_since = None;
         drop(inner);
         self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs)

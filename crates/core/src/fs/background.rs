@@ -12,7 +12,7 @@ use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 
 /// A truncation is held back at most this long.
-const HOLD_NANOS_MAX: u64 = 30_000_000_000;
+pub(super) const HOLD_NANOS_MAX: u64 = 30_000_000_000;
 /// Idle time after which a durable mark closes the window of P4.
 const MARK_NANOS: u64 = 500_000_000;
 /// A mark is left out when a commit is due within this time.
@@ -50,6 +50,17 @@ impl ToSweep {
     pub(super) const fn all_of(tree: TreeId) -> Self {
         Self { tree, from: Key::first(), behind: Ino(u64::MAX) }
     }
+}
+
+/// What came of a step of reaping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reaped {
+    /// Some was reaped.
+    Some,
+    /// There was nothing to reap.
+    Nothing,
+    /// There was no room to do it in.
+    NoRoom,
 }
 
 /// Sweeping of history in the background.
@@ -192,17 +203,17 @@ impl Fs {
     /// Frees what was removed, as far as there is room to do it in. For who makes
     /// room, and so must not wait for any.
     pub(super) fn reap_for_room(&self) -> Result<()> {
-        while self.reap_step()? {}
+        while self.reap_step()? == Reaped::Some {}
         Ok(())
     }
 
-    /// One step of that; false when nothing is left, or no room to do it in.
-    pub(super) fn reap_step(&self) -> Result<bool> {
+    /// One step of that.
+    pub(super) fn reap_step(&self) -> Result<Reaped> {
         let mut inner = self.lock_to_change()?;
         let work = inner.state.pending_reaps(Kind::Reap, 1)?;
-        let Some((key, _)) = work.first() else { return Ok(false) };
+        let Some((key, _)) = work.first() else { return Ok(Reaped::Nothing) };
         if inner.nodes_to_spare(self) == 0 {
-            return Ok(false);
+            return Ok(Reaped::NoRoom);
         }
         let max = inner.items_to_let_go(self, REAP_ITEMS);
         let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
@@ -212,7 +223,7 @@ impl Fs {
         if much {
             self.sync_received(false)?;
         }
-        Ok(true)
+        Ok(Reaped::Some)
     }
 
     pub(super) fn sweep_some(&self, now: u64) -> Result<()> {

@@ -17,7 +17,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
 use crate::{At, Error, FileKind, Result};
-use nenrin_format::items::{EXTENT_SHARED, Extent};
+use nenrin_format::items::{Checkpoint, EXTENT_SHARED, Extent};
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 
@@ -167,8 +167,10 @@ impl Fs {
                 inner.unpin_pieces(&pieces);
                 return Err(Error::Corrupt("the content to be copied was lost to damage".into()));
             }
-            // Blocks that history has alone stop being room that can be made.
-            let past = span.at != At::Live;
+            // Blocks that history has alone stop being room that can be made, but for those that a snapshot keeps anyway.
+            let kept =
+                |cno| inner.state.kept.get(&cno).is_some_and(Checkpoint::is_named) && !broken(Break::KeptCopiesGrow);
+            let past = matches!(span.at, At::Past(cno) if !kept(cno));
             let needs = |p: &Piece| match p.source {
                 Source::Memory(_) => p.blocks,
                 Source::Disk(_) if past => p.blocks,

@@ -7,28 +7,49 @@
 //!
 //! Invariants
 //! 1. Who is refused has made no room: nothing was cleaned for it, and no past was let go.
-//! 2. What was removed and not reaped yet, and what snapshots keep and was not counted yet, is seen to before anybody
-//!    is refused.
+//! 2. What was removed and not reaped, what snapshots keep and was not counted, and what a commit would show is seen to before
+//!    anybody is refused; not again while nothing changes.
 //! 3. What df has is counted with each call only where little of it is left; see [`Grant`].
 
+use super::background::{HOLD_NANOS_MAX, Reaped};
 use super::guard::Guard;
-use super::space::Room;
+use super::space::{EXHAUSTED_NANOS, Room};
 use super::{Fs, Inner};
-use crate::Result;
 use crate::breaks::{Break, broken};
-use nenrin_format::NODE_BLOCKS;
+use crate::{Error, Result};
 use nenrin_format::key::Kind;
+use nenrin_format::{Ino, NODE_BLOCKS};
 
 /// The part of what was available that may be taken before it is counted again.
 const GRANTED: u64 = 16;
 /// For so long: what others do, to snapshots for example, takes some of it, too.
 const GRANT_NANOS: u64 = 1_000_000_000;
 
-/// Blocks that may be taken before what is available is counted again: it takes a look at each file that waits to be committed.
+/// Blocks that may be written before what is available is counted again: it takes a look at each file that waits to be committed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grant {
     blocks: u64,
     until: u64,
+}
+
+/// What a change does to what the volume holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// So little that nothing was counted: this much at most.
+    Little(u64),
+    /// So many blocks, which are there.
+    Fits(u64),
+    /// More than df has.
+    TooMuch,
+}
+
+/// What was done for who would be refused, each once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tried {
+    reaping: bool,
+    counting: bool,
+    commit: bool,
+    holds: bool,
 }
 
 impl Inner {
@@ -36,7 +57,7 @@ impl Inner {
     fn available_at_least(&self, fs: &Fs) -> u64 {
         let segments = &self.state.segments;
         let occupied = (segments.count() - segments.free_count()) * u64::from(fs.storage.segment_blocks);
-        let waiting = self.pages + self.dirty_nodes() * 2 * u64::from(NODE_BLOCKS);
+        let waiting = self.pages + (self.dirty_nodes() + self.frozen_nodes) * 2 * u64::from(NODE_BLOCKS);
         let usable = self.usable_blocks(fs, self.segments_meant());
         usable.saturating_sub(occupied + waiting + fs.kept_for(self.promised()))
     }
@@ -51,74 +72,116 @@ impl Inner {
         }
     }
 
-    /// Whether so much may be added without counting.
-    fn may_grow_unlooked(&self, fs: &Fs, blocks: u64) -> bool {
-        let granted = || self.grant.blocks >= blocks && fs.clock.monotonic_nanos() < self.grant.until;
-        blocks == 0 || self.available_at_least(fs) >= blocks || granted()
+    /// Whether this may be added without counting anything.
+    pub(super) fn grows_little(&self, fs: &Fs, room: Room) -> bool {
+        let most = Self::growth_at_most(room);
+        let granted = || self.grant.blocks >= most && fs.clock.monotonic_nanos() < self.grant.until;
+        let unasked = broken(Break::GrowsBeyondDf) || broken(Break::NoReserve);
+        most == 0 || unasked || self.available_at_least(fs) >= most || granted()
     }
 
-    /// Blocks that this adds and blocks that are available, where there are too few.
-    fn growth_and_available(&self, fs: &Fs, room: Room) -> (u64, u64) {
+    /// Blocks that a file may have again, which was emptied a moment ago and not closed since: who saves it would be refused, and lose
+    /// what it held. Of what lay in the index it is one.
+    fn blocks_to_rewrite(&self, fs: &Fs, ino: Ino) -> u64 {
+        let Some(file) = self.files.get(&ino) else { return 0 };
+        let Some((had, until)) = file.had.filter(|_| !broken(Break::RewritingGrows)) else { return 0 };
+        let committed = self.state.inode(ino).ok().flatten().map_or(0, |i| i.blocks);
+        let has = file.content.as_ref().map_or(committed, |c| c.blocks_over(committed));
+        if fs.clock.monotonic_nanos() < until { had.saturating_sub(has) } else { 0 }
+    }
+
+    /// A file that had so many blocks is emptied.
+    pub(super) fn note_emptied(&mut self, ino: Ino, had: u64, now: u64) {
+        self.files.entry(ino).or_default().had = Some((had, now.saturating_add(HOLD_NANOS_MAX)));
+    }
+
+    /// What this does to what the volume holds.
+    pub(super) fn growth(&self, fs: &Fs, room: Room) -> Growth {
+        if self.grows_little(fs, room) {
+            return Growth::Little(Self::growth_at_most(room));
+        }
         let blocks = match room {
             // An index that cannot be read is told of by the write itself.
-            Room::Write(ino, from, to) => self.blocks_to_reserve(ino, from, to, u64::MAX).unwrap_or(0),
+            Room::Write(ino, from, to) => self
+                .blocks_to_reserve(ino, from, to, u64::MAX)
+                .unwrap_or(0)
+                .saturating_sub(self.blocks_to_rewrite(fs, ino)),
             other => Self::growth_at_most(other),
         };
-        (blocks, if blocks == 0 { 0 } else { self.usage(fs).available_blocks })
-    }
-
-    /// Whether df has what this adds.
-    pub(super) fn may_grow(&self, fs: &Fs, room: Room) -> bool {
-        if broken(Break::GrowsBeyondDf) || broken(Break::NoReserve) {
-            return true;
-        }
-        self.may_grow_unlooked(fs, Self::growth_at_most(room)) || {
-            let (blocks, available) = self.growth_and_available(fs, room);
-            blocks <= available
-        }
+        let fits = blocks == 0 || blocks <= self.usage(fs).available_blocks;
+        if fits { Growth::Fits(blocks) } else { Growth::TooMuch }
     }
 
     /// This is about to be added.
-    pub(super) fn note_growth(&mut self, fs: &Fs, room: Room) {
-        let most = Self::growth_at_most(room);
-        if most == 0 || self.available_at_least(fs) >= most {
-            return;
-        }
-        if self.may_grow_unlooked(fs, most) {
-            self.grant.blocks -= most;
-            return;
-        }
-        let (blocks, available) = self.growth_and_available(fs, room);
-        if blocks > 0 {
-            let until = fs.clock.monotonic_nanos().saturating_add(GRANT_NANOS);
-            self.grant = Grant { blocks: available.saturating_sub(blocks) / GRANTED, until };
+    pub(super) fn note_growth(&mut self, fs: &Fs, growth: Growth) {
+        match growth {
+            Growth::TooMuch => {}
+            Growth::Little(most) => self.grant.blocks = self.grant.blocks.saturating_sub(most),
+            Growth::Fits(blocks) => {
+                let now = fs.clock.monotonic_nanos();
+                // Who only overwrites has it counted now and then.
+                if blocks > 0 || now >= self.grant.until {
+                    let left = self.usage(fs).available_blocks.saturating_sub(blocks);
+                    self.grant = Grant { blocks: left / GRANTED, until: now.saturating_add(GRANT_NANOS) };
+                }
+            }
         }
     }
 }
 
 impl Fs {
-    /// Does a part of what makes more available without costing anybody's past: reaps what was removed, or counts what snapshots keep.
-    /// False when there is nothing of that kind.
-    pub(super) fn find_available(&self, inner: Guard<'_>) -> Result<bool> {
-        if !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty() && !broken(Break::GrowthReapsNothing) {
-            if inner.nodes_to_spare(self) == 0 {
-                drop(inner);
-                self.sync_received(false)?;
-                self.index_checkpoint(false)?;
-                self.index_checkpoint(false)?;
-            } else {
-                drop(inner);
-            }
-            return self.reap_step();
-        }
+    /// Does a part of what makes more available without costing anybody's past: reaps what was removed, counts what snapshots
+    /// keep, commits what waits. False when there is nothing more of that kind.
+    pub(super) fn find_available(&self, inner: Guard<'_>, tried: &mut Tried) -> Result<bool> {
         let now = self.clock.monotonic_nanos();
-        let uncounted = !inner.state.past.counted && now >= inner.named_rest_until;
-        drop(inner);
-        if !uncounted || broken(Break::GrowthCountsNothing) {
+        let in_vain =
+            |(then, at): &(_, u64)| now.saturating_sub(*at) < EXHAUSTED_NANOS && *then == inner.picture_of_room();
+        if inner.nothing_available.as_ref().is_some_and(in_vain) {
             return Ok(false);
         }
-        while self.count_named_or_rest(now) {}
-        let counted = self.lock().state.past.counted;
-        Ok(counted)
+        let removed = !tried.reaping && !inner.state.pending_reaps(Kind::Reap, 1).unwrap_or_default().is_empty();
+        if removed && !broken(Break::GrowthReapsNothing) {
+            drop(inner);
+            tried.reaping = !self.reap_a_piece()?;
+            return Ok(true);
+        }
+        let uncounted = !tried.counting && !inner.state.past.counted && now >= inner.named_rest_until;
+        if uncounted && !broken(Break::GrowthCountsNothing) {
+            drop(inner);
+            tried.counting = true;
+            while self.count_named_or_rest(now) {}
+            return Ok(true);
+        }
+        // What is written over while there are snapshots, or shares its blocks, counts twice until then; what goes from within a file
+        // does not count before.
+        let (waits, holds) = (!tried.commit && inner.has_uncommitted(), !tried.holds && inner.holds_back(self));
+        if (waits || holds) && !broken(Break::GrowthCommitsNothing) {
+            let mut inner = inner;
+            if !waits {
+                inner.end_holds();
+                tried.holds = true;
+            }
+            tried.commit = true;
+            drop(inner);
+            self.sync_received(false)?;
+            return Ok(true);
+        }
+        let mut inner = inner;
+        inner.nothing_available = Some((inner.picture_of_room(), now));
+        Ok(false)
+    }
+
+    /// Reaps some of what was removed; false when there is no room to do that in, or it cannot be read.
+    fn reap_a_piece(&self) -> Result<bool> {
+        if self.lock_to_change()?.nodes_to_spare(self) == 0 {
+            self.sync_received(false)?;
+            self.index_checkpoint(false)?;
+            self.index_checkpoint(false)?;
+        }
+        match self.reap_step() {
+            Ok(reaped) => Ok(reaped != Reaped::NoRoom),
+            Err(e @ (Error::Failed(_) | Error::ReadOnly)) => Err(e),
+            Err(_) => Ok(false),
+        }
     }
 }

@@ -233,6 +233,8 @@ struct Inner {
     /// Until then (monotonic) making room ahead gains nothing.
     ahead_rests_until: u64,
     grant: growth::Grant,
+    /// How things stood when nothing made more available, and when (monotonic).
+    nothing_available: Option<(space::PictureOfRoom, u64)>,
     /// How things stood when no more room could be made, and when (monotonic).
     exhausted: Option<(space::PictureOfRoom, u64)>,
     /// Blocks of history when no inode had more than its share of them.
@@ -308,6 +310,8 @@ pub struct Fs {
     idle: Condvar,
     /// Taken before `inner`, never while it is held.
     cleaner: Mutex<Cleaner>,
+    /// Held by who counts what snapshots keep, a piece at a time.
+    counting_named: Mutex<()>,
     /// Taken before `cleaner` and `inner`, never while they are held.
     wiper: Mutex<forget::Wiper>,
     /// Taken before `inner`, never while it is held.
@@ -393,6 +397,7 @@ impl Fs {
             little_pays: false,
             ahead_rests_until: 0,
             grant: growth::Grant::default(),
+            nothing_available: None,
             exhausted: None,
             none_heavy_at: None,
             survey: None,
@@ -440,6 +445,7 @@ impl Fs {
             inner: Mutex::new(inner),
             idle: Condvar::new(),
             cleaner: Mutex::default(),
+            counting_named: Mutex::default(),
             wiper: Mutex::default(),
             joiner: Mutex::default(),
             laying: Mutex::default(),

@@ -10,13 +10,13 @@
 //! 2. Content, records and removing leave what is promised alone; what makes
 //!    room may use it for a while, since it gives back more than it takes.
 
+use super::growth::Tried;
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
 use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_UNWRITTEN, Extent};
-use nenrin_format::key::Kind;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -169,7 +169,7 @@ impl Fs {
     /// Reserves space for the blocks of `[offset, end)` that hold nothing.
     pub(super) fn reserve(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let mut blocks = 0;
+        let (mut blocks, mut tried) = (0, Tried::default());
         let mut inner = loop {
             let mut inner = self.room(Room::Promise(blocks))?;
             inner.content_mut(self, ino)?;
@@ -178,13 +178,10 @@ impl Fs {
             let needed = inner.blocks_to_reserve(ino, first, last, most)?;
             let promised = inner.promised();
             if self.kept_for(promised + needed) - self.kept_for(promised) > most {
-                if inner.state.pending_reaps(Kind::Reap, 1)?.is_empty() || inner.nodes_to_spare(self) == 0 {
-                    return Err(Error::NoSpace);
+                if self.find_available(inner, &mut tried)? {
+                    continue;
                 }
-                // What was removed is there to be had, too.
-                drop(inner);
-                self.reap_for_room()?;
-                continue;
+                return Err(Error::NoSpace);
             }
             if needed <= blocks {
                 break inner;

@@ -13,6 +13,7 @@
 
 use super::background::ToSweep;
 use super::crowded::Held;
+use super::growth::{Growth, Tried};
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -45,7 +46,7 @@ const PROMISE_SEGMENTS: u64 = TIDY_SEGMENTS / 2;
 /// Room for writers, in segments, below which pending segments are made free.
 const PROMOTE_SEGMENTS: u64 = 2;
 /// How long it is believed that nothing makes room, while nothing changes.
-const EXHAUSTED_NANOS: u64 = 1_000_000_000;
+pub(super) const EXHAUSTED_NANOS: u64 = 1_000_000_000;
 /// Items that share a leaf when they are next to each other: large ones in leaves hardly filled.
 pub(super) const ITEMS_IN_LEAF_MIN: u64 = 8;
 /// Items of history swept by one record.
@@ -310,7 +311,7 @@ impl Inner {
         self.segments_in_all() * u64::from(blocks) + open
     }
 
-    fn picture_of_room(&self) -> PictureOfRoom {
+    pub(super) fn picture_of_room(&self) -> PictureOfRoom {
         let s = &self.state;
         let content = if broken(Break::ChangesUnseen) { 0 } else { self.content_blocks() };
         let history: u64 = s.history.iter().map(|t| t.tree.nodes()).sum();
@@ -323,13 +324,14 @@ impl Inner {
     }
 
     /// Whether truncations are held back that free a segment.
-    fn holds_back(&self, fs: &Fs) -> bool {
-        let blocks: u64 = self.files.values().filter_map(|f| f.content.as_ref()).map(Content::held_blocks).sum();
+    pub(super) fn holds_back(&self, fs: &Fs) -> bool {
+        let held = self.files.values().filter_map(|f| f.content.as_ref()).map(Content::held_blocks);
+        let blocks: u64 = held.filter(|blocks| *blocks >= HELD_BLOCKS_MIN).sum();
         blocks >= u64::from(fs.storage.segment_blocks)
     }
 
     /// Those that free much are held back no longer.
-    fn end_holds(&mut self) {
+    pub(super) fn end_holds(&mut self) {
         for c in self.files.values_mut().filter_map(|f| f.content.as_mut()) {
             if c.held_blocks() >= HELD_BLOCKS_MIN || broken(Break::SmallHoldsEnd) {
                 c.held_since = None;
@@ -388,7 +390,7 @@ impl Inner {
     }
 
     /// Whether a commit would change what is stored.
-    fn has_uncommitted(&self) -> bool {
+    pub(super) fn has_uncommitted(&self) -> bool {
         let ready = |c: &Content| c.held_since.is_none();
         self.pages > 0
             || !self.batch.records.is_empty()
@@ -480,12 +482,14 @@ impl Fs {
 
     /// The lock, with this room and `extra` blocks besides. `promised`: the caller has ended the reservation that promised it.
     pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<Guard<'_>> {
+        let mut tried = Tried::default();
         loop {
             let has_room = |inner: &Inner| inner.has_room_beyond(self, room, extra);
-            let enough = |inner: &Inner| has_room(inner) || !inner.may_grow(self, room);
+            let enough = |inner: &Inner| has_room(inner) || inner.growth(self, room) == Growth::TooMuch;
             let mut inner = self.make_room_until(&enough)?;
-            if !inner.may_grow(self, room) {
-                if self.find_available(inner)? {
+            let growth = inner.growth(self, room);
+            if growth == Growth::TooMuch {
+                if self.find_available(inner, &mut tried)? {
                     continue;
                 }
                 return Err(Error::NoSpace);
@@ -494,7 +498,7 @@ impl Fs {
             if !(has_room(&inner) || kept || broken(Break::NoReserve)) {
                 return Err(Error::NoSpace);
             }
-            inner.note_growth(self, room);
+            inner.note_growth(self, growth);
             return Ok(inner);
         }
     }
@@ -611,7 +615,8 @@ impl Fs {
         if holds && broken(Break::HoldsEndFirst) {
             self.lock_to_change()?.end_holds();
         }
-        if idle == LITTLE_AFTER || round == 1 && little_pays && unnamed == 0 {
+        let nothing_milder = unnamed == 0 && !released && !reaps && !holds && !is_much;
+        if idle == LITTLE_AFTER || round == 1 && little_pays && nothing_milder {
             return self.clean_what_gains_little();
         }
         // Who empties a file and is refused would lose what it held as well as what was to be in it.

@@ -285,7 +285,11 @@ impl Fs {
         let gone =
             if size < before || size == 0 { inner.promised_in(ino, size.div_ceil(BLOCK), u64::MAX)? } else { 0 };
         let owed = size == 0 && inner.set_aside(self, ino)?;
-        inner.content_mut(self, ino)?;
+        let content = inner.content_mut(self, ino)?;
+        let had = if content.replaced { 0 } else { content.before.max(u64::from(committed > 0)) };
+        if size == 0 && had > 0 {
+            inner.note_emptied(ino, had, now);
+        }
         inner.promise(ino, -(gone as i64));
         let content = inner.content_mut(self, ino)?;
         let pages = content.pages.len();

@@ -5,7 +5,8 @@ use crate::common::{World, dir, file};
 #[cfg(feature = "breaks")]
 use nenrin_core::breaks::{Break, with};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, Error, Fs, MkfsOptions, MountOptions, NewInode, XattrMode};
+use nenrin_core::format::items::HISTORY_XATTR;
+use nenrin_core::{AllocateMode, At, Error, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -188,7 +189,7 @@ fn who_is_refused_costs_no_past() {
     assert_eq!((fs.counters().room_rounds, fs.usage().history_blocks, fs.checkpoints().len()), before);
     assert_eq!(w.device.counters().since(&writes).writes, 0);
     // The blocks between may be reserved no more than they may be written.
-    let reserved = fs.allocate(f, nenrin_core::AllocateMode::Reserve, (blocks + 1000) * BLOCK, 400 * BLOCK);
+    let reserved = fs.allocate(f, AllocateMode::Reserve, (blocks + 1000) * BLOCK, 400 * BLOCK);
     assert!(matches!(reserved, Err(Error::NoSpace)));
     fs.close().unwrap();
 }
@@ -264,4 +265,160 @@ fn what_snapshots_keep_is_counted_before_anybody_is_refused() {
 #[should_panic(expected = "blocks of")]
 fn growth_that_counts_nothing_is_noticed() {
     with(Break::GrowthCountsNothing, what_no_snapshot_keeps);
+}
+
+fn write_all(fs: &Fs, f: Ino, from: u64, blocks: u64) -> Result<(), Error> {
+    (0..blocks / 16).try_for_each(|n| fs.write(f, (from + n * 16) * BLOCK, &[3; 65536], 0).map(drop))
+}
+
+fn empty(fs: &Fs, f: Ino) {
+    fs.setattr(f, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+}
+
+/// df counts twice what is written over beside a snapshot, and not what goes from within a file, until it is committed: who is to
+/// be refused for that has it committed first.
+fn what_waits_for_a_commit() {
+    let w = world();
+    let fs = open(&w, false);
+    let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+    let (spare, b, c) = (new(b"spare"), new(b"b"), new(b"c"));
+    fs.checkpoint_create(Some(b"empty")).unwrap();
+    write_all(&fs, spare, 0, 512).unwrap();
+    write_all(&fs, b, 0, 2048).unwrap();
+    fill(&fs, b"rest", 16);
+    fs.sync_all().unwrap();
+    fs.unlink(Ino::ROOT, b"spare").unwrap();
+    pass(&w, &fs, 12);
+    let told = fs.usage().available_blocks;
+    assert!(told > 400, "{told}");
+    write_all(&fs, b, 0, 1024).unwrap();
+    assert!(write_all(&fs, c, 0, 384).is_ok(), "written over: {:?}", fs.usage());
+    pass(&w, &fs, 12);
+    fs.allocate(b, AllocateMode::Punch, 0, 1024 * BLOCK).unwrap();
+    assert!(write_all(&fs, c, 384, 960).is_ok(), "punched: {:?}", fs.usage());
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_waits_is_committed_before_anybody_is_refused() {
+    what_waits_for_a_commit();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "punched")]
+fn growth_that_commits_nothing_is_noticed() {
+    with(Break::GrowthCommitsNothing, what_waits_for_a_commit);
+}
+
+/// On a full volume a file that is emptied can be filled again, as programs save files: refused, they would lose what it held. Also
+/// beside snapshots, where it lay in the index, and where the volume holds more than df allows.
+fn what_is_emptied_is_filled_again() {
+    for (beyond, snapshot) in [(false, false), (false, true), (true, false)] {
+        let w = world();
+        let fs = open(&w, false);
+        let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+        if snapshot {
+            fs.checkpoint_create(Some(b"empty")).unwrap();
+        }
+        let large = new(b"large");
+        write_all(&fs, large, 0, 1024).unwrap();
+        let small: Vec<Ino> = (0..100).map(|n| new(format!("f{n}").as_bytes())).collect();
+        for f in &small {
+            fs.write(*f, 0, &[1; 700], 0).unwrap();
+        }
+        if beyond {
+            #[cfg(feature = "breaks")]
+            with(Break::GrowsBeyondDf, || fill(&fs, b"rest", 1));
+        } else {
+            fill(&fs, b"rest", 1);
+        }
+        fs.sync_all().unwrap();
+        w.pass(2_000_000_000);
+        let what = format!("beyond {beyond}, snapshot {snapshot}: {:?}", fs.usage());
+        // Beyond what df allows there may be no segment for what frees none.
+        for f in small.into_iter().filter(|_| !beyond) {
+            empty(&fs, f);
+            let filled = fs.write(f, 0, &[2; 700], 0);
+            assert!(filled.is_ok(), "a small file, {what}");
+            fs.flush(f).unwrap();
+        }
+        // As a program does that has it open.
+        fs.retain(large);
+        empty(&fs, large);
+        let blocks = if beyond { 16 } else { 1024 };
+        assert!(write_all(&fs, large, 0, blocks).is_ok(), "a large file, {what}");
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_full_volume_takes_files_that_are_saved() {
+    what_is_emptied_is_filled_again();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a small file")]
+fn rewriting_that_grows_is_noticed() {
+    with(Break::RewritingGrows, what_is_emptied_is_filled_again);
+}
+
+/// Attributes are replaced on a full volume, and new ones refused.
+fn attributes_of_a_full_volume() {
+    let w = world();
+    let fs = open(&w, false);
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.setxattr(f, b"user.old", &[1; 300], XattrMode::Any).unwrap();
+    fill(&fs, b"rest", 1);
+    w.pass(2_000_000_000);
+    assert!(matches!(fs.setxattr(f, b"user.new", &[1; 300], XattrMode::Any), Err(Error::NoSpace)));
+    fs.setxattr(f, b"user.old", &[2; 300], XattrMode::Any).unwrap();
+    fs.setxattr(f, HISTORY_XATTR, b"none", XattrMode::Any).unwrap();
+    fs.close().unwrap();
+}
+
+#[test]
+fn attributes_are_replaced_on_a_full_volume() {
+    attributes_of_a_full_volume();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "NoSpace")]
+fn attributes_that_grow_are_noticed() {
+    with(Break::AttributesGrow, attributes_of_a_full_volume);
+}
+
+/// What a snapshot keeps anyway can be had back on a full volume.
+fn what_a_snapshot_gives_back() {
+    let w = world();
+    let fs = open(&w, false);
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    write_all(&fs, f, 0, 1024).unwrap();
+    let kept = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    fill(&fs, b"rest", 1);
+    fs.unlink(Ino::ROOT, b"rest").unwrap();
+    let rest = fs.create(Ino::ROOT, b"again", &file(0o600)).unwrap().ino;
+    until_refused(|n| {
+        if fs.usage().available_blocks > 64 { write_all(&fs, rest, n * 16, 16) } else { Err(Error::NoSpace) }
+    });
+    w.pass(2_000_000_000);
+    let back = fs.create(Ino::ROOT, b"back", &file(0o600)).unwrap().ino;
+    let copied = fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, 0);
+    assert_eq!(copied.unwrap(), 1024 * BLOCK);
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_snapshot_gives_back_on_a_full_volume() {
+    what_a_snapshot_gives_back();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "NoSpace")]
+fn copies_of_what_is_kept_that_grow_are_noticed() {
+    with(Break::KeptCopiesGrow, what_a_snapshot_gives_back);
 }

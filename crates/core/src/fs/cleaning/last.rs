@@ -9,7 +9,9 @@ use crate::Result;
 use crate::breaks::{Break, broken};
 
 /// Batches of one round, at most.
-const BATCHES_MAX: usize = 64;
+const BATCHES_MAX: usize = 32;
+/// After so long a segment is enough: somebody waits.
+const LONG_NANOS: u64 = 500_000_000;
 /// So large a part of what would be room without garbage is gained at once: each batch costs two index checkpoints, and the rounds before it more.
 const PART_AT_ONCE: u64 = 8;
 
@@ -32,9 +34,13 @@ impl Fs {
             self.lock().little_pays = false;
             return Ok(false);
         }
+        let started = self.clock.monotonic_nanos();
         for _ in 0..BATCHES_MAX {
-            let more = self.lock_to_change()?.segments_in_all() < wanted;
-            if !more || !self.begin_job(&mut cleaner, Pace::Last, None)? || self.finish_job(&mut cleaner)? == 0 {
+            let inner = self.lock_to_change()?;
+            let (now, has) = (self.clock.monotonic_nanos(), inner.segments_in_all());
+            let enough = has >= wanted || has > before && now.saturating_sub(started) > LONG_NANOS || inner.closing;
+            drop(inner);
+            if enough || !self.begin_job(&mut cleaner, Pace::Last, None)? || self.finish_job(&mut cleaner)? == 0 {
                 break;
             }
             self.finish_cleaning()?;
