@@ -177,7 +177,10 @@ impl Fs {
             return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
         }
         // In place of another, or to say who may do what and what history is kept, it is no growth.
-        let replaces = self.lock_to_accept()?.has_xattr(ino, name)?;
+        let inner = self.lock_to_accept()?;
+        inner.state.inode(ino)?.ok_or(Error::NotFound)?;
+        let replaces = inner.has_xattr(ino, name)?;
+        drop(inner);
         let blocks = 1 + value.len() as u64 / 4096;
         let passes = (replaces || permissions.is_some() || name == HISTORY_XATTR) && !broken(Break::AttributesGrow);
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;

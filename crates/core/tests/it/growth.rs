@@ -375,6 +375,9 @@ fn attributes_of_a_full_volume() {
     assert!(matches!(fs.setxattr(f, b"user.new", &[1; 300], XattrMode::Any), Err(Error::NoSpace)));
     fs.setxattr(f, b"user.old", &[2; 300], XattrMode::Any).unwrap();
     fs.setxattr(f, HISTORY_XATTR, b"none", XattrMode::Any).unwrap();
+    // What is gone is no damage.
+    let gone = fs.setxattr(Ino(9999), HISTORY_XATTR, b"none", XattrMode::Any);
+    assert!(matches!(gone, Err(Error::NotFound)), "{gone:?}");
     fs.close().unwrap();
 }
 
