@@ -92,18 +92,26 @@ pub enum Break {
     NoReserve,
     /// Room is made ahead of the few blocks that letting the past go writes.
     AheadOfNobody,
+    /// df counts what summaries take of small segments as room.
+    SummariesAreRoom,
     /// Segments that hold hardly any garbage are left as they are, also where nothing else makes room.
     LittleGarbageKept,
     /// Files grow as long as there are free segments, whatever df says.
     GrowsBeyondDf,
     /// Who grows is refused before what waits is committed.
     GrowthCommitsNothing,
+    /// Attributes in place of smaller ones are no growth.
+    LargerAttributes,
     /// Attributes in place of others are growth.
     AttributesGrow,
     /// Filling a file again that was emptied is growth.
     RewritingGrows,
     /// What is copied from a snapshot counts as if nothing kept it.
     KeptCopiesGrow,
+    /// What is written and shared before its commit is not counted until then.
+    SharedUncounted,
+    /// Writing over what a snapshot or another file keeps is no growth.
+    KeptWrittenOver,
     /// Who grows is refused before what was removed is reaped.
     GrowthReapsNothing,
     /// Who grows is refused before what snapshots keep is counted.

@@ -11,6 +11,7 @@
 
 mod bytes;
 
+use crate::breaks::{Break, broken};
 use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
@@ -33,6 +34,18 @@ pub enum Over {
     Hole,
     /// Written already, or reserved; covers the range exactly.
     Extent(Extent),
+    /// The same, of blocks that another file had first: they count there.
+    Copied(Extent),
+}
+
+impl Over {
+    /// What was written or reserved.
+    pub const fn extent(&self) -> Option<&Extent> {
+        match self {
+            Self::Hole => None,
+            Self::Extent(e) | Self::Copied(e) => Some(e),
+        }
+    }
 }
 
 /// Ranges of file blocks that differ from the live tree, without overlap.
@@ -47,14 +60,23 @@ pub struct Overlay {
 struct Counts {
     /// All of them.
     blocks: u64,
-    /// Those that are written, and nobody else's.
+    /// Those that are written, and that nobody had before.
     own: u64,
+    /// Those that another file had.
+    copied: u64,
 }
 
 impl Counts {
-    const fn of(from: u64, to: u64, over: &Over) -> Self {
-        let Over::Extent(e) = over else { return Self { blocks: 0, own: 0 } };
-        Self { blocks: to - from, own: if e.is_shared() || e.is_unwritten() { 0 } else { to - from } }
+    fn of(from: u64, to: u64, over: &Over) -> Self {
+        let blocks = to - from;
+        match over {
+            Over::Hole => Self::default(),
+            Over::Copied(_) => Self { blocks, own: 0, copied: blocks },
+            Over::Extent(e) if e.is_unwritten() || e.is_shared() && broken(Break::SharedUncounted) => {
+                Self { blocks, ..Self::default() }
+            }
+            Over::Extent(_) => Self { blocks, own: blocks, copied: 0 },
+        }
     }
 }
 
@@ -75,6 +97,7 @@ impl Overlay {
             let part = |a: u64, b: u64| match &over {
                 Over::Hole => Over::Hole,
                 Over::Extent(e) => Over::Extent(e.slice((a - start) as u32, (b - a) as u32)),
+                Over::Copied(e) => Over::Copied(e.slice((a - start) as u32, (b - a) as u32)),
             };
             if start < from {
                 self.put(start, from, part(start, from));
@@ -92,14 +115,21 @@ impl Overlay {
         }
         // Written in one go or in several: fewer items say the same.
         let before = self.ranges.range_mut(..from).next_back();
-        if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
-            if *end == from && first.join(*start, next) {
-                *end = to;
-                self.count(Counts::of(from, to, &over));
-                return;
-            }
+        let joins = before.filter(|(_, (end, _))| *end == from).is_some_and(|(start, (end, before))| {
+            let joined = match (before, &over) {
+                (Over::Extent(first), Over::Extent(next)) | (Over::Copied(first), Over::Copied(next)) => {
+                    first.join(*start, next)
+                }
+                _ => false,
+            };
+            *end = if joined { to } else { *end };
+            joined
+        });
+        if joins {
+            self.count(Counts::of(from, to, &over));
+        } else {
+            self.put(from, to, over);
         }
-        self.put(from, to, over);
     }
     fn put(&mut self, from: u64, to: u64, over: Over) {
         self.count(Counts::of(from, to, &over));
@@ -108,10 +138,12 @@ impl Overlay {
     const fn count(&mut self, more: Counts) {
         self.counts.blocks += more.blocks;
         self.counts.own += more.own;
+        self.counts.copied += more.copied;
     }
     const fn uncount(&mut self, less: Counts) {
         self.counts.blocks -= less.blocks;
         self.counts.own -= less.own;
+        self.counts.copied -= less.copied;
     }
     /// The ranges that overlap `[from, to)`: start, end, what.
     pub fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -125,12 +157,13 @@ impl Overlay {
     pub fn share(&mut self, from: u64, to: u64) {
         let first = self.overlapping(from, to).next().map_or(from, |(start, ..)| start);
         for (start, (end, over)) in self.ranges.range_mut(first..to.max(first)) {
+            let before = Counts::of(*start, *end, over).own;
             if let Over::Extent(e) = over {
-                if !e.is_unwritten() && !e.is_shared() {
+                if !e.is_unwritten() {
                     e.flags |= EXTENT_SHARED;
-                    self.counts.own -= *end - *start;
                 }
             }
+            self.counts.own -= before - Counts::of(*start, *end, over).own;
         }
     }
     /// Number of ranges.
@@ -143,7 +176,7 @@ impl Overlay {
     }
     /// Whether any content lies in it.
     pub fn has_extents(&self) -> bool {
-        self.ranges.values().any(|(_, o)| matches!(o, Over::Extent(_)))
+        self.ranges.values().any(|(_, o)| o.extent().is_some())
     }
 }
 
@@ -241,6 +274,7 @@ impl Content {
             return Change { more: written, less: self.before, anew: 0 };
         }
         let grown = self.blocks_over(self.before).saturating_sub(self.before);
+        let grown = grown.saturating_sub(self.overlay.counts.copied);
         let more = grown.saturating_add_signed(self.promised.saturating_neg()).min(written);
         Change { more, less: 0, anew: written - more }
     }
@@ -314,7 +348,7 @@ mod tests {
         for (start, end, over) in overlay.iter() {
             for block in start..end {
                 let i = (block - start) as u32;
-                let Over::Extent(e) = over else {
+                let Some(e) = over.extent() else {
                     out.insert(block, None);
                     continue;
                 };
@@ -377,10 +411,16 @@ mod tests {
         c.size = 20 << 12;
         c.overlay.set(10, 20, Over::Extent(extent(1000, 10, 0)));
         is(&c, 10, 0, 1);
-        // Shared with others, twice over.
+        // Shared with others, twice over: it counts here.
         c.overlay.share(12, 13);
         c.overlay.share(12, 13);
-        assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 0 });
+        assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 10, copied: 0 });
+        is(&c, 10, 0, 1);
+        // What another file had counts there.
+        c.size = 25 << 12;
+        c.overlay.set(20, 25, Over::Copied(extent(2000, 5, 0)));
+        assert_eq!(c.overlay.counts, Counts { blocks: 15, own: 10, copied: 5 });
+        is(&c, 10, 0, 1);
         // Reserved behind the end.
         let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
         kept.overlay.set(10, 40, reserved(30));

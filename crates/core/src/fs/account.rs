@@ -124,7 +124,8 @@ impl Inner {
         if broken(Break::PastIndexUncounted) { 0 } else { share_of_nodes(nodes, bytes, past.bytes) }
     }
 
-    fn life_of(&self, owner: &Key) -> Result<Option<Life>> {
+    /// The life of an owner in history; `None`: it is gone.
+    pub(super) fn life_of(&self, owner: &Key) -> Result<Option<Life>> {
         for t in &self.state.history {
             if let Some(v) = t.tree.get(&self.state.cache, owner)? {
                 let bad = |why| crate::state::bad_item(owner, why);

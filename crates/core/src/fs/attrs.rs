@@ -14,6 +14,8 @@ use std::ops::ControlFlow;
 
 /// Pages of a file that is closed which may wait for its commit in memory.
 const CLOSED_PAGES_MAX: usize = 31;
+/// An attribute that is replaced may become a little larger: up to a multiple of so many bytes.
+const REPLACED_BYTES: usize = 256;
 
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
@@ -176,11 +178,13 @@ impl Fs {
         if name == HISTORY_XATTR && Keep::parse(value).is_none() {
             return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
         }
-        // In place of another, or to say who may do what and what history is kept, it is no growth.
-        let inner = self.lock_to_accept()?;
-        inner.state.inode(ino)?.ok_or(Error::NotFound)?;
-        let replaces = inner.has_xattr(ino, name)?;
-        drop(inner);
+        // In place of another one as large, or to say who may do what and what history is kept, it is no growth.
+        let replaces = match self.getxattr(At::Live, ino, name) {
+            Ok(_) if broken(Break::LargerAttributes) => true,
+            Ok(old) => value.len() <= old.len().next_multiple_of(REPLACED_BYTES),
+            Err(Error::NoAttribute) => false,
+            Err(e) => return Err(e),
+        };
         let blocks = 1 + value.len() as u64 / 4096;
         let passes = (replaces || permissions.is_some() || name == HISTORY_XATTR) && !broken(Break::AttributesGrow);
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;

@@ -361,7 +361,7 @@ impl Content {
             let blocks = window.min(e.blocks - done);
             let part = e.slice(done, blocks);
             let part = Extent { flags: part.flags | EXTENT_SHARED, ..part };
-            self.overlay.set(at, at + u64::from(blocks), Over::Extent(part));
+            self.overlay.set(at, at + u64::from(blocks), Over::Copied(part));
             done += blocks;
         }
     }

@@ -11,14 +11,16 @@
 //!    anybody is refused; not again while nothing changes.
 //! 3. What df has is counted with each call only where little of it is left; see [`Grant`].
 
+use super::account::sees;
 use super::background::{HOLD_NANOS_MAX, Reaped};
 use super::guard::Guard;
 use super::space::{EXHAUSTED_NANOS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
-use nenrin_format::key::Kind;
-use nenrin_format::{Ino, NODE_BLOCKS};
+use nenrin_format::items::Extent;
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{Addr, Ino, NODE_BLOCKS};
 
 /// The part of what was available that may be taken before it is counted again.
 const GRANTED: u64 = 16;
@@ -80,6 +82,40 @@ impl Inner {
         most == 0 || unasked || self.available_at_least(fs) >= most || granted()
     }
 
+    /// How many of the file blocks `[from, to)` stay where they are when they are written over: a snapshot or another file keeps them.
+    fn blocks_kept(&self, ino: Ino, from: u64, to: u64) -> Result<u64> {
+        if broken(Break::KeptWrittenOver) {
+            return Ok(0);
+        }
+        let committed = |key: &Key, e: &Extent| match e.addr {
+            Addr::NONE => Ok(Vec::new()),
+            _ if self.state.newest_name_sees(e.birth) => Ok(vec![(key.off, key.off + u64::from(e.blocks))]),
+            _ if e.is_shared() => self.kept_by_others(key, e),
+            _ => Ok(Vec::new()),
+        };
+        let kept = self.ranges_not_written(ino, from, to, &committed, &Extent::is_shared)?;
+        Ok(kept.iter().map(|(a, b)| b - a).sum())
+    }
+
+    /// File blocks of a live extent that other files have, too, or snapshots by other extents.
+    fn kept_by_others(&self, key: &Key, e: &Extent) -> Result<Vec<(u64, u64)>> {
+        let named = self.named_kept();
+        let mut kept = vec![false; e.blocks as usize];
+        for (addr, back) in self.state.owners(e.addr, e.blocks)? {
+            let keeps = match back.owner.death {
+                0 => back.owner != *key,
+                _ => self.life_of(&back.owner)?.is_some_and(|life| sees(&named, &[life])),
+            };
+            let first = addr.0.saturating_sub(e.addr.0) as usize;
+            let end = (addr.0 + u64::from(back.blocks)).saturating_sub(e.addr.0) as usize;
+            if let Some(here) = kept.get_mut(first..end.min(e.blocks as usize)).filter(|_| keeps) {
+                here.fill(true);
+            }
+        }
+        let blocks = (key.off..).zip(kept).filter(|(_, kept)| *kept);
+        Ok(blocks.map(|(block, _)| (block, block + 1)).collect())
+    }
+
     /// Blocks that a file may have again, which was emptied a moment ago and not closed since: who saves it would be refused, and lose
     /// what it held. Of what lay in the index it is one.
     fn blocks_to_rewrite(&self, fs: &Fs, ino: Ino) -> u64 {
@@ -102,10 +138,10 @@ impl Inner {
         }
         let blocks = match room {
             // An index that cannot be read is told of by the write itself.
-            Room::Write(ino, from, to) => self
-                .blocks_to_reserve(ino, from, to, u64::MAX)
-                .unwrap_or(0)
-                .saturating_sub(self.blocks_to_rewrite(fs, ino)),
+            Room::Write(ino, from, to) => {
+                let new = self.blocks_to_reserve(ino, from, to, u64::MAX).unwrap_or(0);
+                new.saturating_sub(self.blocks_to_rewrite(fs, ino)) + self.blocks_kept(ino, from, to).unwrap_or(0)
+            }
             other => Self::growth_at_most(other),
         };
         let fits = blocks == 0 || blocks <= self.usage(fs).available_blocks;

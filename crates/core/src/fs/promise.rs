@@ -17,6 +17,7 @@ use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
 use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_UNWRITTEN, Extent};
+use nenrin_format::key::Key;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -43,30 +44,46 @@ impl Inner {
         if self.promised() == 0 {
             return Ok(Vec::new());
         }
+        let all = |off: u64, e: &Extent| match e.promised_blocks() {
+            0 => Vec::new(),
+            _ => vec![(off, off + u64::from(e.blocks))],
+        };
+        self.ranges_not_written(ino, from, to, &|key, e| Ok(all(key.off, e)), &|e| e.promised_blocks() > 0)
+    }
+
+    /// Ranges of file blocks within `[from, to)` that `committed` finds in extents of the live tree, or `waiting` picks among those
+    /// that wait for their commit, and that nothing is to be written over.
+    pub(super) fn ranges_not_written(
+        &self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        committed: &dyn Fn(&Key, &Extent) -> Result<Vec<(u64, u64)>>,
+        waiting: &dyn Fn(&Extent) -> bool,
+    ) -> Result<Vec<(u64, u64)>> {
         let content = self.files.get(&ino).and_then(|f| f.content.as_ref());
         let mut out = Vec::new();
         let inode = self.state.inode(ino)?.filter(|i| i.blocks > 0 && content.is_none_or(|c| !c.replaced));
         if let Some(inode) = inode {
             for (key, e) in self.state.extents(ino, inode.fork, from, to, EXTENTS_MAX)? {
-                if e.promised_blocks() == 0 {
-                    continue;
-                }
-                let (first, end) = (key.off.max(from), (key.off + u64::from(e.blocks)).min(to));
-                let mut at = first;
-                for (start, stop, _) in content.iter().flat_map(|c| c.overlay.overlapping(first, end)) {
-                    if start > at {
-                        out.push((at, start));
+                for (first, end) in committed(&key, &e)? {
+                    let (first, end) = (first.max(from), end.min(to));
+                    let mut at = first;
+                    for (start, stop, _) in content.iter().flat_map(|c| c.overlay.overlapping(first, end)) {
+                        if start > at {
+                            out.push((at, start));
+                        }
+                        at = stop.max(at);
                     }
-                    at = stop.max(at);
-                }
-                if at < end {
-                    out.push((at, end));
+                    if at < end {
+                        out.push((at, end));
+                    }
                 }
             }
         }
         let Some(content) = content else { return Ok(out) };
         for (start, stop, over) in content.overlay.overlapping(from, to).take(EXTENTS_MAX) {
-            if matches!(over, Over::Extent(e) if e.promised_blocks() > 0) {
+            if over.extent().is_some_and(waiting) {
                 out.push((start.max(from), stop.min(to)));
             }
         }

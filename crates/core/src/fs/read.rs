@@ -3,7 +3,7 @@
 use super::submit::{Ahead, readable};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::content::{Over, ReadBytes};
+use crate::content::ReadBytes;
 use crate::{At, Error, Result, Seek};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::items::{self, Extent, Inode};
@@ -140,8 +140,8 @@ impl Inner {
         }
         if let Some(c) = content {
             for (start, end, over) in c.overlay.overlapping(from, to) {
-                match over {
-                    Over::Extent(e) if !e.is_unwritten() => {
+                match over.extent() {
+                    Some(e) if !e.is_unwritten() => {
                         cells.fill(start, end, Cell::Extent(extents.len()));
                         extents.push((start, e.clone()));
                     }
@@ -461,7 +461,7 @@ impl Inner {
                 let over = c
                     .overlay
                     .overlapping(block, u64::MAX)
-                    .find(|(_, _, o)| matches!(o, Over::Extent(_)))
+                    .find(|(_, _, o)| o.extent().is_some())
                     .map(|(s, _, _)| s.max(block));
                 found = [found, page, over].into_iter().flatten().min();
             }

@@ -12,6 +12,7 @@
 //!    what makes room; see `promise`.
 
 use super::background::ToSweep;
+use super::cleaning::worth_filling;
 use super::crowded::Held;
 use super::growth::{Growth, Tried};
 use super::guard::Guard;
@@ -409,11 +410,13 @@ impl Inner {
     }
 
     /// Blocks that may hold something on so many segments: what cleaning can bring together, less what it leaves in segments that
-    /// are not worth it.
+    /// are not worth it. In small segments summaries alone take as much as that: who overwrites needs garbage to gain from besides.
     pub(super) fn usable_blocks(&self, fs: &Fs, segments: u64) -> u64 {
         let reserve =
             if broken(Break::DfFallsWithIndex) { self.reserve_segments(fs) } else { self.reserve_at_rest(fs) };
-        segments.saturating_sub(reserve) * u64::from(fs.storage.segment_blocks - 1) / 16 * 15
+        let (segments, blocks) = (segments.saturating_sub(reserve), fs.storage.segment_blocks);
+        let most = segments * u64::from(blocks - 1) / 16 * 15;
+        if broken(Break::SummariesAreRoom) { most } else { most.min(segments * u64::from(worth_filling(blocks))) }
     }
 
     /// The same on so many segments, and blocks that are too many for them.

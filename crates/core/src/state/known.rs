@@ -122,6 +122,11 @@ impl State {
         }
     }
 
+    /// Whether a snapshot sees what appeared then and is live.
+    pub fn newest_name_sees(&self, birth: Cno) -> bool {
+        self.past.named.is_some_and(|(_, newest)| birth <= newest)
+    }
+
     /// An item came to history.
     pub(super) fn weigh_buried(&mut self, key: &Key, value: &Value) {
         self.past.bytes = self.past.bytes.saturating_add(weight(key, value));

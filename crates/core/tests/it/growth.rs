@@ -206,6 +206,7 @@ fn the_place_of_what_was_removed() {
                 fs.write(f, at * 2 * BLOCK, &[1; 4096], 0).unwrap();
             }
         }
+        fs.sync_all().unwrap();
         fill(&fs, b"rest", 16);
         fs.sync_all().unwrap();
         for n in 0..8 {
@@ -214,7 +215,7 @@ fn the_place_of_what_was_removed() {
             let pieces = until_refused(|at| {
                 if at < 90 { fs.write(f, at << 16, &[2; 65536], 0).map(drop) } else { Err(Error::NoSpace) }
             });
-            assert_eq!(pieces, 90, "{n}, history {history}: {:?}", fs.usage());
+            assert!(pieces >= 88, "{n}, history {history}: {pieces} pieces, {:?}", fs.usage());
         }
         fs.close().unwrap();
     }
@@ -227,7 +228,7 @@ fn what_was_removed_can_be_had_before_it_is_reaped() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic(expected = "left == right")]
+#[should_panic(expected = " pieces, ")]
 fn growth_that_waits_for_the_reaper_is_noticed() {
     with(Break::GrowthReapsNothing, the_place_of_what_was_removed);
 }
@@ -306,7 +307,7 @@ fn what_waits_is_committed_before_anybody_is_refused() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic(expected = "punched")]
+#[should_panic(expected = "written over")]
 fn growth_that_commits_nothing_is_noticed() {
     with(Break::GrowthCommitsNothing, what_waits_for_a_commit);
 }
@@ -374,6 +375,8 @@ fn attributes_of_a_full_volume() {
     w.pass(2_000_000_000);
     assert!(matches!(fs.setxattr(f, b"user.new", &[1; 300], XattrMode::Any), Err(Error::NoSpace)));
     fs.setxattr(f, b"user.old", &[2; 300], XattrMode::Any).unwrap();
+    let larger = fs.setxattr(f, b"user.old", &[2; 3000], XattrMode::Any);
+    assert!(matches!(larger, Err(Error::NoSpace)), "a larger attribute: {larger:?}");
     fs.setxattr(f, HISTORY_XATTR, b"none", XattrMode::Any).unwrap();
     // What is gone is no damage.
     let gone = fs.setxattr(Ino(9999), HISTORY_XATTR, b"none", XattrMode::Any);
@@ -384,6 +387,13 @@ fn attributes_of_a_full_volume() {
 #[test]
 fn attributes_are_replaced_on_a_full_volume() {
     attributes_of_a_full_volume();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "larger attribute")]
+fn attributes_that_grow_when_they_are_replaced_are_noticed() {
+    with(Break::LargerAttributes, attributes_of_a_full_volume);
 }
 
 #[cfg(feature = "breaks")]
@@ -403,14 +413,19 @@ fn what_a_snapshot_gives_back() {
     fs.unlink(Ino::ROOT, b"f").unwrap();
     fill(&fs, b"rest", 1);
     fs.unlink(Ino::ROOT, b"rest").unwrap();
+    pass(&w, &fs, 12);
     let rest = fs.create(Ino::ROOT, b"again", &file(0o600)).unwrap().ino;
     until_refused(|n| {
         if fs.usage().available_blocks > 64 { write_all(&fs, rest, n * 16, 16) } else { Err(Error::NoSpace) }
     });
     w.pass(2_000_000_000);
     let back = fs.create(Ino::ROOT, b"back", &file(0o600)).unwrap().ino;
+    let before = fs.usage().available_blocks;
     let copied = fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, 0);
     assert_eq!(copied.unwrap(), 1024 * BLOCK);
+    fs.sync_all().unwrap();
+    let after = fs.usage().available_blocks;
+    assert!(after + 64 > before, "{before} blocks before what is kept was copied, {after} behind it");
     fs.close().unwrap();
 }
 
@@ -424,4 +439,122 @@ fn a_snapshot_gives_back_on_a_full_volume() {
 #[should_panic(expected = "NoSpace")]
 fn copies_of_what_is_kept_that_grow_are_noticed() {
     with(Break::KeptCopiesGrow, what_a_snapshot_gives_back);
+}
+
+/// What a snapshot or another file keeps is written over as long as df has blocks for it. What is written a second time, or what
+/// the other file kept that is gone, takes nothing.
+fn what_is_kept_is_written_over() {
+    for (what, snapshot) in [("a snapshot", true), ("another file", false)] {
+        let w = world();
+        let fs = open(&w, false);
+        let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+        write_all(&fs, f, 0, 2048).unwrap();
+        if snapshot {
+            fs.checkpoint_create(Some(b"kept")).unwrap();
+        } else {
+            let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap().ino;
+            assert_eq!(fs.copy_range(f, 0, g, 0, 2048 * BLOCK, 0).unwrap(), 2048 * BLOCK);
+        }
+        let spare = fs.create(Ino::ROOT, b"spare", &file(0o600)).unwrap().ino;
+        write_all(&fs, spare, 0, 1024).unwrap();
+        let (rest, _) = fill(&fs, b"rest", 1);
+        fs.sync_all().unwrap();
+        w.pass(2_000_000_000);
+        let before = fs.usage();
+        let over = until_refused(|n| if n < 128 { write_all(&fs, f, n * 16, 16) } else { Err(Error::NoSpace) });
+        assert!(over * 16 < WOBBLE, "{what}: {} blocks written over at {before:?}", over * 16);
+        // What nobody else keeps is written over.
+        let again = write_all(&fs, rest, 0, 512);
+        assert!(again.is_ok(), "{what}: {again:?} {over} {before:?} {:?}", fs.usage());
+        fs.unlink(Ino::ROOT, b"spare").unwrap();
+        pass(&w, &fs, 12);
+        let shown = fs.usage().available_blocks;
+        assert!(shown + WOBBLE > 1024, "{what}: {shown} of 1024 blocks");
+        let over = until_refused(|n| if n < 128 { write_all(&fs, f, n * 16, 16) } else { Err(Error::NoSpace) });
+        assert!(over * 16 + WOBBLE > shown && over < 128, "{what}: {} of {shown} blocks", over * 16);
+        for _ in 0..4 {
+            assert!(write_all(&fs, f, 0, over * 16).is_ok(), "{what}: a second time");
+            pass(&w, &fs, 12);
+        }
+        if !snapshot {
+            fs.unlink(Ino::ROOT, b"g").unwrap();
+            assert!(write_all(&fs, f, over * 16, 2048 - over * 16).is_ok(), "{what} is gone");
+        }
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn what_is_kept_grows_when_it_is_written_over() {
+    what_is_kept_is_written_over();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks written over at")]
+fn what_is_kept_and_written_over_unasked_is_noticed() {
+    with(Break::KeptWrittenOver, what_is_kept_is_written_over);
+}
+
+/// What is copied before it is committed counts once, and df stays where it is when it is committed.
+fn copies_that_wait() {
+    let w = world();
+    let fs = open(&w, false);
+    let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+    let (f, g, h) = (new(b"f"), new(b"g"), new(b"h"));
+    fs.sync_all().unwrap();
+    let told = fs.usage().available_blocks;
+    write_all(&fs, f, 0, 2048).unwrap();
+    assert_eq!(fs.copy_range(f, 0, g, 0, 2048 * BLOCK, 0).unwrap(), 2048 * BLOCK);
+    assert_eq!(fs.copy_range(g, 0, h, 0, 1024 * BLOCK, 0).unwrap(), 1024 * BLOCK);
+    write_all(&fs, g, 0, 512).unwrap();
+    for when in ["waiting", "committed"] {
+        let taken = told - fs.usage().available_blocks;
+        assert!(taken.abs_diff(2560) < 64, "{when}: {taken} blocks");
+        fs.sync_all().unwrap();
+    }
+    fs.close().unwrap();
+}
+
+#[test]
+fn copies_count_before_they_are_committed() {
+    copies_that_wait();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "waiting: ")]
+fn copies_that_are_not_counted_are_noticed() {
+    with(Break::SharedUncounted, copies_that_wait);
+}
+
+/// In the smallest segments summaries take all that df leaves out, and there would be no garbage to begin with.
+fn small_segments_are_written_over() {
+    for spare in (0..256).step_by(32) {
+        let w = world();
+        let fs = open(&w, false);
+        let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+        let (f, g) = (new(b"f"), new(b"g"));
+        write_all(&fs, f, 0, 2048).unwrap();
+        assert_eq!(fs.copy_range(f, 0, g, 0, 2048 * BLOCK, 0).unwrap(), 2048 * BLOCK);
+        write_all(&fs, new(b"spare"), 0, 1024 + spare).unwrap();
+        let (rest, _) = fill(&fs, b"rest", 1);
+        fs.sync_all().unwrap();
+        w.pass(2_000_000_000);
+        let over = write_all(&fs, rest, 0, 512);
+        assert!(over.is_ok(), "with {spare} blocks: {over:?} {:?}", fs.usage());
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn full_volumes_of_small_segments_are_written_over() {
+    small_segments_are_written_over();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = " blocks: ")]
+fn summaries_that_count_as_room_are_noticed() {
+    with(Break::SummariesAreRoom, small_segments_are_written_over);
 }

@@ -291,15 +291,15 @@ fn landmarks_give_way() {
             Err(e) => panic!("{e}"),
         }
     }
-    // Beside what cleaning needs there is room for them still, until a snapshot keeps what is written over.
-    assert!(!fs.landmarks().is_empty());
-    fs.checkpoint_create(Some(b"full")).unwrap();
-    let mut at = 0;
-    while at < end && !matches!(fs.write(f, at, &[8; 65536], 0), Err(Error::NoSpace)) {
-        at += 65536;
+    // Beside what cleaning needs there is room for them still, until it is written over here and there.
+    let before = fs.landmarks().len();
+    assert!(before > 3);
+    let (blocks, mut at) = (end / 4096, 1_u64);
+    for _ in 0..blocks {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        fs.write(f, (at >> 33) % blocks * 4096, &[8; 4096], 0).unwrap();
     }
-    assert!(at < end, "all of it was written over");
-    assert_eq!(fs.landmarks(), [], "{:?}", fs.usage());
+    assert!(fs.landmarks().len() <= before / 2, "{:?}", fs.landmarks());
     fs.close().unwrap();
     is_whole(&w);
 }

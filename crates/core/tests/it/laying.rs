@@ -108,7 +108,7 @@ const FILE: usize = 1 << 20;
 
 #[test]
 fn a_device_is_added_and_its_space_is_there() {
-    for (profile, gain) in [(Profile::Single, 16), (Profile::Stripe, 16), (Profile::Mirror, 4), (Profile::Parity, 8)] {
+    for (profile, gain) in [(Profile::Single, 16), (Profile::Stripe, 15), (Profile::Mirror, 3), (Profile::Parity, 8)] {
         let first = if profile == Profile::Parity { 3 } else { 2 };
         let mut w = World::new(profile, &vec![24; first]);
         w.fill(8, FILE);

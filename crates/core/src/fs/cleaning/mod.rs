@@ -526,6 +526,11 @@ const fn unavoidable(segment_blocks: u32) -> u32 {
     4 + segment_blocks / 64
 }
 
+/// Blocks that a segment may hold so that the last cleaning gains by writing it anew.
+pub(super) const fn worth_filling(segment_blocks: u32) -> u32 {
+    segment_blocks.saturating_sub(unavoidable(segment_blocks) + segment_blocks / Pace::Last.garbage_divisor())
+}
+
 /// Blocks of a segment that count as needed by the summaries of those who move what is in it.
 const fn kept_by(pace: Pace, segment_blocks: u32) -> u32 {
     if matches!(pace, Pace::Last) { lost_to_summaries(segment_blocks) } else { unavoidable(segment_blocks) }
