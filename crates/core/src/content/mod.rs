@@ -467,7 +467,7 @@ mod tests {
             }
             assert_eq!(blocks(&overlay), model);
             let here = model.values().filter(|b| b.is_some()).count() as u64;
-            assert_eq!(overlay.counts, Counts { blocks: here, own: here });
+            assert_eq!(overlay.counts, Counts { blocks: here, own: here, copied: 0 });
         }
     }
 }
