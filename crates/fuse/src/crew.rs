@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! 1. Somebody listens, as long as fewer than `most` threads serve at once.
-//! 2. At most `listeners` threads listen; who comes back while so many do rests, without memory for requests, until called.
+//! 2. At most `listening_max` threads listen; who comes back while so many do rests, without memory for requests, until called.
 //! 3. When the end has come, nobody rests.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,15 +27,15 @@ struct State {
 pub(crate) struct Crew {
     state: Mutex<State>,
     changed: Condvar,
-    listeners: usize,
+    listening_max: usize,
     most: usize,
 }
 
 impl Crew {
-    /// `listeners` threads that are about to listen, and up to `most` when they are needed.
-    pub fn new(listeners: usize, most: usize) -> Self {
+    /// `listeners` threads that are about to listen, and up to `most` when they are needed, of which up to `listening_max` listen.
+    pub fn new(listeners: usize, listening_max: usize, most: usize) -> Self {
         let state = State { listening: listeners, threads: listeners, ..State::default() };
-        Self { state: Mutex::new(state), changed: Condvar::new(), listeners, most }
+        Self { state: Mutex::new(state), changed: Condvar::new(), listening_max, most }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,7 +87,7 @@ impl Crew {
         if state.ended {
             return false;
         }
-        if state.listening < self.listeners {
+        if state.listening < self.listening_max {
             state.listening += 1;
             return true;
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn who_leaves_nobody_listening_calls_another() {
-        let crew = Crew::new(2, 4);
+        let crew = Crew::new(2, 2, 4);
         assert!(!crew.stops_listening(), "one listens still");
         assert!(crew.stops_listening() && crew.stops_listening());
         assert!(!crew.stops_listening(), "there are four");
@@ -131,8 +131,19 @@ mod tests {
     }
 
     #[test]
+    fn who_was_called_in_the_place_of_others_listens_on() {
+        let crew = Crew::new(1, 2, 8);
+        assert!(crew.stops_listening() && crew.stops_listening());
+        let listens = || crew.goes_on(|| panic!("while one listens less than may"));
+        // One of the three that there are listens already.
+        assert!(listens());
+        assert!(!crew.stops_listening(), "another listens, and nobody has to be called");
+        assert!(listens());
+    }
+
+    #[test]
     fn resting_threads_are_called_before_others_are_started_and_get_up_at_the_end() {
-        let crew = Crew::new(1, 8);
+        let crew = Crew::new(1, 1, 8);
         assert!(crew.stops_listening());
         let (laid, heard) = std::sync::mpsc::channel();
         let rest = || {

@@ -61,10 +61,14 @@ pub enum Permissions {
     Own,
 }
 
+/// So many threads lead commits at once. Those that were called in their place go on listening: to lie down, and be called again for
+/// the next commit, would cost each time more than a thread that listens does.
+const LEADERS: usize = nenrin_core::COMMITS_AT_ONCE as usize;
+
 /// How a session serves.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Threads that listen for requests.
+    /// Threads that listen for requests at first.
     pub threads: usize,
     /// Threads that serve at once at most, when requests have to wait for something.
     pub threads_max: usize,
@@ -225,7 +229,7 @@ impl Session {
     /// unmounted then, too.
     pub fn run(mut self) -> io::Result<()> {
         let receivers = std::mem::take(&mut self.receivers);
-        let crew = Crew::new(receivers.len(), self.threads_max);
+        let crew = Crew::new(receivers.len(), receivers.len() + LEADERS, self.threads_max);
         let hands = Hands {
             server: &self.server,
             device: &self.device,

@@ -27,6 +27,18 @@ pub fn zero_page() -> Page {
     Box::new([0; BLOCK_BYTES])
 }
 
+/// A block that has these bytes from `at` on, and zeros elsewhere. A whole block is written once.
+pub fn page_with(at: usize, bytes: &[u8]) -> Page {
+    if bytes.len() == BLOCK_BYTES {
+        if let Ok(page) = Box::<[u8]>::from(bytes).try_into() {
+            return page;
+        }
+    }
+    let mut page = zero_page();
+    page[at..at + bytes.len()].copy_from_slice(bytes);
+    page
+}
+
 /// What an uncommitted range of file blocks is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {

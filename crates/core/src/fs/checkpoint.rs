@@ -1,8 +1,8 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
 use super::beside::{FewWrites, Pace, hurrying};
-use super::commit::Cut;
-use super::leading::Stay;
+use super::commit::{Commit, Cut};
+use super::leading::{Answers, Ended, Stay};
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -238,16 +238,19 @@ impl Fs {
 
     /// Carries out a commit sealed by an index checkpoint, and leads those
     /// that came meanwhile.
-    fn end_commit(&self, sealed: std::result::Result<super::commit::Commit, (Error, Vec<super::Done>)>) -> Result<()> {
+    fn end_commit(&self, sealed: std::result::Result<Commit, Answers>) -> Result<()> {
         let _hurry = hurrying();
-        let (result, waiters) = match sealed {
-            Ok(mut commit) => {
-                let waiters = commit.take_waiters();
-                (self.carry_out(commit), waiters)
+        let answers = match sealed.map(|commit| self.carry_out(commit)) {
+            Ok(Ended::Now(answers)) => answers,
+            Err(answers) => vec![answers],
+            // None is under way beside it, and it cannot count on what it waits for.
+            Ok(Ended::Later(inner)) => {
+                self.leave(inner);
+                return Err(Error::Failed("a commit was under way beside an index checkpoint".into()));
             }
-            Err((e, waiters)) => (Err(e), waiters),
         };
-        self.leave(self.tell(&result, waiters));
+        let result = answers.iter().try_for_each(|a| a.result.clone());
+        self.leave(self.tell(answers));
         result
     }
 

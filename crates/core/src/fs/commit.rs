@@ -1,7 +1,7 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
 use super::beside::Pace;
-use super::leading::{Place, Stay};
+use super::leading::{Answers, Ended, Place, Stay};
 use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page};
@@ -49,6 +49,8 @@ pub(super) struct Commit {
     /// [`Inner::named_blocks`] with its own.
     named_through: u64,
     flush_data_first: bool,
+    /// A flush follows its last write.
+    flushed: bool,
     waiters: Vec<Done>,
     cut: Option<Cno>,
 }
@@ -57,6 +59,11 @@ impl Commit {
     /// Those who wait for it.
     pub(super) fn take_waiters(&mut self) -> Vec<Done> {
         std::mem::take(&mut self.waiters)
+    }
+
+    /// Where it stands among the others.
+    pub(super) fn place(&self) -> Place {
+        self.place
     }
 
     /// Makes it wait for all data writes there are, of all files.
@@ -148,47 +155,23 @@ impl Fs {
         CHAIN_PAGES_MAX.min(self.storage.segment_blocks as usize / 4)
     }
 
-    /// Writes a commit and flushes as the barrier mode says. It ends after those that were laid out before it.
-    pub(super) fn carry_out(&self, commit: Commit) -> Result<()> {
-        let result = self
-            .finish_writes(commit.writes)
+    /// Writes a commit and flushes as the barrier mode says. It ends after those that were laid out before it: while one of them is under
+    /// way, whoever leads that ends this one, too.
+    pub(super) fn carry_out(&self, mut commit: Commit) -> Ended<'_> {
+        let outcome = self
+            .finish_writes(std::mem::take(&mut commit.writes))
             .and_then(|()| self.wait_elsewhere(&commit.elsewhere))
             .and_then(|()| self.write_commit(&commit.partials, commit.flush_data_first));
-        let (result, nanos) = match result {
-            Ok((flushed, nanos)) => (Ok(flushed), Some(nanos)),
-            Err(e) => (Err(e), None),
-        };
-        if let Err(e) = &result {
-            self.lock().fail(&e.to_string());
-        }
-        let mut inner = self.end_in_turn(commit.place, nanos);
-        let flushed = result?;
-        // What could not be written stays: it can still be read and copied away.
-        for (addr, _) in &commit.partials {
-            inner.inflight.remove(addr);
-        }
-        // A commit before it may have failed meanwhile: then this one proves nothing.
-        inner.check_alive()?;
-        if flushed {
-            inner.flushed_blocks = inner.flushed_blocks.max(commit.named_through);
-            inner.durable_seq = inner.durable_seq.max(commit.seq);
-        }
-        inner.last_commit_at = self.clock.monotonic_nanos();
-        if commit.cut.is_some() {
-            inner.counters.checkpoints += 1;
-        }
-        Ok(())
+        self.end_in_turn(commit, outcome)
     }
 
-    /// Whether what was written before is flushed now, and how long the last write took.
-    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<(bool, u64)> {
+    /// What the device took for the last write and its flush, in nanoseconds.
+    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<u64> {
         if flush_data_first {
-            self.lock().counters.flushes += 1;
             self.storage.flush_segments()?;
         }
-        let barrier = flushes(self.options.barrier);
         let Some(((last_addr, last), before)) = partials.split_last() else {
-            return Ok((false, 0));
+            return Ok(0);
         };
         let tickets = before
             .iter()
@@ -198,13 +181,9 @@ impl Fs {
         for t in tickets {
             t.wait()?;
         }
-        let flushes = barrier && !broken(Break::NoFlush);
-        if flushes {
-            self.lock().counters.flushes += 1;
-        }
         let begun_at = self.clock.monotonic_nanos();
         let _held = broken(Break::CommitLocked).then(|| self.lock());
-        if flushes {
+        if flushes(self.options.barrier) && !broken(Break::NoFlush) {
             let done = self.storage.write_flush(*last_addr, last.clone());
             if done.is_err() && broken(Break::FlushRetried) {
                 self.storage.flush()?;
@@ -214,7 +193,7 @@ impl Fs {
         } else {
             self.storage.write_unflushed(*last_addr, last.clone())?;
         }
-        Ok((barrier, self.clock.monotonic_nanos().saturating_sub(begun_at)))
+        Ok(self.clock.monotonic_nanos().saturating_sub(begun_at))
     }
 
     /// Flushes and counts it.
@@ -288,7 +267,7 @@ impl Inner {
 
     /// Lays out the open batch as one logical segment and applies what was not
     /// applied yet. An error here leaves memory ahead of the log: it is final.
-    pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, (Error, Vec<Done>)> {
+    pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, Answers> {
         if fs.options.order == Order::Strict && !broken(Break::StrictForgets) {
             // Names that were received since the sync was asked for are in the batch; the content
             // that was received before them has to be, too; but for what a truncation holds back.
@@ -305,7 +284,7 @@ impl Inner {
             Err(e) => {
                 self.fail(&e.to_string());
                 self.leading.answered();
-                Err((e, waiters))
+                Err(Answers { result: Err(e), waiters })
             }
         }
     }
@@ -364,9 +343,10 @@ impl Inner {
         let partials = self.seal_queue(fs, queue, stamp)?;
         // Taken last: on an error above they stay where others find and wait for them.
         let writes = self.take_writes(|w| of_batch(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());
-        if !partials.is_empty() {
-            self.counters.commits += 1;
-        }
+        let flushed = flushes(fs.options.barrier) && !partials.is_empty();
+        self.counters.commits += u64::from(!partials.is_empty());
+        // Counted here, where the lock is held anyway: nobody is to wait for it between this and the write.
+        self.counters.flushes += u64::from(flush_data_first) + u64::from(flushed);
         Ok(Commit {
             place: self.leading.begin(),
             partials,
@@ -375,6 +355,7 @@ impl Inner {
             seq: self.chain.seq,
             named_through: self.named_blocks,
             flush_data_first,
+            flushed,
             waiters: Vec::new(),
             cut: cut_cno,
         })
@@ -403,6 +384,27 @@ impl Inner {
             partials.push((addr, bytes));
         }
         Ok(partials)
+    }
+
+    /// Ends a commit behind all that were laid out before it. What those are told who wait for it.
+    pub(super) fn end(&mut self, mut commit: Commit, outcome: Result<()>, now: u64) -> Answers {
+        let waiters = commit.take_waiters();
+        let result = outcome.and_then(|()| {
+            // What could not be written stays: it can still be read and copied away.
+            for (addr, _) in &commit.partials {
+                self.inflight.remove(addr);
+            }
+            // A commit before it may have failed meanwhile: then this one proves nothing.
+            self.check_alive()?;
+            if commit.flushed {
+                self.flushed_blocks = self.flushed_blocks.max(commit.named_through);
+                self.durable_seq = self.durable_seq.max(commit.seq);
+            }
+            self.last_commit_at = now;
+            self.counters.checkpoints += u64::from(commit.cut.is_some());
+            Ok(())
+        });
+        Answers { result, waiters }
     }
 
     /// Blocks outside the chain that commits named and no flush has covered.

@@ -4,11 +4,13 @@
 //! 1. Nothing is laid out in the chain but by a thread that leads.
 //! 2. Commits end in the order in which they were laid out: who is told that his commit is
 //!    durable can count on all before it, whichever of them the device was done with first.
-//! 3. Whoever takes the lead through [`Fs::turn`] finds no commit under way, and none begins
+//! 3. The first of the commits under way has a thread that leads it, and that ends whatever the device was done with behind it: so
+//!    nobody sleeps for the turn of his own commit.
+//! 4. Whoever takes the lead through [`Fs::turn`] finds no commit under way, and none begins
 //!    beside the first of his.
 
 use super::beside::hurrying;
-use super::commit::{Cut, Done};
+use super::commit::{Commit, Cut, Done};
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::Result;
@@ -80,7 +82,23 @@ pub(super) struct Leading {
     /// Commits laid out, and ended.
     begun: u64,
     ended: u64,
+    /// Those that the device was done with before it was with one laid out earlier, with what came of them.
+    early: Vec<(Commit, Result<()>)>,
     gains: Gains,
+}
+
+/// What those are told who wait for a commit.
+pub(super) struct Answers {
+    pub result: Result<()>,
+    pub waiters: Vec<Done>,
+}
+
+/// What came of carrying out a commit.
+pub(super) enum Ended<'a> {
+    /// It ended, and those behind it that were done already: who waited is to be told, by [`Fs::tell`].
+    Now(Vec<Answers>),
+    /// One before it is under way, and whoever leads that ends this one.
+    Later(Guard<'a>),
 }
 
 impl Leading {
@@ -132,7 +150,18 @@ impl Leading {
     /// nobody is there who will see to the batch in a moment.
     fn has_room(&self) -> bool {
         let probe = self.begun % PROBE == 0;
-        self.shares && self.leaders < COMMITS_AT_ONCE && self.telling == 0 && self.gains.pay() != probe
+        let under_way = self.leaders + self.early.len() as u32;
+        self.shares && under_way < COMMITS_AT_ONCE && self.telling == 0 && self.gains.pay() != probe
+    }
+
+    /// The next commit that ends, if the device is done with it.
+    fn next_ended(&mut self) -> Option<(Commit, Result<()>)> {
+        let next = self.ended + 1;
+        let ends = |number| number <= next || broken(Break::EndsOutOfTurn);
+        let at = self.early.iter().position(|(commit, _)| ends(commit.place().number))?;
+        let (commit, outcome) = self.early.swap_remove(at);
+        self.ended = self.ended.max(commit.place().number);
+        Some((commit, outcome))
     }
 }
 
@@ -162,6 +191,7 @@ impl Fs {
         while inner.leading.is_led() {
             inner = self.wait_idle(inner);
         }
+        debug_assert!(inner.leading.early.is_empty(), "a commit without anybody to end it");
         inner.leading.successors -= 1;
         inner.leading.leaders = 1;
         inner.leading.shares = false;
@@ -195,21 +225,13 @@ impl Fs {
                 inner.leading.may_be_relieved();
             }
             drop(inner);
-            let (result, waiters) = match commit {
-                Ok(mut commit) => {
-                    let mut waiters = commit.take_waiters();
-                    if broken(Break::AckEarly) {
-                        waiters.drain(..).for_each(|done| done(Ok(())));
-                    }
-                    let result = self.carry_out(commit);
-                    if broken(Break::SharedTooEarly) {
-                        waiters.append(&mut self.lock().batch.waiters);
-                    }
-                    (result, waiters)
+            inner = match self.end_sealed(commit) {
+                Ended::Now(answers) => self.tell(answers),
+                Ended::Later(guard) => {
+                    inner = guard;
+                    break;
                 }
-                Err((e, waiters)) => (Err(e), waiters),
             };
-            inner = self.tell(&result, waiters);
             let others_see_to_it = inner.leading.leaders > 1 && !inner.leading.gains.pay();
             if inner.batch.waiters.is_empty() || inner.leading.successors > 0 || others_see_to_it {
                 break;
@@ -224,6 +246,24 @@ impl Fs {
         drop(hurry);
         self.end_leading(inner);
         ControlFlow::Break(())
+    }
+
+    /// Carries out what was sealed.
+    fn end_sealed(&self, sealed: std::result::Result<Commit, Answers>) -> Ended<'_> {
+        let mut commit = match sealed {
+            Ok(commit) => commit,
+            Err(answers) => return Ended::Now(vec![answers]),
+        };
+        if broken(Break::AckEarly) {
+            commit.take_waiters().into_iter().for_each(|done| done(Ok(())));
+        }
+        let mut ended = self.carry_out(commit);
+        if let Ended::Now(answers) = &mut ended {
+            if let Some(last) = answers.last_mut().filter(|_| broken(Break::SharedTooEarly)) {
+                last.waiters.append(&mut self.lock().batch.waiters);
+            }
+        }
+        ended
     }
 
     fn owes_checkpoint(&self, inner: &Inner) -> bool {
@@ -248,36 +288,46 @@ impl Fs {
         }
     }
 
-    /// Tells those who waited for a commit of this thread.
-    pub(super) fn tell(&self, result: &Result<()>, waiters: Vec<Done>) -> Guard<'_> {
-        for done in waiters {
-            done(result.clone());
+    /// Tells those who waited for commits that this thread has ended.
+    pub(super) fn tell(&self, answers: Vec<Answers>) -> Guard<'_> {
+        for Answers { result, waiters } in answers {
+            for done in waiters {
+                done(result.clone());
+            }
         }
         let mut inner = self.lock();
         inner.leading.telling -= 1;
         inner
     }
 
-    /// Waits until all commits before this one have ended, and counts it as ended, too. `nanos` is what
-    /// the device took for it, if it did.
-    pub(super) fn end_in_turn(&self, place: Place, nanos: Option<u64>) -> Guard<'_> {
+    /// The device is done with a commit, in so many nanoseconds: it ends, unless one before it is under way, and so do those behind
+    /// it that were done already.
+    pub(super) fn end_in_turn(&self, commit: Commit, outcome: Result<u64>) -> Ended<'_> {
+        let place = commit.place();
         let mut inner = self.lock();
+        if let Err(e) = &outcome {
+            inner.fail(&e.to_string());
+        }
         let beside = place.beside || inner.leading.begun > place.number;
-        inner.counters.commits_in_turn += u64::from(inner.leading.ended + 1 < place.number);
-        while inner.leading.ended + 1 < place.number && !broken(Break::EndsOutOfTurn) {
-            inner = self.wait_idle(inner);
-        }
         inner.counters.overlapped_commits += u64::from(place.beside);
-        let leading = &mut inner.leading;
-        if let Some(nanos) = nanos {
-            leading.gains.note(beside, nanos);
+        if let Ok(nanos) = outcome {
+            inner.leading.gains.note(beside, nanos);
         }
-        leading.ended = leading.ended.max(place.number);
-        leading.answered();
+        inner.leading.early.push((commit, outcome.map(drop)));
+        let now = self.clock.monotonic_nanos();
+        let mut answers = Vec::with_capacity(1);
+        while let Some((commit, outcome)) = inner.leading.next_ended() {
+            answers.push(inner.end(commit, outcome, now));
+        }
+        if answers.is_empty() {
+            inner.counters.commits_in_turn += 1;
+            return Ended::Later(inner);
+        }
+        inner.leading.answered();
         // Who syncs again when he is told does so on this thread, and must not wait for it.
-        leading.leaves = false;
+        inner.leading.leaves = false;
         self.wake_idle(&inner);
-        inner
+        Ended::Now(answers)
     }
 }
 

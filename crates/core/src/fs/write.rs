@@ -5,11 +5,12 @@ use super::guard::Guard;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::content::{Content, Over, Page, zero_page};
+use crate::content::{Content, Over, Page, page_with, zero_page};
 use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Ino};
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -397,8 +398,13 @@ pub(super) fn copy_in(content: &mut Content, offset: u64, data: &[u8]) {
         let at = offset + done as u64;
         let within = (at % BLOCK) as usize;
         let n = (BLOCK_BYTES - within).min(data.len() - done);
-        let page = content.pages.entry(at / BLOCK).or_insert_with(zero_page);
-        page[within..within + n].copy_from_slice(&data[done..done + n]);
+        let piece = &data[done..done + n];
+        match content.pages.entry(at / BLOCK) {
+            Entry::Occupied(page) => page.into_mut()[within..within + n].copy_from_slice(piece),
+            Entry::Vacant(place) => {
+                place.insert(page_with(within, piece));
+            }
+        }
         done += n;
     }
 }

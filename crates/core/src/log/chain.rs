@@ -22,6 +22,9 @@ use std::collections::VecDeque;
 /// Most blocks of one chain partial.
 const PARTIAL_BLOCKS_MAX: u32 = 256;
 
+/// Bytes of records for which there is room at first while a partial is laid out.
+const RECORDS_BYTES: usize = 512;
+
 /// Where the chain stands.
 #[derive(Clone, Debug)]
 pub struct Chain {
@@ -258,12 +261,7 @@ impl Chain {
         let Gathered { records, late, pages, .. } = gathered;
         let addr = Addr::new(self.segment, start);
         let summary = summary_blocks(records.len(), 0);
-        let mut bytes = AlignedBuf::zeroed((summary + pages) as usize * BLOCK_BYTES);
-        let mut at = summary as usize * BLOCK_BYTES;
-        for page in units.iter().flat_map(Unit::pages) {
-            bytes[at..at + BLOCK_BYTES].copy_from_slice(&page[..]);
-            at += BLOCK_BYTES;
-        }
+        let payload = || units.iter().flat_map(Unit::pages).map(|page| &page[..]);
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let header = Header {
             kind: PartialKind::Chain,
@@ -275,7 +273,7 @@ impl Chain {
             addr,
             prev_addr: self.last_addr,
             prev_crc: self.last_crc,
-            payload_crc: nenrin_format::crc(&bytes[summary as usize * BLOCK_BYTES..]),
+            payload_crc: payload().fold(nenrin_format::crc(&[]), nenrin_format::crc_append),
             durable_seq: stamp.durable_seq,
             open_cno: stamp.open_cno,
             written_at: stamp.now,
@@ -286,7 +284,8 @@ impl Chain {
             next: self.next,
         };
         let (head, crc) = header.encode(&records, &[]);
-        bytes[..head.len()].copy_from_slice(&head);
+        let length = (summary + pages) as usize * BLOCK_BYTES;
+        let bytes = AlignedBuf::gathered(length, std::iter::once(&head[..]).chain(payload()));
         self.seq = header.seq;
         self.last_addr = addr;
         self.last_crc = crc;
@@ -311,7 +310,8 @@ struct Gathered {
 
 /// As many units from the front as fit `room` blocks.
 fn gather(queue: &VecDeque<Unit>, room: u32) -> Gathered {
-    let mut records = Vec::new();
+    // A record or two of usual length: they are encoded field by field.
+    let mut records = Vec::with_capacity(RECORDS_BYTES);
     let mut late = Vec::new();
     let (mut pages, mut count) = (0, 0);
     for unit in queue {

@@ -8,6 +8,7 @@ use nenrin_core::format::Ino;
 use nenrin_core::{COMMITS_AT_ONCE, Error, Fs, MountOptions};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 const AT_ONCE: usize = COMMITS_AT_ONCE as usize;
 
@@ -99,6 +100,45 @@ fn a_commit_fails_with_one_before_it() {
     }
     assert!(world.fs.fsync_wait(inos[1]).is_err());
     assert!(world.fs.failed().is_some());
+}
+
+/// The same where the device says so of the later one first: what it failed to write may be needed by none, but nobody knows.
+#[test]
+fn commits_under_way_fail_with_one_that_fails_early() {
+    let (world, inos) = files(3);
+    let answers = under_way(&world, &inos);
+    world.gate.fail(1);
+    world.gate.let_one_go(2);
+    assert!(answers.iter().all(|a| !is_answered(a)));
+    world.gate.open();
+    for answer in answers {
+        assert!(answer.recv().unwrap().is_err());
+    }
+}
+
+/// What is done early is told by the thread that leads what stands before it, and the own thread has other things to do.
+#[test]
+fn who_led_a_commit_that_is_done_early_is_not_kept_for_its_turn() {
+    let (world, inos) = files(2);
+    let first = under_way(&world, &inos[..1]).remove(0);
+    let (tx, told) = mpsc::channel();
+    let (back, came_back) = mpsc::channel();
+    let (fs, ino) = (world.fs.clone(), inos[1]);
+    thread::spawn(move || {
+        fs.fsync(ino, Box::new(move |r| drop(tx.send((r, thread::current().id())))));
+        back.send(thread::current().id())
+    });
+    world.gate.wait_until(|s| s.waiting == 2);
+    world.gate.let_one_go(1);
+    let own = came_back.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(!is_answered(&told), "told before the first is done");
+    world.gate.open();
+    first.recv().unwrap().unwrap();
+    let (result, teller) = told.recv().unwrap();
+    result.unwrap();
+    assert_ne!(teller, own);
+    assert_eq!(world.fs.counters().commits_in_turn, 1);
+    world.fs.close().unwrap();
 }
 
 /// A checkpoint is cut behind all that was laid out before, and nothing goes beside it.
