@@ -110,6 +110,16 @@ pub enum Break {
     KeptCopiesGrow,
     /// What is written and shared before its commit is not counted until then.
     SharedUncounted,
+    /// What a file wrote, shared and lost before its commit counts for nobody until the copy is committed.
+    GivenUncounted,
+    /// What is copied from history that may go is not counted before it is committed.
+    PastUncounted,
+    /// A copy that waits is no reason why what it is of stays when it is written over.
+    CopiesForgotten,
+    /// Blocks that come back from history count as kept by snapshots, too.
+    BackCountsTwice,
+    /// A piece of what is reserved is refused for the block that it shares with the piece before, which a snapshot keeps.
+    PiecesRefused,
     /// Writing over what a snapshot or another file keeps is no growth.
     KeptWrittenOver,
     /// Who grows is refused before what was removed is reaped.

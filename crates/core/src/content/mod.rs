@@ -65,6 +65,8 @@ impl Over {
 pub struct Overlay {
     ranges: BTreeMap<u64, (u64, Over)>,
     counts: Counts,
+    /// Blocks that counted here and are here no more, while a copy has them.
+    given: u64,
 }
 
 /// Blocks of the extents in an overlay.
@@ -106,6 +108,9 @@ impl Overlay {
         for start in touched {
             let Some((end, over)) = self.ranges.remove(&start) else { continue };
             self.uncount(Counts::of(start, end, &over));
+            if matches!(&over, Over::Extent(e) if e.is_shared()) && !broken(Break::GivenUncounted) {
+                self.given += end.min(to) - start.max(from);
+            }
             let part = |a: u64, b: u64| match &over {
                 Over::Hole => Over::Hole,
                 Over::Extent(e) => Over::Extent(e.slice((a - start) as u32, (b - a) as u32)),
@@ -282,13 +287,19 @@ impl Content {
     /// What is shared is stored already, and what is reserved is not.
     pub fn change(&self) -> Change {
         let written = self.pages.len() as u64 + self.overlay.counts.own;
+        let given = self.overlay.given;
         if self.replaced {
-            return Change { more: written, less: self.before, anew: 0 };
+            return Change { more: written + given, less: self.before, anew: 0 };
         }
         let grown = self.blocks_over(self.before).saturating_sub(self.before);
         let grown = grown.saturating_sub(self.overlay.counts.copied);
         let more = grown.saturating_add_signed(self.promised.saturating_neg()).min(written);
-        Change { more, less: 0, anew: written - more }
+        Change { more: more + given, less: 0, anew: written - more }
+    }
+
+    /// Blocks that are another file's, too.
+    pub const fn copied(&self) -> u64 {
+        self.overlay.counts.copied
     }
 
     /// Blocks that a truncation of it will free, where that is held back.
@@ -433,6 +444,10 @@ mod tests {
         c.overlay.set(20, 25, Over::Copied(extent(2000, 5, 0)));
         assert_eq!(c.overlay.counts, Counts { blocks: 15, own: 10, copied: 5 });
         is(&c, 10, 0, 1);
+        // What was shared and goes is the copy's, and nobody counts it there.
+        c.overlay.set(12, 14, Over::Hole);
+        assert_eq!(c.overlay.counts, Counts { blocks: 13, own: 8, copied: 5 });
+        is(&c, 10, 0, 1);
         // Reserved behind the end.
         let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
         kept.overlay.set(10, 40, reserved(30));
@@ -446,9 +461,10 @@ mod tests {
         // Emptied, and something else written.
         c.overlay.set(0, u64::MAX, Over::Hole);
         (c.replaced, c.size) = (true, 4 << 12);
-        is(&c, 1, 10, 0);
+        let given = c.overlay.given;
+        is(&c, 1 + given, 10, 0);
         c.before = u64::MAX;
-        is(&c, 1, u64::MAX, 0);
+        is(&c, 1 + given, u64::MAX, 0);
     }
 
     #[test]

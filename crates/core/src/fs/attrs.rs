@@ -179,22 +179,15 @@ impl Fs {
             return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
         }
         // In place of another one as large, or to say who may do what and what history is kept, it is no growth.
-        let replaces = match self.getxattr(At::Live, ino, name) {
-            Ok(_) if broken(Break::LargerAttributes) => true,
-            Ok(old) => value.len() <= old.len().next_multiple_of(REPLACED_BYTES),
-            Err(Error::NoAttribute) => false,
-            Err(e) => return Err(e),
-        };
+        let inner = self.lock_to_accept()?;
+        let had = inner.check_xattr(ino, name, mode)?;
+        drop(inner);
+        let as_large = |had: usize| value.len() <= had.max(1).next_multiple_of(REPLACED_BYTES);
+        let replaces = had.is_some_and(|had| as_large(had) || broken(Break::LargerAttributes));
         let blocks = 1 + value.len() as u64 / 4096;
         let passes = (replaces || permissions.is_some() || name == HISTORY_XATTR) && !broken(Break::AttributesGrow);
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;
-        inner.state.inode(ino)?.ok_or(Error::NotFound)?;
-        let exists = inner.has_xattr(ino, name)?;
-        match (mode, exists) {
-            (XattrMode::Create, true) => return Err(Error::Exists),
-            (XattrMode::Replace, false) => return Err(Error::NoAttribute),
-            _ => {}
-        }
+        inner.check_xattr(ino, name, mode)?;
         let ctime = self.clock.wall();
         let record = Record::SetXattr { ino, ctime, mode: permissions.map_or(u32::MAX, |m| m & 0o7777), name, value };
         inner.log(&record, self.clock.monotonic_nanos())?;
@@ -209,7 +202,7 @@ impl Fs {
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let mut inner = self.room_to_remove()?;
         inner.state.inode(ino)?.ok_or(Error::NotFound)?;
-        if !inner.has_xattr(ino, name)? {
+        if inner.xattr_bytes(ino, name)?.is_none() {
             return Err(Error::NoAttribute);
         }
         let ctime = self.clock.wall();
@@ -282,12 +275,24 @@ impl Fs {
 }
 
 impl Inner {
-    fn has_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
+    /// Bytes of an attribute, where there is one.
+    fn xattr_bytes(&self, ino: Ino, name: &[u8]) -> Result<Option<usize>> {
         if name == HISTORY_XATTR {
-            return Ok(self.state.need_inode(ino)?.history().is_some());
+            return Ok(self.state.need_inode(ino)?.history().map(|h| h.text().len()));
         }
         let group = self.state.xattr_key(ino, name);
-        Ok(self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?.is_some())
+        let slot = self.state.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))?;
+        Ok(slot.map(|(_, v)| XattrPiece::decode(&v).map_or(0, |p| p.value_bytes as usize)))
+    }
+
+    /// The same, for who sets it.
+    fn check_xattr(&self, ino: Ino, name: &[u8], mode: XattrMode) -> Result<Option<usize>> {
+        self.state.inode(ino)?.ok_or(Error::NotFound)?;
+        match (mode, self.xattr_bytes(ino, name)?) {
+            (XattrMode::Create, Some(_)) => Err(Error::Exists),
+            (XattrMode::Replace, None) => Err(Error::NoAttribute),
+            (_, had) => Ok(had),
+        }
     }
 
     /// Uncommitted content carries the change time too; it must not turn back

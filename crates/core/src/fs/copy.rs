@@ -186,7 +186,7 @@ impl Fs {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
-            inner.place_copy(self, &plan, pieces, &edges, uid)?;
+            inner.place_copy(self, &plan, pieces, past, &edges, uid)?;
             let content = inner.content_mut(self, span.to)?;
             let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
             if pages >= WRITE_BEHIND_PAGES {
@@ -294,12 +294,13 @@ impl Inner {
         self.log(&record, fs.clock.monotonic_nanos())
     }
 
-    /// Makes pieces and edges content of the destination.
+    /// Makes pieces and edges content of the destination. `comes`: the blocks of the pieces are no live content yet.
     fn place_copy(
         &mut self,
         fs: &Fs,
         plan: &Plan,
         pieces: Vec<Piece>,
+        comes: bool,
         edges: &[(u64, Vec<u8>)],
         uid: u32,
     ) -> Result<()> {
@@ -329,7 +330,7 @@ impl Inner {
                 Source::Lost => {}
                 Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
                 Source::Disk(e) => {
-                    content.share_extent(block, &e);
+                    content.share_extent(block, &e, comes && !broken(Break::PastUncounted));
                     if !broken(Break::CopyNotHeld) {
                         content.pins.push(e.addr.segment());
                     }
@@ -352,8 +353,8 @@ impl Inner {
 }
 
 impl Content {
-    /// An extent of another place becomes the content from `block` on, too.
-    fn share_extent(&mut self, block: u64, e: &Extent) {
+    /// An extent of another place becomes the content from `block` on, too. `comes`: its blocks count here.
+    fn share_extent(&mut self, block: u64, e: &Extent, comes: bool) {
         let mut done = 0;
         while done < e.blocks {
             let at = block + u64::from(done);
@@ -361,7 +362,8 @@ impl Content {
             let blocks = window.min(e.blocks - done);
             let part = e.slice(done, blocks);
             let part = Extent { flags: part.flags | EXTENT_SHARED, ..part };
-            self.overlay.set(at, at + u64::from(blocks), Over::Copied(part));
+            let over = if comes { Over::Extent(part) } else { Over::Copied(part) };
+            self.overlay.set(at, at + u64::from(blocks), over);
             done += blocks;
         }
     }

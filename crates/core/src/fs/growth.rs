@@ -11,21 +11,33 @@
 //!    anybody is refused; not again while nothing changes.
 //! 3. What df has is counted with each call only where little of it is left; see [`Grant`].
 
-use super::account::sees;
+use super::account::{Kept, sees};
 use super::background::{HOLD_NANOS_MAX, Reaped};
 use super::guard::Guard;
 use super::space::{EXHAUSTED_NANOS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
-use nenrin_format::items::Extent;
+use nenrin_format::items::{Backref, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, NODE_BLOCKS};
+use std::cell::RefCell;
 
 /// The part of what was available that may be taken before it is counted again.
 const GRANTED: u64 = 16;
 /// For so long: what others do, to snapshots for example, takes some of it, too.
 const GRANT_NANOS: u64 = 1_000_000_000;
+
+/// Blocks whose owners are looked up at once.
+const ASKED_BLOCKS: u64 = 256;
+
+/// Owners of shared blocks that were looked up.
+#[derive(Default)]
+struct Asked {
+    from: u64,
+    to: u64,
+    owners: Vec<(Addr, Backref)>,
+}
 
 /// Blocks that may be written before what is available is counted again: it takes a look at each file that waits to be committed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,29 +99,55 @@ impl Inner {
         if broken(Break::KeptWrittenOver) {
             return Ok(0);
         }
-        let committed = |key: &Key, e: &Extent| match e.addr {
-            Addr::NONE => Ok(Vec::new()),
-            _ if self.state.newest_name_sees(e.birth) => Ok(vec![(key.off, key.off + u64::from(e.blocks))]),
-            _ if e.is_shared() => self.kept_by_others(key, e),
-            _ => Ok(Vec::new()),
+        let (named, asked) = (self.named_kept(), RefCell::new(Asked::default()));
+        let copies_wait = self.copies_wait();
+        let committed = |key: &Key, e: &Extent| {
+            let all = || Ok(vec![(key.off, key.off + u64::from(e.blocks))]);
+            match e.addr {
+                Addr::NONE => Ok(Vec::new()),
+                _ if self.state.newest_name_sees(e.birth) => all(),
+                // Of what, is known when they are committed, which who would be refused has done.
+                _ if e.is_shared() && copies_wait => all(),
+                _ if e.is_shared() => self.kept_by_others(key, e, &named, &mut asked.borrow_mut()),
+                _ => Ok(Vec::new()),
+            }
         };
         let kept = self.ranges_not_written(ino, from, to, &committed, &Extent::is_shared)?;
-        Ok(kept.iter().map(|(a, b)| b - a).sum())
+        let kept: u64 = kept.iter().map(|(a, b)| b - a).sum();
+        // Who fills what is reserved piece by piece writes the blocks twice in which these meet.
+        let pieces = kept > 0 && self.promised_in(ino, 0, u64::MAX)? > 0 && !broken(Break::PiecesRefused);
+        Ok(if pieces { kept.saturating_sub(2) } else { kept })
+    }
+
+    /// Whether a copy waits for its commit.
+    fn copies_wait(&self) -> bool {
+        let here = self.files.values().filter_map(|f| f.content.as_ref());
+        let waits = here.chain(self.batch.aside.iter().map(|(_, c)| c)).any(|c| c.copied() > 0);
+        waits && !broken(Break::CopiesForgotten)
     }
 
     /// File blocks of a live extent that other files have, too, or snapshots by other extents.
-    fn kept_by_others(&self, key: &Key, e: &Extent) -> Result<Vec<(u64, u64)>> {
-        let named = self.named_kept();
+    fn kept_by_others(&self, key: &Key, e: &Extent, named: &Kept, asked: &mut Asked) -> Result<Vec<(u64, u64)>> {
+        let (first, end) = (e.addr.0, e.addr.0 + u64::from(e.blocks));
+        if !(asked.from..asked.to).contains(&first) || end > asked.to {
+            // Extents that lie next to each other are asked for at once.
+            *asked = Asked { from: first, to: first + ASKED_BLOCKS.max(u64::from(e.blocks)), owners: Vec::new() };
+            asked.owners = self.state.owners(e.addr, (asked.to - first) as u32)?;
+        }
         let mut kept = vec![false; e.blocks as usize];
-        for (addr, back) in self.state.owners(e.addr, e.blocks)? {
+        // In order of their addresses.
+        let behind = asked.owners.partition_point(|(addr, _)| addr.0 < end);
+        for (addr, back) in &asked.owners[..behind] {
+            let (from, to) = (addr.0.max(first), (addr.0 + u64::from(back.blocks)).min(end));
+            if from >= to || kept[(from - first) as usize..(to - first) as usize].iter().all(|kept| *kept) {
+                continue;
+            }
             let keeps = match back.owner.death {
                 0 => back.owner != *key,
-                _ => self.life_of(&back.owner)?.is_some_and(|life| sees(&named, &[life])),
+                _ => self.life_of(&back.owner)?.is_some_and(|life| sees(named, &[life])),
             };
-            let first = addr.0.saturating_sub(e.addr.0) as usize;
-            let end = (addr.0 + u64::from(back.blocks)).saturating_sub(e.addr.0) as usize;
-            if let Some(here) = kept.get_mut(first..end.min(e.blocks as usize)).filter(|_| keeps) {
-                here.fill(true);
+            if keeps {
+                kept[(from - first) as usize..(to - first) as usize].fill(true);
             }
         }
         let blocks = (key.off..).zip(kept).filter(|(_, kept)| *kept);
@@ -181,7 +219,8 @@ impl Fs {
             tried.reaping = !self.reap_a_piece()?;
             return Ok(true);
         }
-        let uncounted = !tried.counting && !inner.state.past.counted && now >= inner.named_rest_until;
+        let past = &inner.state.past;
+        let uncounted = !tried.counting && (!past.counted || past.recount) && now >= inner.named_rest_until;
         if uncounted && !broken(Break::GrowthCountsNothing) {
             drop(inner);
             tried.counting = true;

@@ -30,6 +30,9 @@ const WINDOW_BLOCKS: u64 = 65_536;
 /// Segments that are not filled when a mount or a crash comes between.
 const BROKEN_SEGMENTS: u64 = 2;
 
+/// Ranges of file blocks that are looked for, of an extent of the live tree.
+pub(super) type Finds<'a> = dyn Fn(&Key, &Extent) -> Result<Vec<(u64, u64)>> + 'a;
+
 impl Inner {
     /// Blocks that are reserved and not written yet, of all files.
     pub(super) fn promised(&self) -> u64 {
@@ -58,7 +61,7 @@ impl Inner {
         ino: Ino,
         from: u64,
         to: u64,
-        committed: &dyn Fn(&Key, &Extent) -> Result<Vec<(u64, u64)>>,
+        committed: &Finds<'_>,
         waiting: &dyn Fn(&Extent) -> bool,
     ) -> Result<Vec<(u64, u64)>> {
         let content = self.files.get(&ino).and_then(|f| f.content.as_ref());

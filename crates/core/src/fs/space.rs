@@ -377,14 +377,16 @@ impl Inner {
     /// Blocks of content that are stored, about, when all that waits is committed.
     fn content_blocks(&self) -> u64 {
         let here = self.files.values().filter_map(|f| f.content.as_ref());
-        let mut all = Change::default();
-        for c in here.chain(self.batch.aside.iter().map(|(_, c)| c)).map(Content::change) {
-            all.more += c.more;
-            all.less = all.less.saturating_add(c.less);
-            all.anew += c.anew;
+        let (mut all, mut copied) = (Change::default(), 0);
+        for c in here.chain(self.batch.aside.iter().map(|(_, c)| c)) {
+            let change = c.change();
+            all.more += change.more;
+            all.less = all.less.saturating_add(change.less);
+            all.anew += change.anew;
+            copied += if broken(Break::CopiesForgotten) { 0 } else { c.copied() };
         }
         // What others own or a snapshot keeps stays where it is when it is written over or goes.
-        let shared = self.state.named_blocks.saturating_sub(self.state.live_blocks);
+        let shared = self.state.named_blocks.saturating_sub(self.state.live_blocks) + copied;
         let stays = if self.state.has_snapshots() { u64::MAX } else { shared };
         let less = all.less.saturating_sub(stays);
         (self.state.live_blocks + all.more + all.anew.min(stays)).saturating_sub(less)

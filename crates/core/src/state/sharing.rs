@@ -76,7 +76,13 @@ impl State {
         }
         match (from, to) {
             (Need::Live, Need::History) => self.segments.live_to_history(addr, blocks),
-            (Need::History, Need::Live) => self.segments.history_to_live(addr, blocks),
+            (Need::History, Need::Live) => {
+                // Whether it counted as kept by snapshots is not known.
+                if !broken(Break::BackCountsTwice) {
+                    self.recount_past();
+                }
+                self.segments.history_to_live(addr, blocks);
+            }
             (Need::None, Need::Live) => self.segments.add_live(addr, blocks),
             (Need::None, Need::History) => self.segments.add_history(addr, blocks),
             (Need::Live, _) => self.segments.sub_live(addr, blocks),

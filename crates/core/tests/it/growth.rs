@@ -268,6 +268,15 @@ fn growth_that_counts_nothing_is_noticed() {
     with(Break::GrowthCountsNothing, what_no_snapshot_keeps);
 }
 
+/// Fills the volume but for so many blocks.
+fn leave(w: &World, fs: &Fs, blocks: u64) {
+    let spare = fs.create(Ino::ROOT, b"spare", &file(0o600)).unwrap().ino;
+    fs.write(spare, 0, &vec![1; blocks as usize * 4096], 0).unwrap();
+    fill(fs, b"rest", 1);
+    fs.unlink(Ino::ROOT, b"spare").unwrap();
+    pass(w, fs, 12);
+}
+
 fn write_all(fs: &Fs, f: Ino, from: u64, blocks: u64) -> Result<(), Error> {
     (0..blocks / 16).try_for_each(|n| fs.write(f, (from + n * 16) * BLOCK, &[3; 65536], 0).map(drop))
 }
@@ -496,23 +505,50 @@ fn what_is_kept_and_written_over_unasked_is_noticed() {
     with(Break::KeptWrittenOver, what_is_kept_is_written_over);
 }
 
+/// What waits counts as it will when it is committed.
+fn counts(fs: &Fs, what: &str, told: u64, blocks: u64) {
+    for when in ["waiting", "committed"] {
+        let taken = told.saturating_sub(fs.usage().available_blocks);
+        assert!(taken.abs_diff(blocks) < 64, "{what}, {when}: {taken} blocks, not {blocks}");
+        fs.sync_all().unwrap();
+    }
+}
+
 /// What is copied before it is committed counts once, and df stays where it is when it is committed.
 fn copies_that_wait() {
     let w = world();
     let fs = open(&w, false);
     let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
-    let (f, g, h) = (new(b"f"), new(b"g"), new(b"h"));
+    let copy = |from, to, blocks| assert_eq!(fs.copy_range(from, 0, to, 0, blocks * BLOCK, 0).unwrap(), blocks * BLOCK);
+    let (f, g, h, i) = (new(b"f"), new(b"g"), new(b"h"), new(b"i"));
     fs.sync_all().unwrap();
     let told = fs.usage().available_blocks;
     write_all(&fs, f, 0, 2048).unwrap();
-    assert_eq!(fs.copy_range(f, 0, g, 0, 2048 * BLOCK, 0).unwrap(), 2048 * BLOCK);
-    assert_eq!(fs.copy_range(g, 0, h, 0, 1024 * BLOCK, 0).unwrap(), 1024 * BLOCK);
+    copy(f, g, 2048);
+    copy(g, h, 1024);
     write_all(&fs, g, 0, 512).unwrap();
-    for when in ["waiting", "committed"] {
-        let taken = told - fs.usage().available_blocks;
-        assert!(taken.abs_diff(2560) < 64, "{when}: {taken} blocks");
-        fs.sync_all().unwrap();
-    }
+    counts(&fs, "copies", told, 2560);
+    // The copy alone has what was there before.
+    write_all(&fs, i, 0, 512).unwrap();
+    let j = new(b"j");
+    copy(i, j, 512);
+    write_all(&fs, i, 0, 256).unwrap();
+    counts(&fs, "a source that is written over", told, 3328);
+    empty(&fs, i);
+    fs.flush(i).unwrap();
+    fs.sync_all().unwrap();
+    // What history alone had.
+    let past = fs.checkpoint_create(None).unwrap().cno;
+    fs.unlink(Ino::ROOT, b"h").unwrap();
+    empty(&fs, f);
+    fs.flush(f).unwrap();
+    pass(&w, &fs, 12);
+    let told = fs.usage().available_blocks;
+    let k = new(b"k");
+    let copied = fs.copy_range_at(At::Past(past), f, 0, k, 0, 512 * BLOCK, 0);
+    assert_eq!(copied.unwrap(), 512 * BLOCK);
+    write_all(&fs, new(b"l"), 0, 256).unwrap();
+    counts(&fs, "copies of history", told, 512 + 256);
     fs.close().unwrap();
 }
 
@@ -523,9 +559,127 @@ fn copies_count_before_they_are_committed() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic(expected = "waiting: ")]
+#[should_panic(expected = "copies, waiting: ")]
 fn copies_that_are_not_counted_are_noticed() {
     with(Break::SharedUncounted, copies_that_wait);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a source that is written over, waiting: ")]
+fn what_only_a_copy_has_that_is_not_counted_is_noticed() {
+    with(Break::GivenUncounted, copies_that_wait);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "copies of history, waiting: ")]
+fn copies_of_history_that_are_not_counted_are_noticed() {
+    with(Break::PastUncounted, copies_that_wait);
+}
+
+/// What a copy is of stays when it is written over, also before the copy is committed.
+fn the_source_of_a_copy_that_waits() {
+    let w = World::with(4 * BYTES, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
+    let fs = open(&w, false);
+    let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+    let (f, g) = (new(b"f"), new(b"g"));
+    write_all(&fs, f, 0, 4096).unwrap();
+    leave(&w, &fs, 256);
+    assert_eq!(fs.copy_range(f, 0, g, 0, 4096 * BLOCK, 0).unwrap(), 4096 * BLOCK);
+    let over = until_refused(|n| if n < 256 { write_all(&fs, f, n * 16, 16) } else { Err(Error::NoSpace) });
+    assert!(over * 16 < 256 + WOBBLE, "{} blocks written over", over * 16);
+    fs.close().unwrap();
+}
+
+#[test]
+fn the_source_of_a_copy_stays_before_the_copy_is_committed() {
+    the_source_of_a_copy_that_waits();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = " blocks written over")]
+fn copies_that_are_forgotten_until_their_commit_are_noticed() {
+    with(Break::CopiesForgotten, the_source_of_a_copy_that_waits);
+}
+
+/// What was reserved is filled in pieces that meet within blocks, whatever keeps those meanwhile.
+fn pieces_of_what_is_reserved() {
+    let piece = 11 * BLOCK / 2;
+    for (snapshot, unit) in [(true, piece), (false, piece), (true, BLOCK / 4)] {
+        let w = world();
+        let fs = open(&w, false);
+        let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+        let (f, g) = (new(b"f"), new(b"g"));
+        let blocks = 110;
+        fs.allocate(f, AllocateMode::Reserve, 0, blocks * BLOCK).unwrap();
+        leave(&w, &fs, if snapshot { 0 } else { 64 });
+        for at in 0..blocks * BLOCK / unit {
+            let written = fs.write(f, at * unit, &vec![1; unit as usize], 0);
+            assert!(written.is_ok(), "piece {at} of {unit} bytes, snapshot {snapshot}: {:?}", fs.usage());
+            if at % 16 == 0 {
+                fs.sync_all().unwrap();
+                if snapshot {
+                    fs.checkpoint_create(Some(format!("s{at}").as_bytes())).unwrap();
+                } else {
+                    fs.copy_range(f, 0, g, 0, blocks * BLOCK, 0).unwrap();
+                    fs.sync_all().unwrap();
+                }
+                w.pass(2_000_000_000);
+            }
+        }
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn what_is_reserved_is_filled_beside_snapshots() {
+    pieces_of_what_is_reserved();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "bytes, snapshot true")]
+fn pieces_that_are_refused_are_noticed() {
+    with(Break::PiecesRefused, pieces_of_what_is_reserved);
+}
+
+/// What a snapshot keeps counts once when it is live again, also where there is other history.
+fn what_comes_back_beside_history() {
+    let w = world();
+    let fs = open(&w, false);
+    let new = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+    let (f, g) = (new(b"f"), new(b"g"));
+    write_all(&fs, f, 0, 1024).unwrap();
+    write_all(&fs, g, 0, 1024).unwrap();
+    let kept = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    for _ in 0..2 {
+        write_all(&fs, g, 0, 1024).unwrap();
+        fs.checkpoint_create(None).unwrap();
+    }
+    pass(&w, &fs, 12);
+    let before = fs.usage().available_blocks;
+    let back = new(b"back");
+    assert_eq!(fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, 0).unwrap(), 1024 * BLOCK);
+    fs.sync_all().unwrap();
+    pass(&w, &fs, 12);
+    let after = fs.usage().available_blocks;
+    assert!(after + 64 > before, "{before} blocks before what is kept was copied, {after} behind it");
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_comes_back_counts_once() {
+    what_comes_back_beside_history();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "before what is kept was copied")]
+fn what_comes_back_and_counts_twice_is_noticed() {
+    with(Break::BackCountsTwice, what_comes_back_beside_history);
 }
 
 /// In the smallest segments summaries take all that df leaves out, and there would be no garbage to begin with.
