@@ -447,7 +447,7 @@ mod tests {
         // What was shared and goes is the copy's, and nobody counts it there.
         c.overlay.set(12, 14, Over::Hole);
         assert_eq!(c.overlay.counts, Counts { blocks: 13, own: 8, copied: 5 });
-        is(&c, 10, 0, 1);
+        is(&c, 11, 0, 0);
         // Reserved behind the end.
         let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
         kept.overlay.set(10, 40, reserved(30));

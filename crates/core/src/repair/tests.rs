@@ -403,7 +403,7 @@ fn slots_alone_take_little_room() {
 /// A plan for which there is no room says so, and writes nothing.
 #[test]
 fn a_repair_without_room_is_refused() {
-    let bytes = volume(1760, true);
+    let bytes = volume(1840, true);
     let memory = Arc::new(MemDevice::from_bytes(bytes));
     let fs = Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
     let big = fs.create(Ino::ROOT, b"all the rest", &new(0o100_600)).unwrap().ino;
