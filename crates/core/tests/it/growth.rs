@@ -712,3 +712,43 @@ fn full_volumes_of_small_segments_are_written_over() {
 fn summaries_that_count_as_room_are_noticed() {
     with(Break::SummariesAreRoom, small_segments_are_written_over);
 }
+
+/// A snapshot keeps all there is on a full volume, and all of it is removed: what that takes of the index is what growth has left.
+fn all_that_a_snapshot_keeps() {
+    let w = World::with(2 * BYTES, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
+    let fs = open(&w, false);
+    let names: Vec<String> = (0..4000).map(|n| format!("file number {n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        let f = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+        fs.write(f, 0, &vec![1; 300 + n % 9 * 1500], 0).unwrap();
+    }
+    fs.sync_all().unwrap();
+    fill(&fs, b"rest", 16);
+    fs.sync_all().unwrap();
+    fs.checkpoint_create(Some(b"all")).unwrap();
+    for (n, name) in names.iter().chain([&"rest".to_owned()]).enumerate() {
+        let gone = fs.unlink(Ino::ROOT, name.as_bytes());
+        assert!(gone.is_ok(), "{n} removed, then {gone:?} {:?}", fs.usage());
+        if n % 500 == 0 {
+            pass(&w, &fs, 1);
+        }
+    }
+    let kept = fs.checkpoints()[0].cno;
+    fs.checkpoint_name(kept, None).unwrap();
+    fs.checkpoint_drop(&[kept]).unwrap();
+    pass(&w, &fs, 12);
+    assert!(fs.usage().available_blocks > 20_000, "{:?}", fs.usage());
+    fs.close().unwrap();
+}
+
+#[test]
+fn all_that_a_snapshot_keeps_is_removed_from_a_full_volume() {
+    all_that_a_snapshot_keeps();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "NoSpace")]
+fn removals_that_find_what_growth_has_taken_are_noticed() {
+    with(Break::GrowsBeyondDf, all_that_a_snapshot_keeps);
+}
