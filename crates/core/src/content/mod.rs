@@ -132,21 +132,14 @@ impl Overlay {
         }
         // Written in one go or in several: fewer items say the same.
         let before = self.ranges.range_mut(..from).next_back();
-        let joins = before.filter(|(_, (end, _))| *end == from).is_some_and(|(start, (end, before))| {
-            let joined = match (before, &over) {
-                (Over::Extent(first), Over::Extent(next)) | (Over::Copied(first), Over::Copied(next)) => {
-                    first.join(*start, next)
-                }
-                _ => false,
-            };
-            *end = if joined { to } else { *end };
-            joined
-        });
-        if joins {
-            self.count(Counts::of(from, to, &over));
-        } else {
-            self.put(from, to, over);
+        if let (Some((start, (end, Over::Extent(first)))), Over::Extent(next)) = (before, &over) {
+            if *end == from && first.join(*start, next) {
+                *end = to;
+                self.count(Counts::of(from, to, &over));
+                return;
+            }
         }
+        self.put(from, to, over);
     }
     fn put(&mut self, from: u64, to: u64, over: Over) {
         self.count(Counts::of(from, to, &over));

@@ -284,7 +284,7 @@ impl Inner {
             Err(e) => {
                 self.fail(&e.to_string());
                 self.leading.answered();
-                Err(Answers { result: Err(e), waiters })
+                Err(Answers { result: Err(e), waiters, written: Vec::new() })
             }
         }
     }
@@ -404,7 +404,7 @@ impl Inner {
             self.counters.checkpoints += u64::from(commit.cut.is_some());
             Ok(())
         });
-        Answers { result, waiters }
+        Answers { result, waiters, written: commit.partials }
     }
 
     /// Blocks outside the chain that commits named and no flush has covered.

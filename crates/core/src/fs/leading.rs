@@ -13,9 +13,11 @@ use super::beside::hurrying;
 use super::commit::{Commit, Cut, Done};
 use super::guard::Guard;
 use super::{Fs, Inner};
-use crate::Result;
 use crate::breaks::{Break, broken};
+use crate::{AlignedBuf, Result};
+use nenrin_format::Addr;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Most threads that lead, and commits under way. With 4 programs that sync all the time three at once gave
 /// 1.1 times the syncs of one, four no more than three (decision 0025).
@@ -91,6 +93,8 @@ pub(super) struct Leading {
 pub(super) struct Answers {
     pub result: Result<()>,
     pub waiters: Vec<Done>,
+    /// What was written, of which the memory is not to be given back under the lock.
+    pub written: Vec<(Addr, Arc<AlignedBuf>)>,
 }
 
 /// What came of carrying out a commit.
@@ -290,10 +294,11 @@ impl Fs {
 
     /// Tells those who waited for commits that this thread has ended.
     pub(super) fn tell(&self, answers: Vec<Answers>) -> Guard<'_> {
-        for Answers { result, waiters } in answers {
+        for Answers { result, waiters, written } in answers {
             for done in waiters {
                 done(result.clone());
             }
+            drop(written);
         }
         let mut inner = self.lock();
         inner.leading.telling -= 1;
