@@ -110,10 +110,6 @@ pub enum Break {
     KeptCopiesGrow,
     /// What is written and shared before its commit is not counted until then.
     SharedUncounted,
-    /// What a file wrote, shared and lost before its commit counts for nobody until the copy is committed.
-    GivenUncounted,
-    /// What is copied from history that may go is not counted before it is committed.
-    PastUncounted,
     /// A copy that waits is no reason why what it is of stays when it is written over.
     CopiesForgotten,
     /// Blocks that come back from history count as kept by snapshots, too.
@@ -248,6 +244,10 @@ pub enum Break {
     LettingGoNeedsRoom,
     /// Index segments of which less than a quarter is garbage stay as they are, also where nothing else makes room.
     HardlySparseKept,
+    /// Index segments that are hardly sparse are left alone as long as there are sparse ones.
+    SparseAlone,
+    /// Nobody empties such segments again after a try that gained anything.
+    GainsInVain,
     /// Shared blocks wait for three leaves for each owner, and all other shared blocks with them.
     SharedHoldUp,
     /// What was too much to move at once is not looked at again when its owners go.

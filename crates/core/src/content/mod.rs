@@ -11,7 +11,6 @@
 
 mod bytes;
 
-use crate::breaks::{Break, broken};
 use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
 use std::collections::BTreeMap;
@@ -46,8 +45,6 @@ pub enum Over {
     Hole,
     /// Written already, or reserved; covers the range exactly.
     Extent(Extent),
-    /// The same, of blocks that another file had first: they count there.
-    Copied(Extent),
 }
 
 impl Over {
@@ -55,7 +52,7 @@ impl Over {
     pub const fn extent(&self) -> Option<&Extent> {
         match self {
             Self::Hole => None,
-            Self::Extent(e) | Self::Copied(e) => Some(e),
+            Self::Extent(e) => Some(e),
         }
     }
 }
@@ -65,8 +62,6 @@ impl Over {
 pub struct Overlay {
     ranges: BTreeMap<u64, (u64, Over)>,
     counts: Counts,
-    /// Blocks that counted here and are here no more, while a copy has them.
-    given: u64,
 }
 
 /// Blocks of the extents in an overlay.
@@ -74,22 +69,20 @@ pub struct Overlay {
 struct Counts {
     /// All of them.
     blocks: u64,
-    /// Those that are written, and that nobody had before.
+    /// Those that are written, and that nobody else has.
     own: u64,
-    /// Those that another file had.
-    copied: u64,
+    /// Those that others may have, too.
+    shared: u64,
 }
 
 impl Counts {
     fn of(from: u64, to: u64, over: &Over) -> Self {
         let blocks = to - from;
-        match over {
-            Over::Hole => Self::default(),
-            Over::Copied(_) => Self { blocks, own: 0, copied: blocks },
-            Over::Extent(e) if e.is_unwritten() || e.is_shared() && broken(Break::SharedUncounted) => {
-                Self { blocks, ..Self::default() }
-            }
-            Over::Extent(_) => Self { blocks, own: blocks, copied: 0 },
+        match over.extent() {
+            None => Self::default(),
+            Some(e) if e.is_unwritten() => Self { blocks, ..Self::default() },
+            Some(e) if e.is_shared() => Self { blocks, own: 0, shared: blocks },
+            Some(_) => Self { blocks, own: blocks, shared: 0 },
         }
     }
 }
@@ -108,13 +101,9 @@ impl Overlay {
         for start in touched {
             let Some((end, over)) = self.ranges.remove(&start) else { continue };
             self.uncount(Counts::of(start, end, &over));
-            if matches!(&over, Over::Extent(e) if e.is_shared()) && !broken(Break::GivenUncounted) {
-                self.given += end.min(to) - start.max(from);
-            }
             let part = |a: u64, b: u64| match &over {
                 Over::Hole => Over::Hole,
                 Over::Extent(e) => Over::Extent(e.slice((a - start) as u32, (b - a) as u32)),
-                Over::Copied(e) => Over::Copied(e.slice((a - start) as u32, (b - a) as u32)),
             };
             if start < from {
                 self.put(start, from, part(start, from));
@@ -148,12 +137,12 @@ impl Overlay {
     const fn count(&mut self, more: Counts) {
         self.counts.blocks += more.blocks;
         self.counts.own += more.own;
-        self.counts.copied += more.copied;
+        self.counts.shared += more.shared;
     }
     const fn uncount(&mut self, less: Counts) {
         self.counts.blocks -= less.blocks;
         self.counts.own -= less.own;
-        self.counts.copied -= less.copied;
+        self.counts.shared -= less.shared;
     }
     /// The ranges that overlap `[from, to)`: start, end, what.
     pub fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Over)> {
@@ -167,13 +156,12 @@ impl Overlay {
     pub fn share(&mut self, from: u64, to: u64) {
         let first = self.overlapping(from, to).next().map_or(from, |(start, ..)| start);
         for (start, (end, over)) in self.ranges.range_mut(first..to.max(first)) {
-            let before = Counts::of(*start, *end, over).own;
-            if let Over::Extent(e) = over {
-                if !e.is_unwritten() {
-                    e.flags |= EXTENT_SHARED;
-                }
+            let Over::Extent(e) = over else { continue };
+            if !e.is_unwritten() && !e.is_shared() {
+                e.flags |= EXTENT_SHARED;
+                self.counts.own -= *end - *start;
+                self.counts.shared += *end - *start;
             }
-            self.counts.own -= before - Counts::of(*start, *end, over).own;
         }
     }
     /// Number of ranges.
@@ -277,22 +265,21 @@ impl Content {
     }
 
     /// What its commit does to what is stored, about: blocks that come, that go, and that are written in place of others.
-    /// What is shared is stored already, and what is reserved is not.
+    /// What is reserved is stored by nobody, and what is shared is counted among all that share it.
     pub fn change(&self) -> Change {
         let written = self.pages.len() as u64 + self.overlay.counts.own;
-        let given = self.overlay.given;
         if self.replaced {
-            return Change { more: written + given, less: self.before, anew: 0 };
+            return Change { more: written, less: self.before, anew: 0 };
         }
         let grown = self.blocks_over(self.before).saturating_sub(self.before);
-        let grown = grown.saturating_sub(self.overlay.counts.copied);
+        let grown = grown.saturating_sub(self.shared());
         let more = grown.saturating_add_signed(self.promised.saturating_neg()).min(written);
-        Change { more: more + given, less: 0, anew: written - more }
+        Change { more, less: 0, anew: written - more }
     }
 
-    /// Blocks that are another file's, too.
-    pub const fn copied(&self) -> u64 {
-        self.overlay.counts.copied
+    /// Blocks that others may have, too.
+    pub const fn shared(&self) -> u64 {
+        self.overlay.counts.shared
     }
 
     /// Blocks that a truncation of it will free, where that is held back.
@@ -427,20 +414,20 @@ mod tests {
         c.size = 20 << 12;
         c.overlay.set(10, 20, Over::Extent(extent(1000, 10, 0)));
         is(&c, 10, 0, 1);
-        // Shared with others, twice over: it counts here.
+        // Shared with others, twice over: it counts with them.
         c.overlay.share(12, 13);
         c.overlay.share(12, 13);
-        assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 10, copied: 0 });
-        is(&c, 10, 0, 1);
-        // What another file had counts there.
+        assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 0, shared: 10 });
+        is(&c, 0, 0, 1);
+        // And so does what another file had.
         c.size = 25 << 12;
-        c.overlay.set(20, 25, Over::Copied(extent(2000, 5, 0)));
-        assert_eq!(c.overlay.counts, Counts { blocks: 15, own: 10, copied: 5 });
-        is(&c, 10, 0, 1);
-        // What was shared and goes is the copy's, and nobody counts it there.
+        c.overlay.set(20, 25, Over::Extent(Extent { flags: EXTENT_SHARED, ..extent(2000, 5, 0) }));
+        assert_eq!(c.overlay.counts, Counts { blocks: 15, own: 0, shared: 15 });
+        is(&c, 0, 0, 1);
+        // What goes counts no more, or with the copy.
         c.overlay.set(12, 14, Over::Hole);
-        assert_eq!(c.overlay.counts, Counts { blocks: 13, own: 8, copied: 5 });
-        is(&c, 11, 0, 0);
+        assert_eq!(c.overlay.counts, Counts { blocks: 13, own: 0, shared: 13 });
+        is(&c, 1, 0, 0);
         // Reserved behind the end.
         let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
         kept.overlay.set(10, 40, reserved(30));
@@ -454,10 +441,9 @@ mod tests {
         // Emptied, and something else written.
         c.overlay.set(0, u64::MAX, Over::Hole);
         (c.replaced, c.size) = (true, 4 << 12);
-        let given = c.overlay.given;
-        is(&c, 1 + given, 10, 0);
+        is(&c, 1, 10, 0);
         c.before = u64::MAX;
-        is(&c, 1 + given, u64::MAX, 0);
+        is(&c, 1, u64::MAX, 0);
     }
 
     #[test]
@@ -488,7 +474,7 @@ mod tests {
             }
             assert_eq!(blocks(&overlay), model);
             let here = model.values().filter(|b| b.is_some()).count() as u64;
-            assert_eq!(overlay.counts, Counts { blocks: here, own: here, copied: 0 });
+            assert_eq!(overlay.counts, Counts { blocks: here, own: here, shared: 0 });
         }
     }
 }

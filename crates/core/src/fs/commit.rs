@@ -487,7 +487,7 @@ impl Inner {
             match over {
                 Over::Hole if content.replaced => {}
                 Over::Hole => ops.push(OwnedOp::Hole(from, to - from)),
-                Over::Extent(e) | Over::Copied(e) => {
+                Over::Extent(e) => {
                     outside += u64::from(e.stored_blocks());
                     ops.push(OwnedOp::Extent(from, e.clone()));
                 }

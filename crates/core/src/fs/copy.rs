@@ -186,7 +186,7 @@ impl Fs {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
-            inner.place_copy(self, &plan, pieces, past, &edges, uid)?;
+            inner.place_copy(self, &plan, pieces, &edges, uid)?;
             let content = inner.content_mut(self, span.to)?;
             let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
             if pages >= WRITE_BEHIND_PAGES {
@@ -294,13 +294,12 @@ impl Inner {
         self.log(&record, fs.clock.monotonic_nanos())
     }
 
-    /// Makes pieces and edges content of the destination. `comes`: the blocks of the pieces are no live content yet.
+    /// Makes pieces and edges content of the destination.
     fn place_copy(
         &mut self,
         fs: &Fs,
         plan: &Plan,
         pieces: Vec<Piece>,
-        comes: bool,
         edges: &[(u64, Vec<u8>)],
         uid: u32,
     ) -> Result<()> {
@@ -330,7 +329,7 @@ impl Inner {
                 Source::Lost => {}
                 Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
                 Source::Disk(e) => {
-                    content.share_extent(block, &e, comes && !broken(Break::PastUncounted));
+                    content.share_extent(block, &e);
                     if !broken(Break::CopyNotHeld) {
                         content.pins.push(e.addr.segment());
                     }
@@ -353,8 +352,8 @@ impl Inner {
 }
 
 impl Content {
-    /// An extent of another place becomes the content from `block` on, too. `comes`: its blocks count here.
-    fn share_extent(&mut self, block: u64, e: &Extent, comes: bool) {
+    /// An extent of another place becomes the content from `block` on, too.
+    fn share_extent(&mut self, block: u64, e: &Extent) {
         let mut done = 0;
         while done < e.blocks {
             let at = block + u64::from(done);
@@ -362,8 +361,7 @@ impl Content {
             let blocks = window.min(e.blocks - done);
             let part = e.slice(done, blocks);
             let part = Extent { flags: part.flags | EXTENT_SHARED, ..part };
-            let over = if comes { Over::Extent(part) } else { Over::Copied(part) };
-            self.overlay.set(at, at + u64::from(blocks), over);
+            self.overlay.set(at, at + u64::from(blocks), Over::Extent(part));
             done += blocks;
         }
     }

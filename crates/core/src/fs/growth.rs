@@ -15,13 +15,14 @@ use super::account::{Kept, sees};
 use super::background::{HOLD_NANOS_MAX, Reaped};
 use super::guard::Guard;
 use super::space::{EXHAUSTED_NANOS, Room};
+use super::usage::Run;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::items::{Backref, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, NODE_BLOCKS};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 
 /// The part of what was available that may be taken before it is counted again.
 const GRANTED: u64 = 16;
@@ -100,15 +101,16 @@ impl Inner {
             return Ok(0);
         }
         let (named, asked) = (self.named_kept(), RefCell::new(Asked::default()));
-        let copies_wait = self.copies_wait();
+        let waiting = OnceCell::new();
         let committed = |key: &Key, e: &Extent| {
             let all = || Ok(vec![(key.off, key.off + u64::from(e.blocks))]);
             match e.addr {
                 Addr::NONE => Ok(Vec::new()),
                 _ if self.state.newest_name_sees(e.birth) => all(),
-                // Of what, is known when they are committed, which who would be refused has done.
-                _ if e.is_shared() && copies_wait => all(),
-                _ if e.is_shared() => self.kept_by_others(key, e, &named, &mut asked.borrow_mut()),
+                _ if e.is_shared() => {
+                    let waiting: &Vec<Run> = waiting.get_or_init(|| self.waiting_shared());
+                    self.kept_by_others(key, e, (&named, waiting), &mut asked.borrow_mut())
+                }
                 _ => Ok(Vec::new()),
             }
         };
@@ -119,15 +121,14 @@ impl Inner {
         Ok(if pieces { kept.saturating_sub(2) } else { kept })
     }
 
-    /// Whether a copy waits for its commit.
-    fn copies_wait(&self) -> bool {
-        let here = self.files.values().filter_map(|f| f.content.as_ref());
-        let waits = here.chain(self.batch.aside.iter().map(|(_, c)| c)).any(|c| c.copied() > 0);
-        waits && !broken(Break::CopiesForgotten)
-    }
-
-    /// File blocks of a live extent that other files have, too, or snapshots by other extents.
-    fn kept_by_others(&self, key: &Key, e: &Extent, named: &Kept, asked: &mut Asked) -> Result<Vec<(u64, u64)>> {
+    /// File blocks of a live extent that other files have, too, or copies that wait, or snapshots by other extents.
+    fn kept_by_others(
+        &self,
+        key: &Key,
+        e: &Extent,
+        (named, waiting): (&Kept, &[Run]),
+        asked: &mut Asked,
+    ) -> Result<Vec<(u64, u64)>> {
         let (first, end) = (e.addr.0, e.addr.0 + u64::from(e.blocks));
         if !(asked.from..asked.to).contains(&first) || end > asked.to {
             // Extents that lie next to each other are asked for at once.
@@ -148,6 +149,12 @@ impl Inner {
             };
             if keeps {
                 kept[(from - first) as usize..(to - first) as usize].fill(true);
+            }
+        }
+        if !broken(Break::CopiesForgotten) {
+            let first_behind = waiting.partition_point(|(_, to)| *to <= first);
+            for (from, to) in waiting[first_behind..].iter().take_while(|(from, _)| *from < end) {
+                kept[(first.max(*from) - first) as usize..(end.min(*to) - first) as usize].fill(true);
             }
         }
         let blocks = (key.off..).zip(kept).filter(|(_, kept)| *kept);

@@ -50,6 +50,7 @@ mod space;
 #[cfg(test)]
 mod space_tests;
 mod submit;
+mod usage;
 mod write;
 
 use crate::breaks::{Break, broken};
@@ -280,8 +281,8 @@ struct Inner {
     sweeping: bool,
     /// Segments that the cleaner leaves alone for now, whoever asks.
     left_alone: BTreeSet<SegmentNo>,
-    /// Blocks of garbage in index segments that emptying them did not bring together.
-    index_garbage_left: u64,
+    /// Blocks of garbage in index segments that are hardly sparse, where emptying these came to nothing.
+    index_in_vain: u64,
     /// History trees that become one.
     merger: merging::Merger,
     /// Who counts history so that nothing may be met twice.
@@ -426,7 +427,7 @@ impl Fs {
             sweep_wanted: true,
             sweeping: false,
             left_alone: BTreeSet::new(),
-            index_garbage_left: 0,
+            index_in_vain: 0,
             merger: merging::Merger::default(),
             counting_history: 0,
             named_count: None,

@@ -12,17 +12,16 @@
 //!    what makes room; see `promise`.
 
 use super::background::ToSweep;
-use super::cleaning::worth_filling;
 use super::crowded::Held;
 use super::growth::{Growth, Tried};
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::content::{Change, Content};
+use crate::content::Content;
 use crate::devices::Avoided;
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
-use crate::{Error, Result, Usage};
+use crate::{Error, Result};
 use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
@@ -30,13 +29,13 @@ use std::collections::BTreeSet;
 
 /// Nodes' worth of blocks that an index checkpoint writes beyond dirty nodes:
 /// paths in the space tree, headers, the root.
-const CHECKPOINT_NODES: u64 = 6;
+pub(super) const CHECKPOINT_NODES: u64 = 6;
 /// Most blocks that a page of content takes of what is free: itself, summaries, two copies of a leaf.
 pub(super) const PAGE_ROOM_BLOCKS: u64 = 2 + 2 * NODE_BLOCKS as u64;
 /// Segments for the chain around an index checkpoint.
-const CHAIN_SEGMENTS: u64 = 2;
+pub(super) const CHAIN_SEGMENTS: u64 = 2;
 /// Segments above the floor at which removing stops: room to empty index segments in.
-const TIDY_SEGMENTS: u64 = 4;
+pub(super) const TIDY_SEGMENTS: u64 = 4;
 /// A node may make so many more dirty: those above it.
 const NODES_ABOVE: u64 = 2;
 /// Blocks that removing one thing may take until the next index checkpoint: a
@@ -181,22 +180,6 @@ impl Inner {
         let segment_bytes = u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64;
         let chain = fs.window_bytes_max().saturating_sub(self.window_bytes).div_ceil(segment_bytes);
         self.removal_segments(fs) + chain + self.checkpoint_segments(fs) / 2 + 2
-    }
-
-    /// What [`Inner::reserve_segments`] comes back to when all that waits is written, which who lacks room has done first.
-    /// df counts with this: with what it is at the moment it would fall with each change of the index, and rise again.
-    fn reserve_at_rest(&self, fs: &Fs) -> u64 {
-        let nodes = CHECKPOINT_NODES + u64::from(self.superblock.root_blocks / NODE_BLOCKS);
-        let checkpoint =
-            |nodes: u64| 2 * nodes.div_ceil(IndexLog::nodes_in_segment(fs.storage.segment_blocks)) + CHAIN_SEGMENTS;
-        let chain = fs.window_bytes_max().div_ceil(u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64);
-        checkpoint(2 * nodes) + TIDY_SEGMENTS + chain + checkpoint(nodes) / 2 + 2
-    }
-
-    /// Bytes of free segments beyond that.
-    pub(super) fn room_at_rest(&self, fs: &Fs) -> u64 {
-        let segments = self.state.segments.free_count().saturating_sub(self.reserve_at_rest(fs));
-        segments * u64::from(fs.storage.segment_blocks) * BLOCK_BYTES as u64
     }
 
     /// Blocks that can be accepted without making room.
@@ -374,83 +357,12 @@ impl Inner {
         self.room_blocks(fs) > nodes + records / 32
     }
 
-    /// Blocks of content that are stored, about, when all that waits is committed.
-    fn content_blocks(&self) -> u64 {
-        let here = self.files.values().filter_map(|f| f.content.as_ref());
-        let (mut all, mut copied) = (Change::default(), 0);
-        for c in here.chain(self.batch.aside.iter().map(|(_, c)| c)) {
-            let change = c.change();
-            all.more += change.more;
-            all.less = all.less.saturating_add(change.less);
-            all.anew += change.anew;
-            copied += if broken(Break::CopiesForgotten) { 0 } else { c.copied() };
-        }
-        // What others own or a snapshot keeps stays where it is when it is written over or goes.
-        let shared = self.state.named_blocks.saturating_sub(self.state.live_blocks) + copied;
-        let stays = if self.state.has_snapshots() { u64::MAX } else { shared };
-        let less = all.less.saturating_sub(stays);
-        (self.state.live_blocks + all.more + all.anew.min(stays)).saturating_sub(less)
-    }
-
     /// Whether a commit would change what is stored.
     pub(super) fn has_uncommitted(&self) -> bool {
         let ready = |c: &Content| c.held_since.is_none();
         self.pages > 0
             || !self.batch.records.is_empty()
             || self.files.values().any(|f| f.content.as_ref().is_some_and(ready))
-    }
-
-    /// Space and counts.
-    pub(super) fn usage(&self, fs: &Fs) -> Usage {
-        self.usage_in(fs, self.segments_meant()).0
-    }
-
-    /// Segments of the volume; what is to be moved to fewer must fit those.
-    pub(super) fn segments_meant(&self) -> u64 {
-        let count = self.state.segments.count();
-        self.shrinks_to.map_or(count, |n| n.min(count))
-    }
-
-    /// Blocks that may hold something on so many segments: what cleaning can bring together, less what it leaves in segments that
-    /// are not worth it. In small segments summaries alone take as much as that: who overwrites needs garbage to gain from besides.
-    pub(super) fn usable_blocks(&self, fs: &Fs, segments: u64) -> u64 {
-        let reserve =
-            if broken(Break::DfFallsWithIndex) { self.reserve_segments(fs) } else { self.reserve_at_rest(fs) };
-        let (segments, blocks) = (segments.saturating_sub(reserve), fs.storage.segment_blocks);
-        let most = segments * u64::from(blocks - 1) / 16 * 15;
-        if broken(Break::SummariesAreRoom) { most } else { most.min(segments * u64::from(worth_filling(blocks))) }
-    }
-
-    /// The same on so many segments, and blocks that are too many for them.
-    pub(super) fn usage_in(&self, fs: &Fs, count: u64) -> (Usage, u64) {
-        let total = count * u64::from(fs.storage.segment_blocks);
-        let nodes = self.state.live.nodes() + self.state.space.nodes();
-        let named = self.named_history();
-        // What only snapshots keep is no more to be had than what is live.
-        let (named_index, history_nodes) =
-            (self.named_index_blocks(), self.state.history.iter().map(|t| t.tree.nodes()).sum::<u64>());
-        let kept = named + named_index;
-        let content =
-            if broken(Break::DfCountsTwice) { self.state.live_blocks + self.pages } else { self.content_blocks() };
-        let live = content + nodes * 2 * u64::from(NODE_BLOCKS);
-        // History may be shed, so it counts as room.
-        let usable = self.usable_blocks(fs, count);
-        let promised = self.promised();
-        let needed = live + kept + fs.kept_for(promised);
-        let available = usable.saturating_sub(needed);
-        let usage = Usage {
-            total_blocks: total,
-            live_blocks: live,
-            history_blocks: self.state.history_blocks,
-            snapshot_blocks: named,
-            history_index_blocks: history_nodes * 2 * u64::from(NODE_BLOCKS),
-            snapshot_index_blocks: named_index,
-            shared_blocks: self.state.named_blocks.saturating_sub(self.state.live_blocks),
-            reserved_blocks: promised,
-            available_blocks: available.min(total),
-            inodes: self.state.inodes,
-        };
-        (usage, needed.saturating_sub(usable))
     }
 }
 
@@ -463,12 +375,6 @@ pub(super) const fn with_summaries(blocks: u64) -> u64 {
 const LANDMARKS_AT_ONCE: usize = 512;
 
 impl Fs {
-    /// Space and counts of the volume.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        self.lock().usage(self)
-    }
-
     /// The lock, with room for `blocks` more blocks of content.
     pub(super) fn room_for(&self, blocks: u64) -> Result<Guard<'_>> {
         self.room(Room::Content(blocks))

@@ -4,7 +4,7 @@
 use super::super::{Fs, Inner};
 use crate::Result;
 use crate::breaks::{Break, broken};
-use crate::segments::{KIND_INDEX, SegmentState};
+use crate::segments::{KIND_INDEX, SegmentState, SegmentUse};
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, NODE_BYTES, SegmentNo};
@@ -19,57 +19,55 @@ const GARBAGE_PART: u32 = 4;
 const LEAST_GARBAGE_PART: u32 = 16;
 /// And there is so much more of it than could not be had, in segments.
 const WORTH_SEGMENTS: u64 = 1;
+/// A try gained something if it was this part of a segment.
+const WORTH_PART: u64 = 4;
 /// Index segments emptied in one round of making room.
 const VICTIMS_MAX: usize = 32;
 
 impl Fs {
     /// Empties the sparsest index segments, as far as there is room; how many nodes were touched.
     pub(in super::super) fn touch_sparse(&self) -> Result<u64> {
-        Ok(self.touch_emptier_than(GARBAGE_PART)?.0)
+        self.touch_emptier_than(GARBAGE_PART)
     }
 
-    /// The same with those that are hardly sparse, for who gains nothing by anything else; whether any was emptied. Not unless there
-    /// is a segment more of garbage in them than could not be had before: what small partials take stays, and each who is refused
-    /// would try again.
-    pub(super) fn empty_hardly_sparse(&self) -> Result<bool> {
+    /// The same with those that are hardly sparse, for who gains nothing by anything else. Where that came to nothing, not until
+    /// there is a segment more of garbage in them: what small partials take stays, and each who is refused would try.
+    pub(super) fn empty_hardly_sparse(&self) -> Result<()> {
+        let segment_blocks = u64::from(self.storage.segment_blocks);
         let mut inner = self.lock_to_change()?;
-        let before = inner.garbage_in_index(self);
-        inner.index_garbage_left = inner.index_garbage_left.min(before);
-        let worth = before >= inner.index_garbage_left + WORTH_SEGMENTS * u64::from(self.storage.segment_blocks);
+        let (garbage, taken) = (inner.garbage_in_index(self), inner.blocks_for_index(self));
+        inner.index_in_vain = inner.index_in_vain.min(garbage);
+        let worth = garbage >= inner.index_in_vain + WORTH_SEGMENTS * segment_blocks;
         drop(inner);
         if !worth || broken(Break::HardlySparseKept) {
-            return Ok(false);
+            return Ok(());
         }
-        let (nodes, tried) = self.touch_emptier_than(LEAST_GARBAGE_PART)?;
-        if nodes == 0 {
-            return Ok(false);
+        if self.touch_emptier_than(LEAST_GARBAGE_PART)? == 0 {
+            return Ok(());
         }
         self.finish_cleaning()?;
         let mut inner = self.lock();
-        let gained = before.saturating_sub(inner.garbage_in_index(self));
-        inner.index_garbage_left += tried.saturating_sub(gained);
-        Ok(true)
+        let gained = taken.saturating_sub(inner.blocks_for_index(self));
+        let gains = gained >= segment_blocks / WORTH_PART && !broken(Break::GainsInVain);
+        inner.index_in_vain = if gains { 0 } else { inner.garbage_in_index(self) };
+        Ok(())
     }
 
-    /// Makes the nodes of index segments dirty of which more than one `part`th is garbage, as far as there is room: how many, and the
-    /// blocks of garbage in these segments.
-    fn touch_emptier_than(&self, part: u32) -> Result<(u64, u64)> {
+    /// Makes the nodes of index segments dirty of which more than one `part`th is garbage, as far as there is room; how many.
+    fn touch_emptier_than(&self, part: u32) -> Result<u64> {
         let victims = self.lock_to_change()?.sparse_index_segments(self, part);
-        let (mut touched, mut garbage) = (0, 0);
-        for segment in victims {
+        let mut touched = 0;
+        for segment in victims.into_iter().take(VICTIMS_MAX) {
             let inner = self.lock_to_change()?;
-            let Some((nodes, blocks)) = inner.state.segments.get(segment).map(|s| (s.nodes, s.node_blocks())) else {
-                continue;
-            };
+            let nodes = inner.state.segments.get(segment).map_or(0, |s| s.nodes);
             // The first one always fits above the floor, or nothing would ever come of it.
             if u64::from(nodes) > inner.nodes_to_spare(self) && touched > 0 || inner.nodes_to_spare(self) == 0 {
                 break;
             }
             drop(inner);
-            garbage += u64::from(self.storage.segment_blocks - blocks);
             touched += self.touch_nodes(segment)?;
         }
-        Ok((touched, garbage))
+        Ok(touched)
     }
 
     /// Makes the nodes in an index segment dirty, so that the next index
@@ -150,10 +148,21 @@ impl Fs {
 impl Inner {
     /// Index segments that cleaning empties, and those that what is in them and what is dirty takes.
     pub(super) fn index_after_cleaning(&self, fs: &Fs) -> (u64, u64) {
-        let sparse = self.sparse_index_segments(fs, GARBAGE_PART);
+        let mut sparse = self.sparse_index_segments(fs, GARBAGE_PART);
+        sparse.truncate(VICTIMS_MAX);
         let nodes: u64 = sparse.iter().filter_map(|no| self.state.segments.get(*no)).map(|s| u64::from(s.nodes)).sum();
         // Those in the segments are counted with their copies.
         (sparse.len() as u64, self.segments_for(fs, self.dirty_nodes() + nodes / 2))
+    }
+
+    /// Blocks that index segments take, with their garbage.
+    pub(super) fn blocks_for_index(&self, fs: &Fs) -> u64 {
+        let blocks = fs.storage.segment_blocks;
+        let held =
+            |s: &&SegmentUse| s.item.kind == KIND_INDEX && matches!(s.state, SegmentState::Sealed | SegmentState::Open);
+        let segments = self.state.segments.iter().map(|(_, s)| s).filter(held).count() as u64;
+        let open: u64 = self.index.iter().map(|log| log.nodes_that_fit(blocks) * u64::from(NODE_BLOCKS)).sum();
+        segments * u64::from(blocks) - open
     }
 
     /// Blocks without a node in index segments that are hardly sparse.
@@ -176,6 +185,6 @@ impl Inner {
             .map(|(no, s)| (s.node_blocks(), no))
             .collect();
         found.sort_unstable();
-        found.into_iter().take(VICTIMS_MAX).map(|(_, no)| no).collect()
+        found.into_iter().map(|(_, no)| no).collect()
     }
 }

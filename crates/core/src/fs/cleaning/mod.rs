@@ -284,9 +284,16 @@ impl Fs {
         let begun = cleaner.job.is_some() || self.begin_job(&mut cleaner, Pace::Pressing, None)?;
         let moved = if begun { self.finish_job(&mut cleaner)? } else { 0 };
         drop(cleaner);
-        if self.touch_sparse()? + moved > 0 {
+        let before = self.lock_to_change()?.blocks_for_index(self);
+        let touched = self.touch_sparse()?;
+        if touched + moved > 0 {
             self.finish_cleaning()?;
-        } else {
+        }
+        let segment_blocks = u64::from(self.storage.segment_blocks);
+        let gains = |inner: &Inner| inner.blocks_for_index(self) + segment_blocks <= before;
+        // The segments filled last are sparse each time, and hardly anything comes of these.
+        let enough = if broken(Break::SparseAlone) { touched > 0 } else { gains(&*self.lock_to_change()?) };
+        if moved == 0 && !enough {
             self.empty_hardly_sparse()?;
         }
         Ok(moved > 0)
