@@ -244,6 +244,14 @@ pub enum Break {
     LettingGoNeedsRoom,
     /// Index segments of which less than a quarter is garbage stay as they are, also where nothing else makes room.
     HardlySparseKept,
+    /// All that is available may be taken before it is counted again.
+    GrantsLast,
+    /// A flush that succeeds proves what was written, whatever became of one that was under way when it began.
+    FlushesTrusted,
+    /// Who was kept from beating for the length of a lease commits without looking who has the volume.
+    MmpSyncsLate,
+    /// Nobody is told when a thread that leads panics.
+    LeadersLost,
     /// Index segments that are hardly sparse are left alone as long as there are sparse ones.
     SparseAlone,
     /// Nobody empties such segments again after a try that gained anything.

@@ -10,6 +10,7 @@ pub mod check;
 mod content;
 mod devices;
 mod error;
+mod flushes;
 mod fs;
 pub mod heartbeat;
 pub mod index;

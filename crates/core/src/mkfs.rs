@@ -228,6 +228,7 @@ fn empty(
         past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
+        applied: 0,
         retention: Vec::new(),
     };
     let root = Inode {

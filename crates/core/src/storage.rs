@@ -6,6 +6,7 @@
 
 use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, Avoided, DeviceHealth, Devices, RowId};
+use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
@@ -27,13 +28,14 @@ pub struct Storage {
     pub segment_blocks: u32,
     /// See [`Storage::waits_locked`].
     waits_locked: AtomicU64,
+    flushes: Flushes,
 }
 
 impl Storage {
     /// Over devices that were put together.
     pub(crate) fn new(devices: Arc<Devices>) -> Self {
         let segment_blocks = devices.layout().segment_blocks;
-        Self { devices, segment_blocks, waits_locked: AtomicU64::new(0) }
+        Self { devices, segment_blocks, waits_locked: AtomicU64::new(0), flushes: Flushes::default() }
     }
 
     /// The numbers that segments have, in order.
@@ -319,23 +321,28 @@ impl Storage {
         Ok(self.devices.write_unflushed(addr, data)?)
     }
 
-    /// Writes blocks, then flushes: one round trip where the device can.
-    pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
+    /// Writes blocks of a commit, then flushes: one round trip where the device can. The number of the flush: see [`Flushes`].
+    pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<u64> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
         self.about_to_wait();
-        Ok(self.devices.write_flush(addr, data)?)
+        self.flushes.watch_commit(|| Ok(self.devices.write_flush(addr, data)?))
     }
 
     /// Makes completed writes durable.
     pub fn flush(&self) -> Result<()> {
         self.about_to_wait();
-        Ok(self.devices.flush()?)
+        self.flushes.watch(|| Ok(self.devices.flush()?))
     }
 
-    /// Makes completed writes durable, but for those of root slots.
+    /// Makes completed writes durable, but for those of root slots, for a commit that is written after that.
     pub fn flush_segments(&self) -> Result<()> {
         self.about_to_wait();
-        Ok(self.devices.flush_segments()?)
+        self.flushes.watch_data(|| Ok(self.devices.flush_segments()?))
+    }
+
+    /// Flushes under way.
+    pub(crate) const fn flushes(&self) -> &Flushes {
+        &self.flushes
     }
 
     /// Before anything else is written: the roots say which members are absent.

@@ -265,14 +265,13 @@ impl Content {
     }
 
     /// What its commit does to what is stored, about: blocks that come, that go, and that are written in place of others.
-    /// What is reserved is stored by nobody, and what is shared is counted among all that share it.
+    /// What is reserved is stored by nobody. What is shared counts like all else here, though others may have it, too.
     pub fn change(&self) -> Change {
-        let written = self.pages.len() as u64 + self.overlay.counts.own;
+        let written = self.pages.len() as u64 + self.overlay.counts.own + self.overlay.counts.shared;
         if self.replaced {
             return Change { more: written, less: self.before, anew: 0 };
         }
         let grown = self.blocks_over(self.before).saturating_sub(self.before);
-        let grown = grown.saturating_sub(self.shared());
         let more = grown.saturating_add_signed(self.promised.saturating_neg()).min(written);
         Change { more, less: 0, anew: written - more }
     }
@@ -280,6 +279,11 @@ impl Content {
     /// Blocks that others may have, too.
     pub const fn shared(&self) -> u64 {
         self.overlay.counts.shared
+    }
+
+    /// Differs when what is shared in it differs.
+    pub fn sharing(&self) -> [u64; 3] {
+        [self.version, self.shared(), self.overlay.ranges() as u64]
     }
 
     /// Blocks that a truncation of it will free, where that is held back.
@@ -414,20 +418,20 @@ mod tests {
         c.size = 20 << 12;
         c.overlay.set(10, 20, Over::Extent(extent(1000, 10, 0)));
         is(&c, 10, 0, 1);
-        // Shared with others, twice over: it counts with them.
+        // Shared with others, twice over.
         c.overlay.share(12, 13);
         c.overlay.share(12, 13);
         assert_eq!(c.overlay.counts, Counts { blocks: 10, own: 0, shared: 10 });
-        is(&c, 0, 0, 1);
-        // And so does what another file had.
+        is(&c, 10, 0, 1);
+        // What another file had.
         c.size = 25 << 12;
         c.overlay.set(20, 25, Over::Extent(Extent { flags: EXTENT_SHARED, ..extent(2000, 5, 0) }));
         assert_eq!(c.overlay.counts, Counts { blocks: 15, own: 0, shared: 15 });
-        is(&c, 0, 0, 1);
-        // What goes counts no more, or with the copy.
+        is(&c, 15, 0, 1);
+        // What goes.
         c.overlay.set(12, 14, Over::Hole);
         assert_eq!(c.overlay.counts, Counts { blocks: 13, own: 0, shared: 13 });
-        is(&c, 1, 0, 0);
+        is(&c, 14, 0, 0);
         // Reserved behind the end.
         let mut kept = Content::new(10, 10 << 12, Time(0), Time(0), 0, 0);
         kept.overlay.set(10, 40, reserved(30));

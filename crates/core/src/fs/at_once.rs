@@ -69,8 +69,10 @@ impl Fs {
             Joined::Seen => false,
             Joined::Unled => self.lead_once().is_continue(),
             Joined::Waits(done) => {
-                self.fsync(ino, done);
-                false
+                let Some(mut inner) = self.settle_and_ask(ino, done) else { return false };
+                let unled = inner.leading.announce();
+                drop(inner);
+                unled && self.lead_once().is_continue()
             }
         }
     }

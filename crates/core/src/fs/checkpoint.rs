@@ -2,7 +2,7 @@
 
 use super::beside::{FewWrites, Pace, hurrying};
 use super::commit::{Commit, Cut};
-use super::leading::{Answers, Ended, Stay};
+use super::leading::{Answers, Ended, Lost, Stay};
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -204,8 +204,9 @@ impl Fs {
         // Most are waited for here, while others go on committing.
         let writes = self.lock().take_writes(|_| true);
         self.finish_writes(writes)?;
+        let _lost = Lost(self);
         let mut inner = self.lock();
-        while inner.checkpointing {
+        while inner.checkpointing && inner.failed.is_none() {
             inner = self.wait_idle(inner);
         }
         inner.check_alive()?;

@@ -1,6 +1,7 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
 use super::beside::Pace;
+use super::guard::Guard;
 use super::leading::{Answers, Ended, Place, Stay};
 use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
 use crate::breaks::{Break, broken};
@@ -73,6 +74,15 @@ impl Commit {
     }
 }
 
+/// What the device did of a commit.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Written {
+    /// Nanoseconds that the last write and its flush took; none where there was nothing to write.
+    pub nanos: Option<u64>,
+    /// The flush that proves it, where one was made.
+    pub flush: Option<u64>,
+}
+
 /// A checkpoint to cut at the end of a commit.
 pub(super) struct Cut {
     /// Wall time.
@@ -88,18 +98,30 @@ impl Fs {
     /// `done` runs on this thread or on that of the commit's leader. The call
     /// may last for as long as others sync, since it commits for them, too.
     pub fn fsync(&self, ino: Ino, done: Done) {
-        if self.options.read_only {
-            return done(Ok(()));
+        if let Some(inner) = self.settle_and_ask(ino, done) {
+            self.see_to(inner, Stay::WhileAsked);
         }
-        let mut inner = match self.settle_file(ino) {
+    }
+
+    /// Has a file join the open batch, when little of it waits. Somebody must see to that afterwards; none where it is answered.
+    pub(super) fn settle_and_ask(&self, ino: Ino, done: Done) -> Option<Guard<'_>> {
+        if self.options.read_only {
+            done(Ok(()));
+            return None;
+        }
+        let settled = self.settle_file(ino).and_then(|inner| inner.check_alive().map(|()| inner));
+        let mut inner = match settled {
             Ok(inner) => inner,
-            Err(e) => return done(Err(e)),
+            Err(e) => {
+                done(Err(e));
+                return None;
+            }
         };
         if self.options.order == Order::Strict {
             inner.join_all(true);
         }
         self.ask(&mut inner, ino, done);
-        self.see_to(inner, Stay::WhileAsked);
+        Some(inner)
     }
 
     /// Has a settled file join the open batch. Somebody must see to that afterwards.
@@ -161,17 +183,23 @@ impl Fs {
         let outcome = self
             .finish_writes(std::mem::take(&mut commit.writes))
             .and_then(|()| self.wait_elsewhere(&commit.elsewhere))
-            .and_then(|()| self.write_commit(&commit.partials, commit.flush_data_first));
+            .and_then(|()| self.owns_to_commit())
+            .and_then(|()| self.write_commit(&commit.partials, commit.flush_data_first))
+            // Who was stopped meanwhile may have written over what another host has.
+            .and_then(|written| self.owns_to_commit().map(|()| written));
         self.end_in_turn(commit, outcome)
     }
 
-    /// What the device took for the last write and its flush, in nanoseconds.
-    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<u64> {
+    fn owns_to_commit(&self) -> Result<()> {
+        if broken(Break::MmpSyncsLate) { Ok(()) } else { self.still_owns() }
+    }
+
+    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<Written> {
         if flush_data_first {
             self.storage.flush_segments()?;
         }
         let Some(((last_addr, last), before)) = partials.split_last() else {
-            return Ok(0);
+            return Ok(Written::default());
         };
         let tickets = before
             .iter()
@@ -183,17 +211,18 @@ impl Fs {
         }
         let begun_at = self.clock.monotonic_nanos();
         let _held = broken(Break::CommitLocked).then(|| self.lock());
+        let mut flush = None;
         if flushes(self.options.barrier) && !broken(Break::NoFlush) {
             let done = self.storage.write_flush(*last_addr, last.clone());
             if done.is_err() && broken(Break::FlushRetried) {
                 self.storage.flush()?;
             } else {
-                done?;
+                flush = Some(done?);
             }
         } else {
             self.storage.write_unflushed(*last_addr, last.clone())?;
         }
-        Ok(self.clock.monotonic_nanos().saturating_sub(begun_at))
+        Ok(Written { nanos: Some(self.clock.monotonic_nanos().saturating_sub(begun_at)), flush })
     }
 
     /// Flushes and counts it.

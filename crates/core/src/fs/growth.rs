@@ -15,14 +15,13 @@ use super::account::{Kept, sees};
 use super::background::{HOLD_NANOS_MAX, Reaped};
 use super::guard::Guard;
 use super::space::{EXHAUSTED_NANOS, Room};
-use super::usage::Run;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::items::{Backref, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, NODE_BLOCKS};
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 
 /// The part of what was available that may be taken before it is counted again.
 const GRANTED: u64 = 16;
@@ -52,8 +51,8 @@ pub(super) struct Grant {
 pub(super) enum Growth {
     /// So little that nothing was counted: this much at most.
     Little(u64),
-    /// So many blocks, which are there.
-    Fits(u64),
+    /// So many blocks, which are there: beside what is left then, where it was counted.
+    Fits(u64, Option<u64>),
     /// More than df has.
     TooMuch,
 }
@@ -101,16 +100,12 @@ impl Inner {
             return Ok(0);
         }
         let (named, asked) = (self.named_kept(), RefCell::new(Asked::default()));
-        let waiting = OnceCell::new();
         let committed = |key: &Key, e: &Extent| {
             let all = || Ok(vec![(key.off, key.off + u64::from(e.blocks))]);
             match e.addr {
                 Addr::NONE => Ok(Vec::new()),
                 _ if self.state.newest_name_sees(e.birth) => all(),
-                _ if e.is_shared() => {
-                    let waiting: &Vec<Run> = waiting.get_or_init(|| self.waiting_shared());
-                    self.kept_by_others(key, e, (&named, waiting), &mut asked.borrow_mut())
-                }
+                _ if e.is_shared() => self.kept_by_others(key, e, &named, &mut asked.borrow_mut()),
                 _ => Ok(Vec::new()),
             }
         };
@@ -122,13 +117,7 @@ impl Inner {
     }
 
     /// File blocks of a live extent that other files have, too, or copies that wait, or snapshots by other extents.
-    fn kept_by_others(
-        &self,
-        key: &Key,
-        e: &Extent,
-        (named, waiting): (&Kept, &[Run]),
-        asked: &mut Asked,
-    ) -> Result<Vec<(u64, u64)>> {
+    fn kept_by_others(&self, key: &Key, e: &Extent, named: &Kept, asked: &mut Asked) -> Result<Vec<(u64, u64)>> {
         let (first, end) = (e.addr.0, e.addr.0 + u64::from(e.blocks));
         if !(asked.from..asked.to).contains(&first) || end > asked.to {
             // Extents that lie next to each other are asked for at once.
@@ -151,12 +140,13 @@ impl Inner {
                 kept[(from - first) as usize..(to - first) as usize].fill(true);
             }
         }
-        if !broken(Break::CopiesForgotten) {
-            let first_behind = waiting.partition_point(|(_, to)| *to <= first);
-            for (from, to) in waiting[first_behind..].iter().take_while(|(from, _)| *from < end) {
-                kept[(first.max(*from) - first) as usize..(end.min(*to) - first) as usize].fill(true);
+        self.with_waiting(|waiting| {
+            let behind = waiting.runs.partition_point(|(_, to)| *to <= first);
+            for (from, to) in waiting.runs[behind..].iter().take_while(|(from, _)| *from < end) {
+                kept[(first.max(*from) - first) as usize..(end.min(*to) - first) as usize]
+                    .fill(!broken(Break::CopiesForgotten));
             }
-        }
+        });
         let blocks = (key.off..).zip(kept).filter(|(_, kept)| *kept);
         Ok(blocks.map(|(block, _)| (block, block + 1)).collect())
     }
@@ -189,8 +179,11 @@ impl Inner {
             }
             other => Self::growth_at_most(other),
         };
-        let fits = blocks == 0 || blocks <= self.usage(fs).available_blocks;
-        if fits { Growth::Fits(blocks) } else { Growth::TooMuch }
+        if blocks == 0 {
+            return Growth::Fits(0, None);
+        }
+        let left = self.usage(fs).available_blocks.checked_sub(blocks);
+        left.map_or(Growth::TooMuch, |left| Growth::Fits(blocks, Some(left)))
     }
 
     /// This is about to be added.
@@ -198,12 +191,13 @@ impl Inner {
         match growth {
             Growth::TooMuch => {}
             Growth::Little(most) => self.grant.blocks = self.grant.blocks.saturating_sub(most),
-            Growth::Fits(blocks) => {
+            Growth::Fits(blocks, left) => {
                 let now = fs.clock.monotonic_nanos();
                 // Who only overwrites has it counted now and then.
                 if blocks > 0 || now >= self.grant.until {
-                    let left = self.usage(fs).available_blocks.saturating_sub(blocks);
-                    self.grant = Grant { blocks: left / GRANTED, until: now.saturating_add(GRANT_NANOS) };
+                    let left = left.unwrap_or_else(|| self.usage(fs).available_blocks);
+                    let blocks = if broken(Break::GrantsLast) { left } else { left / GRANTED };
+                    self.grant = Grant { blocks, until: now.saturating_add(GRANT_NANOS) };
                 }
             }
         }

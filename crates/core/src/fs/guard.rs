@@ -10,6 +10,9 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, MutexGuard, PoisonError};
 
+/// Why a volume fails whose lock was held by a thread that panicked.
+pub(super) const POISONED: &str = "a thread stopped in the middle of a change";
+
 thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
@@ -43,7 +46,12 @@ impl<'a> Guard<'a> {
     /// Lets others have it until somebody wakes this thread.
     pub(super) fn wait(self, idle: &Condvar) -> Self {
         let Self { inner, _mark } = self;
-        Self { inner: idle.wait(inner).unwrap_or_else(PoisonError::into_inner), _mark }
+        let inner = idle.wait(inner).unwrap_or_else(|e| {
+            let mut inner = PoisonError::into_inner(e);
+            inner.fail(POISONED);
+            inner
+        });
+        Self { inner, _mark }
     }
 }
 

@@ -4,13 +4,15 @@
 //! 1. Nothing is laid out in the chain but by a thread that leads.
 //! 2. Commits end in the order in which they were laid out: who is told that his commit is
 //!    durable can count on all before it, whichever of them the device was done with first.
-//! 3. The first of the commits under way has a thread that leads it, and that ends whatever the device was done with behind it: so
-//!    nobody sleeps for the turn of his own commit.
-//! 4. Whoever takes the lead through [`Fs::turn`] finds no commit under way, and none begins
-//!    beside the first of his.
+//! 3. While a commit has not ended, a thread leads one that is under way, and ends, when the device is done with that, whatever else
+//!    it was done with: so nobody sleeps for the turn of his own commit.
+//! 4. Whoever takes the lead through [`Fs::turn`] finds no commit under way. None begins beside the first of his that cuts a
+//!    checkpoint or freezes the index.
+//! 5. A commit ends when its flush has returned and all that began before that: see [`crate::flushes`].
+//! 6. A panic of a thread that leads fails the volume, and leaves nobody waiting.
 
 use super::beside::hurrying;
-use super::commit::{Commit, Cut, Done};
+use super::commit::{Commit, Cut, Done, Written};
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -18,6 +20,7 @@ use crate::{AlignedBuf, Result};
 use nenrin_format::Addr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::thread;
 
 /// Most threads that lead, and commits under way. With 4 programs that sync all the time three at once gave
 /// 1.1 times the syncs of one, four no more than three (decision 0025).
@@ -85,7 +88,7 @@ pub(super) struct Leading {
     begun: u64,
     ended: u64,
     /// Those that the device was done with before it was with one laid out earlier, with what came of them.
-    early: Vec<(Commit, Result<()>)>,
+    early: Vec<(Commit, Result<Written>)>,
     gains: Gains,
 }
 
@@ -158,14 +161,15 @@ impl Leading {
         self.shares && under_way < COMMITS_AT_ONCE && self.telling == 0 && self.gains.pay() != probe
     }
 
-    /// The next commit that ends, if the device is done with it.
-    fn next_ended(&mut self) -> Option<(Commit, Result<()>)> {
+    /// The next commit that ends, if the device is done with it, and its flush proves something.
+    fn next_ended(&mut self, proves: impl Fn(u64) -> bool) -> Option<(Commit, Result<()>)> {
         let next = self.ended + 1;
         let ends = |number| number <= next || broken(Break::EndsOutOfTurn);
-        let at = self.early.iter().position(|(commit, _)| ends(commit.place().number))?;
+        let proven = |written: &Result<Written>| written.as_ref().ok().and_then(|w| w.flush).is_none_or(&proves);
+        let at = self.early.iter().position(|(commit, written)| ends(commit.place().number) && proven(written))?;
         let (commit, outcome) = self.early.swap_remove(at);
         self.ended = self.ended.max(commit.place().number);
-        Some((commit, outcome))
+        Some((commit, outcome.map(drop)))
     }
 }
 
@@ -192,12 +196,14 @@ impl Fs {
     /// [`Fs::leave`] then, since those who came meanwhile count on it.
     pub(super) fn turn<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
         inner.leading.successors += 1;
-        while inner.leading.is_led() {
+        // Of a volume that has failed nothing is laid out any more, and somebody may have been lost who led.
+        while inner.leading.is_led() && inner.failed.is_none() {
             inner = self.wait_idle(inner);
         }
-        debug_assert!(inner.leading.early.is_empty(), "a commit without anybody to end it");
+        let ended = inner.leading.early.is_empty() || inner.failed.is_some();
+        debug_assert!(ended, "a commit without anybody to end it");
         inner.leading.successors -= 1;
-        inner.leading.leaders = 1;
+        inner.leading.leaders += 1;
         inner.leading.shares = false;
         inner
     }
@@ -219,7 +225,13 @@ impl Fs {
     }
 
     /// The same. Goes on where the lead is another's then; see [`Stay::Once`].
-    pub(super) fn lead_for<'a>(&'a self, mut inner: Guard<'a>, mut cut: Option<Cut>, stay: Stay) -> ControlFlow<()> {
+    pub(super) fn lead_for<'a>(&'a self, inner: Guard<'a>, cut: Option<Cut>, stay: Stay) -> ControlFlow<()> {
+        // It gives the lock back before what it counts is looked at.
+        let _lost = Lost(self);
+        self.lead_while(inner, cut, stay)
+    }
+
+    fn lead_while<'a>(&'a self, mut inner: Guard<'a>, mut cut: Option<Cut>, stay: Stay) -> ControlFlow<()> {
         let hurry = hurrying();
         loop {
             let shares = cut.is_none();
@@ -236,7 +248,8 @@ impl Fs {
                     break;
                 }
             };
-            let others_see_to_it = inner.leading.leaders > 1 && !inner.leading.gains.pay();
+            // Each of them looks at the batch before he leaves, as this thread did.
+            let others_see_to_it = inner.leading.leaders > 1 && (stay == Stay::Briefly || !inner.leading.gains.pay());
             if inner.batch.waiters.is_empty() || inner.leading.successors > 0 || others_see_to_it {
                 break;
             }
@@ -307,7 +320,7 @@ impl Fs {
 
     /// The device is done with a commit, in so many nanoseconds: it ends, unless one before it is under way, and so do those behind
     /// it that were done already.
-    pub(super) fn end_in_turn(&self, commit: Commit, outcome: Result<u64>) -> Ended<'_> {
+    pub(super) fn end_in_turn(&self, commit: Commit, outcome: Result<Written>) -> Ended<'_> {
         let place = commit.place();
         let mut inner = self.lock();
         if let Err(e) = &outcome {
@@ -315,13 +328,17 @@ impl Fs {
         }
         let beside = place.beside || inner.leading.begun > place.number;
         inner.counters.overlapped_commits += u64::from(place.beside);
-        if let Ok(nanos) = outcome {
+        if let Ok(Written { nanos: Some(nanos), .. }) = outcome {
             inner.leading.gains.note(beside, nanos);
         }
-        inner.leading.early.push((commit, outcome.map(drop)));
+        inner.leading.early.push((commit, outcome));
+        let flushes = self.storage.flushes();
         let now = self.clock.monotonic_nanos();
         let mut answers = Vec::with_capacity(1);
-        while let Some((commit, outcome)) = inner.leading.next_ended() {
+        while let Some((commit, outcome)) = inner.leading.next_ended(|number| flushes.proves(number)) {
+            if let Some(why) = flushes.failure() {
+                inner.fail(&why);
+            }
             answers.push(inner.end(commit, outcome, now));
         }
         if answers.is_empty() {
@@ -333,6 +350,28 @@ impl Fs {
         inner.leading.leaves = false;
         self.wake_idle(&inner);
         Ended::Now(answers)
+    }
+}
+
+/// Tells those who count on a thread that leads when that panics. It must not live inside of what holds the lock.
+pub(super) struct Lost<'a>(pub &'a Fs);
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() || broken(Break::LeadersLost) {
+            return;
+        }
+        let mut inner = self.0.lock();
+        inner.fail("a thread that committed for others has failed");
+        let early = std::mem::take(&mut inner.leading.early).into_iter().flat_map(|(mut c, _)| c.take_waiters());
+        let waiters: Vec<Done> = early.chain(std::mem::take(&mut inner.batch.waiters)).collect();
+        inner.checkpoint_claimed = false;
+        let why = inner.check_alive();
+        self.0.wake_idle(&inner);
+        drop(inner);
+        for done in waiters {
+            done(why.clone());
+        }
     }
 }
 

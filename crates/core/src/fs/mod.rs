@@ -67,6 +67,7 @@ use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -281,6 +282,8 @@ struct Inner {
     sweeping: bool,
     /// Segments that the cleaner leaves alone for now, whoever asks.
     left_alone: BTreeSet<SegmentNo>,
+    /// See [`Inner::with_waiting`].
+    waiting_shared: RefCell<usage::WaitingShared>,
     /// Blocks of garbage in index segments that are hardly sparse, where emptying these came to nothing.
     index_in_vain: u64,
     /// History trees that become one.
@@ -427,6 +430,7 @@ impl Fs {
             sweep_wanted: true,
             sweeping: false,
             left_alone: BTreeSet::new(),
+            waiting_shared: RefCell::default(),
             index_in_vain: 0,
             merger: merging::Merger::default(),
             counting_history: 0,
@@ -467,7 +471,7 @@ impl Fs {
         // failure below sees to it that nothing is.
         let guard = locked(&self.inner, self.clock.as_ref()).unwrap_or_else(|poisoned: PoisonError<_>| {
             let mut guard = poisoned.into_inner();
-            guard.fail("a thread stopped in the middle of a change");
+            guard.fail(guard::POISONED);
             guard
         });
         Guard::new(guard)

@@ -297,7 +297,7 @@ impl Inner {
 
     pub(super) fn picture_of_room(&self) -> PictureOfRoom {
         let s = &self.state;
-        let content = if broken(Break::ChangesUnseen) { 0 } else { self.content_blocks() };
+        let content = if broken(Break::ChangesUnseen) { 0 } else { self.content_picture() };
         let history: u64 = s.history.iter().map(|t| t.tree.nodes()).sum();
         PictureOfRoom {
             segments: [s.segments.free_count(), s.segments.pending_count(), s.segments.promotable_count()],

@@ -1,22 +1,33 @@
 //! What the volume holds, and what is available: df. Decision 0011 says what it promises.
 //!
 //! Invariants
-//! 1. What waits for its commit counts as it will count then, each block once.
+//! 1. What waits for its commit counts as it will count then, each block once; where that is not known, rather more.
 //! 2. What is let go of counts as available before it is swept, since who lacks room has it swept first.
 
-use super::account::{Kept, sees};
+use super::account::sees;
 use super::cleaning::worth_filling;
 use super::space::{CHAIN_SEGMENTS, CHECKPOINT_NODES, TIDY_SEGMENTS};
 use super::{Fs, Inner};
+use crate::Usage;
 use crate::breaks::{Break, broken};
 use crate::content::{Change, Content};
 use crate::log::index::IndexLog;
-use crate::{Result, Usage};
-use nenrin_format::items::Extent;
-use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS};
+use nenrin_format::items::{Backref, Extent};
+use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, NODE_BLOCKS};
 
 /// Addresses of blocks: from, and up to.
 pub(super) type Run = (u64, u64);
+
+/// What waits for its commit and is shared: written and copied, or a copy.
+#[derive(Default)]
+pub(super) struct WaitingShared {
+    /// What it was brought together from.
+    of: [u64; 5],
+    /// Where it lies; in order, without overlap.
+    pub(super) runs: Vec<Run>,
+    /// Blocks of it that nobody has besides: what they are copies of waits, too, or was removed, or written over.
+    alone: u64,
+}
 
 impl Inner {
     /// What [`Inner::reserve_segments`] comes back to when all that waits is written, which who lacks room has done first.
@@ -37,19 +48,30 @@ impl Inner {
 
     /// Blocks of content that are stored, about, when all that waits is committed.
     pub(super) fn content_blocks(&self) -> u64 {
-        let (mut all, mut waiting) = (Change::default(), 0);
+        let (mut all, mut shared) = (Change::default(), 0);
         for c in self.contents() {
             let change = c.change();
             all.more += change.more;
             all.less = all.less.saturating_add(change.less);
             all.anew += change.anew;
-            waiting += if broken(Break::CopiesForgotten) { 0 } else { c.shared() };
+            shared += c.shared();
         }
-        // What others own or a snapshot keeps stays where it is when it is written over or goes.
-        let shared = self.state.named_blocks.saturating_sub(self.state.live_blocks) + waiting;
-        let stays = if self.state.has_snapshots() { u64::MAX } else { shared };
-        let less = all.less.saturating_sub(stays);
-        (self.state.live_blocks + all.more + all.anew.min(stays) + self.waiting_shared_blocks()).saturating_sub(less)
+        let (waiting, alone) = self.with_waiting(|w| (blocks(&w.runs), w.alone));
+        // What others own or a snapshot keeps stays where it is when it is written over, and when it goes. What is shared and not
+        // committed may go, too: of a file that was emptied while its commit was under way.
+        let owned = self.state.named_blocks.saturating_sub(self.state.live_blocks);
+        let stays = |more: u64| if self.state.has_snapshots() { u64::MAX } else { owned + more };
+        let anew = all.anew.min(stays(waiting - alone));
+        let less = all.less.saturating_sub(stays(waiting));
+        // What is shared counts once, whoever has it.
+        (self.state.live_blocks + all.more + anew + alone).saturating_sub(shared + less)
+    }
+
+    /// Differs, but for chance, where content that waits does: for who asks again and again, nothing is looked up for it.
+    pub(super) fn content_picture(&self) -> u64 {
+        let one = |c: &Content| [c.change().more, c.change().less, c.change().anew, c.shared()];
+        let all = self.contents().flat_map(one).fold(0_u64, |all, n| all.rotate_left(7) ^ n);
+        all ^ self.state.live_blocks
     }
 
     /// Content that waits for its commit.
@@ -58,38 +80,55 @@ impl Inner {
         here.chain(self.batch.aside.iter().map(|(_, c)| c))
     }
 
-    /// What waits for its commit and is shared: each block once, whoever has it.
-    pub(super) fn waiting_shared(&self) -> Vec<Run> {
+    /// What waits for its commit and is shared. It is brought together once while nothing changes.
+    pub(super) fn with_waiting<T>(&self, what: impl FnOnce(&WaitingShared) -> T) -> T {
+        let mut of = [self.state.applied, 0, 0, 0, 0];
+        for c in self.contents().filter(|c| c.shared() > 0) {
+            of[1] += 1;
+            of.iter_mut().skip(2).zip(c.sharing()).for_each(|(all, one)| *all = all.wrapping_add(one));
+        }
+        let mut known = self.waiting_shared.borrow_mut();
+        if known.of != of {
+            *known = WaitingShared { of, ..self.bring_together(of[1] > 0) };
+        }
+        what(&known)
+    }
+
+    fn bring_together(&self, any: bool) -> WaitingShared {
+        if !any || broken(Break::SharedUncounted) {
+            return WaitingShared::default();
+        }
         let sharing = self.contents().filter(|c| c.shared() > 0);
         let extents = sharing.flat_map(|c| c.overlay.iter()).filter_map(|(.., over)| over.extent());
-        joined(extents.filter(|e| e.is_shared()).map(run_of).collect())
+        let runs = joined(extents.filter(|e| e.is_shared()).map(run_of).collect());
+        let alone = blocks(&without(&runs, &self.kept_of(&runs)));
+        WaitingShared { runs, alone, ..WaitingShared::default() }
     }
 
-    /// How much of that nobody has besides: what it is a copy of waits, too, or was removed, or written over.
-    fn waiting_shared_blocks(&self) -> u64 {
-        let waiting = self.waiting_shared();
-        if waiting.is_empty() || broken(Break::SharedUncounted) {
-            return 0;
-        }
+    /// Which of these blocks, in order, the live tree has, or snapshots keep. Where that cannot be read, none.
+    fn kept_of(&self, runs: &[Run]) -> Vec<Run> {
         let named = self.named_kept();
-        // Where nothing can be learned of a block, it counts.
-        let alone = |run: Run| blocks(&without(vec![run], &self.kept_in(run, &named).unwrap_or_default()));
-        waiting.into_iter().map(alone).sum()
-    }
-
-    /// Which of these blocks the live tree has, or snapshots keep; in order, without overlap.
-    fn kept_in(&self, (from, to): Run, named: &Kept) -> Result<Vec<Run>> {
         let mut kept = Vec::new();
-        for (addr, back) in self.state.owners(Addr(from), (to - from) as u32)? {
-            let keeps = match back.owner.death {
-                0 => true,
-                _ => self.life_of(&back.owner)?.is_some_and(|life| sees(named, &[life])),
-            };
-            if keeps {
-                kept.push((addr.0, addr.0 + u64::from(back.blocks)));
+        // What lies together is asked for at once: each look begins with the blocks before.
+        for near in runs.chunk_by(|a, b| b.0 - a.1 <= u64::from(EXTENT_BLOCKS_MAX)) {
+            let (from, to) = (near[0].0, near[near.len() - 1].1);
+            let owners = self.state.owners(Addr(from), (to - from) as u32).unwrap_or_default();
+            let (live, past): (Vec<_>, Vec<_>) = owners.into_iter().partition(|(_, back)| back.owner.death == 0);
+            let run = |(addr, back): &(Addr, Backref)| (addr.0, addr.0 + u64::from(back.blocks));
+            let here = joined(live.iter().map(run).collect());
+            let left = without(near, &here);
+            kept.extend(here);
+            for owner in &past {
+                // Looked up only where it matters.
+                let (from, to) = run(owner);
+                let wanted = left.iter().any(|(a, b)| *a < to && from < *b);
+                if wanted && named.range(..Cno(owner.1.owner.death)).next().is_some() {
+                    let life = self.life_of(&owner.1.owner).ok().flatten();
+                    kept.extend(life.filter(|life| sees(&named, &[*life])).map(|_| (from, to)));
+                }
             }
         }
-        Ok(joined(kept))
+        joined(kept)
     }
 
     /// Space and counts.
@@ -165,9 +204,9 @@ fn joined(mut runs: Vec<Run>) -> Vec<Run> {
 }
 
 /// What is left of runs in order when others, in order, are taken away.
-fn without(runs: Vec<Run>, gone: &[Run]) -> Vec<Run> {
+fn without(runs: &[Run], gone: &[Run]) -> Vec<Run> {
     let (mut out, mut first) = (Vec::new(), 0);
-    for (mut at, end) in runs {
+    for (mut at, end) in runs.iter().copied() {
         first += gone[first..].partition_point(|(_, to)| *to <= at);
         for (from, to) in gone[first..].iter().take_while(|(from, _)| *from < end) {
             if *from > at {
@@ -202,11 +241,11 @@ mod tests {
     fn runs_are_joined_and_taken_away() {
         let runs = joined(vec![(20, 30), (0, 10), (8, 12), (12, 14), (40, 50), (22, 25)]);
         assert_eq!(runs, [(0, 14), (20, 30), (40, 50)]);
-        assert_eq!(without(runs.clone(), &[]), runs);
-        let left = without(runs.clone(), &joined(vec![(2, 4), (3, 5), (13, 22), (24, 26), (49, 90)]));
+        assert_eq!(without(&runs, &[]), runs);
+        let left = without(&runs, &joined(vec![(2, 4), (3, 5), (13, 22), (24, 26), (49, 90)]));
         assert_eq!(left, [(0, 2), (5, 13), (22, 24), (26, 30), (40, 49)]);
         assert_eq!(blocks(&left), 25);
-        assert!(without(runs.clone(), &[(0, 60)]).is_empty() && without(Vec::new(), &runs).is_empty());
+        assert!(without(&runs, &[(0, 60)]).is_empty() && without(&[], &runs).is_empty());
     }
 
     /// Block by block it comes to the same.
@@ -219,7 +258,7 @@ mod tests {
                 (0..n).map(|_| one(random.below(60), random.below(12))).collect::<Vec<_>>()
             };
             let (runs, gone) = (some(6), some(5));
-            let left = without(joined(runs.clone()), &joined(gone.clone()));
+            let left = without(&joined(runs.clone()), &joined(gone.clone()));
             let has = |of: &[(u64, u64)], block: u64| of.iter().any(|(a, b)| (*a..*b).contains(&block));
             for block in 0..80 {
                 assert_eq!(has(&left, block), has(&runs, block) && !has(&gone, block), "{block} {runs:?} {gone:?}");

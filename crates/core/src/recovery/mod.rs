@@ -316,6 +316,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
+        applied: 0,
         retention: root.retention.clone(),
         cache,
     };

@@ -247,6 +247,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
+        applied: 0,
         retention: root.retention.clone(),
     };
     let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);

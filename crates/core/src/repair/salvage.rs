@@ -274,6 +274,7 @@ fn base(
         past: KnownPast::default(),
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
+        applied: 0,
         retention: Vec::new(),
     };
     let chain = Chain {

@@ -92,6 +92,8 @@ pub struct State {
     pub forgetting: BTreeSet<Ino>,
     /// History of single inodes that was let go.
     pub shed: Sheds,
+    /// Records applied since it was read.
+    pub applied: u64,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -107,6 +109,7 @@ impl State {
     /// Failing to read index nodes, or a record that contradicts the state:
     /// both mean damage.
     pub fn apply(&mut self, record: &Record<'_>, base: Addr) -> Result<()> {
+        self.applied += 1;
         match record {
             Record::Create { parent, ino, mode, uid, gid, rdev, time, name, target } => {
                 self.create(*parent, *ino, [*mode, *uid, *gid, *rdev], *time, name, target)

@@ -4,11 +4,13 @@
 
 use crate::common::file;
 use crate::common::gate::{World, is_answered, is_write, world};
+#[cfg(feature = "breaks")]
+use nenrin_core::breaks::{Break, with};
 use nenrin_core::format::Ino;
 use nenrin_core::{COMMITS_AT_ONCE, Error, Fs, MountOptions};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const AT_ONCE: usize = COMMITS_AT_ONCE as usize;
 
@@ -30,11 +32,20 @@ fn files(count: usize) -> (World, Vec<Ino>) {
 
 type Answer = mpsc::Receiver<Result<(), Error>>;
 
+/// Another thread, for which the same is broken.
+fn spawn<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    #[cfg(feature = "breaks")]
+    if let Some(broken) = nenrin_core::breaks::now() {
+        return thread::spawn(move || with(broken, what));
+    }
+    thread::spawn(what)
+}
+
 /// Another client syncs this file; the answer comes later.
 fn sync(fs: &Arc<Fs>, ino: Ino) -> Answer {
     let (tx, answer) = mpsc::channel();
     let fs = fs.clone();
-    thread::spawn(move || fs.fsync(ino, Box::new(move |r| drop(tx.send(r)))));
+    spawn(move || fs.fsync(ino, Box::new(move |r| drop(tx.send(r)))));
     answer
 }
 
@@ -114,6 +125,79 @@ fn commits_under_way_fail_with_one_that_fails_early() {
     for answer in answers {
         assert!(answer.recv().unwrap().is_err());
     }
+}
+
+/// The same where a flush that began before fails, and its thread has not come back when a later one succeeds: a device tells of a
+/// loss once, so that one proves nothing.
+fn a_flush_that_fails_beside_one_that_succeeds() {
+    let (world, inos) = files(2);
+    world.gate.close(is_write, 0);
+    // On its way to the device before the commit, which waits for it.
+    world.fs.write(inos[0], 4096, &[9; 128 << 10], 0).unwrap();
+    let first = sync(&world.fs, inos[0]);
+    world.gate.wait_until(|s| s.waiting == 1);
+    let second = sync(&world.fs, inos[1]);
+    world.gate.wait_until(|s| s.waiting == 2);
+    // The first commit is written and flushed behind the second.
+    world.gate.let_one_go(0);
+    world.gate.wait_until(|s| s.waiting == 3);
+    world.gate.let_one_go(2);
+    let begun = Instant::now();
+    while world.fs.counters().commits_in_turn == 0 && begun.elapsed() < Duration::from_secs(5) {
+        thread::yield_now();
+    }
+    let early = first.try_recv();
+    world.gate.fail(1);
+    world.gate.open();
+    assert!(second.recv().unwrap().is_err());
+    let told = early.unwrap_or_else(|_| first.recv().unwrap());
+    assert!(told.is_err(), "told that it is durable, which nobody knows");
+    assert!(world.fs.failed().is_some());
+}
+
+#[test]
+fn commits_fail_with_a_flush_beside_them() {
+    a_flush_that_fails_beside_one_that_succeeds();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "told that it is durable")]
+fn flushes_that_are_trusted_are_noticed() {
+    with(Break::FlushesTrusted, a_flush_that_fails_beside_one_that_succeeds);
+}
+
+/// A bug in a thread that leads, or in what it tells, ends the volume and strands nobody.
+fn a_thread_that_leads_is_lost() {
+    let (world, inos) = files(2);
+    let (fs, ino) = (world.fs.clone(), inos[0]);
+    let lost = spawn(move || fs.fsync(ino, Box::new(|_| panic!("in the middle of telling"))));
+    assert!(lost.join().is_err());
+    let (tx, rx) = mpsc::channel();
+    let (fs, ino) = (world.fs.clone(), inos[1]);
+    spawn(move || {
+        for what in [Fs::sync_all, Fs::tick, Fs::close, |fs: &Fs| fs.checkpoint_create(None).map(drop)] {
+            tx.send(what(&fs)).unwrap();
+        }
+        tx.send(fs.fsync_wait(ino)).unwrap();
+    });
+    for _ in 0..5 {
+        let told = rx.recv_timeout(Duration::from_secs(20)).expect("nobody answers any more");
+        assert!(told.is_err());
+    }
+    assert!(world.fs.failed().is_some());
+}
+
+#[test]
+fn a_thread_that_leads_and_is_lost_strands_nobody() {
+    a_thread_that_leads_is_lost();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nobody answers any more")]
+fn leaders_that_are_lost_unseen_are_noticed() {
+    with(Break::LeadersLost, a_thread_that_leads_is_lost);
 }
 
 /// What is done early is told by the thread that leads what stands before it, and the own thread has other things to do.

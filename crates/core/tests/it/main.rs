@@ -38,6 +38,7 @@ mod repair_devices;
 mod reserve;
 mod retention;
 mod scrub;
+mod sharing;
 mod slow;
 mod smoke;
 mod steady;

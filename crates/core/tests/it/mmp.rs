@@ -7,7 +7,7 @@ use nenrin_core::format::heartbeat::HEARTBEAT_BLOCK;
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{BLOCK_BYTES, Ino, Time};
 use nenrin_core::heartbeat::{Said, look, watch_nanos};
-use nenrin_core::{At, BEAT_NANOS, Clock, Fs, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
+use nenrin_core::{At, BEAT_NANOS, Clock, Fs, Joined, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
 use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -114,6 +114,58 @@ fn has(fs: &Fs, name: &str) -> bool {
 fn clean(w: &World) {
     let report = check(&w.devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
     assert!(report.clean(), "{:?}", report.findings);
+}
+
+/// A way to have what was accepted committed.
+type Sync = fn(&Fs, Ino) -> nenrin_core::Result<()>;
+
+fn asks_and_waits(fs: &Fs, ask: impl FnOnce(nenrin_core::Done)) -> nenrin_core::Result<()> {
+    let (tx, rx) = std::sync::mpsc::channel();
+    ask(Box::new(move |told| drop(tx.send(told))));
+    rx.try_recv().unwrap_or_else(|_| panic!("not told: {:?}", fs.failed()))
+}
+
+const SYNCS: [(&str, Sync); 4] = [
+    ("fsync", |fs, ino| asks_and_waits(fs, |done| fs.fsync(ino, done))),
+    ("a sync that is joined", |fs, ino| {
+        asks_and_waits(fs, |done| {
+            assert!(matches!(fs.join_sync(ino, done), Joined::Unled));
+            fs.lead_announced();
+        })
+    }),
+    ("a sync that leads once", |fs, ino| asks_and_waits(fs, |done| assert!(!fs.fsync_once(ino, done)))),
+    ("sync", |fs, _| fs.sync_all()),
+];
+
+/// A host that was asleep when another took the volume has accepted something, and is asked to sync that first of all.
+fn sleepers_sync() {
+    for (what, sync) in SYNCS {
+        let w = World::new(Profile::Single, 1);
+        let a = w.on("a").unwrap();
+        let ino = a.create(Ino::ROOT, b"accepted", &file(0o600)).unwrap().ino;
+        a.write(ino, 0, &[7; 9000], 0).unwrap();
+        w.clock.pass(3_600_000_000_000);
+        let b = w.on("b").unwrap();
+        put(&b, "of the other").unwrap();
+        let before = w.observers[0].counters().writes;
+        assert!(sync(&a, ino).is_err(), "{what}: durable on a volume that another host has");
+        assert_eq!(w.observers[0].counters().writes, before, "{what}");
+        put(&b, "after that").unwrap();
+        b.close().unwrap();
+        clean(&w);
+    }
+}
+
+#[test]
+fn who_was_asleep_looks_before_it_syncs() {
+    sleepers_sync();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "durable on a volume that another host has")]
+fn syncs_of_a_sleeper_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::MmpSyncsLate, sleepers_sync);
 }
 
 const PROFILES: [(Profile, usize); 3] = [(Profile::Single, 1), (Profile::Stripe, 2), (Profile::Mirror, 2)];

@@ -153,8 +153,13 @@ impl Server {
             Joined::Unled => leaders.call(),
             Joined::Waits(done) if waits => self.volume.fsync(ino, done),
             Joined::Waits(done) => {
-                let volume = self.volume.clone();
-                self.helper.run(move || volume.fsync(ino, done));
+                let (volume, leaders) = (self.volume.clone(), Arc::clone(leaders));
+                // Others count on the helper, too, so it does not lead for as long as somebody asks.
+                self.helper.run(move || {
+                    if volume.fsync_once(ino, done) {
+                        leaders.call();
+                    }
+                });
             }
         }
     }

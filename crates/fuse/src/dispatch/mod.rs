@@ -55,11 +55,11 @@ pub(crate) enum Syncs<'a> {
     /// Lead commits, for as long as others ask.
     Led,
     /// Lead one, and have these lead what is left.
-    Once(&'a Leaders),
+    Once(&'a Arc<Leaders>),
     /// Wait, but not lead.
-    Joined(&'a Leaders),
+    Joined(&'a Arc<Leaders>),
     /// Neither.
-    AtOnce(&'a Leaders),
+    AtOnce(&'a Arc<Leaders>),
 }
 
 /// How a session answers.

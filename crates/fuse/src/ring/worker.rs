@@ -42,11 +42,14 @@ impl Desk {
     fn serve_waiting(&self, index: u16, buffer: &mut RequestBuffer) -> io::Result<Option<u64>> {
         let slot = &self.queue.slots[usize::from(index)];
         let alone = self.queue.traffic.is_alone();
-        let syncs = slot
-            .head()
-            .is_some_and(|(head, _)| head.opcode == Opcode::Fsync as u32 || head.opcode == Opcode::Fsyncdir as u32);
         // Who leads for others answers them all before it comes back, and must not keep its own answer so long.
-        let by = (alone || !syncs).then(|| thread::current().id());
+        let comes_back = match slot.head().map(|(head, _)| Opcode::from_number(head.opcode)) {
+            Some(Some(Opcode::Fsync | Opcode::Fsyncdir)) => alone,
+            // With a sync behind it.
+            Some(Some(Opcode::CopyFileRange | Opcode::CopyFileRange64)) => false,
+            _ => true,
+        };
+        let by = comes_back.then(|| thread::current().id());
         slot.receive(buffer, by)?;
         let how = if alone { Syncs::Once(&self.leaders) } else { Syncs::Joined(&self.leaders) };
         self.handle(index, buffer, &how);

@@ -19,8 +19,10 @@ const GARBAGE_PART: u32 = 4;
 const LEAST_GARBAGE_PART: u32 = 16;
 /// And there is so much more of it than could not be had, in segments.
 const WORTH_SEGMENTS: u64 = 1;
-/// A try gained something if it was this part of a segment.
+/// A try gained something if it was this part of a segment,
 const WORTH_PART: u64 = 4;
+/// and more than the index checkpoints take that come with it.
+const WORTH_BLOCKS: u64 = 64;
 /// Index segments emptied in one round of making room.
 const VICTIMS_MAX: usize = 32;
 
@@ -30,16 +32,17 @@ impl Fs {
         self.touch_emptier_than(GARBAGE_PART)
     }
 
-    /// The same with those that are hardly sparse, for who gains nothing by anything else. Where that came to nothing, not until
-    /// there is a segment more of garbage in them: what small partials take stays, and each who is refused would try.
-    pub(super) fn empty_hardly_sparse(&self) -> Result<()> {
+    /// The same with those that are hardly sparse, unless a segment has been gained since index segments took `before` blocks. Where
+    /// both together came to nothing, not until there is a segment more of garbage: what small partials take stays, and each who
+    /// is refused would try.
+    pub(super) fn empty_hardly_sparse(&self, before: u64) -> Result<()> {
         let segment_blocks = u64::from(self.storage.segment_blocks);
         let mut inner = self.lock_to_change()?;
         let (garbage, taken) = (inner.garbage_in_index(self), inner.blocks_for_index(self));
         inner.index_in_vain = inner.index_in_vain.min(garbage);
         let worth = garbage >= inner.index_in_vain + WORTH_SEGMENTS * segment_blocks;
         drop(inner);
-        if !worth || broken(Break::HardlySparseKept) {
+        if !worth || taken + segment_blocks <= before || broken(Break::HardlySparseKept) {
             return Ok(());
         }
         if self.touch_emptier_than(LEAST_GARBAGE_PART)? == 0 {
@@ -47,8 +50,9 @@ impl Fs {
         }
         self.finish_cleaning()?;
         let mut inner = self.lock();
-        let gained = taken.saturating_sub(inner.blocks_for_index(self));
-        let gains = gained >= segment_blocks / WORTH_PART && !broken(Break::GainsInVain);
+        // Measured from the beginning, so that round after round there is less, or no further round.
+        let gained = before.saturating_sub(inner.blocks_for_index(self));
+        let gains = gained >= (segment_blocks / WORTH_PART).max(WORTH_BLOCKS) && !broken(Break::GainsInVain);
         inner.index_in_vain = if gains { 0 } else { inner.garbage_in_index(self) };
         Ok(())
     }

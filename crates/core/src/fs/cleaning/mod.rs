@@ -289,12 +289,9 @@ impl Fs {
         if touched + moved > 0 {
             self.finish_cleaning()?;
         }
-        let segment_blocks = u64::from(self.storage.segment_blocks);
-        let gains = |inner: &Inner| inner.blocks_for_index(self) + segment_blocks <= before;
-        // The segments filled last are sparse each time, and hardly anything comes of these.
-        let enough = if broken(Break::SparseAlone) { touched > 0 } else { gains(&*self.lock_to_change()?) };
-        if moved == 0 && !enough {
-            self.empty_hardly_sparse()?;
+        // The segments filled last are sparse each time, and hardly anything comes of these alone.
+        if moved == 0 && !(touched > 0 && broken(Break::SparseAlone)) {
+            self.empty_hardly_sparse(before)?;
         }
         Ok(moved > 0)
     }
