@@ -7,9 +7,9 @@
 //! 1. That a flush failed is known before it counts as one that has returned.
 
 use crate::breaks::{Break, broken};
-use crate::{Error, Result};
+use crate::{Clock, Error, Result};
 use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Numbers of flushes, in the order in which they began.
 #[derive(Default)]
@@ -27,11 +27,28 @@ struct State {
 pub(crate) struct Flushes {
     state: Mutex<State>,
     returned: Condvar,
+    /// Who decides which thread runs.
+    clock: OnceLock<Arc<dyn Clock>>,
 }
 
 impl Flushes {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on turns are decided by this, if it does that.
+    pub fn take_turns(&self, clock: Arc<dyn Clock>) {
+        let _ = self.clock.set(clock);
+    }
+
+    /// Waits until one has returned, or for less.
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if let Some(turns) = self.clock.get().and_then(|clock| clock.turns()) {
+            drop(state);
+            turns.let_others_run();
+            return self.lock();
+        }
+        self.returned.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, of_commit: bool) -> u64 {
@@ -56,7 +73,7 @@ impl Flushes {
         self.returned.notify_all();
         let done = done?;
         while state.others.first().is_some_and(|first| *first < number) && !broken(Break::FlushesTrusted) {
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
         Ok(done)
     }
@@ -70,7 +87,7 @@ impl Flushes {
         let done = self.end(number, flush())?;
         let mut state = self.lock();
         while !state.proves(number) {
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
         drop(state);
         self.failure().map_or(Ok(done), |why| Err(Error::Failed(why)))
@@ -116,7 +133,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::thread;
 
     fn fails() -> Error {

@@ -8,7 +8,7 @@ use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, Avoided, DeviceHealth, Devices, RowId};
 use crate::flushes::Flushes;
 use crate::index::NodeSource;
-use crate::{Error, Result};
+use crate::{Clock, Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::Header;
@@ -338,6 +338,12 @@ impl Storage {
     pub fn flush_segments(&self) -> Result<()> {
         self.about_to_wait();
         self.flushes.watch_data(|| Ok(self.devices.flush_segments()?))
+    }
+
+    /// From now on turns are decided by this, if it does that.
+    pub(crate) fn take_turns(&self, clock: &Arc<dyn Clock>) {
+        self.devices.take_turns(Arc::clone(clock));
+        self.flushes.take_turns(Arc::clone(clock));
     }
 
     /// Flushes under way.

@@ -366,7 +366,7 @@ pub(crate) fn locked<'a, T>(mutex: &'a Mutex<T>, clock: &dyn Clock) -> LockResul
 impl Fs {
     pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, options: MountOptions) -> Self {
         let now = clock.monotonic_nanos();
-        opened.storage.devices().take_turns(clock.clone());
+        opened.storage.take_turns(&clock);
         let durable_seq = opened.chain.seq;
         if opened.chain.block == 0 && !options.read_only {
             opened.storage.begin_segment(opened.chain.segment);
