@@ -489,6 +489,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("shared_commits", c.shared_commits),
         ("overlapped_commits", c.overlapped_commits),
         ("commits_in_turn", c.commits_in_turn),
+        ("flushes_awaited", c.flushes_awaited),
         ("device_waits_locked", c.device_waits_locked),
         ("held_by_own_sync", c.held_by_own_sync),
         ("held_for_memory", c.held_for_memory),

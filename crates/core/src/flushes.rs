@@ -4,12 +4,14 @@
 //! was written before it only if none failed that was under way when it began.
 //!
 //! Invariants
-//! 1. That a flush failed is known before it counts as one that has returned.
+//! 1. That a flush failed is known before it counts as one that has returned; one whose thread panicked has failed.
 
 use crate::breaks::{Break, broken};
 use crate::{Clock, Error, Result};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 
 /// Numbers of flushes, in the order in which they began.
 #[derive(Default)]
@@ -27,6 +29,7 @@ struct State {
 pub(crate) struct Flushes {
     state: Mutex<State>,
     returned: Condvar,
+    awaited: AtomicU64,
     /// Who decides which thread runs.
     clock: OnceLock<Arc<dyn Clock>>,
 }
@@ -48,6 +51,7 @@ impl Flushes {
             turns.let_others_run();
             return self.lock();
         }
+        self.awaited.fetch_add(1, Relaxed);
         self.returned.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -63,19 +67,18 @@ impl Flushes {
         number
     }
 
-    /// It returned. Waits for those of others that began before it.
-    fn end<T>(&self, number: u64, done: Result<T>) -> Result<T> {
-        let mut state = self.lock();
-        if let Err(e) = &done {
-            state.failed.get_or_insert_with(|| e.to_string());
-        }
-        let _ = state.of_commits.remove(&number) || state.others.remove(&number);
-        self.returned.notify_all();
+    /// Does one, and waits for those of others that began before it.
+    fn make<T>(&self, of_commit: bool, flush: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
+        let under_way = UnderWay { flushes: self, number: self.begin(of_commit) };
+        let number = under_way.number;
+        let done = flush();
+        under_way.end(&done);
         let done = done?;
+        let mut state = self.lock();
         while state.others.first().is_some_and(|first| *first < number) && !broken(Break::FlushesTrusted) {
             state = self.wait(state);
         }
-        Ok(done)
+        Ok((number, done))
     }
 
     /// Does a flush that belongs to no commit. What it proves it proves when it returns.
@@ -83,8 +86,7 @@ impl Flushes {
     /// # Errors
     /// When it fails, or another has failed.
     pub fn watch<T>(&self, flush: impl FnOnce() -> Result<T>) -> Result<T> {
-        let number = self.begin(false);
-        let done = self.end(number, flush())?;
+        let (number, done) = self.make(false, flush)?;
         let mut state = self.lock();
         while !state.proves(number) {
             state = self.wait(state);
@@ -93,23 +95,12 @@ impl Flushes {
         self.failure().map_or(Ok(done), |why| Err(Error::Failed(why)))
     }
 
-    /// Does one that belongs to no commit, for a commit that proves more with its own, later: so it waits for none of those before.
-    ///
-    /// # Errors
-    /// When it fails, or another has failed.
-    pub fn watch_data(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
-        let number = self.begin(false);
-        self.end(number, flush())?;
-        self.failure().map_or(Ok(()), |why| Err(Error::Failed(why)))
-    }
-
     /// Does that of a commit, which proves something when [`Flushes::proves`] says so of the number that this gives.
     ///
     /// # Errors
     /// When it fails.
     pub fn watch_commit(&self, flush: impl FnOnce() -> Result<()>) -> Result<u64> {
-        let number = self.begin(true);
-        self.end(number, flush()).map(|()| number)
+        Ok(self.make(true, flush)?.0)
     }
 
     /// Whether no flush is under way that began before this one.
@@ -117,10 +108,40 @@ impl Flushes {
         self.lock().proves(number)
     }
 
+    /// Times that one waited for one that began before it.
+    pub fn awaited(&self) -> u64 {
+        self.awaited.load(Relaxed)
+    }
+
     /// Why one of them failed, if one did.
     pub fn failure(&self) -> Option<String> {
         let forgotten = broken(Break::FlushesTrusted) || broken(Break::FlushRetried) || broken(Break::FailureForgotten);
         self.lock().failed.clone().filter(|_| !forgotten)
+    }
+}
+
+/// One of them, until it has returned.
+struct UnderWay<'a> {
+    flushes: &'a Flushes,
+    number: u64,
+}
+
+impl UnderWay<'_> {
+    fn end<T>(self, done: &Result<T>) {
+        if let Err(e) = done {
+            self.flushes.lock().failed.get_or_insert_with(|| e.to_string());
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut state = self.flushes.lock();
+        if thread::panicking() {
+            state.failed.get_or_insert_with(|| "a thread failed while it flushed".into());
+        }
+        let _ = state.of_commits.remove(&self.number) || state.others.remove(&self.number);
+        self.flushes.returned.notify_all();
     }
 }
 
@@ -133,36 +154,53 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn fails() -> Error {
         Error::Failed("the device has lost something".into())
     }
 
+    impl Flushes {
+        fn under_way(&self, of_commit: bool) -> UnderWay<'_> {
+            UnderWay { flushes: self, number: self.begin(of_commit) }
+        }
+    }
+
     #[test]
     fn a_flush_proves_nothing_while_an_older_one_is_under_way() {
         let flushes = Flushes::default();
-        let (first, second) = (flushes.begin(true), flushes.begin(true));
-        flushes.end(second, Ok(())).unwrap();
+        let first = flushes.under_way(true);
+        let second = flushes.watch_commit(|| Ok(())).unwrap();
         assert!(!flushes.proves(second) && flushes.failure().is_none());
-        flushes.end::<()>(first, Err(fails())).unwrap_err();
+        first.end::<()>(&Err(fails()));
         assert!(flushes.proves(second) && flushes.failure().is_some());
         assert!(flushes.watch(|| Ok(())).is_err(), "none is trusted after that");
     }
 
     #[test]
     fn those_of_others_are_waited_for() {
-        let flushes = Arc::new(Flushes::default());
-        let first = flushes.begin(false);
-        let second = flushes.begin(true);
-        let other = flushes.clone();
-        let waits = thread::spawn(move || other.end(second, Ok(second)));
-        while flushes.lock().of_commits.contains(&second) {
-            thread::yield_now();
-        }
-        assert!(!waits.is_finished());
-        flushes.end(first, Ok(())).unwrap();
-        assert_eq!(waits.join().unwrap().unwrap(), second);
+        let flushes = Flushes::default();
+        thread::scope(|s| {
+            let first = flushes.under_way(false);
+            let waits = s.spawn(|| flushes.watch_commit(|| Ok(())));
+            while flushes.awaited() == 0 {
+                thread::yield_now();
+            }
+            assert!(!waits.is_finished());
+            first.end(&Ok(()));
+            assert_eq!(waits.join().unwrap().unwrap(), 2);
+        });
         assert_eq!(flushes.watch(|| Ok(7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn one_that_is_lost_has_failed() {
+        for of_commit in [false, true] {
+            let flushes = Flushes::default();
+            let lost = || flushes.make::<()>(of_commit, || panic!("in the middle of a flush"));
+            assert!(catch_unwind(AssertUnwindSafe(lost)).is_err());
+            assert!(flushes.failure().is_some() && flushes.proves(9));
+            assert!(flushes.watch(|| Ok(())).is_err());
+        }
     }
 }

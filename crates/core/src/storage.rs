@@ -334,10 +334,10 @@ impl Storage {
         self.flushes.watch(|| Ok(self.devices.flush()?))
     }
 
-    /// Makes completed writes durable, but for those of root slots, for a commit that is written after that.
+    /// Makes completed writes durable, but for those of root slots.
     pub fn flush_segments(&self) -> Result<()> {
         self.about_to_wait();
-        self.flushes.watch_data(|| Ok(self.devices.flush_segments()?))
+        self.flushes.watch(|| Ok(self.devices.flush_segments()?))
     }
 
     /// From now on turns are decided by this, if it does that.

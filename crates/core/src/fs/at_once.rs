@@ -70,6 +70,11 @@ impl Fs {
             Joined::Unled => self.lead_once().is_continue(),
             Joined::Waits(done) => {
                 let Some(mut inner) = self.settle_and_ask(ino, done) else { return false };
+                if !inner.leading.can_be_announced() {
+                    // Who leads alone wants to leave.
+                    let inner = self.turn(inner);
+                    return self.lead_for(inner, None, Stay::Once).is_continue();
+                }
                 let unled = inner.leading.announce();
                 drop(inner);
                 unled && self.lead_once().is_continue()

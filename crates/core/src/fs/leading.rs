@@ -89,6 +89,8 @@ pub(super) struct Leading {
     ended: u64,
     /// Those that the device was done with before it was with one laid out earlier, with what came of them.
     early: Vec<(Commit, Result<Written>)>,
+    /// A thread that led is lost, and its commit with it: those behind it end all the same, since the volume has failed.
+    lost: bool,
     gains: Gains,
 }
 
@@ -164,8 +166,10 @@ impl Leading {
     /// The next commit that ends, if the device is done with it, and its flush proves something.
     fn next_ended(&mut self, proves: impl Fn(u64) -> bool) -> Option<(Commit, Result<()>)> {
         let next = self.ended + 1;
-        let ends = |number| number <= next || broken(Break::EndsOutOfTurn);
-        let proven = |written: &Result<Written>| written.as_ref().ok().and_then(|w| w.flush).is_none_or(&proves);
+        let lost = self.lost;
+        let ends = |number| number <= next || lost || broken(Break::EndsOutOfTurn);
+        let proven =
+            |written: &Result<Written>| lost || written.as_ref().ok().and_then(|w| w.flush).is_none_or(&proves);
         let at = self.early.iter().position(|(commit, written)| ends(commit.place().number) && proven(written))?;
         let (commit, outcome) = self.early.swap_remove(at);
         self.ended = self.ended.max(commit.place().number);
@@ -363,6 +367,7 @@ impl Drop for Lost<'_> {
         }
         let mut inner = self.0.lock();
         inner.fail("a thread that committed for others has failed");
+        inner.leading.lost = true;
         let early = std::mem::take(&mut inner.leading.early).into_iter().flat_map(|(mut c, _)| c.take_waiters());
         let waiters: Vec<Done> = early.chain(std::mem::take(&mut inner.batch.waiters)).collect();
         inner.checkpoint_claimed = false;

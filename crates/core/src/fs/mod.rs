@@ -136,6 +136,8 @@ pub struct Counters {
     pub overlapped_commits: u64,
     /// Of these, those that the device was done with before it was with one laid out earlier: who waits for them was told after that.
     pub commits_in_turn: u64,
+    /// Times that a flush which proves nothing by itself waited for one that began before it.
+    pub flushes_awaited: u64,
     /// Times that a write or a flush was waited for under the lock that every operation takes: none.
     pub device_waits_locked: u64,
     /// Times that a change of a file waited because a sync of the same file waits for its data.
@@ -553,7 +555,8 @@ impl Fs {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let device_waits_locked = self.storage.waits_locked();
-        Counters { device_waits_locked, ..self.lock().counters }
+        let flushes_awaited = self.storage.flushes().awaited();
+        Counters { device_waits_locked, flushes_awaited, ..self.lock().counters }
     }
 
     /// The superblock as last written.

@@ -145,7 +145,8 @@ fn a_sync_waits_for_a_commit_before_it_only_to_be_told() {
     let first = sync(&fs, a, plain);
     gate.wait_until(|s| s.waiting == 1);
     let before = fs.counters();
-    fs.write(b, 0, &vec![2; 2 << 20], 0).unwrap();
+    // With more than 256 blocks its data would be flushed first, which waits for flushes that began before.
+    fs.write(b, 0, &vec![2; 255 << 12], 0).unwrap();
     let second = sync(&fs, b, plain);
     // Its data went through, or there would be no commit of it.
     gate.wait_until(|s| s.waiting == 2);
@@ -156,7 +157,7 @@ fn a_sync_waits_for_a_commit_before_it_only_to_be_told() {
     first.recv().unwrap().unwrap();
     second.recv().unwrap().unwrap();
     let after = fs.counters();
-    assert!(after.data_blocks - before.data_blocks >= 512, "its data travelled in the log");
+    assert!(after.data_blocks - before.data_blocks >= 255, "its data travelled in the log");
     assert_eq!(after.overlapped_commits - before.overlapped_commits, 1);
     assert_eq!(after.commits_in_turn - before.commits_in_turn, 1);
     assert_eq!(after.device_waits_locked, 0);

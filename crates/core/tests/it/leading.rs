@@ -188,6 +188,18 @@ fn a_thread_that_leads_is_lost() {
     assert!(world.fs.failed().is_some());
 }
 
+/// One that is lost in the device, while a commit behind its own is under way.
+#[test]
+fn a_thread_that_is_lost_in_the_device_strands_nobody() {
+    let (world, inos) = files(2);
+    let answers = under_way(&world, &inos);
+    world.gate.panics(0);
+    assert!(answers[0].recv_timeout(Duration::from_secs(20)).is_err(), "its own answer is gone with it");
+    world.gate.open();
+    assert!(answers[1].recv_timeout(Duration::from_secs(20)).expect("nobody answers any more").is_err());
+    assert!(world.fs.failed().is_some() && world.fs.close().is_err());
+}
+
 #[test]
 fn a_thread_that_leads_and_is_lost_strands_nobody() {
     a_thread_that_leads_is_lost();

@@ -36,6 +36,8 @@ pub struct State {
     open: usize,
     /// Others that were let go, or fail.
     chosen: Vec<(usize, bool)>,
+    /// One at which the thread that waits for it panics.
+    deadly: Option<usize>,
     /// Threads that wait for one of them.
     pub waiting: usize,
     /// Those that nobody waits for any more.
@@ -60,6 +62,13 @@ impl Gate {
     /// One of them, counted from 0, fails.
     pub fn fail(&self, number: usize) {
         self.state.lock().unwrap().chosen.push((number, false));
+        self.changed.notify_all();
+    }
+    /// One of them, counted from 0, is the end of the thread that waits for it.
+    pub fn panics(&self, number: usize) {
+        let mut state = self.state.lock().unwrap();
+        state.deadly = Some(number);
+        state.chosen.push((number, false));
         self.changed.notify_all();
     }
     pub fn open(&self) {
@@ -113,7 +122,10 @@ impl Pending for Held {
             self.gate.changed.notify_all();
         }
         let state = self.gate.changed.wait_while(state, |s| !s.is_open(self.number)).unwrap();
+        let deadly = state.deadly == Some(self.number);
         if state.chosen.contains(&(self.number, false)) {
+            drop(state);
+            assert!(!deadly, "in the middle of a write");
             return Err(DeviceError::Os(5));
         }
         drop(state);
