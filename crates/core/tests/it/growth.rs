@@ -117,7 +117,7 @@ fn fill_in_a_way((what, most, grow): (&str, u64, Grow), bytes: usize, history: b
 fn large_attributes() {
     let (what, most, grow) = WAYS[5];
     assert_eq!(what, "attributes");
-    fill_in_a_way((what, 4 * most, grow), 16 * BYTES, false);
+    fill_in_a_way((what, 6 * most, grow), 16 * BYTES, false);
 }
 
 #[test]
