@@ -252,6 +252,8 @@ pub enum Break {
     MmpSyncsLate,
     /// Nobody is told when a thread that leads panics.
     LeadersLost,
+    /// Commits behind that of a thread that is lost wait for it.
+    LostHoldsOthers,
     /// Index segments that are hardly sparse are left alone as long as there are sparse ones.
     SparseAlone,
     /// Nobody empties such segments again after a try that gained anything.

@@ -51,8 +51,14 @@ impl Flushes {
             turns.let_others_run();
             return self.lock();
         }
-        self.awaited.fetch_add(1, Relaxed);
         self.returned.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_while<'a>(&'a self, mut state: MutexGuard<'a, State>, blocked: impl Fn(&State) -> bool) {
+        self.awaited.fetch_add(u64::from(blocked(&state)), Relaxed);
+        while blocked(&state) {
+            state = self.wait(state);
+        }
     }
 
     fn begin(&self, of_commit: bool) -> u64 {
@@ -74,10 +80,8 @@ impl Flushes {
         let done = flush();
         under_way.end(&done);
         let done = done?;
-        let mut state = self.lock();
-        while state.others.first().is_some_and(|first| *first < number) && !broken(Break::FlushesTrusted) {
-            state = self.wait(state);
-        }
+        let older = |state: &State| state.others.first().is_some_and(|first| *first < number);
+        self.wait_while(self.lock(), |state| older(state) && !broken(Break::FlushesTrusted));
         Ok((number, done))
     }
 
@@ -87,11 +91,7 @@ impl Flushes {
     /// When it fails, or another has failed.
     pub fn watch<T>(&self, flush: impl FnOnce() -> Result<T>) -> Result<T> {
         let (number, done) = self.make(false, flush)?;
-        let mut state = self.lock();
-        while !state.proves(number) {
-            state = self.wait(state);
-        }
-        drop(state);
+        self.wait_while(self.lock(), |state| !state.proves(number));
         self.failure().map_or(Ok(done), |why| Err(Error::Failed(why)))
     }
 

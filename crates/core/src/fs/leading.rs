@@ -367,7 +367,7 @@ impl Drop for Lost<'_> {
         }
         let mut inner = self.0.lock();
         inner.fail("a thread that committed for others has failed");
-        inner.leading.lost = true;
+        inner.leading.lost = !broken(Break::LostHoldsOthers);
         let early = std::mem::take(&mut inner.leading.early).into_iter().flat_map(|(mut c, _)| c.take_waiters());
         let waiters: Vec<Done> = early.chain(std::mem::take(&mut inner.batch.waiters)).collect();
         inner.checkpoint_claimed = false;

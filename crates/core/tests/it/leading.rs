@@ -189,15 +189,26 @@ fn a_thread_that_leads_is_lost() {
 }
 
 /// One that is lost in the device, while a commit behind its own is under way.
-#[test]
-fn a_thread_that_is_lost_in_the_device_strands_nobody() {
+fn a_thread_is_lost_in_the_device() {
     let (world, inos) = files(2);
     let answers = under_way(&world, &inos);
     world.gate.panics(0);
     assert!(answers[0].recv_timeout(Duration::from_secs(20)).is_err(), "its own answer is gone with it");
     world.gate.open();
-    assert!(answers[1].recv_timeout(Duration::from_secs(20)).expect("nobody answers any more").is_err());
+    assert!(answers[1].recv_timeout(Duration::from_secs(10)).expect("nobody answers any more").is_err());
     assert!(world.fs.failed().is_some() && world.fs.close().is_err());
+}
+
+#[test]
+fn a_thread_that_is_lost_in_the_device_strands_nobody() {
+    a_thread_is_lost_in_the_device();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "nobody answers any more")]
+fn commits_behind_one_that_is_lost_are_noticed() {
+    with(Break::LostHoldsOthers, a_thread_is_lost_in_the_device);
 }
 
 #[test]
