@@ -10,6 +10,8 @@
 pub enum Break {
     /// A sync writes and does not flush.
     NoFlush,
+    /// A commit is made durable alone, whatever else was written before it and not flushed.
+    UncoveredLeft,
     /// Callers are told before the commit is written.
     AckEarly,
     /// Who asks for a sync while a commit is under way is told with that one.

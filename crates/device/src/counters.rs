@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. A request is counted when it is submitted, whatever becomes of it.
-//! 2. Writing and flushing in one call counts as one write and one flush.
+//! 2. Writing and flushing in one call, and writing what is durable by itself, count as one write and one flush.
 
 use crate::Op;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -12,6 +12,7 @@
 //!    is never known to be completed, so no flush ever covers it.
 //! 2. The history lists changes in the order of submission and flushes at
 //!    their completion. Cut point k is after the first k of these operations.
+//!    A write that is durable by itself is a change, and a flush of it alone.
 //! 3. Everything depends on the order of the calls only: no clock, no thread.
 
 mod choice;
@@ -25,7 +26,7 @@ pub use image::{DISCARD_FILL, Image, SECTOR_BYTES};
 pub use window::{Divisible, Window};
 
 use crate::check::check;
-use crate::counters::{Counters, Tally};
+use crate::counters::{Counters, OpKind, Tally};
 use crate::sync::lock;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Outcome, Pending, Ticket};
 use history::{Entry, Event};
@@ -218,6 +219,16 @@ impl CrashDisk {
         Ok(Done::Later(Step::Change(state.change(Change { offset, content }))))
     }
 
+    fn write_durable_now(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let Done::Later(Step::Change(at)) = self.perform(Op::Write { offset, data }, &(0..self.bytes))? else {
+            return Err(DeviceError::Misuse("a write that is none"));
+        };
+        self.tally.add(OpKind::Flush, 0);
+        let mut state = lock(&self.state);
+        let covered = state.replaced_by(at);
+        state.complete(&Step::Flush(covered))
+    }
+
     fn perform_now(&self, op: Op) -> Outcome {
         match self.perform(op, &(0..self.bytes))? {
             Done::Read(data) => Ok(data),
@@ -253,6 +264,14 @@ impl State {
 
     fn completed(&self, range: &Range<u64>) -> Vec<usize> {
         self.unflushed.iter().filter(|u| u.completed && range.contains(&u.change.offset)).map(|u| u.at).collect()
+    }
+
+    /// This change and those before it that it overlaps: whatever a disk still had of these is not put over what is durable.
+    fn replaced_by(&self, at: usize) -> Vec<usize> {
+        let Ok(n) = self.unflushed.binary_search_by_key(&at, |u| u.at) else { return Vec::new() };
+        let durable = &self.unflushed[n].change;
+        let older = self.unflushed[..n].iter().filter(|u| u.change.overlaps(durable)).map(|u| u.at);
+        older.chain([at]).collect()
     }
 
     fn complete(&mut self, step: &Step) -> Result<(), DeviceError> {
@@ -310,6 +329,10 @@ impl BlockDevice for CrashDisk {
 
     fn flush(&self) -> Result<(), DeviceError> {
         self.perform_now(Op::Flush).map(drop)
+    }
+
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.write_durable_now(offset, data)
     }
 }
 

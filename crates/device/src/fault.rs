@@ -305,10 +305,25 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
         self.submit(Op::Flush).wait().map(drop)
     }
 
-    /// Stays one call below unless a fault hits it: a failed write is not followed by a flush.
     fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.write_in_one(offset, data, D::write_flush)
+    }
+
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.write_in_one(offset, data, D::write_durable)
+    }
+}
+
+impl<D: BlockDevice> Faulty<D> {
+    /// A write and a flush, or what counts as both: one call below unless a fault hits it. A failed write is not followed by a flush.
+    fn write_in_one(
+        &self,
+        offset: u64,
+        data: Arc<AlignedBuf>,
+        below: impl FnOnce(&D, u64, Arc<AlignedBuf>) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
         if self.faults.is_idle() {
-            return self.inner.write_flush(offset, data);
+            return below(&self.inner, offset, data);
         }
         let write = self.faults.judge(OpKind::Write, offset, data.len() as u64);
         if write.error.is_some() {
@@ -317,7 +332,7 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
         let flush = self.faults.judge(OpKind::Flush, 0, 0);
         if write.is_harmless() && flush.is_harmless() {
             thread::sleep(write.delay + flush.delay);
-            return self.inner.write_flush(offset, data);
+            return below(&self.inner, offset, data);
         }
         self.submit_with(Op::Write { offset, data }, write).wait()?;
         self.submit_with(Op::Flush, flush).wait().map(drop)

@@ -30,6 +30,9 @@ macro_rules! forward {
             fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
                 (**self).write_flush(offset, data)
             }
+            fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+                (**self).write_durable(offset, data)
+            }
         }
     };
 }

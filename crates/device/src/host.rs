@@ -111,6 +111,10 @@ impl HostFile {
         self.completed.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.block_device
+    }
+
     pub(crate) fn is_direct(&self) -> bool {
         self.direct
     }

@@ -204,4 +204,13 @@ pub trait BlockDevice: Send + Sync {
         self.write(offset, data)?;
         self.flush()
     }
+
+    /// Writes so that these blocks are durable when it returns (FUA). Says nothing of what was written before: that needs a flush
+    /// as ever. Where a device has nothing cheaper, it flushes.
+    ///
+    /// # Errors
+    /// What the device reported. The blocks may then hold what they held, what was written, or a mixture.
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.write_flush(offset, data)
+    }
 }

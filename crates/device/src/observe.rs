@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Requests are counted when they are submitted, also those that fail.
-//! 2. `write_flush` counts as one write and one flush and stays one call below.
+//! 2. `write_flush` and `write_durable` count as one write and one flush and stay one call below.
 //! 3. Without a trace the cost is two relaxed additions a request.
 
 use crate::counters::{Counters, OpKind, Tally};
@@ -141,5 +141,11 @@ impl<D: BlockDevice> BlockDevice for Observed<D> {
         self.observer.note(OpKind::Write, offset, data.len() as u64);
         self.observer.note(OpKind::Flush, 0, 0);
         self.inner.write_flush(offset, data)
+    }
+
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.observer.note(OpKind::Write, offset, data.len() as u64);
+        self.observer.note(OpKind::Flush, 0, 0);
+        self.inner.write_durable(offset, data)
     }
 }

@@ -14,14 +14,18 @@
 //! ring and 1.03 ms by two threads. To repeat it:
 //! `cargo run --release -p nenrin-device --example write_flush`
 //!
+//! What is durable by itself goes through rings of its own: `durable.rs`.
+//!
 //! Invariants
 //! 1. Both ways lead to the same open file, so that a flush by either covers
 //!    the writes completed by the other.
 
+mod durable;
 mod ring;
 
 use crate::{AlignedBuf, BlockDevice, DeviceError, FileDevice, Geometry, Op, OpenMode};
 use crate::{Outcome, Ticket};
+use durable::Durable;
 use ring::{Kept, Ring};
 use std::io;
 use std::path::Path;
@@ -33,6 +37,7 @@ const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 /// A file or block device of the host behind an io_uring.
 pub struct UringDevice {
     ring: Arc<Ring>,
+    durable: Durable,
     file: FileDevice,
 }
 
@@ -48,7 +53,7 @@ impl UringDevice {
     /// Puts a ring over an open file, or hands it back.
     fn over(file: FileDevice) -> Result<Self, (FileDevice, io::Error)> {
         match Ring::new(Arc::clone(file.host())) {
-            Ok(ring) => Ok(Self { ring: Arc::new(ring), file }),
+            Ok(ring) => Ok(Self { ring: Arc::new(ring), durable: Durable::new(Arc::clone(file.host())), file }),
             Err(e) => Err((file, e)),
         }
     }
@@ -121,6 +126,14 @@ impl BlockDevice for UringDevice {
 
     fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         self.file.write_flush(offset, data)
+    }
+
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.file.host().check(&Op::Write { offset, data: Arc::clone(&data) })?;
+        match self.durable.write(offset, &data) {
+            Some(outcome) => outcome,
+            None => self.file.write_flush(offset, data),
+        }
     }
 }
 

@@ -163,6 +163,37 @@ fn a_dropped_ticket_is_never_covered() {
 }
 
 #[test]
+fn what_is_durable_by_itself_covers_nothing_else() {
+    let disk = CrashDisk::new(BYTES);
+    disk.write(0, blocks(1, 1)).unwrap();
+    disk.write(8192, blocks(2, 1)).unwrap();
+    disk.write_durable(4096, blocks(3, 1)).unwrap();
+    let seen = |disk: &CrashDisk, cut, seed| [0, 8, 16].map(|s| sectors(disk, cut, seed)[s]);
+    // Before it was written, while it is under way, and after.
+    assert_eq!(seen(&disk, 2, DROPPED), [0, 0, 0]);
+    assert_eq!([DROPPED, APPLIED].map(|seed| seen(&disk, 3, seed)), [[0, 0, 0], [1, 3, 2]]);
+    assert_eq!([DROPPED, APPLIED].map(|seed| seen(&disk, 4, seed)), [[0, 3, 0], [1, 3, 2]]);
+    assert_eq!((disk.counters().writes, disk.counters().flushes), (3, 1));
+    disk.flush().unwrap();
+    assert_eq!(seen(&disk, 5, DROPPED), [1, 3, 2]);
+    disk.power_off();
+    assert_eq!(disk.write_durable(0, blocks(4, 1)), Err(DeviceError::Off));
+}
+
+/// A disk does not put older content of its cache over what it was told to make durable.
+#[test]
+fn nothing_older_comes_over_what_is_durable_by_itself() {
+    let disk = CrashDisk::new(BYTES);
+    disk.write_flush(0, blocks(1, 4)).unwrap();
+    disk.submit(Op::Discard { offset: 0, bytes: 8192 }).wait().unwrap();
+    disk.write_durable(4096, blocks(5, 1)).unwrap();
+    let cut = disk.cut_points();
+    for seed in 0..200 {
+        assert_eq!([8, 16].map(|s| sectors(&disk, cut, seed)[s]), [5, 1], "{seed}");
+    }
+}
+
+#[test]
 fn zeros_and_discards_are_changes_too() {
     let disk = CrashDisk::new(BYTES);
     disk.write_flush(0, blocks(1, 4)).unwrap();

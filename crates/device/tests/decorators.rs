@@ -50,7 +50,7 @@ fn requests_are_counted_by_kind() {
 }
 
 #[test]
-fn write_flush_reaches_the_device_as_one_call() {
+fn write_flush_and_write_durable_reach_the_device_as_one_call() {
     /// Fails unless both come together.
     struct OnlyTogether(MemDevice);
     impl BlockDevice for OnlyTogether {
@@ -71,6 +71,15 @@ fn write_flush_reaches_the_device_as_one_call() {
     assert_eq!(device.write_flush(0, blocks(4, 1)), Err(EIO));
     assert_eq!(device.inner().inner().0.read(0, 4096).unwrap()[0], 3);
     assert_eq!(device.inner().counters().flushes, 2, "no flush after a failed write");
+
+    device.faults().clear();
+    device.write_durable(0, blocks(5, 1)).unwrap();
+    assert_eq!((device.inner().counters().writes, device.inner().counters().flushes), (3, 3));
+    for kind in [OpKind::Write, OpKind::Flush] {
+        device.faults().inject(Fault::Fail { kind, from: 1, times: 1 });
+        assert!(device.write_durable(0, blocks(6, 1)).is_err(), "{kind:?}");
+        device.faults().clear();
+    }
 }
 
 #[test]

@@ -5,10 +5,19 @@
 //!
 //! Invariants
 //! 1. Somebody listens, as long as fewer than `most` threads serve at once.
-//! 2. At most `listening_max` threads listen; who comes back while so many do rests, without memory for requests, until called.
+//! 2. At most `listening_max` threads listen; who comes back while so many do rests, without memory for requests, until called. While
+//!    hardly more than one serves at a time, few listen: each request wakes the one that has listened longest, whose processor sleeps
+//!    and whose caches are cold, although the one that served the last would do.
 //! 3. When the end has come, nobody rests.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Of so many requests it is remembered how many threads served at once.
+const WINDOW: u32 = 256;
+/// No more serve at once where one program asks for one thing after another: one, and one that has answered and is on its way back.
+const ALONE: usize = 2;
+/// So many more are awake then.
+const SPARE: usize = 2;
 
 /// Who does what at the moment.
 #[derive(Debug, Default)]
@@ -19,7 +28,30 @@ struct State {
     /// Resting threads that were called and have not got up yet.
     called: usize,
     threads: usize,
+    /// Most that served at once, of this window and the one before.
+    most: [usize; 2],
+    /// Requests of this window.
+    requests: u32,
     ended: bool,
+}
+
+impl State {
+    /// A request was taken.
+    fn count(&mut self) {
+        let serving = self.threads - self.listening - self.resting;
+        self.most[0] = self.most[0].max(serving);
+        self.requests += 1;
+        if self.requests == WINDOW {
+            self.requests = 0;
+            self.most = [0, self.most[0]];
+        }
+    }
+
+    /// Whether one more that listens would only take turns with the others.
+    fn is_enough(&self) -> bool {
+        let most = self.most[0].max(self.most[1]);
+        self.listening > 0 && most <= ALONE && self.threads - self.resting > most + SPARE
+    }
 }
 
 /// The threads of a session.
@@ -48,6 +80,7 @@ impl Crew {
     pub fn stops_listening(&self) -> bool {
         let mut state = self.lock();
         state.listening -= 1;
+        state.count();
         if state.listening > 0 || state.ended {
             return false;
         }
@@ -87,7 +120,7 @@ impl Crew {
         if state.ended {
             return false;
         }
-        if state.listening < self.listening_max {
+        if state.listening < self.listening_max && !state.is_enough() {
             state.listening += 1;
             return true;
         }
@@ -139,6 +172,45 @@ mod tests {
         assert!(listens());
         assert!(!crew.stops_listening(), "another listens, and nobody has to be called");
         assert!(listens());
+    }
+
+    #[test]
+    fn few_listen_while_one_program_asks() {
+        let crew = Crew::new(8, 8, 8);
+        let awake = |crew: &Crew| {
+            let state = crew.lock();
+            state.threads - state.resting
+        };
+        thread::scope(|scope| {
+            // One request after the other: all but a few lie down.
+            let (laid, heard) = std::sync::mpsc::channel();
+            for _ in 0..5 {
+                let laid = laid.clone();
+                let crew = &crew;
+                scope.spawn(move || {
+                    assert!(!crew.stops_listening());
+                    crew.goes_on(move || laid.send(()).unwrap())
+                });
+                heard.recv().unwrap();
+            }
+            assert_eq!(awake(&crew), 1 + SPARE);
+            assert!(!crew.stops_listening() && crew.goes_on(|| panic!("there are few")));
+            // Three at once call another, and nobody lies down from then on.
+            assert!((0..3).all(|_| !crew.stops_listening()));
+            assert_eq!(awake(&crew), 2 + SPARE);
+            assert!(crew.goes_on(|| panic!("there is much to do")));
+            assert!(crew.goes_on(|| panic!("there is much to do")));
+            assert!(crew.goes_on(|| panic!("there is much to do")));
+            assert_eq!(crew.lock().most, [3, 0]);
+            for _ in 0..2 * WINDOW {
+                assert!(!crew.stops_listening());
+                let mut state = crew.lock();
+                state.listening += 1;
+            }
+            assert_eq!(crew.lock().most[1], 1);
+            assert!(crew.lock().is_enough());
+            crew.end();
+        });
     }
 
     #[test]

@@ -288,4 +288,8 @@ impl BlockDevice for Mortal {
     fn write(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         self.submit(Op::Write { offset, data }).wait().map(drop)
     }
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let op = Op::Write { offset, data: Arc::clone(&data) };
+        if self.lives(&op) { self.inner.write_durable(offset, data) } else { Err(DeviceError::Os(5)) }
+    }
 }

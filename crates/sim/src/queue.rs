@@ -141,6 +141,10 @@ impl<D: BlockDevice + 'static> BlockDevice for Queue<D> {
     fn flush(&self) -> Result<(), DeviceError> {
         self.now(BlockDevice::flush)
     }
+
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.now(|device| device.write_durable(offset, data))
+    }
 }
 
 struct Pending<D> {

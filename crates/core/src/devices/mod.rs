@@ -143,14 +143,43 @@ impl Member {
     }
     /// Writes that a flush has to cover, when there are any: those of root slots count only `with_roots`.
     fn uncovered(&self, with_roots: bool) -> Option<Covers> {
-        let through = Covers { writes: self.completed.load(SeqCst), roots: self.roots_completed.load(SeqCst) };
+        let through = self.completed();
         let roots = with_roots && through.roots > self.roots_covered.load(SeqCst);
         (roots || through.writes > self.covered.load(SeqCst)).then_some(through)
+    }
+    fn completed(&self) -> Covers {
+        Covers { writes: self.completed.load(SeqCst), roots: self.roots_completed.load(SeqCst) }
+    }
+    /// Writes and waits; to be counted by who calls it.
+    fn write(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.device.as_ref().map_or(Err(DeviceError::Missing), |d| d.write(offset, data))
+    }
+    /// Makes all that has completed durable.
+    fn flush(&self) -> Result<(), DeviceError> {
+        let Some(device) = &self.device else { return Err(DeviceError::Missing) };
+        let through = self.completed();
+        device.flush()?;
+        self.cover(through);
+        Ok(())
     }
     /// A flush that was asked for after these has completed.
     fn cover(&self, through: Covers) {
         self.covered.fetch_max(through.writes, SeqCst);
         self.roots_covered.fetch_max(through.roots, SeqCst);
+    }
+    /// Writes, and makes that durable with all that is to be covered. Where nothing is, this write alone is made durable, which leaves what
+    /// else the device has in its cache, and costs one request.
+    fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let Some(device) = &self.device else { return Err(DeviceError::Missing) };
+        match self.uncovered(false).filter(|_| !broken(Break::UncoveredLeft)) {
+            None => device.write_durable(offset, data),
+            Some(through) => {
+                device.write_flush(offset, data)?;
+                // Not what completed beside it, which may have been too late for this flush.
+                self.cover(through);
+                Ok(())
+            }
+        }
     }
     fn submit(&self, op: Op) -> Ticket {
         self.device.as_ref().map_or_else(|| Ticket::done(Err(DeviceError::Missing)), |d| d.submit(op))
@@ -312,8 +341,8 @@ impl Devices {
 
     fn flush_those(&self, with_roots: bool) -> Result<(), DeviceError> {
         let roster = self.roster();
-        if let Some(device) = roster.solo() {
-            return device.flush();
+        if let Some(member) = roster.solo() {
+            return member.flush();
         }
         self.protect()?;
         let full = self.rows.lock().ready();

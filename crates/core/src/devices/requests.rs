@@ -77,8 +77,8 @@ impl Devices {
 
     /// The same, for who has counted it, or need not.
     pub(super) fn submit_read_of(roster: &Arc<Roster>, addr: Addr, blocks: u32, avoid: Option<u16>) -> Ticket {
-        if let Some((device, place)) = roster.alone(addr) {
-            return device.submit(Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES });
+        if let Some((member, place)) = roster.alone(addr) {
+            return member.submit(Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES });
         }
         if roster.in_rows(addr) {
             return match Self::read_rows(roster, addr, blocks, avoid, false) {
@@ -170,8 +170,8 @@ impl Devices {
     pub fn submit_write(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Ticket {
         let blocks = (data.len() / BLOCK_BYTES) as u32;
         let entry = self.enter(addr, blocks);
-        if let Some((device, place)) = entry.roster.alone(addr) {
-            let ticket = device.submit(Op::Write { offset: bytes(place.block), data });
+        if let Some((member, place)) = entry.roster.alone(addr) {
+            let ticket = member.submit(Op::Write { offset: bytes(place.block), data });
             return Ticket::new(Alone { ticket, entry });
         }
         if entry.roster.in_rows(addr) {
@@ -205,8 +205,8 @@ impl Devices {
     pub fn write(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
         let roster = entry.roster.clone();
-        if let Some((device, place)) = roster.alone(addr) {
-            let written = device.write(bytes(place.block), data);
+        if let Some((member, place)) = roster.alone(addr) {
+            let written = member.write(bytes(place.block), data);
             entry.end_alone(&written);
             return written;
         }
@@ -227,9 +227,9 @@ impl Devices {
     pub fn write_flush(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
         let roster = entry.roster.clone();
-        if let Some((device, place)) = roster.alone(addr) {
-            let written = device.write_flush(bytes(place.block), data);
-            entry.end_alone(&written);
+        if let Some((member, place)) = roster.alone(addr) {
+            let written = member.write_flush(bytes(place.block), data);
+            entry.end();
             return written;
         }
         if roster.in_rows(addr) {
@@ -273,17 +273,8 @@ impl Devices {
     }
 
     fn write_flush_one(&self, (member, run): &Part, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let Some(device) = &member.device else { return Err(DeviceError::Missing) };
-        let (before, roots) = (member.completed.load(SeqCst), member.roots_completed.load(SeqCst));
-        let written = self.measured(member, run.blocks, || device.write_flush(bytes(run.block), gathered(run, data)));
-        if let Err(e) = written {
-            return self.lose(member, e);
-        }
-        member.roots_covered.fetch_max(roots, SeqCst);
-        let number = member.completed.fetch_add(1, SeqCst) + 1;
-        // What completed beside it may have been too late for this flush.
-        member.covered.fetch_max(if number == before + 1 { number } else { before }, SeqCst);
-        Ok(())
+        let written = self.measured(member, run.blocks, || member.write_flush(bytes(run.block), gathered(run, data)));
+        written.or_else(|e| self.lose(member, e))
     }
 }
 

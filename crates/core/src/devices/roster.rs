@@ -9,7 +9,7 @@
 use super::layout::Place;
 use super::rows::Rows;
 use super::{Devices, Layout, Member};
-use nenrin_device::{BlockDevice, DeviceError};
+use nenrin_device::DeviceError;
 use nenrin_format::Addr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ impl Roster {
     }
     /// Requests are watched where there is more than one device.
     fn watch(&self) {
-        if self.solo_member().is_none() {
+        if self.solo().is_none() {
             self.all().for_each(|m| m.watch.switch_on());
         }
     }
@@ -67,10 +67,7 @@ impl Roster {
         self.joining.as_ref().filter(|j| j.index == index)
     }
     /// The only device of the volume, while nothing else takes part.
-    pub fn solo(&self) -> Option<&dyn BlockDevice> {
-        self.solo_member()?.device.as_deref()
-    }
-    fn solo_member(&self) -> Option<&Arc<Member>> {
+    pub fn solo(&self) -> Option<&Arc<Member>> {
         let mut there = self.members.iter().filter(|m| m.device.is_some());
         match (self.count, &self.joining, there.next(), there.next()) {
             (1, None, Some(m), None) => Some(m),
@@ -78,7 +75,7 @@ impl Roster {
         }
     }
     /// That device, and where these blocks lie on it.
-    pub fn alone(&self, addr: Addr) -> Option<(&dyn BlockDevice, Place)> {
+    pub fn alone(&self, addr: Addr) -> Option<(&Arc<Member>, Place)> {
         Some((self.solo()?, self.layout.alone(addr)?))
     }
     /// Whether these blocks lie in rows with parity.
@@ -141,7 +138,7 @@ pub(super) struct Entry {
 impl Entry {
     /// [`Entry::end`] of a write to the only device, which may not stay that.
     pub fn end_alone(self, outcome: &Result<(), DeviceError>) {
-        if let (Some(member), Ok(())) = (self.roster.solo_member(), outcome) {
+        if let (Some(member), Ok(())) = (self.roster.solo(), outcome) {
             member.completed.fetch_add(1, SeqCst);
         }
         self.end();

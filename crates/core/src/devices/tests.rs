@@ -114,10 +114,11 @@ fn root_slots_are_flushed_by_who_asks_for_them() {
     w.devices.write_flush(at(0, 17), data(1, 2)).unwrap();
     w.devices.flush_segments().unwrap();
     assert_eq!(w.flushes(), [0, 1, 0, 0], "a sync flushed because of root slots");
+    // Of the second one the sync has made durable what it wrote, and nothing else.
     w.devices.flush().unwrap();
-    assert_eq!(w.flushes(), [1, 1, 1, 1], "the second one's was covered already");
+    assert_eq!(w.flushes(), [1, 2, 1, 1]);
     w.devices.flush().unwrap();
-    assert_eq!(w.flushes(), [1, 1, 1, 1]);
+    assert_eq!(w.flushes(), [1, 2, 1, 1]);
 }
 
 #[cfg(feature = "breaks")]
@@ -148,6 +149,78 @@ fn a_sync_flushes_each_device_that_has_something_unflushed_and_no_other() {
     w.devices.write(at(0, 48), data(1, 16)).unwrap();
     w.devices.flush().unwrap();
     assert_eq!(w.flushes(), [1, 0, 1, 1]);
+}
+
+/// What a sync of these leaves after a power cut that takes all that may be taken, and operations of the disk for the last one.
+fn synced_and_cut(syncs: impl FnOnce(&Arc<Devices>) -> Addr) -> (Vec<u8>, usize) {
+    use nenrin_device::{CrashChoice, CrashDisk};
+    let disk = Arc::new(CrashDisk::new(4 << 20));
+    let entry = DeviceEntry::active([0; 16], 1024, 1);
+    let superblock = Superblock {
+        devices: vec![entry],
+        bands: vec![Band { first: SegmentNo(0), segments: 6, copies: 1, parity: false, members: vec![(0, 0)] }],
+        ..superblock()
+    };
+    let given = vec![Some(Arc::clone(&disk) as Arc<dyn BlockDevice>)];
+    let devices = Devices::open(given, &[], superblock, Vec::new(), false);
+    let before = disk.cut_points();
+    let looked_at = syncs(&devices);
+    let place = devices.layout().alone(looked_at).unwrap();
+    let image = disk.image(&CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
+    (image.read(requests::bytes(place.block), BLOCK_BYTES).unwrap().to_vec(), disk.cut_points() - before)
+}
+
+fn a_sync_leaves_nothing_behind() {
+    let (bytes, _) = synced_and_cut(|devices| {
+        devices.flush().unwrap();
+        devices.write(at(1, 5), data(7, 1)).unwrap();
+        devices.write_flush(at(1, 9), data(8, 1)).unwrap();
+        at(1, 5)
+    });
+    assert_eq!(bytes[..], data(7, 1)[..], "a sync left what was written before it");
+    let (bytes, _) = synced_and_cut(|devices| {
+        devices.flush().unwrap();
+        devices.submit_write(at(1, 5), data(7, 1)).wait().unwrap();
+        devices.write_flush(at(1, 9), data(8, 1)).unwrap();
+        at(1, 5)
+    });
+    assert_eq!(bytes[..], data(7, 1)[..], "a sync left what was written before it");
+}
+
+#[test]
+fn a_sync_covers_all_that_was_written_before_it() {
+    a_sync_leaves_nothing_behind();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync left what was written before it")]
+fn a_sync_that_covers_itself_alone_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::UncoveredLeft, a_sync_leaves_nothing_behind);
+}
+
+/// Where nothing else waits for a flush, what a sync writes is made durable alone; the disk of the simulator counts that as a change and a
+/// flush of it alone, so that what was not known to be there is not covered.
+#[test]
+fn a_sync_with_nothing_before_it_is_durable_by_itself() {
+    let late = |devices: &Arc<Devices>| {
+        devices.flush().unwrap();
+        devices.write_flush(at(1, 9), data(8, 1)).unwrap();
+        // Nobody has waited for it, so nobody counts on it.
+        let late = devices.submit_write(at(1, 5), data(7, 1));
+        devices.write_flush(at(1, 10), data(9, 1)).unwrap();
+        drop(late);
+    };
+    let (bytes, operations) = synced_and_cut(|devices| {
+        late(devices);
+        at(1, 10)
+    });
+    assert_eq!((&bytes[..], operations), (&data(9, 1)[..], 6));
+    let (bytes, _) = synced_and_cut(|devices| {
+        late(devices);
+        at(1, 5)
+    });
+    assert_eq!(bytes, [0; BLOCK_BYTES]);
 }
 
 /// A process that died may have left something unflushed on any of them.

@@ -232,6 +232,9 @@ impl BlockDevice for Watched {
     fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         self.call(|d| d.write_flush(offset, data))
     }
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.call(|d| d.write_durable(offset, data))
+    }
 }
 
 /// A request under way.

@@ -22,9 +22,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
 
-/// Most threads that lead, and commits under way. With 4 programs that sync all the time three at once gave
-/// 1.1 times the syncs of one, four no more than three (decision 0025).
-pub const COMMITS_AT_ONCE: u32 = 3;
+/// Most threads that lead, and commits under way. With 4 programs that sync all the time four at once gave
+/// 1.1 times the syncs of three (decision 0025).
+pub const COMMITS_AT_ONCE: u32 = 4;
 /// One of so many commits is done the other way, so that what it costs stays known.
 const PROBE: u64 = 32;
 
@@ -40,8 +40,8 @@ pub(super) enum Stay {
     Once,
 }
 
-/// What commits at once cost, against one at a time: nanoseconds that the device takes for
-/// each, the recent ones counting most. `None` where there was none yet.
+/// What commits at once cost, against one at a time: nanoseconds of the device for each, which are those that it takes for one by
+/// the number that was under way; the recent ones count most. `None` where there was none yet.
 #[derive(Default)]
 struct Gains {
     alone: Option<u64>,
@@ -49,15 +49,18 @@ struct Gains {
 }
 
 impl Gains {
-    fn note(&mut self, beside: bool, nanos: u64) {
-        let mean = if beside { &mut self.beside } else { &mut self.alone };
-        *mean = Some(mean.map_or(nanos, |m| m - m / 8 + nanos / 8));
+    /// A commit took so long, with so many under way, itself among them.
+    fn note(&mut self, under_way: u64, nanos: u64) {
+        let mean = if under_way > 1 { &mut self.beside } else { &mut self.alone };
+        let each = nanos / under_way.max(1);
+        *mean = Some(mean.map_or(each, |m| m - m / 8 + each / 8));
     }
 
-    /// A device that takes requests one after another is not faster with several commits, which carry less each.
+    /// A device that takes requests one after another is not faster with several commits, which carry less each: there each of n takes
+    /// n times as long, or less by the half of one where they come at any time. So much as that is no gain.
     fn pay(&self) -> bool {
         match (self.alone, self.beside) {
-            (Some(alone), Some(beside)) => beside <= alone + alone / 2,
+            (Some(alone), Some(beside)) => beside <= alone / 10 * 7,
             _ => true,
         }
     }
@@ -68,8 +71,8 @@ impl Gains {
 pub(super) struct Place {
     /// Commits are numbered as they are laid out, and end in that order.
     number: u64,
-    /// Another was under way when it was laid out.
-    beside: bool,
+    /// So many others were under way when it was laid out.
+    beside: u64,
 }
 
 /// Threads that lead, and their commits.
@@ -129,7 +132,7 @@ impl Leading {
     /// A commit was laid out.
     pub fn begin(&mut self) -> Place {
         self.begun += 1;
-        Place { number: self.begun, beside: self.ended + 1 < self.begun }
+        Place { number: self.begun, beside: self.begun - 1 - self.ended }
     }
 
     /// Whether nobody has to wait who asks now.
@@ -330,10 +333,10 @@ impl Fs {
         if let Err(e) = &outcome {
             inner.fail(&e.to_string());
         }
-        let beside = place.beside || inner.leading.begun > place.number;
-        inner.counters.overlapped_commits += u64::from(place.beside);
+        let after = u64::from(inner.leading.begun > place.number);
+        inner.counters.overlapped_commits += u64::from(place.beside > 0);
         if let Ok(Written { nanos: Some(nanos), .. }) = outcome {
-            inner.leading.gains.note(beside, nanos);
+            inner.leading.gains.note(1 + place.beside.max(after), nanos);
         }
         inner.leading.early.push((commit, outcome));
         let flushes = self.storage.flushes();
@@ -387,23 +390,32 @@ mod tests {
     /// Commits of which each began while the one before was under way.
     fn led(nanos: [u64; 2]) -> Leading {
         let mut leading = Leading { leaders: 1, shares: true, begun: 1, ..Leading::default() };
-        leading.gains.note(false, nanos[0]);
-        leading.gains.note(true, nanos[1]);
+        leading.gains.note(1, nanos[0]);
+        leading.gains.note(2, nanos[1]);
         leading
     }
 
     #[test]
     fn a_device_that_takes_requests_one_after_another_gets_them_so() {
         assert!(Leading { leaders: 1, shares: true, begun: 1, ..Leading::default() }.has_room(), "nothing is known");
-        assert!(led([100, 150]).has_room());
+        assert!(led([100, 130]).has_room());
+        assert!(!led([100, 150]).has_room(), "it began in the middle of the one before");
         assert!(!led([100, 200]).has_room());
+        let mut four = Leading { leaders: 3, shares: true, begun: 3, ..Leading::default() };
+        four.gains.note(1, 100);
+        four.gains.note(4, 250);
+        assert!(four.has_room(), "four in the time of two and a half");
+        four.gains = Gains::default();
+        four.gains.note(1, 100);
+        four.gains.note(4, 350);
+        assert!(!four.has_room());
         // What turns out to be faster later is found out.
         let mut slow = led([100, 200]);
         slow.begun = PROBE;
         assert!(slow.has_room());
-        slow.gains.note(true, 0);
-        slow.gains.note(true, 0);
-        slow.gains.note(true, 0);
+        slow.gains.note(2, 0);
+        slow.gains.note(2, 0);
+        slow.gains.note(2, 0);
         slow.begun += 1;
         assert!(slow.has_room());
         let mut fast = led([100, 100]);

@@ -79,6 +79,10 @@ impl Change {
         }
     }
 
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.offset < other.offset + other.bytes() && other.offset < self.offset + self.bytes()
+    }
+
     pub(super) fn sectors(&self) -> u64 {
         self.bytes() / SECTOR_BYTES as u64
     }

@@ -3,7 +3,7 @@
 
 use super::{CrashDisk, CrashImage};
 use crate::check::check;
-use crate::{BlockDevice, Geometry, Op, Ticket};
+use crate::{AlignedBuf, BlockDevice, DeviceError, Geometry, Op, Ticket};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -60,5 +60,11 @@ impl<D: Divisible> BlockDevice for Window<D> {
             Op::Zero { offset, bytes } => Op::Zero { offset: start + offset, bytes },
         };
         self.whole.submit_in(op, &self.range)
+    }
+
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let op = Op::Write { offset, data: Arc::clone(&data) };
+        check(&op, self.range.end - self.range.start, true)?;
+        self.whole.write_durable(self.range.start + offset, data)
     }
 }
