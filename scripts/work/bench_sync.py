@@ -40,7 +40,7 @@ def targets(results):
 
 def table(row):
     """One row of the harness as a table."""
-    head = ["", row["unit"], "p10-p90", "n", "p50 us", "p99 us", "p99.9 us", "max us", "requests with data", "KiB", "flushes"]
+    head = ["", row["unit"], "p10-p90", "n", "p50 us", "p99 us", "p99.9 us", "max us", "writes", "KiB", "flushes"]
     body = []
     for e in row["contenders"]:
         if not e.get("summary"):

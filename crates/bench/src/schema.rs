@@ -169,10 +169,10 @@ pub struct PerOperation {
     pub reads: f64,
     /// Bytes read from the device.
     pub read_bytes: f64,
-    /// Write requests as the kernel counts them: an empty flush that comes from fdatasync on the device is one too.
+    /// Write requests as the kernel counts them: an empty flush that comes from fdatasync on the device is one too, the flush behind a write
+    /// with FUA is not.
     pub writes: f64,
-    /// Write requests that carry data, for contenders that flush by fdatasync on the device, one at a time: the raw device
-    /// with one job, and nenrin. Flushes that the kernel joins make it too large.
+    /// Write requests that carry data, of the raw device, which is flushed by fdatasync. Flushes that the kernel joins make it too large.
     #[serde(default)]
     pub data_writes: Option<f64>,
     /// Bytes written to the device.

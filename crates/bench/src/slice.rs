@@ -370,12 +370,11 @@ fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
         daemon_us = sample.daemon_us.map(|us| us + daemon_us.unwrap_or(0)).or(daemon_us);
     }
     let each = |count: u64| count as f64 / operations as f64;
-    let by_block_device = matches!(kind, Kind::Raw | Kind::Nenrin);
     (operations > 0).then(|| PerOperation {
         reads: each(device.reads),
         read_bytes: each(device.read_bytes),
         writes: each(device.writes),
-        data_writes: by_block_device.then(|| each(device.writes.saturating_sub(device.flushes))),
+        data_writes: (kind == Kind::Raw).then(|| each(device.writes.saturating_sub(device.flushes))),
         write_bytes: each(device.write_bytes),
         flushes: each(device.flushes),
         daemon_us: daemon_us.map(each),
@@ -450,8 +449,10 @@ mod tests {
         one.device.writes = 20;
         one.device.flushes = 10;
         one.daemon_us = Some(100);
-        let cost = per_operation(&[sample(0, 9.0, 0.0), one, sample(2, 1.0, 0.0)], Kind::Nenrin).unwrap();
+        let samples = [sample(0, 9.0, 0.0), one, sample(2, 1.0, 0.0)];
+        let cost = per_operation(&samples, Kind::Raw).unwrap();
         assert_eq!((cost.writes, cost.data_writes, cost.daemon_us), (1.0, Some(0.5), Some(5.0)));
+        assert_eq!(per_operation(&samples, Kind::Nenrin).unwrap().data_writes, None);
         assert!(per_operation(&[], Kind::Ext4).is_none());
     }
 }
