@@ -12,6 +12,8 @@ pub enum Break {
     NoFlush,
     /// A commit is made durable alone, whatever else was written before it and not flushed.
     UncoveredLeft,
+    /// A flush of the only device counts for what completed while it was under way, too.
+    CoversBeside,
     /// Callers are told before the commit is written.
     AckEarly,
     /// Who asks for a sync while a commit is under way is told with that one.

@@ -191,11 +191,13 @@ impl CrashDisk {
         match self.perform(op, range) {
             Err(e) => Ticket::done(Err(e)),
             Ok(Done::Read(data)) => Ticket::done(Ok(data)),
-            Ok(Done::Later(step)) => {
-                let state = Arc::clone(&self.state);
-                Ticket::new(Unacknowledged { state, step, seen: AtomicBool::new(false) })
-            }
+            Ok(Done::Later(step)) => self.later(step),
         }
+    }
+
+    fn later(&self, step: Step) -> Ticket {
+        let state = Arc::clone(&self.state);
+        Ticket::new(Unacknowledged { state, step, seen: AtomicBool::new(false) })
     }
 
     /// Carries out a request; a flush covers changes within `range` only.
@@ -217,16 +219,6 @@ impl CrashDisk {
             Op::Discard { offset, bytes } => (offset, Content::Discarded(bytes)),
         };
         Ok(Done::Later(Step::Change(state.change(Change { offset, content }))))
-    }
-
-    fn write_durable_now(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let Done::Later(Step::Change(at)) = self.perform(Op::Write { offset, data }, &(0..self.bytes))? else {
-            return Err(DeviceError::Misuse("a write that is none"));
-        };
-        self.tally.add(OpKind::Flush, 0);
-        let mut state = lock(&self.state);
-        let covered = state.replaced_by(at);
-        state.complete(&Step::Flush(covered))
     }
 
     fn perform_now(&self, op: Op) -> Outcome {
@@ -251,6 +243,8 @@ enum Step {
     Change(usize),
     /// The changes of these operations are durable.
     Flush(Vec<usize>),
+    /// The change of this operation is durable, and no other.
+    Durable(usize),
 }
 
 impl State {
@@ -284,6 +278,7 @@ impl State {
                     self.unflushed[n].completed = true;
                 }
             }
+            Step::Durable(at) => return self.complete(&Step::Flush(self.replaced_by(*at))),
             Step::Flush(covered) => {
                 let durable = &mut self.durable;
                 self.unflushed.retain(|u| {
@@ -332,7 +327,18 @@ impl BlockDevice for CrashDisk {
     }
 
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        self.write_durable_now(offset, data)
+        self.submit_durable(offset, data).wait().map(drop)
+    }
+
+    fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
+        match self.perform(Op::Write { offset, data }, &(0..self.bytes)) {
+            Ok(Done::Later(Step::Change(at))) => {
+                self.tally.add(OpKind::Flush, 0);
+                self.later(Step::Durable(at))
+            }
+            Ok(_) => Ticket::done(Err(DeviceError::Misuse("a write that is none"))),
+            Err(e) => Ticket::done(Err(e)),
+        }
     }
 }
 

@@ -33,6 +33,9 @@ macro_rules! forward {
             fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
                 (**self).write_durable(offset, data)
             }
+            fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
+                (**self).submit_durable(offset, data)
+            }
         }
     };
 }

@@ -213,4 +213,9 @@ pub trait BlockDevice: Send + Sync {
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         self.write_flush(offset, data)
     }
+
+    /// Starts [`BlockDevice::write_durable`], where the device can; one that cannot has done it when this returns.
+    fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
+        Ticket::done(self.write_durable(offset, data).map(|()| AlignedBuf::zeroed(0)))
+    }
 }

@@ -143,7 +143,9 @@ impl<D: BlockDevice + 'static> BlockDevice for Queue<D> {
     }
 
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        self.now(|device| device.write_durable(offset, data))
+        let under_way = self.now(|device| Ok(device.submit_durable(offset, data)))?;
+        // Others may have their turn before it is done.
+        self.now(|_| under_way.wait().map(drop))
     }
 }
 

@@ -159,8 +159,12 @@ impl Member {
         let Some(device) = &self.device else { return Err(DeviceError::Missing) };
         let through = self.completed();
         device.flush()?;
-        self.cover(through);
+        self.cover(self.covered_by(through));
         Ok(())
+    }
+    /// What a flush has covered that was asked for after these: not what completed beside it, which may have been too late for it.
+    fn covered_by(&self, through: Covers) -> Covers {
+        if broken(Break::CoversBeside) { self.completed() } else { through }
     }
     /// A flush that was asked for after these has completed.
     fn cover(&self, through: Covers) {
@@ -175,8 +179,7 @@ impl Member {
             None => device.write_durable(offset, data),
             Some(through) => {
                 device.write_flush(offset, data)?;
-                // Not what completed beside it, which may have been too late for this flush.
-                self.cover(through);
+                self.cover(self.covered_by(through));
                 Ok(())
             }
         }

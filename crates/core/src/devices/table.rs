@@ -82,6 +82,7 @@ impl Devices {
         let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
         for (device, offset) in ends {
             device.write(offset, zeros.clone())?;
+            device.flush()?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Several memory devices as one volume, some of which fail.
 
 use super::*;
-use nenrin_device::{Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
+use nenrin_device::{CrashChoice, CrashDisk, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use nenrin_format::superblock::{Band, DeviceEntry, Profile};
 use nenrin_format::{Addr, Epoch, Generation, Seq, Time};
 
@@ -151,18 +151,20 @@ fn a_sync_flushes_each_device_that_has_something_unflushed_and_no_other() {
     assert_eq!(w.flushes(), [1, 0, 1, 1]);
 }
 
-/// What a sync of these leaves after a power cut that takes all that may be taken, and operations of the disk for the last one.
-fn synced_and_cut(syncs: impl FnOnce(&Arc<Devices>) -> Addr) -> (Vec<u8>, usize) {
-    use nenrin_device::{CrashChoice, CrashDisk};
-    let disk = Arc::new(CrashDisk::new(4 << 20));
-    let entry = DeviceEntry::active([0; 16], 1024, 1);
+/// A volume on this device alone.
+fn solo(device: Arc<dyn BlockDevice>) -> Arc<Devices> {
     let superblock = Superblock {
-        devices: vec![entry],
+        devices: vec![DeviceEntry::active([0; 16], 1024, 1)],
         bands: vec![Band { first: SegmentNo(0), segments: 6, copies: 1, parity: false, members: vec![(0, 0)] }],
         ..superblock()
     };
-    let given = vec![Some(Arc::clone(&disk) as Arc<dyn BlockDevice>)];
-    let devices = Devices::open(given, &[], superblock, Vec::new(), false);
+    Devices::open(vec![Some(device)], &[], superblock, Vec::new(), false)
+}
+
+/// What a sync of these leaves after a power cut that takes all that may be taken, and operations of the disk for the last one.
+fn synced_and_cut(syncs: impl FnOnce(&Arc<Devices>) -> Addr) -> (Vec<u8>, usize) {
+    let disk = Arc::new(CrashDisk::new(4 << 20));
+    let devices = solo(disk.clone());
     let before = disk.cut_points();
     let looked_at = syncs(&devices);
     let place = devices.layout().alone(looked_at).unwrap();
@@ -197,6 +199,68 @@ fn a_sync_covers_all_that_was_written_before_it() {
 #[should_panic(expected = "a sync left what was written before it")]
 fn a_sync_that_covers_itself_alone_is_noticed() {
     crate::breaks::with(crate::breaks::Break::UncoveredLeft, a_sync_leaves_nothing_behind);
+}
+
+/// A disk whose next flush has begun when something else is called, and returns after that.
+struct Meanwhile {
+    disk: Arc<CrashDisk>,
+    called: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl BlockDevice for Meanwhile {
+    fn geometry(&self) -> nenrin_device::Geometry {
+        self.disk.geometry()
+    }
+    fn submit(&self, op: Op) -> Ticket {
+        let ticket = self.disk.submit(op.clone());
+        let called = matches!(op, Op::Flush).then(|| self.called.lock().unwrap().take()).flatten();
+        called.into_iter().for_each(|call| call());
+        ticket
+    }
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.disk.write_durable(offset, data)
+    }
+}
+
+/// What completes while a flush is under way may be too late for it: the next sync covers it.
+fn what_completes_beside_a_flush(flushes: fn(&Arc<Devices>) -> Result<(), DeviceError>) {
+    let disk = Arc::new(CrashDisk::new(4 << 20));
+    let device = Arc::new(Meanwhile { disk: disk.clone(), called: Mutex::default() });
+    let devices = solo(device.clone());
+    devices.flush().unwrap();
+    devices.write(at(1, 2), data(6, 1)).unwrap();
+    let writes = devices.clone();
+    *device.called.lock().unwrap() = Some(Box::new(move || writes.write(at(1, 5), data(7, 1)).unwrap()));
+    flushes(&devices).unwrap();
+    devices.write_flush(at(1, 9), data(8, 1)).unwrap();
+    let place = devices.layout().alone(at(1, 5)).unwrap();
+    let image = disk.image(&CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
+    let bytes = image.read(requests::bytes(place.block), BLOCK_BYTES).unwrap();
+    assert_eq!(bytes[..], data(7, 1)[..], "a sync left what was written before it");
+}
+
+#[test]
+fn what_completes_beside_a_flush_is_covered_by_the_next() {
+    what_completes_beside_a_flush(|devices| devices.flush());
+    what_completes_beside_a_flush(|devices| devices.write_flush(at(1, 8), data(5, 1)));
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync left what was written before it")]
+fn a_flush_that_covers_what_completes_beside_it_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::CoversBeside, || {
+        what_completes_beside_a_flush(|devices| devices.flush());
+    });
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync left what was written before it")]
+fn a_sync_that_covers_what_completes_beside_it_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::CoversBeside, || {
+        what_completes_beside_a_flush(|devices| devices.write_flush(at(1, 8), data(5, 1)));
+    });
 }
 
 /// Where nothing else waits for a flush, what a sync writes is made durable alone; the disk of the simulator counts that as a change and a

@@ -56,8 +56,8 @@ impl Gains {
         *mean = Some(mean.map_or(each, |m| m - m / 8 + each / 8));
     }
 
-    /// A device that takes requests one after another is not faster with several commits, which carry less each: there each of n takes
-    /// n times as long, or less by the half of one where they come at any time. So much as that is no gain.
+    /// A device that takes requests one after another is not faster with several commits, which carry less each: there one that finds n - 1
+    /// takes n times as long, or less by the half of one where it comes at any time. So much as that is no gain.
     fn pay(&self) -> bool {
         match (self.alone, self.beside) {
             (Some(alone), Some(beside)) => beside <= alone / 10 * 7,
@@ -71,7 +71,7 @@ impl Gains {
 pub(super) struct Place {
     /// Commits are numbered as they are laid out, and end in that order.
     number: u64,
-    /// So many others were under way when it was laid out.
+    /// So many others the device had to do with when it was laid out.
     beside: u64,
 }
 
@@ -132,7 +132,8 @@ impl Leading {
     /// A commit was laid out.
     pub fn begin(&mut self) -> Place {
         self.begun += 1;
-        Place { number: self.begun, beside: self.begun - 1 - self.ended }
+        let with_device = (self.begun - 1 - self.ended).saturating_sub(self.early.len() as u64);
+        Place { number: self.begun, beside: with_device }
     }
 
     /// Whether nobody has to wait who asks now.
@@ -333,10 +334,11 @@ impl Fs {
         if let Err(e) = &outcome {
             inner.fail(&e.to_string());
         }
-        let after = u64::from(inner.leading.begun > place.number);
         inner.counters.overlapped_commits += u64::from(place.beside > 0);
-        if let Ok(Written { nanos: Some(nanos), .. }) = outcome {
-            inner.leading.gains.note(1 + place.beside.max(after), nanos);
+        // One that was alone at first and not to its end tells nothing of either.
+        let is_mixed = place.beside == 0 && inner.leading.begun > place.number;
+        if let (Ok(Written { nanos: Some(nanos), .. }), false) = (&outcome, is_mixed) {
+            inner.leading.gains.note(1 + place.beside, *nanos);
         }
         inner.leading.early.push((commit, outcome));
         let flushes = self.storage.flushes();

@@ -63,8 +63,13 @@ impl<D: Divisible> BlockDevice for Window<D> {
     }
 
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let op = Op::Write { offset, data: Arc::clone(&data) };
-        check(&op, self.range.end - self.range.start, true)?;
-        self.whole.write_durable(self.range.start + offset, data)
+        self.submit_durable(offset, data).wait().map(drop)
+    }
+
+    fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
+        match check(&Op::Write { offset, data: Arc::clone(&data) }, self.range.end - self.range.start, true) {
+            Ok(()) => self.whole.submit_durable(self.range.start + offset, data),
+            Err(e) => Ticket::done(Err(e)),
+        }
     }
 }

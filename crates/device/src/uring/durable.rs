@@ -48,7 +48,8 @@ impl Durable {
         let idle = lock(&self.idle).pop();
         let mut ring = idle.or_else(|| IoUring::new(1).ok())?;
         let entry = opcode::Write::new(types::Fd(self.host.fd()), data.as_ptr(), data.len() as u32);
-        let result = perform(&mut ring, &entry.offset(offset).rw_flags(libc::RWF_DSYNC).build());
+        // A ring that takes nothing goes, too.
+        let result = perform(&mut ring, &entry.offset(offset).rw_flags(libc::RWF_DSYNC).build())?;
         lock(&self.idle).push(ring);
         if result >= 0 {
             let whole = result as usize == data.len();
@@ -58,7 +59,7 @@ impl Durable {
             });
         }
         match -result {
-            libc::ECANCELED | libc::EAGAIN | libc::EINTR => None,
+            libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => None,
             libc::EINVAL | libc::EOPNOTSUPP => {
                 self.refused.store(true, Relaxed);
                 None
@@ -68,23 +69,28 @@ impl Durable {
     }
 }
 
-/// Submits a request and waits for it: its result, or an error number below zero.
-fn perform(ring: &mut IoUring, entry: &Entry) -> i32 {
+/// Submits a request and waits for it: its result, or an error number below zero. `None` where the kernel does not take it.
+fn perform(ring: &mut IoUring, entry: &Entry) -> Option<i32> {
     // SAFETY: the caller keeps what the entry points to until this returns, which is when it has completed (invariant 1).
     let pushed = unsafe { ring.submission().push(entry) };
     if pushed.is_err() {
         debug_assert!(false, "an idle ring has room");
-        return -libc::EAGAIN;
+        return None;
     }
     loop {
-        // An entry that was not taken stays in the queue, and is submitted by the next call.
-        if let Err(e) = ring.submit_and_wait(1) {
-            if e.kind() != io::ErrorKind::Interrupted {
+        let entered = ring.submit_and_wait(1);
+        if let Some(completion) = ring.completion().next() {
+            return Some(completion.result());
+        }
+        match entered {
+            Err(e) if e.kind() != io::ErrorKind::Interrupted => {
+                if !ring.submission().is_empty() {
+                    return None;
+                }
+                // It is under way, and has to be waited for.
                 thread::sleep(RETRY_PAUSE);
             }
-        }
-        if let Some(completion) = ring.completion().next() {
-            return completion.result();
+            _ => {}
         }
     }
 }
