@@ -1,5 +1,6 @@
 //! Which way to make 8 KiB durable is fastest: pwrite + fdatasync on the
-//! caller's thread, a linked pair in one io_uring call, or submit and wait?
+//! caller's thread, a linked pair in one io_uring call, submit and wait, or
+//! (on a block device) one request that is durable by itself? The last for several writers, too.
 //! And the same question for reads and writes of 4 KiB.
 //!
 //! `cargo run --release -p nenrin-device --example write_flush -- [path [rounds]]`
@@ -48,8 +49,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }),
             ),
             ("open_best().write_flush", Box::new(|i| best.write_flush(at(i), Arc::clone(&eight)))),
+            ("open_best().write_durable", Box::new(|i| best.write_durable(at(i), Arc::clone(&eight)))),
         ],
     )?;
+    for writers in [1, 3, 4, 16] {
+        let rate = |durable| together(&*best, &eight, writers, length, durable);
+        let mut ratios: Vec<f64> = (0..7).map(|_| rate(false).and_then(|flushed| Ok(rate(true)? / flushed))).collect::<Result<_, _>>()?;
+        ratios.sort_by(f64::total_cmp);
+        println!("{writers:2} writers: write_durable is {:.2} times write_flush ({:.2}-{:.2})", ratios[3], ratios[0], ratios[6]);
+    }
     run(
         "4 KiB write",
         rounds,
@@ -79,6 +87,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ],
     )?;
     Ok(())
+}
+
+/// 8 KiB made durable by several threads for 400 ms: how many in a second.
+fn together(device: &dyn BlockDevice, data: &Arc<AlignedBuf>, writers: u64, length: u64, durable: bool) -> Result<f64, DeviceError> {
+    let begin = Instant::now();
+    let part = length / writers / 8192 * 8192;
+    let write = |thread: u64| {
+        let mut done = 0;
+        while begin.elapsed().as_millis() < 400 {
+            let at = thread * part + done * 8192 % part;
+            if durable { device.write_durable(at, Arc::clone(data))? } else { device.write_flush(at, Arc::clone(data))? }
+            done += 1;
+        }
+        Ok::<u64, DeviceError>(done)
+    };
+    let write = &write;
+    let done = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..writers).map(|thread| scope.spawn(move || write(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DeviceError::Off))).sum::<Result<u64, _>>()
+    })?;
+    Ok(done as f64 / begin.elapsed().as_secs_f64())
 }
 
 fn many_reads(device: &dyn BlockDevice, start: u64, length: u64) -> Result<(), DeviceError> {
