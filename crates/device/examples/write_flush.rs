@@ -54,9 +54,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     for writers in [1, 3, 4, 16] {
         let rate = |durable| together(&*best, &eight, writers, length, durable);
-        let mut ratios: Vec<f64> = (0..7).map(|_| rate(false).and_then(|flushed| Ok(rate(true)? / flushed))).collect::<Result<_, _>>()?;
+        let mut ratios: Vec<f64> =
+            (0..7).map(|_| rate(false).and_then(|flushed| Ok(rate(true)? / flushed))).collect::<Result<_, _>>()?;
         ratios.sort_by(f64::total_cmp);
-        println!("{writers:2} writers: write_durable is {:.2} times write_flush ({:.2}-{:.2})", ratios[3], ratios[0], ratios[6]);
+        println!(
+            "{writers:2} writers: write_durable is {:.2} times write_flush ({:.2}-{:.2})",
+            ratios[3], ratios[0], ratios[6]
+        );
     }
     run(
         "4 KiB write",
@@ -90,14 +94,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// 8 KiB made durable by several threads for 400 ms: how many in a second.
-fn together(device: &dyn BlockDevice, data: &Arc<AlignedBuf>, writers: u64, length: u64, durable: bool) -> Result<f64, DeviceError> {
+fn together(
+    device: &dyn BlockDevice,
+    data: &Arc<AlignedBuf>,
+    writers: u64,
+    length: u64,
+    durable: bool,
+) -> Result<f64, DeviceError> {
     let begin = Instant::now();
     let part = length / writers / 8192 * 8192;
     let write = |thread: u64| {
         let mut done = 0;
         while begin.elapsed().as_millis() < 400 {
             let at = thread * part + done * 8192 % part;
-            if durable { device.write_durable(at, Arc::clone(data))? } else { device.write_flush(at, Arc::clone(data))? }
+            if durable {
+                device.write_durable(at, Arc::clone(data))?
+            } else {
+                device.write_flush(at, Arc::clone(data))?
+            }
             done += 1;
         }
         Ok::<u64, DeviceError>(done)
