@@ -40,7 +40,7 @@ disk_struct! {
         pub prev_crc: U32,
         /// CRC32C of the payload.
         pub payload_crc: U32,
-        /// Highest sequence known to be flushed when this was written.
+        /// Highest sequence known to be durable when this was written.
         pub durable_seq: U64,
         /// Checkpoint number that items written now are born in.
         pub open_cno: U64,
@@ -147,7 +147,7 @@ pub struct Header {
     pub prev_crc: u32,
     /// CRC32C of the payload.
     pub payload_crc: u32,
-    /// Highest sequence known to be flushed.
+    /// Highest sequence known to be durable.
     pub durable_seq: Seq,
     /// Checkpoint number that items are born in.
     pub open_cno: Cno,

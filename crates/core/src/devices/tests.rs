@@ -201,6 +201,29 @@ fn a_sync_that_covers_itself_alone_is_noticed() {
     crate::breaks::with(crate::breaks::Break::UncoveredLeft, a_sync_leaves_nothing_behind);
 }
 
+/// What a process that died wrote to the only device, and what the chain found there goes on from: the first sync of a mount flushes.
+fn the_first_sync_of_a_mount_covers_what_was_there() {
+    let disk = Arc::new(CrashDisk::new(4 << 20));
+    let offset = 700 * BLOCK_BYTES as u64;
+    disk.write(offset, data(7, 1)).unwrap();
+    solo(disk.clone()).write_flush(at(1, 9), data(8, 1)).unwrap();
+    let image = disk.image(&CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
+    let bytes = image.read(offset, BLOCK_BYTES).unwrap();
+    assert_eq!(bytes[..], data(7, 1)[..], "what an earlier mount wrote was not flushed");
+}
+
+#[test]
+fn the_first_sync_covers_what_an_earlier_mount_wrote() {
+    the_first_sync_of_a_mount_covers_what_was_there();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what an earlier mount wrote was not flushed")]
+fn a_first_sync_that_covers_itself_alone_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FirstFlushPartial, the_first_sync_of_a_mount_covers_what_was_there);
+}
+
 /// A disk whose next flush has begun when something else is called, and returns after that.
 struct Meanwhile {
     disk: Arc<CrashDisk>,

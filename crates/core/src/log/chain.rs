@@ -144,7 +144,7 @@ pub struct Sealed {
 /// What all partials of a logical segment say.
 #[derive(Clone, Copy)]
 pub struct Stamp {
-    /// Highest sequence known to be flushed.
+    /// Highest sequence known to be durable.
     pub durable_seq: Seq,
     /// Checkpoint number that items are born in.
     pub open_cno: Cno,

@@ -59,6 +59,7 @@ impl Durable {
             });
         }
         match -result {
+            // To write it again and flush is no failed flush tried again: all else was durable before.
             libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => None,
             libc::EINVAL | libc::EOPNOTSUPP => {
                 self.refused.store(true, Relaxed);
