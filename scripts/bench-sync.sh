@@ -47,7 +47,7 @@ on_disk() { harness "$1" --suite sync --size "$size" --only "${2:-append-fsync,c
 # shellcheck disable=SC2086
 databases() { harness "$1" --suite databases --size "$size" "${@:2}" ${DISK_ARGS:-}; }
 limited() {
-    harness "$1" --suite limited --size 1G --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
+    harness "$1" --suite limited --size "$size" --slices "${LIMITED_SLICES:-9}" --slice-ms 2000 --limit-iops 200 --limit-bps 100000000 \
         --contenders raw,ext4,xfs,btrfs,nenrin,nenrin+cache=writeback,nenrin+order=strict "${@:2}"
 }
 if wanted disk; then on_disk disk; fi

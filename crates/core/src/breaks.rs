@@ -12,6 +12,10 @@ pub enum Break {
     NoFlush,
     /// A commit is made durable alone, whatever else was written before it and not flushed.
     UncoveredLeft,
+    /// A commit is made durable alone although it names data that was written elsewhere and not flushed.
+    NamedLeft,
+    /// The first commit of a mount is made durable alone, whatever a process that died left in the device's cache.
+    FirstLeft,
     /// A flush of the only device counts for what completed while it was under way, too.
     CoversBeside,
     /// Callers are told before the commit is written.

@@ -5,7 +5,7 @@
 //! 2. Nothing outside the segments and the two slot areas is ever touched.
 
 use crate::breaks::{Break, broken};
-use crate::devices::{Assembly, Avoided, DeviceHealth, Devices, RowId};
+use crate::devices::{Assembly, Avoided, Covering, DeviceHealth, Devices, RowId};
 use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::{Clock, Error, Result};
@@ -321,11 +321,11 @@ impl Storage {
         Ok(self.devices.write_unflushed(addr, data)?)
     }
 
-    /// Writes blocks of a commit, then flushes: one round trip where the device can. The number of the flush: see [`Flushes`].
-    pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<u64> {
+    /// Writes the last blocks of a commit, and makes durable what it needs: one round trip where the device can. The number of the flush: see [`Flushes`].
+    pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>, covering: Covering) -> Result<u64> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
         self.about_to_wait();
-        self.flushes.watch_commit(|| Ok(self.devices.write_flush(addr, data)?))
+        self.flushes.watch_commit(|| Ok(self.devices.write_flush(addr, data, covering)?))
     }
 
     /// Makes completed writes durable.

@@ -10,7 +10,8 @@
 //! 3. What is read comes from active devices only.
 //! 4. A volume of one device makes exactly the requests that it is asked for.
 //! 5. Root slots are flushed by who asks for them: no sync waits for that.
-//! 6. Who takes part in a write is decided in the moment it is registered ([`roster`]).
+//! 6. A commit that names nothing that is not durable leaves what others wrote in the caches: nobody counts on that yet.
+//! 7. Who takes part in a write is decided in the moment it is registered ([`roster`]).
 
 mod assemble;
 mod joining;
@@ -147,6 +148,10 @@ impl Member {
         let roots = with_roots && through.roots > self.roots_covered.load(SeqCst);
         (roots || through.writes > self.covered.load(SeqCst)).then_some(through)
     }
+    /// Whether a flush has covered what was there when the volume was opened.
+    fn was_flushed(&self) -> bool {
+        self.covered.load(SeqCst) > 0 || broken(Break::FirstLeft)
+    }
     fn completed(&self) -> Covers {
         Covers { writes: self.completed.load(SeqCst), roots: self.roots_completed.load(SeqCst) }
     }
@@ -171,11 +176,12 @@ impl Member {
         self.covered.fetch_max(through.writes, SeqCst);
         self.roots_covered.fetch_max(through.roots, SeqCst);
     }
-    /// Writes, and makes that durable with all that is to be covered. Where nothing is, this write alone is made durable, which leaves what
-    /// else the device has in its cache, and costs one request.
-    fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+    /// Writes, and makes that durable with all that is to be covered. Where nothing is, or nothing is asked for, this write alone is made
+    /// durable, which leaves what else the device has in its cache, and costs one request.
+    fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>, covering: Covering) -> Result<(), DeviceError> {
         let Some(device) = &self.device else { return Err(DeviceError::Missing) };
-        match self.uncovered(false).filter(|_| !broken(Break::UncoveredLeft)) {
+        let itself = covering == Covering::Itself && self.was_flushed();
+        match self.uncovered(false).filter(|_| !itself && !broken(Break::UncoveredLeft)) {
             None => device.write_durable(offset, data),
             Some(through) => {
                 device.write_flush(offset, data)?;
@@ -195,6 +201,16 @@ impl Member {
             _ => Standing::Absent,
         }
     }
+}
+
+/// What is to be durable when a write is, that a commit ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Covering {
+    /// All that completed before.
+    All,
+    /// Nothing else: what the commit names elsewhere is durable already, and what others wrote is theirs to flush. The first one of a
+    /// mount covers all the same what was there.
+    Itself,
 }
 
 /// How many writes a flush covers.

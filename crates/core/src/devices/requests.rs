@@ -9,7 +9,7 @@ use super::layout::{Place, Run, Runs};
 use super::parity::Started;
 use super::roster::{Entry, Roster};
 use super::slow::Sent;
-use super::{Devices, Member};
+use super::{Covering, Devices, Member};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
@@ -222,13 +222,17 @@ impl Devices {
         }
     }
 
-    /// Writes blocks, then flushes what was written to any device: one round trip where one device is
-    /// concerned and can do that.
-    pub fn write_flush(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+    /// Writes blocks, and makes them durable with what they are to cover: one round trip where one device is concerned and can do that.
+    pub fn write_flush(
+        self: &Arc<Self>,
+        addr: Addr,
+        data: Arc<AlignedBuf>,
+        covering: Covering,
+    ) -> Result<(), DeviceError> {
         let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
         let roster = entry.roster.clone();
         if let Some((member, place)) = roster.alone(addr) {
-            let written = member.write_flush(bytes(place.block), data);
+            let written = member.write_flush(bytes(place.block), data, covering);
             entry.end();
             return written;
         }
@@ -243,12 +247,18 @@ impl Devices {
                 return Err(e);
             }
         };
+        if let ([part], true) = (&parts[..], covering == Covering::Itself && !left_out && roster.may_leave_others()) {
+            let written = self.write_flush_one(part, &data, covering);
+            entry.end();
+            written?;
+            return self.settle();
+        }
         let touched: BTreeSet<u16> = parts.iter().map(|(_, r)| r.device).collect();
         // The others have all they will have: their flushes need not wait for these writes.
         let others = self.start_flushes(&roster, broken(Break::CommitAwaitsRoots), |i| !touched.contains(&i));
         let written = match &parts[..] {
             [part] => {
-                let written = self.write_flush_one(part, &data);
+                let written = self.write_flush_one(part, &data, Covering::All);
                 entry.end();
                 written
             }
@@ -272,8 +282,14 @@ impl Devices {
         written
     }
 
-    fn write_flush_one(&self, (member, run): &Part, data: &Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        let written = self.measured(member, run.blocks, || member.write_flush(bytes(run.block), gathered(run, data)));
+    fn write_flush_one(
+        &self,
+        (member, run): &Part,
+        data: &Arc<AlignedBuf>,
+        covering: Covering,
+    ) -> Result<(), DeviceError> {
+        let write = || member.write_flush(bytes(run.block), gathered(run, data), covering);
+        let written = self.measured(member, run.blocks, write);
         written.or_else(|e| self.lose(member, e))
     }
 }

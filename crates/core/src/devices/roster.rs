@@ -78,6 +78,13 @@ impl Roster {
     pub fn alone(&self, addr: Addr) -> Option<(&Arc<Member>, Place)> {
         Some((self.solo()?, self.layout.alone(addr)?))
     }
+    /// Whether a write may be made durable without the others: nobody joins, no parity depends on them, and what was there when the
+    /// volume was opened is covered.
+    pub fn may_leave_others(&self) -> bool {
+        self.joining.is_none()
+            && !self.layout.has_parity()
+            && self.all().filter(|m| m.is_flushed()).all(|m| m.was_flushed())
+    }
     /// Whether these blocks lie in rows with parity.
     pub fn in_rows(&self, addr: Addr) -> bool {
         self.layout.has_parity() && self.layout.rows_of(addr.segment()) > 0

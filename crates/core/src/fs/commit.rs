@@ -6,6 +6,7 @@ use super::leading::{Answers, Ended, Place, Stay};
 use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page};
+use crate::devices::Covering;
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
 use crate::retention::Moment;
 use crate::{Barrier, Error, Order, Result};
@@ -52,6 +53,8 @@ pub(super) struct Commit {
     flush_data_first: bool,
     /// A flush follows its last write.
     flushed: bool,
+    /// What it has to cover.
+    covering: Covering,
     waiters: Vec<Done>,
     cut: Option<Cno>,
 }
@@ -184,7 +187,7 @@ impl Fs {
             .finish_writes(std::mem::take(&mut commit.writes))
             .and_then(|()| self.wait_elsewhere(&commit.elsewhere))
             .and_then(|()| self.owns_to_commit())
-            .and_then(|()| self.write_commit(&commit.partials, commit.flush_data_first))
+            .and_then(|()| self.write_commit(&commit))
             // Who was stopped meanwhile may have written over what another host has.
             .and_then(|written| self.owns_to_commit().map(|()| written));
         self.end_in_turn(commit, outcome)
@@ -194,11 +197,11 @@ impl Fs {
         if broken(Break::MmpSyncsLate) { Ok(()) } else { self.still_owns() }
     }
 
-    fn write_commit(&self, partials: &[(Addr, Arc<AlignedBuf>)], flush_data_first: bool) -> Result<Written> {
-        if flush_data_first {
+    fn write_commit(&self, commit: &Commit) -> Result<Written> {
+        if commit.flush_data_first {
             self.storage.flush_segments()?;
         }
-        let Some(((last_addr, last), before)) = partials.split_last() else {
+        let Some(((last_addr, last), before)) = commit.partials.split_last() else {
             return Ok(Written::default());
         };
         let tickets = before
@@ -213,7 +216,7 @@ impl Fs {
         let _held = broken(Break::CommitLocked).then(|| self.lock());
         let mut flush = None;
         if flushes(self.options.barrier) && !broken(Break::NoFlush) {
-            let done = self.storage.write_flush(*last_addr, last.clone());
+            let done = self.storage.write_flush(*last_addr, last.clone(), commit.covering);
             if done.is_err() && broken(Break::FlushRetried) {
                 self.storage.flush()?;
             } else {
@@ -370,6 +373,9 @@ impl Inner {
             data_flushed: flush_data_first || data_blocks == 0,
         };
         let partials = self.seal_queue(fs, queue, stamp)?;
+        // What those before it name was flushed with them, and it ends behind them.
+        let itself = partials.len() == 1 && (stamp.data_flushed || broken(Break::NamedLeft));
+        let covering = if itself { Covering::Itself } else { Covering::All };
         // Taken last: on an error above they stay where others find and wait for them.
         let writes = self.take_writes(|w| of_batch(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());
         let flushed = flushes(fs.options.barrier) && !partials.is_empty();
@@ -385,6 +391,7 @@ impl Inner {
             named_through: self.named_blocks,
             flush_data_first,
             flushed,
+            covering,
             waiters: Vec::new(),
             cut: cut_cno,
         })

@@ -1,10 +1,12 @@
 //! What operations cost on the device, counted and therefore asserted.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)] // tests say what went wrong by stopping
 
-use crate::common::{World, dir, file};
+use crate::common::{TestClock, World, dir, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, Fs, MountOptions};
+use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, Order, mkfs};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Geometry, MemDevice, Op, Ticket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 #[test]
 fn an_append_with_fsync_costs_one_write_of_8_kib_and_one_flush() {
@@ -152,4 +154,65 @@ fn large_directories_cost_a_logarithmic_number_of_nodes() {
 #[ignore = "takes long without optimisation; scripts/soak/bigdir.sh runs it"]
 fn a_million_entries_cost_a_logarithmic_number_of_nodes() {
     assert_logarithmic(&nodes_of_operations(100_000), &nodes_of_operations(1_000_000));
+}
+
+/// A device that counts what makes all durable, and what makes itself durable alone.
+#[derive(Clone)]
+struct Syncs {
+    device: Arc<MemDevice>,
+    flushes: Arc<AtomicU64>,
+    alone: Arc<AtomicU64>,
+}
+
+impl BlockDevice for Syncs {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+    fn submit(&self, op: Op) -> Ticket {
+        self.flushes.fetch_add(u64::from(matches!(op, Op::Flush)), SeqCst);
+        self.device.submit(op)
+    }
+    fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        self.alone.fetch_add(1, SeqCst);
+        self.device.write(offset, data)
+    }
+}
+
+/// Flushes, and writes that were durable alone, of syncs of one file beside another's data, and then of that one's.
+fn syncs_beside_data(order: Order) -> [(u64, u64); 2] {
+    let (flushes, alone) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+    let device = Syncs { device: Arc::new(MemDevice::new(256 << 20)), flushes, alone };
+    let given: Arc<dyn BlockDevice> = Arc::new(device.clone());
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    mkfs(&given, &clock, &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(vec![given], clock, MountOptions { order, ..MountOptions::default() }).unwrap();
+    let [a, b] = [&b"a"[..], b"b"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    fs.write(a, 0, &[1; 4096], 0).unwrap();
+    fs.sync_all().unwrap();
+    let counted = |syncs: &dyn Fn()| {
+        let before = (device.flushes.load(SeqCst), device.alone.load(SeqCst));
+        syncs();
+        (device.flushes.load(SeqCst) - before.0, device.alone.load(SeqCst) - before.1)
+    };
+    let beside = counted(&|| {
+        for i in 0..10u64 {
+            // As much as is written behind while it comes.
+            fs.write(b, i << 20, &vec![2; 1 << 20], 0).unwrap();
+            fs.write(a, 4096 * i, &[3; 4096], 0).unwrap();
+            fs.fsync_wait(a).unwrap();
+        }
+    });
+    [beside, counted(&|| fs.fsync_wait(b).unwrap())]
+}
+
+/// Decision 0031: who syncs does not flush what others write. A sync that names what was written elsewhere does.
+#[test]
+fn a_sync_leaves_the_data_of_others_to_them() {
+    let [beside, own] = syncs_beside_data(Order::Relaxed);
+    assert_eq!(beside, (0, 10));
+    // 10 MiB are flushed before they are named, so that recovery does not read them; then nothing else is needed.
+    assert_eq!(own, (1, 1));
+    // Under strict order each commit names what the other file has, and nothing is left for that one.
+    let [beside, own] = syncs_beside_data(Order::Strict);
+    assert_eq!((beside, own), ((10, 0), (0, 0)));
 }
