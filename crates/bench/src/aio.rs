@@ -57,6 +57,37 @@ pub fn read_at_random(
     }
 }
 
+/// Writes that are durable by themselves, one at a time: one system call and one request to the device.
+pub struct DurableRing(IoUring);
+
+/// `None` where the host forbids io_uring.
+pub fn durable_ring() -> Option<DurableRing> {
+    IoUring::new(1).ok().map(DurableRing)
+}
+
+impl DurableRing {
+    /// Writes all of these bytes, durably.
+    pub fn write(&mut self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+        let write = opcode::Write::new(types::Fd(file.as_raw_fd()), data.as_ptr(), data.len() as u32);
+        let entry = write.offset(offset).rw_flags(libc::RWF_DSYNC).build();
+        // SAFETY: the bytes are lent for the whole call, which returns when the request has completed.
+        unsafe { self.0.submission().push(&entry) }.map_err(|_| io::Error::other("the queue is full"))?;
+        loop {
+            let entered = self.0.submit_and_wait(1);
+            match (self.0.completion().next().map(|c| c.result()), entered) {
+                (Some(n), _) if n < 0 => return Err(io::Error::from_raw_os_error(-n)),
+                (Some(n), _) if n as usize == data.len() => return Ok(()),
+                (Some(_), _) => return Err(io::ErrorKind::WriteZero.into()),
+                // It may be under way, and what it reads from must stay.
+                (None, Err(e)) if e.kind() != io::ErrorKind::Interrupted => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                (None, _) => {}
+            }
+        }
+    }
+}
+
 fn drain(ring: &mut IoUring, mut left: usize) -> io::Result<()> {
     while left > 0 {
         ring.submit_and_wait(1)?;

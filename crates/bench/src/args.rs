@@ -21,7 +21,7 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
                           writes over a long time, limited: durable writes where the disk is the limit, guest: the same where that
                           limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
-  --contenders NAME,...   raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
+  --contenders NAME,...   raw, relay, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
                           devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@3:parity, nenrin@2:degraded
   --nenrin PATH           the nenrin program (default: the one beside this program)
   --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated

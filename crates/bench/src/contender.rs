@@ -14,6 +14,8 @@ use crate::machine;
 pub enum Kind {
     /// The loop device itself: the control.
     Raw,
+    /// The same, by another thread that is asked as a daemon is: the control of file systems in user space.
+    Relay,
     /// ext4, the reference of all ratios.
     Ext4,
     /// XFS.
@@ -28,6 +30,13 @@ pub enum Kind {
     Jfs,
     /// This project.
     Nenrin,
+}
+
+impl Kind {
+    /// Whether it is the device, without a file system.
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::Raw | Self::Relay)
+    }
 }
 
 const CLEANERD: &str = "cleanerd";
@@ -68,6 +77,7 @@ impl Contender {
         let (devices, layout) = places(devices)?;
         let kind = match kind {
             "raw" => Kind::Raw,
+            "relay" => Kind::Relay,
             "ext4" => Kind::Ext4,
             "xfs" => Kind::Xfs,
             "btrfs" => Kind::Btrfs,
@@ -77,13 +87,13 @@ impl Contender {
             "nenrin" => Kind::Nenrin,
             other => {
                 return Err(Error::Refused(format!(
-                    "unknown contender `{other}`: there are raw, ext4, xfs, btrfs, nilfs2, f2fs, jfs and nenrin, with \
+                    "unknown contender `{other}`: there are raw, relay, ext4, xfs, btrfs, nilfs2, f2fs, jfs and nenrin, with \
                      mount options after `+` as in nenrin+cache=writeback, and devices after `@` as in nenrin@4 or btrfs@2:mirror"
                 )));
             }
         };
         let options: Vec<String> = words.map(str::to_owned).collect();
-        if kind == Kind::Raw && !options.is_empty() {
+        if kind.is_device() && !options.is_empty() {
             return Err(Error::Refused("the raw device has no mount options".to_owned()));
         }
         if devices > 1 && !matches!(kind, Kind::Nenrin | Kind::Btrfs) {
@@ -101,7 +111,7 @@ impl Contender {
     pub fn cache_mode(&self) -> &str {
         let given = self.options.iter().find_map(|o| o.strip_prefix("cache="));
         match self.kind {
-            Kind::Raw => "direct I/O",
+            Kind::Raw | Kind::Relay => "direct I/O",
             Kind::Nenrin => given.unwrap_or("default (writethrough)"),
             _ => "page cache, write-back",
         }
@@ -123,7 +133,7 @@ impl Tools {
     /// Why this contender cannot run here; None when it can.
     pub fn missing(&self, contender: &Contender) -> Option<String> {
         let needed = match contender.kind {
-            Kind::Raw => return None,
+            Kind::Raw | Kind::Relay => return None,
             Kind::Nenrin if self.nenrin.is_some() => return None,
             Kind::Nenrin => return Some("no nenrin program: build it (make build) or give --nenrin PATH".to_owned()),
             Kind::Ext4 => ("mkfs.ext4", "e2fsprogs"),
@@ -146,7 +156,7 @@ impl Tools {
     /// Version line of the program that makes this contender.
     pub fn version(&self, contender: &Contender) -> Option<(String, String)> {
         let (program, flag) = match contender.kind {
-            Kind::Raw => return None,
+            Kind::Raw | Kind::Relay => return None,
             Kind::Ext4 => ("mkfs.ext4".to_owned(), "-V"),
             Kind::Xfs => ("mkfs.xfs".to_owned(), "-V"),
             Kind::Btrfs => ("mkfs.btrfs".to_owned(), "-V"),
@@ -183,7 +193,7 @@ impl Tools {
         };
         let nenrin = self.nenrin.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
         let mut line: Vec<String> = match contender.kind {
-            Kind::Raw => return None,
+            Kind::Raw | Kind::Relay => return None,
             Kind::Ext4 => words("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
             Kind::Xfs => words("mkfs.xfs -q -f -K"),
             Kind::Btrfs if several => words(&format!("mkfs.btrfs -q -f -K {of_btrfs}")),
@@ -222,7 +232,7 @@ impl Tools {
             }
         };
         let mut line = match contender.kind {
-            Kind::Raw => return None,
+            Kind::Raw | Kind::Relay => return None,
             Kind::Ext4 => words("mount -t ext4"),
             Kind::Xfs => words("mount -t xfs"),
             Kind::Btrfs => words("mount -t btrfs"),
@@ -286,7 +296,8 @@ mod tests {
         assert_eq!((c.kind, c.options.len(), c.cache_mode()), (Kind::Nenrin, 2, "writeback"));
         assert_eq!(Contender::parse("ext4").unwrap().kind, Kind::Ext4);
         assert!(Contender::parse("zfs").is_err());
-        assert!(Contender::parse("raw+x").is_err());
+        assert!(Contender::parse("raw+x").is_err() && Contender::parse("relay+x").is_err());
+        assert!(Contender::parse("relay").unwrap().kind.is_device());
     }
 
     #[test]

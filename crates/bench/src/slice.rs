@@ -253,7 +253,7 @@ impl Bench {
 impl Lane {
     /// Whether a row is for this contender.
     fn does(&self, spec: &RowSpec) -> bool {
-        !spec.cached || self.site.contender.kind != Kind::Raw
+        !spec.cached || !self.site.contender.kind.is_device()
     }
 
     /// Notes an error of this contender and takes it out; only an interruption goes further.

@@ -24,7 +24,7 @@ const MORE: &[(&str, &str, &[&str])] = &[
             "order=relaxed (default):\nA sync carries its file, and all changes of names, types, modes, owners and attributes before it, on the whole volume; not what other files contain. \
          After a crash other files may be of another moment, by commit= at most; under cache=writeback also by what the kernel kept.",
             "order=strict:\nA sync carries all that was received before it, of every file. After a crash names and all files are of one moment. Excludes cache=writeback.",
-            "barrier=sync (default):\nA sync returns when what it wrote and all that it needs cannot be lost with the cache of the device: after a flush, or, where nothing else waits for one, by a write that is durable by itself. \
+            "barrier=sync (default):\nA sync returns when what it wrote and all that it needs cannot be lost with the cache of the device: after a flush, or, where it needs nothing else, by a write that is durable by itself. \
              What was acknowledged survives a power cut.",
             "barrier=checkpoint:\nThe device is flushed when the index is written out, not at each sync. After a power cut the volume is consistent, and has all that was acknowledged before the last \
          complete writing of the index began; what was acknowledged later may be gone, as far back as recovery reads the log. What nenrin forget acknowledges is flushed all the same.",

@@ -14,6 +14,8 @@ pub enum Break {
     UncoveredLeft,
     /// A commit is made durable alone although it names data that was written elsewhere and not flushed.
     NamedLeft,
+    /// Of a commit of several partials the last one alone is made durable.
+    PartialsLeft,
     /// The first commit of a mount is made durable alone, whatever a process that died left in the device's cache.
     FirstLeft,
     /// A flush of the only device counts for what completed while it was under way, too.

@@ -18,6 +18,7 @@ mod order;
 mod overwrites;
 mod paced;
 mod random;
+mod relay;
 mod removal;
 mod rewrite;
 mod sequential;
@@ -271,6 +272,9 @@ pub struct Group {
 
 const ALL: &[Kind] =
     &[Kind::Raw, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
+/// Small durable writes are asked for by message, too.
+const ALL_AND_RELAY: &[Kind] =
+    &[Kind::Raw, Kind::Relay, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
 const FILE_SYSTEMS: &[Kind] = &[Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
 const USUAL: &[&str] = &["raw", "ext4", "xfs", "btrfs", "nenrin"];
 const UNBOUNDED: u32 = u32::MAX;

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use super::{Plan, Turn, Work, Workload};
+use super::{Plan, Turn, Work, Workload, relay};
 use crate::contender::{Contender, Kind};
 use crate::disk::{Aligned, Random};
 use crate::error::{Doing, Error, Result};
@@ -32,15 +32,18 @@ pub enum Mode {
 }
 
 const BLOCK: usize = 4096;
-const RAW_BLOCK: usize = 8192;
+pub(super) const RAW_BLOCK: usize = 8192;
 const MIB: u64 = 1 << 20;
 
 /// The work of one contender; `jobs` says the number of threads in each row of the group.
 pub fn make(contender: &Contender, plan: Plan, mode: Mode, jobs: &'static [usize]) -> Box<dyn Workload> {
     let most = most(jobs);
-    if contender.kind == Kind::Raw {
+    if contender.kind.is_device() {
         let region = (plan.device_bytes / (2 * most)).min(1 << 30) & !(MIB - 1);
-        return Box::new(Raw { jobs, lanes: Vec::new(), region });
+        return match contender.kind {
+            Kind::Relay => relay::make(jobs, region),
+            _ => Box::new(Raw { jobs, lanes: Vec::new(), region }),
+        };
     }
     let file_bytes = (plan.device_bytes / (4 * most)).min(64 << 20) & !(MIB - 1);
     Box::new(Files { mode, jobs, file_bytes, lanes: Vec::new() })
@@ -78,7 +81,7 @@ impl Lane {
 }
 
 /// Threads that the rows of a group need at most.
-fn most(jobs: &[usize]) -> u64 {
+pub(super) fn most(jobs: &[usize]) -> u64 {
     jobs.iter().copied().max().unwrap_or(1) as u64
 }
 
@@ -161,14 +164,14 @@ impl Workload for Raw {
 }
 
 /// Repeats an operation in one thread per lane until the time is over; the time is that of the slowest thread.
-pub fn together(
-    lanes: &mut [Lane],
+pub fn together<L: Send>(
+    lanes: &mut [L],
     budget: Duration,
     bytes: usize,
-    operation: impl Fn(&mut Lane) -> io::Result<()> + Sync,
+    operation: impl Fn(&mut L) -> io::Result<()> + Sync,
 ) -> Result<Work> {
     let start = Barrier::new(lanes.len());
-    let one = |lane: &mut Lane| -> io::Result<(Duration, Vec<u32>)> {
+    let one = |lane: &mut L| -> io::Result<(Duration, Vec<u32>)> {
         let mut latencies = Vec::with_capacity(32_768);
         start.wait();
         let begin = Instant::now();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::external::Program;
 use super::loaded::Foreground;
 use super::rewrite::{Kinds, Spec};
-use super::{ALL, FILE_SYSTEMS, Group, RowSpec, UNBOUNDED, USUAL, Unit};
+use super::{ALL, ALL_AND_RELAY, FILE_SYSTEMS, Group, RowSpec, UNBOUNDED, USUAL, Unit};
 use super::{cost, external, loaded, rewrite, small};
 use crate::contender::Kind;
 
@@ -127,16 +127,17 @@ fn appends() -> Group {
                 .target("btrfs", 4.0, 6.0),
         ],
         contenders: with_variants(),
-        kinds: ALL,
+        kinds: ALL_AND_RELAY,
         slices_max: UNBOUNDED,
         alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Append, &[1, 4, 16])),
     }
 }
 
-/// The usual ones, a kernel that keeps what is written, and requests over io_uring, which root has to switch on.
+/// The usual ones, the control of what is called by message, a kernel that keeps what is written, and requests over io_uring, which root
+/// has to switch on.
 fn with_variants() -> Vec<&'static str> {
-    USUAL.iter().chain(&["nenrin+cache=writeback", "nenrin+transport=uring"]).copied().collect()
+    USUAL.iter().chain(&["relay", "nenrin+cache=writeback", "nenrin+transport=uring"]).copied().collect()
 }
 
 /// What the calls of an append with fsync cost by themselves; the raw device's time comes on top.
@@ -167,7 +168,7 @@ fn overwrites() -> Group {
                 .target("ext4", 0.85, 1.1),
         ],
         contenders: with_variants(),
-        kinds: ALL,
+        kinds: ALL_AND_RELAY,
         slices_max: UNBOUNDED,
         alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Overwrite, &[1, 4])),

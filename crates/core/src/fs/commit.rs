@@ -374,7 +374,8 @@ impl Inner {
         };
         let partials = self.seal_queue(fs, queue, stamp)?;
         // What those before it name was flushed with them, and it ends behind them.
-        let itself = partials.len() == 1 && (stamp.data_flushed || broken(Break::NamedLeft));
+        let one = partials.len() == 1 || broken(Break::PartialsLeft);
+        let itself = one && (stamp.data_flushed || broken(Break::NamedLeft));
         let covering = if itself { Covering::Itself } else { Covering::All };
         // Taken last: on an error above they stay where others find and wait for them.
         let writes = self.take_writes(|w| of_batch(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());

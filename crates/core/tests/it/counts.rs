@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)] // tests say what went wrong by stopping
 
 use crate::common::{TestClock, World, dir, file};
+#[cfg(feature = "breaks")]
+use nenrin_core::breaks::{Break, with};
 use nenrin_core::format::Ino;
 use nenrin_core::{At, Clock, Fs, MkfsOptions, MountOptions, Order, mkfs};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Geometry, MemDevice, Op, Ticket};
@@ -178,23 +180,34 @@ impl BlockDevice for Syncs {
     }
 }
 
+impl Syncs {
+    fn new() -> Self {
+        let (flushes, alone) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        Self { device: Arc::new(MemDevice::new(256 << 20)), flushes, alone }
+    }
+    /// What these syncs ask for.
+    fn counted(&self, syncs: impl FnOnce()) -> (u64, u64) {
+        let before = (self.flushes.load(SeqCst), self.alone.load(SeqCst));
+        syncs();
+        (self.flushes.load(SeqCst) - before.0, self.alone.load(SeqCst) - before.1)
+    }
+    /// An empty volume on it.
+    fn volume(&self, order: Order, segment_blocks: u32) -> Arc<Fs> {
+        let given: Arc<dyn BlockDevice> = Arc::new(self.clone());
+        let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+        mkfs(&given, &clock, &MkfsOptions { segment_blocks, ..MkfsOptions::default() }).unwrap();
+        Fs::open(vec![given], clock, MountOptions { order, ..MountOptions::default() }).unwrap()
+    }
+}
+
 /// Flushes, and writes that were durable alone, of syncs of one file beside another's data, and then of that one's.
 fn syncs_beside_data(order: Order) -> [(u64, u64); 2] {
-    let (flushes, alone) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
-    let device = Syncs { device: Arc::new(MemDevice::new(256 << 20)), flushes, alone };
-    let given: Arc<dyn BlockDevice> = Arc::new(device.clone());
-    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
-    mkfs(&given, &clock, &MkfsOptions::default()).unwrap();
-    let fs = Fs::open(vec![given], clock, MountOptions { order, ..MountOptions::default() }).unwrap();
+    let device = Syncs::new();
+    let fs = device.volume(order, 0);
     let [a, b] = [&b"a"[..], b"b"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
     fs.write(a, 0, &[1; 4096], 0).unwrap();
     fs.sync_all().unwrap();
-    let counted = |syncs: &dyn Fn()| {
-        let before = (device.flushes.load(SeqCst), device.alone.load(SeqCst));
-        syncs();
-        (device.flushes.load(SeqCst) - before.0, device.alone.load(SeqCst) - before.1)
-    };
-    let beside = counted(&|| {
+    let beside = device.counted(|| {
         for i in 0..10u64 {
             // As much as is written behind while it comes.
             fs.write(b, i << 20, &vec![2; 1 << 20], 0).unwrap();
@@ -202,7 +215,7 @@ fn syncs_beside_data(order: Order) -> [(u64, u64); 2] {
             fs.fsync_wait(a).unwrap();
         }
     });
-    [beside, counted(&|| fs.fsync_wait(b).unwrap())]
+    [beside, device.counted(|| fs.fsync_wait(b).unwrap())]
 }
 
 /// Decision 0031: who syncs does not flush what others write. A sync that names what was written elsewhere does.
@@ -215,4 +228,31 @@ fn a_sync_leaves_the_data_of_others_to_them() {
     // Under strict order each commit names what the other file has, and nothing is left for that one.
     let [beside, own] = syncs_beside_data(Order::Strict);
     assert_eq!((beside, own), ((10, 0), (0, 0)));
+}
+
+/// A commit of several partials is durable with the flush behind the last: the others are not by themselves.
+fn a_commit_that_is_long() {
+    let device = Syncs::new();
+    let fs = device.volume(Order::Relaxed, 64);
+    let a = fs.create(Ino::ROOT, b"a", &file(0o600)).unwrap().ino;
+    fs.sync_all().unwrap();
+    for i in 0..2000 {
+        fs.create(Ino::ROOT, format!("{i:0200}").as_bytes(), &file(0o600)).unwrap();
+    }
+    let partials = fs.counters().chain_partials;
+    let asked = device.counted(|| fs.fsync_wait(a).unwrap());
+    assert!(fs.counters().chain_partials - partials > 1);
+    assert_eq!(asked, (1, 0), "a part of a commit was not flushed");
+}
+
+#[test]
+fn a_commit_of_several_partials_is_flushed() {
+    a_commit_that_is_long();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a part of a commit was not flushed")]
+fn a_commit_whose_last_partial_alone_is_durable_is_noticed() {
+    with(Break::PartialsLeft, a_commit_that_is_long);
 }

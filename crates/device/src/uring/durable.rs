@@ -59,7 +59,7 @@ impl Durable {
             });
         }
         match -result {
-            // To write it again and flush is no failed flush tried again: all else was durable before.
+            // The request was not begun, so no flush behind it has lost anything: a device that fails says EIO.
             libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => None,
             libc::EINVAL | libc::EOPNOTSUPP => {
                 self.refused.store(true, Relaxed);
