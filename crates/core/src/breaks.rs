@@ -18,6 +18,8 @@ pub enum Break {
     PartialsLeft,
     /// The first commit of a mount is made durable alone, whatever a process that died left in the device's cache.
     FirstLeft,
+    /// A commit on one device of a stripe is made durable alone while another device enters.
+    EnteringLeft,
     /// A flush of the only device counts for what completed while it was under way, too.
     CoversBeside,
     /// Callers are told before the commit is written.

@@ -9,6 +9,7 @@
 use super::layout::Place;
 use super::rows::Rows;
 use super::{Devices, Layout, Member};
+use crate::breaks::{Break, broken};
 use nenrin_device::DeviceError;
 use nenrin_format::Addr;
 use std::sync::atomic::Ordering::SeqCst;
@@ -81,7 +82,7 @@ impl Roster {
     /// Whether a write may be made durable without the others: nobody joins, no parity depends on them, and what was there when the
     /// volume was opened is covered.
     pub fn may_leave_others(&self) -> bool {
-        self.joining.is_none()
+        (self.joining.is_none() || broken(Break::EnteringLeft))
             && !self.layout.has_parity()
             && self.all().filter(|m| m.is_flushed()).all(|m| m.was_flushed())
     }
