@@ -51,21 +51,45 @@ impl Durable {
         // A ring that takes nothing goes, too.
         let result = perform(&mut ring, &entry.offset(offset).rw_flags(libc::RWF_DSYNC).build())?;
         lock(&self.idle).push(ring);
-        if result >= 0 {
-            let whole = result as usize == data.len();
-            return whole.then(|| {
+        match Outcome::of(result, data.len()) {
+            Outcome::Durable => {
                 self.host.note_completed();
-                Ok(())
-            });
-        }
-        match -result {
-            // The request was not begun, so no flush behind it has lost anything: a device that fails says EIO.
-            libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => None,
-            libc::EINVAL | libc::EOPNOTSUPP => {
+                Some(Ok(()))
+            }
+            Outcome::NotThisTime => None,
+            Outcome::Never => {
                 self.refused.store(true, Relaxed);
                 None
             }
-            errno => Some(Err(DeviceError::Os(errno))),
+            Outcome::Failed(errno) => Some(Err(DeviceError::Os(errno))),
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Durable,
+    /// It was not begun, or only in part: written anew and flushed, nothing is lost.
+    NotThisTime,
+    /// The host does no such thing.
+    Never,
+    Failed(i32),
+}
+
+impl Outcome {
+    /// Of bytes written, or an error number below zero.
+    fn of(result: i32, wanted: usize) -> Self {
+        match usize::try_from(result) {
+            Ok(written) if written == wanted => return Self::Durable,
+            Ok(_) => return Self::NotThisTime,
+            Err(_) => {}
+        }
+        match -result {
+            // Not begun, so no flush behind it has lost anything: a device that fails says EIO.
+            libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => Self::NotThisTime,
+            libc::EINVAL | libc::EOPNOTSUPP => Self::Never,
+            errno => Self::Failed(errno),
         }
     }
 }
@@ -92,6 +116,29 @@ fn perform(ring: &mut IoUring, entry: &Entry) -> Option<i32> {
                 thread::sleep(RETRY_PAUSE);
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_says_so_is_durable() {
+        assert_eq!(Outcome::of(8192, 8192), Outcome::Durable);
+        for short in [0, 512, 4096, 8191] {
+            assert_eq!(Outcome::of(short, 8192), Outcome::NotThisTime, "{short} bytes");
+        }
+        for errno in [libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::ECANCELED] {
+            assert_eq!(Outcome::of(-errno, 8192), Outcome::NotThisTime, "error {errno}");
+        }
+        for errno in [libc::EOPNOTSUPP, libc::EINVAL] {
+            assert_eq!(Outcome::of(-errno, 8192), Outcome::Never, "error {errno}");
+        }
+        // Whether such a write has lost something nobody knows: the volume is to fail.
+        for errno in [libc::EIO, libc::ENOSPC, libc::ENODATA, libc::ETIMEDOUT, libc::EREMOTEIO, libc::EBADF] {
+            assert_eq!(Outcome::of(-errno, 8192), Outcome::Failed(errno), "error {errno}");
         }
     }
 }
