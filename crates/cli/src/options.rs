@@ -23,6 +23,8 @@ pub struct Options {
     pub cache: Cache,
     /// How requests come.
     pub way: Way,
+    /// Nobody looks for the end of a write instead of sleeping.
+    pub nopoll: bool,
     /// Other users may enter.
     pub allow_other: bool,
     /// The front end checks permissions rather than the kernel.
@@ -101,6 +103,10 @@ pub const OPTIONS: &[OptionInfo] = &[
     }),
     with("transport", "classic|uring", |o, v| {
         o.way = choose(v, &[("classic", Way::Classic), ("uring", Way::Uring)])?;
+        Ok(())
+    }),
+    flag("nopoll", |o, _| {
+        o.nopoll = true;
         Ok(())
     }),
     with("commit", "SECONDS", |o, v| {
@@ -320,9 +326,9 @@ mod tests {
 
     #[test]
     fn values_arrive() {
-        let text = "ro,order=strict,barrier=none,commit=0.5,checkpoint=0,cache-size=64M,noatime,discard,allow_other";
+        let text = "ro,order=strict,barrier=none,commit=0.5,checkpoint=0,cache-size=64M,noatime,discard,nopoll,allow_other";
         let o = parse_one(text).unwrap();
-        assert!(o.core.read_only && o.core.discard && o.noatime && o.allow_other);
+        assert!(o.core.read_only && o.core.discard && o.noatime && o.nopoll && o.allow_other);
         assert_eq!((o.core.order, o.core.barrier), (Order::Strict, Barrier::None));
         assert_eq!((o.core.commit_nanos, o.core.checkpoint_nanos), (500_000_000, 0));
         assert_eq!(o.core.cache_bytes, 64 << 20);

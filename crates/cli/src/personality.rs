@@ -116,7 +116,7 @@ fn fsck(parser: &mut lexopt::Parser) -> Outcome {
 
 /// Only whether there is a root to mount from.
 fn quick(path: &Path) -> Outcome {
-    let mode = OpenMode { read_only: true, exclusive: false };
+    let mode = OpenMode { exclusive: false, ..OpenMode::READER };
     let could_not = |f: Fail| f.with_code(check::COULD_NOT);
     let devices = members::open_named(&members::split(path), mode).map_err(could_not)?.devices;
     // One that lacks something is brought up to date when the volume is mounted.

@@ -24,13 +24,15 @@ pub struct OpenMode {
     pub read_only: bool,
     /// Refuse when another process holds the device, and keep others out.
     pub exclusive: bool,
+    /// Who waits alone for a short request may look for its end instead of sleeping until it is there.
+    pub polling: bool,
 }
 
 impl OpenMode {
     /// Read and write, locked: for the owner of a volume.
-    pub const OWNER: Self = Self { read_only: false, exclusive: true };
+    pub const OWNER: Self = Self { read_only: false, exclusive: true, polling: true };
     /// Read only, beside other readers but not beside an owner.
-    pub const READER: Self = Self { read_only: true, exclusive: true };
+    pub const READER: Self = Self { read_only: true, exclusive: true, polling: false };
 }
 
 /// Bytes of zeros written at once.
@@ -46,6 +48,7 @@ pub(crate) struct HostFile {
     bytes: AtomicU64,
     block_device: bool,
     direct: bool,
+    polling: bool,
     discard: AtomicBool,
     /// Requests that have completed.
     completed: AtomicU64,
@@ -70,6 +73,7 @@ impl HostFile {
             bytes,
             block_device,
             direct,
+            polling: mode.polling,
             discard: AtomicBool::new(writable),
             completed: AtomicU64::new(0),
         };
@@ -101,6 +105,11 @@ impl HostFile {
     pub(crate) fn remeasure(&self) -> Result<(), DeviceError> {
         self.bytes.store(bytes_of(&self.file, self.block_device)?, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Whether threads may poll for it, see [`OpenMode::polling`].
+    pub(crate) fn may_be_polled(&self) -> bool {
+        self.polling
     }
 
     pub(crate) fn completed(&self) -> u64 {

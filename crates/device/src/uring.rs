@@ -21,6 +21,7 @@
 //!    the writes completed by the other.
 
 mod durable;
+mod polling;
 mod ring;
 
 use crate::{AlignedBuf, BlockDevice, DeviceError, FileDevice, Geometry, Op, OpenMode};

@@ -49,7 +49,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         None => None,
     };
     // Not exclusive: a mounted volume may be looked at, while it changes.
-    let device = device::open(path, OpenMode { read_only: true, exclusive: false })?;
+    let device = device::open(path, OpenMode { exclusive: false, ..OpenMode::READER })?;
     let found = match segment {
         None => slots(&device).at(path.display())?,
         Some(n) => dump_segment(path, &device, n, nodes)?,

@@ -38,7 +38,7 @@ fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
 impl Service {
     pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
         let fs = self.fs()?;
-        let added = fs.device_add(open_owned(path)?, uuid).at(path.display())?;
+        let added = fs.device_add(open_owned(path, self.polling)?, uuid).at(path.display())?;
         self.watch_anew(&fs);
         self.log.line(&format!("{} added as device {}", path.display(), added + 1));
         value(&(added + 1))

@@ -131,13 +131,13 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     spare_from_memory_shortage();
 
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
-    let mode = OpenMode { read_only, exclusive: true };
+    let mode = OpenMode { read_only, exclusive: true, polling: !plan.options.nopoll };
     let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
     let core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), mode.polling, log.clone(), sender));
 
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
@@ -190,8 +190,8 @@ fn spare_from_memory_shortage() {
 }
 
 /// Opens a device for this process alone, so that the volume may use it.
-pub(super) fn open_owned(path: &Path) -> Result<Device, Fail> {
-    open_device(path, OpenMode::OWNER)
+pub(super) fn open_owned(path: &Path, polling: bool) -> Result<Device, Fail> {
+    open_device(path, OpenMode { polling, ..OpenMode::OWNER })
 }
 
 /// Opens the device; an owner that is only finishing is waited for.

@@ -30,7 +30,7 @@ impl Service {
     pub(super) fn replace(&self, old: &str, new: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
         let fs = self.fs()?;
         let index = index_of(&fs, old)?;
-        let device = device::open(new, OpenMode { read_only: false, exclusive: true })?;
+        let device = device::open(new, OpenMode { polling: self.polling, ..OpenMode::OWNER })?;
         fs.replace_device(index, NewDevice { device, uuid }).map_err(|e| Fail::new(e.to_string()))?;
         self.watch_anew(&fs);
         self.log.line(&format!("device {} is being replaced by {}", index + 1, new.display()));

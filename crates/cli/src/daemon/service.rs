@@ -116,11 +116,13 @@ pub struct Service {
     clean: Mutex<Option<Clean>>,
     /// The path that was asked about last, and its inodes.
     forget: Mutex<Option<(PathBuf, Vec<Ino>)>>,
+    /// Devices that are added may be polled for ([`OpenMode::polling`]).
+    pub(super) polling: bool,
     pub(super) log: Arc<Log>,
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, log: Arc<Log>, events: Sender<Event>) -> Self {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, polling: bool, log: Arc<Log>, events: Sender<Event>) -> Self {
         let (watches, judged) = (Mutex::new(watches_of(&fs)), Mutex::new(Arc::downgrade(&fs)));
         let state = State {
             fs: Some(fs),
@@ -146,6 +148,7 @@ impl Service {
             scrub: Mutex::default(),
             clean: Mutex::default(),
             forget: Mutex::default(),
+            polling,
             log,
         }
     }

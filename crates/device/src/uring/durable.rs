@@ -13,10 +13,12 @@
 
 use crate::DeviceError;
 use crate::host::HostFile;
+use super::polling::{Plan, Polled, Polling};
 use crate::sync::lock;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
 use std::io;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -24,11 +26,14 @@ use std::time::Duration;
 
 /// Pause before a system call that failed for want of memory is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// How exact timers of threads are that poll.
+const TIMER_SLACK_NANOS: u64 = 1_000;
 
 pub(super) struct Durable {
     host: Arc<HostFile>,
     /// As many as ever wrote at once.
-    idle: Mutex<Vec<IoUring>>,
+    idle: Mutex<Vec<OneRing>>,
+    polling: Polling,
     /// Not to be tried, or not again.
     refused: AtomicBool,
 }
@@ -37,7 +42,8 @@ impl Durable {
     pub(super) fn new(host: Arc<HostFile>) -> Self {
         // A file system below would flush all of the file for it.
         let refused = !host.is_block_device() || !host.is_direct();
-        Self { host, idle: Mutex::default(), refused: AtomicBool::new(refused) }
+        let polling = Polling::new(host.may_be_polled());
+        Self { host, idle: Mutex::default(), polling, refused: AtomicBool::new(refused) }
     }
 
     /// Writes a checked range. `None` where the host does not do that, or did only a part of it.
@@ -46,10 +52,15 @@ impl Durable {
             return None;
         }
         let idle = lock(&self.idle).pop();
-        let mut ring = idle.or_else(|| IoUring::new(1).ok())?;
+        let mut ring = idle.or_else(OneRing::new)?;
         let entry = opcode::Write::new(types::Fd(self.host.fd()), data.as_ptr(), data.len() as u32);
+        let entry = entry.offset(offset).rw_flags(libc::RWF_DSYNC).build();
+        let mut request = self.polling.begin();
+        request.plan = request.plan.filter(|_| ring.polls);
+        let performed = ring.perform(&entry, request.plan);
+        self.polling.end(&request, performed.and_then(|(_, polled)| polled));
         // A ring that takes nothing goes, too.
-        let result = perform(&mut ring, &entry.offset(offset).rw_flags(libc::RWF_DSYNC).build())?;
+        let (result, _) = performed?;
         lock(&self.idle).push(ring);
         match Outcome::of(result, data.len()) {
             Outcome::Durable => {
@@ -94,30 +105,75 @@ impl Outcome {
     }
 }
 
-/// Submits a request and waits for it: its result, or an error number below zero. `None` where the kernel does not take it.
-fn perform(ring: &mut IoUring, entry: &Entry) -> Option<i32> {
-    // SAFETY: the caller keeps what the entry points to until this returns, which is when it has completed (invariant 1).
-    let pushed = unsafe { ring.submission().push(entry) };
-    if pushed.is_err() {
-        debug_assert!(false, "an idle ring has room");
-        return None;
+/// A ring for one request at a time.
+struct OneRing {
+    uring: IoUring,
+    /// Whether its completions can be looked for without a system call.
+    polls: bool,
+}
+
+impl OneRing {
+    fn new() -> Option<Self> {
+        // Since Linux 5.19; with the flag a look tells that the kernel has a completion to hand over, and nobody is interrupted for it.
+        let polling = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(1);
+        let polls = polling.as_ref().is_ok_and(|ring| ring.params().is_feature_ext_arg());
+        let uring = polling.or_else(|_| IoUring::new(1)).ok()?;
+        Some(Self { uring, polls })
     }
-    loop {
-        let entered = ring.submit_and_wait(1);
-        if let Some(completion) = ring.completion().next() {
-            return Some(completion.result());
+
+    /// Submits a request and waits for it: its result, or an error number below zero, and what came of polling. `None` where the
+    /// kernel does not take it.
+    fn perform(&mut self, entry: &Entry, plan: Option<Plan>) -> Option<(i32, Option<Polled>)> {
+        let ring = &mut self.uring;
+        // SAFETY: the caller keeps what the entry points to until this returns, which is when it has completed (invariant 1).
+        let pushed = unsafe { ring.submission().push(entry) };
+        if pushed.is_err() {
+            debug_assert!(false, "an idle ring has room");
+            return None;
         }
-        match entered {
-            Err(e) if e.kind() != io::ErrorKind::Interrupted => {
-                if !ring.submission().is_empty() {
-                    return None;
-                }
-                // It is under way, and has to be waited for.
-                thread::sleep(RETRY_PAUSE);
+        let polled = plan.map(|plan| poll(ring, plan));
+        loop {
+            if let Some(completion) = ring.completion().next() {
+                return Some((completion.result(), polled));
             }
-            _ => {}
+            // After polling it takes what has not been submitted, and what the kernel has to hand over.
+            match ring.submit_and_wait(1) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted && ring.completion().is_empty() => {
+                    if !ring.submission().is_empty() {
+                        return None;
+                    }
+                    // It is under way, and has to be waited for.
+                    thread::sleep(RETRY_PAUSE);
+                }
+                _ => {}
+            }
         }
     }
+}
+
+/// Submits what is in the ring, and looks for its completion: that is there or to be handed over, or has to be slept for.
+fn poll(ring: &mut IoUring, plan: Plan) -> Polled {
+    exact_timers();
+    if plan.sleep.is_zero() {
+        // What fails shows when it is waited for.
+        let _ = ring.submit();
+    } else {
+        let time = types::Timespec::from(plan.sleep);
+        let _ = ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time));
+        if !ring.completion().is_empty() {
+            return Polled::Asleep;
+        }
+    }
+    plan.poll(|| !ring.completion().is_empty() || ring.submission().taskrun())
+}
+
+/// Has timers of this thread end when they are due: the kernel gives them 50 us of slack otherwise.
+fn exact_timers() {
+    thread_local!(static SET: () = {
+        // Where it is refused the end is missed more often.
+        let _ = rustix::thread::set_current_timer_slack(NonZero::new(TIMER_SLACK_NANOS));
+    });
+    SET.with(|()| ());
 }
 
 #[cfg(test)]

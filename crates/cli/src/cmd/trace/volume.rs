@@ -102,7 +102,7 @@ impl Map {
     /// # Errors
     /// There is no volume.
     pub fn read(path: &Path) -> Result<Self, Fail> {
-        let device = device::open(path, OpenMode { read_only: true, exclusive: false })?;
+        let device = device::open(path, OpenMode { exclusive: false, ..OpenMode::READER })?;
         let probe = nenrin_core::probe(&*device).at(path.display())?;
         let sb = probe.newest().at(path.display())?;
         dump::one_device(path, sb)?;
