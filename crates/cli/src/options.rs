@@ -326,7 +326,8 @@ mod tests {
 
     #[test]
     fn values_arrive() {
-        let text = "ro,order=strict,barrier=none,commit=0.5,checkpoint=0,cache-size=64M,noatime,discard,nopoll,allow_other";
+        let text =
+            "ro,order=strict,barrier=none,commit=0.5,checkpoint=0,cache-size=64M,noatime,discard,nopoll,allow_other";
         let o = parse_one(text).unwrap();
         assert!(o.core.read_only && o.core.discard && o.noatime && o.nopoll && o.allow_other);
         assert_eq!((o.core.order, o.core.barrier), (Order::Strict, Barrier::None));

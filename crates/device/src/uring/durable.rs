@@ -11,9 +11,9 @@
 //! 2. A ring that lies idle has nothing under way.
 #![allow(unsafe_code)] // a buffer lent to the kernel
 
+use super::polling::{Plan, Polled, Polling};
 use crate::DeviceError;
 use crate::host::HostFile;
-use super::polling::{Plan, Polled, Polling};
 use crate::sync::lock;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
@@ -55,9 +55,8 @@ impl Durable {
         let mut ring = idle.or_else(OneRing::new)?;
         let entry = opcode::Write::new(types::Fd(self.host.fd()), data.as_ptr(), data.len() as u32);
         let entry = entry.offset(offset).rw_flags(libc::RWF_DSYNC).build();
-        let mut request = self.polling.begin();
-        request.plan = request.plan.filter(|_| ring.polls);
-        let performed = ring.perform(&entry, request.plan);
+        let request = self.polling.begin();
+        let performed = ring.perform(&entry, request.plan());
         self.polling.end(&request, performed.and_then(|(_, polled)| polled));
         // A ring that takes nothing goes, too.
         let (result, _) = performed?;
@@ -131,7 +130,7 @@ impl OneRing {
             debug_assert!(false, "an idle ring has room");
             return None;
         }
-        let polled = plan.map(|plan| poll(ring, plan));
+        let polled = plan.filter(|_| self.polls).map(|plan| poll(ring, plan));
         loop {
             if let Some(completion) = ring.completion().next() {
                 return Some((completion.result(), polled));

@@ -9,11 +9,12 @@
 //! Why: docs/decisions/0032-polling.md.
 //!
 //! Invariants
-//! 1. Nobody polls beside another request, nor before so many in a row met none.
+//! 1. Nobody polls beside another request of the device, nor before so many in a row met none, nor beside another thread that polls.
 //! 2. A request is polled for at most [`POLL_MAX`].
 
 use crate::sync::lock;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,9 @@ const CONTESTED_FROM: Duration = Duration::from_micros(50);
 const TRUST_MAX: u32 = 16;
 /// Where there is no trust, one of so many requests is polled for, so that a change is found out.
 const PROBE: u64 = 256;
+
+/// Whether a thread polls, for whichever device.
+static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// What came of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +85,20 @@ pub(super) struct Request {
     began: Instant,
     beside: bool,
     meetings: u64,
-    /// None to sleep.
-    pub plan: Option<Plan>,
+    plan: Option<Plan>,
+}
+
+impl Request {
+    /// How to wait for it; none to sleep.
+    pub fn plan(&self) -> Option<Plan> {
+        self.plan
+    }
 }
 
 /// What is known of a device's requests.
 pub(super) struct Polling {
     wanted: bool,
+    taken: &'static AtomicBool,
     state: Mutex<State>,
 }
 
@@ -108,15 +119,9 @@ impl Polling {
     /// Nobody polls where it is not wanted, or a single processor has to do everything.
     pub fn new(wanted: bool) -> Self {
         let wanted = wanted && thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-        let state = State {
-            under_way: 0,
-            meetings: 0,
-            alone: 0,
-            mean: Duration::ZERO,
-            trust: TRUST_MAX / 2,
-            requests: 0,
-        };
-        Self { wanted, state: Mutex::new(state) }
+        let state =
+            State { under_way: 0, meetings: 0, alone: 0, mean: Duration::ZERO, trust: TRUST_MAX / 2, requests: 0 };
+        Self { wanted, taken: &TAKEN, state: Mutex::new(state) }
     }
 
     /// A request begins.
@@ -127,12 +132,16 @@ impl Polling {
         state.requests += 1;
         state.meetings += u64::from(beside);
         let plan = if self.wanted && !beside { state.plan() } else { None };
+        let plan = plan.filter(|_| !self.taken.swap(true, Relaxed));
         Request { began: Instant::now(), beside, meetings: state.meetings, plan }
     }
 
     /// It has ended.
     pub fn end(&self, request: &Request, polled: Option<Polled>) {
         let took = request.began.elapsed();
+        if request.plan.is_some() {
+            self.taken.store(false, Relaxed);
+        }
         let mut state = lock(&self.state);
         state.under_way -= 1;
         if request.beside || request.meetings != state.meetings {
@@ -226,10 +235,15 @@ mod tests {
 
     #[test]
     fn nobody_polls_beside_another_or_after_one() {
-        let polling = Polling { wanted: true, ..Polling::new(true) };
-        *lock(&polling.state) = state(240);
+        let taken: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let known = || Mutex::new(state(240));
+        let polling = Polling { wanted: true, taken, state: known() };
         let first = polling.begin();
-        assert!(first.plan.is_some());
+        assert!(first.plan().is_some());
+        let elsewhere = Polling { wanted: true, taken, state: known() };
+        let other = elsewhere.begin();
+        assert!(other.plan().is_none(), "one thread polls, whichever the device");
+        elsewhere.end(&other, None);
         let second = polling.begin();
         assert!(second.plan.is_none());
         polling.end(&second, None);
@@ -241,7 +255,7 @@ mod tests {
             polling.end(&one, None);
         }
         assert!(polling.begin().plan.is_some());
-        let unwanted = Polling { wanted: false, state: Mutex::new(state(240)) };
+        let unwanted = Polling { wanted: false, taken, state: known() };
         assert!(unwanted.begin().plan.is_none());
     }
 
