@@ -26,7 +26,10 @@ use std::thread;
 /// 1.1 times the syncs of three (decision 0025).
 pub const COMMITS_AT_ONCE: u32 = 4;
 /// One of so many commits is done the other way, so that what it costs stays known.
-const PROBE: u64 = 32;
+const PROBE: u64 = 128;
+
+/// A commit that takes more than twice as long as others, and so much, counts as that.
+const ACCIDENT_NANOS: u64 = 1_000;
 
 /// How long a thread leads commits. Programs that sync all the time never leave
 /// the batch empty, so nobody may be kept by that who has other things to do.
@@ -53,7 +56,8 @@ impl Gains {
     fn note(&mut self, under_way: u64, nanos: u64) {
         let mean = if under_way > 1 { &mut self.beside } else { &mut self.alone };
         let each = nanos / under_way.max(1);
-        *mean = Some(mean.map_or(each, |m| m - m / 8 + each / 8));
+        // One that took very long is an accident, and would keep commits apart until some probes have made up for it.
+        *mean = Some(mean.map_or(each, |m| m - m / 8 + each.min(2 * m + ACCIDENT_NANOS) / 8));
     }
 
     /// A device that takes requests one after another is not faster with several commits, which carry less each: there one that finds n - 1
@@ -423,6 +427,21 @@ mod tests {
         let mut fast = led([100, 100]);
         fast.begun = PROBE;
         assert!(!fast.has_room(), "what one alone takes is found out, too");
+    }
+
+    #[test]
+    fn one_commit_that_takes_long_does_not_keep_others_apart() {
+        let mut device = led([300_000, 160_000]);
+        for _ in 0..20 {
+            device.gains.note(4, 320_000);
+        }
+        device.gains.note(4, 1_000_000_000);
+        assert!(device.has_room(), "{:?}", device.gains.beside);
+        // A device that has become slow for several at once is noticed soon.
+        for _ in 0..10 {
+            device.gains.note(4, 1_200_000);
+        }
+        assert!(!device.has_room());
     }
 
     #[test]
