@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # sync-stages.sh [PROGRAM]: where the time of one program's write and sync goes, by the kernel's tracepoints (decisions 0022, 0025, 0031, 0032).
 # As root, on an idle machine. SECONDS_TRACED (4); OPTIONS of the mount; SIZE (1G) of the image; DIR (/var/tmp) where it lies; OUT for JSON.
+# HOGS (0) programs want a processor all the time beside it.
 # Tracing costs some microseconds of each operation: compare what was traced with what was traced.
 # For example: OPTIONS=nopoll scripts/sync-stages.sh target/release/nenrin
 set -euo pipefail
+program=$(realpath "${1:-$(dirname "$0")/../target/release/nenrin}") OUT=${OUT:+$(realpath "$OUT")}
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 [ "$(id -u)" = 0 ] || fail "sync-stages.sh: must be run as root, since it makes a loop device and traces the kernel"
-nenrin=$(realpath "${1:-target/release/nenrin}") || fail "sync-stages.sh: build first (make build), or name the program"
+[ -x "$program" ] || fail "sync-stages.sh: build first (make build), or name the program"
 [ -d /sys/kernel/tracing/events/fuse ] || fail "sync-stages.sh: this kernel shows no tracepoints of fuse in /sys/kernel/tracing"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-stages.XXXXXX")
-loop=
+loop= hogs=()
 cleanup() {
-    "$nenrin" umount "$dir/mnt" >/dev/null 2>&1 || true
+    kill "${hogs[@]}" 2>/dev/null || true
+    "$program" umount "$dir/mnt" >/dev/null 2>&1 || true
     [ -z "$loop" ] || losetup --detach "$loop" || true
-    rm -rf "$dir"
+    rm -rf --one-file-system "$dir"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
@@ -23,6 +26,10 @@ truncate --size "${SIZE:-1G}" "$dir/image"
 dd if=/dev/zero of="$dir/image" bs=1M count=$(($(stat --format %s "$dir/image") >> 20)) conv=notrunc,fsync status=none
 loop=$(losetup --find --show "$dir/image")
 mkdir "$dir/mnt"
-"$nenrin" mkfs "$loop" >/dev/null
-"$nenrin" mount ${OPTIONS:+-o "$OPTIONS"} "$loop" "$dir/mnt"
+"$program" mkfs "$loop" >/dev/null
+"$program" mount ${OPTIONS:+-o "$OPTIONS"} "$loop" "$dir/mnt"
+for _ in $(seq "${HOGS:-0}"); do
+    sh -c 'while :; do :; done' &
+    hogs+=($!)
+done
 python3 scripts/work/sync_stages.py "$dir/mnt" "$loop" "${SECONDS_TRACED:-4}" ${OUT:+"$OUT"}

@@ -1,7 +1,8 @@
 """Where the time of a write and its sync goes, by the kernel's tracepoints.
 
 sync_stages.py MOUNT DEVICE SECONDS [JSON]: appends 4 KiB and calls fsync, again and again, and tells of each stage the median, the mean, and
-the 10th and 90th percentiles in microseconds; for whether two things happened on one processor, the share.
+the 10th and 90th percentiles in microseconds; for whether two things happened on one processor, the share. For a thread that polls "until the
+thread runs again" is nothing by construction, and what it takes until it looks is in "until the answer".
 """
 
 import json
@@ -51,6 +52,8 @@ def traced(mount, device, seconds):
             done += 1
         put("tracing_on", "0")
         os.close(file)
+        if any(re.search(r"overrun: [1-9]", stats.read_text()) for stats in INSTANCE.glob("per_cpu/*/stats")):
+            sys.exit("sync_stages.py: the kernel's buffer was too small; trace for a shorter time")
         return (INSTANCE / "trace").read_text().splitlines(), done
     finally:
         put("events/enable", "0")

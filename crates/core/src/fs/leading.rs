@@ -54,20 +54,30 @@ struct Gains {
 impl Gains {
     /// A commit took so long, with so many under way, itself among them.
     fn note(&mut self, under_way: u64, nanos: u64) {
-        let mean = if under_way > 1 { &mut self.beside } else { &mut self.alone };
         let each = nanos / under_way.max(1);
-        // One that took very long is an accident, and would keep commits apart until some probes have made up for it.
-        *mean = Some(mean.map_or(each, |m| m - m / 8 + each.min(2 * m + ACCIDENT_NANOS) / 8));
+        let pays = self.alone.map_or(each, worth);
+        let mean = if under_way > 1 { &mut self.beside } else { &mut self.alone };
+        // One that took very long is an accident, and would keep commits apart until some probes have made up for it: the first one
+        // does not decide, and a later one counts as twice the mean.
+        *mean = Some(match *mean {
+            None => each.min(pays),
+            Some(m) => m - m / 8 + each.min(2 * m + ACCIDENT_NANOS) / 8,
+        });
     }
 
     /// A device that takes requests one after another is not faster with several commits, which carry less each: there one that finds n - 1
     /// takes n times as long, or less by the half of one where it comes at any time. So much as that is no gain.
     fn pay(&self) -> bool {
         match (self.alone, self.beside) {
-            (Some(alone), Some(beside)) => beside <= alone / 10 * 7,
+            (Some(alone), Some(beside)) => beside <= worth(alone),
             _ => true,
         }
     }
+}
+
+/// Most that a commit beside others may take where one alone takes this, for it to pay.
+fn worth(alone: u64) -> u64 {
+    alone / 10 * 7
 }
 
 /// Where a commit stands among the others.
@@ -437,6 +447,10 @@ mod tests {
         }
         device.gains.note(4, 1_000_000_000);
         assert!(device.has_room(), "{:?}", device.gains.beside);
+        let mut first = led([300_000, 1_000_000_000]);
+        assert_eq!(first.gains.beside, Some(210_000));
+        first.gains.note(2, 320_000);
+        assert!(first.has_room(), "the first one took long: {:?}", first.gains.beside);
         // A device that has become slow for several at once is noticed soon.
         for _ in 0..10 {
             device.gains.note(4, 1_200_000);

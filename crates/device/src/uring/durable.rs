@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// Pause before a system call that failed for want of memory is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// How exact timers of threads are that poll.
+/// How exact timers are of a thread that polls.
 const TIMER_SLACK_NANOS: u64 = 1_000;
 
 pub(super) struct Durable {
@@ -55,13 +55,15 @@ impl Durable {
         let mut ring = idle.or_else(OneRing::new)?;
         let entry = opcode::Write::new(types::Fd(self.host.fd()), data.as_ptr(), data.len() as u32);
         let entry = entry.offset(offset).rw_flags(libc::RWF_DSYNC).build();
-        let request = self.polling.begin();
-        let performed = ring.perform(&entry, request.plan());
-        self.polling.end(&request, performed.and_then(|(_, polled)| polled));
+        let request = self.polling.begin(ring.polls);
+        let performed = ring.perform(entry, request.plan(), || self.polling.met(&request));
+        let outcome = performed.map(|(result, _)| Outcome::of(result, data.len()));
+        let done = outcome == Some(Outcome::Durable);
+        self.polling.end(request, performed.and_then(|(_, polled)| polled), done);
         // A ring that takes nothing goes, too.
-        let (result, _) = performed?;
+        let outcome = outcome?;
         lock(&self.idle).push(ring);
-        match Outcome::of(result, data.len()) {
+        match outcome {
             Outcome::Durable => {
                 self.host.note_completed();
                 Some(Ok(()))
@@ -109,6 +111,8 @@ struct OneRing {
     uring: IoUring,
     /// Whether its completions can be looked for without a system call.
     polls: bool,
+    /// Requests so far: a completion says which one it is of.
+    number: u64,
 }
 
 impl OneRing {
@@ -117,25 +121,32 @@ impl OneRing {
         let polling = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(1);
         let polls = polling.as_ref().is_ok_and(|ring| ring.params().is_feature_ext_arg());
         let uring = polling.or_else(|_| IoUring::new(1)).ok()?;
-        Some(Self { uring, polls })
+        Some(Self { uring, polls, number: 0 })
     }
 
-    /// Submits a request and waits for it: its result, or an error number below zero, and what came of polling. `None` where the
-    /// kernel does not take it.
-    fn perform(&mut self, entry: &Entry, plan: Option<Plan>) -> Option<(i32, Option<Polled>)> {
+    /// Submits a request and waits for it: its result, or an error number below zero, and what came of polling, which `met` ends.
+    /// `None` where the kernel does not take it.
+    fn perform(&mut self, entry: Entry, plan: Option<Plan>, met: impl Fn() -> bool) -> Option<(i32, Option<Polled>)> {
+        self.number += 1;
+        let entry = entry.user_data(self.number);
         let ring = &mut self.uring;
         // SAFETY: the caller keeps what the entry points to until this returns, which is when it has completed (invariant 1).
-        let pushed = unsafe { ring.submission().push(entry) };
+        let pushed = unsafe { ring.submission().push(&entry) };
         if pushed.is_err() {
             debug_assert!(false, "an idle ring has room");
             return None;
         }
-        let polled = plan.filter(|_| self.polls).map(|plan| poll(ring, plan));
+        let polled = plan.and_then(|plan| poll(ring, plan, met));
         loop {
             if let Some(completion) = ring.completion().next() {
-                return Some((completion.result(), polled));
+                if completion.user_data() == self.number {
+                    return Some((completion.result(), polled));
+                }
+                // That of another request proves nothing, and its own comes.
+                debug_assert!(false, "something was under way in an idle ring");
+                continue;
             }
-            // After polling it takes what has not been submitted, and what the kernel has to hand over.
+            // After polling it takes what the kernel has to hand over.
             match ring.submit_and_wait(1) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted && ring.completion().is_empty() => {
                     if !ring.submission().is_empty() {
@@ -150,34 +161,102 @@ impl OneRing {
     }
 }
 
-/// Submits what is in the ring, and looks for its completion: that is there or to be handed over, or has to be slept for.
-fn poll(ring: &mut IoUring, plan: Plan) -> Polled {
-    exact_timers();
+/// Submits what is in the ring, and looks for its completion: that is there, or to be handed over, or has to be slept for. `None` where
+/// it was not submitted, or failed to be: that shows when it is waited for.
+fn poll(ring: &mut IoUring, plan: Plan, met: impl Fn() -> bool) -> Option<Polled> {
     if plan.sleep.is_zero() {
-        // What fails shows when it is waited for.
-        let _ = ring.submit();
+        ring.submit().ok()?;
     } else {
+        let _exact = ExactTimers::new();
         let time = types::Timespec::from(plan.sleep);
+        // That the time is over is no error of the request, which was submitted first.
         let _ = ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time));
+        if !ring.submission().is_empty() {
+            return None;
+        }
         if !ring.completion().is_empty() {
-            return Polled::Asleep;
+            return Some(Polled::Asleep);
         }
     }
-    plan.poll(|| !ring.completion().is_empty() || ring.submission().taskrun())
+    Some(plan.poll(|| !ring.completion().is_empty() || ring.submission().taskrun(), met))
 }
 
-/// Has timers of this thread end when they are due: the kernel gives them 50 us of slack otherwise.
-fn exact_timers() {
-    thread_local!(static SET: () = {
+/// Has timers of this thread end when they are due, as long as it lives: newer kernels give these waits the thread's slack, 50 us as a rule.
+struct ExactTimers(Option<NonZero<u64>>);
+
+impl ExactTimers {
+    fn new() -> Self {
+        let before = rustix::thread::current_timer_slack().ok().and_then(NonZero::new);
         // Where it is refused the end is missed more often.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(TIMER_SLACK_NANOS));
-    });
-    SET.with(|()| ());
+        Self(before)
+    }
+}
+
+impl Drop for ExactTimers {
+    fn drop(&mut self) {
+        let _ = rustix::thread::set_current_timer_slack(self.0);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Reads what another thread writes after some time; that thread may wait for it to be long enough under way.
+    fn read_late(ring: &mut OneRing, late: Duration, plan: Option<Plan>) -> Option<Polled> {
+        let (mut sends, receives) = UnixStream::pair().unwrap();
+        let mut bytes = [0; 8];
+        let read = opcode::Read::new(types::Fd(receives.as_raw_fd()), bytes.as_mut_ptr(), 8).build();
+        let sender = thread::spawn(move || {
+            thread::sleep(late);
+            sends.write_all(b"it is in").unwrap();
+        });
+        let (result, polled) = ring.perform(read, plan, || false).unwrap();
+        sender.join().unwrap();
+        assert_eq!((result, &bytes), (8, b"it is in"));
+        assert!(ring.uring.completion().is_empty() && ring.uring.submission().is_empty());
+        polled
+    }
+
+    #[test]
+    fn however_it_is_waited_for_it_is_the_same() {
+        let Some(mut ring) = OneRing::new().filter(|ring| ring.polls) else { return };
+        let plan = |sleep, poll| Some(Plan { sleep, poll });
+        let late = Duration::from_millis(5);
+        assert_eq!(read_late(&mut ring, late, None), None);
+        assert_eq!(read_late(&mut ring, late, plan(SECOND * 60, SECOND)), Some(Polled::Asleep));
+        assert_eq!(read_late(&mut ring, late, plan(Duration::from_micros(1), Duration::ZERO)), Some(Polled::Missed));
+        assert_eq!(read_late(&mut ring, late, plan(Duration::ZERO, Duration::ZERO)), Some(Polled::Missed));
+        // Others may want the processor meanwhile.
+        let seen = |polled| matches!(polled, Some(Polled::Seen | Polled::Contested));
+        assert!(seen(read_late(&mut ring, late, plan(Duration::ZERO, SECOND * 60))));
+        assert!(seen(read_late(&mut ring, late, plan(Duration::from_micros(1), SECOND * 60))));
+        // The next may come from another thread.
+        let moved = thread::spawn(move || {
+            let polled = read_late(&mut ring, late, plan(Duration::ZERO, SECOND * 60));
+            (ring, polled)
+        });
+        let (mut ring, polled) = moved.join().unwrap();
+        assert!(seen(polled));
+        assert_eq!(read_late(&mut ring, late, None), None);
+        assert_eq!(ring.number, 8);
+    }
+
+    #[test]
+    fn timers_are_exact_only_as_long_as_they_have_to_be() {
+        let slack = || rustix::thread::current_timer_slack().unwrap();
+        let before = slack();
+        let exact = ExactTimers::new();
+        assert_eq!(slack(), TIMER_SLACK_NANOS);
+        drop(exact);
+        assert_eq!(slack(), before);
+    }
 
     #[test]
     fn only_what_says_so_is_durable() {

@@ -4,17 +4,18 @@
 //! A thread that sleeps is woken on a processor that sleeps, too, and on a virtual machine that takes tens of microseconds: a seventh
 //! of a sync. So the thread gets up while the device still works.
 //!
-//! It pays only while a processor has nothing else to do. So one thread at a time does it, for a program that is alone; between two looks it
-//! gives the processor to whoever wants it; and it stops where it does not see the end, or others took the processor.
+//! It pays only while a processor has nothing else to do: who gives it away while others want it is without it for milliseconds, where one who
+//! sleeps is given it when he is woken. So one thread of the process does it at a time, where durable writes of the device meet no other;
+//! between two looks it gives the processor to whoever wants it; and it stops, for long, as soon as somebody does.
 //! Why: docs/decisions/0032-polling.md.
 //!
 //! Invariants
-//! 1. Nobody polls beside another request of the device, nor before so many in a row met none, nor beside another thread that polls.
+//! 1. Nobody polls beside another durable write of the device, nor before so many in a row met none, nor beside another thread that polls.
 //! 2. A request is polled for at most [`POLL_MAX`].
 
 use crate::sync::lock;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,12 +27,16 @@ const AHEAD: Duration = Duration::from_micros(80);
 const MEAN_MAX: Duration = Duration::from_millis(1);
 /// So many requests in a row that met no other, and who asks is alone.
 const ALONE_FROM: u32 = 16;
-/// Who gives the processor away and is without it for so long had competitors.
-const CONTESTED_FROM: Duration = Duration::from_micros(50);
+/// Who gives the processor away and is without it for so long has lost time to others, even if the end was there by then. A thread of the kernel
+/// that works for the device takes less.
+const CONTESTED_FROM: Duration = Duration::from_micros(200);
 /// Most that good experience counts.
 const TRUST_MAX: u32 = 16;
-/// Where there is no trust, one of so many requests is polled for, so that a change is found out.
-const PROBE: u64 = 256;
+/// So many requests are slept for where polling did not pay, before it is tried again; twice as many each time that it does not last.
+const REST: u64 = 256;
+const REST_MAX: u64 = 1 << 16;
+/// It has lasted when so many ends were seen.
+const LASTED_FROM: u64 = 512;
 
 /// Whether a thread polls, for whichever device.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -47,6 +52,8 @@ pub(super) enum Polled {
     Missed,
     /// Others wanted the processor.
     Contested,
+    /// Another request began.
+    Met,
 }
 
 /// How to wait for a request.
@@ -60,12 +67,15 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Looks for the end until it is there or something speaks against it.
-    pub fn poll(&self, mut is_there: impl FnMut() -> bool) -> Polled {
+    pub fn poll(&self, mut is_there: impl FnMut() -> bool, met: impl Fn() -> bool) -> Polled {
         let began = Instant::now();
         let mut looked = began;
         loop {
             if is_there() {
                 return Polled::Seen;
+            }
+            if met() {
+                return Polled::Met;
             }
             if looked - began >= self.poll {
                 return Polled::Missed;
@@ -73,10 +83,25 @@ impl Plan {
             thread::yield_now();
             let now = Instant::now();
             if now - looked >= CONTESTED_FROM {
-                return if is_there() { Polled::Seen } else { Polled::Contested };
+                return Polled::Contested;
             }
             looked = now;
         }
+    }
+}
+
+/// The right to poll.
+struct Turn(&'static AtomicBool);
+
+impl Turn {
+    fn take(taken: &'static AtomicBool) -> Option<Self> {
+        (!taken.swap(true, Relaxed)).then_some(Self(taken))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
     }
 }
 
@@ -85,13 +110,13 @@ pub(super) struct Request {
     began: Instant,
     beside: bool,
     meetings: u64,
-    plan: Option<Plan>,
+    plan: Option<(Plan, Turn)>,
 }
 
 impl Request {
     /// How to wait for it; none to sleep.
     pub fn plan(&self) -> Option<Plan> {
-        self.plan
+        self.plan.as_ref().map(|(plan, _)| *plan)
     }
 }
 
@@ -99,79 +124,101 @@ impl Request {
 pub(super) struct Polling {
     wanted: bool,
     taken: &'static AtomicBool,
+    /// Requests that began beside another.
+    meetings: AtomicU64,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     under_way: u32,
-    /// Requests that began beside another.
-    meetings: u64,
     /// Requests in a row that met no other.
     alone: u32,
     /// What those take; the recent ones count most.
     mean: Duration,
-    trust: u32,
     requests: u64,
+    trust: u32,
+    /// Until so many requests all are slept for, where there is no trust.
+    rests_until: u64,
+    /// How long it rested last.
+    rest: u64,
+    /// Ends that were seen since.
+    seen: u64,
 }
 
 impl Polling {
     /// Nobody polls where it is not wanted, or a single processor has to do everything.
     pub fn new(wanted: bool) -> Self {
         let wanted = wanted && thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-        let state =
-            State { under_way: 0, meetings: 0, alone: 0, mean: Duration::ZERO, trust: TRUST_MAX / 2, requests: 0 };
-        Self { wanted, taken: &TAKEN, state: Mutex::new(state) }
+        let state = State { trust: TRUST_MAX / 2, ..State::default() };
+        Self { wanted, taken: &TAKEN, meetings: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
-    /// A request begins.
-    pub fn begin(&self) -> Request {
+    /// A request begins, which can be polled for or not.
+    pub fn begin(&self, can: bool) -> Request {
         let mut state = lock(&self.state);
         let beside = state.under_way > 0;
         state.under_way += 1;
         state.requests += 1;
-        state.meetings += u64::from(beside);
-        let plan = if self.wanted && !beside { state.plan() } else { None };
-        let plan = plan.filter(|_| !self.taken.swap(true, Relaxed));
-        Request { began: Instant::now(), beside, meetings: state.meetings, plan }
+        let meetings = self.meetings.fetch_add(u64::from(beside), Relaxed) + u64::from(beside);
+        let plan = if self.wanted && can && !beside { state.plan() } else { None };
+        let plan = plan.and_then(|plan| Some((plan, Turn::take(self.taken)?)));
+        Request { began: Instant::now(), beside, meetings, plan }
     }
 
-    /// It has ended.
-    pub fn end(&self, request: &Request, polled: Option<Polled>) {
+    /// Whether another began meanwhile.
+    pub fn met(&self, request: &Request) -> bool {
+        self.meetings.load(Relaxed) != request.meetings
+    }
+
+    /// It has ended, and was done or not.
+    pub fn end(&self, request: Request, polled: Option<Polled>, done: bool) {
         let took = request.began.elapsed();
-        if request.plan.is_some() {
-            self.taken.store(false, Relaxed);
-        }
+        let met = request.beside || self.met(&request);
         let mut state = lock(&self.state);
         state.under_way -= 1;
-        if request.beside || request.meetings != state.meetings {
+        state.judge(polled);
+        if met {
             state.alone = 0;
-            return;
+        } else if done {
+            state.learn(took);
         }
-        state.learn(took, polled);
     }
 }
 
 impl State {
     fn plan(&self) -> Option<Plan> {
-        let trusts = self.trust > 0 || self.requests % PROBE == 0;
+        let trusts = self.trust > 0 || self.requests >= self.rests_until;
         let short = !self.mean.is_zero() && self.mean <= MEAN_MAX;
         let sleep = self.mean.saturating_sub(AHEAD);
         (trusts && short && self.alone >= ALONE_FROM).then_some(Plan { sleep, poll: POLL_MAX })
     }
 
     /// A request that was alone took so long.
-    fn learn(&mut self, took: Duration, polled: Option<Polled>) {
+    fn learn(&mut self, took: Duration) {
         self.alone = self.alone.saturating_add(1);
         // One that took very long is an accident.
         let took = if self.mean.is_zero() { took } else { took.min(self.mean * 2) };
         self.mean = if self.mean.is_zero() { took } else { self.mean * 7 / 8 + took / 8 };
+    }
+
+    /// Whether it pays to go on. What one loses who gives the processor away is what dozens gain.
+    fn judge(&mut self, polled: Option<Polled>) {
         self.trust = match polled {
-            Some(Polled::Seen) => (self.trust + 1).min(TRUST_MAX),
+            Some(Polled::Seen) => {
+                self.seen += 1;
+                (self.trust + 1).min(TRUST_MAX)
+            }
             Some(Polled::Missed) => self.trust.saturating_sub(2),
-            Some(Polled::Contested) => self.trust.saturating_sub(TRUST_MAX / 2),
-            Some(Polled::Asleep) | None => self.trust,
+            Some(Polled::Contested) => 0,
+            Some(Polled::Asleep | Polled::Met) | None => return,
         };
+        if self.trust == 0 {
+            let lasted = self.seen >= LASTED_FROM || self.rest == 0;
+            self.rest = if lasted { REST } else { (self.rest * 2).min(REST_MAX) };
+            self.rests_until = self.requests + self.rest;
+            self.seen = 0;
+        }
     }
 }
 
@@ -180,14 +227,16 @@ mod tests {
     use super::*;
 
     fn state(mean_us: u64) -> State {
-        State {
-            under_way: 0,
-            meetings: 0,
-            alone: ALONE_FROM,
-            mean: Duration::from_micros(mean_us),
-            trust: TRUST_MAX / 2,
-            requests: 1,
-        }
+        let mean = Duration::from_micros(mean_us);
+        State { alone: ALONE_FROM, mean, trust: TRUST_MAX / 2, ..State::default() }
+    }
+
+    fn flag() -> &'static AtomicBool {
+        Box::leak(Box::new(AtomicBool::new(false)))
+    }
+
+    fn known(wanted: bool, taken: &'static AtomicBool) -> Polling {
+        Polling { wanted, taken, meetings: AtomicU64::new(0), state: Mutex::new(state(240)) }
     }
 
     #[test]
@@ -200,83 +249,118 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_ends_and_is_tried_again_now_and_then() {
+    fn what_does_not_pay_ends_and_is_tried_again_after_a_rest() {
         let mut state = state(240);
-        let us = Duration::from_micros(240);
         for _ in 0..4 {
             assert!(state.plan().is_some());
-            state.learn(us, Some(Polled::Missed));
+            state.judge(Some(Polled::Missed));
         }
         assert_eq!(state.plan(), None);
-        state.requests = PROBE;
+        state.requests = REST - 1;
+        assert_eq!(state.plan(), None);
+        state.requests = REST;
         assert!(state.plan().is_some());
-        state.learn(us, Some(Polled::Seen));
-        state.requests += 1;
+        state.judge(Some(Polled::Seen));
         assert!(state.plan().is_some(), "it pays again");
-        for _ in 0..TRUST_MAX {
-            state.learn(us, Some(Polled::Seen));
+    }
+
+    #[test]
+    fn others_who_want_the_processor_get_it_for_long() {
+        let mut state = State { trust: TRUST_MAX, ..state(240) };
+        let mut rests = Vec::new();
+        for _ in 0..12 {
+            state.judge(Some(Polled::Contested));
+            assert_eq!(state.plan(), None, "once is enough");
+            rests.push(state.rests_until - state.requests);
+            state.requests = state.rests_until;
+            assert!(state.plan().is_some());
         }
-        state.learn(us, Some(Polled::Contested));
-        assert!(state.plan().is_some(), "once is an accident");
-        state.learn(us, Some(Polled::Contested));
-        assert_eq!(state.plan(), None, "others want the processor");
+        assert_eq!(rests[..4], [256, 512, 1024, 2048]);
+        assert_eq!(rests[11], REST_MAX);
+        for _ in 0..LASTED_FROM {
+            state.judge(Some(Polled::Seen));
+        }
+        state.judge(Some(Polled::Contested));
+        assert_eq!(state.rests_until - state.requests, REST, "it had lasted");
     }
 
     #[test]
     fn the_mean_follows_the_device_and_not_one_that_took_very_long() {
         let mut state = state(200);
-        state.learn(Duration::from_secs(1), None);
+        state.learn(Duration::from_secs(1));
         assert_eq!(state.mean.as_micros(), 225);
         for _ in 0..100 {
-            state.learn(Duration::from_micros(500), None);
+            state.learn(Duration::from_micros(500));
         }
         assert!((490..=500).contains(&state.mean.as_micros()), "{:?}", state.mean);
     }
 
     #[test]
     fn nobody_polls_beside_another_or_after_one() {
-        let taken: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-        let known = || Mutex::new(state(240));
-        let polling = Polling { wanted: true, taken, state: known() };
-        let first = polling.begin();
+        let taken = flag();
+        let polling = known(true, taken);
+        let first = polling.begin(true);
         assert!(first.plan().is_some());
-        let elsewhere = Polling { wanted: true, taken, state: known() };
-        let other = elsewhere.begin();
+        let elsewhere = known(true, taken);
+        let other = elsewhere.begin(true);
         assert!(other.plan().is_none(), "one thread polls, whichever the device");
-        elsewhere.end(&other, None);
-        let second = polling.begin();
-        assert!(second.plan.is_none());
-        polling.end(&second, None);
-        polling.end(&first, Some(Polled::Seen));
+        elsewhere.end(other, None, true);
+        assert!(!polling.met(&first));
+        let second = polling.begin(true);
+        assert!(second.plan().is_none() && polling.met(&first));
+        polling.end(second, None, true);
+        polling.end(first, Some(Polled::Met), true);
         assert_eq!(lock(&polling.state).alone, 0, "the first had another beside it as well");
         for _ in 0..ALONE_FROM {
-            let one = polling.begin();
-            assert!(one.plan.is_none());
-            polling.end(&one, None);
+            let one = polling.begin(true);
+            assert!(one.plan().is_none());
+            polling.end(one, None, true);
         }
-        assert!(polling.begin().plan.is_some());
-        let unwanted = Polling { wanted: false, taken, state: known() };
-        assert!(unwanted.begin().plan.is_none());
+        assert!(polling.begin(true).plan().is_some());
+        assert!(known(true, flag()).begin(false).plan().is_none(), "it cannot be");
+        assert!(known(false, flag()).begin(true).plan().is_none(), "it is not wanted");
+        assert!(known(true, flag()).begin(true).plan().is_some());
     }
 
     #[test]
-    fn polling_ends_with_what_it_looks_for_or_its_time() {
+    fn what_failed_tells_nothing_of_the_device() {
+        let polling = known(true, flag());
+        let one = polling.begin(true);
+        thread::sleep(Duration::from_millis(1));
+        polling.end(one, Some(Polled::Missed), false);
+        let state = lock(&polling.state);
+        assert_eq!((state.mean.as_micros(), state.alone, state.under_way), (240, ALONE_FROM, 0));
+        assert!(!polling.taken.load(Relaxed));
+    }
+
+    #[test]
+    fn polling_ends_with_what_it_looks_for_or_what_speaks_against_it() {
         let plan = Plan { sleep: Duration::ZERO, poll: Duration::from_secs(60) };
         let mut looks = 0;
-        let polled = plan.poll(|| {
-            looks += 1;
-            looks == 100
-        });
+        let polled = plan.poll(
+            || {
+                looks += 1;
+                looks == 100
+            },
+            || false,
+        );
         // Others may have wanted the processor.
         assert!(polled == Polled::Seen && looks == 100 || polled == Polled::Contested && looks < 100);
-        let plan = Plan { poll: Duration::ZERO, ..plan };
-        assert_eq!(plan.poll(|| false), Polled::Missed);
-        assert_eq!(plan.poll(|| true), Polled::Seen);
-        let slow = || {
-            thread::sleep(CONTESTED_FROM);
+        assert_eq!(plan.poll(|| false, || true), Polled::Met);
+        let none = Plan { poll: Duration::ZERO, ..plan };
+        assert_eq!(none.poll(|| false, || false), Polled::Missed);
+        assert_eq!(none.poll(|| true, || true), Polled::Seen);
+    }
+
+    #[test]
+    fn an_end_that_is_there_after_the_processor_was_lost_was_not_seen_in_time() {
+        let began = Instant::now();
+        let plan = Plan { sleep: Duration::ZERO, poll: Duration::from_secs(60) };
+        let met = || {
+            // As if the next one to run had kept it.
+            thread::sleep(Duration::from_millis(3));
             false
         };
-        let plan = Plan { poll: Duration::from_secs(60), ..plan };
-        assert_eq!(plan.poll(slow), Polled::Contested);
+        assert_eq!(plan.poll(|| began.elapsed() > Duration::from_millis(1), met), Polled::Contested);
     }
 }
