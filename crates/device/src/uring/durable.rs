@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(read_late(&mut ring, late, plan(Duration::from_micros(1), Duration::ZERO)), Some(Polled::Missed));
         assert_eq!(read_late(&mut ring, late, plan(Duration::ZERO, Duration::ZERO)), Some(Polled::Missed));
         // Others may want the processor meanwhile.
-        let seen = |polled| matches!(polled, Some(Polled::Seen | Polled::Contested));
+        let seen = |polled| matches!(polled, Some(Polled::Seen | Polled::Contested(_)));
         assert!(seen(read_late(&mut ring, late, plan(Duration::ZERO, SECOND * 60))));
         assert!(seen(read_late(&mut ring, late, plan(Duration::from_micros(1), SECOND * 60))));
         // The next may come from another thread.

@@ -6,7 +6,7 @@
 //!
 //! It pays only while a processor has nothing else to do: who gives it away while others want it is without it for milliseconds, where one who
 //! sleeps is given it when he is woken. So one thread of the process does it at a time, where durable writes of the device meet no other;
-//! between two looks it gives the processor to whoever wants it; and it stops, for long, as soon as somebody does.
+//! between two looks it gives the processor to whoever wants it; and it stops, for long, when that has cost more than it has saved.
 //! Why: docs/decisions/0032-polling.md.
 //!
 //! Invariants
@@ -30,8 +30,13 @@ const ALONE_FROM: u32 = 16;
 /// Who gives the processor away and is without it for so long has lost time to others, even if the end was there by then. A thread of the kernel
 /// that works for the device takes less.
 const CONTESTED_FROM: Duration = Duration::from_micros(200);
-/// Most that good experience counts.
-const TRUST_MAX: u32 = 16;
+/// What an end that is seen saves, and what looking for one costs that is not, in microseconds: about what it takes to wake a thread.
+const SEEN_MICROS: i64 = 30;
+const MISSED_MICROS: i64 = 60;
+/// Most that is saved up against losses: a slice of somebody else.
+const BALANCE_MAX: i64 = 5_000;
+/// Lent at first and after a rest, so that some may be missed.
+const STAKE: i64 = 300;
 /// So many requests are slept for where polling did not pay, before it is tried again; twice as many each time that it does not last.
 const REST: u64 = 256;
 const REST_MAX: u64 = 1 << 16;
@@ -50,8 +55,8 @@ pub(super) enum Polled {
     Asleep,
     /// It did not come in time.
     Missed,
-    /// Others wanted the processor.
-    Contested,
+    /// Others had the processor for so long.
+    Contested(Duration),
     /// Another request began.
     Met,
 }
@@ -83,7 +88,7 @@ impl Plan {
             thread::yield_now();
             let now = Instant::now();
             if now - looked >= CONTESTED_FROM {
-                return Polled::Contested;
+                return Polled::Contested(now - looked);
             }
             looked = now;
         }
@@ -137,8 +142,9 @@ struct State {
     /// What those take; the recent ones count most.
     mean: Duration,
     requests: u64,
-    trust: u32,
-    /// Until so many requests all are slept for, where there is no trust.
+    /// What polling has saved, less what it has cost, in microseconds.
+    balance: i64,
+    /// Until so many requests all are slept for, where it costs more.
     rests_until: u64,
     /// How long it rested last.
     rest: u64,
@@ -150,8 +156,12 @@ impl Polling {
     /// Nobody polls where it is not wanted, or a single processor has to do everything.
     pub fn new(wanted: bool) -> Self {
         let wanted = wanted && thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-        let state = State { trust: TRUST_MAX / 2, ..State::default() };
-        Self { wanted, taken: &TAKEN, meetings: AtomicU64::new(0), state: Mutex::new(state) }
+        Self {
+            wanted,
+            taken: &TAKEN,
+            meetings: AtomicU64::new(0),
+            state: Mutex::new(State { balance: STAKE, ..State::default() }),
+        }
     }
 
     /// A request begins, which can be polled for or not.
@@ -188,10 +198,10 @@ impl Polling {
 
 impl State {
     fn plan(&self) -> Option<Plan> {
-        let trusts = self.trust > 0 || self.requests >= self.rests_until;
+        let rests = self.requests < self.rests_until;
         let short = !self.mean.is_zero() && self.mean <= MEAN_MAX;
         let sleep = self.mean.saturating_sub(AHEAD);
-        (trusts && short && self.alone >= ALONE_FROM).then_some(Plan { sleep, poll: POLL_MAX })
+        (!rests && short && self.alone >= ALONE_FROM).then_some(Plan { sleep, poll: POLL_MAX })
     }
 
     /// A request that was alone took so long.
@@ -202,22 +212,21 @@ impl State {
         self.mean = if self.mean.is_zero() { took } else { self.mean * 7 / 8 + took / 8 };
     }
 
-    /// Whether it pays to go on. What one loses who gives the processor away is what dozens gain.
+    /// Whether it pays to go on.
     fn judge(&mut self, polled: Option<Polled>) {
-        self.trust = match polled {
-            Some(Polled::Seen) => {
-                self.seen += 1;
-                (self.trust + 1).min(TRUST_MAX)
-            }
-            Some(Polled::Missed) => self.trust.saturating_sub(2),
-            Some(Polled::Contested) => 0,
+        self.balance += match polled {
+            Some(Polled::Seen) => SEEN_MICROS,
+            Some(Polled::Missed) => -MISSED_MICROS,
+            Some(Polled::Contested(lost)) => -i64::try_from(lost.as_micros()).unwrap_or(i64::MAX / 2),
             Some(Polled::Asleep | Polled::Met) | None => return,
         };
-        if self.trust == 0 {
+        self.balance = self.balance.min(BALANCE_MAX);
+        self.seen += u64::from(polled == Some(Polled::Seen));
+        if self.balance < 0 {
             let lasted = self.seen >= LASTED_FROM || self.rest == 0;
             self.rest = if lasted { REST } else { (self.rest * 2).min(REST_MAX) };
             self.rests_until = self.requests + self.rest;
-            self.seen = 0;
+            (self.balance, self.seen) = (STAKE, 0);
         }
     }
 }
@@ -228,7 +237,7 @@ mod tests {
 
     fn state(mean_us: u64) -> State {
         let mean = Duration::from_micros(mean_us);
-        State { alone: ALONE_FROM, mean, trust: TRUST_MAX / 2, ..State::default() }
+        State { alone: ALONE_FROM, mean, ..State::default() }
     }
 
     fn flag() -> &'static AtomicBool {
@@ -251,11 +260,12 @@ mod tests {
     #[test]
     fn what_does_not_pay_ends_and_is_tried_again_after_a_rest() {
         let mut state = state(240);
-        for _ in 0..4 {
-            assert!(state.plan().is_some());
-            state.judge(Some(Polled::Missed));
+        for polled in [Polled::Seen, Polled::Seen, Polled::Missed] {
+            state.judge(Some(polled));
+            assert!(state.plan().is_some(), "two of three are seen");
         }
-        assert_eq!(state.plan(), None);
+        state.judge(Some(Polled::Missed));
+        assert_eq!(state.plan(), None, "one of two is");
         state.requests = REST - 1;
         assert_eq!(state.plan(), None);
         state.requests = REST;
@@ -266,11 +276,12 @@ mod tests {
 
     #[test]
     fn others_who_want_the_processor_get_it_for_long() {
-        let mut state = State { trust: TRUST_MAX, ..state(240) };
+        let mut state = state(240);
+        let slice = Some(Polled::Contested(Duration::from_millis(4)));
         let mut rests = Vec::new();
         for _ in 0..12 {
-            state.judge(Some(Polled::Contested));
-            assert_eq!(state.plan(), None, "once is enough");
+            state.judge(slice);
+            assert_eq!(state.plan(), None, "nothing is saved up");
             rests.push(state.rests_until - state.requests);
             state.requests = state.rests_until;
             assert!(state.plan().is_some());
@@ -280,8 +291,14 @@ mod tests {
         for _ in 0..LASTED_FROM {
             state.judge(Some(Polled::Seen));
         }
-        state.judge(Some(Polled::Contested));
+        state.judge(slice);
+        assert!(state.plan().is_some(), "one slice is less than hundreds have saved");
+        state.judge(slice);
+        assert_eq!(state.plan(), None, "two are not");
         assert_eq!(state.rests_until - state.requests, REST, "it had lasted");
+        state.requests = state.rests_until;
+        state.judge(Some(Polled::Contested(Duration::MAX)));
+        assert_eq!(state.plan(), None);
     }
 
     #[test]
@@ -345,7 +362,7 @@ mod tests {
             || false,
         );
         // Others may have wanted the processor.
-        assert!(polled == Polled::Seen && looks == 100 || polled == Polled::Contested && looks < 100);
+        assert!(polled == Polled::Seen && looks == 100 || matches!(polled, Polled::Contested(_)) && looks < 100);
         assert_eq!(plan.poll(|| false, || true), Polled::Met);
         let none = Plan { poll: Duration::ZERO, ..plan };
         assert_eq!(none.poll(|| false, || false), Polled::Missed);
@@ -361,6 +378,7 @@ mod tests {
             thread::sleep(Duration::from_millis(3));
             false
         };
-        assert_eq!(plan.poll(|| began.elapsed() > Duration::from_millis(1), met), Polled::Contested);
+        let polled = plan.poll(|| began.elapsed() > Duration::from_millis(1), met);
+        assert!(matches!(polled, Polled::Contested(lost) if lost >= Duration::from_millis(3)), "{polled:?}");
     }
 }
