@@ -28,7 +28,7 @@ pub const COMMITS_AT_ONCE: u32 = 4;
 /// One of so many commits is done the other way, so that what it costs stays known.
 const PROBE: u64 = 128;
 
-/// A commit that takes more than twice as long as others, and so much, counts as that.
+/// A commit counts as twice the mean and this, if it takes longer.
 const ACCIDENT_NANOS: u64 = 1_000;
 
 /// How long a thread leads commits. Programs that sync all the time never leave

@@ -208,7 +208,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Reads what another thread writes after some time; that thread may wait for it to be long enough under way.
+    /// Reads what another thread writes after some time.
     fn read_late(ring: &mut OneRing, late: Duration, plan: Option<Plan>) -> Option<Polled> {
         let (mut sends, receives) = UnixStream::pair().unwrap();
         let mut bytes = [0; 8];
@@ -247,6 +247,19 @@ mod tests {
         assert!(seen(polled));
         assert_eq!(read_late(&mut ring, late, None), None);
         assert_eq!(ring.number, 8);
+    }
+
+    #[test]
+    fn who_does_not_want_it_is_not_polled_for() {
+        let path = std::env::temp_dir().join(format!("nenrin-polling-{}", std::process::id()));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let wanted = |polling| {
+            let mode = crate::OpenMode { polling, exclusive: false, ..crate::OpenMode::OWNER };
+            Durable::new(Arc::new(HostFile::open(&path, mode).unwrap())).polling.is_wanted()
+        };
+        let several = thread::available_parallelism().unwrap().get() > 1;
+        assert_eq!([wanted(false), wanted(true)], [false, several]);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

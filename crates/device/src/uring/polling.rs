@@ -164,6 +164,11 @@ impl Polling {
         }
     }
 
+    #[cfg(test)]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// A request begins, which can be polled for or not.
     pub fn begin(&self, can: bool) -> Request {
         let mut state = lock(&self.state);
