@@ -2,7 +2,7 @@
 """Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
 
 bench_sync.py DIR   reads disk.json, seeds.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost), cuts.json and simulated.jsonl;
-                    again-PART.json is a second run of some rows, other-disk.json one of another machine
+                    again-PART.json is a second run of some rows, other-disk.json and other-guest.json are of another machine
 """
 import json
 import os
@@ -311,9 +311,11 @@ def main():
             if not row["name"].startswith("seed"):
                 text += table(row) + (tails(row) if row["name"].startswith("busy") else "") + latency_plot(results, part, row["name"], where, row["title"])
         text += seed1(results) + seed2(results, where)
-    if results := load(where, "other-disk.json"):
-        keep(results, where, "other-disk.json")
-        text += facts(results, "The disk as it is, of another machine") + "\n" + targets(results)
+    for part, title in (("other-disk", "The disk as it is, of another machine"), ("other-guest", "The virtual machine, on another machine")):
+        if results := load(where, part + ".json"):
+            keep(results, where, part + ".json")
+            text += facts(results, title) + "\n" + targets(results)
+            text += "".join(tails(row) for row in results["rows"] if row["name"].startswith("busy"))
     text += counted(where) + cuts(where) + simulated(where) + again(where, parts)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:
         f.write(text)
