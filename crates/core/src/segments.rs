@@ -48,27 +48,80 @@ pub struct SegmentUse {
     pub fresh: bool,
 }
 
+/// What is counted of a segment, so that nobody has to look at all of them: a volume of 8 TiB has half a million.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Part {
+    /// Blocks that are needed.
+    blocks: u64,
+    /// See [`SegmentUse::chain_held`].
+    chain_held: bool,
+    /// It holds index nodes, or did.
+    index: bool,
+}
+
+impl Part {
+    fn of(s: &SegmentUse) -> Self {
+        Self {
+            blocks: u64::from(s.used_blocks()) + u64::from(s.node_blocks()),
+            chain_held: s.chain_held,
+            index: s.nodes > 0 || s.item.kind == KIND_INDEX && s.state != SegmentState::Free,
+        }
+    }
+}
+
 /// Segments by number; not every number has one.
 #[derive(Default)]
-struct Numbered(Vec<(u64, Vec<SegmentUse>)>);
+struct Numbered {
+    runs: Vec<(u64, Vec<SegmentUse>)>,
+    needed_blocks: u64,
+    chain_held: BTreeSet<u64>,
+    index: BTreeSet<u64>,
+}
 
 impl Numbered {
+    fn new(runs: Vec<(u64, Vec<SegmentUse>)>) -> Self {
+        let mut this = Self { runs, ..Self::default() };
+        let parts: Vec<_> =
+            this.iter().map(|(i, s)| (i, Part::of(s))).filter(|(_, p)| *p != Part::of(&UNUSED)).collect();
+        parts.into_iter().for_each(|(i, part)| this.count(i, Part::of(&UNUSED), part));
+        this
+    }
     fn place(&self, i: u64) -> Option<(usize, usize)> {
-        let run = self.0.partition_point(|(first, _)| *first <= i).checked_sub(1)?;
-        let (first, all) = self.0.get(run)?;
+        let run = self.runs.partition_point(|(first, _)| *first <= i).checked_sub(1)?;
+        let (first, all) = self.runs.get(run)?;
         let within = usize::try_from(i - first).ok()?;
         (within < all.len()).then_some((run, within))
     }
     fn get(&self, i: u64) -> Option<&SegmentUse> {
         let (run, within) = self.place(i)?;
-        self.0[run].1.get(within)
+        self.runs[run].1.get(within)
     }
-    fn get_mut(&mut self, i: u64) -> Option<&mut SegmentUse> {
+    /// The only way to change one.
+    fn change<R>(&mut self, i: u64, change: impl FnOnce(&mut SegmentUse) -> R) -> Option<R> {
         let (run, within) = self.place(i)?;
-        self.0[run].1.get_mut(within)
+        let s = self.runs[run].1.get_mut(within)?;
+        let before = Part::of(s);
+        let result = change(s);
+        let after = Part::of(s);
+        if after != before {
+            self.count(i, before, after);
+        }
+        Some(result)
+    }
+    fn count(&mut self, i: u64, before: Part, after: Part) {
+        self.needed_blocks = self.needed_blocks - before.blocks + after.blocks;
+        let sets =
+            [(&mut self.chain_held, before.chain_held, after.chain_held), (&mut self.index, before.index, after.index)];
+        for (set, before, after) in sets {
+            match (before, after) {
+                (false, true) => drop(set.insert(i)),
+                (true, false) => drop(set.remove(&i)),
+                _ => {}
+            }
+        }
     }
     fn iter(&self) -> impl Iterator<Item = (u64, &SegmentUse)> {
-        self.0.iter().flat_map(|(first, all)| (*first..).zip(all))
+        self.runs.iter().flat_map(|(first, all)| (*first..).zip(all))
     }
 }
 
@@ -133,7 +186,7 @@ impl Segments {
     pub fn new(numbers: &[Range<u64>], next_generation: Generation) -> Self {
         let run = |r: &Range<u64>| (r.start, vec![UNUSED; (r.end - r.start) as usize]);
         Self {
-            all: Numbered(numbers.iter().map(run).collect()),
+            all: Numbered::new(numbers.iter().map(run).collect()),
             free: numbers.iter().cloned().flatten().collect(),
             pending: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -147,7 +200,22 @@ impl Segments {
 
     /// Segments of the volume that are not closed.
     pub fn count(&self) -> u64 {
-        self.all.0.iter().map(|(_, all)| all.len() as u64).sum::<u64>() - self.closed
+        self.all.runs.iter().map(|(_, all)| all.len() as u64).sum::<u64>() - self.closed
+    }
+    /// Blocks that are needed, in all of them.
+    pub fn needed_blocks(&self) -> u64 {
+        debug_assert!(self.counts_what_is_there(), "what is counted of segments is not what they have");
+        self.all.needed_blocks
+    }
+    /// Segments that hold index nodes, or did before they were emptied, in order.
+    pub fn of_index(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
+        self.all.index.iter().filter_map(|i| Some((SegmentNo(*i), self.all.get(*i)?)))
+    }
+    fn counts_what_is_there(&self) -> bool {
+        let parts = || self.all.iter().map(|(i, s)| (i, Part::of(s)));
+        parts().map(|(_, p)| p.blocks).sum::<u64>() == self.all.needed_blocks
+            && parts().filter(|(_, p)| p.chain_held).map(|(i, _)| i).eq(self.all.chain_held.iter().copied())
+            && parts().filter(|(_, p)| p.index).map(|(i, _)| i).eq(self.all.index.iter().copied())
     }
     /// Segments that may be handed out now.
     pub fn free_count(&self) -> u64 {
@@ -183,32 +251,36 @@ impl Segments {
         }
     }
     fn with(&mut self, segment: SegmentNo, change: impl FnOnce(&mut SegmentUse)) {
-        let Some(s) = self.all.get_mut(segment.0) else { return };
-        change(s);
-        self.changed.insert(segment.0);
-        self.classify(segment.0);
+        if self.all.change(segment.0, change).is_some() {
+            self.changed.insert(segment.0);
+            self.classify(segment.0);
+        }
     }
 
     /// Puts a segment that is not open where its counters say it belongs.
     fn classify(&mut self, i: u64) {
-        let Some(s) = self.all.get_mut(i) else { return };
+        let Some(s) = self.all.get(i) else { return };
         match (s.state, s.is_empty()) {
             (SegmentState::Open, _)
             | (SegmentState::Pending | SegmentState::Free, true)
             | (SegmentState::Sealed, false) => {}
             (SegmentState::Sealed, true) => {
-                s.state = SegmentState::Pending;
-                s.item.emptied_generation = self.next_generation.0;
-                if broken(Break::ReuseEarly) {
-                    s.state = SegmentState::Free;
+                let (early, generation) = (broken(Break::ReuseEarly), self.next_generation.0);
+                self.all.change(i, |s| {
+                    s.state = if early { SegmentState::Free } else { SegmentState::Pending };
+                    s.item.emptied_generation = generation;
+                });
+                if early {
                     self.release(i);
-                    return;
+                } else {
+                    self.pending.insert(i);
                 }
-                self.pending.insert(i);
             }
             (SegmentState::Pending | SegmentState::Free, false) => {
-                s.state = SegmentState::Sealed;
-                s.item.emptied_generation = 0;
+                self.all.change(i, |s| {
+                    s.state = SegmentState::Sealed;
+                    s.item.emptied_generation = 0;
+                });
                 self.pending.remove(&i);
                 self.free.remove(&i);
             }
@@ -217,15 +289,20 @@ impl Segments {
 
     /// Restores a segment from its item in the space tree.
     pub fn load(&mut self, segment: SegmentNo, item: Segment) {
-        let Some(s) = self.all.get_mut(segment.0) else { return };
-        s.item = item;
-        s.chain_held = item.chain_seq.0 > 0;
-        if !s.is_empty() {
-            s.state = SegmentState::Sealed;
+        let state = self.all.change(segment.0, |s| {
+            s.item = item;
+            s.chain_held = item.chain_seq.0 > 0;
+            if !s.is_empty() {
+                s.state = SegmentState::Sealed;
+            } else if item.emptied_generation > 0 {
+                s.state = SegmentState::Pending;
+            }
+            s.state
+        });
+        if matches!(state, Some(SegmentState::Sealed | SegmentState::Pending)) {
             self.free.remove(&segment.0);
-        } else if item.emptied_generation > 0 {
-            s.state = SegmentState::Pending;
-            self.free.remove(&segment.0);
+        }
+        if state == Some(SegmentState::Pending) {
             self.pending.insert(segment.0);
         }
     }
@@ -239,9 +316,10 @@ impl Segments {
 
     fn take(&mut self, i: u64, kind: u8, now: Time) -> Option<SegmentNo> {
         self.free.remove(&i);
-        let s = self.all.get_mut(i)?;
-        s.state = SegmentState::Open;
-        s.item = Segment { kind, written_at: now, ..Segment::default() };
+        self.all.change(i, |s| {
+            s.state = SegmentState::Open;
+            s.item = Segment { kind, written_at: now, ..Segment::default() };
+        })?;
         self.changed.insert(i);
         Some(SegmentNo(i))
     }
@@ -279,9 +357,11 @@ impl Segments {
 
     /// Nothing was written to a segment that was handed out, and nothing will be.
     pub fn take_back(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0).filter(|s| s.state == SegmentState::Open && s.is_empty()) {
-            s.state = SegmentState::Free;
-            s.item = Segment::default();
+        if self.all.get(segment.0).is_some_and(|s| s.state == SegmentState::Open && s.is_empty()) {
+            self.all.change(segment.0, |s| {
+                s.state = SegmentState::Free;
+                s.item = Segment::default();
+            });
             self.changed.insert(segment.0);
             self.release(segment.0);
         }
@@ -291,10 +371,10 @@ impl Segments {
     pub fn reopen(&mut self, segment: SegmentNo, kind: u8) {
         self.free.remove(&segment.0);
         self.pending.remove(&segment.0);
-        if let Some(s) = self.all.get_mut(segment.0) {
+        self.all.change(segment.0, |s| {
             s.state = SegmentState::Open;
             s.item.kind = kind;
-        }
+        });
     }
 
     /// What must never be done: an empty segment is free, whatever still needs it.
@@ -323,9 +403,10 @@ impl Segments {
     /// `seq`: older chain segments are needed for content only.
     pub fn chain_contained(&mut self, seq: Seq) {
         let contained = |s: &SegmentUse| s.chain_held && s.state != SegmentState::Open && s.item.chain_seq <= seq;
-        let which: Vec<SegmentNo> = self.iter().filter(|(_, s)| contained(s)).map(|(no, _)| no).collect();
-        for segment in which {
-            self.with(segment, |s| {
+        let held = self.all.chain_held.iter().copied();
+        let which: Vec<u64> = held.filter(|i| self.all.get(*i).is_some_and(contained)).collect();
+        for i in which {
+            self.with(SegmentNo(i), |s| {
                 s.chain_held = false;
                 s.item.chain_seq = Seq(0);
             });
@@ -372,27 +453,31 @@ impl Segments {
     }
     /// Restores the number of node copies from a root.
     pub fn load_nodes(&mut self, segment: SegmentNo, nodes: u32, generation: Generation) {
-        let Some(s) = self.all.get_mut(segment.0) else { return };
-        s.nodes = nodes;
-        s.item.kind = KIND_INDEX;
+        let empty = self.all.change(segment.0, |s| {
+            s.nodes = nodes;
+            s.item.kind = KIND_INDEX;
+            if s.is_empty() {
+                s.state = SegmentState::Pending;
+                s.item.emptied_generation = generation.0;
+            } else {
+                s.state = SegmentState::Sealed;
+            }
+            s.is_empty()
+        });
+        let Some(empty) = empty else { return };
         self.free.remove(&segment.0);
-        if s.is_empty() {
-            s.state = SegmentState::Pending;
-            s.item.emptied_generation = generation.0;
+        if empty {
             self.pending.insert(segment.0);
         } else {
-            s.state = SegmentState::Sealed;
             self.pending.remove(&segment.0);
         }
     }
     /// Index segments with their node copies; those emptied by the root of
     /// `generation` with a zero, because the root before still needs them.
     pub fn index_segments(&self, generation: Generation) -> Vec<(SegmentNo, u32)> {
-        self.iter()
+        self.of_index()
             .filter(|(_, s)| {
-                s.nodes > 0
-                    || s.item.kind == KIND_INDEX
-                        && (s.state == SegmentState::Pending && s.item.emptied_generation >= generation.0)
+                s.nodes > 0 || s.state == SegmentState::Pending && s.item.emptied_generation >= generation.0
             })
             .map(|(no, s)| (no, s.nodes))
             .collect()
@@ -400,15 +485,11 @@ impl Segments {
 
     /// Keeps a segment from being handed out.
     pub fn pin(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0) {
-            s.pins += 1;
-        }
+        self.all.change(segment.0, |s| s.pins += 1);
     }
     /// Ends a [`Segments::pin`].
     pub fn unpin(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0) {
-            s.pins = s.pins.saturating_sub(1);
-        }
+        self.all.change(segment.0, |s| s.pins = s.pins.saturating_sub(1));
     }
 
     /// Pending segments that no root needs when the older usable one has
@@ -423,10 +504,10 @@ impl Segments {
         for SegmentNo(i) in self.promotable(older) {
             self.pending.remove(&i);
             self.release(i);
-            if let Some(s) = self.all.get_mut(i) {
+            self.all.change(i, |s| {
                 s.state = SegmentState::Free;
                 s.item = Segment::default();
-            }
+            });
             self.changed.insert(i);
         }
     }
@@ -465,11 +546,11 @@ impl Segments {
     /// does, it is pending as if emptied by `generation`.
     pub fn protect(&mut self, segment: SegmentNo, generation: Generation) {
         if self.free.remove(&segment.0) {
-            if let Some(s) = self.all.get_mut(segment.0) {
+            self.all.change(segment.0, |s| {
                 s.state = SegmentState::Pending;
                 s.item.kind = KIND_INDEX;
                 s.item.emptied_generation = generation.0;
-            }
+            });
             self.pending.insert(segment.0);
         }
     }
@@ -521,20 +602,21 @@ impl Segments {
 impl Segments {
     /// It is not handed out any more.
     pub fn close(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0) {
-            self.closed += u64::from(!s.closed);
-            s.closed = true;
+        if let Some(before) = self.all.change(segment.0, |s| std::mem::replace(&mut s.closed, true)) {
+            self.closed += u64::from(!before);
             self.free.remove(&segment.0);
         }
     }
     /// It may be handed out again, when nothing needs it. Who withholds it gives it back himself.
     pub fn open(&mut self, segment: SegmentNo) {
-        if let Some(s) = self.all.get_mut(segment.0) {
-            self.closed -= u64::from(s.closed);
-            (s.closed, s.fresh) = (false, false);
-            if s.state == SegmentState::Free {
-                self.release(segment.0);
-            }
+        let opened = self.all.change(segment.0, |s| {
+            s.fresh = false;
+            (std::mem::replace(&mut s.closed, false), s.state)
+        });
+        let Some((closed, state)) = opened else { return };
+        self.closed -= u64::from(closed);
+        if state == SegmentState::Free {
+            self.release(segment.0);
         }
     }
     /// Closed segments, in order.
@@ -560,6 +642,7 @@ impl Segments {
             self.unwiped.remove(&i);
         }
         let old = std::mem::take(&mut self.all);
+        let mut runs = Vec::with_capacity(numbers.len());
         for r in numbers {
             let all = r.clone().map(|i| match old.get(i) {
                 Some(s) => *s,
@@ -570,10 +653,61 @@ impl Segments {
                     SegmentUse { closed: true, fresh: true, ..UNUSED }
                 }
             });
-            let all = all.collect();
-            self.all.0.push((r.start, all));
+            runs.push((r.start, all.collect()));
         }
+        self.all = Numbered::new(runs);
         self.closed = self.iter().filter(|(_, s)| s.closed).count() as u64;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_device::Prng;
+
+    #[test]
+    fn what_is_counted_is_what_segments_have() {
+        let mut s = Segments::new(&[0..40, 100..140], Generation(3));
+        let mut random = Prng::new(7);
+        let mut below = |n: u64| random.below(n);
+        let mut seq = 0;
+        for step in 0..20_000 {
+            let no = SegmentNo(below(40) + 100 * below(2));
+            let (addr, blocks) = (Addr::new(no, 0), below(100) as u32);
+            match below(20) {
+                0 => s.seal(no),
+                1..=3 => drop(s.allocate([KIND_CHAIN, KIND_DATA, KIND_INDEX][below(3) as usize], Time(1))),
+                4 => s.take_back(no),
+                5 => s.add_live(addr, blocks),
+                6 | 7 => s.sub_live(addr, blocks),
+                8 => s.live_to_history(addr, blocks),
+                9 => s.history_to_live(addr, blocks),
+                10 | 11 => s.sub_history(addr, blocks),
+                12 => s.add_node(no),
+                13 | 14 => s.sub_node(no),
+                15 => {
+                    seq += 1;
+                    s.chain_written(no, Seq(seq));
+                }
+                16 => s.chain_contained(Seq(below(seq + 1))),
+                17 => {
+                    s.promote(s.next_generation);
+                    s.next_generation = Generation(s.next_generation.0 + 1);
+                }
+                18 => s.close(no),
+                _ => s.open(no),
+            }
+            assert!(s.counts_what_is_there(), "step {step}");
+            let nodes: Vec<_> = s.iter().filter(|(_, u)| u.nodes > 0).map(|(no, _)| no).collect();
+            let found: Vec<_> = s.index_segments(Generation(u64::MAX)).into_iter().map(|(no, _)| no).collect();
+            assert_eq!(found, nodes);
+        }
+        assert!(s.needed_blocks() > 0 && s.of_index().count() > 0);
+        let before = s.needed_blocks();
+        s.load(SegmentNo(1_000), Segment { live_blocks: 5, ..Segment::default() });
+        assert_eq!(s.needed_blocks(), before, "there is no such segment");
+        assert!(s.renumber(&[0..40, 100..150]) && s.counts_what_is_there());
+        assert_eq!(s.needed_blocks(), before);
     }
 }

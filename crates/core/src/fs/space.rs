@@ -335,11 +335,10 @@ impl Inner {
     pub(super) fn slack_segments(&self, fs: &Fs) -> u64 {
         let blocks = u64::from(fs.storage.segment_blocks);
         let s = &self.state.segments;
-        let needed: u64 = s.iter().map(|(_, s)| u64::from(s.used_blocks()) + u64::from(s.node_blocks())).sum();
         // What is kept back for pages in memory is no garbage.
         let kept_back = s.free_count().saturating_sub(self.room_segments(fs));
         let least = self.reserve_segments(fs) + fs.kept_for(self.promised()).div_ceil(blocks);
-        s.count().saturating_sub(needed.div_ceil(blocks) + kept_back.max(least))
+        s.count().saturating_sub(s.needed_blocks().div_ceil(blocks) + kept_back.max(least))
     }
 
     /// Whether room for writers is short while index checkpoints would add to it.

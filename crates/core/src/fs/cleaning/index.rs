@@ -164,7 +164,7 @@ impl Inner {
         let blocks = fs.storage.segment_blocks;
         let held =
             |s: &&SegmentUse| s.item.kind == KIND_INDEX && matches!(s.state, SegmentState::Sealed | SegmentState::Open);
-        let segments = self.state.segments.iter().map(|(_, s)| s).filter(held).count() as u64;
+        let segments = self.state.segments.of_index().map(|(_, s)| s).filter(held).count() as u64;
         let open: u64 = self.index.iter().map(|log| log.nodes_that_fit(blocks) * u64::from(NODE_BLOCKS)).sum();
         segments * u64::from(blocks) - open
     }
@@ -183,7 +183,7 @@ impl Inner {
         let mut found: Vec<(u32, SegmentNo)> = self
             .state
             .segments
-            .iter()
+            .of_index()
             .filter(|(_, s)| s.state == SegmentState::Sealed && !s.chain_held && s.pins == 0)
             .filter(|(_, s)| s.item.kind == KIND_INDEX && s.used_blocks() == 0 && s.node_blocks() < most)
             .map(|(no, s)| (s.node_blocks(), no))
