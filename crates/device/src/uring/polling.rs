@@ -6,7 +6,8 @@
 //!
 //! It pays only while a processor has nothing else to do: who gives it away while others want it is without it for milliseconds, where one who
 //! sleeps is given it when he is woken. So one thread of the process does it at a time, where durable writes of the device meet no other;
-//! between two looks it gives the processor to whoever wants it; and it stops, for long, when that has cost more than it has saved.
+//! between two looks it gives the processor to whoever wants it; and it stops, for long, when that has cost more than it has saved. How much
+//! an end that is seen saves is measured all the time: some are slept for all the same. Where that is little, it stops as well.
 //! Why: docs/decisions/0032-polling.md.
 //!
 //! Invariants
@@ -30,15 +31,24 @@ const ALONE_FROM: u32 = 16;
 /// Who gives the processor away and is without it for so long has lost time to others, even if the end was there by then. A thread of the kernel
 /// that works for the device takes less.
 const CONTESTED_FROM: Duration = Duration::from_micros(200);
-/// What an end that is seen saves, and what looking for one costs that is not, in microseconds: about what it takes to wake a thread.
+/// What an end that is seen saves, until that is known, and what looking for one costs that is not, in microseconds: about what it takes to
+/// wake a thread.
 const SEEN_MICROS: i64 = 30;
 const MISSED_MICROS: i64 = 60;
+/// One of so many requests that could be polled for is slept for, so that it is known what polling saves.
+const SAMPLED: u64 = 32;
+/// So many of them are compared with those whose end was seen meanwhile.
+const SAMPLES: u64 = 64;
+/// Polling has to save this part of what such a request takes, to be worth a processor.
+const WORTH: u64 = 32;
 /// Most that is saved up against losses: a slice of somebody else.
 const BALANCE_MAX: i64 = 5_000;
 /// Lent at first and after a rest, so that some may be missed.
 const STAKE: i64 = 300;
 /// So many requests are slept for where polling did not pay, before it is tried again; twice as many each time that it does not last.
 const REST: u64 = 256;
+/// The same where it saved nothing, which takes [`SAMPLES`] times [`SAMPLED`] requests to know.
+const IDLE_REST: u64 = 4096;
 const REST_MAX: u64 = 1 << 16;
 /// It has lasted when so many ends were seen.
 const LASTED_FROM: u64 = 512;
@@ -115,6 +125,8 @@ pub(super) struct Request {
     began: Instant,
     beside: bool,
     meetings: u64,
+    /// Slept for although it could be polled for.
+    sampled: bool,
     plan: Option<(Plan, Turn)>,
 }
 
@@ -150,6 +162,34 @@ struct State {
     rest: u64,
     /// Ends that were seen since.
     seen: u64,
+    /// What an end that is seen saves, as last compared, in microseconds. `None` where that is not known, or was not worth it.
+    saves: Option<i64>,
+    comparison: Comparison,
+}
+
+/// Times of requests, together.
+#[derive(Debug, Default)]
+struct Times {
+    requests: u64,
+    micros: u64,
+}
+
+impl Times {
+    fn add(&mut self, took: Duration) {
+        self.requests += 1;
+        self.micros += u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 2);
+    }
+
+    fn mean(&self) -> u64 {
+        self.micros / self.requests.max(1)
+    }
+}
+
+/// Requests whose end was seen, and those that were slept for among them.
+#[derive(Debug, Default)]
+struct Comparison {
+    seen: Times,
+    slept: Times,
 }
 
 impl Polling {
@@ -177,8 +217,9 @@ impl Polling {
         state.requests += 1;
         let meetings = self.meetings.fetch_add(u64::from(beside), Relaxed) + u64::from(beside);
         let plan = if self.wanted && can && !beside { state.plan() } else { None };
-        let plan = plan.and_then(|plan| Some((plan, Turn::take(self.taken)?)));
-        Request { began: Instant::now(), beside, meetings, plan }
+        let sampled = plan.is_some() && state.requests % SAMPLED == 0;
+        let plan = plan.filter(|_| !sampled).and_then(|plan| Some((plan, Turn::take(self.taken)?)));
+        Request { began: Instant::now(), beside, meetings, sampled, plan }
     }
 
     /// Whether another began meanwhile.
@@ -188,7 +229,10 @@ impl Polling {
 
     /// It has ended, and was done or not.
     pub fn end(&self, request: Request, polled: Option<Polled>, done: bool) {
-        let took = request.began.elapsed();
+        self.end_after(request.began.elapsed(), request, polled, done);
+    }
+
+    fn end_after(&self, took: Duration, request: Request, polled: Option<Polled>, done: bool) {
         let met = request.beside || self.met(&request);
         let mut state = lock(&self.state);
         state.under_way -= 1;
@@ -196,7 +240,13 @@ impl Polling {
         if met {
             state.alone = 0;
         } else if done {
-            state.learn(took);
+            let took = state.learn(took);
+            if request.sampled {
+                state.comparison.slept.add(took);
+                state.compare();
+            } else if polled == Some(Polled::Seen) {
+                state.comparison.seen.add(took);
+            }
         }
     }
 }
@@ -209,18 +259,43 @@ impl State {
         (!rests && short && self.alone >= ALONE_FROM).then_some(Plan { sleep, poll: POLL_MAX })
     }
 
-    /// A request that was alone took so long.
-    fn learn(&mut self, took: Duration) {
+    /// A request that was alone took so long. As what it counts: one that took very long is an accident.
+    fn learn(&mut self, took: Duration) -> Duration {
         self.alone = self.alone.saturating_add(1);
-        // One that took very long is an accident.
         let took = if self.mean.is_zero() { took } else { took.min(self.mean * 2) };
         self.mean = if self.mean.is_zero() { took } else { self.mean * 7 / 8 + took / 8 };
+        took
+    }
+
+    /// What polling saves, once that can be told, and whether it is worth it.
+    fn compare(&mut self) {
+        let Comparison { seen, slept } = &self.comparison;
+        if slept.requests < SAMPLES || seen.requests < SAMPLES {
+            return;
+        }
+        let (seen, slept) = (seen.mean(), slept.mean());
+        let saves = slept.saturating_sub(seen);
+        self.comparison = Comparison::default();
+        if saves * WORTH >= slept {
+            self.saves = Some(saves as i64);
+            return;
+        }
+        let was_worth_it = self.saves.take().is_some();
+        self.stop(was_worth_it, IDLE_REST);
+    }
+
+    /// All are slept for, for so long at least; for longer if it has not `lasted` since the last time.
+    fn stop(&mut self, lasted: bool, least: u64) {
+        self.rest = if lasted { least } else { (self.rest * 2).clamp(least, REST_MAX) };
+        self.rests_until = self.requests + self.rest;
+        (self.balance, self.seen) = (STAKE, 0);
+        self.comparison = Comparison::default();
     }
 
     /// Whether it pays to go on.
     fn judge(&mut self, polled: Option<Polled>) {
         self.balance += match polled {
-            Some(Polled::Seen) => SEEN_MICROS,
+            Some(Polled::Seen) => self.saves.unwrap_or(SEEN_MICROS),
             Some(Polled::Missed) => -MISSED_MICROS,
             Some(Polled::Contested(lost)) => -i64::try_from(lost.as_micros()).unwrap_or(i64::MAX / 2),
             Some(Polled::Asleep | Polled::Met) | None => return,
@@ -228,10 +303,7 @@ impl State {
         self.balance = self.balance.min(BALANCE_MAX);
         self.seen += u64::from(polled == Some(Polled::Seen));
         if self.balance < 0 {
-            let lasted = self.seen >= LASTED_FROM || self.rest == 0;
-            self.rest = if lasted { REST } else { (self.rest * 2).min(REST_MAX) };
-            self.rests_until = self.requests + self.rest;
-            (self.balance, self.seen) = (STAKE, 0);
+            self.stop(self.seen >= LASTED_FROM, REST);
         }
     }
 }
@@ -304,6 +376,71 @@ mod tests {
         state.requests = state.rests_until;
         state.judge(Some(Polled::Contested(Duration::MAX)));
         assert_eq!(state.plan(), None);
+    }
+
+    /// Requests of a program for itself that take so long, as they are waited for; how many of them were polled for.
+    fn run(polling: &Polling, requests: u64, seen_us: u64, slept_us: u64) -> u64 {
+        let mut polled = 0;
+        for _ in 0..requests {
+            let one = polling.begin(true);
+            let seen = one.plan().map(|_| Polled::Seen);
+            polled += u64::from(seen.is_some());
+            let took = Duration::from_micros(if seen.is_some() { seen_us } else { slept_us });
+            polling.end_after(took, one, seen, true);
+        }
+        polled
+    }
+
+    /// The same until all are slept for; how many that is for.
+    fn run_until_it_rests(polling: &Polling, seen_us: u64, slept_us: u64) -> u64 {
+        for _ in 0..2 * SAMPLED * SAMPLES {
+            run(polling, 1, seen_us, slept_us);
+            let state = lock(&polling.state);
+            if state.rests_until > state.requests {
+                assert_eq!((state.plan(), state.saves), (None, None));
+                return state.rests_until - state.requests;
+            }
+        }
+        panic!("it goes on");
+    }
+
+    #[test]
+    fn what_polling_saves_is_measured() {
+        let polling = known(true, flag());
+        let compared = SAMPLED * SAMPLES;
+        assert_eq!(run(&polling, compared - 1, 200, 240), compared - SAMPLES, "one in so many is slept for");
+        assert_eq!(lock(&polling.state).saves, None);
+        run(&polling, 1, 200, 240);
+        assert_eq!(lock(&polling.state).saves, Some(40));
+        run(&polling, compared, 220, 240);
+        assert_eq!(lock(&polling.state).saves, Some(20), "only the last ones count");
+    }
+
+    #[test]
+    fn where_polling_saves_nothing_it_ends_and_is_tried_more_and_more_seldom() {
+        let polling = known(true, flag());
+        for rest in [IDLE_REST, 2 * IDLE_REST, 4 * IDLE_REST] {
+            assert_eq!(run_until_it_rests(&polling, 240, 240), rest);
+            assert_eq!(run(&polling, rest - 1, 240, 240), 0);
+        }
+        // An end that is seen may even come later, for a while: the processor was given away.
+        let rest = run_until_it_rests(&polling, 245, 240);
+        assert_eq!(rest, 8 * IDLE_REST);
+        run(&polling, rest - 1, 240, 240);
+        run(&polling, 2 * SAMPLED * SAMPLES, 200, 240);
+        assert_eq!(lock(&polling.state).saves, Some(40));
+        assert_eq!(run_until_it_rests(&polling, 240, 240), IDLE_REST, "it had been worth it");
+    }
+
+    #[test]
+    fn an_end_that_is_seen_counts_what_that_saves() {
+        let mut state = state(240);
+        state.saves = Some(8);
+        state.judge(Some(Polled::Seen));
+        assert_eq!(state.balance, 8);
+        state.saves = None;
+        state.judge(Some(Polled::Seen));
+        assert_eq!(state.balance, 8 + SEEN_MICROS);
     }
 
     #[test]
