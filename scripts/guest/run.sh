@@ -51,7 +51,7 @@ while kill -0 $guest 2>/dev/null; do
     sleep 1
     [ -e "$out/started" ] || [ $((end - SECONDS)) -gt $((${GUEST_SECONDS:-5400} - 300)) ] || fail "run.sh: the guest did not start; its console is in $out/console"
     # Emulated processors may lose each other when the host is too busy; they do not recover.
-    ! grep -qa 'soft lockup - CPU.* stuck for [0-9]\{3,\}s' "$out/console" || fail "run.sh: the guest hangs; try again when this machine is idle; its console is in $out/console"
+    ! grep -qsa 'soft lockup - CPU.* stuck for [0-9]\{3,\}s' "$out/console" || fail "run.sh: the guest hangs; try again when this machine is idle; its console is in $out/console"
     [ $SECONDS -lt $end ] || fail "run.sh: the guest did not end within ${GUEST_SECONDS:-5400} s; its console is in $out/console"
 done
 rm -f "$out/nenrin" "$out/started"

@@ -5,7 +5,7 @@ use nenrin_format::Time;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a thread computes between pauses.
 const BREATH: Duration = Duration::from_micros(150);
@@ -23,13 +23,20 @@ fn computed() -> Duration {
 
 /// The host's clocks.
 pub struct HostClock {
-    start: Instant,
+    /// What the host's clock said when this began.
+    start: u64,
+}
+
+/// Nanoseconds of the host's monotonic clock, which is asked several times for each request.
+fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl HostClock {
     /// A clock that starts now.
     pub fn shared() -> Arc<dyn Clock> {
-        Arc::new(Self { start: Instant::now() })
+        Arc::new(Self { start: monotonic() })
     }
 }
 
@@ -46,7 +53,7 @@ impl Clock for HostClock {
         Time(now())
     }
     fn monotonic_nanos(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        monotonic().saturating_sub(self.start)
     }
     fn breathe(&self) {
         let now = computed();

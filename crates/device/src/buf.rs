@@ -61,26 +61,9 @@ impl AlignedBuf {
     /// The bytes of `pieces`, one behind the other, cut or filled with zeros to `len` bytes: none is written twice.
     #[must_use]
     pub fn gathered<'a>(len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Self {
-        if len == 0 {
-            return Self::zeroed(0);
-        }
-        let raw = if pool::takes(len) {
-            pool::take(len)
-        } else {
-            // SAFETY: the layout has a size above zero.
-            NonNull::new(unsafe { alloc(Self::layout(len)) })
-        };
-        let Some(ptr) = raw else { handle_alloc_error(Self::layout(len)) };
-        let mut at = 0;
-        for piece in pieces {
-            let n = piece.len().min(len - at);
-            // SAFETY: `at + n <= len`, and memory that nobody else has cannot overlap with a slice.
-            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), ptr.as_ptr().add(at), n) };
-            at += n;
-        }
-        // SAFETY: what is left lies within the allocation; from here on all of it is initialised.
-        unsafe { std::ptr::write_bytes(ptr.as_ptr().add(at), 0, len - at) };
-        Self { ptr, len, room: len, owner: None }
+        let mut filling = Filling::new(len);
+        pieces.for_each(|piece| filling.put(piece));
+        filling.finish()
     }
     /// A part of another, which is copied when it is changed. `start` is a multiple of 4096, and the part lies within.
     #[must_use]
@@ -101,6 +84,51 @@ impl AlignedBuf {
         let mut this = Self::zeroed(bytes.len().next_multiple_of(BLOCK_BYTES));
         this[..bytes.len()].copy_from_slice(bytes);
         this
+    }
+}
+
+/// A buffer that is being filled from its beginning on, so that nothing is written twice.
+pub struct Filling {
+    /// Initialised up to `at`, and shown to nobody before all of it is.
+    buf: AlignedBuf,
+    at: usize,
+}
+
+impl Filling {
+    /// For `len` bytes.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        if len == 0 {
+            return Self { buf: AlignedBuf::zeroed(0), at: 0 };
+        }
+        let raw = if pool::takes(len) {
+            pool::take(len)
+        } else {
+            // SAFETY: the layout has a size above zero.
+            NonNull::new(unsafe { alloc(AlignedBuf::layout(len)) })
+        };
+        let Some(ptr) = raw else { handle_alloc_error(AlignedBuf::layout(len)) };
+        Self { buf: AlignedBuf { ptr, len, room: len, owner: None }, at: 0 }
+    }
+    /// Puts bytes behind those that are there, as many as there is room for.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let n = bytes.len().min(self.buf.len - self.at);
+        // SAFETY: `at + n <= len`, and memory that nobody else has cannot overlap with a slice.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.buf.ptr.as_ptr().add(self.at), n) };
+        self.at += n;
+    }
+    /// Puts zeros up to this byte, if it is not there yet, or up to the end.
+    pub fn zeros_to(&mut self, end: usize) {
+        let n = end.min(self.buf.len).saturating_sub(self.at);
+        // SAFETY: `at + n <= len`.
+        unsafe { std::ptr::write_bytes(self.buf.ptr.as_ptr().add(self.at), 0, n) };
+        self.at += n;
+    }
+    /// The buffer, with zeros where nothing was put.
+    #[must_use]
+    pub fn finish(mut self) -> AlignedBuf {
+        self.zeros_to(usize::MAX);
+        self.buf
     }
 }
 
@@ -160,6 +188,21 @@ mod tests {
         assert!(whole[BLOCK_BYTES..2 * BLOCK_BYTES].iter().all(|b| *b == 2));
         drop(whole);
         assert!(second.iter().all(|b| *b == 3));
+    }
+
+    #[test]
+    fn a_buffer_is_filled_from_its_beginning_on() {
+        for len in [0, BLOCK_BYTES, 3 * BLOCK_BYTES, 128 << 10] {
+            let mut filling = Filling::new(len);
+            filling.put(&[1; 100]);
+            filling.zeros_to(50);
+            filling.put(&[2; 100]);
+            filling.zeros_to(BLOCK_BYTES);
+            filling.put(&[3; 2 * BLOCK_BYTES]);
+            let mut want = [vec![1; 100], vec![2; 100], vec![0; BLOCK_BYTES - 200], vec![3; 2 * BLOCK_BYTES]].concat();
+            want.resize(len, 0);
+            assert!(filling.finish()[..] == want[..], "{len}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod sync;
 mod sys;
 mod uring;
 
-pub use buf::AlignedBuf;
+pub use buf::{AlignedBuf, Filling};
 pub use counters::{Counters, OpKind};
 pub use crash::{CrashChoice, CrashDisk, CrashImage, Divisible, History, HistoryCursor, Image, Sequence, Window};
 pub use error::DeviceError;

@@ -430,9 +430,13 @@ impl Extent {
     }
     /// Appends its bytes.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
+        self.encode_at(self.addr, out);
+    }
+    /// The same as if it were at this address.
+    pub fn encode_at(&self, addr: Addr, out: &mut Vec<u8>) {
         let mut d = ExtentDisk::zeroed();
         d.birth.set(self.birth.0);
-        d.addr.set(self.addr.0);
+        d.addr.set(addr.0);
         d.blocks.set(self.blocks as u16);
         d.flags = self.flags;
         d.granule_shift = self.granule_shift;

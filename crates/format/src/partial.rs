@@ -124,6 +124,13 @@ pub const DATA_FLUSHED: u8 = 4;
 /// Flag of a data partial: the cleaner moved its content here.
 pub const DATA_MOVED: u8 = 8;
 
+/// Sets the checksum of a summary that is complete but for that, and gives it.
+pub fn set_crc(summary: &mut [u8]) -> u32 {
+    let crc = crate::own_crc(summary);
+    summary[4..8].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -196,13 +203,28 @@ impl Header {
     /// of `self` are ignored and computed; the summary CRC is returned too.
     #[must_use]
     pub fn encode(&self, records: &[u8], map: &[MapEntry]) -> (Vec<u8>, u32) {
-        let blocks = summary_blocks(records.len(), map.len());
+        let bytes = summary_blocks(records.len(), map.len()) as usize * BLOCK_BYTES;
+        let mut out = Vec::with_capacity(bytes);
+        out.extend_from_slice(self.head(records.len(), map.len()).bytes());
+        out.extend_from_slice(records);
+        for m in map {
+            out.extend_from_slice(m.bytes());
+        }
+        out.resize(bytes, 0);
+        let crc = set_crc(&mut out);
+        (out, crc)
+    }
+
+    /// The first bytes of a summary with so many bytes of records and entries of the map behind them, in that order. The checksum
+    /// is for [`set_crc`]; what [`Header::encode`] ignores is ignored.
+    #[must_use]
+    pub fn head(&self, record_bytes: usize, map_count: usize) -> PartialHeader {
         let mut d = PartialHeader::zeroed();
         d.magic.set(PARTIAL_MAGIC);
         d.version.set(crate::features::VERSION);
         d.kind = self.kind as u8;
         d.flags = self.flags;
-        d.summary_blocks.set(blocks);
+        d.summary_blocks.set(summary_blocks(record_bytes, map_count));
         d.uuid = self.uuid;
         d.epoch.set(self.epoch.0);
         d.seq.set(self.seq.0);
@@ -213,21 +235,12 @@ impl Header {
         d.durable_seq.set(self.durable_seq.0);
         d.open_cno.set(self.open_cno.0);
         d.written_at.set(self.written_at.0);
-        d.record_bytes.set(records.len() as u32);
-        d.map_count.set(map.len() as u32);
+        d.record_bytes.set(record_bytes as u32);
+        d.map_count.set(map_count as u32);
         d.payload_blocks.set(self.payload_blocks);
         d.left_out.set(self.left_out);
         d.next.set(encode_segment(self.next));
-        let mut out = Vec::with_capacity(blocks as usize * BLOCK_BYTES);
-        out.extend_from_slice(d.bytes());
-        out.extend_from_slice(records);
-        for m in map {
-            out.extend_from_slice(m.bytes());
-        }
-        out.resize(blocks as usize * BLOCK_BYTES, 0);
-        let crc = crate::own_crc(&out);
-        out[4..8].copy_from_slice(&crc.to_le_bytes());
-        (out, crc)
+        d
     }
 
     /// Decodes the header at the start of `bytes` without verifying the

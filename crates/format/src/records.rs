@@ -211,19 +211,34 @@ fn extent(r: &mut Reader<'_>) -> Result<Extent, Invalid> {
     Ok(e)
 }
 
+/// Puts what a [`Record::Content`] begins with. So many steps follow.
+pub fn put_content(out: &mut Vec<u8>, ino: Ino, size: u64, times: (Time, Time), editor_uid: u32, steps: usize) {
+    out.put_u8(tag::CONTENT);
+    out.put_u64(ino.0);
+    out.put_u64(size);
+    put_time(out, times.0);
+    put_time(out, times.1);
+    out.put_u32(editor_uid);
+    out.put_u32(steps as u32);
+}
+
+/// Puts a [`ContentOp::Extent`] as if it were at this address.
+pub fn put_extent(out: &mut Vec<u8>, off: u64, extent: &Extent, addr: Addr) {
+    out.put_u8(tag::OP_EXTENT);
+    out.put_u64(off);
+    extent.encode_at(addr, out);
+}
+
 impl ContentOp<'_> {
-    fn encode_into(&self, out: &mut Vec<u8>) {
+    /// Appends the step's bytes.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hole(from, blocks) => {
                 out.put_u8(tag::OP_HOLE);
                 out.put_u64(*from);
                 out.put_u64(*blocks);
             }
-            Self::Extent(off, e) => {
-                out.put_u8(tag::OP_EXTENT);
-                out.put_u64(*off);
-                e.encode_into(out);
-            }
+            Self::Extent(off, e) => put_extent(out, *off, e, e.addr),
             Self::Inline(bytes) => {
                 out.put_u8(tag::OP_INLINE);
                 out.put_long(bytes);
@@ -308,13 +323,7 @@ impl<'a> Record<'a> {
                 out.put_short(name);
             }
             Self::Content { ino, size, mtime, ctime, editor_uid, ops } => {
-                out.put_u8(tag::CONTENT);
-                out.put_u64(ino.0);
-                out.put_u64(*size);
-                put_time(out, *mtime);
-                put_time(out, *ctime);
-                out.put_u32(*editor_uid);
-                out.put_u32(ops.len() as u32);
+                put_content(out, *ino, *size, (*mtime, *ctime), *editor_uid, ops.len());
                 for op in ops {
                     op.encode_into(out);
                 }

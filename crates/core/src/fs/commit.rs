@@ -406,9 +406,9 @@ impl Inner {
             let here = Addr::new(self.chain.segment, self.chain.block);
             let sealed = self.chain.seal(&mut queue, first, stamp, avoided, &fs.storage, &mut self.state.segments)?;
             self.proven_seq = self.proven_seq.max(stamp.durable_seq);
-            let Sealed { addr, bytes, base, late, .. } = sealed;
-            for record in &late {
-                let record = Record::decode(&mut Reader::new(record))
+            let Sealed { addr, bytes, base, records, late } = sealed;
+            for range in late {
+                let record = Record::decode(&mut Reader::new(&records[range]))
                     .map_err(|why| Error::Corrupt(format!("a record just encoded does not decode: {why}")))?;
                 self.state.apply(&record, base)?;
             }

@@ -12,12 +12,13 @@ use crate::devices::Avoided;
 use crate::segments::{KIND_CHAIN, Segments};
 use crate::storage::Storage;
 use crate::{Error, Result};
-use nenrin_device::AlignedBuf;
+use nenrin_device::{AlignedBuf, Filling};
 use nenrin_format::items::Extent;
-use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, summary_blocks};
-use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::partial::{self, DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, summary_blocks};
+use nenrin_format::records::{self, ContentOp};
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Most blocks of one chain partial.
 const PARTIAL_BLOCKS_MAX: u32 = 256;
@@ -91,30 +92,19 @@ impl Unit {
         match self {
             Self::Applied(bytes) | Self::Late(bytes) => out.extend_from_slice(bytes),
             Self::Content { ino, size, times, editor_uid, ops, .. } => {
-                let ops = ops
-                    .iter()
-                    .map(|op| match op {
-                        OwnedOp::Hole(a, b) => ContentOp::Hole(*a, *b),
+                records::put_content(out, *ino, *size, *times, *editor_uid, ops.len());
+                for op in ops {
+                    match op {
+                        OwnedOp::Hole(from, blocks) => ContentOp::Hole(*from, *blocks).encode_into(out),
                         OwnedOp::Extent(off, e) => {
-                            let mut e = e.clone();
-                            if e.addr.is_payload() && !e.is_unwritten() {
-                                e.addr = e.addr.add(payload_index);
-                            }
-                            ContentOp::Extent(*off, e)
+                            let within = e.addr.is_payload() && !e.is_unwritten();
+                            let addr = if within { e.addr.add(payload_index) } else { e.addr };
+                            records::put_extent(out, *off, e, addr);
                         }
-                        OwnedOp::Inline(b) => ContentOp::Inline(b),
-                        OwnedOp::NewFork => ContentOp::NewFork,
-                    })
-                    .collect();
-                Record::Content {
-                    ino: *ino,
-                    size: *size,
-                    mtime: times.0,
-                    ctime: times.1,
-                    editor_uid: *editor_uid,
-                    ops,
+                        OwnedOp::Inline(bytes) => ContentOp::Inline(bytes).encode_into(out),
+                        OwnedOp::NewFork => ContentOp::NewFork.encode_into(out),
+                    }
                 }
-                .encode_into(out);
             }
         }
     }
@@ -137,8 +127,10 @@ pub struct Sealed {
     pub bytes: AlignedBuf,
     /// Address of its first payload block.
     pub base: Addr,
-    /// Records in it that are still to be applied.
-    pub late: Vec<Vec<u8>>,
+    /// Its records.
+    pub records: Vec<u8>,
+    /// Where those are of them that are still to be applied.
+    pub late: Vec<Range<usize>>,
 }
 
 /// What all partials of a logical segment say.
@@ -178,9 +170,10 @@ impl Chain {
                 }
                 // Nobody goes on where no partial says so: it is named anew only by one that is laid out now.
                 self.leave_next(slow, stamp.now, storage, segments);
-                let units: Vec<Unit> = queue.drain(..gathered.count).collect();
-                let end = queue.is_empty();
-                return Ok(self.lay_out(start, gathered, &units, (first, end), stamp, segments));
+                let (count, all) = (gathered.count, gathered.count == queue.len());
+                let sealed = self.lay_out(start, gathered, queue, (first, all), stamp, segments);
+                drop(queue.drain(..count));
+                return Ok(sealed);
             }
             let goes_on = |next| self.fitting(queue, (next, 0), avoided, storage).is_some();
             if !avoided.is_empty() && !self.next.is_some_and(goes_on) {
@@ -253,15 +246,15 @@ impl Chain {
         &mut self,
         start: u32,
         gathered: Gathered,
-        units: &[Unit],
+        queue: &VecDeque<Unit>,
         (begin, end): (bool, bool),
         stamp: Stamp,
         segments: &mut Segments,
     ) -> Sealed {
-        let Gathered { records, late, pages, .. } = gathered;
+        let Gathered { records, late, pages, count } = gathered;
         let addr = Addr::new(self.segment, start);
         let summary = summary_blocks(records.len(), 0);
-        let payload = || units.iter().flat_map(Unit::pages).map(|page| &page[..]);
+        let payload = || queue.iter().take(count).flat_map(Unit::pages).map(|page| &page[..]);
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let header = Header {
             kind: PartialKind::Chain,
@@ -283,9 +276,14 @@ impl Chain {
             left_out: start - self.block,
             next: self.next,
         };
-        let (head, crc) = header.encode(&records, &[]);
-        let length = (summary + pages) as usize * BLOCK_BYTES;
-        let bytes = AlignedBuf::gathered(length, std::iter::once(&head[..]).chain(payload()));
+        let summary_bytes = summary as usize * BLOCK_BYTES;
+        let mut filling = Filling::new(summary_bytes + pages as usize * BLOCK_BYTES);
+        filling.put(header.head(records.len(), 0).bytes());
+        filling.put(&records);
+        filling.zeros_to(summary_bytes);
+        payload().for_each(|page| filling.put(page));
+        let mut bytes = filling.finish();
+        let crc = partial::set_crc(&mut bytes[..summary_bytes]);
         self.seq = header.seq;
         self.last_addr = addr;
         self.last_crc = crc;
@@ -293,15 +291,15 @@ impl Chain {
         self.filled = self.block;
         self.begins_epoch = false;
         segments.chain_written(self.segment, self.seq);
-        Sealed { addr, bytes, base: addr.add(summary), late }
+        Sealed { addr, bytes, base: addr.add(summary), records, late }
     }
 }
 
 /// Units from the front of the queue.
 struct Gathered {
     records: Vec<u8>,
-    /// Records to apply late.
-    late: Vec<Vec<u8>>,
+    /// Where those are that are to be applied late.
+    late: Vec<Range<usize>>,
     /// Payload blocks.
     pages: u32,
     /// How many units.
@@ -323,7 +321,7 @@ fn gather(queue: &VecDeque<Unit>, room: u32) -> Gathered {
             break;
         }
         if unit.is_late() {
-            late.push(records[before..].to_vec());
+            late.push(before..records.len());
         }
         pages = with;
         count += 1;
