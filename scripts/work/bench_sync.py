@@ -267,7 +267,7 @@ def ratios(results):
 def again(where, parts):
     """What two runs gave, where a second one was made."""
     lines = []
-    for part in [part for part, _ in parts] + ["other-disk"]:
+    for part in [part for part, _ in parts] + ["other-disk", "other-guest"]:
         first, second = load(where, part + ".json"), load(where, f"again-{part}.json")
         if not first or not second:
             continue

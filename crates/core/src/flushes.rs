@@ -8,7 +8,6 @@
 
 use crate::breaks::{Break, broken};
 use crate::{Clock, Error, Result};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -17,10 +16,10 @@ use std::thread;
 #[derive(Default)]
 struct State {
     begun: u64,
-    /// Under way, of commits: whoever leads one of them looks at the others when it returns.
-    of_commits: BTreeSet<u64>,
-    /// Under way, of others.
-    others: BTreeSet<u64>,
+    /// Under way, of commits, in order: whoever leads one of them looks at the others when it returns.
+    of_commits: Vec<u64>,
+    /// Under way, of others, in order.
+    others: Vec<u64>,
     failed: Option<String>,
 }
 
@@ -65,11 +64,8 @@ impl Flushes {
         let mut state = self.lock();
         state.begun += 1;
         let number = state.begun;
-        if of_commit {
-            state.of_commits.insert(number)
-        } else {
-            state.others.insert(number)
-        };
+        let under_way = if of_commit { &mut state.of_commits } else { &mut state.others };
+        under_way.push(number);
         number
     }
 
@@ -140,7 +136,8 @@ impl Drop for UnderWay<'_> {
         if thread::panicking() {
             state.failed.get_or_insert_with(|| "a thread failed while it flushed".into());
         }
-        let _ = state.of_commits.remove(&self.number) || state.others.remove(&self.number);
+        let State { of_commits, others, .. } = &mut *state;
+        [of_commits, others].into_iter().for_each(|under_way| under_way.retain(|n| *n != self.number));
         self.flushes.returned.notify_all();
     }
 }

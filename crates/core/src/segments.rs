@@ -55,8 +55,10 @@ struct Part {
     blocks: u64,
     /// See [`SegmentUse::chain_held`].
     chain_held: bool,
-    /// It holds index nodes, or did.
+    /// It is for index nodes: it holds some, or did, or will.
     index: bool,
+    /// An index checkpoint will make it free.
+    promotable: bool,
 }
 
 impl Part {
@@ -65,6 +67,7 @@ impl Part {
             blocks: u64::from(s.used_blocks()) + u64::from(s.node_blocks()),
             chain_held: s.chain_held,
             index: s.nodes > 0 || s.item.kind == KIND_INDEX && s.state != SegmentState::Free,
+            promotable: s.state == SegmentState::Pending && !s.closed && s.pins == 0,
         }
     }
 }
@@ -74,6 +77,7 @@ impl Part {
 struct Numbered {
     runs: Vec<(u64, Vec<SegmentUse>)>,
     needed_blocks: u64,
+    promotable: u64,
     chain_held: BTreeSet<u64>,
     index: BTreeSet<u64>,
 }
@@ -110,6 +114,7 @@ impl Numbered {
     }
     fn count(&mut self, i: u64, before: Part, after: Part) {
         self.needed_blocks = self.needed_blocks - before.blocks + after.blocks;
+        self.promotable = self.promotable - u64::from(before.promotable) + u64::from(after.promotable);
         let sets =
             [(&mut self.chain_held, before.chain_held, after.chain_held), (&mut self.index, before.index, after.index)];
         for (set, before, after) in sets {
@@ -207,13 +212,15 @@ impl Segments {
         debug_assert!(self.counts_what_is_there(), "what is counted of segments is not what they have");
         self.all.needed_blocks
     }
-    /// Segments that hold index nodes, or did before they were emptied, in order.
+    /// Segments for index nodes, until those that were emptied are free, in order.
     pub fn of_index(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
         self.all.index.iter().filter_map(|i| Some((SegmentNo(*i), self.all.get(*i)?)))
     }
     fn counts_what_is_there(&self) -> bool {
         let parts = || self.all.iter().map(|(i, s)| (i, Part::of(s)));
+        let promotable = self.pending_open().filter(|s| s.pins == 0).count() as u64;
         parts().map(|(_, p)| p.blocks).sum::<u64>() == self.all.needed_blocks
+            && promotable == self.all.promotable
             && parts().filter(|(_, p)| p.chain_held).map(|(i, _)| i).eq(self.all.chain_held.iter().copied())
             && parts().filter(|(_, p)| p.index).map(|(i, _)| i).eq(self.all.index.iter().copied())
     }
@@ -230,7 +237,8 @@ impl Segments {
     }
     /// Segments that index checkpoints will make free: those that nothing else holds.
     pub fn promotable_count(&self) -> u64 {
-        self.pending_open().filter(|s| s.pins == 0).count() as u64
+        debug_assert!(self.counts_what_is_there(), "what is counted of segments is not what they have");
+        self.all.promotable
     }
     /// Segments whose items in the space tree are to be written.
     pub fn changed_count(&self) -> u64 {
@@ -576,6 +584,10 @@ impl Segments {
     pub fn unwiped(&self) -> impl Iterator<Item = SegmentNo> + '_ {
         self.unwiped.iter().map(|i| SegmentNo(*i))
     }
+    /// The same from this number on.
+    pub fn unwiped_from(&self, number: u64) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.unwiped.range(number..).map(|i| SegmentNo(*i))
+    }
     /// How many may.
     pub fn unwiped_count(&self) -> u64 {
         self.unwiped.len() as u64
@@ -666,17 +678,30 @@ mod tests {
     use super::*;
     use nenrin_device::Prng;
 
+    /// What is found by looking at all of them.
+    fn looked_at(s: &Segments, generation: Generation) -> (u64, u64, Vec<(SegmentNo, u32)>, Vec<SegmentNo>) {
+        let blocks = s.iter().map(|(_, u)| u64::from(u.used_blocks()) + u64::from(u.node_blocks())).sum();
+        let promotable = s.pending.iter().filter_map(|i| s.all.get(*i)).filter(|u| !u.closed && u.pins == 0).count();
+        let listed = |u: &SegmentUse| {
+            let emptied = u.state == SegmentState::Pending && u.item.emptied_generation >= generation.0;
+            u.nodes > 0 || u.item.kind == KIND_INDEX && emptied
+        };
+        let index = s.iter().filter(|(_, u)| listed(u)).map(|(no, u)| (no, u.nodes)).collect();
+        let held = s.iter().filter(|(_, u)| u.chain_held).map(|(no, _)| no).collect();
+        (blocks, promotable as u64, index, held)
+    }
+
     #[test]
     fn what_is_counted_is_what_segments_have() {
         let mut s = Segments::new(&[0..40, 100..140], Generation(3));
         let mut random = Prng::new(7);
         let mut below = |n: u64| random.below(n);
-        let mut seq = 0;
+        let (mut seq, mut emptied) = (0, 0);
         for step in 0..20_000 {
             let no = SegmentNo(below(40) + 100 * below(2));
             let (addr, blocks) = (Addr::new(no, 0), below(100) as u32);
-            match below(20) {
-                0 => s.seal(no),
+            match below(36) {
+                0 if s.get(no).is_some_and(|u| u.state == SegmentState::Open) => s.seal(no),
                 1..=3 => drop(s.allocate([KIND_CHAIN, KIND_DATA, KIND_INDEX][below(3) as usize], Time(1))),
                 4 => s.take_back(no),
                 5 => s.add_live(addr, blocks),
@@ -692,22 +717,55 @@ mod tests {
                 }
                 16 => s.chain_contained(Seq(below(seq + 1))),
                 17 => {
-                    s.promote(s.next_generation);
+                    s.promote(Generation(s.next_generation.0.saturating_sub(2)));
                     s.next_generation = Generation(s.next_generation.0 + 1);
                 }
                 18 => s.close(no),
-                _ => s.open(no),
+                19 => s.open(no),
+                20 => s.pin(no),
+                21 | 22 => s.unpin(no),
+                23 => s.protect(no, s.next_generation),
+                24 => s.free_at_once(no),
+                25 => s.add_history(addr, blocks),
+                26 if below(8) == 0 => s.reopen(no, KIND_CHAIN),
+                27..=35 => s.add_live(addr, blocks),
+                _ => drop(s.open_all()),
             }
-            assert!(s.counts_what_is_there(), "step {step}");
-            let nodes: Vec<_> = s.iter().filter(|(_, u)| u.nodes > 0).map(|(no, _)| no).collect();
-            let found: Vec<_> = s.index_segments(Generation(u64::MAX)).into_iter().map(|(no, _)| no).collect();
-            assert_eq!(found, nodes);
+            let generation = Generation(s.next_generation.0.saturating_sub(below(3)));
+            let (blocks, promotable, index, held) = looked_at(&s, generation);
+            assert_eq!((s.needed_blocks(), s.promotable_count()), (blocks, promotable), "step {step}");
+            assert_eq!(s.index_segments(generation), index, "step {step}");
+            assert!(s.all.chain_held.iter().copied().eq(held.into_iter().map(|no| no.0)), "step {step}");
+            emptied += index.iter().filter(|(_, nodes)| *nodes == 0).count();
         }
-        assert!(s.needed_blocks() > 0 && s.of_index().count() > 0);
-        let before = s.needed_blocks();
+        assert!(s.needed_blocks() > 0 && emptied > 100, "{} {emptied}", s.needed_blocks());
+    }
+
+    #[test]
+    fn it_is_counted_after_loading_and_renumbering_too() {
+        let mut s = Segments::new(&[0..40, 100..140], Generation(3));
+        s.load(SegmentNo(1), Segment { live_blocks: 5, ..Segment::default() });
+        s.load(SegmentNo(2), Segment { chain_seq: Seq(9), kind: KIND_CHAIN, ..Segment::default() });
+        s.load(SegmentNo(3), Segment { emptied_generation: 2, ..Segment::default() });
         s.load(SegmentNo(1_000), Segment { live_blocks: 5, ..Segment::default() });
-        assert_eq!(s.needed_blocks(), before, "there is no such segment");
-        assert!(s.renumber(&[0..40, 100..150]) && s.counts_what_is_there());
-        assert_eq!(s.needed_blocks(), before);
+        s.load_nodes(SegmentNo(100), 2, Generation(2));
+        s.load_nodes(SegmentNo(101), 0, Generation(2));
+        let all = (
+            5 + 2 * u64::from(nenrin_format::NODE_BLOCKS),
+            2,
+            vec![(SegmentNo(100), 2), (SegmentNo(101), 0)],
+            vec![SegmentNo(2)],
+        );
+        let counted = |s: &Segments| {
+            let held = s.all.chain_held.iter().map(|i| SegmentNo(*i)).collect();
+            (s.needed_blocks(), s.promotable_count(), s.index_segments(Generation(2)), held)
+        };
+        assert_eq!(counted(&s), all);
+        (110..140).for_each(|i| s.close(SegmentNo(i)));
+        assert!(s.renumber(&[0..40, 100..110, 300..310]));
+        assert_eq!(counted(&s), all);
+        s.load_nodes(SegmentNo(100), 0, Generation(2));
+        s.sub_live(Addr::new(SegmentNo(1), 0), 5);
+        assert_eq!((s.needed_blocks(), s.promotable_count()), (0, 4));
     }
 }

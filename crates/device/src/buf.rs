@@ -137,7 +137,7 @@ impl Drop for AlignedBuf {
         if pool::takes(self.room) {
             pool::give(self.ptr, self.room);
         } else if self.room > 0 {
-            // SAFETY: allocated in `zeroed` with the same layout.
+            // SAFETY: allocated in `zeroed` or `Filling::new` with the same layout.
             unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.room)) }
         }
     }

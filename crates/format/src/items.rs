@@ -454,6 +454,11 @@ impl Extent {
         self.encode_into(&mut out);
         out
     }
+    /// How many blocks that covers which these bytes say, without the rest of it; `None` where they are too few.
+    #[must_use]
+    pub fn peek_blocks(b: &[u8]) -> Option<u32> {
+        ExtentDisk::read_prefix(b).ok().map(|(d, _)| u32::from(d.blocks.get()))
+    }
     /// The extent at the start of `b`, and the rest.
     ///
     /// # Errors

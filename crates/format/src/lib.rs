@@ -74,6 +74,53 @@ pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
+/// CRC32C of blocks one behind the other, from that of each.
+#[must_use]
+pub fn crc_of_blocks(crcs: impl Iterator<Item = u32>) -> u32 {
+    crcs.fold(crc(&[]), |all, one| behind_a_block(all) ^ one)
+}
+
+/// What a CRC becomes by a block of zeros behind the bytes it is of, but for what those give by themselves: linear, so bit by bit.
+fn behind_a_block(mut crc: u32) -> u32 {
+    let mut out = 0;
+    while crc != 0 {
+        out ^= BLOCK_OF_ZEROS[crc.trailing_zeros() as usize];
+        crc &= crc - 1;
+    }
+    out
+}
+
+/// The same of each single bit: x to the power of 8 for each byte, modulo the polynomial.
+const BLOCK_OF_ZEROS: [u32; 32] = {
+    // CRC32C's polynomial, the lowest power in the highest bit.
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let mut columns = [0; 32];
+    let mut bit = 0;
+    // One zero bit.
+    while bit < 32 {
+        let crc = 1u32 << bit;
+        columns[bit] = if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
+        bit += 1;
+    }
+    // Twice as many each time, until they are the bits of a block.
+    let mut bits = 1;
+    while bits < 8 * BLOCK_BYTES {
+        let before = columns;
+        bit = 0;
+        while bit < 32 {
+            let (mut rest, mut out) = (before[bit], 0);
+            while rest != 0 {
+                out ^= before[rest.trailing_zeros() as usize];
+                rest &= rest - 1;
+            }
+            columns[bit] = out;
+            bit += 1;
+        }
+        bits *= 2;
+    }
+    columns
+};
+
 /// The checksum that a summary or a node carries in its bytes 4 to 7, which count as zero: CRC32C, [`mixed`].
 #[must_use]
 pub fn own_crc(bytes: &[u8]) -> u32 {
@@ -136,3 +183,19 @@ impl core::fmt::Display for Invalid {
 }
 
 impl std::error::Error for Invalid {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_crc_of_blocks_is_that_of_their_bytes() {
+        let bytes: Vec<u8> = (0..5 * BLOCK_BYTES).map(|i| (i * i / 7 % 251) as u8).collect();
+        for blocks in 0..=5 {
+            let bytes = &bytes[..blocks * BLOCK_BYTES];
+            let crcs: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(crc).collect();
+            assert_eq!(crc_of_blocks(crcs.iter().copied()), crc(bytes), "{blocks}");
+            assert!(blocks < 2 || crc_of_blocks(crcs.into_iter().rev()) != crc(bytes), "their order counts");
+        }
+    }
+}

@@ -64,6 +64,16 @@ pub enum OwnedOp {
     NewFork,
 }
 
+impl OwnedOp {
+    /// The checksum of each block in the payload that it names.
+    fn payload_crcs(&self) -> Option<&Vec<u32>> {
+        match self {
+            Self::Extent(_, e) if e.addr.is_payload() && !e.is_unwritten() => Some(&e.crcs),
+            _ => None,
+        }
+    }
+}
+
 /// What must stand in one partial together.
 pub enum Unit {
     /// A record that was applied already.
@@ -113,6 +123,14 @@ impl Unit {
             Self::Content { pages, .. } => pages,
             _ => &[],
         }
+    }
+    /// The checksum of each of its pages.
+    fn page_crcs(&self) -> impl Iterator<Item = &u32> {
+        let ops: &[OwnedOp] = match self {
+            Self::Content { ops, .. } => ops,
+            _ => &[],
+        };
+        ops.iter().filter_map(OwnedOp::payload_crcs).flatten()
     }
     const fn is_late(&self) -> bool {
         !matches!(self, Self::Applied(_))
@@ -266,7 +284,7 @@ impl Chain {
             addr,
             prev_addr: self.last_addr,
             prev_crc: self.last_crc,
-            payload_crc: payload().fold(nenrin_format::crc(&[]), nenrin_format::crc_append),
+            payload_crc: payload_crc(queue, count),
             durable_seq: stamp.durable_seq,
             open_cno: stamp.open_cno,
             written_at: stamp.now,
@@ -293,6 +311,18 @@ impl Chain {
         segments.chain_written(self.segment, self.seq);
         Sealed { addr, bytes, base: addr.add(summary), records, late }
     }
+}
+
+/// The checksum of what units from the front of the queue have, by those of its blocks.
+fn payload_crc(queue: &VecDeque<Unit>, count: usize) -> u32 {
+    let units = || queue.iter().take(count);
+    let crc = nenrin_format::crc_of_blocks(units().flat_map(Unit::page_crcs).copied());
+    debug_assert_eq!(
+        crc,
+        units().flat_map(Unit::pages).fold(0, |crc, page| nenrin_format::crc_append(crc, &page[..])),
+        "pages and their checksums differ"
+    );
+    crc
 }
 
 /// Units from the front of the queue.

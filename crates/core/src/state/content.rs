@@ -107,8 +107,11 @@ impl State {
         let mut bad = None;
         // The one that begins before may reach into the range, but only within its window.
         let mut first = Key::new(ino, Kind::Extent, fork, from);
-        if let Some((k, _)) = self.live.prev(&self.cache, &first)? {
-            first.off = if k >= Key::new(ino, Kind::Extent, fork, window_start(from)) { k.off } else { from };
+        if let Some((k, v)) = self.live.prev(&self.cache, &first)? {
+            let near = k >= Key::new(ino, Kind::Extent, fork, window_start(from));
+            let reaches =
+                || Extent::peek_blocks(&v).is_none_or(|blocks| k.off.saturating_add(u64::from(blocks)) > from);
+            first.off = if near && reaches() { k.off } else { from };
         }
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
         self.live.scan(&self.cache, &first, &last, &mut |k, v| {

@@ -14,6 +14,7 @@
 //! 1. Nobody polls beside another durable write of the device, nor before so many in a row met none, nor beside another thread that polls.
 //! 2. A request is polled for at most [`POLL_MAX`].
 
+use crate::Prng;
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -37,7 +38,7 @@ const SEEN_MICROS: i64 = 30;
 const MISSED_MICROS: i64 = 60;
 /// One of so many requests that could be polled for is slept for, so that it is known what polling saves.
 const SAMPLED: u64 = 32;
-/// So many of them are compared with those whose end was seen meanwhile.
+/// So many of them are compared with those that were polled for meanwhile, whatever came of it.
 const SAMPLES: u64 = 64;
 /// Polling has to save this part of what such a request takes, to be worth a processor.
 const WORTH: u64 = 32;
@@ -47,7 +48,7 @@ const BALANCE_MAX: i64 = 5_000;
 const STAKE: i64 = 300;
 /// So many requests are slept for where polling did not pay, before it is tried again; twice as many each time that it does not last.
 const REST: u64 = 256;
-/// The same where it saved nothing, which takes [`SAMPLES`] times [`SAMPLED`] requests to know.
+/// The same where it saved nothing, which takes about [`SAMPLES`] times [`SAMPLED`] requests to know.
 const IDLE_REST: u64 = 4096;
 const REST_MAX: u64 = 1 << 16;
 /// It has lasted when so many ends were seen.
@@ -158,8 +159,9 @@ struct State {
     balance: i64,
     /// Until so many requests all are slept for, where it costs more.
     rests_until: u64,
-    /// How long it rested last.
+    /// How long it rested last because it had cost more than it saved, and because it saved nothing.
     rest: u64,
+    idle_rest: u64,
     /// Ends that were seen since.
     seen: u64,
     /// What an end that is seen saves, as last compared, in microseconds. `None` where that is not known, or was not worth it.
@@ -185,11 +187,16 @@ impl Times {
     }
 }
 
-/// Requests whose end was seen, and those that were slept for among them.
+/// Requests that were polled for, and those that were slept for among them.
 #[derive(Debug, Default)]
 struct Comparison {
-    seen: Times,
+    polled: Times,
     slept: Times,
+}
+
+/// Whether the request of this number is slept for where it could be polled for: at random, since programs have cycles.
+fn is_sampled(number: u64) -> bool {
+    Prng::new(number).below(SAMPLED) == 0
 }
 
 impl Polling {
@@ -217,8 +224,9 @@ impl Polling {
         state.requests += 1;
         let meetings = self.meetings.fetch_add(u64::from(beside), Relaxed) + u64::from(beside);
         let plan = if self.wanted && can && !beside { state.plan() } else { None };
-        let sampled = plan.is_some() && state.requests % SAMPLED == 0;
-        let plan = plan.filter(|_| !sampled).and_then(|plan| Some((plan, Turn::take(self.taken)?)));
+        let plan = plan.and_then(|plan| Some((plan, Turn::take(self.taken)?)));
+        let sampled = plan.is_some() && is_sampled(state.requests);
+        let plan = plan.filter(|_| !sampled);
         Request { began: Instant::now(), beside, meetings, sampled, plan }
     }
 
@@ -244,11 +252,17 @@ impl Polling {
             if request.sampled {
                 state.comparison.slept.add(took);
                 state.compare();
-            } else if polled == Some(Polled::Seen) {
-                state.comparison.seen.add(took);
+            } else if request.plan.is_some() {
+                // Those whose end was missed count as well, or what is saved would be what is seen.
+                state.comparison.polled.add(took);
             }
         }
     }
+}
+
+/// How long to rest: for longer than before if it has not `lasted` since then.
+fn longer(before: u64, lasted: bool, least: u64) -> u64 {
+    if lasted { least } else { (before * 2).clamp(least, REST_MAX) }
 }
 
 impl State {
@@ -269,27 +283,26 @@ impl State {
 
     /// What polling saves, once that can be told, and whether it is worth it.
     fn compare(&mut self) {
-        let Comparison { seen, slept } = &self.comparison;
-        if slept.requests < SAMPLES || seen.requests < SAMPLES {
+        let Comparison { polled, slept } = &self.comparison;
+        if slept.requests < SAMPLES || polled.requests < SAMPLES {
             return;
         }
-        let (seen, slept) = (seen.mean(), slept.mean());
-        let saves = slept.saturating_sub(seen);
+        let (polled, slept) = (polled.mean(), slept.mean());
+        let saves = slept.saturating_sub(polled);
         self.comparison = Comparison::default();
         if saves * WORTH >= slept {
             self.saves = Some(saves as i64);
             return;
         }
         let was_worth_it = self.saves.take().is_some();
-        self.stop(was_worth_it, IDLE_REST);
+        self.idle_rest = longer(self.idle_rest, was_worth_it, IDLE_REST);
+        self.stop(self.idle_rest);
     }
 
-    /// All are slept for, for so long at least; for longer if it has not `lasted` since the last time.
-    fn stop(&mut self, lasted: bool, least: u64) {
-        self.rest = if lasted { least } else { (self.rest * 2).clamp(least, REST_MAX) };
-        self.rests_until = self.requests + self.rest;
+    /// The next so many are all slept for.
+    fn stop(&mut self, rest: u64) {
+        self.rests_until = self.requests + rest;
         (self.balance, self.seen) = (STAKE, 0);
-        self.comparison = Comparison::default();
     }
 
     /// Whether it pays to go on.
@@ -303,7 +316,8 @@ impl State {
         self.balance = self.balance.min(BALANCE_MAX);
         self.seen += u64::from(polled == Some(Polled::Seen));
         if self.balance < 0 {
-            self.stop(self.seen >= LASTED_FROM, REST);
+            self.rest = longer(self.rest, self.seen >= LASTED_FROM, REST);
+            self.stop(self.rest);
         }
     }
 }
@@ -378,58 +392,98 @@ mod tests {
         assert_eq!(state.plan(), None);
     }
 
-    /// Requests of a program for itself that take so long, as they are waited for; how many of them were polled for.
-    fn run(polling: &Polling, requests: u64, seen_us: u64, slept_us: u64) -> u64 {
-        let mut polled = 0;
-        for _ in 0..requests {
-            let one = polling.begin(true);
-            let seen = one.plan().map(|_| Polled::Seen);
-            polled += u64::from(seen.is_some());
-            let took = Duration::from_micros(if seen.is_some() { seen_us } else { slept_us });
-            polling.end_after(took, one, seen, true);
-        }
-        polled
+    /// A request of a program for itself, that ends like that after so many microseconds if it is polled for, and after so many if not;
+    /// whether it was.
+    fn run_one(polling: &Polling, (end, polled_us): (Polled, u64), slept_us: u64) -> bool {
+        let one = polling.begin(true);
+        let polled = one.plan().map(|_| end);
+        let took = Duration::from_micros(if polled.is_some() { polled_us } else { slept_us });
+        polling.end_after(took, one, polled, true);
+        polled.is_some()
     }
 
-    /// The same until all are slept for; how many that is for.
-    fn run_until_it_rests(polling: &Polling, seen_us: u64, slept_us: u64) -> u64 {
-        for _ in 0..2 * SAMPLED * SAMPLES {
-            run(polling, 1, seen_us, slept_us);
+    /// As many of them as it takes until something is known of what polling saves; how many were slept for, of how many.
+    fn compare(polling: &Polling, ends: &[(Polled, u64)], slept_us: u64) -> (u64, u64) {
+        let before = lock(&polling.state).saves;
+        let (mut slept, mut all) = (0, 0);
+        for end in ends.iter().cycle().take(4 * (SAMPLED * SAMPLES) as usize) {
+            all += 1;
+            slept += u64::from(!run_one(polling, *end, slept_us));
             let state = lock(&polling.state);
-            if state.rests_until > state.requests {
-                assert_eq!((state.plan(), state.saves), (None, None));
-                return state.rests_until - state.requests;
+            if state.saves != before || state.rests_until > state.requests {
+                return (slept, all);
             }
         }
-        panic!("it goes on");
+        panic!("nothing is ever known");
+    }
+
+    /// How many more are slept for; these are over when it returns, but for one.
+    fn rest(polling: &Polling) -> u64 {
+        let rests = {
+            let state = lock(&polling.state);
+            assert_eq!((state.plan(), state.saves), (None, None));
+            state.rests_until - state.requests
+        };
+        assert!((1..rests).all(|_| !run_one(polling, (Polled::Seen, 1), 240)));
+        rests
     }
 
     #[test]
     fn what_polling_saves_is_measured() {
         let polling = known(true, flag());
-        let compared = SAMPLED * SAMPLES;
-        assert_eq!(run(&polling, compared - 1, 200, 240), compared - SAMPLES, "one in so many is slept for");
-        assert_eq!(lock(&polling.state).saves, None);
-        run(&polling, 1, 200, 240);
-        assert_eq!(lock(&polling.state).saves, Some(40));
-        run(&polling, compared, 220, 240);
+        let (slept, all) = compare(&polling, &[(Polled::Seen, 200)], 240);
+        assert_eq!((slept, lock(&polling.state).saves), (SAMPLES, Some(40)));
+        assert!(all.abs_diff(SAMPLED * SAMPLES) < SAMPLED * SAMPLES / 2, "one in so many is slept for: {all}");
+        compare(&polling, &[(Polled::Seen, 220)], 240);
         assert_eq!(lock(&polling.state).saves, Some(20), "only the last ones count");
+        // Of those that are polled for some are not seen, and took longer: one in four.
+        compare(&polling, &[(Polled::Seen, 200), (Polled::Seen, 200), (Polled::Missed, 240), (Polled::Seen, 200)], 240);
+        let saves = lock(&polling.state).saves.unwrap();
+        assert!((28..=32).contains(&saves), "{saves}");
     }
 
     #[test]
     fn where_polling_saves_nothing_it_ends_and_is_tried_more_and_more_seldom() {
         let polling = known(true, flag());
-        for rest in [IDLE_REST, 2 * IDLE_REST, 4 * IDLE_REST] {
-            assert_eq!(run_until_it_rests(&polling, 240, 240), rest);
-            assert_eq!(run(&polling, rest - 1, 240, 240), 0);
+        for expected in [IDLE_REST, 2 * IDLE_REST, 4 * IDLE_REST] {
+            compare(&polling, &[(Polled::Seen, 240)], 240);
+            assert_eq!(rest(&polling), expected);
         }
-        // An end that is seen may even come later, for a while: the processor was given away.
-        let rest = run_until_it_rests(&polling, 245, 240);
-        assert_eq!(rest, 8 * IDLE_REST);
-        run(&polling, rest - 1, 240, 240);
-        run(&polling, 2 * SAMPLED * SAMPLES, 200, 240);
+        // Those whose end is seen took less, since they were short.
+        compare(&polling, &[(Polled::Seen, 230), (Polled::Asleep, 250)], 240);
+        assert_eq!(rest(&polling), 8 * IDLE_REST);
+        // An end may even be seen later than it would have woken somebody: the processor was given away.
+        compare(&polling, &[(Polled::Seen, 245)], 240);
+        assert_eq!(rest(&polling), REST_MAX);
+        compare(&polling, &[(Polled::Seen, 200)], 240);
         assert_eq!(lock(&polling.state).saves, Some(40));
-        assert_eq!(run_until_it_rests(&polling, 240, 240), IDLE_REST, "it had been worth it");
+        compare(&polling, &[(Polled::Seen, 240)], 240);
+        assert_eq!(rest(&polling), IDLE_REST, "it had been worth it");
+    }
+
+    #[test]
+    fn a_program_with_a_cycle_has_all_of_it_slept_for() {
+        for cycle in 2..=16 {
+            let of = |nth| (0..4096 * cycle).filter(|n| n % cycle == nth && is_sampled(*n)).count() as u64;
+            // 128 of each, more or less.
+            assert!((0..cycle).all(|nth| (80..180).contains(&of(nth))), "{cycle}");
+        }
+    }
+
+    #[test]
+    fn an_account_that_is_overdrawn_keeps_what_was_compared() {
+        let polling = known(true, flag());
+        let before = lock(&polling.state).comparison.slept.requests;
+        for _ in 0..10 * SAMPLED {
+            run_one(&polling, (Polled::Seen, 240), 240);
+        }
+        lock(&polling.state).judge(Some(Polled::Contested(Duration::from_secs(1))));
+        assert_eq!(rest(&polling), REST);
+        assert!(lock(&polling.state).comparison.slept.requests > before + 5);
+        compare(&polling, &[(Polled::Seen, 240)], 240);
+        assert_eq!(rest(&polling), IDLE_REST);
+        lock(&polling.state).judge(Some(Polled::Contested(Duration::from_secs(1))));
+        assert_eq!(lock(&polling.state).rest, 2 * REST, "each reason has a rest of its own");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Fs {
         let mut sparse: Vec<(u32, SegmentNo)> = inner
             .state
             .segments
-            .iter()
+            .of_index()
             .filter(|(_, s)| s.state == SegmentState::Sealed && s.nodes > 0 && s.node_blocks() <= blocks / 4)
             .filter(|(_, s)| s.used_blocks() == 0 && !s.chain_held)
             .map(|(no, s)| (s.nodes, no))

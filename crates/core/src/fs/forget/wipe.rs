@@ -290,7 +290,7 @@ impl Fs {
                 return Ok(None);
             }
             let s = &inner.state.segments;
-            let next = s.unwiped().find(|no| no.0 >= at && s.is_free(*no));
+            let next = s.unwiped_from(at).find(|no| s.is_free(*no));
             match next {
                 Some(no) if inner.segments().withhold(no) => no,
                 _ => return Ok(None),
@@ -410,7 +410,7 @@ impl Fs {
         let wanted = |no: &SegmentNo| {
             s.get(*no).is_some_and(|u| u.state == SegmentState::Sealed && u.item.kind == KIND_INDEX && u.nodes > 0)
         };
-        let Some(segment) = s.unwiped().find(|no| no.0 >= at && wanted(no)) else { return Ok(None) };
+        let Some(segment) = s.unwiped_from(at).find(|no| wanted(no)) else { return Ok(None) };
         let nodes = s.get(segment).map_or(0, |u| u64::from(u.nodes));
         let (spare, dirty) = (inner.nodes_to_spare(self), inner.dirty_nodes());
         drop(inner);
@@ -431,7 +431,7 @@ impl Fs {
             let inner = self.lock_to_change()?;
             let s = &inner.state.segments;
             let mut used = 0;
-            for no in s.unwiped().filter(|no| no.0 >= at) {
+            for no in s.unwiped_from(at) {
                 let Some(u) = s.get(no) else { continue };
                 if u.state != SegmentState::Sealed || u.chain_held || u.used_blocks() == 0 {
                     continue;
