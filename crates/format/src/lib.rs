@@ -128,6 +128,13 @@ pub fn own_crc(bytes: &[u8]) -> u32 {
     mixed(crc_append(crc_append(head, &[0; 4]), bytes.get(8..).unwrap_or(&[])))
 }
 
+/// Sets that checksum in a summary or a node that is complete but for it, and gives it.
+pub fn set_own_crc(bytes: &mut [u8]) -> u32 {
+    let crc = own_crc(bytes);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
 /// Another number for each number. CRC32C alone is linear: the exclusive or of three structures of the same length, as a row that
 /// is being written anew gives it in place of a missing unit, would carry a checksum that fits. Of these numbers it does not.
 #[must_use]

@@ -159,8 +159,7 @@ pub fn encode(tree: TreeId, level: u8, generation: u64, entries: &Entries) -> Ve
     h.generation.set(generation);
     out.resize(NODE_BYTES, 0);
     out[..NodeHeader::BYTES].copy_from_slice(h.bytes());
-    let crc = crate::own_crc(&out);
-    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    crate::set_own_crc(&mut out);
     out
 }
 

@@ -124,13 +124,6 @@ pub const DATA_FLUSHED: u8 = 4;
 /// Flag of a data partial: the cleaner moved its content here.
 pub const DATA_MOVED: u8 = 8;
 
-/// Sets the checksum of a summary that is complete but for that, and gives it.
-pub fn set_crc(summary: &mut [u8]) -> u32 {
-    let crc = crate::own_crc(summary);
-    summary[4..8].copy_from_slice(&crc.to_le_bytes());
-    crc
-}
-
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -211,12 +204,12 @@ impl Header {
             out.extend_from_slice(m.bytes());
         }
         out.resize(bytes, 0);
-        let crc = set_crc(&mut out);
+        let crc = crate::set_own_crc(&mut out);
         (out, crc)
     }
 
     /// The first bytes of a summary with so many bytes of records and entries of the map behind them, in that order. The checksum
-    /// is for [`set_crc`]; what [`Header::encode`] ignores is ignored.
+    /// is for [`crate::set_own_crc`]; what [`Header::encode`] ignores is ignored.
     #[must_use]
     pub fn head(&self, record_bytes: usize, map_count: usize) -> PartialHeader {
         let mut d = PartialHeader::zeroed();

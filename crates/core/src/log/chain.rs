@@ -14,7 +14,7 @@ use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_device::{AlignedBuf, Filling};
 use nenrin_format::items::Extent;
-use nenrin_format::partial::{self, DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, summary_blocks};
+use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, summary_blocks};
 use nenrin_format::records::{self, ContentOp};
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq, Time};
 use std::collections::VecDeque;
@@ -68,10 +68,15 @@ impl OwnedOp {
     /// The checksum of each block in the payload that it names.
     fn payload_crcs(&self) -> Option<&Vec<u32>> {
         match self {
-            Self::Extent(_, e) if e.addr.is_payload() && !e.is_unwritten() => Some(&e.crcs),
+            Self::Extent(_, e) if names_payload(e) => Some(&e.crcs),
             _ => None,
         }
     }
+}
+
+/// Whether an extent's blocks are in the payload of the partial that names it.
+const fn names_payload(extent: &Extent) -> bool {
+    extent.addr.is_payload() && !extent.is_unwritten()
 }
 
 /// What must stand in one partial together.
@@ -107,8 +112,7 @@ impl Unit {
                     match op {
                         OwnedOp::Hole(from, blocks) => ContentOp::Hole(*from, *blocks).encode_into(out),
                         OwnedOp::Extent(off, e) => {
-                            let within = e.addr.is_payload() && !e.is_unwritten();
-                            let addr = if within { e.addr.add(payload_index) } else { e.addr };
+                            let addr = if names_payload(e) { e.addr.add(payload_index) } else { e.addr };
                             records::put_extent(out, *off, e, addr);
                         }
                         OwnedOp::Inline(bytes) => ContentOp::Inline(bytes).encode_into(out),
@@ -301,7 +305,7 @@ impl Chain {
         filling.zeros_to(summary_bytes);
         payload().for_each(|page| filling.put(page));
         let mut bytes = filling.finish();
-        let crc = partial::set_crc(&mut bytes[..summary_bytes]);
+        let crc = nenrin_format::set_own_crc(&mut bytes[..summary_bytes]);
         self.seq = header.seq;
         self.last_addr = addr;
         self.last_crc = crc;
