@@ -15,6 +15,8 @@ scripts/setup.sh bench-sync
 find_cargo
 export NENRIN=${NENRIN:-$PWD/target/release/nenrin}
 "$CARGO" build --release --locked --quiet -p nenrin-bench -p nenrin-sim
+# The control of what is mounted by this front end.
+"$CARGO" build --release --locked --quiet -p nenrin-fuse --example bare
 bench=$PWD/target/release/nenrin-bench
 export NENRIN_SIM=$PWD/target/release/nenrin-sim NENRIN_BENCH_SCRIPTS=$PWD/scripts/work
 mkdir -p "$out"

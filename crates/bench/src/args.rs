@@ -21,9 +21,10 @@ nenrin-bench: nenrin beside ext4, xfs, btrfs and the raw device, interleaved sli
                           writes over a long time, limited: durable writes where the disk is the limit, guest: the same where that
                           limit lets flushes pass, clean: what the cleaner costs, stripe: several devices
   --only ROW,...          rows to measure, by name or by its beginning (see --list)
-  --contenders NAME,...   raw, relay, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
+  --contenders NAME,...   raw, relay, bare, ext4, xfs, btrfs, nilfs2, f2fs, jfs, nenrin; mount options after `+`, as in nenrin+cache=writeback;
                           devices after `@`, as in nenrin@4, btrfs@2:mirror, nenrin@3:parity, nenrin@2:degraded
   --nenrin PATH           the nenrin program (default: the one beside this program)
+  --bare PATH             the program of the control `bare` (default: examples/bare beside this program)
   --nenrin-mkfs WORD      one more word for `nenrin mkfs`; may be repeated
   --nenrin-mount OPTIONS  mount options for every nenrin contender; may be repeated
   --slices N              slices per contender and row (default 15)
@@ -132,7 +133,7 @@ pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Tas
         suite: Suite::Main,
         only: Vec::new(),
         contenders: Vec::new(),
-        tools: Tools { nenrin: None, nenrin_mkfs: Vec::new(), nenrin_mount: Vec::new() },
+        tools: Tools { nenrin: None, bare: None, nenrin_mkfs: Vec::new(), nenrin_mount: Vec::new() },
         plan: Plan::default(),
         budget: Duration::from_millis(400),
         devices: Vec::new(),
@@ -210,6 +211,7 @@ fn set(config: &mut Config, name: &str, value: &str) -> Result<()> {
         "only" => config.only = names(value).map(str::to_owned).collect(),
         "contenders" => config.contenders = names(value).map(Contender::parse).collect::<Result<_>>()?,
         "nenrin" => config.tools.nenrin = Some(value.into()),
+        "bare" => config.tools.bare = Some(value.into()),
         "nenrin-mkfs" => config.tools.nenrin_mkfs.push(value.to_owned()),
         "nenrin-mount" => config.tools.nenrin_mount.push(value.to_owned()),
         "slices" => {

@@ -16,6 +16,8 @@ pub enum Kind {
     Raw,
     /// The same, by another thread that is asked as a daemon is: the control of file systems in user space.
     Relay,
+    /// A volume behind nenrin's front end that keeps nothing: the control of what is mounted so (crates/fuse/examples/bare.rs).
+    Bare,
     /// ext4, the reference of all ratios.
     Ext4,
     /// XFS.
@@ -36,6 +38,11 @@ impl Kind {
     /// Whether it is the device, without a file system.
     pub fn is_device(self) -> bool {
         matches!(self, Self::Raw | Self::Relay)
+    }
+
+    /// Whether a daemon of ours serves it, and not the kernel.
+    pub fn has_daemon(self) -> bool {
+        matches!(self, Self::Bare | Self::Nenrin)
     }
 }
 
@@ -78,6 +85,7 @@ impl Contender {
         let kind = match kind {
             "raw" => Kind::Raw,
             "relay" => Kind::Relay,
+            "bare" => Kind::Bare,
             "ext4" => Kind::Ext4,
             "xfs" => Kind::Xfs,
             "btrfs" => Kind::Btrfs,
@@ -87,7 +95,7 @@ impl Contender {
             "nenrin" => Kind::Nenrin,
             other => {
                 return Err(Error::Refused(format!(
-                    "unknown contender `{other}`: there are raw, relay, ext4, xfs, btrfs, nilfs2, f2fs, jfs and nenrin, with \
+                    "unknown contender `{other}`: there are raw, relay, bare, ext4, xfs, btrfs, nilfs2, f2fs, jfs and nenrin, with \
                      mount options after `+` as in nenrin+cache=writeback, and devices after `@` as in nenrin@4 or btrfs@2:mirror"
                 )));
             }
@@ -112,6 +120,7 @@ impl Contender {
         let given = self.options.iter().find_map(|o| o.strip_prefix("cache="));
         match self.kind {
             Kind::Raw | Kind::Relay => "direct I/O",
+            Kind::Bare => "writethrough",
             Kind::Nenrin => given.unwrap_or("default (writethrough)"),
             _ => "page cache, write-back",
         }
@@ -123,6 +132,8 @@ impl Contender {
 pub struct Tools {
     /// The `nenrin` program, if there is one.
     pub nenrin: Option<PathBuf>,
+    /// The program of the control `bare`, if there is one.
+    pub bare: Option<PathBuf>,
     /// More words for `nenrin mkfs`.
     pub nenrin_mkfs: Vec<String>,
     /// More mount options for every nenrin contender.
@@ -136,6 +147,13 @@ impl Tools {
             Kind::Raw | Kind::Relay => return None,
             Kind::Nenrin if self.nenrin.is_some() => return None,
             Kind::Nenrin => return Some("no nenrin program: build it (make build) or give --nenrin PATH".to_owned()),
+            Kind::Bare if self.bare.is_some() => return None,
+            Kind::Bare => {
+                let build = "cargo build --release -p nenrin-fuse --example bare";
+                return Some(format!(
+                    "no program of that control: {build}, and give --bare target/release/examples/bare"
+                ));
+            }
             Kind::Ext4 => ("mkfs.ext4", "e2fsprogs"),
             Kind::Xfs => ("mkfs.xfs", "xfsprogs"),
             Kind::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
@@ -156,7 +174,7 @@ impl Tools {
     /// Version line of the program that makes this contender.
     pub fn version(&self, contender: &Contender) -> Option<(String, String)> {
         let (program, flag) = match contender.kind {
-            Kind::Raw | Kind::Relay => return None,
+            Kind::Raw | Kind::Relay | Kind::Bare => return None,
             Kind::Ext4 => ("mkfs.ext4".to_owned(), "-V"),
             Kind::Xfs => ("mkfs.xfs".to_owned(), "-V"),
             Kind::Btrfs => ("mkfs.btrfs".to_owned(), "-V"),
@@ -182,7 +200,7 @@ impl Tools {
         common.into_iter().chain(contender.options.iter().filter(|o| *o != CLEANERD).cloned()).collect()
     }
 
-    /// The mkfs command; None for the raw device. Nothing discards, and nothing is left for later.
+    /// The mkfs command; None for the controls. Nothing discards, and nothing is left for later.
     pub fn mkfs_command(&self, contender: &Contender, devices: &[&Path]) -> Option<Vec<String>> {
         let several = contender.devices > 1;
         let (of_btrfs, profile) = match contender.layout {
@@ -193,7 +211,7 @@ impl Tools {
         };
         let nenrin = self.nenrin.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
         let mut line: Vec<String> = match contender.kind {
-            Kind::Raw | Kind::Relay => return None,
+            Kind::Raw | Kind::Relay | Kind::Bare => return None,
             Kind::Ext4 => words("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
             Kind::Xfs => words("mkfs.xfs -q -f -K"),
             Kind::Btrfs if several => words(&format!("mkfs.btrfs -q -f -K {of_btrfs}")),
@@ -214,7 +232,7 @@ impl Tools {
         Some(line)
     }
 
-    /// The mount command; None for the raw device. The one of nenrin stays in the foreground, as the daemon.
+    /// The mount command; None for the raw device. What has a daemon stays in the foreground, as that.
     pub fn mount_command(&self, contender: &Contender, devices: &[&Path], point: &Path) -> Option<Vec<String>> {
         let first = devices.first()?.display().to_string();
         let mut options = self.mount_options(contender);
@@ -241,6 +259,7 @@ impl Tools {
             Kind::Nilfs2 => words("mount -i -t nilfs2"),
             Kind::F2fs => words("mount -t f2fs"),
             Kind::Jfs => words("mount -t jfs"),
+            Kind::Bare => vec![self.bare.as_ref()?.display().to_string()],
             Kind::Nenrin => {
                 vec![self.nenrin.as_ref()?.display().to_string(), "mount".to_owned(), "-f".to_owned()]
             }
@@ -287,7 +306,12 @@ mod tests {
     use super::*;
 
     fn tools() -> Tools {
-        Tools { nenrin: Some("/n".into()), nenrin_mkfs: vec![], nenrin_mount: vec!["checkpoint=5".into()] }
+        Tools {
+            nenrin: Some("/n".into()),
+            bare: Some("/b".into()),
+            nenrin_mkfs: vec![],
+            nenrin_mount: vec!["checkpoint=5".into()],
+        }
     }
 
     #[test]
@@ -317,6 +341,11 @@ mod tests {
         let c = Contender::parse("ext4").unwrap();
         let line = tools().mount_command(&c, &[Path::new("/d")], Path::new("/m")).unwrap().join(" ");
         assert_eq!(line, "mount -t ext4 /d /m");
+        let bare = Contender::parse("bare+transport=uring").unwrap();
+        let line = tools().mount_command(&bare, &[Path::new("/d")], Path::new("/m")).unwrap().join(" ");
+        assert_eq!(line, "/b -o transport=uring /d /m");
+        assert!(bare.kind.has_daemon() && !bare.kind.is_device());
+        assert!(tools().missing(&bare).is_none() && Tools { bare: None, ..tools() }.missing(&bare).is_some());
     }
 
     #[test]

@@ -178,12 +178,16 @@ fn measure(mut config: Config) -> Result<()> {
     if !missing.is_empty() {
         return Err(Error::Refused(format!("{} missing: install util-linux and mount", missing.join(", "))));
     }
-    if let Some(path) = config.tools.nenrin.as_ref().filter(|path| !path.is_file()) {
-        return Err(Error::Refused(format!("--nenrin {}: there is no such program", path.display())));
-    }
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("nenrin")));
-    let nenrin = config.tools.nenrin.clone().or(beside).filter(|path| path.is_file());
-    config.tools.nenrin = nenrin.and_then(|path| path.canonicalize().ok());
+    let own = std::env::current_exe().ok();
+    let program = |option: &str, given: Option<PathBuf>, beside: &str| {
+        if let Some(path) = given.as_ref().filter(|path| !path.is_file()) {
+            return Err(Error::Refused(format!("{option} {}: there is no such program", path.display())));
+        }
+        let usual = || Some(own.as_ref()?.parent()?.join(beside)).filter(|path| path.is_file());
+        Ok(given.or_else(usual).and_then(|path| path.canonicalize().ok()))
+    };
+    config.tools.nenrin = program("--nenrin", config.tools.nenrin.take(), "nenrin")?;
+    config.tools.bare = program("--bare", config.tools.bare.take(), "examples/bare")?;
     sys::catch_signals();
     sys::set_nice(config.nice).doing(|| "setting the priority".to_owned())?;
     let directory = WorkDirectory::open(&config.work, config.keep_images)?;

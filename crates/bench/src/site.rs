@@ -122,7 +122,7 @@ impl Site {
             return Ok(Duration::ZERO);
         };
         let begin = Instant::now();
-        if self.contender.kind == Kind::Nenrin {
+        if self.contender.kind.has_daemon() {
             self.start_daemon(&line)?;
         } else {
             run(&line)?;

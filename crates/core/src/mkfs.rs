@@ -204,7 +204,7 @@ fn empty(
     let layout = Layout::new(plan.segment_blocks, plan.bands.clone());
     let storage = Arc::new(Storage::new(Devices::fresh(devices, layout, options.uuid)));
     let now = clock.wall();
-    let mut segments = Segments::new(&storage.numbers(), Generation(1));
+    let mut segments = Segments::new(&storage.numbers(), storage.segment_blocks, Generation(1));
     let mut take = || segments.allocate(KIND_CHAIN, now).ok_or(Error::NoSpace);
     let (segment, next) = (take()?, take()?);
     let mut state = State {

@@ -59,11 +59,24 @@ struct Part {
     index: bool,
     /// An index checkpoint will make it free.
     promotable: bool,
+    /// So many of [`SHARES`] of it are garbage, where it holds content and nothing keeps it from being emptied but pins.
+    garbage: Option<u8>,
+}
+
+/// Segments are kept apart by how much of them is garbage, in so many steps.
+const SHARES: u32 = 32;
+
+/// How many shares of a segment so many blocks are, rounded down.
+fn shares(blocks: u32, of: u32) -> u8 {
+    (u64::from(blocks) * u64::from(SHARES) / u64::from(of.max(1))).min(u64::from(SHARES)) as u8
 }
 
 impl Part {
-    fn of(s: &SegmentUse) -> Self {
+    fn of(s: &SegmentUse, segment_blocks: u32) -> Self {
+        let holds = s.state == SegmentState::Sealed && !s.chain_held && s.used_blocks() > 0;
+        let garbage = segment_blocks.checked_sub(s.used_blocks()).filter(|_| holds);
         Self {
+            garbage: garbage.map(|garbage| shares(garbage, segment_blocks)).filter(|shares| *shares > 0),
             blocks: u64::from(s.used_blocks()) + u64::from(s.node_blocks()),
             chain_held: s.chain_held,
             index: s.nodes > 0 || s.item.kind == KIND_INDEX && s.state != SegmentState::Free,
@@ -80,15 +93,21 @@ struct Numbered {
     promotable: u64,
     chain_held: BTreeSet<u64>,
     index: BTreeSet<u64>,
+    /// By their garbage, those with one share of it first.
+    garbage: [BTreeSet<u64>; SHARES as usize],
+    segment_blocks: u32,
 }
 
 impl Numbered {
-    fn new(runs: Vec<(u64, Vec<SegmentUse>)>) -> Self {
-        let mut this = Self { runs, ..Self::default() };
-        let parts: Vec<_> =
-            this.iter().map(|(i, s)| (i, Part::of(s))).filter(|(_, p)| *p != Part::of(&UNUSED)).collect();
-        parts.into_iter().for_each(|(i, part)| this.count(i, Part::of(&UNUSED), part));
+    fn new(runs: Vec<(u64, Vec<SegmentUse>)>, segment_blocks: u32) -> Self {
+        let mut this = Self { runs, segment_blocks, ..Self::default() };
+        let unused = this.part(&UNUSED);
+        let parts: Vec<_> = this.iter().map(|(i, s)| (i, this.part(s))).filter(|(_, p)| *p != unused).collect();
+        parts.into_iter().for_each(|(i, part)| this.count(i, unused, part));
         this
+    }
+    fn part(&self, s: &SegmentUse) -> Part {
+        Part::of(s, self.segment_blocks)
     }
     fn place(&self, i: u64) -> Option<(usize, usize)> {
         let run = self.runs.partition_point(|(first, _)| *first <= i).checked_sub(1)?;
@@ -104,9 +123,9 @@ impl Numbered {
     fn change<R>(&mut self, i: u64, change: impl FnOnce(&mut SegmentUse) -> R) -> Option<R> {
         let (run, within) = self.place(i)?;
         let s = self.runs[run].1.get_mut(within)?;
-        let before = Part::of(s);
+        let before = Part::of(s, self.segment_blocks);
         let result = change(s);
-        let after = Part::of(s);
+        let after = Part::of(s, self.segment_blocks);
         if after != before {
             self.count(i, before, after);
         }
@@ -123,6 +142,11 @@ impl Numbered {
                 (true, false) => drop(set.remove(&i)),
                 _ => {}
             }
+        }
+        if before.garbage != after.garbage {
+            let at = |shares: u8| usize::from(shares) - 1;
+            before.garbage.map(|shares| self.garbage[at(shares)].remove(&i));
+            after.garbage.map(|shares| self.garbage[at(shares)].insert(i));
         }
     }
     fn iter(&self) -> impl Iterator<Item = (u64, &SegmentUse)> {
@@ -187,11 +211,11 @@ pub const KIND_DATA: u8 = 2;
 pub const KIND_INDEX: u8 = 3;
 
 impl Segments {
-    /// Free segments with these numbers.
-    pub fn new(numbers: &[Range<u64>], next_generation: Generation) -> Self {
+    /// Free segments with these numbers, of so many blocks each.
+    pub fn new(numbers: &[Range<u64>], segment_blocks: u32, next_generation: Generation) -> Self {
         let run = |r: &Range<u64>| (r.start, vec![UNUSED; (r.end - r.start) as usize]);
         Self {
-            all: Numbered::new(numbers.iter().map(run).collect()),
+            all: Numbered::new(numbers.iter().map(run).collect(), segment_blocks),
             free: numbers.iter().cloned().flatten().collect(),
             pending: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -216,13 +240,24 @@ impl Segments {
     pub fn of_index(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
         self.all.index.iter().filter_map(|i| Some((SegmentNo(*i), self.all.get(*i)?)))
     }
+    /// Sealed segments with content, and at least so many blocks of garbage, more or less: the last share may not be full.
+    pub fn with_garbage(&self, blocks: u32) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
+        debug_assert!(self.counts_what_is_there(), "what is counted of segments is not what they have");
+        let least = shares(blocks, self.all.segment_blocks);
+        debug_assert!(least > 0, "of those with less nothing is known");
+        let numbers = self.all.garbage.iter().skip(usize::from(least.max(1)) - 1).flatten();
+        numbers.filter_map(|i| Some((SegmentNo(*i), self.all.get(*i)?)))
+    }
     fn counts_what_is_there(&self) -> bool {
-        let parts = || self.all.iter().map(|(i, s)| (i, Part::of(s)));
+        let parts = || self.all.iter().map(|(i, s)| (i, self.all.part(s)));
+        let has = |shares: usize| move |(_, p): &(u64, Part)| p.garbage == Some(shares as u8 + 1);
+        let mut by_garbage = self.all.garbage.iter().enumerate();
         let promotable = self.pending_open().filter(|s| s.pins == 0).count() as u64;
         parts().map(|(_, p)| p.blocks).sum::<u64>() == self.all.needed_blocks
             && promotable == self.all.promotable
             && parts().filter(|(_, p)| p.chain_held).map(|(i, _)| i).eq(self.all.chain_held.iter().copied())
             && parts().filter(|(_, p)| p.index).map(|(i, _)| i).eq(self.all.index.iter().copied())
+            && by_garbage.all(|(n, set)| parts().filter(has(n)).map(|(i, _)| i).eq(set.iter().copied()))
     }
     /// Segments that may be handed out now.
     pub fn free_count(&self) -> u64 {
@@ -667,7 +702,7 @@ impl Segments {
             });
             runs.push((r.start, all.collect()));
         }
-        self.all = Numbered::new(runs);
+        self.all = Numbered::new(runs, old.segment_blocks);
         self.closed = self.iter().filter(|(_, s)| s.closed).count() as u64;
         true
     }
@@ -693,10 +728,10 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_what_segments_have() {
-        let mut s = Segments::new(&[0..40, 100..140], Generation(3));
+        let mut s = Segments::new(&[0..40, 100..140], 600, Generation(3));
         let mut random = Prng::new(7);
         let mut below = |n: u64| random.below(n);
-        let (mut seq, mut emptied) = (0, 0);
+        let (mut seq, mut emptied, mut wasting) = (0, 0, 0);
         for step in 0..20_000 {
             let no = SegmentNo(below(40) + 100 * below(2));
             let (addr, blocks) = (Addr::new(no, 0), below(100) as u32);
@@ -737,13 +772,22 @@ mod tests {
             assert_eq!(s.index_segments(generation), index, "step {step}");
             assert!(s.all.chain_held.iter().copied().eq(held.into_iter().map(|no| no.0)), "step {step}");
             emptied += index.iter().filter(|(_, nodes)| *nodes == 0).count();
+            // What the cleaner looks at, and what it would find if it looked at all.
+            let least = 19 + below(500) as u32;
+            let much = |u: &SegmentUse| u.used_blocks() <= 600 - least;
+            let mut with_garbage: Vec<_> = s.with_garbage(least).filter(|(_, u)| much(u)).map(|(no, _)| no).collect();
+            with_garbage.sort_unstable();
+            let content = |u: &SegmentUse| u.state == SegmentState::Sealed && !u.chain_held && u.used_blocks() > 0;
+            let all = s.iter().filter(|(_, u)| content(u) && much(u)).map(|(no, _)| no);
+            assert!(all.eq(with_garbage.iter().copied()), "step {step}");
+            wasting += with_garbage.len();
         }
-        assert!(s.needed_blocks() > 0 && emptied > 100, "{} {emptied}", s.needed_blocks());
+        assert!(s.needed_blocks() > 0 && emptied > 100 && wasting > 1_000, "{} {emptied} {wasting}", s.needed_blocks());
     }
 
     #[test]
     fn it_is_counted_after_loading_and_renumbering_too() {
-        let mut s = Segments::new(&[0..40, 100..140], Generation(3));
+        let mut s = Segments::new(&[0..40, 100..140], 64, Generation(3));
         s.load(SegmentNo(1), Segment { live_blocks: 5, ..Segment::default() });
         s.load(SegmentNo(2), Segment { chain_seq: Seq(9), kind: KIND_CHAIN, ..Segment::default() });
         s.load(SegmentNo(3), Segment { emptied_generation: 2, ..Segment::default() });

@@ -272,10 +272,21 @@ pub struct Group {
 
 const ALL: &[Kind] =
     &[Kind::Raw, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
-/// Small durable writes are asked for by message, too.
-const ALL_AND_RELAY: &[Kind] =
-    &[Kind::Raw, Kind::Relay, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
-const FILE_SYSTEMS: &[Kind] = &[Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
+/// Small durable writes have controls of what is asked by messages, too.
+const ALL_AND_CONTROLS: &[Kind] = &[
+    Kind::Raw,
+    Kind::Relay,
+    Kind::Bare,
+    Kind::Ext4,
+    Kind::Xfs,
+    Kind::Btrfs,
+    Kind::Nilfs2,
+    Kind::F2fs,
+    Kind::Jfs,
+    Kind::Nenrin,
+];
+const FILE_SYSTEMS: &[Kind] =
+    &[Kind::Bare, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Nilfs2, Kind::F2fs, Kind::Jfs, Kind::Nenrin];
 const USUAL: &[&str] = &["raw", "ext4", "xfs", "btrfs", "nenrin"];
 const UNBOUNDED: u32 = u32::MAX;
 

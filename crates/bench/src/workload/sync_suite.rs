@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::external::Program;
 use super::loaded::Foreground;
 use super::rewrite::{Kinds, Spec};
-use super::{ALL, ALL_AND_RELAY, FILE_SYSTEMS, Group, RowSpec, UNBOUNDED, USUAL, Unit};
+use super::{ALL, ALL_AND_CONTROLS, FILE_SYSTEMS, Group, RowSpec, UNBOUNDED, USUAL, Unit};
 use super::{cost, external, loaded, rewrite, small};
 use crate::contender::Kind;
 
@@ -127,17 +127,19 @@ fn appends() -> Group {
                 .target("btrfs", 4.0, 6.0),
         ],
         contenders: with_variants(),
-        kinds: ALL_AND_RELAY,
+        kinds: ALL_AND_CONTROLS,
         slices_max: UNBOUNDED,
         alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Append, &[1, 4, 16])),
     }
 }
 
-/// The usual ones, the control of what is called by message, a kernel that keeps what is written, and requests over io_uring, which root
+/// The usual ones, the controls of what is called by messages, a kernel that keeps what is written, and requests over io_uring, which root
 /// has to switch on.
 fn with_variants() -> Vec<&'static str> {
-    USUAL.iter().chain(&["relay", "nenrin+cache=writeback", "nenrin+transport=uring"]).copied().collect()
+    const MORE: [&str; 5] =
+        ["relay", "bare", "bare+transport=uring", "nenrin+cache=writeback", "nenrin+transport=uring"];
+    USUAL.iter().chain(&MORE).copied().collect()
 }
 
 /// What the calls of an append with fsync cost by themselves; the raw device's time comes on top.
@@ -168,7 +170,7 @@ fn overwrites() -> Group {
                 .target("ext4", 0.85, 1.1),
         ],
         contenders: with_variants(),
-        kinds: ALL_AND_RELAY,
+        kinds: ALL_AND_CONTROLS,
         slices_max: UNBOUNDED,
         alone: false,
         make: Box::new(|contender, plan| small::make(contender, plan, small::Mode::Overwrite, &[1, 4])),
@@ -243,7 +245,7 @@ pub fn databases() -> [Group; 2] {
                 sqlite("sqlite-rollback", "rollback journal").target("ext4", 1.5, 2.5),
                 sqlite("sqlite-wal", "WAL").target("ext4", 1.1, 1.5),
             ],
-            contenders: USUAL.iter().chain(&["nenrin+cache=writeback"]).copied().collect(),
+            contenders: USUAL.iter().chain(&["bare+content", "nenrin+cache=writeback"]).copied().collect(),
             kinds: FILE_SYSTEMS,
             slices_max: FEW,
             alone: false,

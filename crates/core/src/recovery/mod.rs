@@ -300,7 +300,7 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         live: tree(TreeId::LIVE),
         space: tree(TreeId::SPACE),
         history: root.trees.iter().filter(|t| crate::state::is_history(t.tree)).map(history).collect(),
-        segments: Segments::new(&storage.numbers(), superblock.generation.next()),
+        segments: Segments::new(&storage.numbers(), storage.segment_blocks, superblock.generation.next()),
         kept: BTreeMap::new(),
         landmarks: Landmarks::default(),
         hash_key: superblock.hash_key,

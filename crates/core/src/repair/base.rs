@@ -231,7 +231,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         live: Tree::empty(TreeId::LIVE),
         space: Tree::empty(TreeId::SPACE),
         history: Vec::new(),
-        segments: Segments::new(&storage.numbers(), superblock.generation.next()),
+        segments: Segments::new(&storage.numbers(), storage.segment_blocks, superblock.generation.next()),
         kept: BTreeMap::new(),
         landmarks: crate::state::Landmarks::default(),
         hash_key: superblock.hash_key,

@@ -258,7 +258,7 @@ fn base(
         live: start.live,
         space: Tree::empty(TreeId::SPACE),
         history: Vec::new(),
-        segments: Segments::new(&storage.numbers(), newest.generation.next()),
+        segments: Segments::new(&storage.numbers(), storage.segment_blocks, newest.generation.next()),
         kept: BTreeMap::new(),
         landmarks: crate::state::Landmarks::default(),
         hash_key: newest.hash_key,

@@ -216,7 +216,7 @@ impl Mender {
         (state.inodes, state.live_blocks, state.history_blocks) = (inodes, live_blocks, history_blocks);
         (state.named_blocks, state.promised_blocks) = (named_blocks, promised_blocks);
         state.next_ino = next_ino;
-        let mut segments = Segments::new(&self.storage.numbers(), generation);
+        let mut segments = Segments::new(&self.storage.numbers(), self.storage.segment_blocks, generation);
         for i in 0..count {
             let old = self.segment_items.get(&(i as u64)).copied().unwrap_or_default();
             let content = live[i] + history[i] > 0;

@@ -2,8 +2,8 @@
 //! than they need: what the front end's tests mount.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, NewInode, ReadBytes, RenameMode, Result, Seek, SetAttr,
-    SetTime, Usage, XattrMode,
+    AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, Joined, NewInode, ReadBytes, RenameMode, Result, Seek,
+    SetAttr, SetTime, Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino, Time};
 use nenrin_fuse::Volume;
@@ -39,6 +39,18 @@ pub struct Toy {
     live: Mutex<State>,
     past: Mutex<HashMap<u64, State>>,
     pub syncs: std::sync::atomic::AtomicU32,
+    log: Option<Box<dyn Log>>,
+    /// What is written can be read.
+    keeps_content: bool,
+}
+
+/// What makes durable what a sync asks for, where anything does.
+pub trait Log: Send + Sync {
+    /// Answers when it is, maybe for others as well.
+    fn sync(&self, done: Done);
+    /// The same, without waiting; see [`Volume::join_sync`].
+    fn join(&self, done: Done) -> Joined;
+    fn lead(&self);
 }
 
 fn now() -> Time {
@@ -165,7 +177,12 @@ impl Toy {
     pub fn new() -> Self {
         let new = NewInode { mode: libc::S_IFDIR | 0o755, uid: 0, gid: 0, rdev: 0, target: &[] };
         let inodes = HashMap::from([(1, inode(1, &new, 1))]);
-        Self { live: Mutex::new(State { inodes, next: 16, next_cookie: 3 }), past: Mutex::default(), syncs: 0.into() }
+        let live = Mutex::new(State { inodes, next: 16, next_cookie: 3 });
+        Self { live, past: Mutex::default(), syncs: 0.into(), log: None, keeps_content: true }
+    }
+    /// One whose syncs a log makes durable; without content only the sizes of files are kept.
+    pub fn with_log(log: impl Log + 'static, keeps_content: bool) -> Self {
+        Self { log: Some(Box::new(log)), keeps_content, ..Self::new() }
     }
     /// Gives the root directory to somebody.
     pub fn give_root_to(&self, uid: u32, gid: u32) {
@@ -413,7 +430,14 @@ impl Volume for Toy {
         s.reap(ino);
     }
     fn write(&self, ino: Ino, offset: u64, data: &[u8], _uid: u32) -> Result<usize> {
-        self.state().get_mut(ino)?.put(offset, data);
+        let mut s = self.state();
+        let inode = s.get_mut(ino)?;
+        if self.keeps_content {
+            inode.put(offset, data);
+        } else {
+            inode.attr.size = inode.attr.size.max(offset + data.len() as u64);
+            inode.touch();
+        }
         Ok(data.len())
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
@@ -452,9 +476,27 @@ impl Volume for Toy {
     }
 
     fn fsync(&self, _ino: Ino, done: Done) {
-        // From another thread, as a group commit does.
         self.syncs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        std::thread::spawn(move || done(Ok(())));
+        match &self.log {
+            Some(log) => log.sync(done),
+            // From another thread, as a group commit does.
+            None => drop(std::thread::spawn(move || done(Ok(())))),
+        }
+    }
+    fn join_sync(&self, _ino: Ino, done: Done) -> Joined {
+        match &self.log {
+            Some(log) => log.join(done),
+            None => Joined::Waits(done),
+        }
+    }
+    fn lead_announced(&self) {
+        self.log.iter().for_each(|log| log.lead());
+    }
+    fn syncs_at_once(&self, _ino: Ino) -> bool {
+        self.log.is_some()
+    }
+    fn takes_at_once(&self, _ino: Ino, _offset: u64, _bytes: usize) -> bool {
+        self.log.is_some()
     }
     fn sync_all(&self) -> Result<()> {
         Ok(())

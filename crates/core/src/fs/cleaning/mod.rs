@@ -29,7 +29,6 @@ pub use request::{Clean, CleanEstimate};
 
 use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
-use crate::segments::SegmentState;
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
@@ -576,23 +575,21 @@ impl Inner {
     /// Sealed segments of content with as much garbage as this pace asks for, those first that are most worth it.
     fn candidates(&self, fs: &Fs, pace: Pace, left: &BTreeMap<SegmentNo, (u32, Left)>) -> Vec<Candidate> {
         let blocks = fs.storage.segment_blocks;
-        let (garbage_min, idle) = (blocks / pace.garbage_divisor(), pace == Pace::Idle);
+        let (garbage_min, idle) = ((blocks / pace.garbage_divisor()).max(1), pace == Pace::Idle);
+        let kept = kept_by(pace, blocks);
         let (now, spare) = (fs.clock.wall().0, self.nodes_to_spare(fs));
         let mut under_way: BTreeSet<SegmentNo> = self.inflight.keys().map(|a| a.segment()).collect();
         under_way.extend(self.writes.iter().map(|w| w.addr.segment()));
         let mut found: Vec<(u128, Candidate)> = Vec::new();
-        for (segment, s) in self.state.segments.iter() {
+        for (segment, s) in self.state.segments.with_garbage(garbage_min + kept) {
             let used = s.used_blocks();
-            if s.state != SegmentState::Sealed || s.chain_held || s.pins > 0 || used == 0 || used > blocks {
-                continue;
-            }
             let skipped = left.get(&segment).is_some_and(|(_, why)| match why {
                 Left::Stuck => true,
                 Left::Beyond { leaves, .. } => *leaves > spare,
                 Left::Costly => idle,
             });
-            let garbage = (blocks - used).saturating_sub(kept_by(pace, blocks));
-            if garbage < garbage_min.max(1) || skipped || under_way.contains(&segment) {
+            let garbage = blocks.saturating_sub(used).saturating_sub(kept);
+            if garbage < garbage_min || s.pins > 0 || skipped || under_way.contains(&segment) {
                 continue;
             }
             // A clock that jumped makes the order worse and nothing else.
