@@ -490,6 +490,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("overlapped_commits", c.overlapped_commits),
         ("commits_in_turn", c.commits_in_turn),
         ("flushes_awaited", c.flushes_awaited),
+        ("bursts", c.bursts),
         ("device_waits_locked", c.device_waits_locked),
         ("held_by_own_sync", c.held_by_own_sync),
         ("held_for_memory", c.held_for_memory),

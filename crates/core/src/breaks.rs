@@ -34,6 +34,8 @@ pub enum Break {
     ReadTooEarly,
     /// A commit does not wait for the data that it names.
     DataNotAwaited,
+    /// Data that was held back beside syncs counts as written when it is waited for.
+    HeldForgotten,
     /// The oldest namespace operation of a commit comes with the next one.
     NamesOutOfOrder,
     /// Recovery follows the chain without asking whether a partial fits the one before.

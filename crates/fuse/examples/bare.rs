@@ -8,7 +8,7 @@
 //! `cargo run --release -p nenrin-fuse --example bare -- [-o transport=uring,nopoll,content] DEVICE DIRECTORY` (root)
 //! OVERWRITES the device, if nobody uses it, and serves until the directory is unmounted.
 
-#[expect(dead_code, reason = "what the tests ask of it")]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used)] // what the tests ask of it, and they stop where something is wrong
 #[path = "../tests/common/toy.rs"]
 mod toy;
 

@@ -104,6 +104,7 @@ impl Fs {
             && now.saturating_sub(inner.last_cut_at) >= every
             && !inner.cuts_rest(self, now);
         drop(inner);
+        self.burst_if_old(now)?;
         // What cannot be done, for want of room or because a node is damaged,
         // must not keep the rest from being done.
         self.count_named_for(now);

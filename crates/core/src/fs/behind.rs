@@ -8,13 +8,13 @@
 
 use super::commit::new_extent;
 use super::space::with_summaries;
-use super::{DataWrite, Fs, Inner, SUMMARY};
+use super::{DataWrite, Fs, Inner, Request, SUMMARY};
 use crate::breaks::{Break, broken};
 use crate::content::{Over, Page};
 use crate::devices::Avoided;
 use crate::log::data::{DataLog, DataSummary, Wanted};
 use crate::{Error, Result};
-use nenrin_device::{AlignedBuf, Ticket};
+use nenrin_device::AlignedBuf;
 use nenrin_format::superblock::UNIT_BLOCKS;
 use nenrin_format::{Addr, BLOCK_BYTES, EXTENT_BLOCKS_MAX, Ino};
 use std::ops::Range;
@@ -301,7 +301,7 @@ impl Inner {
             let first = Addr(got.addr.0 - u64::from(left_out));
             let zeros = AlignedBuf::zeroed(left_out as usize * BLOCK_BYTES);
             let ticket = fs.storage.submit_write(first, Arc::new(zeros))?;
-            self.note_write(SUMMARY, first, left_out, ticket);
+            self.note_write(SUMMARY, first, left_out, Request::Begun(ticket));
         }
         got.map(|got| (got.addr, got.blocks)).ok_or(Error::NoSpace)
     }
@@ -310,7 +310,7 @@ impl Inner {
     pub(super) fn start_summaries(&mut self, fs: &Fs, closed: impl IntoIterator<Item = DataSummary>) -> Result<()> {
         for DataSummary { addr, bytes } in closed {
             let ticket = fs.storage.submit_write(addr, Arc::new(bytes))?;
-            self.note_write(SUMMARY, addr, 1, ticket);
+            self.note_write(SUMMARY, addr, 1, Request::Begun(ticket));
         }
         Ok(())
     }
@@ -344,14 +344,20 @@ impl Inner {
         self.state.segments.pin(first.segment());
         self.counters.data_blocks += blocks as u64;
         self.inflight.insert(first, buf.clone());
-        let ticket = fs.storage.submit_write(first, buf)?;
-        self.note_write(ino, first, blocks as u32, ticket);
+        let now = fs.clock.monotonic_nanos();
+        let request = if self.joins_burst(fs, ino, now) {
+            self.bursts.hold(blocks as u32, now);
+            Request::Held(buf)
+        } else {
+            Request::Begun(fs.storage.submit_write(first, buf)?)
+        };
+        self.note_write(ino, first, blocks as u32, request);
         Ok(())
     }
 
-    fn note_write(&mut self, ino: Ino, addr: Addr, blocks: u32, ticket: Ticket) {
+    fn note_write(&mut self, ino: Ino, addr: Addr, blocks: u32, request: Request) {
         let number = self.writes_started;
         self.writes_started += 1;
-        self.writes.push(DataWrite { number, ino, addr, blocks, ticket });
+        self.writes.push(DataWrite { number, ino, addr, blocks, request });
     }
 }

@@ -3,7 +3,8 @@
 //! Commits are led one after the other, so what one waits for, all who come after it wait for. Therefore
 //! 1. data is waited for before a commit is led: that of the file by who syncs it, that of all files by whoever commits
 //!    because of time, or cuts a checkpoint. What comes meanwhile is little, since
-//! 2. whoever writes much is held while others sync: then little is under way that a flush would have to wait for.
+//! 2. whoever writes much is held while others sync, and his data goes to the device in bursts ([`super::bursts`]): then nothing is under
+//!    way most of the time that a flush would have to wait for.
 //! 3. The cleaner and index checkpoints have still less under way then, since nobody waits for them;
 //! 4. and what lets many items of the index go holds the lock for a few of them at a time.
 
@@ -19,7 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Blocks under way beside syncs of other files: 4 MiB keep a device busy.
+/// Blocks beside syncs of other files that were begun before these: 4 MiB keep a device busy.
 const BESIDE_BLOCKS_MAX: u64 = 1024;
 /// Blocks that background work has under way: 4 MiB, and 512 KiB beside syncs.
 const BACKGROUND_BLOCKS_MAX: u32 = 1024;
@@ -229,6 +230,9 @@ impl Fs {
                     self.write_all_behind(ino, 0, pace)?;
                 }
             }
+            if pace == Pace::BesideSyncs {
+                self.burst()?;
+            }
             self.settle(self.lock(), |_| true)?;
         }
         Ok(())
@@ -246,27 +250,10 @@ impl Fs {
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
             if pace == Pace::BesideSyncs {
-                self.hold_committer(inner)?;
+                drop(self.burst_if_much(inner, ino)?);
             }
         }
         Ok(())
-    }
-
-    /// Holds who commits all files while anybody syncs and much is under way, whosever it is: the oldest of it is waited for. Once, since
-    /// what comes meanwhile may have no end.
-    fn hold_committer(&self, mut inner: Guard<'_>) -> Result<()> {
-        if !inner.recent_syncs.any(self.clock.monotonic_nanos()) {
-            return Ok(());
-        }
-        inner.reap_writes();
-        let mut excess = inner.under_way(|_| true).saturating_sub(u64::from(BACKGROUND_BESIDE_BLOCKS_MAX));
-        let writes = inner.take_writes(|w| {
-            let take = excess > 0;
-            excess = excess.saturating_sub(u64::from(w.blocks));
-            take
-        });
-        drop(inner);
-        self.finish_writes(writes)
     }
 
     /// Waits for the data writes of these files, whoever has them.
@@ -294,11 +281,12 @@ impl Fs {
 
     /// Holds who has just written to this file while others sync and much is under way, some of it his.
     pub(super) fn hold_beside_syncs<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
+        inner = self.burst_if_much(inner, ino)?;
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
-            let mut excess = inner.under_way(|_| true).saturating_sub(limit);
+            let mut excess = (inner.under_way(|_| true) - inner.bursts.held_blocks).saturating_sub(limit);
             let writes = inner.take_writes(|w| {
-                let take = w.ino == ino && excess > 0;
+                let take = w.ino == ino && excess > 0 && !w.is_held();
                 excess = excess.saturating_sub(if take { u64::from(w.blocks) } else { 0 });
                 take
             });

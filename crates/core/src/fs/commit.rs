@@ -240,18 +240,21 @@ impl Fs {
             self.storage.about_to_wait();
         }
         let mut result = Ok(());
-        let mut writes = writes.into_iter().peekable();
-        while writes.peek().is_some() {
+        // What was held back begins now, all of it before any is waited for.
+        let begun: Vec<_> =
+            writes.into_iter().map(|w| (w.number, w.addr, w.request.begin(&self.storage, w.addr))).collect();
+        let mut begun = begun.into_iter().peekable();
+        while begun.peek().is_some() {
             let mut ended = Vec::with_capacity(WRITES_AT_ONCE);
-            for w in writes.by_ref().take(WRITES_AT_ONCE) {
+            for (number, addr, ticket) in begun.by_ref().take(WRITES_AT_ONCE) {
                 if broken(Break::DataNotAwaited) {
-                    ended.push((w.number, w.addr, true));
+                    ended.push((number, addr, true));
                     continue;
                 }
-                let outcome = w.ticket.wait();
-                ended.push((w.number, w.addr, outcome.is_ok()));
+                let outcome = ticket.and_then(|ticket| Ok(ticket.wait().map(drop)?));
+                ended.push((number, addr, outcome.is_ok()));
                 if let Err(e) = outcome {
-                    result = Err(Error::from(e));
+                    result = Err(e);
                 }
             }
             let mut inner = self.lock();
@@ -378,7 +381,7 @@ impl Inner {
         let itself = one && (stamp.data_flushed || broken(Break::NamedLeft));
         let covering = if itself { Covering::Itself } else { Covering::All };
         // Taken last: on an error above they stay where others find and wait for them.
-        let writes = self.take_writes(|w| of_batch(&w.ino) || w.ino == SUMMARY && w.ticket.is_done());
+        let writes = self.take_writes(|w| of_batch(&w.ino) || w.ino == SUMMARY && w.is_done());
         let flushed = flushes(fs.options.barrier) && !partials.is_empty();
         self.counters.commits += u64::from(!partials.is_empty());
         // Counted here, where the lock is held anyway: nobody is to wait for it between this and the write.
@@ -463,6 +466,7 @@ impl Inner {
     pub(super) fn take_writes(&mut self, mut which: impl FnMut(&DataWrite) -> bool) -> Vec<DataWrite> {
         let (taken, others): (Vec<_>, _) = std::mem::take(&mut self.writes).into_iter().partition(|w| which(w));
         self.writes = others;
+        self.bursts.let_go(taken.iter().filter(|w| w.is_held()).map(|w| u64::from(w.blocks)).sum());
         self.awaited.extend(taken.iter().map(|w| (w.number, (w.ino, w.blocks))));
         taken
     }

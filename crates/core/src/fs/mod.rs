@@ -21,6 +21,7 @@ mod background;
 mod beats;
 mod behind;
 mod beside;
+mod bursts;
 mod checkpoint;
 mod cleaning;
 mod commit;
@@ -138,6 +139,8 @@ pub struct Counters {
     pub commits_in_turn: u64,
     /// Times that a flush which proves nothing by itself waited for one that began before it.
     pub flushes_awaited: u64,
+    /// Times that data which was held back beside syncs was written (see [`bursts`]).
+    pub bursts: u64,
     /// Times that a write or a flush was waited for under the lock that every operation takes: none.
     pub device_waits_locked: u64,
     /// Times that a change of a file waited because a sync of the same file waits for its data.
@@ -165,14 +168,39 @@ type ByIno<T> = HashMap<Ino, T, BuildHasherDefault<DefaultHasher>>;
 /// In place of a file: the summaries of data partials.
 const SUMMARY: Ino = Ino(0);
 
-/// A data write that was started.
+/// Whether the device knows of a data write.
+enum Request {
+    Begun(Ticket),
+    /// What is to be written is held back: see [`bursts`].
+    Held(Arc<AlignedBuf>),
+}
+
+/// A data write.
 struct DataWrite {
     /// Counts data writes.
     number: u64,
     ino: Ino,
     addr: Addr,
     blocks: u32,
-    ticket: Ticket,
+    request: Request,
+}
+
+impl Request {
+    /// Has the device do it, if that was not done before.
+    fn begin(self, storage: &Storage, addr: Addr) -> Result<Ticket> {
+        match self {
+            Self::Begun(ticket) => Ok(ticket),
+            Self::Held(_) if broken(Break::HeldForgotten) => Ok(Ticket::done(Ok(AlignedBuf::zeroed(0)))),
+            Self::Held(data) => storage.submit_write(addr, data),
+        }
+    }
+}
+
+impl DataWrite {
+    /// Whether the device has it, or has failed to.
+    fn is_done(&self) -> bool {
+        matches!(&self.request, Request::Begun(ticket) if ticket.is_done())
+    }
 }
 
 /// What waits for the next commit.
@@ -221,6 +249,7 @@ struct Inner {
     /// Data writes started since the volume was opened.
     writes_started: u64,
     recent_syncs: beside::RecentSyncs,
+    bursts: bursts::Bursts,
     submitted: submit::Submitted,
     /// Files whose data a sync waits for, with how many do: they take no change until then.
     settling: BTreeMap<Ino, u32>,
@@ -393,6 +422,7 @@ impl Fs {
             awaited: BTreeMap::new(),
             writes_started: 0,
             recent_syncs: beside::RecentSyncs::default(),
+            bursts: bursts::Bursts::default(),
             submitted: submit::Submitted::default(),
             settling: BTreeMap::new(),
             leading: leading::Leading::default(),

@@ -15,7 +15,7 @@ use super::background::ToSweep;
 use super::crowded::Held;
 use super::growth::{Growth, Tried};
 use super::guard::Guard;
-use super::{Fs, Inner};
+use super::{DataWrite, Fs, Inner, Request};
 use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::devices::Avoided;
@@ -692,11 +692,11 @@ impl Inner {
     /// Lets go of data writes that have completed. While nothing is committed nobody else does, and who needs a segment
     /// in which nothing is under way (the cleaner, what wipes, a device that joins) would wait for ever.
     pub(super) fn reap_writes(&mut self) {
-        let (done, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.writes).into_iter().partition(|w| w.ticket.is_done());
+        let (done, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.writes).into_iter().partition(DataWrite::is_done);
         self.writes = rest;
         for w in done {
-            match w.ticket.wait() {
+            let Request::Begun(ticket) = w.request else { continue };
+            match ticket.wait() {
                 Ok(_) => drop(self.inflight.remove(&w.addr)),
                 Err(e) => self.fail(&e.to_string()),
             }

@@ -5,6 +5,7 @@ mod common;
 
 mod apart;
 mod atime;
+mod bursts;
 mod check;
 mod check_damage;
 mod cleaning;

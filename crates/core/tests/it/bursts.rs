@@ -1,0 +1,137 @@
+//! Data that is held back beside syncs of other files (decision 0034).
+#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+
+use crate::common::gate::{World, is_long_write, world};
+use crate::common::{TestClock, file};
+use nenrin_core::format::Ino;
+use nenrin_core::{At, Fs, MountOptions, Order};
+use nenrin_device::{BlockDevice, MemDevice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// Files `f` and `g`, of which `g` was just synced.
+fn beside_a_sync(options: MountOptions) -> (World, Ino, Ino) {
+    let world = world(options);
+    let fs = &world.fs;
+    let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    fs.sync_all().unwrap();
+    sync_of(fs, g);
+    (world, f, g)
+}
+
+fn sync_of(fs: &Fs, g: Ino) {
+    fs.write(g, 0, &[8; 4096], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+}
+
+fn write(fs: &Fs, f: Ino, at: usize, mib: usize) {
+    for n in at..at + mib {
+        assert_eq!(fs.write(f, (n * MIB) as u64, &vec![n as u8 + 1; MIB], 0).unwrap(), MIB);
+    }
+}
+
+fn bursts(fs: &Fs) -> u64 {
+    fs.counters().bursts
+}
+
+/// Nothing of 3 MiB is begun, nor by a sync of the other file; the fourth has all of them written, and flushed.
+#[test]
+fn data_beside_syncs_of_others_is_written_in_bursts() {
+    let (World { gate, fs, .. }, f, g) = beside_a_sync(MountOptions::default());
+    gate.close(is_long_write, usize::MAX);
+    let flushes = fs.counters().flushes;
+    write(&fs, f, 0, 3);
+    sync_of(&fs, g);
+    assert_eq!((gate.held(), bursts(&fs), fs.counters().flushes - flushes), (0, 0, 1));
+    // It can be read meanwhile.
+    assert_eq!(fs.read(At::Live, f, 2 << 20, 4096).unwrap(), vec![3; 4096]);
+    write(&fs, f, 3, 1);
+    assert_eq!((gate.held(), bursts(&fs), fs.counters().flushes - flushes), (4, 1, 2));
+}
+
+#[test]
+fn nothing_is_held_back_beside_own_syncs_nor_long_after_others_nor_in_strict_order() {
+    let (World { gate, fs, clock, .. }, f, g) = beside_a_sync(MountOptions::default());
+    gate.close(is_long_write, usize::MAX);
+    write(&fs, g, 0, 1);
+    assert_eq!(gate.held(), 1, "who syncs is not beside himself");
+    clock.0.fetch_add(2_000_000_000, Relaxed);
+    write(&fs, f, 0, 1);
+    assert_eq!(gate.held(), 2, "nobody has synced for two seconds");
+    let (World { gate, fs, .. }, f, _) =
+        beside_a_sync(MountOptions { order: Order::Strict, ..MountOptions::default() });
+    gate.close(is_long_write, usize::MAX);
+    write(&fs, f, 0, 1);
+    assert_eq!(gate.held(), 1, "each sync waits for all data there");
+}
+
+/// P1: a file's own sync writes what was held back of it, and that alone.
+fn a_sync_writes_what_was_held_back() {
+    let (World { gate, fs, device, .. }, f, g) = beside_a_sync(MountOptions::default());
+    let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    gate.close(is_long_write, usize::MAX);
+    write(&fs, f, 0, 2);
+    write(&fs, other, 0, 1);
+    fs.fsync_wait(f).unwrap();
+    let begun = gate.held();
+    sync_of(&fs, g);
+    let left: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(device.snapshot()));
+    let found = Fs::open(vec![left], Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+    let f = found.lookup(At::Live, Ino::ROOT, b"f").unwrap().ino;
+    for n in 0..2 {
+        let content = found.read(At::Live, f, (n * MIB) as u64, MIB);
+        assert!(content.is_ok_and(|c| c == vec![n as u8 + 1; MIB]), "what was synced is not there");
+    }
+    assert_eq!((begun, bursts(&fs)), (2, 0));
+}
+
+#[test]
+fn a_sync_writes_what_was_held_back_of_its_file() {
+    a_sync_writes_what_was_held_back();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was synced is not there")]
+fn held_back_data_that_is_forgotten_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::HeldForgotten, a_sync_writes_what_was_held_back);
+}
+
+/// Whoever syncs does not wait for a burst that is under way, and writers have no more in memory than one more.
+#[test]
+fn a_sync_passes_a_burst_and_writers_wait_for_it() {
+    let (World { gate, fs, .. }, f, g) = beside_a_sync(MountOptions::default());
+    let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    gate.close(is_long_write, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| write(&fs, f, 0, 4));
+        gate.wait_until(|s| s.waiting > 0);
+        sync_of(&fs, g);
+        write(&fs, other, 0, 7);
+        let held = scope.spawn(|| write(&fs, other, 7, 1));
+        thread::sleep(Duration::from_millis(30));
+        assert!(!held.is_finished(), "8 MiB are held back beside a burst");
+        sync_of(&fs, g);
+        gate.open();
+    });
+    // A device that takes no time takes more than 8 MiB in a burst from then on.
+    assert_eq!(bursts(&fs), 1);
+}
+
+/// What was dropped since is in no commit, and is not kept for that.
+#[test]
+fn nothing_is_held_back_for_long() {
+    let (World { fs, clock, .. }, f, g) = beside_a_sync(MountOptions::default());
+    write(&fs, f, 0, 1);
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    sync_of(&fs, g);
+    fs.tick().unwrap();
+    assert_eq!(bursts(&fs), 0);
+    clock.0.fetch_add(1_000_000_000, Relaxed);
+    fs.tick().unwrap();
+    assert_eq!(bursts(&fs), 1);
+}
