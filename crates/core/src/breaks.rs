@@ -36,6 +36,10 @@ pub enum Break {
     DataNotAwaited,
     /// Data that was held back beside syncs counts as written when it is waited for.
     HeldForgotten,
+    /// Data beside syncs is held back on rows with parity, too.
+    RowsHeld,
+    /// Whoever waits for data that was held back has it written without asking whether another host has the volume.
+    HeldUnowned,
     /// The oldest namespace operation of a commit comes with the next one.
     NamesOutOfOrder,
     /// Recovery follows the chain without asking whether a partial fits the one before.

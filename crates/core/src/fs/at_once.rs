@@ -57,8 +57,7 @@ impl Fs {
 
     fn joins(&self, inner: &Inner, ino: Ino) -> bool {
         let few = self.chain_pages_max();
-        let settled = inner.pages_of(ino) <= few && inner.under_way(|other| other == ino) <= few as u64;
-        settled && inner.check_alive().is_ok() && inner.leading.can_be_announced()
+        inner.has_little(ino, few) && inner.check_alive().is_ok() && inner.leading.can_be_announced()
     }
 
     /// [`Fs::fsync`], which leads one commit at most. True if somebody has to call [`Fs::lead_announced`]: others wait
@@ -111,6 +110,7 @@ impl Fs {
             && inner.pages + inner.under_way(|_| true) <= limit
             && inner.has_room(self, room)
             && inner.grows_little(self, room)
+            && !inner.makes_burst(self, ino)
             && inner.pages_of(ino) <= self.chain_pages_max()
     }
 }

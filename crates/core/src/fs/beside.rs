@@ -191,7 +191,7 @@ impl Fs {
             return self.lock_to_change();
         }
         let few = self.chain_pages_max();
-        if inner.pages_of(ino) <= few && inner.under_way(|other| other == ino) <= few as u64 {
+        if inner.has_little(ino, few) {
             return Ok(inner);
         }
         *inner.settling.entry(ino).or_default() += 1;
@@ -302,6 +302,13 @@ impl Fs {
 }
 
 impl Inner {
+    /// Whether a commit that takes this file along waits for little: of what others have taken, which may be a burst, it would wait for all.
+    pub(super) fn has_little(&self, ino: Ino, few: usize) -> bool {
+        self.pages_of(ino) <= few
+            && self.under_way(|other| other == ino) <= few as u64
+            && !self.awaited.values().any(|(other, _)| *other == ino)
+    }
+
     /// Pages of a file that wait in memory.
     pub(super) fn pages_of(&self, ino: Ino) -> usize {
         self.files.get(&ino).and_then(|f| f.content.as_ref()).map_or(0, |c| c.pages.len())

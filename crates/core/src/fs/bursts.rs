@@ -10,6 +10,7 @@
 
 use super::guard::Guard;
 use super::{DataWrite, Fs, Inner, Request, flushes};
+use crate::breaks::{Break, broken};
 use crate::{Order, Result};
 use nenrin_format::{BLOCK_BYTES, Ino};
 
@@ -29,15 +30,16 @@ pub(super) struct Bursts {
     held_since: Option<u64>,
     /// A burst is under way.
     bursting: bool,
-    /// Nanoseconds for a block, the recent bursts counting most.
-    nanos_each: Option<u64>,
+    /// Nanoseconds for a block and for the flush behind all, the recent bursts counting most.
+    took: Option<(u64, u64)>,
 }
 
 impl Bursts {
-    /// Blocks that make a burst.
+    /// Blocks that make a burst. Where a flush takes long, writing takes as long: else flushes would be all that the device does.
     fn blocks(&self) -> u64 {
         let (least, most) = BURST_BLOCKS;
-        self.nanos_each.map_or(FIRST_BURST_BLOCKS, |each| BURST_NANOS / each.max(1)).clamp(least, most)
+        let fits = |(each, flush): (u64, u64)| BURST_NANOS.saturating_sub(flush).max(flush) / each.max(1);
+        self.took.map_or(FIRST_BURST_BLOCKS, fits).clamp(least, most)
     }
 
     /// So many more are held back.
@@ -54,13 +56,16 @@ impl Bursts {
         }
     }
 
-    /// What a burst took.
-    fn note(&mut self, blocks: u64, nanos: u64) {
-        // Of a few blocks the flush is most.
-        if blocks >= BURST_BLOCKS.0 {
-            let each = nanos / blocks;
-            self.nanos_each = Some(self.nanos_each.map_or(each, |mean| mean - mean / 4 + each / 4));
+    /// How long writing so many blocks took, and the flush.
+    fn note(&mut self, blocks: u64, [writing, flush]: [u64; 2]) {
+        // Few blocks tell nothing of many.
+        if blocks < BURST_BLOCKS.0 {
+            return;
         }
+        let each = writing / blocks;
+        // One that took very long is an accident.
+        let toward = |mean: u64, new: u64| mean - mean / 4 + new.min(2 * mean + 1_000) / 4;
+        self.took = Some(self.took.map_or((each, flush), |(e, f)| (toward(e, each), toward(f, flush))));
     }
 }
 
@@ -70,6 +75,10 @@ struct Bursting<'a>(&'a Fs);
 impl Drop for Bursting<'_> {
     fn drop(&mut self) {
         let mut inner = self.0.lock();
+        if std::thread::panicking() {
+            // What it took is written by nobody.
+            inner.fail("a thread that wrote what was held back has failed");
+        }
         inner.bursts.bursting = false;
         self.0.wake_idle(&inner);
     }
@@ -82,9 +91,27 @@ impl DataWrite {
 }
 
 impl Inner {
-    /// Whether data of this file waits for a burst now. In strict order every sync waits for all data, so that none gains by that.
+    /// Whether data of this file waits for a burst now. In strict order every sync waits for all data, so that none gains by that; and
+    /// rows with parity are to be filled in order, since each that is begun and not full keeps a place in the row log.
     pub(super) fn joins_burst(&self, fs: &Fs, ino: Ino, now: u64) -> bool {
-        fs.options.order != Order::Strict && self.recent_syncs.beside(ino, now)
+        let may = fs.options.order != Order::Strict && !fs.storage.has_parity() || broken(Break::RowsHeld);
+        may && self.recent_syncs.beside(ino, now)
+    }
+
+    /// Begins what is held back of a file.
+    pub(super) fn begin_held(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
+        for w in self.writes.iter_mut().filter(|w| w.ino == ino) {
+            if let Request::Held(data) = &w.request {
+                w.request = Request::Begun(Request::Held(data.clone()).begin(&fs.storage, w.addr)?);
+                self.bursts.let_go(u64::from(w.blocks));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether much is held back, some of it of this file: who writes it makes a burst, or waits for one.
+    pub(super) fn makes_burst(&self, fs: &Fs, ino: Ino) -> bool {
+        self.bursts.held_blocks >= self.burst_blocks(fs) && self.writes.iter().any(|w| w.ino == ino && w.is_held())
     }
 
     fn burst_blocks(&self, fs: &Fs) -> u64 {
@@ -108,10 +135,12 @@ impl Fs {
         let blocks = writes.iter().map(|w| u64::from(w.blocks)).sum();
         let begun_at = self.clock.monotonic_nanos();
         self.finish_writes(writes)?;
+        let written_at = self.clock.monotonic_nanos();
         if flushes(self.options.barrier) {
             self.flush_device().inspect_err(|e| self.lock().fail(&e.to_string()))?;
         }
-        let took = self.clock.monotonic_nanos().saturating_sub(begun_at);
+        let flushed_at = self.clock.monotonic_nanos();
+        let took = [written_at.saturating_sub(begun_at), flushed_at.saturating_sub(written_at)];
         self.lock().bursts.note(blocks, took);
         Ok(())
     }
@@ -119,8 +148,7 @@ impl Fs {
     /// Has what is held back written when it is much and some of it of this file; while somebody does that, waits when twice as much is there.
     pub(super) fn burst_if_much<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
         loop {
-            let (held, much) = (inner.bursts.held_blocks, inner.burst_blocks(self));
-            if held < much || !inner.writes.iter().any(|w| w.ino == ino && w.is_held()) {
+            if !inner.makes_burst(self, ino) {
                 return Ok(inner);
             }
             if !inner.bursts.bursting {
@@ -128,7 +156,7 @@ impl Fs {
                 self.burst()?;
                 return Ok(self.lock());
             }
-            if held < 2 * much {
+            if inner.bursts.held_blocks < 2 * inner.burst_blocks(self) {
                 return Ok(inner);
             }
             inner.check_alive()?;
@@ -153,16 +181,25 @@ mod tests {
         let mut bursts = Bursts::default();
         assert_eq!(bursts.blocks(), FIRST_BURST_BLOCKS);
         // 100 MB in a second.
-        bursts.note(1024, 1024 * 41_000);
+        bursts.note(1024, [1024 * 41_000, 0]);
         assert_eq!(bursts.blocks(), 609);
-        bursts.note(255, 255 * 1_000_000);
+        bursts.note(255, [255 * 1_000_000, 0]);
         assert_eq!(bursts.blocks(), 609, "few blocks tell nothing");
-        (0..40).for_each(|_| bursts.note(1024, 1024 * 4_100));
-        assert!((5_000..7_000).contains(&bursts.blocks()), "{}", bursts.blocks());
-        (0..40).for_each(|_| bursts.note(1024, 0));
+        bursts.note(1024, [1_000_000_000_000, 0]);
+        assert!(bursts.blocks() > 450, "one that took very long: {}", bursts.blocks());
+        (0..40).for_each(|_| bursts.note(1024, [1024 * 4_100, 5_000_000]));
+        assert!((4_500..5_500).contains(&bursts.blocks()), "{}", bursts.blocks());
+        (0..40).for_each(|_| bursts.note(1024, [0, 0]));
         assert_eq!(bursts.blocks(), BURST_BLOCKS.1);
-        (0..40).for_each(|_| bursts.note(1024, 1024 * 10_000_000));
+        (0..80).for_each(|_| bursts.note(1024, [1024 * 10_000_000, 0]));
         assert_eq!(bursts.blocks(), BURST_BLOCKS.0);
+    }
+
+    #[test]
+    fn writing_takes_as_long_as_a_flush_that_takes_long() {
+        let mut bursts = Bursts::default();
+        bursts.note(1024, [1024 * 10_000, 40_000_000]);
+        assert_eq!(bursts.blocks(), 4_000);
     }
 
     #[test]

@@ -240,9 +240,17 @@ impl Fs {
             self.storage.about_to_wait();
         }
         let mut result = Ok(());
-        // What was held back begins now, all of it before any is waited for.
-        let begun: Vec<_> =
-            writes.into_iter().map(|w| (w.number, w.addr, w.request.begin(&self.storage, w.addr))).collect();
+        // What was held back begins now, all of it before any is waited for; another host may have the volume since it came.
+        let owns = if writes.iter().any(DataWrite::is_held) && !broken(Break::HeldUnowned) {
+            self.still_owns()
+        } else {
+            Ok(())
+        };
+        let begin = |w: DataWrite| match (&owns, w.is_held()) {
+            (Err(e), true) => (w.number, w.addr, Err(e.clone())),
+            _ => (w.number, w.addr, w.request.begin(&self.storage, w.addr)),
+        };
+        let begun: Vec<_> = writes.into_iter().map(begin).collect();
         let mut begun = begun.into_iter().peekable();
         while begun.peek().is_some() {
             let mut ended = Vec::with_capacity(WRITES_AT_ONCE);

@@ -206,6 +206,9 @@ impl Fs {
                 }
             }
         }
+        if let Err(e) = inner.begin_held(self, ino) {
+            return Sync::Over(Err(e));
+        }
         let (tx, rx) = mpsc::channel();
         let number = inner.submitted.numbers;
         inner.submitted.numbers += 1;

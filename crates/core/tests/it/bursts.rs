@@ -4,10 +4,11 @@
 use crate::common::gate::{World, is_long_write, world};
 use crate::common::{TestClock, file};
 use nenrin_core::format::Ino;
+use nenrin_core::format::superblock::Profile;
 use nenrin_core::{At, Fs, MountOptions, Order};
-use nenrin_device::{BlockDevice, MemDevice};
-use std::sync::Arc;
+use nenrin_device::{BlockDevice, MemDevice, Op};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -134,4 +135,68 @@ fn nothing_is_held_back_for_long() {
     clock.0.fetch_add(1_000_000_000, Relaxed);
     fs.tick().unwrap();
     assert_eq!(bursts(&fs), 1);
+}
+
+/// Scattered blocks beside syncs on rows with parity: summaries between them must not begin more rows than there are places for.
+fn scattered_blocks_beside_syncs_on_rows() {
+    let w = crate::devices::World::new(Profile::Parity, &[96, 96, 96]);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    write(&fs, f, 0, 32);
+    fs.sync_all().unwrap();
+    let write = |n: u64| {
+        let synced = if n % 64 == 0 { fs.write(g, 0, &[8; 4096], 0).and_then(|_| fs.fsync_wait(g)) } else { Ok(()) };
+        synced.and_then(|()| fs.write(f, n * 2477 % 8192 * 4096, &[n as u8; 4096], 0))
+    };
+    let outcome = (0..6000).try_for_each(|n| write(n).map(drop)).and_then(|()| fs.sync_all());
+    assert!(outcome.is_ok() && fs.failed().is_none(), "the volume failed: {outcome:?}");
+}
+
+#[test]
+fn rows_with_parity_bear_scattered_blocks_beside_syncs() {
+    scattered_blocks_beside_syncs_on_rows();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the volume failed")]
+fn data_held_back_on_rows_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::RowsHeld, scattered_blocks_beside_syncs_on_rows);
+}
+
+/// A file of which a burst has taken something does not make others wait for the burst.
+#[test]
+fn a_small_file_in_a_burst_makes_no_commit_of_others_wait() {
+    let (World { gate, fs, .. }, f, g) = beside_a_sync(MountOptions::default());
+    let small = fs.create(Ino::ROOT, b"small", &file(0o600)).unwrap().ino;
+    assert_eq!(fs.write(small, 0, &vec![5; 200 << 10], 0).unwrap(), 200 << 10);
+    gate.close(|op| matches!(op, Op::Write { data, .. } if data.len() >= 128 << 10), 0);
+    thread::scope(|scope| {
+        scope.spawn(|| write(&fs, f, 0, 4));
+        gate.wait_until(|s| s.waiting > 0);
+        let own = scope.spawn(|| fs.fsync_wait(small).unwrap());
+        // It has asked by then, or asks later: then this shows less.
+        thread::sleep(Duration::from_millis(30));
+        let (tx, rx) = mpsc::channel();
+        let fs = &fs;
+        scope.spawn(move || {
+            sync_of(fs, g);
+            tx.send(()).unwrap();
+        });
+        let passed = rx.recv_timeout(Duration::from_secs(5)).is_ok();
+        let waited = !own.is_finished();
+        gate.open();
+        assert!(passed && waited, "passed: {passed}, the small file waited: {waited}");
+    });
+}
+
+/// A sync that is submitted has its data on the way.
+#[test]
+fn a_submitted_sync_begins_what_was_held_back() {
+    let (World { gate, fs, .. }, f, _) = beside_a_sync(MountOptions::default());
+    gate.close(is_long_write, usize::MAX);
+    write(&fs, f, 0, 1);
+    let sync = fs.submit_sync(f);
+    assert_eq!(gate.held(), 1);
+    sync.wait().unwrap();
 }

@@ -170,6 +170,35 @@ fn syncs_of_a_sleeper_are_noticed() {
 
 const PROFILES: [(Profile, usize); 3] = [(Profile::Single, 1), (Profile::Stripe, 2), (Profile::Mirror, 2)];
 
+/// The same, of data that was held back beside the sync of another file.
+fn sleepers_hold_data() {
+    let w = World::new(Profile::Single, 1);
+    let a = w.on("a").unwrap();
+    let [held, synced] = [&b"held"[..], b"synced"].map(|name| a.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    a.fsync_wait(synced).unwrap();
+    a.write(held, 0, &vec![7; 1 << 20], 0).unwrap();
+    w.clock.pass(3_600_000_000_000);
+    let b = w.on("b").unwrap();
+    put(&b, "of the other").unwrap();
+    let before = w.observers[0].counters().writes;
+    assert!(asks_and_waits(&a, |done| a.fsync(held, done)).is_err());
+    assert_eq!(w.observers[0].counters().writes, before, "held data went where another host writes");
+    b.close().unwrap();
+    clean(&w);
+}
+
+#[test]
+fn who_was_asleep_looks_before_it_writes_what_it_held_back() {
+    sleepers_hold_data();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "held data went where another host writes")]
+fn held_data_of_a_sleeper_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::HeldUnowned, sleepers_hold_data);
+}
+
 #[test]
 fn a_second_host_is_refused_while_the_first_lives() {
     for (profile, count) in PROFILES {
