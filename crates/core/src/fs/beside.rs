@@ -250,10 +250,28 @@ impl Fs {
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
             if pace == Pace::BesideSyncs {
-                drop(self.burst_if_much(inner, ino)?);
+                let inner = self.burst_if_much(inner, ino)?;
+                self.hold_committer(inner)?;
             }
         }
         Ok(())
+    }
+
+    /// Holds who commits all files while anybody syncs and much was begun, whosever it is, where that is not done in bursts: the oldest of
+    /// it is waited for. Once, since what comes meanwhile may have no end.
+    fn hold_committer(&self, mut inner: Guard<'_>) -> Result<()> {
+        if !inner.recent_syncs.any(self.clock.monotonic_nanos()) {
+            return Ok(());
+        }
+        inner.reap_writes();
+        let mut excess = inner.begun_blocks().saturating_sub(u64::from(BACKGROUND_BESIDE_BLOCKS_MAX));
+        let writes = inner.take_writes(|w| {
+            let take = excess > 0 && !w.is_held();
+            excess = excess.saturating_sub(if take { u64::from(w.blocks) } else { 0 });
+            take
+        });
+        drop(inner);
+        self.finish_writes(writes)
     }
 
     /// Waits for the data writes of these files, whoever has them.
@@ -284,7 +302,7 @@ impl Fs {
         inner = self.burst_if_much(inner, ino)?;
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
-            let mut excess = (inner.under_way(|_| true) - inner.bursts.held_blocks).saturating_sub(limit);
+            let mut excess = inner.begun_blocks().saturating_sub(limit);
             let writes = inner.take_writes(|w| {
                 let take = w.ino == ino && excess > 0 && !w.is_held();
                 excess = excess.saturating_sub(if take { u64::from(w.blocks) } else { 0 });
@@ -307,6 +325,11 @@ impl Inner {
         self.pages_of(ino) <= few
             && self.under_way(|other| other == ino) <= few as u64
             && !self.awaited.values().any(|(other, _)| *other == ino)
+    }
+
+    /// Blocks of content that the device has to do with.
+    fn begun_blocks(&self) -> u64 {
+        self.under_way(|_| true) - self.bursts.held_blocks
     }
 
     /// Pages of a file that wait in memory.
