@@ -3,8 +3,8 @@
 # least so many distinct crash images.   crash.sh IMAGES [MINUTES_MAX]
 #
 # crash.sh --measured [IMAGES [MINUTES_MAX]]: instead, every way to mount that a benchmark measures, as users mount it: so many
-# distinct images of each (20,000), in at most so many minutes each (2). Where several devices are, fewer. What came of it is
-# written to docs/benchmarks/sync/simulated.jsonl (or OUT), for the table of docs/benchmarks/sync.md.
+# distinct images of each (20,000), in at most so many minutes each (2). Where several devices are, fewer, and 1,000 at least.
+# What came of it is written to docs/benchmarks/sync/simulated.jsonl (or OUT), for the table of docs/benchmarks/sync.md.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
