@@ -3,8 +3,10 @@
 //! Invariants
 //! 1. Nobody waits for a write or a flush of a device while holding it: so whoever waits for it waits for no commit. Such waits
 //!    are counted ([`super::Counters::device_waits_locked`]); there are none.
+//! 2. What was laid out and is not applied yet is applied by the next who gets it, before anything else: nobody sees a state without it.
 
 use super::Inner;
+use crate::breaks::{Break, broken};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -40,7 +42,18 @@ pub(super) struct Guard<'a> {
 impl<'a> Guard<'a> {
     pub(super) fn new(inner: MutexGuard<'a, Inner>) -> Self {
         HELD.set(HELD.get() + 1);
-        Self { inner, _mark: Mark(PhantomData) }
+        let mut guard = Self { inner, _mark: Mark(PhantomData) };
+        guard.catch_up();
+        guard
+    }
+
+    /// Whoever has the lock sees all that was laid out (invariant 2).
+    fn catch_up(&mut self) {
+        let due = !self.inner.sealed_records.is_empty() && !broken(Break::SealedUnapplied);
+        // A thread that panics leaves it to the next: it may be what it panicked in.
+        if due && !std::thread::panicking() {
+            self.inner.apply_sealed();
+        }
     }
 
     /// Lets others have it until somebody wakes this thread.
@@ -51,7 +64,9 @@ impl<'a> Guard<'a> {
             inner.fail(POISONED);
             inner
         });
-        Self { inner, _mark }
+        let mut guard = Self { inner, _mark };
+        guard.catch_up();
+        guard
     }
 }
 
