@@ -30,8 +30,6 @@ pub enum Break {
     EndsOutOfTurn,
     /// Who commits waits for the device under the lock that all operations take.
     CommitLocked,
-    /// Who gets the lock while a commit is written does not apply what that changes.
-    SealedUnapplied,
     /// What is on its way to the device is read from there.
     ReadTooEarly,
     /// A commit does not wait for the data that it names.

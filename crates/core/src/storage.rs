@@ -321,18 +321,11 @@ impl Storage {
         Ok(self.devices.write_unflushed(addr, data)?)
     }
 
-    /// Writes the last blocks of a commit, and makes durable what it needs: one round trip where the device can, with `meanwhile` beside it.
-    /// The number of the flush: see [`Flushes`].
-    pub fn write_flush(
-        &self,
-        addr: Addr,
-        data: Arc<AlignedBuf>,
-        covering: Covering,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<u64> {
+    /// Writes the last blocks of a commit, and makes durable what it needs: one round trip where the device can. The number of the flush: see [`Flushes`].
+    pub fn write_flush(&self, addr: Addr, data: Arc<AlignedBuf>, covering: Covering) -> Result<u64> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
         self.about_to_wait();
-        self.flushes.watch_commit(|| Ok(self.devices.write_flush(addr, data, covering, meanwhile)?))
+        self.flushes.watch_commit(|| Ok(self.devices.write_flush(addr, data, covering)?))
     }
 
     /// Makes completed writes durable.

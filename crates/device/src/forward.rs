@@ -33,14 +33,6 @@ macro_rules! forward {
             fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
                 (**self).write_durable(offset, data)
             }
-            fn write_durable_meanwhile(
-                &self,
-                offset: u64,
-                data: Arc<AlignedBuf>,
-                meanwhile: &mut dyn FnMut(),
-            ) -> Result<(), DeviceError> {
-                (**self).write_durable_meanwhile(offset, data, meanwhile)
-            }
             fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
                 (**self).submit_durable(offset, data)
             }

@@ -214,21 +214,6 @@ pub trait BlockDevice: Send + Sync {
         self.write_flush(offset, data)
     }
 
-    /// [`BlockDevice::write_durable`], and calls `meanwhile` once: while the request is under way, where the device can, and before it
-    /// otherwise. Where the request is refused it may not be called.
-    ///
-    /// # Errors
-    /// As there.
-    fn write_durable_meanwhile(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
-        meanwhile();
-        self.write_durable(offset, data)
-    }
-
     /// Starts [`BlockDevice::write_durable`], where the device can; one that cannot has done it when this returns.
     fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
         Ticket::done(self.write_durable(offset, data).map(|()| AlignedBuf::zeroed(0)))

@@ -79,23 +79,6 @@ impl UringDevice {
         }
         self.ring.write_flush(offset, data)
     }
-
-    fn write_durable_and(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        mut meanwhile: Option<&mut dyn FnMut()>,
-    ) -> Result<(), DeviceError> {
-        self.file.host().check(&Op::Write { offset, data: Arc::clone(&data) })?;
-        match self.durable.write(offset, &data, &mut meanwhile) {
-            Some(outcome) => outcome,
-            None => {
-                // Unless it was called beside what came to nothing.
-                meanwhile.into_iter().for_each(|work| work());
-                self.file.write_flush(offset, data)
-            }
-        }
-    }
 }
 
 impl BlockDevice for UringDevice {
@@ -147,16 +130,11 @@ impl BlockDevice for UringDevice {
     }
 
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        self.write_durable_and(offset, data, None)
-    }
-
-    fn write_durable_meanwhile(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
-        self.write_durable_and(offset, data, Some(meanwhile))
+        self.file.host().check(&Op::Write { offset, data: Arc::clone(&data) })?;
+        match self.durable.write(offset, &data) {
+            Some(outcome) => outcome,
+            None => self.file.write_flush(offset, data),
+        }
     }
 }
 

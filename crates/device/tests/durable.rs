@@ -6,12 +6,10 @@ mod common;
 use common::blocks;
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, OpenMode, UringDevice};
 use std::os::unix::fs::MetadataExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// A loop device over a file that is gone when it is detached.
 struct Loop {
@@ -82,38 +80,4 @@ fn many_threads_write_at_once() {
             });
         }
     });
-}
-
-#[test]
-fn what_there_is_to_do_is_done_beside_it() {
-    let Some(disk) = Loop::new(16 << 20) else { return };
-    let device = UringDevice::open(&disk.path, OpenMode::OWNER).unwrap();
-    // The later ones are polled for where the device is quick.
-    for n in 0..100u8 {
-        let (before, patience) = (disk.counted()[0], Instant::now() + Duration::from_secs(20));
-        let mut calls = 0;
-        let mut until_written = || {
-            calls += 1;
-            while n % 8 == 0 && disk.counted()[0] == before {
-                assert!(Instant::now() < patience, "it began before the write");
-                thread::yield_now();
-            }
-        };
-        device.write_durable_meanwhile(u64::from(n) * 8192, blocks(n, 2), &mut until_written).unwrap();
-        assert_eq!((calls, disk.counted()[0]), (1, before + 1));
-    }
-    // A panic ends the thread when the device is done, and nothing else.
-    let panics = || device.write_durable_meanwhile(0, blocks(200, 2), &mut || panic!("beside a write"));
-    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-    assert_eq!(device.read(0, 8192).unwrap()[..], blocks(200, 2)[..]);
-    device.write_durable(0, blocks(201, 2)).unwrap();
-    assert_eq!(device.read(0, 8192).unwrap()[..], blocks(201, 2)[..]);
-    // Where the host has nothing cheaper than a flush it is done as well; not where the request is refused.
-    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    file.as_file().set_len(1 << 20).unwrap();
-    let device = UringDevice::open(file.path(), OpenMode::OWNER).unwrap();
-    let mut calls = 0;
-    device.write_durable_meanwhile(0, blocks(1, 1), &mut || calls += 1).unwrap();
-    assert!(device.write_durable_meanwhile(1 << 20, blocks(1, 1), &mut || calls += 1).is_err());
-    assert_eq!(calls, 1);
 }

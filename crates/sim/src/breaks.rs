@@ -88,7 +88,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 84] = [
+pub const TRIALS: [Trial; 83] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -97,7 +97,6 @@ pub const TRIALS: [Trial; 84] = [
     trial(Break::EndsOutOfTurn, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::AskedLeftOut, "P1", Hunt::Scenario(Scenario::TwoClients)),
     trial(Break::ReadTooEarly, "P3", Hunt::Cuts(Profile::Content)),
-    trial(Break::SealedUnapplied, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::HeldForgotten, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),

@@ -292,17 +292,4 @@ impl BlockDevice for Mortal {
         let op = Op::Write { offset, data: Arc::clone(&data) };
         if self.lives(&op) { self.inner.write_durable(offset, data) } else { Err(DeviceError::Os(5)) }
     }
-    fn write_durable_meanwhile(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
-        let op = Op::Write { offset, data: Arc::clone(&data) };
-        if self.lives(&op) {
-            self.inner.write_durable_meanwhile(offset, data, meanwhile)
-        } else {
-            Err(DeviceError::Os(5))
-        }
-    }
 }

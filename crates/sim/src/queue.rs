@@ -143,17 +143,7 @@ impl<D: BlockDevice + 'static> BlockDevice for Queue<D> {
     }
 
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
-        self.write_durable_meanwhile(offset, data, &mut || {})
-    }
-
-    fn write_durable_meanwhile(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
         let under_way = self.now(|device| Ok(device.submit_durable(offset, data)))?;
-        meanwhile();
         // Others may have their turn before it is done.
         self.now(|_| under_way.wait().map(drop))
     }

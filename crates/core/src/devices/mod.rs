@@ -178,20 +178,12 @@ impl Member {
     }
     /// Writes, and makes that durable with all that is to be covered. Where nothing is, or nothing is asked for, this write alone is made
     /// durable, which leaves what else the device has in its cache, and costs one request.
-    /// Meanwhile, or before it where the device cannot do that, it does what there is to do.
-    fn write_flush(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        covering: Covering,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
+    fn write_flush(&self, offset: u64, data: Arc<AlignedBuf>, covering: Covering) -> Result<(), DeviceError> {
         let Some(device) = &self.device else { return Err(DeviceError::Missing) };
         let itself = covering == Covering::Itself && self.was_flushed();
         match self.uncovered(false).filter(|_| !itself && !broken(Break::UncoveredLeft)) {
-            None => device.write_durable_meanwhile(offset, data, meanwhile),
+            None => device.write_durable(offset, data),
             Some(through) => {
-                meanwhile();
                 device.write_flush(offset, data)?;
                 self.cover(self.covered_by(through));
                 Ok(())

@@ -223,23 +223,20 @@ impl Devices {
     }
 
     /// Writes blocks, and makes them durable with what they are to cover: one round trip where one device is concerned and can do that.
-    /// Calls `meanwhile` beside that, or before it where it is more.
     pub fn write_flush(
         self: &Arc<Self>,
         addr: Addr,
         data: Arc<AlignedBuf>,
         covering: Covering,
-        meanwhile: &mut dyn FnMut(),
     ) -> Result<(), DeviceError> {
         let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
         let roster = entry.roster.clone();
         if let Some((member, place)) = roster.alone(addr) {
-            let written = member.write_flush(bytes(place.block), data, covering, meanwhile);
+            let written = member.write_flush(bytes(place.block), data, covering);
             entry.end();
             return written;
         }
         if roster.in_rows(addr) {
-            meanwhile();
             self.write_rows(entry, addr, &data, true)?;
             return self.flush();
         }
@@ -251,7 +248,7 @@ impl Devices {
             }
         };
         if let ([part], true) = (&parts[..], covering == Covering::Itself && !left_out && roster.may_leave_others()) {
-            let written = self.write_flush_one(part, &data, covering, meanwhile);
+            let written = self.write_flush_one(part, &data, covering);
             entry.end();
             written?;
             return self.settle();
@@ -261,15 +258,11 @@ impl Devices {
         let others = self.start_flushes(&roster, broken(Break::CommitAwaitsRoots), |i| !touched.contains(&i));
         let written = match &parts[..] {
             [part] => {
-                let written = self.write_flush_one(part, &data, Covering::All, meanwhile);
+                let written = self.write_flush_one(part, &data, Covering::All);
                 entry.end();
                 written
             }
-            _ => {
-                let writes = self.start_writes(entry, &parts, left_out, &data);
-                meanwhile();
-                writes.wait().map(drop)
-            }
+            _ => self.start_writes(entry, &parts, left_out, &data).wait().map(drop),
         };
         self.end_flushes(others)?;
         written?;
@@ -294,9 +287,8 @@ impl Devices {
         (member, run): &Part,
         data: &Arc<AlignedBuf>,
         covering: Covering,
-        meanwhile: &mut dyn FnMut(),
     ) -> Result<(), DeviceError> {
-        let write = || member.write_flush(bytes(run.block), gathered(run, data), covering, meanwhile);
+        let write = || member.write_flush(bytes(run.block), gathered(run, data), covering);
         let written = self.measured(member, run.blocks, write);
         written.or_else(|e| self.lose(member, e))
     }

@@ -91,7 +91,7 @@ fn what_is_written_is_read_whatever_the_shape() {
     for (width, copies) in [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (4, 2)] {
         let w = World::new(width, copies);
         w.devices.write(at(1, 0), data(100, 128)).unwrap();
-        w.devices.write_flush(at(1, 10), data(1, 3), Covering::All, &mut || {}).unwrap();
+        w.devices.write_flush(at(1, 10), data(1, 3), Covering::All).unwrap();
         w.devices.write(at(1, 14), data(20, 40)).unwrap();
         let all = w.devices.read(at(1, 0), 128, None).unwrap();
         for block in 0..128u32 {
@@ -116,7 +116,7 @@ fn root_slots_are_flushed_by_who_asks_for_them() {
     let w = World::new(4, 1);
     let root = Superblock { bands: w.devices.layout().bands().to_vec(), ..superblock() };
     w.devices.write_slots(&root).unwrap();
-    w.devices.write_flush(at(0, 17), data(1, 2), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 17), data(1, 2), Covering::All).unwrap();
     w.devices.flush_segments().unwrap();
     assert_eq!(w.flushes(), [0, 1, 0, 0], "a sync flushed because of root slots");
     // Of the second one the sync has made durable what it wrote, and nothing else.
@@ -137,7 +137,7 @@ fn a_sync_that_flushes_because_of_root_slots_is_noticed() {
 fn a_small_sync_on_a_stripe_touches_one_device() {
     let w = World::new(4, 1);
     let (writes, flushes) = (w.writes(), w.flushes());
-    w.devices.write_flush(at(0, 17), data(1, 2), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 17), data(1, 2), Covering::All).unwrap();
     let grown = |now: Vec<u64>, before: Vec<u64>| now.iter().zip(before).map(|(a, b)| a - b).collect::<Vec<_>>();
     assert_eq!(grown(w.writes(), writes), [0, 1, 0, 0]);
     assert_eq!(grown(w.flushes(), flushes), [0, 1, 0, 0]);
@@ -147,7 +147,7 @@ fn a_small_sync_on_a_stripe_touches_one_device() {
 fn a_sync_flushes_each_device_that_has_something_unflushed_and_no_other() {
     let w = World::new(4, 1);
     w.devices.write(at(0, 32), data(1, 16)).unwrap();
-    w.devices.write_flush(at(0, 0), data(1, 2), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 0), data(1, 2), Covering::All).unwrap();
     assert_eq!(w.flushes(), [1, 0, 1, 0]);
     w.devices.flush().unwrap();
     assert_eq!(w.flushes(), [1, 0, 1, 0], "nothing was written since");
@@ -181,14 +181,14 @@ fn a_sync_leaves_nothing_behind() {
     let (bytes, _) = synced_and_cut(|devices| {
         devices.flush().unwrap();
         devices.write(at(1, 5), data(7, 1)).unwrap();
-        devices.write_flush(at(1, 9), data(8, 1), Covering::All, &mut || {}).unwrap();
+        devices.write_flush(at(1, 9), data(8, 1), Covering::All).unwrap();
         at(1, 5)
     });
     assert_eq!(bytes[..], data(7, 1)[..], "a sync left what was written before it");
     let (bytes, _) = synced_and_cut(|devices| {
         devices.flush().unwrap();
         devices.submit_write(at(1, 5), data(7, 1)).wait().unwrap();
-        devices.write_flush(at(1, 9), data(8, 1), Covering::All, &mut || {}).unwrap();
+        devices.write_flush(at(1, 9), data(8, 1), Covering::All).unwrap();
         at(1, 5)
     });
     assert_eq!(bytes[..], data(7, 1)[..], "a sync left what was written before it");
@@ -212,7 +212,7 @@ fn the_first_sync_of_a_mount_covers_what_was_there() {
         let disk = Arc::new(CrashDisk::new(4 << 20));
         let offset = 700 * BLOCK_BYTES as u64;
         disk.write(offset, data(7, 1)).unwrap();
-        solo(disk.clone()).write_flush(at(1, 9), data(8, 1), covering, &mut || {}).unwrap();
+        solo(disk.clone()).write_flush(at(1, 9), data(8, 1), covering).unwrap();
         let image = disk.image(&CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
         let bytes = image.read(offset, BLOCK_BYTES).unwrap();
         assert_eq!(bytes[..], data(7, 1)[..], "what an earlier mount wrote was not flushed");
@@ -245,8 +245,8 @@ fn what_a_commit_does_not_name_is_left_to_others() {
         synced_and_cut(|devices| {
             devices.flush().unwrap();
             devices.write(at(1, 5), data(7, 1)).unwrap();
-            devices.write_flush(at(1, 9), data(8, 1), Covering::Itself, &mut || {}).unwrap();
-            then.into_iter().for_each(|c| devices.write_flush(at(1, 10), data(9, 1), c, &mut || {}).unwrap());
+            devices.write_flush(at(1, 9), data(8, 1), Covering::Itself).unwrap();
+            then.into_iter().for_each(|c| devices.write_flush(at(1, 10), data(9, 1), c).unwrap());
             at(1, block)
         })
     };
@@ -289,7 +289,7 @@ fn what_completes_beside_a_flush(flushes: fn(&Arc<Devices>) -> Result<(), Device
     let writes = devices.clone();
     *device.called.lock().unwrap() = Some(Box::new(move || writes.write(at(1, 5), data(7, 1)).unwrap()));
     flushes(&devices).unwrap();
-    devices.write_flush(at(1, 9), data(8, 1), Covering::All, &mut || {}).unwrap();
+    devices.write_flush(at(1, 9), data(8, 1), Covering::All).unwrap();
     let place = devices.layout().alone(at(1, 5)).unwrap();
     let image = disk.image(&CrashChoice::from_seed(CrashChoice::SEED_DROPPED));
     let bytes = image.read(requests::bytes(place.block), BLOCK_BYTES).unwrap();
@@ -299,7 +299,7 @@ fn what_completes_beside_a_flush(flushes: fn(&Arc<Devices>) -> Result<(), Device
 #[test]
 fn what_completes_beside_a_flush_is_covered_by_the_next() {
     what_completes_beside_a_flush(|devices| devices.flush());
-    what_completes_beside_a_flush(|devices| devices.write_flush(at(1, 8), data(5, 1), Covering::All, &mut || {}));
+    what_completes_beside_a_flush(|devices| devices.write_flush(at(1, 8), data(5, 1), Covering::All));
 }
 
 #[cfg(feature = "breaks")]
@@ -316,7 +316,7 @@ fn a_flush_that_covers_what_completes_beside_it_is_noticed() {
 #[should_panic(expected = "a sync left what was written before it")]
 fn a_sync_that_covers_what_completes_beside_it_is_noticed() {
     crate::breaks::with(crate::breaks::Break::CoversBeside, || {
-        what_completes_beside_a_flush(|devices| devices.write_flush(at(1, 8), data(5, 1), Covering::All, &mut || {}));
+        what_completes_beside_a_flush(|devices| devices.write_flush(at(1, 8), data(5, 1), Covering::All));
     });
 }
 
@@ -326,10 +326,10 @@ fn a_sync_that_covers_what_completes_beside_it_is_noticed() {
 fn a_sync_with_nothing_before_it_is_durable_by_itself() {
     let late = |devices: &Arc<Devices>| {
         devices.flush().unwrap();
-        devices.write_flush(at(1, 9), data(8, 1), Covering::All, &mut || {}).unwrap();
+        devices.write_flush(at(1, 9), data(8, 1), Covering::All).unwrap();
         // Nobody has waited for it, so nobody counts on it.
         let late = devices.submit_write(at(1, 5), data(7, 1));
-        devices.write_flush(at(1, 10), data(9, 1), Covering::All, &mut || {}).unwrap();
+        devices.write_flush(at(1, 10), data(9, 1), Covering::All).unwrap();
         drop(late);
     };
     let (bytes, operations) = synced_and_cut(|devices| {
@@ -350,13 +350,13 @@ fn a_commit_on_a_stripe_leaves_the_other_devices_alone() {
     let w = World::new(4, 1);
     w.devices.write(at(0, 32), data(1, 16)).unwrap();
     w.devices.write(at(0, 1), data(1, 1)).unwrap();
-    w.devices.write_flush(at(0, 0), data(1, 1), Covering::Itself, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 0), data(1, 1), Covering::Itself).unwrap();
     assert_eq!(w.flushes(), [1, 0, 0, 0], "what is durable by itself counts as a flush, of its own device");
-    w.devices.write_flush(at(0, 2), data(1, 1), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 2), data(1, 1), Covering::All).unwrap();
     assert_eq!(w.flushes(), [2, 0, 1, 0]);
     // On two devices it is a flush of all that wait for one.
     w.devices.write(at(0, 48), data(1, 16)).unwrap();
-    w.devices.write_flush(at(0, 15), data(1, 2), Covering::Itself, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 15), data(1, 2), Covering::Itself).unwrap();
     assert_eq!(w.flushes(), [3, 1, 1, 1]);
 }
 
@@ -364,7 +364,7 @@ fn a_commit_on_a_stripe_leaves_the_other_devices_alone() {
 #[test]
 fn the_first_commit_on_a_stripe_covers_all_devices() {
     let w = World::unflushed(4, 1);
-    w.devices.write_flush(at(0, 0), data(1, 1), Covering::Itself, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 0), data(1, 1), Covering::Itself).unwrap();
     let flushes = w.flushes();
     assert!(flushes.iter().all(|f| *f == 1), "{flushes:?}");
 }
@@ -386,7 +386,7 @@ fn a_first_flush_of_some_devices_is_noticed() {
 #[test]
 fn a_mirrored_write_goes_to_two_devices_in_one_piece() {
     let w = World::new(2, 2);
-    w.devices.write_flush(at(0, 3), data(1, 60), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 3), data(1, 60), Covering::All).unwrap();
     assert_eq!((w.writes(), w.flushes()), (vec![1, 1], vec![1, 1]));
 }
 
@@ -405,9 +405,9 @@ fn large_requests_are_merged() {
 fn a_device_that_fails_is_left_out_and_the_roots_say_so() {
     for kind in [OpKind::Write, OpKind::Flush] {
         let w = World::new(2, 2);
-        w.devices.write_flush(at(0, 0), data(1, 4), Covering::All, &mut || {}).unwrap();
+        w.devices.write_flush(at(0, 0), data(1, 4), Covering::All).unwrap();
         w.faults[1].inject(Fault::Fail { kind, from: 1, times: u64::MAX });
-        w.devices.write_flush(at(0, 4), data(9, 4), Covering::All, &mut || {}).unwrap();
+        w.devices.write_flush(at(0, 4), data(9, 4), Covering::All).unwrap();
         let health = w.devices.health();
         assert_eq!((health[0].standing, health[1].standing), (Standing::Active, Standing::Absent));
         assert!(health[1].why.as_ref().unwrap().starts_with("it failed"), "{:?}", health[1].why);
@@ -431,8 +431,8 @@ fn a_device_that_fails_is_left_out_and_the_roots_say_so() {
 fn a_stripe_bears_no_failure() {
     let w = World::new(2, 1);
     w.faults[1].inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
-    w.devices.write_flush(at(0, 0), data(1, 4), Covering::All, &mut || {}).unwrap();
-    assert!(w.devices.write_flush(at(0, 14), data(1, 4), Covering::All, &mut || {}).is_err());
+    w.devices.write_flush(at(0, 0), data(1, 4), Covering::All).unwrap();
+    assert!(w.devices.write_flush(at(0, 14), data(1, 4), Covering::All).is_err());
     assert!(w.devices.health().iter().all(|h| h.standing == Standing::Active));
 }
 
@@ -440,7 +440,7 @@ fn a_stripe_bears_no_failure() {
 fn a_read_that_fails_is_answered_by_the_other_device() {
     for width in [2, 3, 4] {
         let w = World::new(width, 2);
-        w.devices.write_flush(at(2, 0), data(1, 128), Covering::All, &mut || {}).unwrap();
+        w.devices.write_flush(at(2, 0), data(1, 128), Covering::All).unwrap();
         let whole = w.devices.read(at(2, 0), 128, None).unwrap();
         for i in 0..usize::from(width) {
             w.faults[i].inject(Fault::Fail { kind: OpKind::Read, from: 1, times: u64::MAX });
@@ -457,7 +457,7 @@ fn a_read_that_fails_is_answered_by_the_other_device() {
 fn there_is_a_way_around_each_device() {
     for width in [2, 3, 4] {
         let w = World::new(width, 2);
-        w.devices.write_flush(at(2, 0), data(1, 128), Covering::All, &mut || {}).unwrap();
+        w.devices.write_flush(at(2, 0), data(1, 128), Covering::All).unwrap();
         assert_eq!(w.devices.alternatives(at(2, 0), 128), (0..u16::from(width)).collect::<Vec<_>>());
         for i in 0..width {
             w.faults[usize::from(i)].inject(Fault::FlipReads { range: 0..4 << 20, mask: 0xff });
@@ -485,7 +485,7 @@ impl World {
 #[test]
 fn what_is_written_meanwhile_is_copied_again() {
     let w = World::new(2, 2).with_stale(1);
-    w.devices.write_flush(at(1, 0), data(1, 64), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(1, 0), data(1, 64), Covering::All).unwrap();
     w.devices.begin_joining(1, None);
     let early = w.devices.submit_write(at(1, 3), data(50, 2));
     assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Busy);
@@ -515,11 +515,11 @@ fn who_joins_is_flushed_when_it_has_everything() {
     w.devices.begin_joining(1, None);
     let flushes = w.flushes();
     for i in 0..5 {
-        w.devices.write_flush(at(0, i), data(1, 1), Covering::All, &mut || {}).unwrap();
+        w.devices.write_flush(at(0, i), data(1, 1), Covering::All).unwrap();
     }
     assert_eq!((w.flushes()[0] - flushes[0], w.flushes()[1] - flushes[1]), (5, 0));
     w.devices.roster().joining.as_ref().unwrap().stand(ENTERING);
-    w.devices.write_flush(at(0, 9), data(1, 1), Covering::All, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 9), data(1, 1), Covering::All).unwrap();
     assert_eq!((w.flushes()[0] - flushes[0], w.flushes()[1] - flushes[1]), (6, 1));
 }
 
@@ -533,7 +533,7 @@ fn a_device_that_enters_is_covered() {
     w.devices.flush().unwrap();
     w.devices.write(at(0, 16), data(1, 1)).unwrap();
     let before = observer.counters().flushes;
-    w.devices.write_flush(at(0, 0), data(1, 1), Covering::Itself, &mut || {}).unwrap();
+    w.devices.write_flush(at(0, 0), data(1, 1), Covering::Itself).unwrap();
     assert_eq!(observer.counters().flushes - before, 1, "a device that enters was not flushed");
 }
 
@@ -597,7 +597,7 @@ fn what_is_flushed_of_a_row_is_read_without_any_device() {
     let mut at_block = 0;
     for count in [1u32, 2, 14, 3, 20, 1, 40, 33, 14] {
         let part = AlignedBuf::padded(&all[at_block as usize * BLOCK_BYTES..(at_block + count) as usize * BLOCK_BYTES]);
-        d.write_flush(at(1, at_block), Arc::new(part), Covering::All, &mut || {}).unwrap();
+        d.write_flush(at(1, at_block), Arc::new(part), Covering::All).unwrap();
         at_block += count;
         let want = AlignedBuf::padded(&all[..at_block as usize * BLOCK_BYTES]);
         assert!(is_safe(&given, &superblock, at(1, 0), &want), "after {at_block} blocks");
@@ -613,12 +613,12 @@ fn used_twice() -> bool {
     let (given, superblock) = rows_world();
     let d = opened(&given, &superblock, None);
     d.begin_segment(SegmentNo(1));
-    d.write_flush(at(1, 0), data(1, 3), Covering::All, &mut || {}).unwrap();
-    d.write_flush(at(1, 3), data(4, 125), Covering::All, &mut || {}).unwrap();
+    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
+    d.write_flush(at(1, 3), data(4, 125), Covering::All).unwrap();
     d.flush().unwrap();
     d.begin_segment(SegmentNo(1));
     let again = data(90, 128);
-    d.write_flush(at(1, 0), again.clone(), Covering::All, &mut || {}).unwrap();
+    d.write_flush(at(1, 0), again.clone(), Covering::All).unwrap();
     is_safe(&given, &superblock, at(1, 0), &again)
 }
 
@@ -634,8 +634,8 @@ fn rotten_copies() -> bool {
     let (given, superblock) = rows_world();
     let d = opened(&given, &superblock, None);
     d.begin_segment(SegmentNo(1));
-    d.write_flush(at(1, 0), data(1, 3), Covering::All, &mut || {}).unwrap();
-    d.write_flush(at(1, 3), data(4, 29), Covering::All, &mut || {}).unwrap();
+    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
+    d.write_flush(at(1, 3), data(4, 29), Covering::All).unwrap();
     let log = 17..16 + u64::from(nenrin_format::row_log::ROW_LOG_UNITS * 16);
     for device in &given {
         for block in log.clone().filter(|b| b % 2 == 1) {

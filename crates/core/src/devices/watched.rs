@@ -235,14 +235,6 @@ impl BlockDevice for Watched {
     fn write_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
         self.call(|d| d.write_durable(offset, data))
     }
-    fn write_durable_meanwhile(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
-        self.call(|d| d.write_durable_meanwhile(offset, data, meanwhile))
-    }
 }
 
 /// A request under way.

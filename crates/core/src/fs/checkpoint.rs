@@ -1,7 +1,7 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
 use super::beside::{FewWrites, Pace, hurrying};
-use super::commit::{Apply, Commit, Cut};
+use super::commit::{Commit, Cut};
 use super::leading::{Answers, Ended, Lost, Stay};
 use super::space::Room;
 use super::{Fs, Inner};
@@ -216,7 +216,7 @@ impl Fs {
             // Names received after content must not be committed before it.
             inner.join_all(false);
         }
-        let mut sealed = inner.seal(self, None, Apply::Now);
+        let mut sealed = inner.seal(self, None);
         let freeze =
             if sealed.is_ok() { inner.freeze(self) } else { Err(Error::Failed("the log could not be written".into())) };
         if let Ok(commit) = &mut sealed {

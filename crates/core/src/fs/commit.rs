@@ -9,7 +9,6 @@ use crate::content::{Content, Over, Page};
 use crate::devices::Covering;
 use crate::log::chain::{OwnedOp, Sealed, Stamp, Unit};
 use crate::retention::Moment;
-use crate::state::State;
 use crate::{Barrier, Error, Order, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::{CHECKPOINT_DAILY, Extent};
@@ -18,7 +17,6 @@ use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino, Seq, Time};
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
 /// Told once a sync is durable, or has failed.
@@ -76,33 +74,6 @@ impl Commit {
     pub(super) fn wait_for_all(&mut self, inner: &mut Inner) {
         self.elsewhere = inner.awaited.keys().copied().collect();
         self.writes.extend(inner.take_writes(|_| true));
-    }
-}
-
-/// When what a commit changes is applied to the state.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Apply {
-    /// Before the lock is given back.
-    Now,
-    /// While the commit is written, or by the next who gets the lock.
-    Meanwhile,
-}
-
-/// Records that were laid out, of which some are to be applied.
-pub(super) struct SealedRecords {
-    base: Addr,
-    records: Vec<u8>,
-    late: Vec<Range<usize>>,
-}
-
-impl SealedRecords {
-    fn apply(self, state: &mut State) -> Result<()> {
-        for range in self.late {
-            let record = Record::decode(&mut Reader::new(&self.records[range]))
-                .map_err(|why| Error::Corrupt(format!("a record just encoded does not decode: {why}")))?;
-            state.apply(&record, self.base)?;
-        }
-        Ok(())
     }
 }
 
@@ -242,32 +213,19 @@ impl Fs {
             t.wait()?;
         }
         let begun_at = self.clock.monotonic_nanos();
-        let held = broken(Break::CommitLocked).then(|| self.lock());
-        let mut meanwhile = || {
-            if held.is_none() {
-                self.apply_meanwhile();
-            }
-        };
+        let _held = broken(Break::CommitLocked).then(|| self.lock());
         let mut flush = None;
         if flushes(self.options.barrier) && !broken(Break::NoFlush) {
-            let done = self.storage.write_flush(*last_addr, last.clone(), commit.covering, &mut meanwhile);
+            let done = self.storage.write_flush(*last_addr, last.clone(), commit.covering);
             if done.is_err() && broken(Break::FlushRetried) {
                 self.storage.flush()?;
             } else {
                 flush = Some(done?);
             }
         } else {
-            meanwhile();
             self.storage.write_unflushed(*last_addr, last.clone())?;
         }
         Ok(Written { nanos: Some(self.clock.monotonic_nanos().saturating_sub(begun_at)), flush })
-    }
-
-    /// Applies what was laid out, unless somebody has the lock, who has done it then.
-    fn apply_meanwhile(&self) {
-        if let Ok(inner) = self.inner.try_lock() {
-            Guard::new(inner).apply_sealed();
-        }
     }
 
     /// Flushes and counts it.
@@ -350,9 +308,9 @@ impl Inner {
         }
     }
 
-    /// Lays out the open batch as one logical segment; `apply` says when what was not applied yet is.
-    /// An error here leaves memory ahead of the log: it is final.
-    pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>, apply: Apply) -> std::result::Result<Commit, Answers> {
+    /// Lays out the open batch as one logical segment and applies what was not
+    /// applied yet. An error here leaves memory ahead of the log: it is final.
+    pub(super) fn seal(&mut self, fs: &Fs, cut: Option<Cut>) -> std::result::Result<Commit, Answers> {
         if fs.options.order == Order::Strict && !broken(Break::StrictForgets) {
             // Names that were received since the sync was asked for are in the batch; the content
             // that was received before them has to be, too; but for what a truncation holds back.
@@ -360,7 +318,7 @@ impl Inner {
         }
         let mut batch = std::mem::take(&mut self.batch);
         let waiters = std::mem::take(&mut batch.waiters);
-        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch, cut, apply));
+        let sealed = self.check_alive().and_then(|()| self.seal_batch(fs, batch, cut));
         match sealed {
             Ok(mut commit) => {
                 commit.waiters = waiters;
@@ -374,7 +332,7 @@ impl Inner {
         }
     }
 
-    fn seal_batch(&mut self, fs: &Fs, batch: Batch, cut: Option<Cut>, apply: Apply) -> Result<Commit> {
+    fn seal_batch(&mut self, fs: &Fs, batch: Batch, cut: Option<Cut>) -> Result<Commit> {
         let Batch { mut records, files, aside, moved_blocks, .. } = batch;
         if broken(Break::NamesOutOfOrder) && records.len() > 1 {
             self.batch.records.push(records.remove(0));
@@ -425,7 +383,7 @@ impl Inner {
             now: fs.clock.wall(),
             data_flushed: flush_data_first || data_blocks == 0,
         };
-        let partials = self.seal_queue(fs, queue, stamp, apply)?;
+        let partials = self.seal_queue(fs, queue, stamp)?;
         // What those before it name was flushed with them, and it ends behind them.
         let one = partials.len() == 1 || broken(Break::PartialsLeft);
         let itself = one && (stamp.data_flushed || broken(Break::NamedLeft));
@@ -451,13 +409,7 @@ impl Inner {
         })
     }
 
-    fn seal_queue(
-        &mut self,
-        fs: &Fs,
-        mut queue: VecDeque<Unit>,
-        stamp: Stamp,
-        apply: Apply,
-    ) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
+    fn seal_queue(&mut self, fs: &Fs, mut queue: VecDeque<Unit>, stamp: Stamp) -> Result<Vec<(Addr, Arc<AlignedBuf>)>> {
         let mut partials = Vec::new();
         let avoided = self.steer(fs);
         while !queue.is_empty() {
@@ -466,10 +418,10 @@ impl Inner {
             let sealed = self.chain.seal(&mut queue, first, stamp, avoided, &fs.storage, &mut self.state.segments)?;
             self.proven_seq = self.proven_seq.max(stamp.durable_seq);
             let Sealed { addr, bytes, base, records, late } = sealed;
-            let sealed = SealedRecords { base, records, late };
-            match apply {
-                Apply::Now => sealed.apply(&mut self.state)?,
-                Apply::Meanwhile => self.sealed_records.push(sealed),
+            for range in late {
+                let record = Record::decode(&mut Reader::new(&records[range]))
+                    .map_err(|why| Error::Corrupt(format!("a record just encoded does not decode: {why}")))?;
+                self.state.apply(&record, base)?;
             }
             self.counters.chain_partials += 1;
             self.counters.chain_steps_aside += u64::from(!avoided.is_empty() && addr != here);
@@ -480,15 +432,6 @@ impl Inner {
             partials.push((addr, bytes));
         }
         Ok(partials)
-    }
-
-    /// Applies what was laid out and not applied. An error leaves memory behind the log: it is final.
-    pub(super) fn apply_sealed(&mut self) {
-        for sealed in std::mem::take(&mut self.sealed_records) {
-            if let Err(e) = sealed.apply(&mut self.state) {
-                self.fail(&e.to_string());
-            }
-        }
     }
 
     /// Ends a commit behind all that were laid out before it. What those are told who wait for it.
@@ -715,7 +658,7 @@ mod tests {
         inner.batch.files.insert(ino);
         let before = inner.writes.len();
         assert!(before > 0);
-        assert!(inner.seal(&fs, None, Apply::Now).is_err());
+        assert!(inner.seal(&fs, None).is_err());
         assert!(inner.writes.len() >= before && inner.awaited.is_empty(), "{} writes", inner.writes.len());
         drop(inner);
         assert!(fs.fsync_wait(ino).is_err());

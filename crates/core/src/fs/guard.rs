@@ -3,10 +3,8 @@
 //! Invariants
 //! 1. Nobody waits for a write or a flush of a device while holding it: so whoever waits for it waits for no commit. Such waits
 //!    are counted ([`super::Counters::device_waits_locked`]); there are none.
-//! 2. What was laid out and is not applied yet is applied by the next who gets it, before anything else: nobody sees a state without it.
 
 use super::Inner;
-use crate::breaks::{Break, broken};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -42,18 +40,7 @@ pub(super) struct Guard<'a> {
 impl<'a> Guard<'a> {
     pub(super) fn new(inner: MutexGuard<'a, Inner>) -> Self {
         HELD.set(HELD.get() + 1);
-        let mut guard = Self { inner, _mark: Mark(PhantomData) };
-        guard.catch_up();
-        guard
-    }
-
-    /// Whoever has the lock sees all that was laid out (invariant 2).
-    fn catch_up(&mut self) {
-        let due = !self.inner.sealed_records.is_empty() && !broken(Break::SealedUnapplied);
-        // A thread that panics leaves it to the next: it may be what it panicked in.
-        if due && !std::thread::panicking() {
-            self.inner.apply_sealed();
-        }
+        Self { inner, _mark: Mark(PhantomData) }
     }
 
     /// Lets others have it until somebody wakes this thread.
@@ -64,9 +51,7 @@ impl<'a> Guard<'a> {
             inner.fail(POISONED);
             inner
         });
-        let mut guard = Self { inner, _mark };
-        guard.catch_up();
-        guard
+        Self { inner, _mark }
     }
 }
 

@@ -12,7 +12,7 @@
 //! 6. A panic of a thread that leads fails the volume, and leaves nobody waiting.
 
 use super::beside::hurrying;
-use super::commit::{Apply, Commit, Cut, Done, Written};
+use super::commit::{Commit, Cut, Done, Written};
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -257,8 +257,7 @@ impl Fs {
         let hurry = hurrying();
         loop {
             let shares = cut.is_none();
-            let apply = if shares { Apply::Meanwhile } else { Apply::Now };
-            let commit = inner.seal(self, cut.take(), apply);
+            let commit = inner.seal(self, cut.take());
             inner.leading.shares = shares && commit.is_ok();
             if stay == Stay::Briefly && commit.is_ok() {
                 inner.leading.may_be_relieved();

@@ -241,8 +241,6 @@ struct Inner {
     cleaner_status: CleanerStatus,
     index: [IndexLog; 2],
     batch: Batch,
-    /// What was laid out and is not applied to the state: see [`guard`].
-    sealed_records: Vec<commit::SealedRecords>,
     /// Blocks on their way to the device, by address of the first.
     inflight: BTreeMap<Addr, Arc<AlignedBuf>>,
     writes: Vec<DataWrite>,
@@ -419,7 +417,6 @@ impl Fs {
             cleaner_status: CleanerStatus::default(),
             index: [IndexLog::default(), IndexLog::default()],
             batch: Batch::default(),
-            sealed_records: Vec::new(),
             inflight: BTreeMap::new(),
             writes: Vec::new(),
             awaited: BTreeMap::new(),

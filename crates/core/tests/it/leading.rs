@@ -7,7 +7,7 @@ use crate::common::gate::{World, is_answered, is_write, world};
 #[cfg(feature = "breaks")]
 use nenrin_core::breaks::{Break, with};
 use nenrin_core::format::Ino;
-use nenrin_core::{At, COMMITS_AT_ONCE, Error, Fs, MountOptions, SetAttr};
+use nenrin_core::{COMMITS_AT_ONCE, Error, Fs, MountOptions};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,37 +28,6 @@ fn files(count: usize) -> (World, Vec<Ino>) {
         world.fs.write(*ino, 0, &[8; 4096], 0).unwrap();
     }
     (world, inos)
-}
-
-/// What a commit under way changes is there for whoever comes, although its own thread has not applied it yet.
-#[test]
-fn what_is_being_written_is_seen() {
-    let (world, inos) = files(2);
-    let fs = &world.fs;
-    let both = under_way(&world, &inos);
-    for ino in &inos {
-        assert_eq!(fs.read(At::Live, *ino, 0, 9000).unwrap(), [8; 4096]);
-    }
-    // A change goes on from there: the rest of what was written, and a hole.
-    fs.setattr(inos[0], &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
-    fs.setattr(inos[0], &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
-    world.gate.open();
-    both.into_iter().for_each(|answer| answer.recv().unwrap().unwrap());
-    let left = |fs: &Fs| {
-        let bytes = fs.read(At::Live, inos[0], 0, 4096).unwrap();
-        assert!(bytes[..100] == [8; 100] && bytes[100..] == [0; 3996]);
-    };
-    left(fs);
-    fs.sync_all().unwrap();
-    left(fs);
-    fs.close().unwrap();
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "assertion")]
-fn what_is_being_written_and_not_seen_is_noticed() {
-    with(Break::SealedUnapplied, what_is_being_written_is_seen);
 }
 
 type Answer = mpsc::Receiver<Result<(), Error>>;

@@ -17,14 +17,12 @@ use crate::host::HostFile;
 use crate::sync::lock;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
-use std::cell::Cell;
 use std::io;
 use std::num::NonZero;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pause before a system call that failed for want of memory is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
@@ -48,14 +46,8 @@ impl Durable {
         Self { host, idle: Mutex::default(), polling, refused: AtomicBool::new(refused) }
     }
 
-    /// Writes a checked range, and calls `meanwhile` beside that, which takes it. `None` where the host does not do that, or did only a
-    /// part of it.
-    pub(super) fn write(
-        &self,
-        offset: u64,
-        data: &[u8],
-        meanwhile: &mut Meanwhile<'_>,
-    ) -> Option<Result<(), DeviceError>> {
+    /// Writes a checked range. `None` where the host does not do that, or did only a part of it.
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Option<Result<(), DeviceError>> {
         if self.refused.load(Relaxed) || data.is_empty() || data.len() > super::TRANSFER_BYTES_MAX {
             return None;
         }
@@ -65,22 +57,13 @@ impl Durable {
         let entry = opcode::Write::new(types::Fd(self.host.fd()), data.as_ptr(), data.len() as u32);
         let entry = entry.offset(offset).rw_flags(libc::RWF_DSYNC).build();
         let request = self.polling.begin(ring.polls);
-        let mut panicked = None;
-        let mut work =
-            meanwhile.take().map(|work| || panicked = panic::catch_unwind(AssertUnwindSafe(&mut *work)).err());
-        let beside: Meanwhile<'_> = work.as_mut().map(|work| work as _);
-        let performed = ring.perform(entry, request.plan(), || self.polling.met(&request), beside);
+        let performed = ring.perform(entry, request.plan(), || self.polling.met(&request));
         let outcome = performed.map(|(result, _)| Outcome::of(result, data.len()));
         let done = outcome == Some(Outcome::Durable);
         self.polling.end(request, performed.and_then(|(_, polled)| polled), done);
         // A ring that takes nothing goes, too.
-        if outcome.is_some() {
-            lock(&self.idle).push(ring);
-        }
-        if let Some(panicked) = panicked {
-            panic::resume_unwind(panicked);
-        }
         let outcome = outcome?;
+        lock(&self.idle).push(ring);
         match outcome {
             Outcome::Durable => {
                 self.host.note_completed();
@@ -95,9 +78,6 @@ impl Durable {
         }
     }
 }
-
-/// What there is to do while a request is under way; to [`OneRing::perform`] nothing that panics.
-pub(super) type Meanwhile<'a> = Option<&'a mut dyn FnMut()>;
 
 /// What became of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -145,15 +125,9 @@ impl OneRing {
         Some(Self { uring, polls, number: 0 })
     }
 
-    /// Submits a request and waits for it, after `meanwhile`: its result, or an error number below zero, and what came of polling, which
-    /// `met` ends. `None` where the kernel does not take it.
-    fn perform(
-        &mut self,
-        entry: Entry,
-        plan: Option<Plan>,
-        met: impl Fn() -> bool,
-        meanwhile: Meanwhile<'_>,
-    ) -> Option<(i32, Option<Polled>)> {
+    /// Submits a request and waits for it: its result, or an error number below zero, and what came of polling, which `met` ends.
+    /// `None` where the kernel does not take it.
+    fn perform(&mut self, entry: Entry, plan: Option<Plan>, met: impl Fn() -> bool) -> Option<(i32, Option<Polled>)> {
         self.number += 1;
         let entry = entry.user_data(self.number);
         let ring = &mut self.uring;
@@ -163,17 +137,6 @@ impl OneRing {
             debug_assert!(false, "an idle ring has room");
             return None;
         }
-        let plan = match meanwhile {
-            None => plan,
-            // Where it fails that shows when it is waited for.
-            Some(work) => {
-                let submitted = ring.submit().is_ok();
-                let began = Instant::now();
-                work();
-                let plan = plan.filter(|_| submitted);
-                plan.map(|plan| Plan { sleep: plan.sleep.saturating_sub(began.elapsed()), ..plan })
-            }
-        };
         let polled = plan.and_then(|plan| poll(ring, plan, met));
         loop {
             if let Some(completion) = ring.completion().next() {
@@ -204,7 +167,7 @@ fn poll(ring: &mut IoUring, plan: Plan, met: impl Fn() -> bool) -> Option<Polled
     if plan.sleep.is_zero() {
         ring.submit().ok()?;
     } else {
-        exact_timers();
+        let _exact = ExactTimers::new();
         let time = types::Timespec::from(plan.sleep);
         // That the time is over is no error of the request, which was submitted first.
         let _ = ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time));
@@ -218,15 +181,21 @@ fn poll(ring: &mut IoUring, plan: Plan, met: impl Fn() -> bool) -> Option<Polled
     Some(plan.poll(|| !ring.completion().is_empty() || ring.submission().taskrun(), met))
 }
 
-/// Has timers of this thread end when they are due from now on: newer kernels give these waits the thread's slack, 50 us as a rule.
-/// Once for each thread that polls: to change it and back for each request would be two system calls more.
-fn exact_timers() {
-    thread_local! {
-        static EXACT: Cell<bool> = const { Cell::new(false) };
-    }
-    if !EXACT.replace(true) {
+/// Has timers of this thread end when they are due, as long as it lives: newer kernels give these waits the thread's slack, 50 us as a rule.
+struct ExactTimers(Option<NonZero<u64>>);
+
+impl ExactTimers {
+    fn new() -> Self {
+        let before = rustix::thread::current_timer_slack().ok().and_then(NonZero::new);
         // Where it is refused the end is missed more often.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(TIMER_SLACK_NANOS));
+        Self(before)
+    }
+}
+
+impl Drop for ExactTimers {
+    fn drop(&mut self) {
+        let _ = rustix::thread::set_current_timer_slack(self.0);
     }
 }
 
@@ -248,7 +217,7 @@ mod tests {
             thread::sleep(late);
             sends.write_all(b"it is in").unwrap();
         });
-        let (result, polled) = ring.perform(read, plan, || false, None).unwrap();
+        let (result, polled) = ring.perform(read, plan, || false).unwrap();
         sender.join().unwrap();
         assert_eq!((result, &bytes), (8, b"it is in"));
         assert!(ring.uring.completion().is_empty() && ring.uring.submission().is_empty());
@@ -292,7 +261,7 @@ mod tests {
             // SAFETY: it points to nothing.
             unsafe { ring.uring.submission().push(&another) }.unwrap();
             ring.uring.submit_and_wait(1).unwrap();
-            let (result, _) = ring.perform(read(), plan, || false, None).unwrap();
+            let (result, _) = ring.perform(read(), plan, || false).unwrap();
             assert_eq!(result, 8, "a Nop has 0");
         }
         assert_eq!(bytes[..4], *b"\x7fELF");
@@ -312,12 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn timers_of_a_thread_that_polls_are_exact() {
+    fn timers_are_exact_only_as_long_as_they_have_to_be() {
         let slack = || rustix::thread::current_timer_slack().unwrap();
-        assert_ne!(slack(), TIMER_SLACK_NANOS);
-        exact_timers();
-        exact_timers();
+        let before = slack();
+        let exact = ExactTimers::new();
         assert_eq!(slack(), TIMER_SLACK_NANOS);
+        drop(exact);
+        assert_eq!(slack(), before);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::TestClock;
 use nenrin_core::{Fs, MkfsOptions, MountOptions, mkfs};
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
+use nenrin_device::{BlockDevice, DeviceError, Geometry, MemDevice, Op, Outcome, Pending, Ticket};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
@@ -157,17 +157,6 @@ impl BlockDevice for Gated {
         drop(state);
         self.gate.changed.notify_all();
         Ticket::new(Held { gate: self.gate.clone(), device: self.inner.clone(), number, op: Some(op) })
-    }
-    /// As late as may be: others come before it while the write is held back.
-    fn write_durable_meanwhile(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<(), DeviceError> {
-        let written = self.write_durable(offset, data);
-        meanwhile();
-        written
     }
 }
 
