@@ -20,6 +20,8 @@ struct State {
     of_commits: Vec<u64>,
     /// Under way, of others, in order.
     others: Vec<u64>,
+    /// Threads that wait until one has returned.
+    waiters: u32,
     failed: Option<String>,
 }
 
@@ -44,13 +46,16 @@ impl Flushes {
     }
 
     /// Waits until one has returned, or for less.
-    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if let Some(turns) = self.clock.get().and_then(|clock| clock.turns()) {
             drop(state);
             turns.let_others_run();
             return self.lock();
         }
-        self.returned.wait(state).unwrap_or_else(PoisonError::into_inner)
+        state.waiters += 1;
+        let mut state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiters -= 1;
+        state
     }
 
     fn wait_while<'a>(&'a self, mut state: MutexGuard<'a, State>, blocked: impl Fn(&State) -> bool) {
@@ -138,7 +143,10 @@ impl Drop for UnderWay<'_> {
         }
         let State { of_commits, others, .. } = &mut *state;
         [of_commits, others].into_iter().for_each(|under_way| under_way.retain(|n| *n != self.number));
-        self.flushes.returned.notify_all();
+        // Where nobody waits it would be a system call all the same.
+        if state.waiters > 0 {
+            self.flushes.returned.notify_all();
+        }
     }
 }
 

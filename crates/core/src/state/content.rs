@@ -9,7 +9,15 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::ContentOp;
 use nenrin_format::{Addr, EXTENT_BLOCKS_MAX, Ino, Invalid, Time};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+
+/// What comes where extents were cut off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    /// An item at the first of these blocks.
+    Put,
+}
 
 /// First file block of the window of an extent that could cover `block`.
 pub const fn window_start(block: u64) -> u64 {
@@ -67,7 +75,7 @@ impl State {
         if from == 0 {
             self.remove_inline(ino, inode)?;
         }
-        self.cut_extents(ino, inode, from, from.saturating_add(blocks))
+        self.cut_extents(ino, inode, from, from.saturating_add(blocks), Then::Nothing)
     }
 
     /// Content in the index and extents exclude each other.
@@ -81,7 +89,7 @@ impl State {
             return Err(Error::Corrupt(format!("a record puts an extent of inode {ino} at impossible block {off}")));
         }
         self.remove_inline(ino, inode)?;
-        self.cut_extents(ino, inode, off, off.saturating_add(u64::from(extent.blocks)))?;
+        self.cut_extents(ino, inode, off, off.saturating_add(u64::from(extent.blocks)), Then::Put)?;
         let mut extent = extent.clone();
         extent.birth = self.open_cno;
         // What comes from the past lives now.
@@ -105,19 +113,11 @@ impl State {
     pub fn extents(&self, ino: Ino, fork: u32, from: u64, to: u64, max: usize) -> Result<Vec<(Key, Extent)>> {
         let mut out = Vec::new();
         let mut bad = None;
-        // The one that begins before may reach into the range, but only within its window.
-        let mut first = Key::new(ino, Kind::Extent, fork, from);
-        if let Some((k, v)) = self.live.prev(&self.cache, &first)? {
-            let near = k >= Key::new(ino, Kind::Extent, fork, window_start(from));
-            let reaches =
-                || Extent::peek_blocks(&v).is_none_or(|blocks| k.off.saturating_add(u64::from(blocks)) > from);
-            first.off = if near && reaches() { k.off } else { from };
-        }
+        let first = Key::new(ino, Kind::Extent, fork, from);
         let last = Key::new(ino, Kind::Extent, fork, to.saturating_sub(1));
         self.live.scan(&self.cache, &first, &last, &mut |k, v| {
             match extent(k, v) {
-                Ok(e) if k.off.saturating_add(u64::from(e.blocks)) > from => out.push((*k, e)),
-                Ok(_) => {}
+                Ok(e) => out.push((*k, e)),
                 Err(e) => {
                     bad = Some(e);
                     return ControlFlow::Break(());
@@ -125,32 +125,61 @@ impl State {
             }
             if out.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        bad.map_or(Ok(out), Err)
+        if let Some(e) = bad {
+            return Err(e);
+        }
+        // One that begins before may reach into the range, but only within its window, and not where another begins with the range.
+        if out.first().is_none_or(|(k, _)| k.off != from) {
+            let before = self.live.prev(&self.cache, &first)?;
+            let near = Key::new(ino, Kind::Extent, fork, window_start(from));
+            let reaches = |k: &Key, v: &[u8]| {
+                Extent::peek_blocks(v).is_none_or(|blocks| k.off.saturating_add(u64::from(blocks)) > from)
+            };
+            if let Some((k, v)) = before.filter(|(k, v)| *k >= near && reaches(k, v)) {
+                out.insert(0, (k, extent(&k, &v)?));
+                out.truncate(max);
+            }
+        }
+        Ok(out)
     }
 
     /// File blocks `[from, to)` leave the live tree; what sticks out stays.
-    fn cut_extents(&mut self, ino: Ino, inode: &mut Inode, from: u64, to: u64) -> Result<()> {
+    fn cut_extents(&mut self, ino: Ino, inode: &mut Inode, from: u64, to: u64, then: Then) -> Result<()> {
         if inode.blocks == 0 || from >= to && !broken(Break::BelieveNumbers) {
             return Ok(());
         }
         const BATCH: usize = 256;
+        let mut at = from;
         loop {
-            let batch = self.extents(ino, inode.fork, from, to, BATCH)?;
+            let batch = self.extents(ino, inode.fork, at, to, BATCH)?;
             for (key, extent) in &batch {
-                self.cut_extent(inode, key, extent, from, to)?;
+                // What is put in its place replaces it.
+                let stays = then == Then::Put && key.off == from;
+                self.cut_extent(inode, key, extent, from..to, stays)?;
+                at = key.off.saturating_add(u64::from(extent.blocks)).max(at);
             }
-            if batch.len() < BATCH {
+            if batch.len() < BATCH || at >= to {
                 return Ok(());
             }
         }
     }
 
-    fn cut_extent(&mut self, inode: &mut Inode, key: &Key, extent: &Extent, from: u64, to: u64) -> Result<()> {
+    /// Unless the item `stays` for now, or a part that begins where it does, it is gone then.
+    fn cut_extent(
+        &mut self,
+        inode: &mut Inode,
+        key: &Key,
+        extent: &Extent,
+        Range { start: from, end: to }: Range<u64>,
+        stays: bool,
+    ) -> Result<()> {
         let end = key.off.saturating_add(u64::from(extent.blocks));
         let (cut_from, cut_to) = (from.max(key.off), to.min(end));
         let (head, middle) = ((cut_from - key.off) as u32, (cut_to - cut_from) as u32);
         let tail = extent.blocks - head - middle;
-        self.live.remove(&self.cache, key)?;
+        if head == 0 && !stays {
+            self.live.remove(&self.cache, key)?;
+        }
         inode.blocks = inode.blocks.saturating_sub(u64::from(middle));
         let part =
             |off: u64, skip: u32, blocks: u32| (blocks > 0).then(|| (Key { off, ..*key }, extent.slice(skip, blocks)));

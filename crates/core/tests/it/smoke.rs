@@ -3,7 +3,9 @@
 
 use crate::common::{World, dir, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{AlignedBuf, At, Error, Fs, RenameMode, SetAttr, XattrMode};
+use nenrin_core::{AlignedBuf, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, check};
+use nenrin_device::BlockDevice;
+use std::sync::Arc;
 
 #[test]
 fn what_is_written_is_read_before_and_after_a_clean_unmount() {
@@ -288,4 +290,45 @@ fn what_a_truncation_cut_off_never_comes_back() {
         }
         assert_eq!(fs.read(At::Live, f.ino, 0, bytes).unwrap(), vec![0; bytes]);
     }
+}
+
+/// A window of extents of one block each, all that one can have, and writes over all of them, from their middle and to it.
+#[test]
+fn what_is_written_over_many_pieces_takes_their_place() {
+    const BLOCKS: u64 = 256;
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o644)).unwrap().ino;
+    let put = |block: u64, blocks: u64, with: u8| {
+        fs.write(ino, block * 4096, &vec![with; blocks as usize * 4096], 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    };
+    let read = |at| fs.read(at, ino, 0, 2 * BLOCKS as usize * 4096).unwrap();
+    let mut model = vec![0; 2 * BLOCKS as usize];
+    let mut past = Vec::new();
+    // So that something lies behind the window, and begins where that ends.
+    put(BLOCKS, BLOCKS, 9);
+    model[BLOCKS as usize..].fill(9);
+    for (round, (first, blocks)) in [(0, BLOCKS), (3, BLOCKS - 3), (0, BLOCKS - 5), (7, 1)].into_iter().enumerate() {
+        for block in (0..BLOCKS).step_by(2).chain((1..BLOCKS).step_by(2)) {
+            put(block, 1, block as u8);
+            model[block as usize] = block as u8;
+        }
+        let with = 100 + round as u8;
+        put(first, blocks, with);
+        model[first as usize..][..blocks as usize].fill(with);
+        let bytes: Vec<u8> = model.iter().flat_map(|b| [*b; 4096]).collect();
+        assert!(read(At::Live) == bytes, "round {round}");
+        assert_eq!(fs.getattr(At::Live, ino).unwrap().blocks_512, 2 * BLOCKS * 8);
+        past.push((fs.checkpoint_create(None).unwrap().cno, bytes));
+    }
+    past.iter().for_each(|(cno, bytes)| assert!(read(At::Past(*cno)) == *bytes, "checkpoint {cno}"));
+    fs.close().unwrap();
+    drop(fs);
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let report = check(&[device], &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let fs = w.open();
+    let (_, last) = past.last().unwrap();
+    assert!(fs.read(At::Live, ino, 0, last.len()).unwrap() == *last);
 }
