@@ -135,7 +135,7 @@ impl State {
             let reaches = |k: &Key, v: &[u8]| {
                 Extent::peek_blocks(v).is_none_or(|blocks| k.off.saturating_add(u64::from(blocks)) > from)
             };
-            if let Some((k, v)) = before.filter(|(k, v)| *k >= near && reaches(k, v)) {
+            if let Some((k, v)) = before.filter(|(k, v)| *k >= near && k.off < from && reaches(k, v)) {
                 out.insert(0, (k, extent(&k, &v)?));
                 out.truncate(max);
             }
@@ -148,17 +148,16 @@ impl State {
         if inode.blocks == 0 || from >= to && !broken(Break::BelieveNumbers) {
             return Ok(());
         }
-        const BATCH: usize = 256;
-        let mut at = from;
+        // One item for each block that is put at most, and one before: what stays is not to be found again.
+        let batch_max = if then == Then::Put { usize::MAX } else { 256 };
         loop {
-            let batch = self.extents(ino, inode.fork, at, to, BATCH)?;
+            let batch = self.extents(ino, inode.fork, from, to, batch_max)?;
             for (key, extent) in &batch {
                 // What is put in its place replaces it.
                 let stays = then == Then::Put && key.off == from;
                 self.cut_extent(inode, key, extent, from..to, stays)?;
-                at = key.off.saturating_add(u64::from(extent.blocks)).max(at);
             }
-            if batch.len() < BATCH || at >= to {
+            if batch.len() < batch_max {
                 return Ok(());
             }
         }
