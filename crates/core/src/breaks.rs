@@ -28,6 +28,8 @@ pub enum Break {
     SharedTooEarly,
     /// A commit that is done before the one laid out before it is told at once.
     EndsOutOfTurn,
+    /// A commit is written before what it changes is applied, and fails afterwards where that cannot be.
+    WrittenUnapplied,
     /// Who commits waits for the device under the lock that all operations take.
     CommitLocked,
     /// What is on its way to the device is read from there.

@@ -421,7 +421,10 @@ impl Inner {
             for range in late {
                 let record = Record::decode(&mut Reader::new(&records[range]))
                     .map_err(|why| Error::Corrupt(format!("a record just encoded does not decode: {why}")))?;
-                self.state.apply(&record, base)?;
+                match self.state.apply(&record, base) {
+                    Err(e) if broken(Break::WrittenUnapplied) => self.fail(&e.to_string()),
+                    applied => applied?,
+                }
             }
             self.counters.chain_partials += 1;
             self.counters.chain_steps_aside += u64::from(!avoided.is_empty() && addr != here);

@@ -4,6 +4,7 @@
 mod common;
 
 mod apart;
+mod applied;
 mod atime;
 mod bursts;
 mod check;

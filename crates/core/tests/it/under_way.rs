@@ -2,13 +2,14 @@
 //! complete only when the test lets them; short ones, of the chain, pass.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
-use crate::common::file;
-use crate::common::gate::{World, is_answered, is_long_write, world};
+use crate::common::gate::{Gate, World, behind, is_answered, is_long_write, world};
+use crate::common::{TestClock, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{Fs, MountOptions};
-use nenrin_device::Op;
+use nenrin_core::format::superblock::Profile;
+use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, Order, mkfs_on};
+use nenrin_device::{BlockDevice, Op};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,48 @@ fn a_commit_because_of_time_writes_small_files_together_beside_syncs() {
         committing.join().unwrap();
         assert!(held > 20 + 8, "{held} files were begun, of which 20 were written");
     });
+}
+
+/// Of 1,200 blocks of six files that a commit of all files writes beside syncs.
+fn little_is_begun_at_once(fs: &Fs, gate: &Gate) {
+    let create = |name: String| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    let (g, files) = (create("g".into()), (0..6).map(|n| create(format!("{n}"))).collect::<Vec<_>>());
+    fs.sync_all().unwrap();
+    fs.write(g, 0, &[8; 4096], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+    for f in files {
+        (0..200).for_each(|n| assert_eq!(fs.write(f, n * 8192, &[7; 4096], 0).unwrap(), 4096));
+    }
+    gate.close(|op| matches!(op, Op::Write { data, .. } if data.len() >= 32 << 10), 0);
+    thread::scope(|scope| {
+        let committing = scope.spawn(|| fs.sync_all().unwrap());
+        let mut begun = 0;
+        // Until nothing more comes: were that said too soon, this shows less.
+        while begun == 0 || begun < gate.held() {
+            begun = gate.held();
+            thread::sleep(Duration::from_millis(50));
+        }
+        gate.open();
+        committing.join().unwrap();
+        assert!(begun * 4 <= gate.held(), "{begun} of {} writes were under way at once", gate.held());
+    });
+}
+
+/// Where data is not written in bursts, whoever commits all files has little under way beside syncs.
+#[test]
+fn a_commit_of_all_files_has_little_under_way_beside_syncs_in_strict_order() {
+    let World { gate, fs, .. } = world(MountOptions { order: Order::Strict, ..MountOptions::default() });
+    little_is_begun_at_once(&fs, &gate);
+}
+
+#[test]
+fn a_commit_of_all_files_has_little_under_way_beside_syncs_on_rows_with_parity() {
+    let gate = Arc::new(Gate::default());
+    let devices: Vec<Arc<dyn BlockDevice>> = (0..3).map(|_| behind(&gate, 96 << 20)).collect();
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    mkfs_on(&devices, &clock, &MkfsOptions { profile: Profile::Parity, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(devices, clock, MountOptions::default()).unwrap();
+    little_is_begun_at_once(&fs, &gate);
 }
 
 /// P1: a writer held up for want of memory waits for data writes of a file;

@@ -163,7 +163,12 @@ impl BlockDevice for Gated {
 /// A device whose requests can be held back, and what does so.
 pub fn gated(bytes: usize) -> (Arc<dyn BlockDevice>, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
-    (Arc::new(Gated { inner: Arc::new(MemDevice::new(bytes)), gate: gate.clone() }), gate)
+    (behind(&gate, bytes), gate)
+}
+
+/// One of several devices whose requests the same gate holds back.
+pub fn behind(gate: &Arc<Gate>, bytes: usize) -> Arc<dyn BlockDevice> {
+    Arc::new(Gated { inner: Arc::new(MemDevice::new(bytes)), gate: gate.clone() })
 }
 
 /// A volume on such a device.

@@ -1,0 +1,162 @@
+//! P2, P5: a change that cannot be applied, since the index is unreadable where it belongs, ends all writing and is not
+//! in the log: no mount would come past it.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::{TestClock, World, file};
+use nenrin_core::format::key::{Key, Kind};
+use nenrin_core::format::node::{Entries, TreeId, decode, first_key};
+use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use nenrin_core::{AllocateMode, At, Error, Fs, MountOptions, Result, SetAttr};
+use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks of a file with holes between them, so that each is an item of its own: several leaves of them.
+const PIECES: u64 = 6000;
+/// The file block that is changed: in the midst of them, and far from the item of the inode.
+const CHANGED: u64 = PIECES;
+
+/// A closed volume with a file `f` of many pieces and a file `g` of one block.
+fn volume() -> (World, Ino, Ino) {
+    let w = World::new(96 << 20);
+    let fs = w.open();
+    let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    for n in 0..PIECES {
+        fs.write(f, n * 2 * BLOCK, &piece(n), 0).unwrap();
+    }
+    fs.write(g, 0, &[1; BLOCK_BYTES], 0).unwrap();
+    fs.close().unwrap();
+    (w, f, g)
+}
+
+fn piece(n: u64) -> [u8; BLOCK_BYTES] {
+    [(n % 100) as u8 + 1; BLOCK_BYTES]
+}
+
+/// Damages all copies of the leaves with an item for which `holds` is true.
+fn rot(w: &World, holds: impl Fn(&Key) -> bool) {
+    let bytes = w.device.inner().snapshot();
+    let mut copies = 0;
+    for (block, node) in (0..).zip(bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES)) {
+        let Ok((head, _)) = first_key(node) else { continue };
+        let Ok((_, Entries::Leaf(items))) = decode(TreeId(head.tree.get()), node) else { continue };
+        if items.iter().any(|(key, _)| holds(key)) {
+            let mut damaged = node[..BLOCK_BYTES].to_vec();
+            damaged[1234] ^= 8;
+            w.device.write(block * BLOCK, Arc::new(AlignedBuf::padded(&damaged))).unwrap();
+            copies += 1;
+        }
+    }
+    assert!(copies >= 2, "{copies}");
+}
+
+/// Nothing is acknowledged any more.
+fn assert_ended(fs: &Fs, g: Ino, what: &str) {
+    for outcome in [fs.fsync_wait(g), fs.write(g, 0, &[3; 1], 0).map(drop), fs.tick(), fs.close()] {
+        assert!(matches!(outcome, Err(Error::Failed(_))), "{what}: {outcome:?}");
+    }
+}
+
+/// The device as it is, mounted again.
+fn mounted_again(w: &World) -> Arc<Fs> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(w.device.inner().snapshot()));
+    match Fs::open(vec![device], Arc::new(TestClock::default()), MountOptions::default()) {
+        Ok(fs) => fs,
+        Err(e) => panic!("the next mount does not come past what could not be applied: {e}"),
+    }
+}
+
+/// The next mount has all that was synced before, but for what the leaf held, and goes on.
+fn assert_goes_on(w: &World, f: Ino, g: Ino) {
+    let fs = mounted_again(w);
+    let report = fs.recovery_report();
+    assert!(report.damage.is_none() && report.dropped == 0 && report.notes.is_empty(), "{report:?}");
+    assert_eq!(fs.read(At::Live, g, 0, 9000).unwrap(), [2; BLOCK_BYTES]);
+    fs.lookup(At::Live, Ino::ROOT, b"h").unwrap();
+    let is_lost = |n: &u64| match fs.read(At::Live, f, n * 2 * BLOCK, BLOCK_BYTES) {
+        Ok(bytes) => {
+            assert!(bytes == piece(*n), "piece {n}");
+            false
+        }
+        Err(Error::Damaged(..)) => true,
+        Err(e) => panic!("piece {n}: {e}"),
+    };
+    let lost: Vec<u64> = (0..PIECES).filter(is_lost).collect();
+    assert!(lost.contains(&(CHANGED / 2)) && (lost.len() as u64) < PIECES / 2, "{} pieces are lost", lost.len());
+    [f, g].iter().for_each(|ino| assert_eq!(fs.write(*ino, 0, &[4; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES));
+    fs.sync_all().unwrap();
+    fs.close().unwrap();
+}
+
+/// A change of `f`.
+type Change = fn(&Fs, Ino) -> Result<()>;
+
+/// They are accepted without a look at what is there.
+const CHANGES: [(&str, Change); 4] = [
+    ("a block", |fs, f| fs.write(f, CHANGED * BLOCK, &[9; BLOCK_BYTES], 0).map(drop)),
+    ("many blocks", |fs, f| {
+        (0..PIECES).step_by(6).try_for_each(|n| fs.write(f, n * 2 * BLOCK, &[9; BLOCK_BYTES], 0).map(drop))
+    }),
+    ("a truncation", |fs, f| fs.setattr(f, &SetAttr { size: Some(CHANGED * BLOCK), ..SetAttr::default() }).map(drop)),
+    ("a hole", |fs, f| fs.allocate(f, AllocateMode::Punch, CHANGED * BLOCK, BLOCK)),
+];
+
+fn what_cannot_be_applied_is_not_in_the_log() {
+    for (what, change) in CHANGES {
+        let (w, f, g) = volume();
+        rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+        let fs = w.open();
+        fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+        fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap();
+        fs.fsync_wait(g).unwrap();
+        // What would be in the same commit is not in the log either.
+        fs.write(g, 0, &[3; BLOCK_BYTES], 0).unwrap();
+        change(&fs, f).unwrap_or_else(|e| panic!("{what} is not accepted: {e}"));
+        assert!(fs.sync_all().is_err(), "{what}");
+        assert_ended(&fs, g, what);
+        drop(fs);
+        assert_goes_on(&w, f, g);
+    }
+}
+
+#[test]
+fn a_change_that_cannot_be_applied_is_not_in_the_log() {
+    what_cannot_be_applied_is_not_in_the_log();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the next mount does not come past what could not be applied")]
+fn a_change_that_is_written_unapplied_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::WrittenUnapplied, what_cannot_be_applied_is_not_in_the_log);
+}
+
+/// What is no content is applied when it is accepted. Here the past has no place for what is replaced.
+#[test]
+fn attributes_that_cannot_be_applied_are_not_in_the_log() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let create = |i: usize| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino;
+    let files: Vec<Ino> = (0..2000).map(create).collect();
+    let set = |fs: &Fs, ino: Ino, mode: u32| fs.setattr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() });
+    fs.checkpoint_create(Some(b"one")).unwrap();
+    files.iter().for_each(|ino| assert_eq!(set(&fs, *ino, 0o640).unwrap().ino, *ino));
+    fs.checkpoint_create(Some(b"two")).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let [f, g] = [files[1000], files[1999]];
+    rot(&w, |key| key.ino == f.0 && key.kind == Kind::Inode && key.death > 0);
+    let fs = w.open();
+    set(&fs, g, 0o644).unwrap();
+    fs.fsync_wait(g).unwrap();
+    set(&fs, g, 0o600).unwrap();
+    assert!(set(&fs, f, 0o644).is_err());
+    assert_ended(&fs, g, "attributes");
+    drop(fs);
+    let fs = mounted_again(&w);
+    let modes = [f, g].map(|ino| fs.getattr(At::Live, ino).unwrap().mode & 0o7777);
+    assert_eq!(modes, [0o640, 0o644]);
+    set(&fs, g, 0o600).unwrap();
+    fs.sync_all().unwrap();
+    fs.close().unwrap();
+}
