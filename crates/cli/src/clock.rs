@@ -63,6 +63,9 @@ impl Clock for HostClock {
             PAUSED_AT.set(Some(now));
         }
     }
+    fn rest(&self, nanos: u64) {
+        std::thread::sleep(Duration::from_nanos(nanos));
+    }
 }
 
 #[cfg(test)]

@@ -326,6 +326,8 @@ pub trait Clock: Send + Sync {
     /// Pauses for a moment if the calling thread has computed for long: who waits for its processor may otherwise get it only when
     /// a time slice is over. Asked often, and only by who does what nobody waits for; never under the lock that all operations take.
     fn breathe(&self) {}
+    /// Lets so many nanoseconds go by, or fewer: the device is left to others. Never under a lock.
+    fn rest(&self, _nanos: u64) {}
     /// Who decides which thread runs, if that is not the kernel.
     fn turns(&self) -> Option<&dyn Turns> {
         None

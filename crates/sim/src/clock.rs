@@ -64,6 +64,10 @@ impl Clock for VirtualClock {
     fn wait(&self, nanos: u64) {
         self.advance(nanos);
     }
+    fn rest(&self, _nanos: u64) {
+        // Who has died since makes no request any more.
+        crate::turns::pause();
+    }
     fn turns(&self) -> Option<&dyn nenrin_core::Turns> {
         self.turns.get().map(|t| t.as_ref() as _)
     }

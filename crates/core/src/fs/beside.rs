@@ -41,21 +41,35 @@ pub(super) enum Pace {
     BesideSyncs,
 }
 
-/// The last syncs, of two files: whoever writes a file sees those of others.
+/// Syncs by a program that goes on syncing: a file and its directory are two, as of one who copies files durably.
+const IN_A_ROW: usize = 3;
+
+/// The last syncs.
 #[derive(Default)]
-pub(super) struct RecentSyncs([Option<(Ino, u64)>; 2]);
+pub(super) struct RecentSyncs {
+    /// Of two files: whoever writes a file sees those of others.
+    files: [Option<(Ino, u64)>; 2],
+    /// When the last ones joined a commit, the oldest first.
+    times: [Option<u64>; IN_A_ROW],
+}
 
 impl RecentSyncs {
     fn note(&mut self, ino: Ino, now: u64) {
-        if self.0[0].is_some_and(|(last, _)| last != ino) {
-            self.0.swap(0, 1);
+        if self.files[0].is_some_and(|(last, _)| last != ino) {
+            self.files.swap(0, 1);
         }
-        self.0[0] = Some((ino, now));
+        self.files[0] = Some((ino, now));
+    }
+
+    /// One joined a commit: once for each, however often it looks whether it may.
+    pub(super) fn joined(&mut self, now: u64) {
+        self.times.rotate_left(1);
+        self.times[IN_A_ROW - 1] = Some(now);
     }
 
     /// Whether another file was synced a short time ago.
     pub(super) fn beside(&self, ino: Ino, now: u64) -> bool {
-        self.0.iter().flatten().any(|(other, at)| *other != ino && now.saturating_sub(*at) < RECENT_NANOS)
+        self.files.iter().flatten().any(|(other, at)| *other != ino && now.saturating_sub(*at) < RECENT_NANOS)
     }
 
     /// Whether any file was.
@@ -65,7 +79,12 @@ impl RecentSyncs {
 
     /// Whether any file was synced less than so long ago.
     pub(super) fn any_within(&self, nanos: u64, now: u64) -> bool {
-        self.0.iter().flatten().any(|(_, at)| now.saturating_sub(*at) < nanos)
+        self.files.iter().flatten().any(|(_, at)| now.saturating_sub(*at) < nanos)
+    }
+
+    /// Whether several were, as by programs that do little else.
+    pub(super) fn several_within(&self, nanos: u64, now: u64) -> bool {
+        self.times[0].is_some_and(|at| now.saturating_sub(at) < nanos)
     }
 }
 
@@ -353,6 +372,15 @@ mod tests {
         syncs.note(Ino(8), 40);
         assert!(syncs.beside(Ino(7), 40) && syncs.beside(Ino(8), 40));
         assert!(!syncs.beside(Ino(7), 40 + RECENT_NANOS));
+    }
+
+    #[test]
+    fn two_syncs_are_not_several() {
+        let mut syncs = RecentSyncs::default();
+        (1..3).for_each(|at| syncs.joined(at));
+        assert!(!syncs.several_within(10, 3));
+        syncs.joined(3);
+        assert!(syncs.several_within(10, 10) && !syncs.several_within(10, 11));
     }
 
     /// A clock that counts the pauses it was asked for.

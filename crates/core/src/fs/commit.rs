@@ -133,10 +133,7 @@ impl Fs {
             c.held_since = None;
             inner.batch.files.insert(ino);
         }
-        if !inner.batch.waiters.is_empty() || inner.leading.is_led() {
-            inner.counters.shared_commits += 1;
-        }
-        inner.batch.waiters.push(done);
+        inner.join_sync(self, done);
         inner.join_asked(self, None);
     }
 
@@ -306,6 +303,15 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// A sync waits for the open batch.
+    pub(super) fn join_sync(&mut self, fs: &Fs, done: Done) {
+        if !self.batch.waiters.is_empty() || self.leading.is_led() {
+            self.counters.shared_commits += 1;
+        }
+        self.batch.waiters.push(done);
+        self.recent_syncs.joined(fs.clock.monotonic_nanos());
     }
 
     /// Lays out the open batch as one logical segment and applies what was not

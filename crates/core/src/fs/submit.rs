@@ -255,10 +255,7 @@ impl Inner {
                 c.held_since = None;
                 pages += if self.batch.files.insert(asked.ino) { own } else { 0 };
             }
-            if !self.batch.waiters.is_empty() || self.leading.is_led() {
-                self.counters.shared_commits += 1;
-            }
-            self.batch.waiters.push(asked.done);
+            self.join_sync(fs, asked.done);
         }
     }
 
