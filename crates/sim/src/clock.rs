@@ -65,8 +65,9 @@ impl Clock for VirtualClock {
         self.advance(nanos);
     }
     fn rest(&self, _nanos: u64) {
-        // Who has died since makes no request any more.
-        crate::turns::pause();
+        if let Some(turns) = self.turns.get() {
+            turns.rest();
+        }
     }
     fn turns(&self) -> Option<&dyn nenrin_core::Turns> {
         self.turns.get().map(|t| t.as_ref() as _)

@@ -117,6 +117,16 @@ impl Turns {
         true
     }
 
+    /// Whoever rests may lose its turn: a client to whoever is next, who is none to one of them.
+    pub fn rest(&self) {
+        if CLIENT.with_borrow(Option::is_some) {
+            // Who has died since makes no request any more.
+            pause();
+        } else if self.chance(65) {
+            self.run_one();
+        }
+    }
+
     /// Turns until all calls, but for so many, have ended.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //! 4. and what lets many items of the index go holds the lock for a few of them at a time.
 
 use super::behind::BEHIND_PAGES;
+use super::bursts::Who;
 use super::guard::Guard;
 use super::{Fs, Inner};
 use crate::storage::Storage;
@@ -269,7 +270,7 @@ impl Fs {
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
             if pace == Pace::BesideSyncs {
-                let inner = self.burst_if_much(inner, ino)?;
+                let inner = self.burst_if_much(inner, ino, Who::Commits)?;
                 self.hold_committer(inner)?;
             }
         }
@@ -318,7 +319,7 @@ impl Fs {
 
     /// Holds who has just written to this file while others sync and much is under way, some of it his.
     pub(super) fn hold_beside_syncs<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
-        inner = self.burst_if_much(inner, ino)?;
+        inner = self.burst_if_much(inner, ino, Who::Writes)?;
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.begun_blocks().saturating_sub(limit);

@@ -7,8 +7,9 @@
 //! 2. It is held for no longer than what was received may wait for a commit.
 //! 3. One burst is under way at a time, and who writes on meanwhile what is held back waits when as much has come again. Nobody else
 //!    waits for it or makes one: who syncs writes, too.
-//! 4. While syncs come one after the other, bursts have the device for a third of the time at most: who is about to make one lets twice
-//!    as long go by as the last one took ([`Fs::rest_after_burst`]). What is held back can be begun by others meanwhile, as ever.
+//! 4. While programs do little but sync, bursts have the device for a third of the time: a writer who is about to make one lets twice as
+//!    long go by as the last one took ([`Fs::rest_after_burst`]). No more is held back meanwhile, and whoever needs it begins it, as ever:
+//!    commits and checkpoints rest for nobody.
 
 use super::guard::Guard;
 use super::{DataWrite, Fs, Inner, Request, flushes};
@@ -30,6 +31,8 @@ const REST: u64 = 2;
 const LOOKS: u64 = 4;
 /// However long a burst took.
 const REST_NANOS_MAX: u64 = 100_000_000;
+/// Writers that wait for the end of a rest: each has a thread that would serve those who sync, so with as many it ends.
+const REST_WAITERS_MAX: u32 = 3;
 
 /// Data that is held back, and what bursts took.
 #[derive(Default)]
@@ -40,6 +43,9 @@ pub(super) struct Bursts {
     held_since: Option<u64>,
     /// A burst is under way.
     bursting: bool,
+    /// A writer leaves the device to those who sync before it makes one, and so many wait for it.
+    resting: bool,
+    rest_waiters: u32,
     /// Nanoseconds for a block and for the flush behind all, the recent bursts counting most.
     took: Option<(u64, u64)>,
     /// When the last one ended (monotonic), and how long it took.
@@ -70,17 +76,26 @@ impl Bursts {
 
     /// How long writing so many blocks took, and the flush, and that they ended now.
     fn note(&mut self, blocks: u64, [writing, flush]: [u64; 2], now: u64) {
-        // A clock may stand still.
-        self.last = Some((now, (writing + flush).max(1)));
         // Few blocks tell nothing of many.
         if blocks < BURST_BLOCKS.0 {
             return;
         }
+        // A clock may stand still.
+        self.last = Some((now, (writing + flush).max(1)));
         let each = writing / blocks;
         // One that took very long is an accident.
         let toward = |mean: u64, new: u64| mean - mean / 4 + new.min(2 * mean + 1_000) / 4;
         self.took = Some(self.took.map_or((each, flush), |(e, f)| (toward(e, each), toward(f, flush))));
     }
+}
+
+/// On whose behalf data is handed to the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// A program that writes.
+    Writes,
+    /// Others may wait for what is done.
+    Commits,
 }
 
 /// Lets others burst again, also where its thread is lost. It must not live inside of what holds the lock.
@@ -94,6 +109,17 @@ impl Drop for Bursting<'_> {
             inner.fail("a thread that wrote what was held back has failed");
         }
         inner.bursts.bursting = false;
+        self.0.wake_idle(&inner);
+    }
+}
+
+/// The same of a rest, in which nothing was taken.
+struct Resting<'a>(&'a Fs);
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.bursts.resting = false;
         self.0.wake_idle(&inner);
     }
 }
@@ -137,28 +163,15 @@ impl Fs {
     /// Writes what is held back, and flushes it where syncs do that, unless somebody does so already: who syncs afterwards finds nothing
     /// left to be written.
     pub(super) fn burst(&self) -> Result<()> {
-        self.burst_after(|_| ())
-    }
-
-    /// The same, once what was held back for it has been done: it is given the last burst's end and duration.
-    fn burst_after(&self, rest: impl FnOnce(Option<(u64, u64)>)) -> Result<()> {
         let mut inner = self.lock();
         inner.check_alive()?;
         if inner.bursts.held_blocks == 0 || std::mem::replace(&mut inner.bursts.bursting, true) {
             return Ok(());
         }
-        let last = inner.bursts.last;
-        drop(inner);
-        let _ends = Bursting(self);
-        rest(last);
-        let mut inner = self.lock();
-        inner.check_alive()?;
-        if inner.bursts.held_blocks == 0 {
-            return Ok(());
-        }
         inner.counters.bursts += 1;
         let writes = inner.take_writes(DataWrite::is_held);
         drop(inner);
+        let _ends = Bursting(self);
         let blocks = writes.iter().map(|w| u64::from(w.blocks)).sum();
         let begun_at = self.clock.monotonic_nanos();
         self.finish_writes(writes)?;
@@ -172,35 +185,62 @@ impl Fs {
         Ok(())
     }
 
-    /// Has what is held back written when it is much and some of it of this file; while somebody does that, waits when twice as much is there.
-    pub(super) fn burst_if_much<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
-        loop {
-            if !inner.makes_burst(self, ino) {
-                return Ok(inner);
-            }
-            if !inner.bursts.bursting {
+    /// Has what is held back written when it is much and some of it of this file; while somebody does that, waits when twice as much is
+    /// there. A writer leaves the device to those who sync before he does, and waits for who does that.
+    pub(super) fn burst_if_much<'a>(&'a self, mut inner: Guard<'a>, ino: Ino, who: Who) -> Result<Guard<'a>> {
+        let mut rests = who == Who::Writes;
+        while inner.makes_burst(self, ino) {
+            if who == Who::Writes && inner.bursts.resting {
+                inner.check_alive()?;
+                inner = self.wait_for_rest(inner, ino);
+                rests = false;
+            } else if inner.bursts.bursting {
+                if inner.bursts.held_blocks < 2 * inner.burst_blocks(self) {
+                    break;
+                }
+                inner.check_alive()?;
+                inner = self.wait_idle(inner);
+            } else if let Some(last) = inner.bursts.last.filter(|_| std::mem::take(&mut rests)) {
+                inner.bursts.resting = true;
                 drop(inner);
-                self.burst_after(|last| self.rest_after_burst(last))?;
+                let resting = Resting(self);
+                self.rest_after_burst(last);
+                drop(resting);
+                inner = self.lock();
+            } else {
+                drop(inner);
+                self.burst()?;
                 return Ok(self.lock());
             }
-            if inner.bursts.held_blocks < 2 * inner.burst_blocks(self) {
-                return Ok(inner);
-            }
-            inner.check_alive()?;
-            inner = self.wait_idle(inner);
         }
+        Ok(inner)
     }
 
-    /// Leaves the device to those who sync, while they do, for a time after the last burst.
-    fn rest_after_burst(&self, last: Option<(u64, u64)>) {
-        let Some((ended, took)) = last else { return };
+    fn wait_for_rest<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Guard<'a> {
+        inner.bursts.rest_waiters += 1;
+        while inner.bursts.resting && inner.makes_burst(self, ino) && inner.check_alive().is_ok() {
+            inner = self.wait_idle(inner);
+        }
+        inner.bursts.rest_waiters -= 1;
+        inner
+    }
+
+    /// Lets time go by after the last burst, given by its end and how long it took, as long as programs sync one after the other.
+    fn rest_after_burst(&self, (ended, took): (u64, u64)) {
         let until = ended.saturating_add((REST * took).min(REST_NANOS_MAX));
-        for _ in 0..REST * LOOKS {
+        for look in 0..REST * LOOKS {
             let now = self.clock.monotonic_nanos();
             let left = until.saturating_sub(now);
-            if left == 0 || !self.lock().recent_syncs.several_within(took, now) {
+            let inner = self.lock();
+            // While a burst was under way few could: only after a while it can be told whether they go on.
+            let wanted = match look {
+                0 => inner.recent_syncs.any_within(took, now),
+                _ => inner.recent_syncs.several_within(took, now),
+            };
+            if left == 0 || !wanted || inner.bursts.rest_waiters >= REST_WAITERS_MAX {
                 return;
             }
+            drop(inner);
             self.clock.rest(left.min(took / LOOKS + 1));
         }
     }
@@ -218,14 +258,17 @@ mod tests {
     use super::*;
     use crate::testing::{create, device};
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    use std::sync::{Arc, OnceLock, Weak};
+    use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-    /// A clock that goes on while somebody rests, who may sync files meanwhile.
+    /// What is done while somebody rests.
+    type Meanwhile = Box<dyn FnMut(&Arc<Fs>) + Send>;
+
+    /// A clock that goes on while somebody rests.
     #[derive(Default)]
     struct Rests {
         now: AtomicU64,
         rested: AtomicU64,
-        syncs: AtomicU64,
+        meanwhile: Mutex<Option<Meanwhile>>,
         fs: OnceLock<Weak<Fs>>,
     }
 
@@ -239,43 +282,132 @@ mod tests {
         fn rest(&self, nanos: u64) {
             self.now.fetch_add(nanos, Relaxed);
             self.rested.fetch_add(nanos, Relaxed);
-            let synced = self.syncs.load(Relaxed);
-            if synced != 0 {
-                self.fs.get().unwrap().upgrade().unwrap().fsync_wait(Ino(synced)).unwrap();
+            if let Some(meanwhile) = self.meanwhile.lock().unwrap().as_mut() {
+                meanwhile(&self.fs.get().unwrap().upgrade().unwrap());
             }
+        }
+    }
+
+    const TOOK: u64 = 8_000_000;
+
+    struct Copied {
+        clock: Arc<Rests>,
+        fs: Arc<Fs>,
+        copied: Ino,
+        synced: Ino,
+    }
+
+    impl Copied {
+        fn new() -> Self {
+            let clock = Arc::new(Rests { now: 1_000_000_000.into(), ..Rests::default() });
+            let fs = Fs::open(vec![device(128, 0)], clock.clone(), crate::MountOptions::default()).unwrap();
+            clock.fs.set(Arc::downgrade(&fs)).unwrap();
+            let [copied, synced] = ["copied", "synced"].map(|name| create(&fs, name));
+            Self { clock, fs, copied, synced }
+        }
+
+        /// So many syncs, and so long afterwards writes that make a burst, where the last one ended so long ago: how long the writer
+        /// rested, and how many bursts there were.
+        fn burst(
+            &self,
+            syncs: u64,
+            since_sync: u64,
+            (ended, took): (u64, u64),
+            meanwhile: Option<Meanwhile>,
+        ) -> (u64, u64) {
+            (0..syncs).for_each(|_| self.fs.fsync_wait(self.synced).unwrap());
+            let now = self.clock.now.fetch_add(since_sync, Relaxed) + since_sync;
+            *self.clock.meanwhile.lock().unwrap() = meanwhile;
+            self.fs.lock().bursts.last = Some((now - ended, took));
+            let before = self.fs.counters().bursts;
+            let mut at = 0;
+            while self.fs.counters().bursts == before && self.clock.rested.load(Relaxed) == 0 {
+                assert_eq!(self.fs.write(self.copied, at, &vec![1; 1 << 20], 0).unwrap(), 1 << 20);
+                at += 1 << 20;
+            }
+            *self.clock.meanwhile.lock().unwrap() = None;
+            (self.clock.rested.swap(0, Relaxed), self.fs.counters().bursts - before)
+        }
+
+        fn syncs(&self, ino: Ino) -> Option<Meanwhile> {
+            assert!(ino == self.copied || ino == self.synced);
+            Some(Box::new(move |fs| fs.fsync_wait(ino).unwrap()))
         }
     }
 
     #[test]
     fn after_a_burst_the_device_is_left_to_those_who_sync() {
-        const TOOK: u64 = 8_000_000;
-        let clock = Arc::new(Rests { now: 1.into(), ..Rests::default() });
-        let fs = Fs::open(vec![device(128, 0)], clock.clone(), crate::MountOptions::default()).unwrap();
-        clock.fs.set(Arc::downgrade(&fs)).unwrap();
-        let [f, g] = ["f", "g"].map(|name| create(&fs, name));
-        // Writes what makes a burst, so long after so many syncs of the other file; `synced` is synced again and again meanwhile.
-        let burst = |syncs: u64, since_sync: u64, synced: Ino| {
-            (0..syncs).for_each(|_| fs.fsync_wait(g).unwrap());
-            clock.now.fetch_add(since_sync, Relaxed);
-            clock.syncs.store(synced.0, Relaxed);
-            fs.lock().bursts.last = Some((clock.now.load(Relaxed), TOOK));
-            let before = fs.counters().bursts;
-            let mut at = 0;
-            while !fs.lock().makes_burst(&fs, f) && fs.counters().bursts == before && clock.rested.load(Relaxed) == 0 {
-                assert_eq!(fs.write(f, at, &vec![1; 1 << 20], 0).unwrap(), 1 << 20);
-                at += 1 << 20;
-            }
-            (clock.rested.swap(0, Relaxed), fs.counters().bursts - before)
-        };
-        assert_eq!(burst(3, 0, g), (REST * TOOK, 1), "they sync all the time");
-        let (rested, bursts) = burst(3, 0, Ino(0));
-        assert!((TOOK..TOOK + TOOK / LOOKS + 8).contains(&rested) && bursts == 1, "the last ones: {rested}");
-        assert_eq!(burst(3, TOOK, Ino(0)), (0, 1), "nobody has for as long as a burst takes");
-        assert_eq!(burst(2, 0, Ino(0)), (0, 1), "a file and its directory");
-        // Its own sync needs what is held back, and then there is nothing left to be written.
-        let (rested, bursts) = burst(3, 0, f);
+        let w = Copied::new();
+        let slice = TOOK / LOOKS + 1;
+        assert_eq!(w.burst(3, 0, (0, TOOK), w.syncs(w.synced)), (REST * TOOK, 1), "they sync all the time");
+        assert_eq!(w.fs.lock().bursts.last, Some((w.clock.now.load(Relaxed), 1)), "a burst in no time");
+        assert_eq!(w.burst(0, 0, (TOOK, TOOK), w.syncs(w.synced)), (TOOK, 1), "some of the time has gone by");
+        assert_eq!(w.burst(3, 0, (REST * TOOK, TOOK), w.syncs(w.synced)), (0, 1), "all of it has");
+        let long = REST_NANOS_MAX;
+        assert_eq!(w.burst(3, 0, (0, long), w.syncs(w.synced)), (REST_NANOS_MAX, 1), "a burst that took very long");
+        // Who did nothing but sync may do so no more, and who syncs a file and its directory does nothing else.
+        let (rested, bursts) = w.burst(3, 0, (0, TOOK), None);
+        assert!((TOOK..TOOK + slice + 8).contains(&rested) && bursts == 1, "the last ones: {rested}");
+        assert_eq!(w.burst(3, TOOK, (0, TOOK), None), (0, 1), "nobody has for as long as a burst takes");
+        w.clock.now.fetch_add(TOOK, Relaxed);
+        assert_eq!(w.burst(2, 0, (0, TOOK), None), (slice, 1), "a file and its directory");
+        assert_eq!(w.burst(2, 0, (0, TOOK), w.syncs(w.synced)), (REST * TOOK, 1), "it goes on");
+    }
+
+    #[test]
+    fn what_others_need_of_it_does_not_wait_for_a_rest() {
+        let w = Copied::new();
+        // Its own sync: nothing is left to be written.
+        let (rested, bursts) = w.burst(3, 0, (0, TOOK), w.syncs(w.copied));
         assert!(rested > 0 && bursts == 0, "{rested}, {bursts}");
-        assert_eq!(burst(3, 0, g), (REST * TOOK, 1));
+        // A commit of everything writes it and flushes it, as a burst.
+        let (_, bursts) = w.burst(3, 0, (0, TOOK), Some(Box::new(|fs| fs.sync_all().unwrap())));
+        assert_eq!((bursts, w.fs.lock().bursts.held_blocks), (1, 0));
+        // What it has to write before makes bursts, and rests for nobody.
+        let w = Copied::new();
+        (0..2048).for_each(|n| assert_eq!(w.fs.write(w.copied, n * 8192, &[2; 4096], 0).unwrap(), 4096));
+        (0..3).for_each(|_| w.fs.fsync_wait(w.synced).unwrap());
+        w.fs.lock().bursts.last = Some((w.clock.now.load(Relaxed), TOOK));
+        let before = w.fs.counters().bursts;
+        w.fs.sync_all().unwrap();
+        assert!(w.fs.counters().bursts > before + 1);
+        assert_eq!(w.clock.rested.load(Relaxed), 0, "a commit rested");
+    }
+
+    /// Else there would be twice as much in the burst, and all of that in memory.
+    #[test]
+    fn other_writers_wait_for_the_end_of_a_rest_unless_they_are_many() {
+        let w = Copied::new();
+        let others = Arc::new(Mutex::new(Vec::new()));
+        let held = Arc::new(AtomicU64::new(0));
+        let (threads, seen) = (others.clone(), held.clone());
+        let mut left: Vec<Ino> = (0..REST_WAITERS_MAX).map(|n| create(&w.fs, &n.to_string())).collect();
+        // In each slice of the rest one more writer comes.
+        let meanwhile = move |fs: &Arc<Fs>| {
+            fs.fsync_wait(Ino::ROOT).unwrap();
+            let Some(other) = left.pop() else { return };
+            let (writes, come) = (fs.clone(), REST_WAITERS_MAX - left.len() as u32);
+            let writer =
+                std::thread::spawn(move || assert_eq!(writes.write(other, 0, &vec![3; 1 << 20], 0).unwrap(), 1 << 20));
+            while fs.lock().bursts.rest_waiters < come && !writer.is_finished() {
+                std::thread::yield_now();
+            }
+            let inner = fs.lock();
+            seen.store(inner.bursts.held_blocks, Relaxed);
+            assert!(inner.bursts.held_blocks < 2 * inner.burst_blocks(fs), "they write on");
+            drop(inner);
+            threads.lock().unwrap().push(writer);
+        };
+        let (rested, bursts) = w.burst(3, 0, (0, TOOK), Some(Box::new(meanwhile)));
+        others.lock().unwrap().drain(..).for_each(|t| t.join().unwrap());
+        assert!(held.load(Relaxed) > FIRST_BURST_BLOCKS && bursts >= 1);
+        assert_eq!(
+            rested / (TOOK / LOOKS),
+            u64::from(REST_WAITERS_MAX),
+            "so many wait, and nobody is left to serve syncs"
+        );
+        let inner = w.fs.lock();
+        assert_eq!((inner.bursts.resting, inner.bursts.rest_waiters), (false, 0));
     }
 
     #[test]

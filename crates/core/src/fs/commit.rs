@@ -133,7 +133,7 @@ impl Fs {
             c.held_since = None;
             inner.batch.files.insert(ino);
         }
-        inner.join_sync(self, done);
+        inner.add_sync(self, done);
         inner.join_asked(self, None);
     }
 
@@ -306,7 +306,7 @@ impl Inner {
     }
 
     /// A sync waits for the open batch.
-    pub(super) fn join_sync(&mut self, fs: &Fs, done: Done) {
+    pub(super) fn add_sync(&mut self, fs: &Fs, done: Done) {
         if !self.batch.waiters.is_empty() || self.leading.is_led() {
             self.counters.shared_commits += 1;
         }

@@ -255,7 +255,7 @@ impl Inner {
                 c.held_since = None;
                 pages += if self.batch.files.insert(asked.ino) { own } else { 0 };
             }
-            self.join_sync(fs, asked.done);
+            self.add_sync(fs, asked.done);
         }
     }
 
