@@ -491,6 +491,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("commits_in_turn", c.commits_in_turn),
         ("flushes_awaited", c.flushes_awaited),
         ("bursts", c.bursts),
+        ("burst_rests", c.burst_rests),
         ("device_waits_locked", c.device_waits_locked),
         ("held_by_own_sync", c.held_by_own_sync),
         ("held_for_memory", c.held_for_memory),

@@ -200,6 +200,8 @@ impl Subject for Arc<Fs> {
             ("commits", c.commits),
             ("commits begun beside others", c.overlapped_commits),
             (WAITS_LOCKED, c.device_waits_locked),
+            ("bursts beside syncs", c.bursts),
+            ("rests before a burst", c.burst_rests),
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),

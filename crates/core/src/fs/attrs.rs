@@ -1,6 +1,7 @@
 //! Attributes, extended attributes, and the uses of an inode.
 
 use super::beside::Pace;
+use super::bursts::Who;
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -270,7 +271,7 @@ impl Fs {
         let Some(c) = &mut file.content else { return Ok(()) };
         c.held_since = None;
         drop(inner);
-        self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs)
+        self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs(Who::Writes))
     }
 }
 

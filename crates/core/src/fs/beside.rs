@@ -39,7 +39,7 @@ pub(super) enum Pace {
     /// All of it: somebody waits for just that.
     Full,
     /// Beside syncs little.
-    BesideSyncs,
+    BesideSyncs(Who),
 }
 
 /// Syncs by a program that goes on syncing: a file and its directory are two, as of one who copies files durably.
@@ -250,7 +250,7 @@ impl Fs {
                     self.write_all_behind(ino, 0, pace)?;
                 }
             }
-            if pace == Pace::BesideSyncs {
+            if pace != Pace::Full {
                 self.burst()?;
             }
             self.settle(self.lock(), |_| true)?;
@@ -269,8 +269,8 @@ impl Fs {
             inner.check_alive()?;
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
-            if pace == Pace::BesideSyncs {
-                let inner = self.burst_if_much(inner, ino, Who::Commits)?;
+            if let Pace::BesideSyncs(who) = pace {
+                let inner = self.burst_if_much(inner, ino, who)?;
                 self.hold_committer(inner)?;
             }
         }

@@ -5,11 +5,11 @@
 //! 1. What is held back counts as memory and as under way, can be read, and is begun by whoever waits for it
 //!    ([`Fs::finish_writes`]): the file's own sync, a commit that names it, an index checkpoint, a writer for want of memory.
 //! 2. It is held for no longer than what was received may wait for a commit.
-//! 3. One burst is under way at a time, and who writes on meanwhile what is held back waits when as much has come again. Nobody else
-//!    waits for it or makes one: who syncs writes, too.
+//! 3. One burst is under way at a time, and who writes on meanwhile what is held back waits when as much has come again. Who commits
+//!    everything makes one, too; who writes nothing of it neither makes nor waits for one: who syncs writes, too.
 //! 4. While programs do little but sync, bursts have the device for a third of the time: a writer who is about to make one lets twice as
-//!    long go by as the last one took ([`Fs::rest_after_burst`]). No more is held back meanwhile, and whoever needs it begins it, as ever:
-//!    commits and checkpoints rest for nobody.
+//!    long go by as the last one took ([`Fs::rest_after_burst`]). Hardly more is held back meanwhile, and whoever needs it begins it, as
+//!    ever: commits and checkpoints rest for nobody.
 
 use super::guard::Guard;
 use super::{DataWrite, Fs, Inner, Request, flushes};
@@ -31,6 +31,8 @@ const REST: u64 = 2;
 const LOOKS: u64 = 4;
 /// However long a burst took.
 const REST_NANOS_MAX: u64 = 100_000_000;
+/// Short ones count as so long: nobody sleeps for less, and a clock may stand still.
+const TOOK_NANOS_MIN: u64 = 1_000_000;
 /// Writers that wait for the end of a rest: each has a thread that would serve those who sync, so with as many it ends.
 const REST_WAITERS_MAX: u32 = 3;
 
@@ -48,7 +50,7 @@ pub(super) struct Bursts {
     rest_waiters: u32,
     /// Nanoseconds for a block and for the flush behind all, the recent bursts counting most.
     took: Option<(u64, u64)>,
-    /// When the last one ended (monotonic), and how long it took.
+    /// When the last full one ended (monotonic), and how long it took.
     last: Option<(u64, u64)>,
 }
 
@@ -74,14 +76,12 @@ impl Bursts {
         }
     }
 
-    /// How long writing so many blocks took, and the flush, and that they ended now.
-    fn note(&mut self, blocks: u64, [writing, flush]: [u64; 2], now: u64) {
+    /// How long writing so many blocks took, and the flush.
+    fn note(&mut self, blocks: u64, [writing, flush]: [u64; 2]) {
         // Few blocks tell nothing of many.
         if blocks < BURST_BLOCKS.0 {
             return;
         }
-        // A clock may stand still.
-        self.last = Some((now, (writing + flush).max(1)));
         let each = writing / blocks;
         // One that took very long is an accident.
         let toward = |mean: u64, new: u64| mean - mean / 4 + new.min(2 * mean + 1_000) / 4;
@@ -181,7 +181,11 @@ impl Fs {
         }
         let flushed_at = self.clock.monotonic_nanos();
         let took = [written_at.saturating_sub(begun_at), flushed_at.saturating_sub(written_at)];
-        self.lock().bursts.note(blocks, took, flushed_at);
+        let mut inner = self.lock();
+        if blocks >= inner.burst_blocks(self) {
+            inner.bursts.last = Some((flushed_at, (took[0] + took[1]).max(TOOK_NANOS_MIN)));
+        }
+        inner.bursts.note(blocks, took);
         Ok(())
     }
 
@@ -200,11 +204,11 @@ impl Fs {
                 }
                 inner.check_alive()?;
                 inner = self.wait_idle(inner);
-            } else if let Some(last) = inner.bursts.last.filter(|_| std::mem::take(&mut rests)) {
+            } else if std::mem::take(&mut rests) {
                 inner.bursts.resting = true;
                 drop(inner);
                 let resting = Resting(self);
-                self.rest_after_burst(last);
+                self.rest_after_burst(ino);
                 drop(resting);
                 inner = self.lock();
             } else {
@@ -225,21 +229,23 @@ impl Fs {
         inner
     }
 
-    /// Lets time go by after the last burst, given by its end and how long it took, as long as programs sync one after the other.
-    fn rest_after_burst(&self, (ended, took): (u64, u64)) {
-        let until = ended.saturating_add((REST * took).min(REST_NANOS_MAX));
+    /// Lets time go by after the last burst, as long as programs sync one after the other and there is something of this file to be written.
+    fn rest_after_burst(&self, ino: Ino) {
         for look in 0..REST * LOOKS {
+            let mut inner = self.lock();
             let now = self.clock.monotonic_nanos();
-            let left = until.saturating_sub(now);
-            let inner = self.lock();
+            let Some((ended, took)) = inner.bursts.last else { return };
+            let left = ended.saturating_add((REST * took).min(REST_NANOS_MAX)).saturating_sub(now);
             // While a burst was under way few could: only after a while it can be told whether they go on.
             let wanted = match look {
-                0 => inner.recent_syncs.any_within(took, now),
-                _ => inner.recent_syncs.several_within(took, now),
+                0 => inner.recent_syncs.any_within(2 * took, now),
+                _ => inner.recent_syncs.several_within(2 * took, now),
             };
-            if left == 0 || !wanted || inner.bursts.rest_waiters >= REST_WAITERS_MAX {
+            let is_crowded = inner.bursts.rest_waiters >= REST_WAITERS_MAX;
+            if left == 0 || !wanted || is_crowded || !inner.makes_burst(self, ino) || inner.check_alive().is_err() {
                 return;
             }
+            inner.counters.burst_rests += u64::from(look == 0);
             drop(inner);
             self.clock.rest(left.min(took / LOOKS + 1));
         }
@@ -340,15 +346,16 @@ mod tests {
         let w = Copied::new();
         let slice = TOOK / LOOKS + 1;
         assert_eq!(w.burst(3, 0, (0, TOOK), w.syncs(w.synced)), (REST * TOOK, 1), "they sync all the time");
-        assert_eq!(w.fs.lock().bursts.last, Some((w.clock.now.load(Relaxed), 1)), "a burst in no time");
+        assert_eq!(w.fs.lock().bursts.last, Some((w.clock.now.load(Relaxed), TOOK_NANOS_MIN)), "a burst in no time");
         assert_eq!(w.burst(0, 0, (TOOK, TOOK), w.syncs(w.synced)), (TOOK, 1), "some of the time has gone by");
         assert_eq!(w.burst(3, 0, (REST * TOOK, TOOK), w.syncs(w.synced)), (0, 1), "all of it has");
         let long = REST_NANOS_MAX;
         assert_eq!(w.burst(3, 0, (0, long), w.syncs(w.synced)), (REST_NANOS_MAX, 1), "a burst that took very long");
         // Who did nothing but sync may do so no more, and who syncs a file and its directory does nothing else.
-        let (rested, bursts) = w.burst(3, 0, (0, TOOK), None);
+        w.clock.now.fetch_add(REST_NANOS_MAX, Relaxed);
+        let (rested, bursts) = w.burst(3, TOOK, (0, TOOK), None);
         assert!((TOOK..TOOK + slice + 8).contains(&rested) && bursts == 1, "the last ones: {rested}");
-        assert_eq!(w.burst(3, TOOK, (0, TOOK), None), (0, 1), "nobody has for as long as a burst takes");
+        assert_eq!(w.burst(3, 2 * TOOK, (0, TOOK), None), (0, 1), "nobody has for as long as two bursts take");
         w.clock.now.fetch_add(TOOK, Relaxed);
         assert_eq!(w.burst(2, 0, (0, TOOK), None), (slice, 1), "a file and its directory");
         assert_eq!(w.burst(2, 0, (0, TOOK), w.syncs(w.synced)), (REST * TOOK, 1), "it goes on");
@@ -358,11 +365,11 @@ mod tests {
     fn what_others_need_of_it_does_not_wait_for_a_rest() {
         let w = Copied::new();
         // Its own sync: nothing is left to be written.
-        let (rested, bursts) = w.burst(3, 0, (0, TOOK), w.syncs(w.copied));
-        assert!(rested > 0 && bursts == 0, "{rested}, {bursts}");
+        let slice = TOOK / LOOKS + 1;
+        assert_eq!(w.burst(3, 0, (0, TOOK), w.syncs(w.copied)), (slice, 0), "a rest without a reason goes on");
         // A commit of everything writes it and flushes it, as a burst.
-        let (_, bursts) = w.burst(3, 0, (0, TOOK), Some(Box::new(|fs| fs.sync_all().unwrap())));
-        assert_eq!((bursts, w.fs.lock().bursts.held_blocks), (1, 0));
+        assert_eq!(w.burst(3, 0, (0, TOOK), Some(Box::new(|fs| fs.sync_all().unwrap()))), (slice, 1));
+        assert_eq!(w.fs.lock().bursts.held_blocks, 0);
         // What it has to write before makes bursts, and rests for nobody.
         let w = Copied::new();
         (0..2048).for_each(|n| assert_eq!(w.fs.write(w.copied, n * 8192, &[2; 4096], 0).unwrap(), 4096));
@@ -389,7 +396,9 @@ mod tests {
             let (writes, come) = (fs.clone(), REST_WAITERS_MAX - left.len() as u32);
             let writer =
                 std::thread::spawn(move || assert_eq!(writes.write(other, 0, &vec![3; 1 << 20], 0).unwrap(), 1 << 20));
+            let since = std::time::Instant::now();
             while fs.lock().bursts.rest_waiters < come && !writer.is_finished() {
+                assert!(since.elapsed().as_secs() < 60, "a writer neither waits nor ends");
                 std::thread::yield_now();
             }
             let inner = fs.lock();
@@ -415,24 +424,24 @@ mod tests {
         let mut bursts = Bursts::default();
         assert_eq!(bursts.blocks(), FIRST_BURST_BLOCKS);
         // 100 MB in a second.
-        bursts.note(1024, [1024 * 41_000, 0], 0);
+        bursts.note(1024, [1024 * 41_000, 0]);
         assert_eq!(bursts.blocks(), 609);
-        bursts.note(255, [255 * 1_000_000, 0], 0);
+        bursts.note(255, [255 * 1_000_000, 0]);
         assert_eq!(bursts.blocks(), 609, "few blocks tell nothing");
-        bursts.note(1024, [1_000_000_000_000, 0], 0);
+        bursts.note(1024, [1_000_000_000_000, 0]);
         assert!(bursts.blocks() > 450, "one that took very long: {}", bursts.blocks());
-        (0..40).for_each(|_| bursts.note(1024, [1024 * 12_000, 5_000_000], 0));
+        (0..40).for_each(|_| bursts.note(1024, [1024 * 12_000, 5_000_000]));
         assert!((1_500..1_800).contains(&bursts.blocks()), "{}", bursts.blocks());
-        (0..40).for_each(|_| bursts.note(1024, [0, 0], 0));
+        (0..40).for_each(|_| bursts.note(1024, [0, 0]));
         assert_eq!(bursts.blocks(), BURST_BLOCKS.1);
-        (0..80).for_each(|_| bursts.note(1024, [1024 * 10_000_000, 0], 0));
+        (0..80).for_each(|_| bursts.note(1024, [1024 * 10_000_000, 0]));
         assert_eq!(bursts.blocks(), BURST_BLOCKS.0);
     }
 
     #[test]
     fn writing_takes_as_long_as_a_flush_that_takes_long() {
         let mut bursts = Bursts::default();
-        bursts.note(1024, [1024 * 40_000, 40_000_000], 0);
+        bursts.note(1024, [1024 * 40_000, 40_000_000]);
         assert_eq!(bursts.blocks(), 1_000);
     }
 

@@ -1,6 +1,7 @@
 //! Checkpoints that users see, and index checkpoints, from which recovery starts.
 
 use super::beside::{FewWrites, Pace, hurrying};
+use super::bursts::Who;
 use super::commit::{Commit, Cut};
 use super::leading::{Answers, Ended, Lost, Stay};
 use super::space::Room;
@@ -72,7 +73,7 @@ impl Fs {
 
     fn cut(&self, flags: u32, name: &[u8]) -> Result<CheckpointInfo> {
         drop(self.lock_to_change()?);
-        self.settle_all(Pace::BesideSyncs)?;
+        self.settle_all(Pace::BesideSyncs(Who::Commits))?;
         let mut inner = self.turn(self.lock_to_change()?);
         let taken = !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name);
         let refused = match inner.check_alive() {

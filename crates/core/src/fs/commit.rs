@@ -1,6 +1,7 @@
 //! Commits: what was received goes to the chain, and callers are told.
 
 use super::beside::Pace;
+use super::bursts::Who;
 use super::guard::Guard;
 use super::leading::{Answers, Ended, Place, Stay};
 use super::{Batch, DataWrite, Fs, Inner, SUMMARY, flushes};
@@ -158,7 +159,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
-        self.settle_all(Pace::BesideSyncs)?;
+        self.settle_all(Pace::BesideSyncs(Who::Commits))?;
         let (tx, rx) = mpsc::channel();
         let mut inner = self.lock();
         inner.check_alive()?;

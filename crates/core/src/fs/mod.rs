@@ -141,6 +141,8 @@ pub struct Counters {
     pub flushes_awaited: u64,
     /// Times that data which was held back beside syncs was written (see [`bursts`]).
     pub bursts: u64,
+    /// Times that a writer left the device to those who sync before he made one.
+    pub burst_rests: u64,
     /// Times that a write or a flush was waited for under the lock that every operation takes: none.
     pub device_waits_locked: u64,
     /// Times that a change of a file waited because a sync of the same file waits for its data.
