@@ -67,6 +67,7 @@ rows=('partials accepted' 'cut before missing payload' 'cut before missing data'
 simulate "$((images * 8 / 10))" run --seeds 0..1000000 --images "$((images * 8 / 10))" --flips 40
 decided "${rows[@]}" 'after a lie or a flipped bit: damage proven'
 simulate "$((images / 20))" run --seeds 2000000..3000000 --images "$((images / 20))" --order strict
+simulate "$((images / 50))" run --seeds 0..1000000 --images "$((images / 50))" --order strict --profile content
 simulate "$((images / 20))" run --seeds 4000000..5000000 --images "$((images / 20))" --barrier checkpoint
 simulate "$((images / 20))" run --seeds 6000000..7000000 --profile clean --steps 300 --images "$((images / 20))"
 simulate 10000 scenarios

@@ -332,6 +332,13 @@ impl Model {
         }
     }
 
+    /// This file may be about to be committed, held back or not.
+    pub fn end_hold_perhaps(&mut self, ino: u64, start: usize) {
+        if let Some(log) = self.files.get_mut(&ino) {
+            log.unsure_hold(start);
+        }
+    }
+
     /// Time has passed: holds that are too old may be committed.
     pub fn expire_holds(&mut self, now_nanos: u64, start: usize) {
         for log in self.files.values_mut() {

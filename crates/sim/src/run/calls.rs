@@ -68,7 +68,12 @@ impl<S: Subject> Run<S> {
         }
         let nanos = self.clock.monotonic_nanos();
         if set.size == Some(0) && got.is_ok() {
+            // In strict order another client's sync takes everything along that is there when its turn comes.
+            let perhaps = self.options.order == Order::Strict && self.clients.are_busy();
             self.model()?.hold(ino, nanos);
+            if perhaps {
+                self.model()?.end_hold_perhaps(ino, start);
+            }
         }
         self.content(got, ino, start, |t| t.setattr(ino, set, now))
     }
