@@ -492,6 +492,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("flushes_awaited", c.flushes_awaited),
         ("bursts", c.bursts),
         ("burst_rests", c.burst_rests),
+        ("writes_told_later", c.writes_told_later),
         ("device_waits_locked", c.device_waits_locked),
         ("held_by_own_sync", c.held_by_own_sync),
         ("held_for_memory", c.held_for_memory),

@@ -2,8 +2,8 @@
 //! that tests can put something small behind a real mount.
 
 use nenrin_core::{
-    AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result, Seek,
-    SetAttr, Usage, XattrMode,
+    Accepted, AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result,
+    Seek, SetAttr, Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino};
 
@@ -42,10 +42,13 @@ pub trait Volume: Send + Sync {
 
     fn retain(&self, ino: Ino);
     fn release(&self, ino: Ino);
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
-    /// As `write`, of bytes that are given away.
-    fn write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
-        self.write(ino, offset, &data, uid)
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted>;
+    /// As `accept`, of bytes that are given away.
+    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
+        self.accept(ino, offset, &data, uid)
+    }
+    fn tell_later(&self, _ino: Ino, done: Done) {
+        done(Ok(()));
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
     #[expect(clippy::too_many_arguments, reason = "as copy_file_range(2)")]
@@ -157,11 +160,14 @@ impl Volume for Fs {
     fn release(&self, ino: Ino) {
         Self::release(self, ino);
     }
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
-        Self::write(self, ino, offset, data, uid)
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
+        Self::accept(self, ino, offset, data, uid)
     }
-    fn write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
-        Self::write_buf(self, ino, offset, data, uid)
+    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
+        Self::accept_buf(self, ino, offset, data, uid)
+    }
+    fn tell_later(&self, ino: Ino, done: Done) {
+        Self::tell_later(self, ino, done);
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         Self::allocate(self, ino, mode, offset, bytes)

@@ -270,7 +270,7 @@ impl Fs {
             left = left.saturating_sub(inner.behind_at_once(ino, self.clock.monotonic_nanos()));
             inner.write_some_behind(self, ino)?;
             if let Pace::BesideSyncs(who) = pace {
-                let inner = self.burst_if_much(inner, ino, who)?;
+                let (inner, _) = self.burst_if_much(inner, ino, who)?;
                 self.hold_committer(inner)?;
             }
         }
@@ -317,9 +317,9 @@ impl Fs {
         if beside { BACKGROUND_BESIDE_BLOCKS_MAX } else { BACKGROUND_BLOCKS_MAX }
     }
 
-    /// Holds who has just written to this file while others sync and much is under way, some of it his.
-    pub(super) fn hold_beside_syncs<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Result<Guard<'a>> {
-        inner = self.burst_if_much(inner, ino, Who::Writes)?;
+    /// Holds who has just written to this file while others sync and much is under way, some of it his. Whether he is to be told later.
+    pub(super) fn hold_beside_syncs<'a>(&'a self, inner: Guard<'a>, ino: Ino, who: Who) -> Result<(Guard<'a>, bool)> {
+        let (mut inner, is_told) = self.burst_if_much(inner, ino, who)?;
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.begun_blocks().saturating_sub(limit);
@@ -335,7 +335,7 @@ impl Fs {
             self.finish_writes(writes)?;
             inner = self.lock();
         }
-        Ok(inner)
+        Ok((inner, is_told))
     }
 }
 

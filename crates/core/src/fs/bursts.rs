@@ -11,6 +11,7 @@
 //!    long go by as the last one took ([`Fs::rest_after_burst`]). Hardly more is held back meanwhile, and whoever needs it begins it, as
 //!    ever: commits and checkpoints rest for nobody.
 
+use super::commit::Done;
 use super::guard::Guard;
 use super::{DataWrite, Fs, Inner, Request, flushes};
 use crate::breaks::{Break, broken};
@@ -33,8 +34,11 @@ const LOOKS: u64 = 4;
 const REST_NANOS_MAX: u64 = 100_000_000;
 /// Short ones count as so long: nobody sleeps for less, and a clock may stand still.
 const TOOK_NANOS_MIN: u64 = 1_000_000;
-/// Writers that wait for the end of a rest: each has a thread that would serve those who sync, so with as many it ends.
-const REST_WAITERS_MAX: u32 = 3;
+/// Threads that wait for it to be over: they would serve those who sync, so with as many a rest ends.
+const WAITERS_MAX: u32 = 3;
+
+/// Blocks held back up to which the threads of writers need not wait: 16 MiB. It is memory.
+const TOLD_BLOCKS_MAX: u64 = 4096;
 
 /// Data that is held back, and what bursts took.
 #[derive(Default)]
@@ -45,13 +49,16 @@ pub(super) struct Bursts {
     held_since: Option<u64>,
     /// A burst is under way.
     bursting: bool,
-    /// A writer leaves the device to those who sync before it makes one, and so many wait for it.
-    resting: bool,
-    rest_waiters: u32,
+    /// A writer sees to it that there are rests and bursts.
+    led: bool,
+    /// Threads that wait for these.
+    waiters: u32,
     /// Nanoseconds for a block and for the flush behind all, the recent bursts counting most.
     took: Option<(u64, u64)>,
     /// When the last full one ended (monotonic), and how long it took.
     last: Option<(u64, u64)>,
+    /// Those who wrote, and are told so when nobody leads and no burst is under way any more.
+    told_later: Vec<Done>,
 }
 
 impl Bursts {
@@ -92,8 +99,10 @@ impl Bursts {
 /// On whose behalf data is handed to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// A program that writes.
+    /// A program that writes, on a thread that may wait for it.
     Writes,
+    /// The same, where whoever is to wait for others can be told later ([`Fs::tell_later`]): its thread does not.
+    IsTold,
     /// Others may wait for what is done.
     Commits,
 }
@@ -109,18 +118,18 @@ impl Drop for Bursting<'_> {
             inner.fail("a thread that wrote what was held back has failed");
         }
         inner.bursts.bursting = false;
-        self.0.wake_idle(&inner);
+        self.0.let_writers_go(inner);
     }
 }
 
-/// The same of a rest, in which nothing was taken.
-struct Resting<'a>(&'a Fs);
+/// The same of who leads.
+struct Leads<'a>(&'a Fs);
 
-impl Drop for Resting<'_> {
+impl Drop for Leads<'_> {
     fn drop(&mut self) {
         let mut inner = self.0.lock();
-        inner.bursts.resting = false;
-        self.0.wake_idle(&inner);
+        inner.bursts.led = false;
+        self.0.let_writers_go(inner);
     }
 }
 
@@ -154,6 +163,16 @@ impl Inner {
         self.bursts.held_blocks >= self.burst_blocks(fs) && self.writes.iter().any(|w| w.ino == ino && w.is_held())
     }
 
+    /// Whether it waits for others. While a burst is under way others write on, until as much as for another is held back again.
+    fn waits_for_burst(&self, fs: &Fs, who: Who) -> bool {
+        let rests = self.bursts.led && who != Who::Commits;
+        if self.bursts.bursting { self.has_twice(fs) } else { rests }
+    }
+
+    fn has_twice(&self, fs: &Fs) -> bool {
+        self.bursts.held_blocks >= 2 * self.burst_blocks(fs)
+    }
+
     fn burst_blocks(&self, fs: &Fs) -> u64 {
         self.bursts.blocks().min((fs.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 4).max(1)
     }
@@ -163,16 +182,25 @@ impl Fs {
     /// Writes what is held back, and flushes it where syncs do that, unless somebody does so already: who syncs afterwards finds nothing
     /// left to be written.
     pub(super) fn burst(&self) -> Result<()> {
+        self.burst_of(u64::MAX)
+    }
+
+    /// The same of the oldest of it: so many blocks, or some more.
+    fn burst_of(&self, blocks: u64) -> Result<()> {
         let mut inner = self.lock();
         inner.check_alive()?;
         if inner.bursts.held_blocks == 0 || std::mem::replace(&mut inner.bursts.bursting, true) {
             return Ok(());
         }
         inner.counters.bursts += 1;
-        let writes = inner.take_writes(DataWrite::is_held);
+        let mut taken = 0;
+        let writes = inner.take_writes(|w| {
+            let takes = w.is_held() && taken < blocks;
+            taken += if takes { u64::from(w.blocks) } else { 0 };
+            takes
+        });
         drop(inner);
         let _ends = Bursting(self);
-        let blocks = writes.iter().map(|w| u64::from(w.blocks)).sum();
         let begun_at = self.clock.monotonic_nanos();
         self.finish_writes(writes)?;
         let written_at = self.clock.monotonic_nanos();
@@ -182,55 +210,91 @@ impl Fs {
         let flushed_at = self.clock.monotonic_nanos();
         let took = [written_at.saturating_sub(begun_at), flushed_at.saturating_sub(written_at)];
         let mut inner = self.lock();
-        if blocks >= inner.burst_blocks(self) {
+        if taken >= inner.burst_blocks(self) {
             inner.bursts.last = Some((flushed_at, (took[0] + took[1]).max(TOOK_NANOS_MIN)));
         }
-        inner.bursts.note(blocks, took);
+        inner.bursts.note(taken, took);
         Ok(())
     }
 
     /// Has what is held back written when it is much and some of it of this file; while somebody does that, waits when twice as much is
-    /// there. A writer leaves the device to those who sync before he does, and waits for who does that.
-    pub(super) fn burst_if_much<'a>(&'a self, mut inner: Guard<'a>, ino: Ino, who: Who) -> Result<Guard<'a>> {
-        let mut rests = who == Who::Writes;
+    /// there. A writer leaves the device to those who sync before he does, and waits for who does that. Whether somebody is to be told
+    /// later, who then did not wait.
+    pub(super) fn burst_if_much<'a>(&'a self, mut inner: Guard<'a>, ino: Ino, who: Who) -> Result<(Guard<'a>, bool)> {
         while inner.makes_burst(self, ino) {
-            if who == Who::Writes && inner.bursts.resting {
+            let waits = inner.waits_for_burst(self, who);
+            if waits && who == Who::IsTold && inner.bursts.held_blocks < self.told_blocks_max() {
+                return Ok((inner, true));
+            }
+            if waits {
                 inner.check_alive()?;
-                inner = self.wait_for_rest(inner, ino);
-                rests = false;
-            } else if inner.bursts.bursting {
-                if inner.bursts.held_blocks < 2 * inner.burst_blocks(self) {
-                    break;
-                }
-                inner.check_alive()?;
+                inner.bursts.waiters += 1;
                 inner = self.wait_idle(inner);
-            } else if std::mem::take(&mut rests) {
-                inner.bursts.resting = true;
-                drop(inner);
-                let resting = Resting(self);
-                self.rest_after_burst(ino);
-                drop(resting);
-                inner = self.lock();
+                inner.bursts.waiters -= 1;
+            } else if inner.bursts.bursting {
+                break;
             } else {
-                drop(inner);
-                self.burst()?;
-                return Ok(self.lock());
+                if who == Who::Commits {
+                    drop(inner);
+                    self.burst()?;
+                } else {
+                    self.lead_bursts(inner)?;
+                }
+                return Ok((self.lock(), false));
             }
         }
-        Ok(inner)
+        Ok((inner, false))
     }
 
-    fn wait_for_rest<'a>(&'a self, mut inner: Guard<'a>, ino: Ino) -> Guard<'a> {
-        inner.bursts.rest_waiters += 1;
-        while inner.bursts.resting && inner.makes_burst(self, ino) && inner.check_alive().is_ok() {
-            inner = self.wait_idle(inner);
+    /// Leaves the device to those who sync, and makes a burst, and so on while writers wait to be told and much is left.
+    fn lead_bursts<'a>(&'a self, mut inner: Guard<'a>) -> Result<()> {
+        inner.bursts.led = true;
+        drop(inner);
+        let _ends = Leads(self);
+        loop {
+            self.rest_after_burst();
+            let mut inner = self.lock();
+            while inner.bursts.bursting && inner.check_alive().is_ok() {
+                inner = self.wait_idle(inner);
+            }
+            let blocks = inner.burst_blocks(self);
+            if inner.bursts.held_blocks < blocks {
+                return Ok(());
+            }
+            drop(inner);
+            self.burst_of(blocks)?;
+            let inner = self.lock();
+            if inner.bursts.told_later.is_empty() || !inner.has_twice(self) {
+                return Ok(());
+            }
         }
-        inner.bursts.rest_waiters -= 1;
-        inner
     }
 
-    /// Lets time go by after the last burst, as long as programs sync one after the other and there is something of this file to be written.
-    fn rest_after_burst(&self, ino: Ino) {
+    /// Tells who wrote to this file, and whose thread has not waited for a rest or a burst, when that is over; at once where it is.
+    pub fn tell_later(&self, ino: Ino, done: Done) {
+        let mut inner = self.lock();
+        let outcome = inner.check_alive();
+        if outcome.is_ok() && inner.makes_burst(self, ino) && inner.waits_for_burst(self, Who::IsTold) {
+            inner.counters.writes_told_later += 1;
+            inner.bursts.told_later.push(done);
+            return;
+        }
+        drop(inner);
+        done(outcome);
+    }
+
+    /// A rest or a burst is over: who waited for it writes on, unless there is another.
+    fn let_writers_go(&self, mut inner: Guard<'_>) {
+        self.wake_idle(&inner);
+        let waits = inner.bursts.led || inner.bursts.bursting;
+        let told = if waits { Vec::new() } else { std::mem::take(&mut inner.bursts.told_later) };
+        let outcome = inner.check_alive();
+        drop(inner);
+        told.into_iter().for_each(|done| done(outcome.clone()));
+    }
+
+    /// Lets time go by after the last burst, as long as programs sync one after the other and there is enough for another.
+    fn rest_after_burst(&self) {
         for look in 0..REST * LOOKS {
             let mut inner = self.lock();
             let now = self.clock.monotonic_nanos();
@@ -241,14 +305,20 @@ impl Fs {
                 0 => inner.recent_syncs.any_within(2 * took, now),
                 _ => inner.recent_syncs.several_within(2 * took, now),
             };
-            let is_crowded = inner.bursts.rest_waiters >= REST_WAITERS_MAX;
-            if left == 0 || !wanted || is_crowded || !inner.makes_burst(self, ino) || inner.check_alive().is_err() {
+            let is_crowded = inner.bursts.waiters >= WAITERS_MAX;
+            let is_enough = inner.bursts.held_blocks >= inner.burst_blocks(self);
+            if left == 0 || !wanted || is_crowded || !is_enough || inner.check_alive().is_err() {
                 return;
             }
             inner.counters.burst_rests += u64::from(look == 0);
             drop(inner);
             self.clock.rest(left.min(took / LOOKS + 1));
         }
+    }
+
+    /// Blocks held back from which on a writer's thread has to wait all the same.
+    fn told_blocks_max(&self) -> u64 {
+        TOLD_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2)
     }
 
     /// Writes what has been held back for as long as anything may be: content that was dropped since is in no commit.
@@ -260,200 +330,4 @@ impl Fs {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{create, device};
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    use std::sync::{Arc, Mutex, OnceLock, Weak};
-
-    /// What is done while somebody rests.
-    type Meanwhile = Box<dyn FnMut(&Arc<Fs>) + Send>;
-
-    /// A clock that goes on while somebody rests.
-    #[derive(Default)]
-    struct Rests {
-        now: AtomicU64,
-        rested: AtomicU64,
-        meanwhile: Mutex<Option<Meanwhile>>,
-        fs: OnceLock<Weak<Fs>>,
-    }
-
-    impl crate::Clock for Rests {
-        fn wall(&self) -> nenrin_format::Time {
-            nenrin_format::Time(1)
-        }
-        fn monotonic_nanos(&self) -> u64 {
-            self.now.load(Relaxed)
-        }
-        fn rest(&self, nanos: u64) {
-            self.now.fetch_add(nanos, Relaxed);
-            self.rested.fetch_add(nanos, Relaxed);
-            if let Some(meanwhile) = self.meanwhile.lock().unwrap().as_mut() {
-                meanwhile(&self.fs.get().unwrap().upgrade().unwrap());
-            }
-        }
-    }
-
-    const TOOK: u64 = 8_000_000;
-
-    struct Copied {
-        clock: Arc<Rests>,
-        fs: Arc<Fs>,
-        copied: Ino,
-        synced: Ino,
-    }
-
-    impl Copied {
-        fn new() -> Self {
-            let clock = Arc::new(Rests { now: 1_000_000_000.into(), ..Rests::default() });
-            let fs = Fs::open(vec![device(128, 0)], clock.clone(), crate::MountOptions::default()).unwrap();
-            clock.fs.set(Arc::downgrade(&fs)).unwrap();
-            let [copied, synced] = ["copied", "synced"].map(|name| create(&fs, name));
-            Self { clock, fs, copied, synced }
-        }
-
-        /// So many syncs, and so long afterwards writes that make a burst, where the last one ended so long ago: how long the writer
-        /// rested, and how many bursts there were.
-        fn burst(
-            &self,
-            syncs: u64,
-            since_sync: u64,
-            (ended, took): (u64, u64),
-            meanwhile: Option<Meanwhile>,
-        ) -> (u64, u64) {
-            (0..syncs).for_each(|_| self.fs.fsync_wait(self.synced).unwrap());
-            let now = self.clock.now.fetch_add(since_sync, Relaxed) + since_sync;
-            *self.clock.meanwhile.lock().unwrap() = meanwhile;
-            self.fs.lock().bursts.last = Some((now - ended, took));
-            let before = self.fs.counters().bursts;
-            let mut at = 0;
-            while self.fs.counters().bursts == before && self.clock.rested.load(Relaxed) == 0 {
-                assert_eq!(self.fs.write(self.copied, at, &vec![1; 1 << 20], 0).unwrap(), 1 << 20);
-                at += 1 << 20;
-            }
-            *self.clock.meanwhile.lock().unwrap() = None;
-            (self.clock.rested.swap(0, Relaxed), self.fs.counters().bursts - before)
-        }
-
-        fn syncs(&self, ino: Ino) -> Option<Meanwhile> {
-            assert!(ino == self.copied || ino == self.synced);
-            Some(Box::new(move |fs| fs.fsync_wait(ino).unwrap()))
-        }
-    }
-
-    #[test]
-    fn after_a_burst_the_device_is_left_to_those_who_sync() {
-        let w = Copied::new();
-        let slice = TOOK / LOOKS + 1;
-        assert_eq!(w.burst(3, 0, (0, TOOK), w.syncs(w.synced)), (REST * TOOK, 1), "they sync all the time");
-        assert_eq!(w.fs.lock().bursts.last, Some((w.clock.now.load(Relaxed), TOOK_NANOS_MIN)), "a burst in no time");
-        assert_eq!(w.burst(0, 0, (TOOK, TOOK), w.syncs(w.synced)), (TOOK, 1), "some of the time has gone by");
-        assert_eq!(w.burst(3, 0, (REST * TOOK, TOOK), w.syncs(w.synced)), (0, 1), "all of it has");
-        let long = REST_NANOS_MAX;
-        assert_eq!(w.burst(3, 0, (0, long), w.syncs(w.synced)), (REST_NANOS_MAX, 1), "a burst that took very long");
-        // Who did nothing but sync may do so no more, and who syncs a file and its directory does nothing else.
-        w.clock.now.fetch_add(REST_NANOS_MAX, Relaxed);
-        let (rested, bursts) = w.burst(3, TOOK, (0, TOOK), None);
-        assert!((TOOK..TOOK + slice + 8).contains(&rested) && bursts == 1, "the last ones: {rested}");
-        assert_eq!(w.burst(3, 2 * TOOK, (0, TOOK), None), (0, 1), "nobody has for as long as two bursts take");
-        w.clock.now.fetch_add(TOOK, Relaxed);
-        assert_eq!(w.burst(2, 0, (0, TOOK), None), (slice, 1), "a file and its directory");
-        assert_eq!(w.burst(2, 0, (0, TOOK), w.syncs(w.synced)), (REST * TOOK, 1), "it goes on");
-    }
-
-    #[test]
-    fn what_others_need_of_it_does_not_wait_for_a_rest() {
-        let w = Copied::new();
-        // Its own sync: nothing is left to be written.
-        let slice = TOOK / LOOKS + 1;
-        assert_eq!(w.burst(3, 0, (0, TOOK), w.syncs(w.copied)), (slice, 0), "a rest without a reason goes on");
-        // A commit of everything writes it and flushes it, as a burst.
-        assert_eq!(w.burst(3, 0, (0, TOOK), Some(Box::new(|fs| fs.sync_all().unwrap()))), (slice, 1));
-        assert_eq!(w.fs.lock().bursts.held_blocks, 0);
-        // What it has to write before makes bursts, and rests for nobody.
-        let w = Copied::new();
-        (0..2048).for_each(|n| assert_eq!(w.fs.write(w.copied, n * 8192, &[2; 4096], 0).unwrap(), 4096));
-        (0..3).for_each(|_| w.fs.fsync_wait(w.synced).unwrap());
-        w.fs.lock().bursts.last = Some((w.clock.now.load(Relaxed), TOOK));
-        let before = w.fs.counters().bursts;
-        w.fs.sync_all().unwrap();
-        assert!(w.fs.counters().bursts > before + 1);
-        assert_eq!(w.clock.rested.load(Relaxed), 0, "a commit rested");
-    }
-
-    /// Else there would be twice as much in the burst, and all of that in memory.
-    #[test]
-    fn other_writers_wait_for_the_end_of_a_rest_unless_they_are_many() {
-        let w = Copied::new();
-        let others = Arc::new(Mutex::new(Vec::new()));
-        let held = Arc::new(AtomicU64::new(0));
-        let (threads, seen) = (others.clone(), held.clone());
-        let mut left: Vec<Ino> = (0..REST_WAITERS_MAX).map(|n| create(&w.fs, &n.to_string())).collect();
-        // In each slice of the rest one more writer comes.
-        let meanwhile = move |fs: &Arc<Fs>| {
-            fs.fsync_wait(Ino::ROOT).unwrap();
-            let Some(other) = left.pop() else { return };
-            let (writes, come) = (fs.clone(), REST_WAITERS_MAX - left.len() as u32);
-            let writer =
-                std::thread::spawn(move || assert_eq!(writes.write(other, 0, &vec![3; 1 << 20], 0).unwrap(), 1 << 20));
-            let since = std::time::Instant::now();
-            while fs.lock().bursts.rest_waiters < come && !writer.is_finished() {
-                assert!(since.elapsed().as_secs() < 60, "a writer neither waits nor ends");
-                std::thread::yield_now();
-            }
-            let inner = fs.lock();
-            seen.store(inner.bursts.held_blocks, Relaxed);
-            assert!(inner.bursts.held_blocks < 2 * inner.burst_blocks(fs), "they write on");
-            drop(inner);
-            threads.lock().unwrap().push(writer);
-        };
-        let (rested, bursts) = w.burst(3, 0, (0, TOOK), Some(Box::new(meanwhile)));
-        others.lock().unwrap().drain(..).for_each(|t| t.join().unwrap());
-        assert!(held.load(Relaxed) > FIRST_BURST_BLOCKS && bursts >= 1);
-        assert_eq!(
-            rested / (TOOK / LOOKS),
-            u64::from(REST_WAITERS_MAX),
-            "so many wait, and nobody is left to serve syncs"
-        );
-        let inner = w.fs.lock();
-        assert_eq!((inner.bursts.resting, inner.bursts.rest_waiters), (false, 0));
-    }
-
-    #[test]
-    fn a_burst_takes_as_long_on_slow_devices_as_on_fast_ones() {
-        let mut bursts = Bursts::default();
-        assert_eq!(bursts.blocks(), FIRST_BURST_BLOCKS);
-        // 100 MB in a second.
-        bursts.note(1024, [1024 * 41_000, 0]);
-        assert_eq!(bursts.blocks(), 609);
-        bursts.note(255, [255 * 1_000_000, 0]);
-        assert_eq!(bursts.blocks(), 609, "few blocks tell nothing");
-        bursts.note(1024, [1_000_000_000_000, 0]);
-        assert!(bursts.blocks() > 450, "one that took very long: {}", bursts.blocks());
-        (0..40).for_each(|_| bursts.note(1024, [1024 * 12_000, 5_000_000]));
-        assert!((1_500..1_800).contains(&bursts.blocks()), "{}", bursts.blocks());
-        (0..40).for_each(|_| bursts.note(1024, [0, 0]));
-        assert_eq!(bursts.blocks(), BURST_BLOCKS.1);
-        (0..80).for_each(|_| bursts.note(1024, [1024 * 10_000_000, 0]));
-        assert_eq!(bursts.blocks(), BURST_BLOCKS.0);
-    }
-
-    #[test]
-    fn writing_takes_as_long_as_a_flush_that_takes_long() {
-        let mut bursts = Bursts::default();
-        bursts.note(1024, [1024 * 40_000, 40_000_000]);
-        assert_eq!(bursts.blocks(), 1_000);
-    }
-
-    #[test]
-    fn it_is_known_since_when_something_is_held() {
-        let mut bursts = Bursts::default();
-        bursts.hold(3, 10);
-        bursts.hold(4, 20);
-        bursts.let_go(3);
-        assert_eq!((bursts.held_blocks, bursts.held_since), (4, Some(10)));
-        bursts.let_go(4);
-        bursts.hold(1, 30);
-        assert_eq!((bursts.held_blocks, bursts.held_since), (1, Some(30)));
-    }
-}
+mod tests;

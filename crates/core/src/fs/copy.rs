@@ -10,6 +10,7 @@
 //!    names it; what is still on its way is copied.
 //! 2. Segments of blocks that the destination does not name yet are pinned.
 
+use super::bursts::Who;
 use super::read::{Piece, Source};
 use super::space::Room;
 use super::write::{FILE_BYTES_MAX, WRITE_BEHIND_PAGES, copy_in};
@@ -192,7 +193,7 @@ impl Fs {
             if pages >= WRITE_BEHIND_PAGES {
                 inner.write_behind(self, span.to)?;
             }
-            self.hold_writer(inner, span.to)?;
+            let _ = self.hold_writer(inner, span.to, Who::Writes)?;
             if ranges > RANGES_MAX {
                 self.fsync_wait(span.to)?;
             }

@@ -91,6 +91,7 @@ pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 pub use submit::{ReadTicket, SyncTicket, WriteTicket};
+pub use write::Accepted;
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +144,8 @@ pub struct Counters {
     pub bursts: u64,
     /// Times that a writer left the device to those who sync before he made one.
     pub burst_rests: u64,
+    /// Writes whose program was told when a rest or a burst was over, and for which no thread waited.
+    pub writes_told_later: u64,
     /// Times that a write or a flush was waited for under the lock that every operation takes: none.
     pub device_waits_locked: u64,
     /// Times that a change of a file waited because a sync of the same file waits for its data.

@@ -1,6 +1,7 @@
 //! Writing content: into pages, and from there behind the caller's back.
 
 use super::behind::Prepared;
+use super::bursts::Who;
 use super::guard::Guard;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
@@ -24,6 +25,16 @@ const ASIDE_PAGES_MAX: usize = 32;
 pub(super) const WRITE_BEHIND_PAGES: usize = 256;
 /// The same of pages here and there, which may be written once more before they are committed: 64 MiB.
 const SCATTERED_PAGES_MAX: usize = 16384;
+
+/// A write that was accepted.
+#[must_use = "the program may have to wait"]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// All that were given.
+    pub bytes: usize,
+    /// The program is not told now, but by [`Fs::tell_later`].
+    pub is_told_later: bool,
+}
 
 impl Inner {
     /// The uncommitted content of a regular file, begun if there is none.
@@ -176,13 +187,30 @@ impl Fs {
         self.submit_write(ino, offset, data, uid).wait()
     }
 
-    pub(super) fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
+    /// [`Fs::write`] that does not wait for others who write beside syncs: the caller tells the program through [`Fs::tell_later`] where
+    /// that is to wait.
+    ///
+    /// # Errors
+    /// Those of [`Fs::write`].
+    pub fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
+        self.accept_of(Who::IsTold, ino, offset, data, uid)
+    }
+
+    /// [`Fs::accept`] of bytes that the caller gives away, as [`Fs::write_buf`].
+    ///
+    /// # Errors
+    /// Those of [`Fs::write`].
+    pub fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
+        self.accept_buf_of(Who::IsTold, ino, offset, data, uid)
+    }
+
+    pub(super) fn accept_of(&self, who: Who, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
         let whole = whole_blocks(offset, data.len());
         let prepared = (whole.end.saturating_sub(whole.start) >= DIRECT_BLOCKS_MIN).then(|| {
             let (from, to) = (whole.start * BLOCK - offset, whole.end * BLOCK - offset);
             Prepared::copied(whole.start, &data[from as usize..to as usize])
         });
-        self.write_prepared(ino, offset, data, prepared.as_ref(), uid)
+        self.write_prepared(who, ino, offset, data, prepared.as_ref(), uid)
     }
 
     /// [`Fs::write`] of bytes that the caller gives away: whole blocks go to
@@ -194,14 +222,21 @@ impl Fs {
         self.submit_write_buf(ino, offset, data, uid).wait()
     }
 
-    pub(super) fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<usize> {
+    pub(super) fn accept_buf_of(
+        &self,
+        who: Who,
+        ino: Ino,
+        offset: u64,
+        data: AlignedBuf,
+        uid: u32,
+    ) -> Result<Accepted> {
         let whole = whole_blocks(offset, data.len());
         let blocks = data.len() / BLOCK_BYTES;
         if !Self::takes_buf(offset, data.len()) || whole != (offset / BLOCK..offset / BLOCK + blocks as u64) {
-            return self.accept(ino, offset, &data, uid);
+            return self.accept_of(who, ino, offset, &data, uid);
         }
         let prepared = Prepared::new(whole.start, data);
-        self.write_prepared(ino, offset, prepared.bytes(), Some(&prepared), uid)
+        self.write_prepared(who, ino, offset, prepared.bytes(), Some(&prepared), uid)
     }
 
     /// Whether [`Fs::write_buf`] gains anything over [`Fs::write`] for these bytes.
@@ -212,14 +247,15 @@ impl Fs {
 
     fn write_prepared(
         &self,
+        who: Who,
         ino: Ino,
         offset: u64,
         data: &[u8],
         prepared: Option<&Prepared>,
         uid: u32,
-    ) -> Result<usize> {
+    ) -> Result<Accepted> {
         if data.is_empty() {
-            return Ok(0);
+            return Ok(Accepted::default());
         }
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
         let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
@@ -262,8 +298,8 @@ impl Fs {
                 inner.write_some_behind(self, ino)?;
             }
         }
-        self.hold_writer(inner, ino)?;
-        Ok(data.len())
+        let is_told_later = self.hold_writer(inner, ino, who)?;
+        Ok(Accepted { bytes: data.len(), is_told_later })
     }
 
     /// Sets the size: cuts content off or grows a hole.

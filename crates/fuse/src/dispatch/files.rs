@@ -12,7 +12,7 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{AlignedBuf, AllocateMode, Done, Joined, ReadBytes, Seek, SetAttr};
+use nenrin_core::{Accepted, AlignedBuf, AllocateMode, Done, Joined, ReadBytes, Seek, SetAttr};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -101,7 +101,20 @@ impl Server {
         Ok(content)
     }
 
-    pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: Written<'_>) -> Result<WriteOut> {
+    /// Who writes much beside others that sync is answered when the device has done with some of it, and no thread waits for that.
+    pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: Written<'_>, reply: Reply) {
+        let accepted = self.accept(head, args, data);
+        let answer = |bytes: usize| WriteOut { size: bytes as u32, padding: 0 };
+        match accepted {
+            Ok(Accepted { bytes, is_told_later: true }) => {
+                let done: Done = Box::new(move |result| reply.result(result.map(|()| answer(bytes))));
+                self.volume.tell_later(Ino(head.nodeid), done);
+            }
+            now => reply.result(now.map(|accepted| answer(accepted.bytes))),
+        }
+    }
+
+    fn accept(&self, head: &InHeader, args: &WriteIn, data: Written<'_>) -> Result<Accepted> {
         self.changeable()?;
         let ino = head.nodeid;
         end_of(args.offset, u64::from(args.size))?;
@@ -114,11 +127,10 @@ impl Server {
         } else {
             head.uid
         };
-        let written = match data {
-            Written::Lent(data) => self.volume.write(Ino(ino), args.offset, data, uid)?,
-            Written::Given(data) => self.volume.write_buf(Ino(ino), args.offset, data, uid)?,
-        };
-        Ok(WriteOut { size: written as u32, padding: 0 })
+        Ok(match data {
+            Written::Lent(data) => self.volume.accept(Ino(ino), args.offset, data, uid)?,
+            Written::Given(data) => self.volume.accept_buf(Ino(ino), args.offset, data, uid)?,
+        })
     }
 
     /// The last copy of a handle was closed. Only then what was written counts as

@@ -134,7 +134,7 @@ impl Server {
         match request::decode_apart(received.front(), received.data(), self.agreed.setxattr_ext()) {
             Ok(Request { head, op: Op::Write { args, .. } }) if Fs::takes_buf(args.offset, args.size as usize) => {
                 match received.take_data(args.size as usize) {
-                    Some(data) => reply.result(self.write(&head, &args, Written::Given(data))),
+                    Some(data) => self.write(&head, &args, Written::Given(data), reply),
                     None => reply.error(Errno(libc::EINVAL)),
                 }
             }
@@ -204,7 +204,7 @@ impl Server {
             Op::Create { name, new } => self.create(&head, name, &new, reply),
             Op::Tmpfile { new } => self.tmpfile(&head, &new, reply),
             Op::Read { offset, bytes, flags } => reply.result_content(self.read(node, offset, bytes, flags)),
-            Op::Write { args, data } => reply.result(self.write(&head, &args, Written::Lent(data))),
+            Op::Write { args, data } => self.write(&head, &args, Written::Lent(data), reply),
             Op::Release { fh } => reply.done(self.release(node, fh)),
             Op::Fsync | Op::Fsyncdir => self.fsync(node, reply, syncs),
             Op::Syncfs => self.syncfs(reply),

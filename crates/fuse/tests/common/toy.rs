@@ -2,8 +2,8 @@
 //! than they need: what the front end's tests mount.
 
 use nenrin_core::{
-    AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, Joined, NewInode, ReadBytes, RenameMode, Result, Seek,
-    SetAttr, SetTime, Usage, XattrMode,
+    Accepted, AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, Joined, NewInode, ReadBytes, RenameMode, Result,
+    Seek, SetAttr, SetTime, Usage, XattrMode,
 };
 use nenrin_format::{Cno, Ino, Time};
 use nenrin_fuse::Volume;
@@ -429,7 +429,7 @@ impl Volume for Toy {
         s.get_mut(ino).unwrap().uses -= 1;
         s.reap(ino);
     }
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], _uid: u32) -> Result<usize> {
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], _uid: u32) -> Result<Accepted> {
         let mut s = self.state();
         let inode = s.get_mut(ino)?;
         if self.keeps_content {
@@ -438,7 +438,7 @@ impl Volume for Toy {
             inode.attr.size = inode.attr.size.max(offset + data.len() as u64);
             inode.touch();
         }
-        Ok(data.len())
+        Ok(Accepted { bytes: data.len(), is_told_later: false })
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.state();
