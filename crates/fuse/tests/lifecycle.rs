@@ -492,3 +492,8 @@ fn a_name_never_shows_less_than_was_written() {
     fs::create_dir(m.join("d2")).unwrap();
     fs::rename(m.join("d1"), m.join("d2")).unwrap();
 }
+
+#[test]
+fn writers_are_told_by_others() {
+    common::later::writers_are_told_by_others(common::way());
+}

@@ -205,3 +205,9 @@ fn without_the_switch_requests_come_the_classic_way() {
     assert_eq!(errno(fs::create_dir(m.join("f"))), libc::EEXIST);
     m.end();
 }
+
+#[test]
+fn writers_are_told_by_others() {
+    let Some(_on) = On::new() else { return };
+    common::later::writers_are_told_by_others(Way::Uring);
+}

@@ -346,8 +346,8 @@ impl Inner {
         self.inflight.insert(first, buf.clone());
         let now = fs.clock.monotonic_nanos();
         let request = if self.joins_burst(fs, ino, now) {
-            self.bursts.hold(blocks as u32, now);
-            Request::Held(buf)
+            self.bursts.hold(blocks as u32);
+            Request::Held(buf, now)
         } else {
             Request::Begun(fs.storage.submit_write(first, buf)?)
         };

@@ -319,7 +319,7 @@ impl Fs {
 
     /// Holds who has just written to this file while others sync and much is under way, some of it his. Whether he is to be told later.
     pub(super) fn hold_beside_syncs<'a>(&'a self, inner: Guard<'a>, ino: Ino, who: Who) -> Result<(Guard<'a>, bool)> {
-        let (mut inner, is_told) = self.burst_if_much(inner, ino, who)?;
+        let (mut inner, is_told_later) = self.burst_if_much(inner, ino, who)?;
         let limit = BESIDE_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2);
         while inner.recent_syncs.beside(ino, self.clock.monotonic_nanos()) {
             let mut excess = inner.begun_blocks().saturating_sub(limit);
@@ -335,7 +335,7 @@ impl Fs {
             self.finish_writes(writes)?;
             inner = self.lock();
         }
-        Ok((inner, is_told))
+        Ok((inner, is_told_later))
     }
 }
 

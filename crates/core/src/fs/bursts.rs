@@ -5,11 +5,14 @@
 //! 1. What is held back counts as memory and as under way, can be read, and is begun by whoever waits for it
 //!    ([`Fs::finish_writes`]): the file's own sync, a commit that names it, an index checkpoint, a writer for want of memory.
 //! 2. It is held for no longer than what was received may wait for a commit.
-//! 3. One burst is under way at a time, and who writes on meanwhile what is held back waits when as much has come again. Who commits
-//!    everything makes one, too; who writes nothing of it neither makes nor waits for one: who syncs writes, too.
-//! 4. While programs do little but sync, bursts have the device for a third of the time: a writer who is about to make one lets twice as
-//!    long go by as the last one took ([`Fs::rest_after_burst`]). Hardly more is held back meanwhile, and whoever needs it begins it, as
-//!    ever: commits and checkpoints rest for nobody.
+//! 3. One burst is under way at a time, and who writes on meanwhile what is held back is kept waiting when as much has come again. Who
+//!    commits everything makes one, too; who writes nothing of it neither makes nor waits for one: who syncs writes, too.
+//! 4. While programs do little but sync, bursts have the device for a third of the time: the writer who leads them lets twice as
+//!    long go by as the last one took ([`Fs::rest_after_burst`]), and others are kept waiting. Whoever needs what is held back begins it,
+//!    as ever: commits and checkpoints rest for nobody.
+//! 5. Who is kept waiting without a thread ([`Fs::tell_later`]) is so only while somebody leads or a burst is under way. Whoever ends the
+//!    last of both tells all of them, also when he fails; and after each burst those are told whose data is on the device. Nobody is told
+//!    under the lock.
 
 use super::commit::Done;
 use super::guard::Guard;
@@ -37,16 +40,18 @@ const TOOK_NANOS_MIN: u64 = 1_000_000;
 /// Threads that wait for it to be over: they would serve those who sync, so with as many a rest ends.
 const WAITERS_MAX: u32 = 3;
 
-/// Blocks held back up to which the threads of writers need not wait: 16 MiB. It is memory.
-const TOLD_BLOCKS_MAX: u64 = 4096;
+/// Blocks on their way to the device, held back or not, up to which the threads of writers need not wait: four of the largest bursts,
+/// one under way, two held back, and one of those who are kept waiting. It is memory.
+const TOLD_BLOCKS_MAX: u64 = 4 * BURST_BLOCKS.1;
+/// Bursts that one writer leads: his own answer waits for them.
+const LED_BURSTS_MAX: u32 = 4;
 
 /// Data that is held back, and what bursts took.
 #[derive(Default)]
 pub(super) struct Bursts {
-    /// Blocks of data writes in [`Inner::writes`] that are held back.
+    /// Blocks of data writes in [`Inner::writes`] that are held back, and all that ever were.
     pub held_blocks: u64,
-    /// When (monotonic) the oldest of them came.
-    held_since: Option<u64>,
+    held_ever: u64,
     /// A burst is under way.
     bursting: bool,
     /// A writer sees to it that there are rests and bursts.
@@ -57,8 +62,8 @@ pub(super) struct Bursts {
     took: Option<(u64, u64)>,
     /// When the last full one ended (monotonic), and how long it took.
     last: Option<(u64, u64)>,
-    /// Those who wrote, and are told so when nobody leads and no burst is under way any more.
-    told_later: Vec<Done>,
+    /// Those who wrote, by [`Bursts::held_ever`] when they had.
+    told_later: Vec<(u64, Done)>,
 }
 
 impl Bursts {
@@ -70,17 +75,21 @@ impl Bursts {
     }
 
     /// So many more are held back.
-    pub fn hold(&mut self, blocks: u32, now: u64) {
+    pub fn hold(&mut self, blocks: u32) {
         self.held_blocks += u64::from(blocks);
-        self.held_since.get_or_insert(now);
+        self.held_ever += u64::from(blocks);
     }
 
     /// So many are no more.
     pub fn let_go(&mut self, blocks: u64) {
         self.held_blocks -= blocks;
-        if self.held_blocks == 0 {
-            self.held_since = None;
-        }
+    }
+
+    /// Those who are to be told now: all of them, or those before whom as much was held back as has been let go.
+    fn take_told(&mut self, all: bool) -> Vec<Done> {
+        let gone = if all { u64::MAX } else { self.held_ever - self.held_blocks };
+        let count = self.told_later.partition_point(|(held, _)| *held <= gone);
+        self.told_later.drain(..count).map(|(_, done)| done).collect()
     }
 
     /// How long writing so many blocks took, and the flush.
@@ -99,9 +108,9 @@ impl Bursts {
 /// On whose behalf data is handed to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// A program that writes, on a thread that may wait for it.
+    /// A program that writes, and waits on its thread.
     Writes,
-    /// The same, where whoever is to wait for others can be told later ([`Fs::tell_later`]): its thread does not.
+    /// The same, where it can be told later ([`Fs::tell_later`]) and its thread need not wait.
     IsTold,
     /// Others may wait for what is done.
     Commits,
@@ -134,8 +143,12 @@ impl Drop for Leads<'_> {
 }
 
 impl DataWrite {
+    fn held_since(&self) -> Option<u64> {
+        if let Request::Held(_, since) = self.request { Some(since) } else { None }
+    }
+
     pub(super) fn is_held(&self) -> bool {
-        matches!(self.request, Request::Held(_))
+        matches!(self.request, Request::Held(..))
     }
 }
 
@@ -150,8 +163,8 @@ impl Inner {
     /// Begins what is held back of a file.
     pub(super) fn begin_held(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
         for w in self.writes.iter_mut().filter(|w| w.ino == ino) {
-            if let Request::Held(data) = &w.request {
-                w.request = Request::Begun(Request::Held(data.clone()).begin(&fs.storage, w.addr)?);
+            if let Request::Held(data, since) = &w.request {
+                w.request = Request::Begun(Request::Held(data.clone(), *since).begin(&fs.storage, w.addr)?);
                 self.bursts.let_go(u64::from(w.blocks));
             }
         }
@@ -163,7 +176,7 @@ impl Inner {
         self.bursts.held_blocks >= self.burst_blocks(fs) && self.writes.iter().any(|w| w.ino == ino && w.is_held())
     }
 
-    /// Whether it waits for others. While a burst is under way others write on, until as much as for another is held back again.
+    /// Whether whoever this is has to wait. While a burst is under way others write on, until as much as for another is held back again.
     fn waits_for_burst(&self, fs: &Fs, who: Who) -> bool {
         let rests = self.bursts.led && who != Who::Commits;
         if self.bursts.bursting { self.has_twice(fs) } else { rests }
@@ -179,8 +192,8 @@ impl Inner {
 }
 
 impl Fs {
-    /// Writes what is held back, and flushes it where syncs do that, unless somebody does so already: who syncs afterwards finds nothing
-    /// left to be written.
+    /// Writes what is held back, and flushes it where syncs do that, after whoever does so already: who syncs afterwards finds nothing of
+    /// it left to be written.
     pub(super) fn burst(&self) -> Result<()> {
         self.burst_of(u64::MAX)
     }
@@ -189,18 +202,23 @@ impl Fs {
     fn burst_of(&self, blocks: u64) -> Result<()> {
         let mut inner = self.lock();
         inner.check_alive()?;
-        if inner.bursts.held_blocks == 0 || std::mem::replace(&mut inner.bursts.bursting, true) {
+        while inner.bursts.bursting {
+            inner = self.wait_idle(inner);
+            inner.check_alive()?;
+        }
+        if inner.bursts.held_blocks == 0 {
             return Ok(());
         }
+        inner.bursts.bursting = true;
         inner.counters.bursts += 1;
+        drop(inner);
+        let _ends = Bursting(self);
         let mut taken = 0;
-        let writes = inner.take_writes(|w| {
+        let writes = self.lock().take_writes(|w| {
             let takes = w.is_held() && taken < blocks;
             taken += if takes { u64::from(w.blocks) } else { 0 };
             takes
         });
-        drop(inner);
-        let _ends = Bursting(self);
         let begun_at = self.clock.monotonic_nanos();
         self.finish_writes(writes)?;
         let written_at = self.clock.monotonic_nanos();
@@ -223,7 +241,7 @@ impl Fs {
     pub(super) fn burst_if_much<'a>(&'a self, mut inner: Guard<'a>, ino: Ino, who: Who) -> Result<(Guard<'a>, bool)> {
         while inner.makes_burst(self, ino) {
             let waits = inner.waits_for_burst(self, who);
-            if waits && who == Who::IsTold && inner.bursts.held_blocks < self.told_blocks_max() {
+            if waits && who == Who::IsTold && inner.under_way(|_| true) < self.told_blocks_max() {
                 return Ok((inner, true));
             }
             if waits {
@@ -251,44 +269,44 @@ impl Fs {
         inner.bursts.led = true;
         drop(inner);
         let _ends = Leads(self);
-        loop {
+        for _ in 0..LED_BURSTS_MAX {
             self.rest_after_burst();
-            let mut inner = self.lock();
-            while inner.bursts.bursting && inner.check_alive().is_ok() {
-                inner = self.wait_idle(inner);
-            }
+            let inner = self.lock();
             let blocks = inner.burst_blocks(self);
             if inner.bursts.held_blocks < blocks {
-                return Ok(());
+                break;
             }
             drop(inner);
             self.burst_of(blocks)?;
             let inner = self.lock();
             if inner.bursts.told_later.is_empty() || !inner.has_twice(self) {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
-    /// Tells who wrote to this file, and whose thread has not waited for a rest or a burst, when that is over; at once where it is.
+    /// Tells who wrote to this file, and whose thread has not waited for others' bursts, when that is over; at once where it is. `done`
+    /// is called by any thread, and neither waits nor panics.
     pub fn tell_later(&self, ino: Ino, done: Done) {
         let mut inner = self.lock();
-        let outcome = inner.check_alive();
+        let outcome = inner.failure();
         if outcome.is_ok() && inner.makes_burst(self, ino) && inner.waits_for_burst(self, Who::IsTold) {
             inner.counters.writes_told_later += 1;
-            inner.bursts.told_later.push(done);
+            let held = inner.bursts.held_ever;
+            inner.bursts.told_later.push((held, done));
             return;
         }
         drop(inner);
         done(outcome);
     }
 
-    /// A rest or a burst is over: who waited for it writes on, unless there is another.
+    /// Somebody leads no more, or a burst is over: who waited for it writes on, as far as there is not another.
     fn let_writers_go(&self, mut inner: Guard<'_>) {
         self.wake_idle(&inner);
-        let waits = inner.bursts.led || inner.bursts.bursting;
-        let told = if waits { Vec::new() } else { std::mem::take(&mut inner.bursts.told_later) };
-        let outcome = inner.check_alive();
+        let outcome = inner.failure();
+        let waits = (inner.bursts.led || inner.bursts.bursting) && outcome.is_ok();
+        let told = inner.bursts.take_told(!waits);
         drop(inner);
         told.into_iter().for_each(|done| done(outcome.clone()));
     }
@@ -316,14 +334,14 @@ impl Fs {
         }
     }
 
-    /// Blocks held back from which on a writer's thread has to wait all the same.
+    /// Blocks on their way from which on a writer's thread has to wait all the same.
     fn told_blocks_max(&self) -> u64 {
         TOLD_BLOCKS_MAX.min((self.options.dirty_bytes_max / BLOCK_BYTES) as u64 / 2)
     }
 
     /// Writes what has been held back for as long as anything may be: content that was dropped since is in no commit.
     pub(super) fn burst_if_old(&self, now: u64) -> Result<()> {
-        let since = self.lock().bursts.held_since;
+        let since = self.lock().writes.iter().find_map(DataWrite::held_since);
         let is_old = since.is_some_and(|since| now.saturating_sub(since) >= self.options.commit_nanos);
         if is_old { self.burst() } else { Ok(()) }
     }

@@ -176,8 +176,8 @@ const SUMMARY: Ino = Ino(0);
 /// Whether the device knows of a data write.
 enum Request {
     Begun(Ticket),
-    /// What is to be written is held back: see [`bursts`].
-    Held(Arc<AlignedBuf>),
+    /// What is to be written is held back, and since when (monotonic): see [`bursts`].
+    Held(Arc<AlignedBuf>, u64),
 }
 
 /// A data write.
@@ -195,8 +195,8 @@ impl Request {
     fn begin(self, storage: &Storage, addr: Addr) -> Result<Ticket> {
         match self {
             Self::Begun(ticket) => Ok(ticket),
-            Self::Held(_) if broken(Break::HeldForgotten) => Ok(Ticket::done(Ok(AlignedBuf::zeroed(0)))),
-            Self::Held(data) => storage.submit_write(addr, data),
+            Self::Held(..) if broken(Break::HeldForgotten) => Ok(Ticket::done(Ok(AlignedBuf::zeroed(0)))),
+            Self::Held(data, _) => storage.submit_write(addr, data),
         }
     }
 }
@@ -653,11 +653,13 @@ pub struct SegmentInfo {
 
 impl Inner {
     fn check_alive(&self) -> Result<()> {
-        match &self.failed {
-            Some(why) => Err(Error::Failed(why.clone())),
-            None if self.closed => Err(Error::ReadOnly),
-            None => Ok(()),
-        }
+        self.failure()?;
+        if self.closed { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// The failure that has ended all writing.
+    fn failure(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Failed(why.clone())))
     }
 
     /// Notes a failure that ends all writing.

@@ -627,7 +627,7 @@ impl Fs {
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits, or is to be told later.
     pub(super) fn hold_writer<'a>(&'a self, inner: Guard<'a>, ino: Ino, who: Who) -> Result<bool> {
-        let (mut inner, is_told) = self.hold_beside_syncs(inner, ino, who)?;
+        let (mut inner, is_told_later) = self.hold_beside_syncs(inner, ino, who)?;
         let limit = (self.options.dirty_bytes_max / BLOCK_BYTES) as u64;
         loop {
             if inner.writes.len() >= REAP_FROM {
@@ -635,7 +635,7 @@ impl Fs {
             }
             let on_the_way = inner.under_way(|_| true);
             if inner.pages + on_the_way <= limit {
-                return Ok(is_told);
+                return Ok(is_told_later);
             }
             inner.check_alive()?;
             let waiting = inner.pages;

@@ -199,3 +199,78 @@ fn a_submitted_sync_begins_what_was_held_back() {
     assert_eq!(gate.held(), 1);
     sync.wait().unwrap();
 }
+
+/// What a program is told, when it is.
+type Answer = mpsc::Receiver<nenrin_core::Result<()>>;
+
+/// Has MiB after MiB of a file accepted until the program is kept waiting, while a burst of 4 MiB is under way.
+fn kept_waiting(fs: &Fs, ino: Ino) -> Answer {
+    for n in 0..20 {
+        let accepted = fs.accept(ino, n << 20, &vec![7; MIB], 0).unwrap();
+        assert_eq!(accepted.bytes, MIB);
+        if accepted.is_told_later {
+            assert_eq!(n, 7, "two bursts may be held back");
+            let (told, answer) = mpsc::channel();
+            fs.tell_later(ino, Box::new(move |result| told.send(result).unwrap()));
+            return answer;
+        }
+    }
+    panic!("nobody is kept waiting");
+}
+
+/// A writer whose burst does not end, and another that is kept waiting by it.
+fn beside_a_burst() -> (World, thread::JoinHandle<()>, Answer) {
+    let (world, f, _) = beside_a_sync(MountOptions::default());
+    let other = world.fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    world.gate.close(is_long_write, 0);
+    let fs = world.fs.clone();
+    let writer = thread::spawn(move || write(&fs, f, 0, 4));
+    world.gate.wait_until(|s| s.waiting == 1);
+    let answer = kept_waiting(&world.fs, other);
+    (world, writer, answer)
+}
+
+#[test]
+fn who_is_kept_waiting_by_a_burst_is_told_when_it_ends() {
+    let (world, writer, answer) = beside_a_burst();
+    assert!(answer.try_recv().is_err(), "told while a burst is under way");
+    assert_eq!(world.fs.counters().writes_told_later, 1);
+    world.gate.open();
+    answer.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    writer.join().unwrap();
+    world.fs.sync_all().unwrap();
+    world.fs.close().unwrap();
+}
+
+/// The burst is one of who commits everything: nobody leads.
+#[test]
+fn who_is_kept_waiting_by_a_commit_is_told_when_its_burst_ends() {
+    let (world, f, _) = beside_a_sync(MountOptions::default());
+    let other = world.fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    write(&world.fs, f, 0, 3);
+    world.gate.close(is_long_write, 0);
+    let fs = world.fs.clone();
+    let commits = thread::spawn(move || fs.sync_all());
+    world.gate.wait_until(|s| s.waiting == 1);
+    let answer = kept_waiting(&world.fs, other);
+    assert!(answer.try_recv().is_err(), "told while a burst is under way");
+    world.gate.open();
+    answer.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    commits.join().unwrap().unwrap();
+}
+
+#[test]
+fn who_is_kept_waiting_is_told_of_a_burst_that_fails_and_of_one_whose_thread_is_lost() {
+    for panics in [false, true] {
+        let (world, writer, answer) = beside_a_burst();
+        if panics {
+            world.gate.panics(0)
+        } else {
+            world.gate.fail(0)
+        }
+        world.gate.open();
+        let outcome = answer.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(matches!(outcome, Err(nenrin_core::Error::Failed(_))), "{outcome:?}");
+        assert!(writer.join().is_err(), "its own write is not refused");
+    }
+}

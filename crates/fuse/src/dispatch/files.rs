@@ -101,7 +101,7 @@ impl Server {
         Ok(content)
     }
 
-    /// Who writes much beside others that sync is answered when the device has done with some of it, and no thread waits for that.
+    /// Who writes much beside others that sync is answered when their bursts are over, and no thread waits for that.
     pub(super) fn write(&self, head: &InHeader, args: &WriteIn, data: Written<'_>, reply: Reply) {
         let accepted = self.accept(head, args, data);
         let answer = |bytes: usize| WriteOut { size: bytes as u32, padding: 0 };

@@ -42,6 +42,8 @@ pub struct Toy {
     log: Option<Box<dyn Log>>,
     /// What is written can be read.
     keeps_content: bool,
+    /// Programs that wrote and are kept waiting, where they are.
+    waiting: Option<Mutex<Vec<Done>>>,
 }
 
 /// What makes durable what a sync asks for, where anything does.
@@ -178,11 +180,25 @@ impl Toy {
         let new = NewInode { mode: libc::S_IFDIR | 0o755, uid: 0, gid: 0, rdev: 0, target: &[] };
         let inodes = HashMap::from([(1, inode(1, &new, 1))]);
         let live = Mutex::new(State { inodes, next: 16, next_cookie: 3 });
-        Self { live, past: Mutex::default(), syncs: 0.into(), log: None, keeps_content: true }
+        Self { live, past: Mutex::default(), syncs: 0.into(), log: None, keeps_content: true, waiting: None }
     }
     /// One whose syncs a log makes durable; without content only the sizes of files are kept.
     pub fn with_log(log: impl Log + 'static, keeps_content: bool) -> Self {
         Self { log: Some(Box::new(log)), keeps_content, ..Self::new() }
+    }
+    /// One that keeps whoever writes waiting until [`Toy::tell`].
+    pub fn telling_later() -> Self {
+        Self { waiting: Some(Mutex::default()), ..Self::new() }
+    }
+    /// Tells those who are kept waiting, and how many they were.
+    pub fn tell(&self) -> usize {
+        let told = std::mem::take(&mut *self.waiting.as_ref().unwrap().lock().unwrap());
+        let count = told.len();
+        told.into_iter().for_each(|done| done(Ok(())));
+        count
+    }
+    pub fn kept_waiting(&self) -> usize {
+        self.waiting.as_ref().unwrap().lock().unwrap().len()
     }
     /// Gives the root directory to somebody.
     pub fn give_root_to(&self, uid: u32, gid: u32) {
@@ -438,7 +454,10 @@ impl Volume for Toy {
             inode.attr.size = inode.attr.size.max(offset + data.len() as u64);
             inode.touch();
         }
-        Ok(Accepted { bytes: data.len(), is_told_later: false })
+        Ok(Accepted { bytes: data.len(), is_told_later: self.waiting.is_some() })
+    }
+    fn tell_later(&self, _ino: Ino, done: Done) {
+        self.waiting.as_ref().unwrap().lock().unwrap().push(done);
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.state();
