@@ -52,6 +52,8 @@ pub enum Break {
     TornPayload,
     /// Recovery accepts partials of any epoch.
     ForgetEpoch,
+    /// Where a record cannot be applied recovery stops in the midst of its commit, and shows what of it is there.
+    StoppedWithin,
     /// The root slot is written before what it names was flushed.
     RootBeforeFlush,
     /// Under barrier=checkpoint roots are written without any flush, as under barrier=none.
