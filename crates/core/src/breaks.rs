@@ -250,6 +250,10 @@ pub enum Break {
     MergeLoses,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
+    /// A repair takes in the log without the directories and files whose inodes were in lost leaves.
+    LostNotRegained,
+    /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
+    FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// Reads that are submitted begin at once, however many are under way.

@@ -13,7 +13,7 @@
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
 use super::losses::{About, LossKind, Losses, MendKind};
-use super::salvage;
+use super::{regain, salvage};
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
@@ -276,6 +276,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     let mut unproven = BTreeSet::new();
     // Records that change shared extents need them.
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
+    regain::what_is_lost(&mut state, &lost, &log.accepted, &mut unproven, losses)?;
     roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
@@ -288,6 +289,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
         pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
+        regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
         roll_forward(&mut state, &mut chain, island, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }

@@ -8,6 +8,7 @@
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
 use super::salvage::lost_extent;
+use crate::breaks::{Break, broken};
 use crate::state::{orphan_key, reap_key};
 use crate::{FileKind, Result};
 use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece};
@@ -151,7 +152,12 @@ impl Mender {
             return Ok(());
         }
         if self.unproven.contains(&ino.0) {
-            return self.unproven_size(ino, inode, g.blocks);
+            self.unproven_size(ino, inode, g.blocks)?;
+            if broken(Break::FoundReadsZeros) {
+                return Ok(());
+            }
+            let gaps = self.gaps(ino, inode, true)?;
+            return self.mark_lost(ino, inode, &gaps);
         }
         let stated = inode.blocks;
         inode.blocks = g.blocks;

@@ -19,6 +19,7 @@ mod mender;
 mod names;
 mod past;
 mod pieces;
+mod regain;
 mod salvage;
 #[cfg(test)]
 mod salvage_tests;

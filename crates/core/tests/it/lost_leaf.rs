@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::applied::{BLOCK, CHANGED, CHANGES, Change, PIECES, piece, rot, volume};
-use crate::common::{TestClock, World, file};
+use crate::common::{TestClock, World, dir, file};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::repair::{LossKind, RepairPlan, RepairReport};
-use nenrin_core::{At, CheckOptions, Error, Fs, MountOptions, Result, check};
+use nenrin_core::{At, CheckOptions, Error, Fs, MountOptions, RenameMode, Result, check};
 use nenrin_device::{BlockDevice, MemDevice};
 use std::sync::Arc;
 
@@ -163,4 +163,76 @@ fn nothing_is_lost_where_the_log_still_has_it_all() {
 #[should_panic(expected = "is of another commit")]
 fn a_commit_that_is_shown_by_half_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::StoppedWithin, no_lost_leaf_ends_a_volume);
+}
+
+/// The leaf held a directory and a file: what was made in the one and written to the other since is in the log.
+fn what_is_made_in_a_lost_directory_is_kept() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let make = |name: String| {
+        let ino = fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+        fs.write(ino, 0, &[1; 2 * BLOCK_BYTES], 0).unwrap();
+        ino
+    };
+    let first = make("first".into());
+    (0..1000).for_each(|i| assert!(make(format!("before {i}")) > first));
+    let d = fs.create(Ino::ROOT, b"d", &dir()).unwrap().ino;
+    let [x, old] = ["x", "old"].map(|name| make(name.into()));
+    (0..1000).for_each(|i| assert!(make(format!("behind {i}")) > x));
+    fs.close().unwrap();
+    drop(fs);
+    settle(&w);
+    let fs = w.open();
+    assert_eq!(block(&fs, x, 1).unwrap(), [1; BLOCK_BYTES]);
+    assert_eq!(block(&fs, old, 1).unwrap(), [1; BLOCK_BYTES]);
+    rot(&w, |key| [d, x, old].contains(&Ino(key.ino)) && key.kind == Kind::Inode);
+    let new = fs.create(d, b"new", &file(0o640)).unwrap().ino;
+    fs.write(new, 0, &[2; 9000], 0).unwrap();
+    fs.write(x, BLOCK, &[3; BLOCK_BYTES], 0).unwrap();
+    // As a program saves: the name is that of a lost inode until then.
+    let saved = fs.create(Ino::ROOT, b"old.tmp", &file(0o600)).unwrap().ino;
+    fs.write(saved, 0, &[5; 9000], 0).unwrap();
+    fs.rename(Ino::ROOT, b"old.tmp", Ino::ROOT, b"old", RenameMode::Replace).unwrap();
+    fs.write(first, 0, &[4; BLOCK_BYTES], 0).unwrap();
+    fs.sync_all().unwrap();
+    let device = cut(&w);
+    let was = mounted_read_only(&device, false);
+    assert_eq!(block(&was, first, 0).unwrap(), [1; BLOCK_BYTES]);
+    drop(was);
+    let (fs, report) = repaired(&device);
+    assert_eq!(block(&fs, first, 0).unwrap(), [4; BLOCK_BYTES]);
+    let path = fs.lookup(At::Live, Ino::ROOT, b"d").and_then(|d| fs.lookup(At::Live, d.ino, b"new"));
+    let found = path.unwrap_or_else(|e| panic!("what was made in a lost directory is gone: {e}"));
+    assert_eq!((found.ino, found.mode & 0o7777), (new, 0o640));
+    assert_eq!(fs.read(At::Live, new, 0, 10_000).unwrap(), [2; 9000]);
+    assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"old").map(|a| a.ino).unwrap(), saved);
+    assert_eq!(fs.read(At::Live, saved, 0, 10_000).unwrap(), [5; 9000]);
+    assert!(matches!(fs.lookup(At::Live, Ino::ROOT, b"old.tmp"), Err(Error::NotFound)));
+    let found = fs.lookup(At::Live, Ino::ROOT, b"lost+found").unwrap().ino;
+    assert!(fs.lookup(At::Live, found, format!("#{old}").as_bytes()).is_err(), "what was replaced is back");
+    // No name vouches for the rest of it, and where it is lost it is no zeros.
+    assert!(matches!(fs.lookup(At::Live, Ino::ROOT, b"x"), Err(Error::NotFound)));
+    assert_eq!(block(&fs, x, 1).unwrap(), [3; BLOCK_BYTES]);
+    assert!(block(&fs, x, 0).is_none_or(|b| b == [1; BLOCK_BYTES]), "a lost range reads as zeros");
+    assert!(report.losses.iter().all(|l| l.kind != LossKind::ChangeLost), "{:?}", report.losses);
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_is_made_where_a_leaf_is_lost_is_kept() {
+    what_is_made_in_a_lost_directory_is_kept();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was made in a lost directory is gone")]
+fn what_is_made_where_a_leaf_is_lost_and_let_go_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LostNotRegained, what_is_made_in_a_lost_directory_is_kept);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a lost range reads as zeros")]
+fn what_is_found_and_reads_as_zeros_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::FoundReadsZeros, what_is_made_in_a_lost_directory_is_kept);
 }
