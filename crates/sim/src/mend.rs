@@ -50,6 +50,8 @@ struct Entry {
 pub enum Damage {
     /// Both copies of a leaf that the volume needs; one copy of some other nodes too.
     Leaf,
+    /// Both copies of a leaf that the log changes: it cannot be applied without it.
+    Behind,
     /// Every root partial there is.
     Roots,
     /// A partial in the middle of the log, behind which later ones prove that it was durable.
@@ -110,12 +112,14 @@ impl Case {
     /// `None` where there is nothing to damage, or no room to repair it.
     fn of(config: &Config, kind: Damage) -> Result<Option<Self>, String> {
         let mut random = Prng::stream(config.seed, 9);
-        let closed = random.chance(50) && kind != Damage::Log;
+        let closed = random.chance(50) && !matches!(kind, Damage::Log | Damage::Behind);
         // A volume without room for its own checkpoints is none to repair.
-        let Some((image, clock)) = used(config, closed)? else { return Ok(None) };
+        let Some((image, clock)) = used(config, closed, kind == Damage::Behind)? else { return Ok(None) };
         let before = tree(&image, &clock)?;
         let damaged = match kind {
-            Damage::Leaf | Damage::Items | Damage::Shared => damage(&image, &clock, kind, &mut random)?,
+            Damage::Leaf | Damage::Behind | Damage::Items | Damage::Shared => {
+                damage(&image, &clock, kind, &mut random)?
+            }
             Damage::Roots => destroy_roots(&image, &clock)?,
             Damage::Log => hole_in_the_log(&image, &clock, &mut random)?,
         };
@@ -125,7 +129,7 @@ impl Case {
         let told: Vec<String> = plan.report().losses.iter().map(ToString::to_string).collect();
         let paths: BTreeSet<Vec<u8>> = plan.report().losses.iter().filter_map(|l| l.path.clone()).collect();
         // That checkpoints are gone is no excuse for the live state.
-        let of_past = |l: &Loss| kind != Damage::Leaf && l.kind == LossKind::CheckpointsLost;
+        let of_past = |l: &Loss| !matches!(kind, Damage::Leaf | Damage::Behind) && l.kind == LossKind::CheckpointsLost;
         let excuse = |l: &Loss| l.path.is_none() && !of_past(l);
         // An item that was changed and says something possible is what it says.
         let unsure = kind == Damage::Items || plan.report().losses.iter().any(excuse);
@@ -155,8 +159,8 @@ impl Case {
     }
 }
 
-/// A volume that was used; closed, or with its last commits in the log only.
-fn used(config: &Config, closed: bool) -> Result<Option<(Image, Arc<VirtualClock>)>, String> {
+/// A volume that was used; closed, or with its last commits in the log only, perhaps also of files that were there before.
+fn used(config: &Config, closed: bool, old_files: bool) -> Result<Option<(Image, Arc<VirtualClock>)>, String> {
     let disk = Arc::new(CrashDisk::new(config.device_bytes));
     let device: Arc<dyn BlockDevice> = disk.clone();
     let mut run = Run::<Core>::format(disk, device, config.segment_blocks, config.options())?;
@@ -178,6 +182,9 @@ fn used(config: &Config, closed: bool) -> Result<Option<(Image, Arc<VirtualClock
     if !closed {
         let opened = Fs::open(vec![disk.clone()], clock.clone(), MountOptions::default());
         let Ok(fs) = opened else { return Ok(None) };
+        if old_files && !overwrite(&fs).map_err(text)? {
+            return Ok(None);
+        }
         for i in 0..6u64 {
             let new = NewInode { mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target: b"" };
             let created = fs.create(Ino::ROOT, format!("in the log only {i}").as_bytes(), &new);
@@ -190,6 +197,32 @@ fn used(config: &Config, closed: bool) -> Result<Option<(Image, Arc<VirtualClock
         }
     }
     Ok(Some((disk.current(), clock)))
+}
+
+/// Overwrites the beginning of some files in the root directory; false where there is no room for that.
+fn overwrite(fs: &Fs) -> Result<bool, Error> {
+    let mut files = Vec::new();
+    fs.readdir(At::Live, Ino::ROOT, 0, &mut |e| {
+        files.push(e.ino);
+        files.len() < 40
+    })?;
+    for (i, ino) in files.into_iter().enumerate().step_by(3) {
+        if fs.getattr(At::Live, ino)?.kind() != FileKind::Regular {
+            continue;
+        }
+        match fs.write(ino, 0, &content::pattern(i as u32, 0, 5000), 0).and_then(|_| fs.fsync_wait(ino)) {
+            Err(Error::NoSpace) => return Ok(false),
+            other => other?,
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a mount of what is on the disk shows less than the log has, and says so.
+fn is_cut_short(disk: &CrashDisk, clock: &Arc<VirtualClock>) -> bool {
+    let copy = Arc::new(CrashDisk::from_image(disk.current()).without_history());
+    let opened = Fs::open(vec![copy], clock.clone(), MountOptions::default());
+    opened.is_ok_and(|fs| fs.recovery_report().damage.is_some())
 }
 
 fn plan(disk: &Arc<CrashDisk>, clock: &Arc<VirtualClock>) -> Result<RepairPlan, String> {
@@ -260,7 +293,8 @@ fn damage(image: &Image, clock: &Arc<VirtualClock>, kind: Damage, random: &mut P
         }
     }
     let all: Vec<Vec<u64>> = nodes.into_values().collect();
-    for _ in 0..if all.is_empty() { 0 } else { TRIES } {
+    let tries = if kind == Damage::Behind { 8 * TRIES } else { TRIES };
+    for _ in 0..if all.is_empty() { 0 } else { tries } {
         let disk = Arc::new(CrashDisk::from_image(image.clone()).without_history());
         let places = &all[random.index(all.len())];
         let mut bytes = vec![0xa5; NODE_BYTES];
@@ -274,6 +308,9 @@ fn damage(image: &Image, clock: &Arc<VirtualClock>, kind: Damage, random: &mut P
         for block in places {
             let junk = Arc::new(AlignedBuf::padded(&bytes));
             disk.write(block * BLOCK_BYTES as u64, junk).map_err(|e| e.to_string())?;
+        }
+        if kind == Damage::Behind && !is_cut_short(&disk, clock) {
+            continue;
         }
         let planned = plan(&disk, clock);
         if planned.as_ref().is_err_and(|e| e.contains(NOT_YET) || e.contains(NO_ROOM)) {
