@@ -38,6 +38,7 @@ use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -124,22 +125,46 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
         note_slots(probe, found, name.as_deref(), &mut report);
     }
     // All that was committed, from either root; only then a part of it.
-    for reach in [Reach::All, Reach::Readable] {
-        for (rank, root) in found.roots.iter().take(2).enumerate() {
-            match roll_forward(assembly, root, options, report.clone(), reach) {
-                Ok(mut opened) => {
-                    if rank > 0 {
-                        went_back(&found.roots[0], root, &mut opened, options)?;
-                    }
-                    return Ok(opened);
-                }
-                Err(e @ Error::Open(_)) => return Err(e),
-                Err(e) => why = why.or(Some(e)),
-            }
+    for (rank, root) in found.roots.iter().take(2).enumerate() {
+        match roll_forward(assembly, root, options, report.clone(), Reach::All) {
+            Ok(opened) => return went_back(found, rank, opened, options),
+            Err(e @ Error::Open(_)) => return Err(e),
+            Err(e) => why = why.or(Some(e)),
+        }
+    }
+    if !options.no_recovery {
+        if let Some((rank, opened)) = furthest(assembly, options, &report)? {
+            return went_back(found, rank, opened, options);
         }
     }
     let reason = why.map_or_else(|| "no root".into(), |e| e.to_string());
-    Err(Error::Open(format!("the index cannot be read from any root: {reason}; run nenrin check --repair")))
+    Err(Error::Open(format!(
+        "the index cannot be read from any root: {reason}; nenrin check says what is damaged, and nenrin check --repair -n \
+         what a repair would bring back"
+    )))
+}
+
+/// Of the roots whose log cannot be applied to its end, the one from which it leads further; the newest of two alike.
+fn furthest(assembly: &Assembly, options: &MountOptions, report: &RecoveryReport) -> Result<Option<(usize, Opened)>> {
+    let roll = |rank: usize| match assembly.found.roots.get(rank) {
+        None => Ok(None),
+        Some(root) => match roll_forward(assembly, root, options, report.clone(), Reach::Readable) {
+            Ok(opened) => Ok(Some(opened)),
+            Err(e @ Error::Open(_)) => Err(e),
+            Err(_) => Ok(None),
+        },
+    };
+    // One state is in memory at a time.
+    let older = roll(1)?.map(|opened| opened.chain.seq);
+    let newest = roll(0)?;
+    Ok(match (newest, older) {
+        (Some(opened), older) if older.is_none_or(|seq| seq <= opened.chain.seq) => Some((0, opened)),
+        (_, None) => None,
+        (newest, Some(_)) => {
+            drop(newest);
+            roll(1)?.map(|opened| (1, opened))
+        }
+    })
 }
 
 /// How much of the log has to be applied.
@@ -151,16 +176,20 @@ enum Reach {
     Readable,
 }
 
-/// The newest root could not be read. The log behind the one before leads
-/// over it, unless that is damaged, too: then what came later is not shown.
-fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, options: &MountOptions) -> Result<()> {
+/// Where it is not the newest root that was used: that could not be read, or what its log changes. The log behind the one
+/// before leads over it, unless that is damaged, too: then what came later is not shown.
+fn went_back(found: &Probe, rank: usize, mut opened: Opened, options: &MountOptions) -> Result<Opened> {
+    let (Some(newest), Some(used)) = (found.roots.first().filter(|_| rank > 0), found.roots.get(rank)) else {
+        return Ok(opened);
+    };
     let report = &mut opened.report;
     report.notes.push(format!(
-        "the newest root (generation {}) cannot be read; went on from generation {} and the log behind it",
+        "the newest root (generation {}) cannot be read, or the log behind it not applied; went on from generation {} and \
+         the log behind it",
         newest.generation, used.generation
     ));
     if options.no_recovery || report.damage.is_some() {
-        return Ok(());
+        return Ok(opened);
     }
     let reached = opened.chain.seq;
     // The slot is intact and says where the log went on; that may be further than the log before it still leads.
@@ -168,13 +197,13 @@ fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, option
     let proven = newest.chain_seq.max(behind.proves());
     if reached < proven && !broken(Break::WentBackUnseen) {
         report.damage = Some(format!(
-            "the newest root (generation {}) cannot be read, and the log behind generation {} ends at partial {reached} \
+            "the newest root (generation {}) cannot be used, and the log behind generation {} ends at partial {reached} \
              of {proven}: what came later is not shown",
             newest.generation, used.generation
         ));
         report.verdicts.push(Verdict::Damage);
     }
-    Ok(())
+    Ok(opened)
 }
 
 /// Where the log goes on behind a root.
@@ -406,17 +435,24 @@ fn take_in(
     report.dropped = walk.dropped;
     report.damage = walk.damage;
     report.verdicts = walk.verdicts;
+    if reach == Reach::All {
+        let mut loaded = load()?;
+        // Each partial is let go as soon as it is in the state.
+        return match replay(&mut loaded, walk.accepted, report) {
+            Ok(bytes) => Ok((loaded, bytes)),
+            Err((_, why)) => Err(why),
+        };
+    }
     let mut loaded = load()?;
     let (at, why) = match replay(&mut loaded, &walk.accepted, report) {
         Ok(bytes) => return Ok((loaded, bytes)),
-        Err((_, why)) if reach == Reach::All => return Err(why),
         Err(stopped) => stopped,
     };
     let before = &walk.accepted[..whole_before(&walk.accepted, at)];
     let first = walk.accepted.get(before.len()).map_or(Seq(0), |f| f.header.seq);
     let text = format!(
-        "the index cannot be read where the log changes it ({why}): what was committed from partial {first} on is not \
-         shown, and nenrin check --repair brings back all of it that it can"
+        "the log cannot be applied ({why}): what was committed from partial {first} on is not shown; nenrin check says \
+         what is damaged, and nenrin check --repair -n what a repair would bring back of it"
     );
     report.damage = Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
     report.verdicts.push(Verdict::Damage);
@@ -424,6 +460,7 @@ fn take_in(
         return Ok((loaded, 0));
     }
     // Once more from the start: a part of what cannot be applied is in there.
+    drop(loaded);
     let mut loaded = load()?;
     let bytes = replay(&mut loaded, before, report).map_err(|(_, why)| why)?;
     Ok((loaded, bytes))
@@ -437,12 +474,13 @@ fn whole_before(accepted: &[Found], at: usize) -> usize {
 /// Applies partials. Returns the bytes of them, or which one cannot be applied.
 fn replay(
     (state, chain): &mut Loaded,
-    partials: &[Found],
+    partials: impl IntoIterator<Item: Borrow<Found>>,
     report: &mut RecoveryReport,
 ) -> std::result::Result<u64, (usize, Error)> {
     (report.partials, report.records) = (0, 0);
     let mut bytes = 0;
-    for (at, found) in partials.iter().enumerate() {
+    for (at, found) in partials.into_iter().enumerate() {
+        let found = found.borrow();
         report.records += apply(state, found).map_err(|why| (at, why))?;
         let header = &found.header;
         report.partials += 1;

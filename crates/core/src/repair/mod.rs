@@ -249,6 +249,7 @@ fn plan(
         gap_from,
         unproven,
         missing: BTreeSet::new(),
+        marked: 0,
         space_lost,
         past_lost,
         held,

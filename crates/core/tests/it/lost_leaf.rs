@@ -13,12 +13,12 @@ use nenrin_device::{BlockDevice, MemDevice};
 use std::sync::Arc;
 
 /// The device as it is now, apart from who uses it: after a cut.
-fn cut(w: &World) -> Arc<MemDevice> {
+pub(crate) fn cut(w: &World) -> Arc<MemDevice> {
     Arc::new(MemDevice::from_bytes(w.device.inner().snapshot()))
 }
 
 /// Mounted so often that no root is left of before: an older one, with the log behind it, would lose nothing.
-fn settle(w: &World) {
+pub(crate) fn settle(w: &World) {
     (0..4).for_each(|_| w.open().close().unwrap());
 }
 
@@ -28,7 +28,7 @@ fn mount(device: &Arc<MemDevice>, read_only: bool) -> Result<Arc<Fs>> {
 }
 
 /// Mounted, whatever was lost; not written to, and it says what to do.
-fn mounted_read_only(device: &Arc<MemDevice>, read_only: bool) -> Arc<Fs> {
+pub(crate) fn mounted_read_only(device: &Arc<MemDevice>, read_only: bool) -> Arc<Fs> {
     let before = device.snapshot();
     let fs = mount(device, read_only).unwrap_or_else(|e| panic!("no mount comes past what cannot be read: {e}"));
     let damage = fs.recovery_report().damage.clone().unwrap();
@@ -42,7 +42,7 @@ fn mounted_read_only(device: &Arc<MemDevice>, read_only: bool) -> Arc<Fs> {
 }
 
 /// What check finds of the index afterwards is nothing.
-fn repaired(device: &Arc<MemDevice>) -> (Arc<Fs>, RepairReport) {
+pub(crate) fn repaired(device: &Arc<MemDevice>) -> (Arc<Fs>, RepairReport) {
     let devices: [Arc<dyn BlockDevice>; 1] = [device.clone()];
     let plan = RepairPlan::new(&devices, &TestClock::default(), &mut |_| {}).unwrap();
     let report = plan.carry_out(Arc::new(TestClock::default())).unwrap();
@@ -55,7 +55,7 @@ fn repaired(device: &Arc<MemDevice>) -> (Arc<Fs>, RepairReport) {
 }
 
 /// What is read of a file block; `None` where that is an error.
-fn block(fs: &Fs, ino: Ino, n: u64) -> Option<Vec<u8>> {
+pub(crate) fn block(fs: &Fs, ino: Ino, n: u64) -> Option<Vec<u8>> {
     match fs.read(At::Live, ino, n * BLOCK, BLOCK_BYTES) {
         Ok(bytes) => Some(bytes),
         Err(Error::Damaged(..)) => None,
