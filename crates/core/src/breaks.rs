@@ -252,6 +252,10 @@ pub enum Break {
     RepairOverOld,
     /// A repair takes in the log without the directories and files whose inodes were in lost leaves.
     LostNotRegained,
+    /// An inode that a repair makes for the log begins without the extents that are left of it.
+    RegainedBlind,
+    /// An inode that a repair makes for the log has one name, however many name it.
+    RegainedOneName,
     /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
     FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.

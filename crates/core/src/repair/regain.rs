@@ -207,6 +207,8 @@ impl Regain<'_> {
         let file_type = file_type.or(known_type).filter(|t| *t != DIRECTORY).unwrap_or(REGULAR);
         let fork = newest_fork(self.state, ino, &self.removed)?;
         let blocks = count_blocks(self.state, ino, fork)?;
+        let (fork, blocks) = if broken(Break::RegainedBlind) { (0, 0) } else { (fork, blocks) };
+        let links = if broken(Break::RegainedOneName) { 1 } else { links };
         let text = "the inode is lost, and with it owner and permissions";
         self.losses.add(LossKind::AttributesLost, About::Inode(ino), text);
         self.unproven.insert(ino.0);

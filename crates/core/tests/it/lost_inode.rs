@@ -151,6 +151,13 @@ fn the_log_changes_what_is_left_of_a_file_without_inode() {
     changes_of_a_file_without_inode(0);
 }
 
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the first block of an extent: block 6001 is 0, not 1")]
+fn changes_of_a_file_whose_extents_are_not_seen_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::RegainedBlind, || changes_of_a_file_without_inode(0));
+}
+
 /// Its extents are in another fork than that of a new file.
 #[test]
 fn the_log_changes_what_is_left_of_a_file_that_was_emptied_before() {
@@ -223,8 +230,7 @@ fn one_of_two_names_goes(go: fn(&Fs, Ino), gone: bool) {
     fs.close().unwrap();
 }
 
-#[test]
-fn content_stays_while_it_has_a_name() {
+fn content_of_two_names() {
     one_of_two_names_goes(|fs, _| fs.unlink(Ino::ROOT, b"m").unwrap(), false);
     one_of_two_names_goes(
         |fs, _| {
@@ -241,6 +247,18 @@ fn content_stays_while_it_has_a_name() {
         },
         false,
     );
+}
+
+#[test]
+fn content_stays_while_it_has_a_name() {
+    content_of_two_names();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "told, and not true")]
+fn content_that_goes_with_one_of_its_names_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::RegainedOneName, content_of_two_names);
 }
 
 /// No directory had entries in the leaf: all names are known.
@@ -302,7 +320,7 @@ fn what_the_log_does_to_names_in_lost_leaves_is_done() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic]
+#[should_panic(expected = "ChangeLost")]
 fn names_in_lost_leaves_that_are_not_made_again_are_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::LostNotRegained, names_in_lost_leaves);
 }
