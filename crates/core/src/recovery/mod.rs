@@ -7,7 +7,7 @@
 //! | anything else, and no later header proves that more was durable | the log ends |
 //! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
 //! | a logical segment without its end | it does not count |
-//! | a record that cannot be applied, since the index cannot be read where it belongs | the root before; behind both, damage: read-only, as of the logical segment before |
+//! | a record that cannot be applied: the index cannot be read where it belongs, or contradicts it | the root before; behind both, damage: read-only, as of the logical segment before |
 //!
 //! Invariants
 //! 1. Recovery writes nothing; the first write of a mount is an index
@@ -451,8 +451,8 @@ fn take_in(
     let before = &walk.accepted[..whole_before(&walk.accepted, at)];
     let first = walk.accepted.get(before.len()).map_or(Seq(0), |f| f.header.seq);
     let text = format!(
-        "the log cannot be applied ({why}): what was committed from partial {first} on is not shown; nenrin check says \
-         what is damaged, and nenrin check --repair -n what a repair would bring back of it"
+        "the log cannot be applied ({why}): what was committed from partial {first} on is not shown; a repair may \
+         bring it back (nenrin check --repair -n tells)"
     );
     report.damage = Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
     report.verdicts.push(Verdict::Damage);
