@@ -249,7 +249,7 @@ fn overwrite(fs: &Fs, random: &mut Prng) -> Result<bool, Error> {
 /// One change of a file.
 fn change(fs: &Fs, ino: Ino, name: &[u8], size: u64, i: u32, random: &mut Prng) -> Result<(), Error> {
     let write = |at: u64, bytes: u64| fs.write(ino, at, &content::pattern(i, at, bytes as usize), 0).map(drop);
-    let middle = size / 2 & !(BLOCK_BYTES as u64 - 1);
+    let middle = (size / 2) & !(BLOCK_BYTES as u64 - 1);
     let size_is = |size: u64| fs.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop);
     match random.index(8) {
         0 => write(0, 5000),
