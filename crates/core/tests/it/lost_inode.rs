@@ -221,7 +221,7 @@ fn one_of_two_names_goes(go: fn(&Fs, Ino), gone: bool) {
     drop(mounted_read_only(&device, false));
     let (fs, report) = repaired(&device);
     assert_true(&fs, &report);
-    assert_eq!(found(&fs, m), !gone, "{:?}", report.losses);
+    assert_eq!(found(&fs, m), !gone, "content goes with its last name only: {:?}", report.losses);
     if !gone {
         assert_eq!(block(&fs, m, FAR).unwrap(), [9; BLOCK_BYTES]);
         assert_eq!(block(&fs, m, FAR + 1).unwrap(), [1; BLOCK_BYTES]);
@@ -256,7 +256,7 @@ fn content_stays_while_it_has_a_name() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic(expected = "told, and not true")]
+#[should_panic(expected = "content goes with its last name only")]
 fn content_that_goes_with_one_of_its_names_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::RegainedOneName, content_of_two_names);
 }
