@@ -52,6 +52,8 @@ pub enum Break {
     TornPayload,
     /// Recovery accepts partials of any epoch.
     ForgetEpoch,
+    /// Where a record cannot be applied recovery stops in the midst of its commit, and shows what of it is there.
+    StoppedWithin,
     /// The root slot is written before what it names was flushed.
     RootBeforeFlush,
     /// Under barrier=checkpoint roots are written without any flush, as under barrier=none.
@@ -248,6 +250,14 @@ pub enum Break {
     MergeLoses,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
+    /// A repair takes in the log without the directories and files whose inodes were in lost leaves.
+    LostNotRegained,
+    /// An inode that a repair makes for the log begins without the extents that are left of it.
+    RegainedBlind,
+    /// An inode that a repair makes for the log has one name, however many name it.
+    RegainedOneName,
+    /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
+    FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// Reads that are submitted begin at once, however many are under way.

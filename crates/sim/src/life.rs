@@ -45,12 +45,13 @@ pub enum Life {
 
 impl Life {
     /// All of them, with their names on the command line.
-    pub const ALL: [(Self, &'static str); 11] = [
+    pub const ALL: [(Self, &'static str); 12] = [
         (Self::LateWrite, "late-write"),
         (Self::LostRoot, "lost-root"),
         (Self::SameLength, "same-length"),
         (Self::TornSlot, "torn-slot"),
         (Self::Repair(Damage::Leaf), "repair-leaf"),
+        (Self::Repair(Damage::Behind), "repair-behind"),
         (Self::Repair(Damage::Roots), "repair-roots"),
         (Self::Repair(Damage::Log), "repair-log"),
         (Self::Repair(Damage::Items), "repair-items"),

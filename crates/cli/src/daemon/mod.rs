@@ -237,7 +237,10 @@ fn notes(fs: &Fs, plan: &Plan) -> Vec<String> {
     let place = plan.device.display();
     let mut notes: Vec<String> = report.notes.iter().map(|n| format!("{place}: {n}")).collect();
     if let Some(damage) = &report.damage {
-        notes.push(format!("{place}: damaged, so mounted read-only: {damage}; copy what you need, then nenrin check"));
+        notes.push(format!(
+            "{place}: damaged, so mounted read-only: {damage}; copy what you need, then nenrin check, and nenrin check \
+             --repair -n for what a repair would do"
+        ));
     }
     notes
 }

@@ -7,11 +7,13 @@
 //! | anything else, and no later header proves that more was durable | the log ends |
 //! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
 //! | a logical segment without its end | it does not count |
+//! | a record that cannot be applied: the index cannot be read where it belongs, or contradicts it | the root before; behind both, damage: read-only, as of the logical segment before |
 //!
 //! Invariants
 //! 1. Recovery writes nothing; the first write of a mount is an index
 //!    checkpoint with a new epoch.
 //! 2. It believes checksums, links and addresses only, never order on the device.
+//! 3. Of a logical segment all records are applied, or none.
 
 mod behind;
 mod walk;
@@ -30,12 +32,13 @@ use nenrin_format::features::{Access, access};
 use nenrin_format::items::{Checkpoint, Segment};
 use nenrin_format::key::Kind;
 use nenrin_format::node::TreeId;
-use nenrin_format::partial::{Header, PartialKind};
+use nenrin_format::partial::{Header, LOGICAL_END, PartialKind};
 use nenrin_format::records::Record;
 use nenrin_format::root::{Root, TreeRoot};
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{BLOCK_BYTES, Cno, Epoch, Ino, SegmentNo, Seq};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -121,32 +124,72 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     for (_, name, probe) in &assembly.probes {
         note_slots(probe, found, name.as_deref(), &mut report);
     }
+    // All that was committed, from either root; only then a part of it.
     for (rank, root) in found.roots.iter().take(2).enumerate() {
-        match recover_from(assembly, root, options, report.clone()) {
-            Ok(mut opened) => {
-                if rank > 0 {
-                    went_back(&found.roots[0], root, &mut opened, options)?;
-                }
-                return Ok(opened);
-            }
+        match roll_forward(assembly, root, options, report.clone(), Reach::All) {
+            Ok(opened) => return went_back(found, rank, opened, options),
             Err(e @ Error::Open(_)) => return Err(e),
             Err(e) => why = why.or(Some(e)),
         }
     }
+    if !options.no_recovery {
+        if let Some((rank, opened)) = furthest(assembly, options, &report)? {
+            return went_back(found, rank, opened, options);
+        }
+    }
     let reason = why.map_or_else(|| "no root".into(), |e| e.to_string());
-    Err(Error::Open(format!("the index cannot be read from any root: {reason}; run nenrin check")))
+    Err(Error::Open(format!(
+        "the index cannot be read from any root: {reason}; nenrin check says what is damaged, and nenrin check --repair -n \
+         what a repair would bring back"
+    )))
 }
 
-/// The newest root could not be read. The log behind the one before leads
-/// over it, unless that is damaged, too: then what came later is not shown.
-fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, options: &MountOptions) -> Result<()> {
+/// Of the roots whose log cannot be applied to its end, the one from which it leads further; the newest of two alike.
+fn furthest(assembly: &Assembly, options: &MountOptions, report: &RecoveryReport) -> Result<Option<(usize, Opened)>> {
+    let roll = |rank: usize| match assembly.found.roots.get(rank) {
+        None => Ok(None),
+        Some(root) => match roll_forward(assembly, root, options, report.clone(), Reach::Readable) {
+            Ok(opened) => Ok(Some(opened)),
+            Err(e @ Error::Open(_)) => Err(e),
+            Err(_) => Ok(None),
+        },
+    };
+    // One state is in memory at a time.
+    let older = roll(1)?.map(|opened| opened.chain.seq);
+    let newest = roll(0)?;
+    Ok(match (newest, older) {
+        (Some(opened), older) if older.is_none_or(|seq| seq <= opened.chain.seq) => Some((0, opened)),
+        (_, None) => None,
+        (newest, Some(_)) => {
+            drop(newest);
+            roll(1)?.map(|opened| (1, opened))
+        }
+    })
+}
+
+/// How much of the log has to be applied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// What counts.
+    All,
+    /// What comes before a record that cannot be: the rest is damage, for a repair to bring back.
+    Readable,
+}
+
+/// Where it is not the newest root that was used: that could not be read, or what its log changes. The log behind the one
+/// before leads over it, unless that is damaged, too: then what came later is not shown.
+fn went_back(found: &Probe, rank: usize, mut opened: Opened, options: &MountOptions) -> Result<Opened> {
+    let (Some(newest), Some(used)) = (found.roots.first().filter(|_| rank > 0), found.roots.get(rank)) else {
+        return Ok(opened);
+    };
     let report = &mut opened.report;
     report.notes.push(format!(
-        "the newest root (generation {}) cannot be read; went on from generation {} and the log behind it",
+        "the newest root (generation {}) cannot be read, or the log behind it not applied; went on from generation {} and \
+         the log behind it",
         newest.generation, used.generation
     ));
     if options.no_recovery || report.damage.is_some() {
-        return Ok(());
+        return Ok(opened);
     }
     let reached = opened.chain.seq;
     // The slot is intact and says where the log went on; that may be further than the log before it still leads.
@@ -154,13 +197,13 @@ fn went_back(newest: &Superblock, used: &Superblock, opened: &mut Opened, option
     let proven = newest.chain_seq.max(behind.proves());
     if reached < proven && !broken(Break::WentBackUnseen) {
         report.damage = Some(format!(
-            "the newest root (generation {}) cannot be read, and the log behind generation {} ends at partial {reached} \
+            "the newest root (generation {}) cannot be used, and the log behind generation {} ends at partial {reached} \
              of {proven}: what came later is not shown",
             newest.generation, used.generation
         ));
         report.verdicts.push(Verdict::Damage);
     }
-    Ok(())
+    Ok(opened)
 }
 
 /// Where the log goes on behind a root.
@@ -212,11 +255,22 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
     }
 }
 
+/// The state that a root and all of the log behind it lead to.
 pub(crate) fn recover_from(
     assembly: &Assembly,
     superblock: &Superblock,
     options: &MountOptions,
+    report: RecoveryReport,
+) -> Result<Opened> {
+    roll_forward(assembly, superblock, options, report, Reach::All)
+}
+
+fn roll_forward(
+    assembly: &Assembly,
+    superblock: &Superblock,
+    options: &MountOptions,
     mut report: RecoveryReport,
+    reach: Reach,
 ) -> Result<Opened> {
     let found = &assembly.found;
     if let Access::ReadOnly(bits) = access(superblock.features[1], superblock.features[2]) {
@@ -230,21 +284,22 @@ pub(crate) fn recover_from(
     }
     let storage = storage_of(assembly);
     let root = read_root(&storage, superblock)?;
-    let mut state = load_state(&storage, superblock, &root, options)?;
-    let mut chain = chain_of(superblock);
-    let (mut window_bytes, mut unproven) = (0, Vec::new());
+    let load = || Ok((load_state(&storage, superblock, &root, options)?, chain_of(superblock)));
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
-    if !options.no_recovery {
-        let walk = Walk::new(&storage, &chain).run()?;
-        unproven = walk.unproven();
-        window_bytes = replay(&mut state, &mut chain, walk, &mut report)?;
-    }
+    let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
+        (load()?, 0, Vec::new())
+    } else {
+        let walk = Walk::new(&storage, &chain_of(superblock)).run()?;
+        let unproven = walk.unproven();
+        let (reached, bytes) = take_in(&load, walk, reach, &mut report)?;
+        (reached, bytes, unproven)
+    };
     let root_pins = pin_roots(&mut state.segments, found, superblock);
     // What both usable roots do without is free, as it was before the crash.
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
     state.segments.promote(older);
-    let writes = !(options.read_only || options.no_recovery || report.only_readable);
+    let writes = !(options.read_only || options.no_recovery || report.only_readable || report.damage.is_some());
     start_epoch(&mut state, &mut chain, &storage, found, writes)?;
     Ok(Opened {
         storage,
@@ -364,24 +419,70 @@ fn load_checkpoints(state: &mut State) -> Result<()> {
     bad.map_or(Ok(()), Err)
 }
 
-/// Applies what the walk accepted. Returns the bytes of the chain since the root.
-fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mut RecoveryReport) -> Result<u64> {
+/// The state of a root, and where its log goes on.
+type Loaded = (State, Chain);
+
+/// What the walk accepted, upon the state that `load` gives, and the bytes of it.
+fn take_in(
+    load: &dyn Fn() -> Result<Loaded>,
+    walk: Outcome,
+    reach: Reach,
+    report: &mut RecoveryReport,
+) -> Result<(Loaded, u64)> {
     report.bytes_read = walk.bytes_read;
     report.requests = walk.requests;
     report.durable_seq = report.durable_seq.max(walk.durable_seq);
     report.dropped = walk.dropped;
     report.damage = walk.damage;
     report.verdicts = walk.verdicts;
+    if reach == Reach::All {
+        let mut loaded = load()?;
+        // Each partial is let go as soon as it is in the state.
+        return match replay(&mut loaded, walk.accepted, report) {
+            Ok(bytes) => Ok((loaded, bytes)),
+            Err((_, why)) => Err(why),
+        };
+    }
+    let mut loaded = load()?;
+    let (at, why) = match replay(&mut loaded, &walk.accepted, report) {
+        Ok(bytes) => return Ok((loaded, bytes)),
+        Err(stopped) => stopped,
+    };
+    let before = &walk.accepted[..whole_before(&walk.accepted, at)];
+    let first = walk.accepted.get(before.len()).map_or(Seq(0), |f| f.header.seq);
+    let text = format!(
+        "the log cannot be applied ({why}): what was committed from partial {first} on is not shown; a repair may \
+         bring it back (nenrin check --repair -n tells)"
+    );
+    report.damage = Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
+    report.verdicts.push(Verdict::Damage);
+    if broken(Break::StoppedWithin) {
+        return Ok((loaded, 0));
+    }
+    // Once more from the start: a part of what cannot be applied is in there.
+    drop(loaded);
+    let mut loaded = load()?;
+    let bytes = replay(&mut loaded, before, report).map_err(|(_, why)| why)?;
+    Ok((loaded, bytes))
+}
+
+/// How many partials end with the last logical segment that is whole before the partial `at`.
+fn whole_before(accepted: &[Found], at: usize) -> usize {
+    accepted[..at].iter().rposition(|f| f.header.flags & LOGICAL_END != 0).map_or(0, |end| end + 1)
+}
+
+/// Applies partials. Returns the bytes of them, or which one cannot be applied.
+fn replay(
+    (state, chain): &mut Loaded,
+    partials: impl IntoIterator<Item: Borrow<Found>>,
+    report: &mut RecoveryReport,
+) -> std::result::Result<u64, (usize, Error)> {
+    (report.partials, report.records) = (0, 0);
     let mut bytes = 0;
-    for found in walk.accepted {
+    for (at, found) in partials.into_iter().enumerate() {
+        let found = found.borrow();
+        report.records += apply(state, found).map_err(|why| (at, why))?;
         let header = &found.header;
-        let mut r = Reader::new(&found.records);
-        while !r.is_empty() {
-            let record = Record::decode(&mut r)
-                .map_err(|why| Error::Corrupt(format!("a record of the partial at {}: {why}", header.addr)))?;
-            state.apply(&record, header.payload_addr())?;
-            report.records += 1;
-        }
         report.partials += 1;
         bytes += u64::from(header.total_blocks()) * BLOCK_BYTES as u64;
         state.segments.chain_written(header.addr.segment(), header.seq);
@@ -394,6 +495,19 @@ fn replay(state: &mut State, chain: &mut Chain, walk: walk::Outcome, report: &mu
         chain.last_crc = found.crc;
     }
     Ok(bytes)
+}
+
+/// Applies the records of a partial; how many there are.
+fn apply(state: &mut State, found: &Found) -> Result<u64> {
+    let (header, mut r) = (&found.header, Reader::new(&found.records));
+    let mut records = 0;
+    while !r.is_empty() {
+        let record = Record::decode(&mut r)
+            .map_err(|why| Error::Corrupt(format!("a record of the partial at {}: {why}", header.addr)))?;
+        state.apply(&record, header.payload_addr())?;
+        records += 1;
+    }
+    Ok(records)
 }
 
 /// Root partials of the two newest roots stay where they are.

@@ -13,7 +13,7 @@
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
 use super::losses::{About, LossKind, Losses, MendKind};
-use super::salvage;
+use super::{regain, salvage};
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
@@ -227,7 +227,7 @@ pub(super) fn named(f: &Found) -> Vec<Extent> {
 fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Losses) -> Result<Base> {
     let Candidate { superblock, root, trees, log, islands, cache } = c;
     let mut state = State {
-        cache: cache.clone(),
+        cache,
         live: Tree::empty(TreeId::LIVE),
         space: Tree::empty(TreeId::SPACE),
         history: Vec::new(),
@@ -250,32 +250,13 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         applied: 0,
         retention: root.retention.clone(),
     };
-    let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
-    for (mut tree, survey) in trees {
-        tree.prune(&cache, &survey)?;
-        losses.mended(MendKind::NodesRewritten, survey.weak.len() as u64);
-        match tree.id() {
-            TreeId::LIVE => (state.live, lost) = (tree, survey.lost),
-            TreeId::SPACE => {
-                space_lost = !survey.lost.is_empty();
-                state.space = tree;
-            }
-            id if is_history(id) => {
-                let Some(t) = root.trees.iter().find(|t| t.tree == id) else { continue };
-                if !survey.lost.is_empty() {
-                    past_lost = past_lost.max(Some(t.deaths.1));
-                }
-                state.next_tree = state.next_tree.max(id.0.saturating_add(1));
-                state.history.push(HistoryTree { tree, deaths: t.deaths, sealed: t.sealed });
-            }
-            _ => {}
-        }
-    }
+    let (lost, space_lost, past_lost) = take_trees(&mut state, trees, &root, losses)?;
     let segment_items = load_space(&mut state)?;
     let mut chain = chain_of(&superblock);
     let mut unproven = BTreeSet::new();
     // Records that change shared extents need them.
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
+    regain::what_is_lost(&mut state, &lost, &log.accepted, &mut unproven, losses)?;
     roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
@@ -288,6 +269,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
         pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
+        regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
         roll_forward(&mut state, &mut chain, island, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
@@ -308,6 +290,38 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         unproven,
         to_equalize,
     })
+}
+
+/// What is left of the trees goes into the state. Returns which leaves of the live tree are lost, whether any of the space
+/// tree is, and the newest death that a lost one of history may have held.
+fn take_trees(
+    state: &mut State,
+    trees: Vec<(Tree, Survey)>,
+    root: &Root,
+    losses: &mut Losses,
+) -> Result<(Vec<LostRange>, bool, Option<Cno>)> {
+    let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
+    for (mut tree, survey) in trees {
+        tree.prune(&state.cache, &survey)?;
+        losses.mended(MendKind::NodesRewritten, survey.weak.len() as u64);
+        match tree.id() {
+            TreeId::LIVE => (state.live, lost) = (tree, survey.lost),
+            TreeId::SPACE => {
+                space_lost = !survey.lost.is_empty();
+                state.space = tree;
+            }
+            id if is_history(id) => {
+                let Some(t) = root.trees.iter().find(|t| t.tree == id) else { continue };
+                if !survey.lost.is_empty() {
+                    past_lost = past_lost.max(Some(t.deaths.1));
+                }
+                state.next_tree = state.next_tree.max(id.0.saturating_add(1));
+                state.history.push(HistoryTree { tree, deaths: t.deaths, sealed: t.sealed });
+            }
+            _ => {}
+        }
+    }
+    Ok((lost, space_lost, past_lost))
 }
 
 /// Tells what of the log is missing.

@@ -7,7 +7,9 @@
 
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
+use super::regain::{count_blocks, forks_being_removed, newest_fork};
 use super::salvage::lost_extent;
+use crate::breaks::{Break, broken};
 use crate::state::{orphan_key, reap_key};
 use crate::{FileKind, Result};
 use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece};
@@ -15,7 +17,7 @@ use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, INLINE_BYTES_MAX, Ino};
 use std::ops::ControlFlow;
 
-/// Extents that say a range is lost, of one file: 1 TiB of it.
+/// Extents that say a range is lost, in one repair: 1 TiB of them.
 pub(super) const LOST_EXTENTS_MAX: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -65,7 +67,8 @@ impl Mender {
             inode.parent = if ino == Ino::ROOT { ino } else { g.parent.unwrap_or(inode.parent) };
         } else {
             let links = g.links as u32;
-            if links > 0 && links < inode.nlink {
+            // How many names one had that was made anew is not known.
+            if links > 0 && links < inode.nlink && !self.unproven.contains(&g.ino) {
                 let text = format!("{} of {} names are lost", inode.nlink - links, inode.nlink);
                 self.losses.add(LossKind::NameLost, About::Inode(ino), text);
             }
@@ -81,10 +84,11 @@ impl Mender {
         if inode.nlink == 0 {
             self.list_orphan(ino)?;
         }
-        for fork in g.forks.iter().filter(|f| **f != inode.fork) {
-            let reap = self.state.space.get(&self.state.cache, &reap_key(ino, *fork))?;
+        let stated = (g.blocks > 0).then_some(before.fork);
+        for fork in g.forks.iter().copied().chain(stated).filter(|f| *f != inode.fork) {
+            let reap = self.state.space.get(&self.state.cache, &reap_key(ino, fork))?;
             if reap.is_none_or(|v| Reap::decode(&v).is_err()) {
-                self.list_for_removal(ino, *fork, false)?;
+                self.list_for_removal(ino, fork, false)?;
             }
         }
         Ok(())
@@ -151,7 +155,12 @@ impl Mender {
             return Ok(());
         }
         if self.unproven.contains(&ino.0) {
-            return self.unproven_size(ino, inode, g.blocks);
+            self.unproven_size(ino, inode)?;
+            if !broken(Break::FoundReadsZeros) {
+                let gaps = self.gaps(ino, inode, true)?;
+                self.mark_lost(ino, inode, &gaps)?;
+            }
+            return self.cut_behind_end(ino, inode);
         }
         let stated = inode.blocks;
         inode.blocks = g.blocks;
@@ -160,29 +169,21 @@ impl Mender {
         self.cut_behind_end(ino, inode)
     }
 
-    /// The size of a file of which only extents are left.
-    fn unproven_size(&mut self, ino: Ino, inode: &mut Inode, blocks: u64) -> Result<()> {
-        let last = Key::new(ino, Kind::Extent, u32::MAX, u64::MAX);
-        let Some((key, value)) = self.state.live.prev(&self.state.cache, &last)? else { return Ok(()) };
-        if key.ino == ino.0 && key.kind == Kind::Extent {
-            inode.fork = key.fork;
-            let end = Extent::decode(&value).map_or(key.off, |e| key.off + u64::from(e.blocks));
-            if inode.size == 0 {
-                inode.size = end.saturating_mul(BLOCK);
-            }
-            inode.blocks = if blocks > 0 { blocks } else { self.count_blocks(ino, key.fork)? };
+    /// The size of a file of which only extents are left; what the log says of it stays.
+    fn unproven_size(&mut self, ino: Ino, inode: &mut Inode) -> Result<()> {
+        let stated = inode.fork;
+        inode.fork = stated.max(newest_fork(&self.state, ino, &forks_being_removed(&self.state)?)?);
+        inode.blocks = count_blocks(&self.state, ino, inode.fork)?;
+        if inode.blocks == 0 && inode.fork > stated {
+            self.losses.add(LossKind::RangeLost, About::Inode(ino), "nothing of its content is left");
+        }
+        if inode.size == 0 && inode.blocks > 0 {
+            let last = Key::new(ino, Kind::Extent, inode.fork, u64::MAX);
+            let found = self.state.live.prev(&self.state.cache, &last)?;
+            let end = found.map_or(0, |(k, v)| k.off + Extent::decode(&v).map_or(0, |e| u64::from(e.blocks)));
+            inode.size = end.saturating_mul(BLOCK);
         }
         Ok(())
-    }
-
-    fn count_blocks(&self, ino: Ino, fork: u32) -> Result<u64> {
-        let mut blocks = 0;
-        let (from, to) = (Key::new(ino, Kind::Extent, fork, 0), Key::new(ino, Kind::Extent, fork, u64::MAX));
-        self.state.live.scan(&self.state.cache, &from, &to, &mut |_, v| {
-            blocks += Extent::decode(v).map_or(0, |e| u64::from(e.blocks));
-            ControlFlow::Continue(())
-        })?;
-        Ok(blocks)
     }
 
     /// Ranges of file blocks that nothing is known of. `missing`: the inode
@@ -234,17 +235,16 @@ impl Mender {
 
     fn mark_lost(&mut self, ino: Ino, inode: &mut Inode, gaps: &[(u64, u64)]) -> Result<()> {
         let window = u64::from(EXTENT_BLOCKS_MAX);
-        let mut made = 0;
         for (from, to) in gaps {
             let mut at = *from;
-            while at < *to && made < LOST_EXTENTS_MAX {
+            while at < *to && self.marked < LOST_EXTENTS_MAX {
                 let end = ((at / window + 1) * window).min(*to);
                 let blocks = (end - at) as u32;
                 let birth = self.last_known(ino, inode.fork, at, end)?;
                 let extent = lost_extent(birth, blocks);
                 self.set(Key::new(ino, Kind::Extent, inode.fork, at), extent.encode())?;
                 inode.blocks += u64::from(blocks);
-                made += 1;
+                self.marked += 1;
                 at = end;
             }
             let range = Some((from * BLOCK, (at * BLOCK).min(inode.size)));

@@ -38,6 +38,8 @@ pub(super) struct Mender {
     pub unproven: BTreeSet<u64>,
     /// Inodes that are or may be gone, with names they had.
     pub missing: BTreeSet<u64>,
+    /// Extents made that say a range is lost.
+    pub marked: u64,
     /// Nodes of the space tree are lost.
     pub space_lost: bool,
     /// Newest death that a lost node of history may have held.
@@ -78,6 +80,12 @@ pub(super) fn behind(key: &Key) -> Option<Key> {
             }
         }
     }
+}
+
+/// Whether anything with keys from `from` to `to` was in one of these ranges, which are in order.
+pub(super) fn may_be_lost(lost: &[LostRange], from: &Key, to: &Key) -> bool {
+    let after = lost.partition_point(|l| l.low.is_none_or(|low| low <= *to));
+    after.checked_sub(1).and_then(|i| lost.get(i)).is_some_and(|l| l.meets(from, to))
 }
 
 impl Mender {
@@ -134,9 +142,7 @@ impl Mender {
 
     /// Whether anything with keys from `from` to `to` may have been lost.
     pub fn may_be_lost(&self, from: &Key, to: &Key) -> bool {
-        let after = self.lost.partition_point(|l| l.low.is_none_or(|low| low <= *to));
-        let near = after.checked_sub(1).and_then(|i| self.lost.get(i));
-        near.is_some_and(|l| l.meets(from, to)) || self.gone.range(*from..=*to).next().is_some()
+        may_be_lost(&self.lost, from, to) || self.gone.range(*from..=*to).next().is_some()
     }
 
     /// Whether the inode item may have been lost.

@@ -19,6 +19,7 @@ mod mender;
 mod names;
 mod past;
 mod pieces;
+mod regain;
 mod salvage;
 #[cfg(test)]
 mod salvage_tests;
@@ -248,6 +249,7 @@ fn plan(
         gap_from,
         unproven,
         missing: BTreeSet::new(),
+        marked: 0,
         space_lost,
         past_lost,
         held,

@@ -12,13 +12,14 @@
 
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
-use crate::state::{SLOT_MASK, reap_key};
+use crate::state::{SLOT_MASK, State, reap_key};
 use crate::{FileKind, Result};
 use nenrin_format::items::{Dirent, Inode, KeepRule, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, Cno, Ino};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 /// Where inodes without a name go.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -42,11 +43,39 @@ impl Seen {
     }
 }
 
+/// Puts an entry or a back reference into a slot in which it hides no past of another.
+pub(super) fn place_name(state: &mut State, group: Key, item: Dirent<'_>) -> Result<Key> {
+    for slot in 0..=SLOT_MASK {
+        let key = Key { off: group.off | slot, ..group };
+        if state.get(&key)?.is_none() && newest_death(state, &key)? <= item.birth {
+            state.live.insert(&state.cache, key, item.encode().into())?;
+            return Ok(key);
+        }
+    }
+    let key = state.free_slot(group)?;
+    state.live.insert(&state.cache, key, Dirent { birth: state.open_cno, ..item }.encode().into())?;
+    Ok(key)
+}
+
+/// When the last past version of an item died; 0 when there is none.
+fn newest_death(state: &State, key: &Key) -> Result<Cno> {
+    let mut newest = Cno(0);
+    for t in &state.history {
+        if let Some((k, _)) = t.tree.prev(&state.cache, &key.died(u64::MAX))? {
+            if k.living() == *key {
+                newest = newest.max(Cno(k.death));
+            }
+        }
+    }
+    Ok(newest)
+}
+
 impl Mender {
     /// All of it.
     pub(super) fn names(&mut self) -> Result<()> {
         self.root_directory()?;
         self.inodes_without_item()?;
+        self.nothing_found()?;
         let mut named = Named::new();
         self.entries(&mut named)?;
         self.back_references(&mut named)?;
@@ -138,6 +167,26 @@ impl Mender {
         self.drop_inode(ino)
     }
 
+    /// Inodes that were made for the log, and of which it has nothing but names: they are lost like others.
+    fn nothing_found(&mut self) -> Result<()> {
+        for ino in self.unproven.clone().into_iter().map(Ino) {
+            let key = Key::new(ino, Kind::Inode, 0, 0);
+            let empty = self.state.inode(ino)?.is_some_and(|i| i.nlink > 0 && i.size == 0);
+            if empty && self.may_be_lost(&key, &key) {
+                let mut kept = false;
+                let last = Key::new(ino, Kind::Extent, u32::MAX, u64::MAX);
+                self.state.live.scan(&self.state.cache, &key, &last, &mut |k, _| {
+                    kept |= matches!(k.kind, Kind::Inline | Kind::Symlink | Kind::Extent);
+                    ControlFlow::Continue(())
+                })?;
+                if !kept {
+                    self.drop_inode(ino)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn is_broken_link(&self, ino: Ino, seen: &Seen) -> Result<bool> {
         let inode = self.state.inode(ino)?;
         Ok(inode.is_some_and(|i| FileKind::from_mode(i.mode) == FileKind::Symlink) && !seen.has(Kind::Symlink))
@@ -219,6 +268,9 @@ impl Mender {
         };
         if self.unproven.contains(&d.ino.0) {
             let text = format!("its inode {} is lost; what was found of it is in lost+found", d.ino);
+            if let Some(link) = self.link(d.ino, dir, d.name)? {
+                self.remove(&link)?;
+            }
             return self.drop_name(key, dir, d, &text);
         }
         let is_dir = FileKind::from_mode(inode.mode) == FileKind::Directory;
@@ -270,29 +322,7 @@ impl Mender {
 
     /// Puts an entry or a back reference into a slot in which it hides no past of another.
     fn place_name(&mut self, group: Key, item: Dirent<'_>) -> Result<Key> {
-        for slot in 0..=SLOT_MASK {
-            let key = Key { off: group.off | slot, ..group };
-            if self.state.get(&key)?.is_none() && self.newest_death(&key)? <= item.birth {
-                self.set(key, item.encode())?;
-                return Ok(key);
-            }
-        }
-        let key = self.state.free_slot(group)?;
-        self.set(key, Dirent { birth: self.state.open_cno, ..item }.encode())?;
-        Ok(key)
-    }
-
-    /// When the last past version of an item died; 0 when there is none.
-    fn newest_death(&self, key: &Key) -> Result<Cno> {
-        let mut newest = Cno(0);
-        for t in &self.state.history {
-            if let Some((k, _)) = t.tree.prev(&self.state.cache, &key.died(u64::MAX))? {
-                if k.living() == *key {
-                    newest = newest.max(Cno(k.death));
-                }
-            }
-        }
-        Ok(newest)
+        place_name(&mut self.state, group, item)
     }
 
     /// Back references: the entry they are about is there.

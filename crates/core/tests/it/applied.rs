@@ -1,5 +1,5 @@
 //! P2, P5: a change that cannot be applied, since the index is unreadable where it belongs, ends all writing and is not
-//! in the log: no mount would come past it.
+//! in the log: no mount would write behind it.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::{TestClock, World, file};
@@ -10,14 +10,14 @@ use nenrin_core::{AllocateMode, At, Error, Fs, MountOptions, Result, SetAttr};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use std::sync::Arc;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of a file with holes between them, so that each is an item of its own: several leaves of them.
-const PIECES: u64 = 6000;
+pub(crate) const PIECES: u64 = 6000;
 /// The file block that is changed: in the midst of them, and far from the item of the inode.
-const CHANGED: u64 = PIECES;
+pub(crate) const CHANGED: u64 = PIECES;
 
 /// A closed volume with a file `f` of many pieces and a file `g` of one block.
-fn volume() -> (World, Ino, Ino) {
+pub(crate) fn volume() -> (World, Ino, Ino) {
     let w = World::new(96 << 20);
     let fs = w.open();
     let [f, g] = [&b"f"[..], b"g"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
@@ -29,12 +29,12 @@ fn volume() -> (World, Ino, Ino) {
     (w, f, g)
 }
 
-fn piece(n: u64) -> [u8; BLOCK_BYTES] {
+pub(crate) fn piece(n: u64) -> [u8; BLOCK_BYTES] {
     [(n % 100) as u8 + 1; BLOCK_BYTES]
 }
 
 /// Damages all copies of the leaves with an item for which `holds` is true.
-fn rot(w: &World, holds: impl Fn(&Key) -> bool) {
+pub(crate) fn rot(w: &World, holds: impl Fn(&Key) -> bool) {
     let bytes = w.device.inner().snapshot();
     let mut copies = 0;
     for (block, node) in (0..).zip(bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES)) {
@@ -60,17 +60,18 @@ fn assert_ended(fs: &Fs, g: Ino, what: &str) {
 /// The device as it is, mounted again.
 fn mounted_again(w: &World) -> Arc<Fs> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_bytes(w.device.inner().snapshot()));
-    match Fs::open(vec![device], Arc::new(TestClock::default()), MountOptions::default()) {
-        Ok(fs) => fs,
-        Err(e) => panic!("the next mount does not come past what could not be applied: {e}"),
+    let fs = Fs::open(vec![device], Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+    let report = fs.recovery_report();
+    if let Some(damage) = &report.damage {
+        panic!("the next mount does not come past what could not be applied: {damage}");
     }
+    assert!(report.dropped == 0 && report.notes.is_empty(), "{report:?}");
+    fs
 }
 
 /// The next mount has all that was synced before, but for what the leaf held, and goes on.
 fn assert_goes_on(w: &World, f: Ino, g: Ino) {
     let fs = mounted_again(w);
-    let report = fs.recovery_report();
-    assert!(report.damage.is_none() && report.dropped == 0 && report.notes.is_empty(), "{report:?}");
     assert_eq!(fs.read(At::Live, g, 0, 9000).unwrap(), [2; BLOCK_BYTES]);
     fs.lookup(At::Live, Ino::ROOT, b"h").unwrap();
     let is_lost = |n: &u64| match fs.read(At::Live, f, n * 2 * BLOCK, BLOCK_BYTES) {
@@ -89,10 +90,10 @@ fn assert_goes_on(w: &World, f: Ino, g: Ino) {
 }
 
 /// A change of `f`.
-type Change = fn(&Fs, Ino) -> Result<()>;
+pub(crate) type Change = fn(&Fs, Ino) -> Result<()>;
 
 /// They are accepted without a look at what is there.
-const CHANGES: [(&str, Change); 4] = [
+pub(crate) const CHANGES: [(&str, Change); 4] = [
     ("a block", |fs, f| fs.write(f, CHANGED * BLOCK, &[9; BLOCK_BYTES], 0).map(drop)),
     ("many blocks", |fs, f| {
         (0..PIECES).step_by(6).try_for_each(|n| fs.write(f, n * 2 * BLOCK, &[9; BLOCK_BYTES], 0).map(drop))

@@ -31,6 +31,8 @@ mod landmarks;
 mod laying;
 mod leading;
 mod little;
+mod lost_inode;
+mod lost_leaf;
 mod merging;
 mod mmp;
 mod ordering;

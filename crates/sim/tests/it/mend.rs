@@ -20,6 +20,12 @@ fn a_repair_that_is_cut_leaves_the_old_state_or_the_repaired_one() {
     assert!(cut(Damage::Leaf, 24).distinct > 500);
 }
 
+/// The log changes a leaf that is lost: a mount shows what was before that, a repair takes in all of the log.
+#[test]
+fn a_repair_of_a_leaf_that_the_log_changes_that_is_cut_finds_the_same_again() {
+    assert!(cut(Damage::Behind, 24).distinct > 500);
+}
+
 /// No root is left: the live state is found whole, and a cut changes nothing about that.
 #[test]
 fn a_salvage_that_is_cut_finds_the_same_again() {
