@@ -73,6 +73,10 @@ impl Mender {
                 self.losses.add(LossKind::NameLost, About::Inode(ino), text);
             }
             inode.nlink = links;
+            // Whose it was is not known, so nobody's rights go with it, also where the log gave the file these bits.
+            if self.unproven.contains(&g.ino) {
+                inode.mode &= !0o6000;
+            }
         }
         self.content(g, ino, &mut inode, kind)?;
         self.attributes(g, ino, &mut inode);

@@ -203,6 +203,24 @@ fn assert_true(fs: &Fs, report: &RepairReport) {
     assert!(report.losses.iter().all(|l| l.kind != LossKind::ChangeLost), "{:?}", report.losses);
 }
 
+/// The owner is lost with the inode, and the one that is made anew is root: no program runs as root for that.
+#[test]
+fn a_file_without_inode_gives_nobody_rights() {
+    let (w, fs, m) = volume(0);
+    fs.close().unwrap();
+    drop(fs);
+    settle(&w);
+    let fs = w.open();
+    assert!(block(&fs, m, FAR).is_some());
+    rot_inode(&w, m);
+    fs.write(m, FAR * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
+    fs.setattr(m, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
+    fs.sync_all().unwrap();
+    let (fs, _) = repaired(&cut(&w));
+    assert_eq!(fs.getattr(At::Live, m).unwrap().mode & 0o7777, 0o755);
+    fs.close().unwrap();
+}
+
 /// Two names; one goes after content was written and synced.
 fn one_of_two_names_goes(go: fn(&Fs, Ino), gone: bool) {
     let (w, fs, m) = volume(0);
