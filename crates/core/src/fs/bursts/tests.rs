@@ -294,7 +294,7 @@ fn who_waits_is_told_of_a_failure() {
     (0..3).for_each(|_| w.fs.fsync_wait(w.synced).unwrap());
     w.fs.lock().bursts.last = Some((w.clock.now.load(Relaxed), TOOK));
     *w.clock.meanwhile.lock().unwrap() = Some(Box::new(meanwhile));
-    let outcome = (0..4).map(|n| w.fs.write(w.copied, n << 20, &vec![1; 1 << 20], 0)).last().unwrap();
+    let [.., outcome] = [0, 1, 2, 3].map(|n| w.fs.write(w.copied, n << 20, &vec![1; 1 << 20], 0));
     assert!(matches!(outcome, Err(crate::Error::Failed(_))), "{outcome:?}");
     let told = told.lock().unwrap();
     assert!(
