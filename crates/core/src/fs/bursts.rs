@@ -23,8 +23,8 @@ use nenrin_format::{BLOCK_BYTES, Ino};
 
 /// What a burst shall take. Longer ones are fewer, and each holds up those who sync while it lasts.
 const BURST_NANOS: u64 = 25_000_000;
-/// Blocks of a burst at least and at most, however slow or fast the device is: 1 MiB, and 8 MiB, since three times as much may be in
-/// memory, and a daemon in a group of 48 MiB must live.
+/// Blocks of a burst at least and at most, however slow or fast the device is: 1 MiB, and 8 MiB, since several of them are in memory
+/// ([`TOLD_BLOCKS_MAX`]), and a daemon in a group of 48 MiB must live.
 const BURST_BLOCKS: (u64, u64) = (256, 2048);
 /// As long as nothing is known of the device: 4 MiB.
 const FIRST_BURST_BLOCKS: u64 = 1024;

@@ -203,17 +203,24 @@ fn assert_true(fs: &Fs, report: &RepairReport) {
     assert!(report.losses.iter().all(|l| l.kind != LossKind::ChangeLost), "{:?}", report.losses);
 }
 
+/// Mounted again; the inode rots after it was read, and a block is written and synced.
+fn written_behind(w: &World, fs: Arc<Fs>, m: Ino) -> Arc<Fs> {
+    fs.close().unwrap();
+    drop(fs);
+    settle(w);
+    let fs = w.open();
+    assert!(block(&fs, m, FAR).is_some());
+    rot_inode(w, m);
+    fs.write(m, FAR * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
+    fs.fsync_wait(m).unwrap();
+    fs
+}
+
 /// The owner is lost with the inode, and the one that is made anew is root: no program runs as root for that.
 #[test]
 fn a_file_without_inode_gives_nobody_rights() {
     let (w, fs, m) = volume(0);
-    fs.close().unwrap();
-    drop(fs);
-    settle(&w);
-    let fs = w.open();
-    assert!(block(&fs, m, FAR).is_some());
-    rot_inode(&w, m);
-    fs.write(m, FAR * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
+    let fs = written_behind(&w, fs, m);
     fs.setattr(m, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
     fs.sync_all().unwrap();
     let (fs, _) = repaired(&cut(&w));
@@ -225,14 +232,7 @@ fn a_file_without_inode_gives_nobody_rights() {
 fn one_of_two_names_goes(go: fn(&Fs, Ino), gone: bool) {
     let (w, fs, m) = volume(0);
     fs.link(m, Ino::ROOT, b"m2").unwrap();
-    fs.close().unwrap();
-    drop(fs);
-    settle(&w);
-    let fs = w.open();
-    assert!(block(&fs, m, FAR).is_some());
-    rot_inode(&w, m);
-    fs.write(m, FAR * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
-    fs.fsync_wait(m).unwrap();
+    let fs = written_behind(&w, fs, m);
     go(&fs, m);
     fs.sync_all().unwrap();
     let device = cut(&w);
