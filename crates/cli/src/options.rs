@@ -35,6 +35,8 @@ pub struct Options {
     pub suid: bool,
     /// Programs do not run.
     pub noexec: bool,
+    /// Memory for the index was chosen.
+    pub cache_size_given: bool,
     /// No access times.
     pub noatime: bool,
     /// The directory may have entries.
@@ -123,6 +125,7 @@ pub const OPTIONS: &[OptionInfo] = &[
             return Err("at least 1M is needed".into());
         }
         o.core.cache_bytes = usize::try_from(bytes).map_err(|_| "larger than this machine's memory")?;
+        o.cache_size_given = true;
         Ok(())
     }),
     flag("noatime", |o, _| {

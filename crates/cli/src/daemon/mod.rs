@@ -10,6 +10,7 @@
 
 mod devices;
 mod log;
+mod memory;
 mod replacing;
 mod service;
 mod watch;
@@ -18,6 +19,7 @@ use crate::control::Server;
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
+use crate::size::show_bytes;
 use crate::{control, members, mounts, output, past, report, sys};
 pub use log::Log;
 use nenrin_core::{At, Fs};
@@ -133,7 +135,13 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
     let mode = OpenMode { read_only, exclusive: true, polling: !plan.options.nopoll };
     let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
-    let core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
+    let mut core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
+    if let Some(allowed) = memory::fit(&mut core, plan.options.cache_size_given) {
+        let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
+        log.line(&format!(
+            "the control group allows {allowed} of memory: {index} are used for the index, {content} for content not yet written"
+        ));
+    }
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
