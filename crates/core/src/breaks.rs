@@ -42,6 +42,8 @@ pub enum Break {
     RowsHeld,
     /// Whoever waits for data that was held back has it written without asking whether another host has the volume.
     HeldUnowned,
+    /// Who was kept waiting for bursts of others is forgotten when they are over.
+    WritersUntold,
     /// The oldest namespace operation of a commit comes with the next one.
     NamesOutOfOrder,
     /// Recovery follows the chain without asking whether a partial fits the one before.

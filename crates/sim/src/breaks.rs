@@ -88,7 +88,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 83] = [
+pub const TRIALS: [Trial; 84] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -99,6 +99,7 @@ pub const TRIALS: [Trial; 83] = [
     trial(Break::ReadTooEarly, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::DataNotAwaited, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::HeldForgotten, "P1", Hunt::Cuts(Profile::Content)),
+    trial(Break::WritersUntold, "P8", Hunt::Scenario(Scenario::WritersBesideSyncs)),
     trial(Break::NamesOutOfOrder, "P2", Hunt::Cuts(Profile::Names)),
     trial(Break::PastHole, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::HalfLogical, "P2", Hunt::Cuts(Profile::Savers)),

@@ -41,6 +41,8 @@ pub enum Scenario {
     EmptiedInSync,
     /// What a kernel that caches writes sends: whole pages, out of order, then times, then a sync.
     Writeback,
+    /// Two programs write much beside one that syncs all the time, each while a burst of the other's data may be under way.
+    WritersBesideSyncs,
     /// Files of very many pieces are removed, emptied, and replaced, with the past and without, beside a loop of fsync.
     RemoveHuge,
 }
@@ -52,7 +54,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -68,6 +70,7 @@ impl Scenario {
         Self::ReflinkClean,
         Self::Waiting,
         Self::EmptiedInSync,
+        Self::WritersBesideSyncs,
         Self::RemoveHuge,
     ];
 
@@ -90,6 +93,7 @@ impl Scenario {
             Self::ReflinkClean => "reflink-clean",
             Self::Waiting => "waiting",
             Self::EmptiedInSync => "emptied-in-sync",
+            Self::WritersBesideSyncs => "writers-beside-syncs",
             Self::RemoveHuge => "remove-huge",
         }
     }
@@ -135,6 +139,7 @@ impl Scenario {
             Self::ReflinkClean => s.reflink_clean(),
             Self::Waiting => s.waiting(),
             Self::EmptiedInSync => s.emptied_in_sync(),
+            Self::WritersBesideSyncs => s.writers_beside_syncs(),
             Self::RemoveHuge => s.remove_huge(),
         }
     }
@@ -630,6 +635,18 @@ impl<S: Subject> Calls<'_, S> {
         self.call(Op::SetAttr { ino: a, set: SetAttr { size: Some(300_000), ..SetAttr::default() } })?;
         self.unlink("b")?;
         self.pass(6_000_000_000)
+    }
+
+    fn writers_beside_syncs(&mut self) -> Result<(), String> {
+        let (log, a, b) = (self.create("log")?, self.create("a")?, self.create("b")?);
+        for round in 0..24u64 {
+            self.write(log, round * 4096, 4096)?;
+            self.call(Op::FsyncBeside { ino: log })?;
+            let at = round % 4 * 139_264;
+            self.write(if round % 2 == 0 { a } else { b }, at, 139_264)?;
+            self.write(if round % 3 == 0 { a } else { b }, at, 20_480)?;
+        }
+        self.call(Op::SyncAll)
     }
 
     fn writeback(&mut self) -> Result<(), String> {

@@ -14,8 +14,25 @@ use nenrin_device::BlockDevice;
 use nenrin_format::{Cno, Ino};
 use std::sync::Arc;
 
+/// Whose writes the simulator's are.
+pub const UID: u32 = 1000;
+
 /// What must never happen, among what is counted.
 pub const WAITS_LOCKED: &str = "waits for the device under the lock";
+
+/// A write of another thread.
+pub struct Elsewhere {
+    /// Where to.
+    pub ino: Ino,
+    /// The same, in bytes.
+    pub offset: u64,
+    /// What.
+    pub data: Vec<u8>,
+    /// How many bytes were taken.
+    pub taken: Box<dyn FnOnce(Result<usize>) + Send>,
+    /// Called when the program is to be told.
+    pub told: Done,
+}
 
 /// A file system under test. The calls mean what `nenrin_core::Fs` says.
 #[allow(missing_docs)] // the calls of decision 0001, one to one
@@ -90,6 +107,16 @@ pub trait Subject: Sized {
     fn retain(&self, ino: Ino);
     fn release(&self, ino: Ino);
     fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize>;
+    /// [`Subject::write`] that does not wait for what others have the device do: `told` is called when that is over.
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32, told: Done) -> Result<usize> {
+        let bytes = self.write(ino, offset, data, uid)?;
+        told(Ok(()));
+        Ok(bytes)
+    }
+    /// [`Subject::accept`], to be called from another thread, which hands on how many bytes were taken.
+    fn accept_elsewhere(&self, write: Elsewhere) -> std::result::Result<Box<dyn FnOnce() + Send>, Elsewhere> {
+        Err(write)
+    }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64>;
     /// `copy_range` of a past state.
@@ -202,6 +229,7 @@ impl Subject for Arc<Fs> {
             (WAITS_LOCKED, c.device_waits_locked),
             ("bursts beside syncs", c.bursts),
             ("rests before a burst", c.burst_rests),
+            ("writes told later", c.writes_told_later),
             ("index checkpoints", c.index_checkpoints),
             ("index nodes written", c.nodes),
             ("blocks written behind", c.data_blocks),
@@ -309,6 +337,19 @@ impl Subject for Arc<Fs> {
     }
     fn write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<usize> {
         Fs::write(self, ino, offset, data, uid)
+    }
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32, told: Done) -> Result<usize> {
+        let accepted = Fs::accept(self, ino, offset, data, uid)?;
+        if accepted.is_told_later {
+            self.tell_later(ino, told);
+        } else {
+            told(Ok(()));
+        }
+        Ok(accepted.bytes)
+    }
+    fn accept_elsewhere(&self, write: Elsewhere) -> std::result::Result<Box<dyn FnOnce() + Send>, Elsewhere> {
+        let (fs, Elsewhere { ino, offset, data, taken, told }) = (Self::clone(self), write);
+        Ok(Box::new(move || taken(Subject::accept(&fs, ino, offset, &data, UID, told))))
     }
     fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         Fs::allocate(self, ino, mode, offset, bytes)

@@ -2,7 +2,7 @@
 //! at a time: who it is and for how long is drawn from the seed.
 //!
 //! The main thread makes the calls of the workload, each without a pause. A
-//! client makes one call, a sync, and may lose its turn at every request of the
+//! client makes one call, a sync or a write, and may lose its turn at every request of the
 //! device that the file system makes without its lock, and where it waits for
 //! another thread. So the call of one client is under way while others change,
 //! sync and tick, and the same seed gives the same meeting.
@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Most turns in a row that bring nothing to its end: more means that all wait for each other.
-const TURNS_MAX: usize = 100_000;
+pub const TURNS_MAX: usize = 100_000;
 
 thread_local! {
     /// The client that this thread is.

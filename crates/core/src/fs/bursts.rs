@@ -308,7 +308,9 @@ impl Fs {
         let waits = (inner.bursts.led || inner.bursts.bursting) && outcome.is_ok();
         let told = inner.bursts.take_told(!waits);
         drop(inner);
-        told.into_iter().for_each(|done| done(outcome.clone()));
+        if !broken(Break::WritersUntold) {
+            told.into_iter().for_each(|done| done(outcome.clone()));
+        }
     }
 
     /// Lets time go by after the last burst, as long as programs sync one after the other and there is enough for another.

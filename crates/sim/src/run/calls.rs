@@ -2,7 +2,7 @@
 
 use super::{Check, Run, Step};
 use crate::ops::Op;
-use crate::subject::Subject;
+use crate::subject::{Subject, UID};
 use crate::tree::Fresh;
 use crate::walk::is_past_end;
 use nenrin_core::{At, Clock, Done, Error, NewInode, Order, RenameMode, Seek, SetAttr};
@@ -79,7 +79,15 @@ impl<S: Subject> Run<S> {
     }
 
     pub(super) fn write(&mut self, ino: u64, offset: u64, data: &[u8], start: usize, now: Time) -> Check {
-        let got = self.fs()?.write(Ino(ino), offset, data, 1000);
+        let (answer, told) = self.teller();
+        let got = if self.writes_beside(ino, start)? {
+            self.write_beside(ino, offset, data, now, told)?
+        } else {
+            self.fs()?.accept(Ino(ino), offset, data, UID, told)
+        };
+        if got.is_ok() {
+            self.clients.tells(ino, answer);
+        }
         let accepted = match &got {
             Ok(n) if *n > data.len() => return Err(format!("{n} of {} bytes written", data.len())),
             Ok(n) => data.get(..*n).unwrap_or_default(),
@@ -94,7 +102,7 @@ impl<S: Subject> Run<S> {
     }
 
     pub(super) fn copy(&mut self, from: (u64, u64), to: (u64, u64), bytes: u64, start: usize, now: Time) -> Check {
-        let got = self.fs()?.copy_range((Ino(from.0), from.1), (Ino(to.0), to.1), bytes, 1000);
+        let got = self.fs()?.copy_range((Ino(from.0), from.1), (Ino(to.0), to.1), bytes, UID);
         if matches!(got, Err(Error::NoSpace | Error::Failed(_) | Error::Device(_))) {
             return self.answer(got, Ok(()));
         }

@@ -3,7 +3,7 @@
 use super::{Check, Run, Step, is_failure};
 use crate::ops::Op;
 use crate::oracle;
-use crate::subject::Subject;
+use crate::subject::{Subject, UID};
 use crate::tree::Tree;
 use crate::walk::walk;
 use nenrin_core::{At, Error};
@@ -131,7 +131,7 @@ impl<S: Subject> Run<S> {
             Err(Error::Stale | Error::NotFound | Error::IsDirectory | Error::BadArgument(_)) => return Ok(Step::Done),
             Err(e) => return self.answer(Err::<(), _>(e), Ok(())),
         };
-        let got = self.fs()?.copy_past(Cno(cno), (Ino(from.0), from.1), (Ino(to.0), to.1), bytes, 1000);
+        let got = self.fs()?.copy_past(Cno(cno), (Ino(from.0), from.1), (Ino(to.0), to.1), bytes, UID);
         match &got {
             Ok(n) if *n as usize <= source.len() && (*n > 0 || source.is_empty()) => {
                 let data = source.get(..*n as usize).unwrap_or_default().to_vec();
