@@ -1,7 +1,8 @@
 //! Volumes on which hardly a segment is free.
 
+use crate::fs::Inner;
 use crate::segments::KIND_DATA;
-use crate::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
+use crate::{Clock, Error, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::{Addr, Ino, Time};
 use std::sync::Arc;
@@ -88,6 +89,42 @@ fn small() -> (Arc<dyn BlockDevice>, Arc<dyn Clock>, Arc<Fs>) {
     fs.index_checkpoint(false).unwrap();
     fs.index_checkpoint(false).unwrap();
     (device, clock, fs)
+}
+
+/// No segment is free to go on in.
+fn mount_without_room() {
+    let (device, clock, fs) = small();
+    let chain = fs.lock().chain.segment;
+    fs.lock().segments().add_live(Addr::new(chain, 200), 1);
+    for _ in 0..4 {
+        let mut inner = fs.lock();
+        let next = inner.chain.next.take();
+        let taken = |inner: &mut Inner| inner.segments().allocate(KIND_DATA, Time(1));
+        for segment in next.into_iter().chain(std::iter::from_fn(|| taken(&mut inner)).collect::<Vec<_>>()) {
+            inner.segments().add_live(Addr::new(segment, 1), 255);
+            inner.segments().seal(segment);
+        }
+        drop(inner);
+        fs.index_checkpoint_as_is(false).unwrap();
+    }
+    drop(fs);
+    let open =
+        |read_only| Fs::open(vec![device.clone()], clock.clone(), MountOptions { read_only, ..Default::default() });
+    let opened = open(false).map(|fs| fs.recovery_report().damage.clone());
+    assert!(matches!(opened, Err(Error::NoSpace)), "a full volume is taken for damaged: {opened:?}");
+    assert_eq!(open(true).unwrap().recovery_report().damage, None);
+}
+
+#[test]
+fn a_volume_without_room_is_not_damaged() {
+    mount_without_room();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a full volume is taken for damaged")]
+fn a_full_volume_that_is_taken_for_damaged_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FullIsDamage, mount_without_room);
 }
 
 /// A process dies and leaves three free segments, of which its log has taken one ahead: enough to mount, for the log and for both

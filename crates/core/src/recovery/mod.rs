@@ -8,6 +8,8 @@
 //! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
 //! | a logical segment without its end | it does not count |
 //! | a record that cannot be applied: the index cannot be read where it belongs, or contradicts it | the root before; behind both, damage: read-only, as of the logical segment before |
+//! | no root can be used, since leaves of the space tree are lost | damage: read-only, without what they held (`spaceless`) |
+//! | no segment is free to go on in | no damage: there is no room to mount it for writing |
 //!
 //! Invariants
 //! 1. Recovery writes nothing; the first write of a mount is an index
@@ -16,6 +18,7 @@
 //! 3. Of a logical segment all records are applied, or none.
 
 mod behind;
+mod spaceless;
 mod walk;
 
 use crate::breaks::{Break, broken};
@@ -44,6 +47,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub(crate) use behind::Island;
+use spaceless::Spaceless;
 pub use walk::Verdict;
 pub(crate) use walk::{Found, Outcome, Unproven, Walk, unproven_of};
 
@@ -119,7 +123,7 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     let found = &assembly.found;
     let mut report = RecoveryReport::default();
     report.notes.extend(assembly.notes.iter().chain(&assembly.asides).cloned());
-    let mut why = None;
+    let (mut why, mut no_room) = (None, false);
     found.newest()?;
     for (_, name, probe) in &assembly.probes {
         note_slots(probe, found, name.as_deref(), &mut report);
@@ -129,11 +133,19 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
         match roll_forward(assembly, root, options, report.clone(), Reach::All) {
             Ok(opened) => return went_back(found, rank, opened, options),
             Err(e @ Error::Open(_)) => return Err(e),
+            Err(Error::NoSpace) => no_room = true,
             Err(e) => why = why.or(Some(e)),
         }
     }
-    if !options.no_recovery {
-        if let Some((rank, opened)) = furthest(assembly, options, &report)? {
+    // All of the log is there, and can be read: that is no damage.
+    if no_room && !broken(Break::FullIsDamage) {
+        return Err(Error::NoSpace);
+    }
+    for reach in [Reach::Readable, Reach::WithoutSpace] {
+        if options.no_recovery && reach == Reach::Readable || broken(Break::SpaceEnds) && reach == Reach::WithoutSpace {
+            continue;
+        }
+        if let Some((rank, opened)) = furthest(assembly, options, &report, reach)? {
             return went_back(found, rank, opened, options);
         }
     }
@@ -145,10 +157,15 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
 }
 
 /// Of the roots whose log cannot be applied to its end, the one from which it leads further; the newest of two alike.
-fn furthest(assembly: &Assembly, options: &MountOptions, report: &RecoveryReport) -> Result<Option<(usize, Opened)>> {
+fn furthest(
+    assembly: &Assembly,
+    options: &MountOptions,
+    report: &RecoveryReport,
+    reach: Reach,
+) -> Result<Option<(usize, Opened)>> {
     let roll = |rank: usize| match assembly.found.roots.get(rank) {
         None => Ok(None),
-        Some(root) => match roll_forward(assembly, root, options, report.clone(), Reach::Readable) {
+        Some(root) => match roll_forward(assembly, root, options, report.clone(), reach) {
             Ok(opened) => Ok(Some(opened)),
             Err(e @ Error::Open(_)) => Err(e),
             Err(_) => Ok(None),
@@ -174,6 +191,8 @@ enum Reach {
     All,
     /// What comes before a record that cannot be: the rest is damage, for a repair to bring back.
     Readable,
+    /// The same, without the leaves of the space tree that cannot be read.
+    WithoutSpace,
 }
 
 /// Where it is not the newest root that was used: that could not be read, or what its log changes. The log behind the one
@@ -284,7 +303,11 @@ fn roll_forward(
     }
     let storage = storage_of(assembly);
     let root = read_root(&storage, superblock)?;
-    let load = || Ok((load_state(&storage, superblock, &root, options)?, chain_of(superblock)));
+    let spaceless = match reach {
+        Reach::WithoutSpace => Some(Spaceless::of(&storage, &root, options.cache_bytes)?),
+        Reach::All | Reach::Readable => None,
+    };
+    let load = || Ok((load_state(&storage, superblock, &root, options, spaceless.as_ref())?, chain_of(superblock)));
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
     let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
@@ -295,6 +318,9 @@ fn roll_forward(
         let (reached, bytes) = take_in(&load, walk, reach, &mut report)?;
         (reached, bytes, unproven)
     };
+    if let Some(spaceless) = &spaceless {
+        spaceless.settle(&mut state, &mut report);
+    }
     let root_pins = pin_roots(&mut state.segments, found, superblock);
     // What both usable roots do without is free, as it was before the crash.
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
@@ -346,7 +372,13 @@ pub(crate) fn read_root_copy(storage: &Storage, superblock: &Superblock, copy: u
     Root::decode(summary.records).map_err(damaged)
 }
 
-fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, options: &MountOptions) -> Result<State> {
+fn load_state(
+    storage: &Arc<Storage>,
+    superblock: &Superblock,
+    root: &Root,
+    options: &MountOptions,
+    spaceless: Option<&Spaceless>,
+) -> Result<State> {
     let cache = Arc::new(NodeCache::new(storage.clone(), options.cache_bytes));
     let tree =
         |id: TreeId| -> Tree { root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open) };
@@ -375,6 +407,9 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         retention: root.retention.clone(),
         cache,
     };
+    if let Some(spaceless) = spaceless {
+        spaceless.prune(&mut state)?;
+    }
     load_segments(&mut state)?;
     for (segment, nodes) in &root.index_segments {
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
@@ -504,7 +539,12 @@ fn apply(state: &mut State, found: &Found) -> Result<u64> {
     while !r.is_empty() {
         let record = Record::decode(&mut r)
             .map_err(|why| Error::Corrupt(format!("a record of the partial at {}: {why}", header.addr)))?;
-        state.apply(&record, header.payload_addr())?;
+        // Where there is no room for a name the record contradicts the index.
+        let text = |e| match e {
+            Error::NoSpace => Error::Corrupt(format!("a name in the partial at {} has no place", header.addr)),
+            e => e,
+        };
+        state.apply(&record, header.payload_addr()).map_err(text)?;
         records += 1;
     }
     Ok(records)

@@ -163,7 +163,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
 }
 
 /// Which copies of a node are right.
-pub(super) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
+pub(crate) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
     ptr.copies.map(|addr| {
         let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
         storage.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))

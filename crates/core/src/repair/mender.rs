@@ -165,7 +165,8 @@ impl Mender {
             }
         }
         if self.space_lost {
-            self.losses.add(LossKind::CheckpointsLost, About::Volume, "a node of the space tree is lost");
+            let text = "a node of the space tree is lost; what was being forgotten then has to be forgotten again";
+            self.losses.add(LossKind::CheckpointsLost, About::Volume, text);
         }
     }
 }

@@ -40,6 +40,7 @@ use crate::state::KnownPast;
 use crate::storage::Probe;
 use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result, heartbeat};
 use base::Base;
+pub(crate) use base::copies as right_copies;
 use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;

@@ -33,6 +33,7 @@ mod leading;
 mod little;
 mod lost_inode;
 mod lost_leaf;
+mod lost_space;
 mod merging;
 mod mmp;
 mod ordering;
