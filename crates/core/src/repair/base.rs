@@ -12,6 +12,7 @@
 //! 1. Nothing is written.
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
+use super::behind_gap::BehindGap;
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::{regain, salvage};
 use crate::devices::Assembly;
@@ -257,7 +258,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     // Records that change shared extents need them.
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
     regain::what_is_lost(&mut state, &lost, &log.accepted, &mut unproven, losses)?;
-    roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
+    roll_forward(&mut state, &mut chain, &log.accepted, None, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
     let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.durable_seq))
@@ -265,12 +266,14 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         .chain(unproven_of(islands.iter().flatten()))
         .collect();
     let mut before = log.accepted.last().map(|f| f.header.written_at);
+    let mut gap = BehindGap::new(&islands);
     for island in &islands {
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
         pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
         regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
-        roll_forward(&mut state, &mut chain, island, losses)?;
+        gap.begin();
+        roll_forward(&mut state, &mut chain, island, Some(&mut gap), losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
     if log.damage.is_some() && chain.seq < log.durable_seq {
@@ -410,6 +413,7 @@ pub(super) fn roll_forward(
     state: &mut State,
     chain: &mut Chain,
     accepted: &[Found],
+    mut gap: Option<&mut BehindGap>,
     losses: &mut Losses,
 ) -> Result<()> {
     for found in accepted {
@@ -421,7 +425,8 @@ pub(super) fn roll_forward(
                 losses.add(LossKind::ChangeLost, About::Volume, text);
                 break;
             };
-            match state.apply(&record, header.payload_addr()) {
+            let kept = gap.as_mut().map_or(Ok(()), |gap| gap.keep(state, &record));
+            match kept.and_then(|()| state.apply(&record, header.payload_addr())) {
                 Ok(()) => {}
                 Err(Error::Device(e)) => return Err(Error::Device(e)),
                 Err(e) => losses.add(LossKind::ChangeLost, about(&record), e.to_string()),

@@ -12,6 +12,7 @@
 //! 3. Whatever is not as it was is listed as a loss.
 
 mod base;
+mod behind_gap;
 mod inodes;
 mod items;
 mod losses;

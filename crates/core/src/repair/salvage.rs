@@ -331,7 +331,7 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
             pass_gap(state, first_made, island, &mut base.unproven, losses)?;
         }
         directories(state, island, losses)?;
-        roll_forward(state, &mut base.chain, island, losses)?;
+        roll_forward(state, &mut base.chain, island, None, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
     Ok(is_gapless)

@@ -19,6 +19,7 @@ mod findings;
 mod forget;
 mod full;
 mod full_of_history;
+mod gap;
 mod growth;
 mod heavy;
 mod held;
