@@ -16,6 +16,8 @@ mod behind_gap;
 mod inodes;
 mod items;
 mod losses;
+#[cfg(test)]
+mod lost_ranges_tests;
 mod mender;
 mod names;
 mod past;
