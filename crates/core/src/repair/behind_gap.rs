@@ -3,18 +3,16 @@
 //!
 //! Invariant: what is dropped had no name, as far as all of the log shows. One name too many leaves a file in lost+found.
 
-use crate::Result;
 use crate::breaks::{Break, broken};
-use crate::recovery::Island;
+use crate::recovery::{Found, Island};
 use crate::state::State;
-use crate::{FileKind, recovery::Found};
+use crate::{FileKind, Result};
 use nenrin_format::Ino;
 use nenrin_format::records::{RENAME_EXCHANGE, Record};
 use nenrin_format::wire::Reader;
 use std::collections::BTreeSet;
 
 /// What the log shows of names.
-#[derive(Default)]
 pub(super) struct BehindGap {
     /// Inodes that had no name in the end.
     released: BTreeSet<Ino>,
@@ -25,11 +23,7 @@ pub(super) struct BehindGap {
 impl BehindGap {
     /// All that is intact behind the first gap.
     pub fn new(islands: &[Island]) -> Self {
-        let mut this = Self::default();
-        for record in islands.iter().flatten().flat_map(released_by) {
-            this.released.insert(record);
-        }
-        this
+        Self { released: islands.iter().flatten().flat_map(released_by).collect(), made: BTreeSet::new() }
     }
 
     /// Another gap.

@@ -13,6 +13,7 @@ use crate::devices::Assembly;
 use crate::storage::{Storage, storage_of};
 use crate::{Clock, Result};
 use nenrin_device::BlockDevice;
+use nenrin_format::features::{Access, access};
 use nenrin_format::superblock::{SLOTS_PER_AREA, Superblock};
 use std::sync::Arc;
 
@@ -32,15 +33,22 @@ pub(super) fn alone(
     let of_slot = |what: What| matches!(what, What::SlotDamaged | What::SlotStale);
     let mut structural = before.findings.iter().filter(|f| is_of_structure(f)).peekable();
     let are_slots = structural.peek().is_some() && structural.all(|f| of_slot(f.what));
-    let storage = storage_of(assembly);
-    if !are_slots || !assembly.notes.is_empty() || storage.others_stand_in() || broken(Break::SlotsTakeRoom) {
+    let (storage, newest) = (storage_of(assembly), assembly.found.newest()?);
+    // What this program does not know it would not write again.
+    let is_known = matches!(access(newest.features[1], newest.features[2]), Access::ReadWrite);
+    if !is_known
+        || !are_slots
+        || !assembly.notes.is_empty()
+        || storage.others_stand_in()
+        || broken(Break::SlotsTakeRoom)
+    {
         return Ok(None);
     }
     let slots = before.findings.iter().filter(|f| of_slot(f.what)).count() as u64;
     let mut report =
         RepairReport { needed: true, mends: vec![(MendKind::SlotsRewritten, slots)], ..RepairReport::default() };
     report.add_content(&check::check(devices, &CheckOptions { data: true }, progress)?);
-    Ok(Some((Slots { storage, newest: assembly.found.newest()?.clone() }, report)))
+    Ok(Some((Slots { storage, newest: newest.clone() }, report)))
 }
 
 impl Slots {
