@@ -54,8 +54,10 @@ fn lost_ranges_of_two_files() {
     lose(&mut bytes, &last(sparse, EXTENTS - 1));
     lose(&mut bytes, &last(other, EXTENTS / 2 + 200));
     let shared = device(&bytes);
-    assert!(recover(&[shared.clone()], &MountOptions { read_only: true, ..MountOptions::default() }).is_ok());
-    let plan = RepairPlan::new(&[shared.clone()], clock().as_ref(), &mut |_| {}).unwrap();
+    assert!(
+        recover(std::slice::from_ref(&shared), &MountOptions { read_only: true, ..MountOptions::default() }).is_ok()
+    );
+    let plan = RepairPlan::new(std::slice::from_ref(&shared), clock().as_ref(), &mut |_| {}).unwrap();
     plan.report().losses.iter().for_each(|l| println!("{l}"));
     plan.carry_out(clock()).unwrap();
     let fs = Fs::open(vec![shared], clock(), MountOptions::default()).unwrap();

@@ -94,7 +94,7 @@ pub struct RepairPlan {
 enum Ready {
     Nothing,
     /// The slots alone.
-    Slots(Slots),
+    Slots(Box<Slots>),
     /// A whole state, and what of the log counts although nothing proves that every device has its copy.
     State(Box<Opened>, Vec<Unproven>),
 }
@@ -139,7 +139,7 @@ impl RepairPlan {
         let assembly = assemble(devices, true)?;
         heartbeat::refuse_if_in_use(&assembly, clock)?;
         if let Some((slots, report)) = slots::alone(&assembly, &before, devices, progress)? {
-            return Ok(Self { report, ready: Ready::Slots(slots) });
+            return Ok(Self { report, ready: Ready::Slots(Box::new(slots)) });
         }
         let mut losses = Losses::default();
         losses.mended(MendKind::CopiesRewritten, copies);
