@@ -123,7 +123,7 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     let found = &assembly.found;
     let mut report = RecoveryReport::default();
     report.notes.extend(assembly.notes.iter().chain(&assembly.asides).cloned());
-    let (mut why, mut no_room) = (None, false);
+    let mut why = None;
     found.newest()?;
     for (_, name, probe) in &assembly.probes {
         note_slots(probe, found, name.as_deref(), &mut report);
@@ -133,13 +133,13 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
         match roll_forward(assembly, root, options, report.clone(), Reach::All) {
             Ok(opened) => return went_back(found, rank, opened, options),
             Err(e @ Error::Open(_)) => return Err(e),
-            Err(Error::NoSpace) => no_room = true,
+            // All of the log is there, and can be read: that is no damage. What an older root leaves free this one may use.
+            Err(Error::NoSpace) if rank == 0 && !broken(Break::FullIsDamage) => return Err(Error::NoSpace),
+            Err(Error::NoSpace) if why.is_some() && !broken(Break::FullIsDamage) => {
+                return without_room(assembly, rank, options, report, why);
+            }
             Err(e) => why = why.or(Some(e)),
         }
-    }
-    // All of the log is there, and can be read: that is no damage.
-    if no_room && !broken(Break::FullIsDamage) {
-        return Err(Error::NoSpace);
     }
     for reach in [Reach::Readable, Reach::WithoutSpace] {
         if options.no_recovery && reach == Reach::Readable || broken(Break::SpaceEnds) && reach == Reach::WithoutSpace {
@@ -154,6 +154,28 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
         "the index cannot be read from any root: {reason}; nenrin check says what is damaged, and nenrin check --repair -n \
          what a repair would bring back"
     )))
+}
+
+/// The newest root cannot be used, and behind this one nothing is free to go on in: all is shown, and nothing written.
+fn without_room(
+    assembly: &Assembly,
+    rank: usize,
+    options: &MountOptions,
+    report: RecoveryReport,
+    why: Option<Error>,
+) -> Result<Opened> {
+    let found = &assembly.found;
+    let root = found.roots.get(rank).ok_or(Error::NoSpace)?;
+    let options = MountOptions { read_only: true, ..options.clone() };
+    let mut opened = went_back(found, rank, roll_forward(assembly, root, &options, report, Reach::All)?, &options)?;
+    let why = why.map_or_else(String::new, |e| format!(" ({e})"));
+    let text = format!(
+        "the newest root cannot be used{why}, and no segment is free to go on in behind the one before; nenrin check          --repair -n tells what a repair would do"
+    );
+    let report = &mut opened.report;
+    report.damage = Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
+    report.verdicts.push(Verdict::Damage);
+    Ok(opened)
 }
 
 /// Of the roots whose log cannot be applied to its end, the one from which it leads further; the newest of two alike.
@@ -319,7 +341,7 @@ fn roll_forward(
         (reached, bytes, unproven)
     };
     if let Some(spaceless) = &spaceless {
-        spaceless.settle(&mut state, &mut report);
+        spaceless.settle(&mut state, options.no_recovery, &mut report);
     }
     let root_pins = pin_roots(&mut state.segments, found, superblock);
     // What both usable roots do without is free, as it was before the crash.
@@ -498,7 +520,19 @@ fn take_in(
     drop(loaded);
     let mut loaded = load()?;
     let bytes = replay(&mut loaded, before, report).map_err(|(_, why)| why)?;
+    loaded.0.forgetting.extend(walk.accepted[before.len()..].iter().flat_map(forgotten_by));
     Ok((loaded, bytes))
+}
+
+/// Inodes that a partial says are to be forgotten: the past does not show them, whether it is applied or not.
+fn forgotten_by(found: &Found) -> Vec<Ino> {
+    let (mut out, mut r) = (Vec::new(), Reader::new(&found.records));
+    while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
+        if let Record::Forget { inos, .. } = record {
+            out.extend(inos);
+        }
+    }
+    out
 }
 
 /// How many partials end with the last logical segment that is whole before the partial `at`.

@@ -5,6 +5,7 @@
 //! | the use of segments, back references, what is to be removed | nothing is written: it is not known what is free |
 //! | checkpoints, landmarks | those are not listed |
 //! | what is to be forgotten, what was shed | nothing of the past is shown: not what was forgotten, and nothing else in its place |
+//! | none of these, but the log is not applied to its end | the same: what is behind may have said so |
 //!
 //! Invariants
 //! 1. Nothing is shown that the leaves may forbid.
@@ -58,8 +59,10 @@ impl Spaceless {
     }
 
     /// Ends the past of a state that is complete otherwise, and says what is the matter.
-    pub fn settle(&self, state: &mut State, report: &mut RecoveryReport) {
-        let has_past = !self.may_forbid() || broken(Break::SpacelessPast);
+    pub fn settle(&self, state: &mut State, no_recovery: bool, report: &mut RecoveryReport) {
+        // What of the log is not applied may forbid something, too.
+        let is_all = report.damage.is_none() && !no_recovery;
+        let has_past = !self.may_forbid() && is_all || broken(Break::SpacelessPast);
         if !has_past {
             state.kept.clear();
             state.landmarks = Landmarks::default();

@@ -239,3 +239,34 @@ fn what_is_made_where_a_leaf_is_lost_and_let_go_is_noticed() {
 fn what_is_found_and_reads_as_zeros_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::FoundReadsZeros, what_is_made_in_a_lost_directory_is_kept);
 }
+
+/// What was forgotten behind the record that cannot be applied: the past does not show it.
+#[test]
+fn what_was_forgotten_behind_a_lost_leaf_is_not_shown() {
+    for forgotten in [false, true] {
+        let (w, f, g) = volume();
+        let fs = w.open();
+        let z = fs.create(Ino::ROOT, b"z", &file(0o600)).unwrap().ino;
+        fs.write(z, 0, &[7; 9000], 0).unwrap();
+        let kept = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+        fs.unlink(Ino::ROOT, b"z").unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        settle(&w);
+        let fs = w.open();
+        assert_eq!(block(&fs, f, CHANGED).unwrap(), piece(CHANGED / 2));
+        rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+        fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(g).unwrap();
+        fs.write(f, CHANGED * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(f).unwrap();
+        if forgotten {
+            assert_eq!(crate::forget::forget(&fs, &[b"z"]).unwrap(), 1);
+        }
+        let fs = mounted_read_only(&cut(&w), false);
+        let names = fs.lookup(At::Past(kept), Ino::ROOT, b"z").is_ok();
+        let content = fs.read(At::Past(kept), z, 0, 10);
+        assert_eq!((names, content.is_ok()), (!forgotten, !forgotten), "{content:?}");
+        assert!(fs.lookup(At::Past(kept), Ino::ROOT, b"g").is_ok());
+    }
+}
