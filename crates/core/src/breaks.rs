@@ -268,6 +268,10 @@ pub enum Break {
     LostMarksUsedUp,
     /// Behind a gap in the log a repair drops a file with the last name that was known before the gap.
     GapDropsLast,
+    /// Behind a gap in the log a repair brings back what was forgotten, since it seems to have a name.
+    GapForgetsNothing,
+    /// A repair keeps checkpoints of which it is not known whether something they saw was shed.
+    ShedUnknown,
     /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
     FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.

@@ -296,6 +296,7 @@ fn base(
         chain,
         lost: start.lost,
         space_lost: false,
+        sheds_lost: None,
         past_lost: None,
         held,
         segment_items: BTreeMap::new(),

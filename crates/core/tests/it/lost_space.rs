@@ -8,7 +8,7 @@ use crate::lost_leaf::{cut, mounted_read_only, repaired, settle};
 use nenrin_core::format::key::Kind;
 use nenrin_core::format::{BLOCK_BYTES, Cno, Ino};
 use nenrin_core::repair::LossKind;
-use nenrin_core::{At, Error, Fs, MountOptions};
+use nenrin_core::{At, CheckpointInfo, Error, Fs, MountOptions};
 use std::sync::Arc;
 
 const FILES: u64 = 200;
@@ -94,7 +94,13 @@ fn no_past_where_something_may_be_forgotten() {
         all.push(
             fs.checkpoint_create(Some(format!("a snapshot with a name of some length {i}").as_bytes())).unwrap().cno,
         );
+        if i == 200 {
+            assert_eq!(fs.write(f, 0, &content(i + 1), 0).unwrap(), 3 * BLOCK_BYTES);
+            fs.checkpoint_create(None).unwrap();
+        }
     }
+    let is_unnamed = |c: &CheckpointInfo| c.name.is_none();
+    assert!(fs.checkpoints().iter().any(is_unnamed));
     fs.close().unwrap();
     drop(fs);
     settle(&w);
@@ -108,6 +114,8 @@ fn no_past_where_something_may_be_forgotten() {
     assert!(report.losses.iter().any(|l| l.kind == LossKind::CheckpointsLost && l.text.contains("forgotten again")));
     let kept = fs.checkpoints();
     assert!(kept.len() > 50 && kept.len() < 700, "{}", kept.len());
+    assert!(!kept.iter().any(is_unnamed), "a checkpoint is kept of which something may be shed");
+    assert!(report.losses.iter().any(|l| l.kind == LossKind::CheckpointsLost && l.text.contains("without a name go")));
     for (i, cno) in (0..).zip(&all).filter(|(_, cno)| kept.iter().any(|c| c.cno == **cno)) {
         assert!(fs.read(At::Past(*cno), f, 0, 4 * BLOCK_BYTES).unwrap() == content(i), "snapshot {i} is another");
     }
@@ -149,4 +157,35 @@ fn leaves_of_the_space_tree_that_end_a_volume_are_noticed() {
 #[should_panic(expected = "the past is shown")]
 fn a_past_of_which_something_may_be_forgotten_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::SpacelessPast, no_past_where_something_may_be_forgotten);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a checkpoint is kept of which something may be shed")]
+fn a_checkpoint_of_which_something_may_be_shed_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ShedUnknown, no_past_where_something_may_be_forgotten);
+}
+
+/// The leaf that is lost forbids nothing, but the log may.
+#[test]
+fn nothing_of_the_past_is_shown_where_the_log_is_not_applied() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let make = |i: u64| {
+        fs.write(f, 0, &content(i), 0).unwrap();
+        fs.checkpoint_create(Some(format!("a snapshot with a name of some length {i}").as_bytes())).unwrap().cno
+    };
+    let all: Vec<Cno> = (0..700).map(make).collect();
+    fs.close().unwrap();
+    drop(fs);
+    settle(&w);
+    rot(&w, |key| key.kind == Kind::Checkpoint && key.off == all[0].0);
+    let device = cut(&w);
+    let last = all[699];
+    let fs = mounted_read_only(&device, false);
+    assert!(fs.read(At::Past(last), f, 0, 4 * BLOCK_BYTES).unwrap() == content(699));
+    drop(fs);
+    let options = MountOptions { no_recovery: true, read_only: true, ..MountOptions::default() };
+    assert_no_past(&Fs::open(vec![device], Arc::new(TestClock::default()), options).unwrap(), f, last);
 }
