@@ -97,11 +97,7 @@ pub(super) fn find(base: &mut Base, epoch: Epoch, told: &BTreeSet<Ino>, losses: 
             }
         }
         let Some(ino) = of_one.first().map(|r| r.ino).filter(|_| blocks > 0) else { continue };
-        // Others need some, too.
-        let mut most = left.div_ceil(2);
-        left -= most;
-        lose_between(base, ino, &taken, &mut most, losses)?;
-        left += most;
+        lose_between(base, ino, &taken, &mut left, losses)?;
         base.state.next_ino = base.state.next_ino.max(ino.next());
         let times = if seqs.len() > 1 { ", and of different times" } else { "" };
         let text = format!("{blocks} blocks were found by what segments say of them: perhaps removed before{times}");
