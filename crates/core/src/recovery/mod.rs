@@ -170,7 +170,8 @@ fn without_room(
     let mut opened = went_back(found, rank, roll_forward(assembly, root, &options, report, Reach::All)?, &options)?;
     let why = why.map_or_else(String::new, |e| format!(" ({e})"));
     let text = format!(
-        "the newest root cannot be used{why}, and no segment is free to go on in behind the one before; nenrin check          --repair -n tells what a repair would do"
+        "the newest root cannot be used{why}, and no segment is free to go on in behind the one before; nenrin check \
+         --repair -n tells what a repair would do"
     );
     let report = &mut opened.report;
     report.damage = Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
@@ -520,7 +521,7 @@ fn take_in(
     drop(loaded);
     let mut loaded = load()?;
     let bytes = replay(&mut loaded, before, report).map_err(|(_, why)| why)?;
-    loaded.0.forgetting.extend(walk.accepted[before.len()..].iter().flat_map(forgotten_by));
+    loaded.0.hide(walk.accepted[before.len()..].iter().flat_map(forgotten_by));
     Ok((loaded, bytes))
 }
 
