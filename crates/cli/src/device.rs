@@ -71,7 +71,14 @@ pub fn foreign(device: &Device) -> Option<&'static str> {
 
 /// One line for a volume that cannot be opened.
 pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error) -> Fail {
-    let text = error.to_string();
+    let text = match error {
+        Error::NoSpace => {
+            "the volume is full: no segment is free to go on in, so it cannot be mounted for writing; mount \
+                           it with -o ro, which shows everything"
+                .to_owned()
+        }
+        e => e.to_string(),
+    };
     if crate::members::split(path).iter().any(|p| text.contains(&absolute(p).display().to_string())) {
         // It says itself where.
         return Fail::new(text);
@@ -108,4 +115,15 @@ pub fn block_bytes(path: &Path) -> Result<u64, Fail> {
 /// A path that stays right when the working directory changes.
 pub fn absolute(path: &Path) -> PathBuf {
     fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_volume_says_what_to_do() {
+        let text = describe_volume(Path::new("/nowhere"), None, &Error::NoSpace).to_string();
+        assert!(text.contains("the volume is full") && text.contains("-o ro") && !text.contains('\n'), "{text}");
+    }
 }

@@ -91,12 +91,16 @@ fn show(path: &Path, report: &RepairReport) {
         (true, 0) => "can be repaired without loss".to_owned(),
         (true, n) => format!("can be repaired, with {n} losses"),
     };
-    let room = if report.needed {
-        format!("; at most {} of {} free segments are written", report.segments_needed, report.segments_free)
-    } else {
-        String::new()
-    };
-    output::line(format!("{}: {text}{room}", path.display()));
+    output::line(format!("{}: {text}{}", path.display(), room(report)));
+}
+
+/// What of the volume is written.
+fn room(report: &RepairReport) -> String {
+    match (report.needed, report.segments_needed) {
+        (false, _) => String::new(),
+        (true, 0) => "; superblock slots are written, and no segment".to_owned(),
+        (true, n) => format!("; at most {n} of {} free segments are written", report.segments_free),
+    }
 }
 
 fn as_value(report: &RepairReport, repaired: bool) -> Value {
@@ -124,4 +128,19 @@ fn as_value(report: &RepairReport, repaired: bool) -> Value {
         "segments_needed": report.segments_needed,
         "segments_free": report.segments_free,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_told_where_segments_are_written() {
+        let of = |needed, segments_needed| {
+            room(&RepairReport { needed, segments_needed, segments_free: 9, ..RepairReport::default() })
+        };
+        assert_eq!(of(false, 0), "");
+        assert_eq!(of(true, 0), "; superblock slots are written, and no segment");
+        assert_eq!(of(true, 7), "; at most 7 of 9 free segments are written");
+    }
 }

@@ -56,6 +56,12 @@ pub enum Break {
     ForgetEpoch,
     /// Where a record cannot be applied recovery stops in the midst of its commit, and shows what of it is there.
     StoppedWithin,
+    /// A volume that has no room to go on in is taken for damaged, and an older state of it is shown.
+    FullIsDamage,
+    /// Leaves of the space tree that are lost end every mount.
+    SpaceEnds,
+    /// The past is shown although it is not known what of it is forgotten, or was shed.
+    SpacelessPast,
     /// The root slot is written before what it names was flushed.
     RootBeforeFlush,
     /// Under barrier=checkpoint roots are written without any flush, as under barrier=none.
@@ -252,12 +258,22 @@ pub enum Break {
     MergeLoses,
     /// A repair writes wherever its own state needs nothing, over the state it repairs.
     RepairOverOld,
+    /// A repair of slots alone writes an index, for which one that was cut may have left no room.
+    SlotsTakeRoom,
     /// A repair takes in the log without the directories and files whose inodes were in lost leaves.
     LostNotRegained,
     /// An inode that a repair makes for the log begins without the extents that are left of it.
     RegainedBlind,
     /// An inode that a repair makes for the log has one name, however many name it.
     RegainedOneName,
+    /// A file with large lost ranges takes all the marks that a repair has for such.
+    LostMarksUsedUp,
+    /// Behind a gap in the log a repair drops a file with the last name that was known before the gap.
+    GapDropsLast,
+    /// Behind a gap in the log a repair brings back what was forgotten, since it seems to have a name.
+    GapForgetsNothing,
+    /// A repair keeps checkpoints of which it is not known whether something they saw was shed.
+    ShedUnknown,
     /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
     FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.

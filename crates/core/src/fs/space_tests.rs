@@ -1,8 +1,10 @@
 //! Volumes on which hardly a segment is free.
 
+use crate::fs::Inner;
 use crate::segments::KIND_DATA;
-use crate::{Clock, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
-use nenrin_device::{BlockDevice, MemDevice};
+use crate::{Clock, Error, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
+use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+use nenrin_format::superblock::AREA_BLOCKS;
 use nenrin_format::{Addr, Ino, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,6 +90,83 @@ fn small() -> (Arc<dyn BlockDevice>, Arc<dyn Clock>, Arc<Fs>) {
     fs.index_checkpoint(false).unwrap();
     fs.index_checkpoint(false).unwrap();
     (device, clock, fs)
+}
+
+/// No segment is free to go on in, for the newest root; for the one before so many.
+fn full(free_before: u64) -> (Arc<dyn BlockDevice>, Arc<dyn Clock>) {
+    let (device, clock, fs) = small();
+    let chain = fs.lock().chain.segment;
+    fs.lock().segments().add_live(Addr::new(chain, 200), 1);
+    for free in [free_before, free_before, free_before, free_before, 0] {
+        let mut inner = fs.lock();
+        let next = inner.chain.next.take();
+        let taken = |inner: &mut Inner| {
+            let more = inner.segments().free_count() > free;
+            more.then(|| inner.segments().allocate(KIND_DATA, Time(1))).flatten()
+        };
+        for segment in next.into_iter().chain(std::iter::from_fn(|| taken(&mut inner)).collect::<Vec<_>>()) {
+            inner.segments().add_live(Addr::new(segment, 1), 255);
+            inner.segments().seal(segment);
+        }
+        drop(inner);
+        fs.index_checkpoint_as_is(false).unwrap();
+    }
+    (device, clock)
+}
+
+fn mount_without_room(free_before: u64) {
+    let (device, clock) = full(free_before);
+    let open =
+        |read_only| Fs::open(vec![device.clone()], clock.clone(), MountOptions { read_only, ..Default::default() });
+    let opened = open(false).map(|fs| fs.recovery_report().damage.clone());
+    assert!(opened.is_err(), "what the newest root uses is taken for free: {opened:?}");
+    assert!(matches!(opened, Err(Error::NoSpace)), "a full volume is taken for damaged: {opened:?}");
+    assert_eq!(open(true).unwrap().recovery_report().damage, None);
+}
+
+#[test]
+fn a_volume_without_room_is_not_damaged() {
+    mount_without_room(0);
+}
+
+/// What the older root leaves free the newest one may use.
+#[test]
+fn a_root_without_room_is_not_left_for_an_older_one() {
+    mount_without_room(6);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what the newest root uses is taken for free")]
+fn what_an_older_root_leaves_free_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FullIsDamage, || mount_without_room(6));
+}
+
+/// The newest root is damaged, and the one before has no room: all is shown.
+#[test]
+fn no_room_behind_an_older_root_hides_nothing() {
+    let (device, clock) = full(0);
+    let newest = crate::probe(&*device).unwrap().newest().unwrap().clone();
+    for (addr, _) in newest.root {
+        let block = AREA_BLOCKS + addr.segment().0 * 256 + u64::from(addr.block());
+        device.write(block * 4096, Arc::new(AlignedBuf::padded(&[0xa5; 4096]))).unwrap();
+    }
+    for read_only in [false, true] {
+        let options = MountOptions { read_only, ..MountOptions::default() };
+        let fs = Fs::open(vec![device.clone()], clock.clone(), options).unwrap();
+        let damage = fs.recovery_report().damage.clone();
+        assert!(read_only || damage.is_some_and(|d| d.contains("no segment is free")));
+        assert!(
+            fs.create(Ino::ROOT, b"x", &NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" }).is_err()
+        );
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a full volume is taken for damaged")]
+fn a_full_volume_that_is_taken_for_damaged_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FullIsDamage, || mount_without_room(0));
 }
 
 /// A process dies and leaves three free segments, of which its log has taken one ahead: enough to mount, for the log and for both

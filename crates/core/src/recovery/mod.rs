@@ -8,6 +8,8 @@
 //! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
 //! | a logical segment without its end | it does not count |
 //! | a record that cannot be applied: the index cannot be read where it belongs, or contradicts it | the root before; behind both, damage: read-only, as of the logical segment before |
+//! | no root can be used, since leaves of the space tree are lost | damage: read-only, without what they held (`spaceless`) |
+//! | no segment is free to go on in | no damage: there is no room to mount it for writing |
 //!
 //! Invariants
 //! 1. Recovery writes nothing; the first write of a mount is an index
@@ -16,6 +18,7 @@
 //! 3. Of a logical segment all records are applied, or none.
 
 mod behind;
+mod spaceless;
 mod walk;
 
 use crate::breaks::{Break, broken};
@@ -44,6 +47,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub(crate) use behind::Island;
+use spaceless::Spaceless;
 pub use walk::Verdict;
 pub(crate) use walk::{Found, Outcome, Unproven, Walk, unproven_of};
 
@@ -129,11 +133,19 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
         match roll_forward(assembly, root, options, report.clone(), Reach::All) {
             Ok(opened) => return went_back(found, rank, opened, options),
             Err(e @ Error::Open(_)) => return Err(e),
+            // All of the log is there, and can be read: that is no damage. What an older root leaves free this one may use.
+            Err(Error::NoSpace) if rank == 0 && !broken(Break::FullIsDamage) => return Err(Error::NoSpace),
+            Err(Error::NoSpace) if why.is_some() && !broken(Break::FullIsDamage) => {
+                return without_room(assembly, rank, options, report, why);
+            }
             Err(e) => why = why.or(Some(e)),
         }
     }
-    if !options.no_recovery {
-        if let Some((rank, opened)) = furthest(assembly, options, &report)? {
+    for reach in [Reach::Readable, Reach::WithoutSpace] {
+        if options.no_recovery && reach == Reach::Readable || broken(Break::SpaceEnds) && reach == Reach::WithoutSpace {
+            continue;
+        }
+        if let Some((rank, opened)) = furthest(assembly, options, &report, reach)? {
             return went_back(found, rank, opened, options);
         }
     }
@@ -144,11 +156,39 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     )))
 }
 
+/// The newest root cannot be used, and behind this one nothing is free to go on in: all is shown, and nothing written.
+fn without_room(
+    assembly: &Assembly,
+    rank: usize,
+    options: &MountOptions,
+    report: RecoveryReport,
+    why: Option<Error>,
+) -> Result<Opened> {
+    let found = &assembly.found;
+    let root = found.roots.get(rank).ok_or(Error::NoSpace)?;
+    let options = MountOptions { read_only: true, ..options.clone() };
+    let mut opened = went_back(found, rank, roll_forward(assembly, root, &options, report, Reach::All)?, &options)?;
+    let why = why.map_or_else(String::new, |e| format!(" ({e})"));
+    let text = format!(
+        "the newest root cannot be used{why}, and no segment is free to go on in behind the one before; nenrin check \
+         --repair -n tells what a repair would do"
+    );
+    let report = &mut opened.report;
+    report.damage = Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
+    report.verdicts.push(Verdict::Damage);
+    Ok(opened)
+}
+
 /// Of the roots whose log cannot be applied to its end, the one from which it leads further; the newest of two alike.
-fn furthest(assembly: &Assembly, options: &MountOptions, report: &RecoveryReport) -> Result<Option<(usize, Opened)>> {
+fn furthest(
+    assembly: &Assembly,
+    options: &MountOptions,
+    report: &RecoveryReport,
+    reach: Reach,
+) -> Result<Option<(usize, Opened)>> {
     let roll = |rank: usize| match assembly.found.roots.get(rank) {
         None => Ok(None),
-        Some(root) => match roll_forward(assembly, root, options, report.clone(), Reach::Readable) {
+        Some(root) => match roll_forward(assembly, root, options, report.clone(), reach) {
             Ok(opened) => Ok(Some(opened)),
             Err(e @ Error::Open(_)) => Err(e),
             Err(_) => Ok(None),
@@ -174,6 +214,8 @@ enum Reach {
     All,
     /// What comes before a record that cannot be: the rest is damage, for a repair to bring back.
     Readable,
+    /// The same, without the leaves of the space tree that cannot be read.
+    WithoutSpace,
 }
 
 /// Where it is not the newest root that was used: that could not be read, or what its log changes. The log behind the one
@@ -284,7 +326,11 @@ fn roll_forward(
     }
     let storage = storage_of(assembly);
     let root = read_root(&storage, superblock)?;
-    let load = || Ok((load_state(&storage, superblock, &root, options)?, chain_of(superblock)));
+    let spaceless = match reach {
+        Reach::WithoutSpace => Some(Spaceless::of(&storage, &root, options.cache_bytes)?),
+        Reach::All | Reach::Readable => None,
+    };
+    let load = || Ok((load_state(&storage, superblock, &root, options, spaceless.as_ref())?, chain_of(superblock)));
     report.clean = superblock.clean;
     report.durable_seq = superblock.chain_seq;
     let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
@@ -295,6 +341,9 @@ fn roll_forward(
         let (reached, bytes) = take_in(&load, walk, reach, &mut report)?;
         (reached, bytes, unproven)
     };
+    if let Some(spaceless) = &spaceless {
+        spaceless.settle(&mut state, options.no_recovery, &mut report);
+    }
     let root_pins = pin_roots(&mut state.segments, found, superblock);
     // What both usable roots do without is free, as it was before the crash.
     let older = found.roots.get(1).map_or(superblock.generation, |r| r.generation);
@@ -346,7 +395,13 @@ pub(crate) fn read_root_copy(storage: &Storage, superblock: &Superblock, copy: u
     Root::decode(summary.records).map_err(damaged)
 }
 
-fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, options: &MountOptions) -> Result<State> {
+fn load_state(
+    storage: &Arc<Storage>,
+    superblock: &Superblock,
+    root: &Root,
+    options: &MountOptions,
+    spaceless: Option<&Spaceless>,
+) -> Result<State> {
     let cache = Arc::new(NodeCache::new(storage.clone(), options.cache_bytes));
     let tree =
         |id: TreeId| -> Tree { root.trees.iter().find(|t| t.tree == id).map_or_else(|| Tree::empty(id), Tree::open) };
@@ -375,6 +430,9 @@ fn load_state(storage: &Arc<Storage>, superblock: &Superblock, root: &Root, opti
         retention: root.retention.clone(),
         cache,
     };
+    if let Some(spaceless) = spaceless {
+        spaceless.prune(&mut state)?;
+    }
     load_segments(&mut state)?;
     for (segment, nodes) in &root.index_segments {
         state.segments.load_nodes(*segment, *nodes, superblock.generation);
@@ -463,7 +521,19 @@ fn take_in(
     drop(loaded);
     let mut loaded = load()?;
     let bytes = replay(&mut loaded, before, report).map_err(|(_, why)| why)?;
+    loaded.0.hide(walk.accepted[before.len()..].iter().flat_map(forgotten_by));
     Ok((loaded, bytes))
+}
+
+/// Inodes that a partial says are to be forgotten: the past does not show them, whether it is applied or not.
+fn forgotten_by(found: &Found) -> Vec<Ino> {
+    let (mut out, mut r) = (Vec::new(), Reader::new(&found.records));
+    while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
+        if let Record::Forget { inos, .. } = record {
+            out.extend(inos);
+        }
+    }
+    out
 }
 
 /// How many partials end with the last logical segment that is whole before the partial `at`.
@@ -504,7 +574,12 @@ fn apply(state: &mut State, found: &Found) -> Result<u64> {
     while !r.is_empty() {
         let record = Record::decode(&mut r)
             .map_err(|why| Error::Corrupt(format!("a record of the partial at {}: {why}", header.addr)))?;
-        state.apply(&record, header.payload_addr())?;
+        // Where there is no room for a name the record contradicts the index.
+        let text = |e| match e {
+            Error::NoSpace => Error::Corrupt(format!("a name in the partial at {} has no place", header.addr)),
+            e => e,
+        };
+        state.apply(&record, header.payload_addr()).map_err(text)?;
         records += 1;
     }
     Ok(records)

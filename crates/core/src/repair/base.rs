@@ -12,6 +12,7 @@
 //! 1. Nothing is written.
 //! 2. `held` has every segment that any usable root, or the log behind it, may need.
 
+use super::behind_gap::BehindGap;
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::{regain, salvage};
 use crate::devices::Assembly;
@@ -48,6 +49,8 @@ pub(super) struct Base {
     pub lost: Vec<LostRange>,
     /// Nodes of the space tree are lost.
     pub space_lost: bool,
+    /// What was shed of checkpoints before this one may have been in them.
+    pub sheds_lost: Option<Cno>,
     /// Newest death that a lost node of history may have held.
     pub past_lost: Option<Cno>,
     /// Segments nothing may be written to before the repair is done.
@@ -140,7 +143,9 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     if chosen.superblock.generation != newest.generation {
         losses.mended(MendKind::OlderRoot, 1);
     }
-    start(storage, chosen, held, losses).map(Some)
+    // Behind an older root the space of what was removed may have been used again.
+    let is_recent = found.roots.iter().take(2).any(|r| r.generation == chosen.superblock.generation);
+    start(storage, chosen, held, is_recent, losses).map(Some)
 }
 
 fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {
@@ -163,7 +168,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
 }
 
 /// Which copies of a node are right.
-pub(super) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
+pub(crate) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
     ptr.copies.map(|addr| {
         let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
         storage.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))
@@ -224,7 +229,7 @@ pub(super) fn named(f: &Found) -> Vec<Extent> {
     out
 }
 
-fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Losses) -> Result<Base> {
+fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, losses: &mut Losses) -> Result<Base> {
     let Candidate { superblock, root, trees, log, islands, cache } = c;
     let mut state = State {
         cache,
@@ -250,14 +255,14 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         applied: 0,
         retention: root.retention.clone(),
     };
-    let (lost, space_lost, past_lost) = take_trees(&mut state, trees, &root, losses)?;
+    let Taken { lost, space_lost, sheds_lost, past_lost } = take_trees(&mut state, trees, &root, losses)?;
     let segment_items = load_space(&mut state)?;
     let mut chain = chain_of(&superblock);
     let mut unproven = BTreeSet::new();
     // Records that change shared extents need them.
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
     regain::what_is_lost(&mut state, &lost, &log.accepted, &mut unproven, losses)?;
-    roll_forward(&mut state, &mut chain, &log.accepted, losses)?;
+    roll_forward(&mut state, &mut chain, &log.accepted, None, losses)?;
     let first_made = state.next_ino;
     let gap_from = log.damage.is_some().then_some(first_made);
     let to_equalize = unproven_of(log.accepted.iter().filter(|f| f.header.seq > log.durable_seq))
@@ -265,12 +270,14 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         .chain(unproven_of(islands.iter().flatten()))
         .collect();
     let mut before = log.accepted.last().map(|f| f.header.written_at);
+    let mut gap = BehindGap::new(&islands);
     for island in &islands {
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
         pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
         regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
-        roll_forward(&mut state, &mut chain, island, losses)?;
+        gap.begin();
+        roll_forward(&mut state, &mut chain, island, Some(&mut gap).filter(|_| is_recent), losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
     if log.damage.is_some() && chain.seq < log.durable_seq {
@@ -283,6 +290,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
         chain,
         lost,
         space_lost,
+        sheds_lost,
         past_lost,
         held,
         segment_items,
@@ -292,28 +300,37 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, losses: &mut Loss
     })
 }
 
-/// What is left of the trees goes into the state. Returns which leaves of the live tree are lost, whether any of the space
-/// tree is, and the newest death that a lost one of history may have held.
-fn take_trees(
-    state: &mut State,
-    trees: Vec<(Tree, Survey)>,
-    root: &Root,
-    losses: &mut Losses,
-) -> Result<(Vec<LostRange>, bool, Option<Cno>)> {
-    let (mut lost, mut space_lost, mut past_lost) = (Vec::new(), false, None);
+/// What of the trees of a root is lost.
+#[derive(Default)]
+struct Taken {
+    /// Leaves of the live tree.
+    lost: Vec<LostRange>,
+    /// Whether any of the space tree is.
+    space_lost: bool,
+    /// What was shed of checkpoints before this one may have been in those.
+    sheds_lost: Option<Cno>,
+    /// The newest death that a lost leaf of history may have held.
+    past_lost: Option<Cno>,
+}
+
+/// What is left of the trees goes into the state.
+fn take_trees(state: &mut State, trees: Vec<(Tree, Survey)>, root: &Root, losses: &mut Losses) -> Result<Taken> {
+    let mut taken = Taken::default();
+    let (first, last) = (Key::space(Kind::Shed, 0, 0), Key::space(Kind::Shed, u32::MAX, u64::MAX));
     for (mut tree, survey) in trees {
         tree.prune(&state.cache, &survey)?;
         losses.mended(MendKind::NodesRewritten, survey.weak.len() as u64);
         match tree.id() {
-            TreeId::LIVE => (state.live, lost) = (tree, survey.lost),
+            TreeId::LIVE => (state.live, taken.lost) = (tree, survey.lost),
             TreeId::SPACE => {
-                space_lost = !survey.lost.is_empty();
+                taken.space_lost = !survey.lost.is_empty();
+                taken.sheds_lost = survey.lost.iter().any(|l| l.meets(&first, &last)).then_some(root.open_cno);
                 state.space = tree;
             }
             id if is_history(id) => {
                 let Some(t) = root.trees.iter().find(|t| t.tree == id) else { continue };
                 if !survey.lost.is_empty() {
-                    past_lost = past_lost.max(Some(t.deaths.1));
+                    taken.past_lost = taken.past_lost.max(Some(t.deaths.1));
                 }
                 state.next_tree = state.next_tree.max(id.0.saturating_add(1));
                 state.history.push(HistoryTree { tree, deaths: t.deaths, sealed: t.sealed });
@@ -321,7 +338,7 @@ fn take_trees(
             _ => {}
         }
     }
-    Ok((lost, space_lost, past_lost))
+    Ok(taken)
 }
 
 /// Tells what of the log is missing.
@@ -410,6 +427,7 @@ pub(super) fn roll_forward(
     state: &mut State,
     chain: &mut Chain,
     accepted: &[Found],
+    mut gap: Option<&mut BehindGap>,
     losses: &mut Losses,
 ) -> Result<()> {
     for found in accepted {
@@ -421,7 +439,10 @@ pub(super) fn roll_forward(
                 losses.add(LossKind::ChangeLost, About::Volume, text);
                 break;
             };
-            match state.apply(&record, header.payload_addr()) {
+            let applies = gap.as_mut().map_or(Ok(true), |gap| gap.keep(state, &record));
+            let outcome =
+                applies.and_then(|yes| if yes { state.apply(&record, header.payload_addr()) } else { Ok(()) });
+            match outcome {
                 Ok(()) => {}
                 Err(Error::Device(e)) => return Err(Error::Device(e)),
                 Err(e) => losses.add(LossKind::ChangeLost, about(&record), e.to_string()),

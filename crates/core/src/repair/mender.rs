@@ -42,6 +42,8 @@ pub(super) struct Mender {
     pub marked: u64,
     /// Nodes of the space tree are lost.
     pub space_lost: bool,
+    /// What was shed of checkpoints before this one may have been in them.
+    pub sheds_lost: Option<Cno>,
     /// Newest death that a lost node of history may have held.
     pub past_lost: Option<Cno>,
     /// Segments nothing may be written to before the repair is done.
@@ -165,7 +167,8 @@ impl Mender {
             }
         }
         if self.space_lost {
-            self.losses.add(LossKind::CheckpointsLost, About::Volume, "a node of the space tree is lost");
+            let text = "a node of the space tree is lost; what was being forgotten then has to be forgotten again";
+            self.losses.add(LossKind::CheckpointsLost, About::Volume, text);
         }
     }
 }

@@ -12,9 +12,12 @@
 //! 3. Whatever is not as it was is listed as a loss.
 
 mod base;
+mod behind_gap;
 mod inodes;
 mod items;
 mod losses;
+#[cfg(test)]
+mod lost_ranges_tests;
 mod mender;
 mod names;
 mod past;
@@ -25,6 +28,7 @@ mod salvage;
 mod salvage_tests;
 #[cfg(test)]
 mod shared_tests;
+mod slots;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -39,11 +43,13 @@ use crate::state::KnownPast;
 use crate::storage::Probe;
 use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result, heartbeat};
 use base::Base;
+pub(crate) use base::copies as right_copies;
 use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;
 use nenrin_format::Time;
 use nenrin_format::superblock::SLOTS_PER_AREA;
+use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -81,9 +87,16 @@ impl RepairReport {
 /// A repair, complete but not carried out.
 pub struct RepairPlan {
     report: RepairReport,
-    ready: Option<Opened>,
-    /// What of the log counts although nothing proves that every device has its copy.
-    to_equalize: Vec<Unproven>,
+    ready: Ready,
+}
+
+/// What is to be written.
+enum Ready {
+    Nothing,
+    /// The slots alone.
+    Slots(Box<Slots>),
+    /// A whole state, and what of the log counts although nothing proves that every device has its copy.
+    State(Box<Opened>, Vec<Unproven>),
 }
 
 /// Bytes that are scrubbed at once.
@@ -119,12 +132,15 @@ impl RepairPlan {
             if copies == 0 {
                 let mut report = RepairReport::default();
                 report.add_content(&whole);
-                return Ok(Self { report, ready: None, to_equalize: Vec::new() });
+                return Ok(Self { report, ready: Ready::Nothing });
             }
         }
         // Without a device that the others can stand in for: what it misses it gets when it is back.
         let assembly = assemble(devices, true)?;
         heartbeat::refuse_if_in_use(&assembly, clock)?;
+        if let Some((slots, report)) = slots::alone(&assembly, &before, devices, progress)? {
+            return Ok(Self { report, ready: Ready::Slots(Box::new(slots)) });
+        }
         let mut losses = Losses::default();
         losses.mended(MendKind::CopiesRewritten, copies);
         let Some(base) = base::find(&assembly, &mut losses)? else {
@@ -152,11 +168,15 @@ impl RepairPlan {
     /// # Errors
     /// When a write or flush failed. The volume is as it was, or repaired.
     pub fn carry_out(mut self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
-        let Some(opened) = self.ready else { return Ok(self.report) };
+        let (opened, to_equalize) = match self.ready {
+            Ready::Nothing => return Ok(self.report),
+            Ready::Slots(slots) => return slots.write(clock.as_ref()).map(|()| self.report),
+            Ready::State(opened, to_equalize) => (*opened, to_equalize),
+        };
         let others = opened.storage.others_stand_in();
         let fs = Fs::assemble(opened, clock, MountOptions::default());
         // What the plan took from one device must not depend on that.
-        fs.before_repairing(&self.to_equalize)?;
+        fs.before_repairing(&to_equalize)?;
         // The first root is the repair; the others take the places of the roots of before.
         for _ in 0..SLOTS_PER_AREA {
             fs.index_checkpoint_as_is(true)?;
@@ -224,6 +244,7 @@ fn plan(
         mut chain,
         lost,
         space_lost,
+        sheds_lost,
         past_lost,
         held,
         segment_items,
@@ -251,6 +272,7 @@ fn plan(
         missing: BTreeSet::new(),
         marked: 0,
         space_lost,
+        sheds_lost,
         past_lost,
         held,
         segment_items,
@@ -294,7 +316,7 @@ fn plan(
     report.losses_total = losses.total;
     report.mends = losses.mends.iter().map(|(k, n)| (*k, *n)).collect();
     report.add_content(&after);
-    Ok(RepairPlan { report, ready: Some(opened), to_equalize })
+    Ok(RepairPlan { report, ready: Ready::State(Box::new(opened), to_equalize) })
 }
 
 impl RepairReport {

@@ -3,6 +3,7 @@
 use super::losses::{About, LossKind};
 use super::mender::{Mender, behind};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::state::checkpoint_key;
 use nenrin_format::items::{self, CHECKPOINT_NAMED, Checkpoint, Dirent, Extent, Inode, XattrPiece};
 use nenrin_format::key::{Key, Kind};
@@ -26,6 +27,7 @@ impl Mender {
 
     /// The list of checkpoints agrees with the space tree and with itself.
     fn checkpoints(&mut self) -> Result<()> {
+        self.unnamed_that_may_lack_something()?;
         // A number that no root can state is none; its item goes with the space tree's.
         self.state.kept.retain(|cno, _| (1..COUNTER_MAX).contains(&cno.0));
         let newest = self.state.kept.keys().next_back().copied().unwrap_or(Cno(0));
@@ -53,6 +55,27 @@ impl Mender {
             }
         }
         self.state.kept = right.into_iter().collect();
+        Ok(())
+    }
+
+    /// Where it is not known what was shed, checkpoints that lack it would show something else in its place. Nothing is
+    /// shed that a snapshot sees.
+    fn unnamed_that_may_lack_something(&mut self) -> Result<()> {
+        let Some(before) = self.sheds_lost.filter(|_| !broken(Break::ShedUnknown)) else { return Ok(()) };
+        let unnamed = self.state.kept.range(..before).filter(|(_, c)| !c.is_named());
+        let gone: Vec<Cno> = unnamed.map(|(cno, _)| *cno).collect();
+        for cno in &gone {
+            self.state.kept.remove(cno);
+            self.state.space.remove(&self.state.cache, &checkpoint_key(*cno))?;
+        }
+        if !gone.is_empty() {
+            let text = format!("{} checkpoints without a name go: it is not known what was let go of them", gone.len());
+            self.losses.add(LossKind::CheckpointsLost, About::Volume, text);
+        }
+        for (cno, _) in self.state.kept.range(..before).filter(|(cno, c)| c.named_at > **cno) {
+            let text = format!("checkpoint {cno} got its name later, and may lack what was let go before");
+            self.losses.add(LossKind::PastIncomplete, About::Volume, text);
+        }
         Ok(())
     }
 

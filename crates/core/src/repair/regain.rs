@@ -59,6 +59,7 @@ pub(super) fn what_is_lost(
         match record {
             Record::Content { ino, .. } => drop(regain.written.insert(*ino)),
             Record::Release { ino } => drop(regain.released.insert(*ino)),
+            Record::Forget { inos, .. } => regain.released.extend(inos),
             _ => {}
         }
         Ok(())

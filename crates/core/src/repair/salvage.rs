@@ -296,6 +296,7 @@ fn base(
         chain,
         lost: start.lost,
         space_lost: false,
+        sheds_lost: None,
         past_lost: None,
         held,
         segment_items: BTreeMap::new(),
@@ -331,7 +332,7 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
             pass_gap(state, first_made, island, &mut base.unproven, losses)?;
         }
         directories(state, island, losses)?;
-        roll_forward(state, &mut base.chain, island, losses)?;
+        roll_forward(state, &mut base.chain, island, None, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
     Ok(is_gapless)

@@ -14,7 +14,7 @@ use nenrin_device::{BlockDevice, MemDevice, Prng};
 use nenrin_format::key::Key;
 use nenrin_format::node::NodePtr;
 use nenrin_format::superblock::{segment_block, slot_blocks};
-use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BYTES};
+use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BYTES};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -388,16 +388,43 @@ fn an_older_root_will_do() {
     assert_said(&[907, 908]);
 }
 
-/// Slots take what small index checkpoints take: two segments for the index, two for the chain.
+/// Slots are written from the newest root, and nothing else: also that of the newest itself, and with a log behind it.
+fn slots_alone() {
+    for clean in [true, false] {
+        let bytes = volume(300, clean);
+        let before = tree(&read_only(&bytes), At::Live);
+        let sb = probe(&MemDevice::from_bytes(bytes.clone())).unwrap().newest().unwrap().clone();
+        let slots = |back: u64| slot_blocks(Generation(sb.generation.0 - back), (bytes.len() / BLOCK_BYTES) as u64);
+        for which in [vec![slots(0)[0]], vec![slots(2)[1]], vec![slots(1)[0], slots(3)[0], slots(3)[1]]] {
+            let mut damaged = bytes.clone();
+            for slot in which {
+                damaged[slot as usize * BLOCK_BYTES + 70] ^= 1;
+            }
+            let (after, report) = repair(&damaged);
+            assert!(report.needed || !clean, "{report:?}");
+            assert!(report.segments_needed == 0, "a repair of slots writes segments: {report:?}");
+            assert_eq!(tree(&read_only(&after), At::Live), before);
+            let memory = Arc::new(MemDevice::from_bytes(after));
+            let fs = Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+            fs.create(Ino::ROOT, b"goes on", &new(0o100_600)).unwrap();
+            fs.close().unwrap();
+            // What a mount that was cut was writing, perhaps, is no damage: it is written again in time.
+            let after = numbers(&(memory as Arc<dyn BlockDevice>));
+            assert!(after.is_empty() || !report.needed, "{after:?}");
+        }
+    }
+}
+
 #[test]
-fn slots_alone_take_little_room() {
-    let bytes = volume(300, true);
-    let sb = probe(&MemDevice::from_bytes(bytes.clone())).unwrap().newest().unwrap().clone();
-    let slot = slot_blocks(sb.generation, (bytes.len() / BLOCK_BYTES) as u64)[0];
-    let mut damaged = bytes.clone();
-    damaged[slot as usize * BLOCK_BYTES + 70] ^= 1;
-    let (_, report) = repair(&damaged);
-    assert!(report.needed && report.segments_needed <= 6, "{report:?}");
+fn slots_alone_take_no_room() {
+    slots_alone();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a repair of slots writes segments")]
+fn slots_that_take_room_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::SlotsTakeRoom, slots_alone);
 }
 
 /// A plan for which there is no room says so, and writes nothing. Of a volume with less room than df leaves.

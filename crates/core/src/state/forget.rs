@@ -32,6 +32,14 @@ impl State {
         self.drop_landmarks(&landmarks)
     }
 
+    /// Puts inodes on the list in memory alone: of a state that is only read.
+    pub fn hide(&mut self, inos: impl IntoIterator<Item = Ino>) {
+        self.forgetting.extend(inos);
+        for (cno, number) in self.landmarks.through(&self.forgetting) {
+            self.landmarks.unload(cno, number);
+        }
+    }
+
     /// Whether an item belongs to an inode that is to be forgotten, or names one, or a name in one.
     pub fn is_forgotten(&self, key: &Key, value: &[u8]) -> bool {
         if self.forgetting.is_empty() {

@@ -100,7 +100,7 @@ impl Landmarks {
         self.all.insert((cno, number), landmark);
     }
 
-    fn unload(&mut self, cno: Cno, number: u32) {
+    pub(super) fn unload(&mut self, cno: Cno, number: u32) {
         fn less<K: Ord>(map: &mut BTreeMap<K, u32>, key: K) {
             if let Some(n) = map.get_mut(&key) {
                 *n -= 1;

@@ -5,10 +5,11 @@
 
 use crate::applied::{BLOCK, CHANGED, CHANGES, Change, PIECES, piece, rot, volume};
 use crate::common::{TestClock, World, dir, file};
+use nenrin_core::check::{Finding, What, check};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::repair::{LossKind, RepairPlan, RepairReport};
-use nenrin_core::{At, CheckOptions, Error, Fs, MountOptions, RenameMode, Result, check};
+use nenrin_core::{At, CheckOptions, Error, Fs, MountOptions, RenameMode, Result};
 use nenrin_device::{BlockDevice, MemDevice};
 use std::sync::Arc;
 
@@ -48,7 +49,9 @@ pub(crate) fn repaired(device: &Arc<MemDevice>) -> (Arc<Fs>, RepairReport) {
     let report = plan.carry_out(Arc::new(TestClock::default())).unwrap();
     report.losses.iter().for_each(|l| println!("{l}"));
     let after = check(&devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
-    assert!(after.findings.iter().all(|f| f.what.number() >= 700), "{:?}", after.findings);
+    // What of the past no checkpoint sees any more is swept in time.
+    let is_right = |f: &Finding| f.what.number() >= 700 || f.what == What::HistorySweepable;
+    assert!(after.findings.iter().all(is_right), "{:?}", after.findings);
     let fs = mount(device, false).unwrap();
     assert!(fs.recovery_report().damage.is_none(), "{:?}", fs.recovery_report());
     (fs, report)
@@ -235,4 +238,35 @@ fn what_is_made_where_a_leaf_is_lost_and_let_go_is_noticed() {
 #[should_panic(expected = "a lost range reads as zeros")]
 fn what_is_found_and_reads_as_zeros_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::FoundReadsZeros, what_is_made_in_a_lost_directory_is_kept);
+}
+
+/// What was forgotten behind the record that cannot be applied: the past does not show it.
+#[test]
+fn what_was_forgotten_behind_a_lost_leaf_is_not_shown() {
+    for forgotten in [false, true] {
+        let (w, f, g) = volume();
+        let fs = w.open();
+        let z = fs.create(Ino::ROOT, b"z", &file(0o600)).unwrap().ino;
+        fs.write(z, 0, &[7; 9000], 0).unwrap();
+        let kept = fs.checkpoint_create(Some(b"kept")).unwrap().cno;
+        fs.unlink(Ino::ROOT, b"z").unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        settle(&w);
+        let fs = w.open();
+        assert_eq!(block(&fs, f, CHANGED).unwrap(), piece(CHANGED / 2));
+        rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+        fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(g).unwrap();
+        fs.write(f, CHANGED * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(f).unwrap();
+        if forgotten {
+            assert_eq!(crate::forget::forget(&fs, &[b"z"]).unwrap(), 1);
+        }
+        let fs = mounted_read_only(&cut(&w), false);
+        let names = fs.lookup(At::Past(kept), Ino::ROOT, b"z").is_ok();
+        let content = fs.read(At::Past(kept), z, 0, 10);
+        assert_eq!((names, content.is_ok()), (!forgotten, !forgotten), "{content:?}");
+        assert!(fs.lookup(At::Past(kept), Ino::ROOT, b"g").is_ok());
+    }
 }

@@ -1,0 +1,91 @@
+//! Lost ranges that are too large to be marked: of a sparse file, which leaves room for those of others.
+
+use super::tests::{clock, device, new};
+use crate::recovery::recover;
+use crate::{At, Error, Fs, MkfsOptions, MountOptions, RepairPlan, SetAttr, mkfs};
+use nenrin_device::{BlockDevice, MemDevice};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::{Entries, TreeId, decode};
+use nenrin_format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Extents of one block with holes of one between them.
+const EXTENTS: u64 = 2000;
+/// Larger than all that may be marked in a test.
+const SPARSE: u64 = 16 << 30;
+
+/// Two files, a sparse one first, in several leaves each.
+fn volume() -> (Vec<u8>, [Ino; 2]) {
+    let memory = Arc::new(MemDevice::new(64 << 20));
+    let shared: Arc<dyn BlockDevice> = memory.clone();
+    mkfs(&shared, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+    let open = || Fs::open(vec![shared.clone()], clock(), MountOptions::default()).unwrap();
+    let fs = open();
+    let make = |name: &str| fs.create(Ino::ROOT, name.as_bytes(), &new(0o100_600)).unwrap().ino;
+    let sparse = make("sparse");
+    // So that the inode of the other is not in the last leaf of this one.
+    (0..300).for_each(|i| assert!(make(&format!("between {i}")) > sparse));
+    let files = [sparse, make("other")];
+    for (ino, n) in files.iter().flat_map(|ino| (0..EXTENTS).map(move |n| (*ino, n))) {
+        fs.write(ino, n * 2 * BLOCK, &[5; BLOCK_BYTES], 0).unwrap();
+    }
+    fs.setattr(files[0], &SetAttr { size: Some(SPARSE), ..SetAttr::default() }).unwrap();
+    fs.close().unwrap();
+    (0..4).for_each(|_| open().close().unwrap());
+    (memory.snapshot(), files)
+}
+
+/// Destroys all copies of the leaves with this item.
+fn lose(bytes: &mut [u8], key: &Key) {
+    let places: Vec<usize> = (0..bytes.len() - NODE_BYTES).step_by(BLOCK_BYTES).collect();
+    for at in places {
+        let Ok((_, Entries::Leaf(items))) = decode(TreeId::LIVE, &bytes[at..at + NODE_BYTES]) else { continue };
+        if items.iter().any(|(k, _)| k == key) {
+            bytes[at..at + NODE_BYTES].fill(0xa5);
+        }
+    }
+}
+
+fn lost_ranges_of_two_files() {
+    let (mut bytes, [sparse, other]) = volume();
+    let last = |ino, n: u64| Key::new(ino, Kind::Extent, 0, n * 2);
+    // The end of the one, and from the midst of the other.
+    lose(&mut bytes, &last(sparse, EXTENTS - 1));
+    lose(&mut bytes, &last(other, EXTENTS / 2 + 200));
+    let shared = device(&bytes);
+    assert!(
+        recover(std::slice::from_ref(&shared), &MountOptions { read_only: true, ..MountOptions::default() }).is_ok()
+    );
+    let plan = RepairPlan::new(std::slice::from_ref(&shared), clock().as_ref(), &mut |_| {}).unwrap();
+    plan.report().losses.iter().for_each(|l| println!("{l}"));
+    plan.carry_out(clock()).unwrap();
+    let fs = Fs::open(vec![shared], clock(), MountOptions::default()).unwrap();
+    let is_lost = |ino, n: u64| match fs.read(At::Live, ino, n * BLOCK, BLOCK_BYTES) {
+        Ok(bytes) => {
+            let hole = n % 2 == 1 && bytes == [0; BLOCK_BYTES];
+            assert!(hole || bytes == [5; BLOCK_BYTES], "a lost range reads as zeros: inode {ino} block {n}");
+            false
+        }
+        Err(Error::Corrupt(_)) => true,
+        Err(e) => panic!("{e}"),
+    };
+    let lost = (0..EXTENTS * 2 - 1).filter(|n| is_lost(other, *n)).count();
+    assert!((1..2 * EXTENTS as usize - 200).contains(&lost), "{lost}");
+    let size = fs.getattr(At::Live, sparse).unwrap().size;
+    assert!((1 << 30..SPARSE).contains(&size), "{size}");
+    assert!(is_lost(sparse, size / BLOCK - 1) && is_lost(sparse, size / BLOCK / 2));
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_sparse_file_leaves_marks_for_others() {
+    lost_ranges_of_two_files();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a lost range reads as zeros")]
+fn a_sparse_file_that_takes_all_marks_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::LostMarksUsedUp, lost_ranges_of_two_files);
+}
