@@ -108,7 +108,7 @@ fn a_seed_with_other_clients_means_the_same_every_time() {
         assert_eq!(first, second, "seed {seed}");
         tally.add(first);
     }
-    for what in ["syncs interrupted by other calls", "requests that overtook others"] {
+    for what in ["calls interrupted by others", "requests that overtook others"] {
         assert!(tally.activity.get(what).is_some_and(|n| *n > 20), "{what}: {:?}", tally.activity);
     }
     let beside = tally.activity.get("commits begun beside others");
