@@ -138,6 +138,14 @@ impl Storage {
         Ok(self.devices.submit_read(addr, blocks, None))
     }
 
+    /// Which copies of a node are right.
+    pub fn right_copies(&self, ptr: &NodePtr) -> [bool; 2] {
+        ptr.copies.map(|addr| {
+            let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
+            self.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))
+        })
+    }
+
     /// Reads blocks from whichever copies are `right`. Without a second copy, and where none is right: as [`Storage::read`].
     pub fn read_right(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Result<AlignedBuf> {
         let first = self.read(addr, blocks);

@@ -14,7 +14,6 @@
 use super::{RecoveryReport, Verdict};
 use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Survey, Tree};
-use crate::repair::right_copies;
 use crate::state::{Landmarks, State};
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -37,7 +36,7 @@ impl Spaceless {
         let cache = NodeCache::new(storage.clone(), cache_bytes);
         let mut first = None;
         let mut copies = |ptr: &_| {
-            let right = right_copies(storage, ptr);
+            let right = storage.right_copies(ptr);
             if right == [false, false] {
                 first = first.or(Some(ptr.copies[0]));
             }

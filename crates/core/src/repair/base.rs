@@ -26,13 +26,13 @@ use crate::{Error, Result};
 use nenrin_format::features::{Access, access};
 use nenrin_format::items::{Checkpoint, Extent, Inode, Segment};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::node::{self, NodePtr, TreeId};
+use nenrin_format::node::TreeId;
 use nenrin_format::partial::Header;
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{COUNTER_MAX, Cno, Ino, NODE_BLOCKS, SegmentNo, Seq, Time};
+use nenrin_format::{COUNTER_MAX, Cno, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
     for t in &root.trees {
         if seen.insert(t.tree) {
             let tree = Tree::open(t);
-            let survey = tree.survey(&cache, &mut |ptr| copies(storage, ptr));
+            let survey = tree.survey(&cache, &mut |ptr| storage.right_copies(ptr));
             trees.push((tree, survey));
         }
     }
@@ -165,14 +165,6 @@ fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Res
         None => Vec::new(),
     };
     Ok(Candidate { superblock: superblock.clone(), root, trees, log, islands, cache })
-}
-
-/// Which copies of a node are right.
-pub(crate) fn copies(storage: &Storage, ptr: &NodePtr) -> [bool; 2] {
-    ptr.copies.map(|addr| {
-        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
-        storage.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))
-    })
 }
 
 fn hold_segments(held: &mut [bool], segments: impl IntoIterator<Item = SegmentNo>) {

@@ -43,7 +43,6 @@ use crate::state::KnownPast;
 use crate::storage::Probe;
 use crate::{Clock, Error, Fs, MountOptions, RecoveryReport, Result, heartbeat};
 use base::Base;
-pub(crate) use base::copies as right_copies;
 use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;

@@ -237,7 +237,7 @@ fn whole(storage: &Arc<Storage>, cache: &Arc<NodeCache>, nodes: &[Node], top: &N
         sealed: false,
     };
     let mut live = Tree::open(&root);
-    let survey = live.survey(cache, &mut |ptr| super::base::copies(storage, ptr));
+    let survey = live.survey(cache, &mut |ptr| storage.right_copies(ptr));
     if !survey.lost.is_empty() || live.prune(cache, &survey).is_err() {
         return None;
     }
