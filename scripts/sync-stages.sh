@@ -10,6 +10,10 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 [ "$(id -u)" = 0 ] || fail "sync-stages.sh: must be run as root, since it makes a loop device and traces the kernel"
 [ -x "$program" ] || fail "sync-stages.sh: build first (make build), or name the program"
+# Not every machine has it mounted.
+tracing=
+if [ ! -d /sys/kernel/tracing/events ] && mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; then tracing=yes; fi
+trap '[ -z "$tracing" ] || umount /sys/kernel/tracing' EXIT
 [ -d /sys/kernel/tracing/events/fuse ] || fail "sync-stages.sh: this kernel shows no tracepoints of fuse in /sys/kernel/tracing"
 dir=$(mktemp -d "${DIR:-/var/tmp}/nenrin-stages.XXXXXX")
 loop= hogs=()
@@ -18,6 +22,7 @@ cleanup() {
     "$program" umount "$dir/mnt" >/dev/null 2>&1 || true
     [ -z "$loop" ] || losetup --detach "$loop" || true
     rm -rf --one-file-system "$dir"
+    [ -z "$tracing" ] || umount /sys/kernel/tracing || true
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM

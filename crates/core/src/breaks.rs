@@ -274,6 +274,8 @@ pub enum Break {
     GapForgetsNothing,
     /// A repair keeps checkpoints of which it is not known whether something they saw was shed.
     ShedUnknown,
+    /// A mount that does not apply all of the log shows landmarks of what the rest says is to be forgotten.
+    LandmarksNotHidden,
     /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
     FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.

@@ -80,6 +80,20 @@ fn write_a_book(w: &World, fs: &Fs, how: Save) -> Vec<u64> {
     before_pauses
 }
 
+/// A closed volume gets `work/book`, which is removed, with versions that only landmarks keep; the states that show them.
+pub(crate) fn with_versions_of_a_book(w: &World) -> (Ino, Vec<Cno>) {
+    let fs = open(w);
+    write_a_book(w, &fs, Save::InPlace);
+    pass(w, &fs, 2 * HOUR);
+    let directory = fs.lookup(At::Live, Ino::ROOT, b"work").unwrap().ino;
+    let book = fs.lookup(At::Live, directory, b"book").unwrap().ino;
+    let versions: Vec<Cno> = fs.landmarks().iter().filter(|l| l.ino == book).map(|l| l.cno).collect();
+    assert!(versions.len() >= 3, "{versions:?}");
+    fs.unlink(directory, b"book").unwrap();
+    fs.close().unwrap();
+    (book, versions)
+}
+
 /// Which of the book's versions the states that are kept show; landmarks and all.
 fn shown(fs: &Fs) -> (Vec<u64>, Vec<u64>) {
     let (mut landmarks, mut all) = (Vec::new(), Vec::new());

@@ -67,17 +67,23 @@ pub(crate) fn block(fs: &Fs, ino: Ino, n: u64) -> Option<Vec<u8>> {
     }
 }
 
+/// Mounted: a leaf of `f` is read and goes bad, and one commit of `g` is in the log.
+fn going_bad(w: &World, f: Ino, g: Ino) -> Arc<Fs> {
+    let fs = w.open();
+    assert_eq!(block(&fs, f, CHANGED).unwrap(), piece(CHANGED / 2));
+    rot(w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+    fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+    fs
+}
+
 /// The leaf is read, goes bad, is changed, and the change is in the log, with one before it and others behind it.
 fn changed(change: Change, settled: bool) -> (World, Ino, Ino) {
     let (w, f, g) = volume();
     if settled {
         settle(&w);
     }
-    let fs = w.open();
-    assert_eq!(block(&fs, f, CHANGED).unwrap(), piece(CHANGED / 2));
-    rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
-    fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
-    fs.fsync_wait(g).unwrap();
+    let fs = going_bad(&w, f, g);
     change(&fs, f).unwrap();
     fs.fsync_wait(f).unwrap();
     fs.write(g, 0, &[3; BLOCK_BYTES], 0).unwrap();
@@ -253,11 +259,7 @@ fn what_was_forgotten_behind_a_lost_leaf_is_not_shown() {
         fs.close().unwrap();
         drop(fs);
         settle(&w);
-        let fs = w.open();
-        assert_eq!(block(&fs, f, CHANGED).unwrap(), piece(CHANGED / 2));
-        rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
-        fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
-        fs.fsync_wait(g).unwrap();
+        let fs = going_bad(&w, f, g);
         fs.write(f, CHANGED * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
         fs.fsync_wait(f).unwrap();
         if forgotten {
@@ -269,4 +271,37 @@ fn what_was_forgotten_behind_a_lost_leaf_is_not_shown() {
         assert_eq!((names, content.is_ok()), (!forgotten, !forgotten), "{content:?}");
         assert!(fs.lookup(At::Past(kept), Ino::ROOT, b"g").is_ok());
     }
+}
+
+/// The same of versions that only landmarks keep.
+fn no_landmark_of_what_was_forgotten_is_shown() {
+    for forgotten in [false, true] {
+        let (w, f, g) = volume();
+        let (book, versions) = crate::landmarks::with_versions_of_a_book(&w);
+        settle(&w);
+        let fs = going_bad(&w, f, g);
+        fs.write(f, CHANGED * BLOCK, &[9; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(f).unwrap();
+        if forgotten {
+            assert_eq!(crate::forget::forget(&fs, &[b"work", b"book"]).unwrap(), 1);
+        }
+        let fs = mounted_read_only(&cut(&w), false);
+        let shown = fs.landmarks().iter().filter(|l| l.ino == book).count();
+        assert_eq!(shown, if forgotten { 0 } else { versions.len() }, "landmarks of what was forgotten");
+        for cno in versions {
+            assert_eq!(fs.read(At::Past(cno), book, 0, 10).is_ok(), !forgotten, "{cno:?}");
+        }
+    }
+}
+
+#[test]
+fn landmarks_of_what_was_forgotten_behind_a_lost_leaf_are_not_shown() {
+    no_landmark_of_what_was_forgotten_is_shown();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "landmarks of what was forgotten")]
+fn landmarks_that_are_shown_of_what_was_forgotten_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LandmarksNotHidden, no_landmark_of_what_was_forgotten_is_shown);
 }
