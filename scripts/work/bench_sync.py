@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks/sync.md and its plots of what bench-sync.sh left in DIR.
 
+Where DIR is docs/benchmarks/sync, the tables of docs/BENCHMARKS.md that are made of them are made again, too.
+
 bench_sync.py DIR   reads disk.json, seeds.json, databases.json, cost.json, limited.json, guest.json (nenrin-bench), cost-memory.jsonl (example sync_cost), cuts.json and simulated.jsonl;
-                    again-PART.json is a second run of some rows, other-disk.json and other-guest.json are of another machine
+                    again-PART.json is a second run of some rows; other-disk.json and other-guest.json are of another machine, slower-disk.json of another device
 """
 import json
 import os
@@ -12,21 +14,31 @@ import sys
 from plots import Plot, digits, entries, facts, load
 
 
+# The volume behind the same front end that does nothing but make as much durable (decision 0015), by how it is mounted: what can be had there.
+BARE = "bare"
+BARE_URING = "bare+transport=uring"
+
+
 def verdict(row, entry, target):
+    """What one target came to, as cells; the last but one is what `bare` gives, where it was measured."""
     ratio = entry["ratios"].get(target["against"])
     if not ratio:
         return None
     higher = row["better"] == "higher"
     reached = ratio["median"]
 
-    def meets(wanted):
-        return reached >= wanted if higher else reached <= wanted
+    def meets(got, wanted):
+        return got >= wanted if higher else got <= wanted
 
-    word = "aim" if meets(target["aim"]) else "floor" if meets(target["floor"]) else "**not reached**"
+    control = BARE_URING if "transport=uring" in entry["name"] else BARE
+    bare = next((e["ratios"].get(target["against"]) for e in entries(row) if e["name"] == control), None)
+    missed = "**not reached**" + (", nor by bare" if bare and not meets(bare["median"], target["floor"]) else "")
+    word = "aim" if meets(reached, target["aim"]) else "floor" if meets(reached, target["floor"]) else missed
     by_p50 = entry.get("ratios_by_p50", {}).get(target["against"]) if higher else None
     by_p50 = f"{by_p50['median']:.2f}" if by_p50 else ""
     spread = f"{reached:.2f} ({ratio['p10']:.2f}-{ratio['p90']:.2f})"
-    return f"| {row['title']} | {entry['name']} : {target['against']} | {spread} | {by_p50} | {target['floor']} / {target['aim']} | {word} |"
+    bare = f"{bare['median']:.2f}" if bare else ""
+    return [row["title"], f"{entry['name']} : {target['against']}", spread, by_p50, f"{target['floor']} / {target['aim']}", bare, word]
 
 
 def targets(results):
@@ -34,8 +46,10 @@ def targets(results):
     lines = [line for line in lines if line]
     if not lines:
         return ""
-    head = "| work | of what | ratio (p10-p90) | by p50 | floor / aim | |\n|---|---|---:|---:|---:|---|\n"
-    return head + "\n".join(lines) + "\n"
+    with_bare = any(line[5] for line in lines)
+    head, rule = (" bare |", "---:|") if with_bare else ("", "")
+    text = f"| work | of what | ratio (p10-p90) | by p50 | floor / aim |{head} |\n|---|---|---:|---:|---:|{rule}---|\n"
+    return text + "".join(f"| {' | '.join(line if with_bare else line[:5] + line[6:])} |\n" for line in lines)
 
 
 def table(row):
@@ -264,10 +278,18 @@ def ratios(results):
     return found
 
 
+# What was measured elsewhere: told in short.
+ELSEWHERE = [
+    ("slower-disk", "The disk as it is, with a slower device"),
+    ("other-disk", "The disk as it is, of another machine"),
+    ("other-guest", "The virtual machine, on another machine"),
+]
+
+
 def again(where, parts):
     """What two runs gave, where a second one was made."""
     lines = []
-    for part in [part for part, _ in parts] + ["other-disk", "other-guest"]:
+    for part, _ in parts + ELSEWHERE:
         first, second = load(where, part + ".json"), load(where, f"again-{part}.json")
         if not first or not second:
             continue
@@ -283,6 +305,103 @@ def again(where, parts):
         return ""
     head = "| part | work | of what | first run | second run | second : first | differs |\n|---|---|---|---:|---:|---:|---|\n"
     return "\n## A second run\n\nThe rows that have something to reach, measured once more (`PARTS=again`); ratios with the 10th and 90th percentile of the rounds.\n\n" + head + "".join(lines)
+
+
+# The same rows on several devices, in BENCHMARKS.md between these two lines.
+DISKS = ["disk", "other-disk", "slower-disk"]
+BEGIN, END = "<!-- Made by scripts/work/bench_sync.py: -->", "<!-- until here -->"
+
+
+def both(pair, found):
+    """What two runs say, "a, b"; nothing where neither does."""
+    return ", ".join(cell for cell in (found(results) for results in pair if results) if cell)
+
+
+def row_of(results, name):
+    return next((row for row in results["rows"] if row["name"] == name), None)
+
+
+def p50(results, row, contender):
+    found = row_of(results, row)
+    entry = found and next((e for e in entries(found) if e["name"] == contender), None)
+    return digits(entry["latency"]["p50_us"]) if entry else ""
+
+
+def agreement(pair):
+    """How many ratios of two runs that have something to reach agree."""
+    first, second = (ratios(results) for results in pair)
+    changes = [second[key]["median"] / first[key]["median"] for key in first if key in second]
+    return f"{sum(abs(change - 1) <= AGREE for change in changes)} of {len(changes)}"
+
+
+def devices(pairs):
+    """What was measured where, a column for each device."""
+    lines = [
+        ("", [f"`sync/{part}.json`" for part in pairs]),
+        ("processor", [pair[0]["machine"]["processor"].replace("(R)", "") for pair in pairs.values()]),
+        ("begun", [both(pair, lambda r: r["started"][:16].replace("T", " ")) for pair in pairs.values()]),
+        ("slices; seconds of each beside writers", [f"{pair[0]['settings']['slices']}; {loaded_s(pair[0])}" for pair in pairs.values()]),
+        ("raw device, 8 KiB + flush, us (median)", [both(pair, lambda r: p50(r, "append-fsync-1", "raw")) for pair in pairs.values()]),
+        ("a write and a sync with nothing to wait for, us", [both(pair, lambda r: p50(r, "calls-1", "nenrin")) for pair in pairs.values()]),
+        ("the same with `transport=uring`", [both(pair, lambda r: p50(r, "calls-1", "nenrin+transport=uring")) for pair in pairs.values()]),
+        (f"ratios that two runs agree on within {AGREE:.0%}", [agreement(pair) if pair[1] else "" for pair in pairs.values()]),
+    ]
+    text = "".join(f"| {name} | {' | '.join(cells)} |\n" for name, cells in lines)
+    head, rest = text.split("\n", 1)
+    return f"{head}\n|---{'|---' * len(pairs)}|\n{rest}"
+
+
+def loaded_s(results):
+    arguments = results["settings"]["arguments"]
+    return arguments[arguments.index("--loaded-s") + 1] if "--loaded-s" in arguments else ""
+
+
+def floors(pairs, contender, control):
+    """One contender's ratios on each device beside the floor; bold is what misses it. Beside them `bare`, and raw where that is no target."""
+    wanted = [(row, e, t) for row in pairs[DISKS[0]][0]["rows"] for e in entries(row) if contender(e["name"]) for t in e["targets"]]
+    text = f"| work | of | floor |{''.join(f' `{part}` | `{control}` there | raw there |' for part in pairs)}\n|---|---|---|{'---|---|---|' * len(pairs)}\n"
+    for row, entry, target in wanted:
+        against, floor = target["against"], target["floor"]
+        higher = row["better"] == "higher"
+
+        def cell(name):
+            def found(results):
+                same = row_of(results, row["name"])
+                other = same and next((e for e in entries(same) if e["name"] == name), None)
+                ratio = other and other["ratios"].get(against)
+                if not ratio:
+                    return ""
+                missed = ratio["median"] < floor if higher else ratio["median"] > floor
+                return f"**{ratio['median']:.2f}**" if missed else f"{ratio['median']:.2f}"
+
+            return found
+
+        cells = [both(pair, cell(name)) for pair in pairs.values() for name in (entry["name"], control, "raw")]
+        text += f"| {row['title']} | {against} | {floor} | {' | '.join(cells)} |\n"
+    return text
+
+
+def summary(where):
+    """The tables of BENCHMARKS.md."""
+    pairs = {part: (load(where, part + ".json"), load(where, f"again-{part}.json")) for part in DISKS}
+    pairs = {part: pair for part, pair in pairs.items() if pair[0]}
+    if DISKS[0] not in pairs:
+        return ""
+    plain = floors(pairs, lambda name: "cache=" not in name and "transport=" not in name, BARE)
+    return f"{devices(pairs)}\n{plain}\nWith `transport=uring`:\n\n{floors(pairs, lambda name: 'transport=uring' in name, BARE_URING)}"
+
+
+def write_summary(where):
+    path = os.path.join(where, "..", "..", "BENCHMARKS.md")
+    if not os.path.exists(path):
+        return
+    with open(path, encoding="utf-8") as f:
+        before, found, rest = f.read().partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        sys.exit(f"{path}: no line {BEGIN!r} with {END!r} behind it: put them where the tables belong")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"{before}{BEGIN}\n\n{summary(where)}\n{END}{after}")
 
 
 def keep(results, where, name):
@@ -311,7 +430,7 @@ def main():
             if not row["name"].startswith("seed"):
                 text += table(row) + (tails(row) if row["name"].startswith("busy") else "") + latency_plot(results, part, row["name"], where, row["title"])
         text += seed1(results) + seed2(results, where)
-    for part, title in (("other-disk", "The disk as it is, of another machine"), ("other-guest", "The virtual machine, on another machine")):
+    for part, title in ELSEWHERE:
         if results := load(where, part + ".json"):
             keep(results, where, part + ".json")
             text += facts(results, title) + "\n" + targets(results)
@@ -319,6 +438,7 @@ def main():
     text += counted(where) + cuts(where) + simulated(where) + again(where, parts)
     with open(os.path.join(os.path.dirname(where.rstrip("/")), "sync.md"), "w", encoding="utf-8") as f:
         f.write(text)
+    write_summary(where)
 
 
 if __name__ == "__main__":
