@@ -303,5 +303,8 @@ fn landmarks_of_what_was_forgotten_behind_a_lost_leaf_are_not_shown() {
 #[test]
 #[should_panic(expected = "landmarks of what was forgotten")]
 fn landmarks_that_are_shown_of_what_was_forgotten_are_noticed() {
-    nenrin_core::breaks::with(nenrin_core::breaks::Break::LandmarksNotHidden, no_landmark_of_what_was_forgotten_is_shown);
+    nenrin_core::breaks::with(
+        nenrin_core::breaks::Break::LandmarksNotHidden,
+        no_landmark_of_what_was_forgotten_is_shown,
+    );
 }
