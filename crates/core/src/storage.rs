@@ -409,6 +409,11 @@ impl Storage {
         self.devices.unseat(index)
     }
 
+    /// See [`Devices::left_in_use`].
+    pub fn left_in_use(&self) -> usize {
+        self.devices.left_in_use()
+    }
+
     /// Clears both areas of a device of so many blocks that is no member.
     pub fn clear_areas(&self, device: &Arc<dyn BlockDevice>, blocks: u64) -> Result<()> {
         let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));

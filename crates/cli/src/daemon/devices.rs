@@ -10,7 +10,12 @@ use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+/// Longest that a command waits for a device that was taken out to be closed, and how often it looks.
+const LEFT_MAX: Duration = Duration::from_secs(5);
+const LEFT_STEP: Duration = Duration::from_millis(2);
 /// Most that one request moves.
 const STEP_BYTES_MAX: u64 = 64 << 20;
 
@@ -102,9 +107,19 @@ impl Service {
             if let Some((path, bytes)) = self.to_cut().take() {
                 cut(&path, bytes);
             }
+            await_left(&fs);
             self.log.line("everything lies as it should on the devices there are");
         }
         value(&report::laying_data(&fs, status))
+    }
+}
+
+/// Waits until devices that were taken out are closed, so that whoever had one taken out can use it. What was under way to the
+/// others has it, too; on a device that does not answer that may be for long, and then the command does not wait for it.
+pub(super) fn await_left(fs: &Fs) {
+    let begun = Instant::now();
+    while fs.devices_left_in_use() > 0 && begun.elapsed() < LEFT_MAX {
+        thread::sleep(LEFT_STEP);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A device of a mounted volume that is replaced, on request of a command.
 
+use super::devices::await_left;
 use super::service::Service;
 use crate::control::JoinData;
 use crate::device;
@@ -42,6 +43,7 @@ impl Service {
         let under_way = fs.join_status().is_some_and(|s| s.replacement.is_some());
         fs.stop_replacing();
         self.watch_anew(&fs);
+        await_left(&fs);
         value(&under_way)
     }
 
@@ -61,6 +63,7 @@ impl Service {
             None => {
                 drop(last);
                 self.watch_anew(&fs);
+                await_left(&fs);
                 last = self.joined();
                 JoinData { done: true, failed: fs.join_failed(), ..last.clone() }
             }

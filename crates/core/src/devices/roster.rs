@@ -10,10 +10,10 @@ use super::layout::Place;
 use super::rows::Rows;
 use super::{Devices, Layout, Member};
 use crate::breaks::{Break, broken};
-use nenrin_device::DeviceError;
+use nenrin_device::{BlockDevice, DeviceError};
 use nenrin_format::Addr;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// The members, where segments lie on them, and who is about to be one. Replaced as a whole when that changes.
 #[derive(Clone)]
@@ -53,6 +53,10 @@ impl Roster {
     /// Members, and who joins if that is none.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.iter().chain(self.joining.iter().filter(|j| !self.has(j)))
+    }
+    /// Their devices.
+    fn devices(&self) -> impl Iterator<Item = &Arc<dyn BlockDevice>> {
+        self.all().filter_map(|m| m.device.as_ref())
     }
     /// Whether this very device is a member.
     pub fn has(&self, member: &Arc<Member>) -> bool {
@@ -112,11 +116,13 @@ pub(super) struct UnderWay {
     window: Option<Window>,
     /// Requests since the volume was opened, but for those of copying.
     requests: u64,
+    /// Devices that take part no more; what was under way then may still have them.
+    left: Vec<Weak<dyn BlockDevice>>,
 }
 
 impl UnderWay {
     pub fn new(roster: Roster) -> Self {
-        Self { roster: Arc::new(roster), next: 0, writes: Vec::new(), window: None, requests: 0 }
+        Self { roster: Arc::new(roster), next: 0, writes: Vec::new(), window: None, requests: 0, left: Vec::new() }
     }
 
     fn register(&mut self, addr: Addr, blocks: u32) -> u64 {
@@ -206,7 +212,17 @@ impl Devices {
         let mut roster = Roster::clone(&under_way.roster);
         change(&mut roster);
         roster.watch();
+        let stays = |device: &Arc<dyn BlockDevice>| roster.devices().any(|d| Arc::ptr_eq(d, device));
+        let left: Vec<_> = under_way.roster.devices().filter(|d| !stays(d)).map(Arc::downgrade).collect();
+        under_way.left.extend(left);
         under_way.roster = Arc::new(roster);
+    }
+
+    /// How many devices that take part no more are still in somebody's hands, be it for a request that was under way.
+    pub fn left_in_use(&self) -> usize {
+        let mut under_way = self.under_way();
+        under_way.left.retain(|device| device.strong_count() > 0);
+        under_way.left.len()
     }
 
     /// Begins to copy these blocks, unless a write to some of them is under way.

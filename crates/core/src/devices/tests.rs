@@ -654,3 +654,14 @@ fn what_rots_in_the_row_log_is_not_believed() {
     #[cfg(feature = "breaks")]
     assert!(!crate::breaks::with(Break::RowLogBelieved, rotten_copies));
 }
+
+#[test]
+fn a_device_that_left_is_in_use_until_what_was_under_way_has_ended() {
+    let w = World::new(3, 1);
+    assert_eq!(w.devices.left_in_use(), 0);
+    let elsewhere = w.devices.enter(at(1, 0), 1);
+    drop(w.devices.unseat(1).unwrap());
+    assert_eq!(w.devices.left_in_use(), 1);
+    elsewhere.end();
+    assert_eq!(w.devices.left_in_use(), 0);
+}

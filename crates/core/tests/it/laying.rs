@@ -210,6 +210,33 @@ fn a_mount_goes_on_where_the_last_one_ended_and_a_change_of_mind_is_possible() {
     }
 }
 
+/// Who took a device out may use it: what was under way when it left has it no more, be it a write that nobody waited for.
+#[test]
+fn a_device_that_was_taken_out_is_let_go_of() {
+    for profile in [Profile::Stripe, Profile::Parity] {
+        let mut w = World::new(profile, &[24, 24, 24, 24]);
+        w.fill(6, FILE);
+        let fs = w.fs().clone();
+        let busy = fs.create(Ino::ROOT, b"busy", &file(0o600)).unwrap().ino;
+        fs.device_remove(1).unwrap();
+        for round in 0.. {
+            assert!(round < 20_000, "{:?}", fs.laying_status());
+            fs.write(busy, 0, &content(round, FILE), 0).unwrap();
+            if fs.laying_step(1 << 20).unwrap().is_none() {
+                break;
+            }
+            w.clock.0.fetch_add(100_000_000, std::sync::atomic::Ordering::Relaxed);
+            fs.tick().unwrap();
+        }
+        let taken_out = w.devices.remove(1);
+        assert_eq!(fs.devices_left_in_use(), 0, "{profile:?}");
+        assert_eq!(Arc::strong_count(&taken_out), 1, "{profile:?}: somebody keeps what was taken out");
+        drop(fs);
+        w.read_all(FILE);
+        w.close();
+    }
+}
+
 #[test]
 fn an_absent_device_is_removed() {
     let mut w = World::new(Profile::Mirror, &[24, 24, 24]);

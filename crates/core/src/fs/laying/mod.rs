@@ -81,6 +81,14 @@ impl Fs {
         self.lock().laying.clone()
     }
 
+    /// How many devices that were taken out, or replaced, are still in use: a request that was under way then has them until it is
+    /// let go of, which this does with what has completed. Their owner may have them back when there is none.
+    #[must_use]
+    pub fn devices_left_in_use(&self) -> usize {
+        self.lock().reap_writes();
+        self.storage.left_in_use()
+    }
+
     /// Goes on, moving about `bytes` bytes. `None` when everything lies as it should; [`LayingStatus::waits`] says when
     /// it cannot go on now.
     ///
