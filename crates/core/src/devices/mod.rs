@@ -107,7 +107,7 @@ struct Member {
     reading: Arc<AtomicU64>,
     /// What it takes for writes and flushes.
     gauge: Gauge,
-    /// Who waits for it.
+    /// Who waits for it. Behind the device, here and in [`Watched`]: while it is there the device may not be closed.
     watch: Arc<Watch>,
 }
 

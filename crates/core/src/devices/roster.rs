@@ -8,9 +8,10 @@
 
 use super::layout::Place;
 use super::rows::Rows;
+use super::watched::Watch;
 use super::{Devices, Layout, Member};
 use crate::breaks::{Break, broken};
-use nenrin_device::{BlockDevice, DeviceError};
+use nenrin_device::DeviceError;
 use nenrin_format::Addr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -54,9 +55,9 @@ impl Roster {
     pub fn all(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.iter().chain(self.joining.iter().filter(|j| !self.has(j)))
     }
-    /// Their devices.
-    fn devices(&self) -> impl Iterator<Item = &Arc<dyn BlockDevice>> {
-        self.all().filter_map(|m| m.device.as_ref())
+    /// What goes with each of their devices, to the end of it.
+    fn watches(&self) -> impl Iterator<Item = &Arc<Watch>> {
+        self.all().filter(|m| m.device.is_some()).map(|m| &m.watch)
     }
     /// Whether this very device is a member.
     pub fn has(&self, member: &Arc<Member>) -> bool {
@@ -116,8 +117,9 @@ pub(super) struct UnderWay {
     window: Option<Window>,
     /// Requests since the volume was opened, but for those of copying.
     requests: u64,
-    /// Devices that take part no more; what was under way then may still have them.
-    left: Vec<Weak<dyn BlockDevice>>,
+    /// Of devices that take part no more; what was under way then may still have them. Theirs is dropped last, when they are closed:
+    /// that a device itself has no owner any more would be seen before.
+    left: Vec<Weak<Watch>>,
 }
 
 impl UnderWay {
@@ -212,8 +214,8 @@ impl Devices {
         let mut roster = Roster::clone(&under_way.roster);
         change(&mut roster);
         roster.watch();
-        let stays = |device: &Arc<dyn BlockDevice>| roster.devices().any(|d| Arc::ptr_eq(d, device));
-        let left: Vec<_> = under_way.roster.devices().filter(|d| !stays(d)).map(Arc::downgrade).collect();
+        let stays = |watch: &Arc<Watch>| roster.watches().any(|w| Arc::ptr_eq(w, watch));
+        let left: Vec<_> = under_way.roster.watches().filter(|w| !stays(w)).map(Arc::downgrade).collect();
         under_way.left.extend(left);
         under_way.roster = Arc::new(roster);
     }
@@ -221,7 +223,7 @@ impl Devices {
     /// How many devices that take part no more are still in somebody's hands, be it for a request that was under way.
     pub fn left_in_use(&self) -> usize {
         let mut under_way = self.under_way();
-        under_way.left.retain(|device| device.strong_count() > 0);
+        under_way.left.retain(|watch| watch.strong_count() > 0);
         under_way.left.len()
     }
 
