@@ -82,6 +82,10 @@ pub enum Break {
     OneCopy,
     /// Damage in the chain is taken for its end.
     DamageIsEnd,
+    /// A place of the log that the device does not give is taken for its end.
+    UnreadIsEnd,
+    /// What proves that more of the log was durable is sought on one device alone.
+    OneWayBehind,
     /// What a header proves counts only where it belongs, not where a device misplaced it.
     AstrayUnread,
     /// Where the newest root cannot be read, the log behind the one before is believed to be all there was.

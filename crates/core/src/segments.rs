@@ -287,9 +287,9 @@ impl Segments {
     pub fn iter(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {
         self.all.iter().map(|(i, s)| (SegmentNo(i), s))
     }
-    /// It may be handed out, unless it is closed.
+    /// It may be handed out, unless it is closed or somebody has it by now.
     fn release(&mut self, i: u64) {
-        if self.all.get(i).is_some_and(|s| !s.closed) {
+        if self.all.get(i).is_some_and(|s| !s.closed && s.state == SegmentState::Free) {
             self.free.insert(i);
         }
     }
@@ -423,8 +423,8 @@ impl Segments {
     /// What must never be done: an empty segment is free, whatever still needs it.
     pub fn free_at_once(&mut self, segment: SegmentNo) {
         if self.pending.remove(&segment.0) {
-            self.release(segment.0);
             self.with(segment, |s| s.state = SegmentState::Free);
+            self.release(segment.0);
         }
     }
 
@@ -546,12 +546,12 @@ impl Segments {
     pub fn promote(&mut self, older: Generation) {
         for SegmentNo(i) in self.promotable(older) {
             self.pending.remove(&i);
-            self.release(i);
             self.all.change(i, |s| {
                 s.state = SegmentState::Free;
                 s.item = Segment::default();
             });
             self.changed.insert(i);
+            self.release(i);
         }
     }
 
@@ -658,13 +658,11 @@ impl Segments {
     pub fn open(&mut self, segment: SegmentNo) {
         let opened = self.all.change(segment.0, |s| {
             s.fresh = false;
-            (std::mem::replace(&mut s.closed, false), s.state)
+            std::mem::replace(&mut s.closed, false)
         });
-        let Some((closed, state)) = opened else { return };
+        let Some(closed) = opened else { return };
         self.closed -= u64::from(closed);
-        if state == SegmentState::Free {
-            self.release(segment.0);
-        }
+        self.release(segment.0);
     }
     /// Closed segments, in order.
     pub fn closed(&self) -> impl Iterator<Item = (SegmentNo, &SegmentUse)> {

@@ -9,7 +9,7 @@ use crate::devices::{Assembly, Avoided, Covering, DeviceHealth, Devices, RowId};
 use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::{Clock, Error, Result};
-use nenrin_device::{AlignedBuf, BlockDevice, Ticket};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Ticket};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::Header;
 use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock, UNIT_BLOCKS};
@@ -496,6 +496,8 @@ pub enum SlotState {
     Empty,
     /// Something else, or a damaged slot.
     Invalid(Invalid),
+    /// The device does not give it.
+    Unreadable(DeviceError),
 }
 
 /// What the slots of a device say.
@@ -538,11 +540,30 @@ impl Probe {
                 _ => {}
             }
         }
-        if reasons.iter().any(|why| *why != Invalid::Magic) {
+        let unread = self.slots.iter().any(|(_, s)| matches!(s, SlotState::Unreadable(_)));
+        if unread || reasons.iter().any(|why| *why != Invalid::Magic) {
             Err(Error::Open("all superblock slots are damaged; nothing was changed".into()))
         } else {
             Err(Error::Open("not a nenrin volume".into()))
         }
+    }
+
+    fn add(&mut self, block: u64, slot: &[u8]) {
+        let state = match Superblock::decode(slot) {
+            Ok(sb) => {
+                let state = SlotState::Valid(sb.generation);
+                match self.roots.iter_mut().find(|r| r.generation == sb.generation) {
+                    // Twins differ while the device table is being changed.
+                    Some(twin) if twin.table_generation() < sb.table_generation() => *twin = sb,
+                    Some(_) => {}
+                    None => self.roots.push(sb),
+                }
+                state
+            }
+            Err(_) if slot.iter().all(|b| *b == 0) => SlotState::Empty,
+            Err(why) => SlotState::Invalid(why),
+        };
+        self.slots.push((block, state));
     }
 }
 
@@ -556,54 +577,53 @@ pub(crate) fn storage_of(assembly: &Assembly) -> Arc<Storage> {
     Arc::new(Storage::new(assembly.devices.clone()))
 }
 
-/// Reads the slots of a device, without opening the volume.
+/// Reads the slots of a device, without opening the volume. A slot that cannot be read is one of several that say the same.
 ///
 /// # Errors
-/// Device errors only; what the slots hold is told in the result.
+/// When none can be read; what the slots hold is told in the result.
 pub fn probe(device: &dyn BlockDevice) -> Result<Probe> {
     let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
     let mut probe = Probe { roots: Vec::new(), slots: Vec::new(), heartbeat: vec![0; BLOCK_BYTES] };
     if blocks < 2 * superblock::AREA_BLOCKS {
         return Ok(probe);
     }
-    probe_area(device, 0, &mut probe)?;
+    probe_area(device, 0, &mut probe);
     // The volume may use less of the device than there is.
     let rank = |s: &&Superblock| (s.table_generation(), s.generation);
     let used = probe.roots.iter().max_by_key(rank).and_then(|s| s.devices.get(usize::from(s.device_index)));
     let end = used.map_or(blocks, |e| e.blocks.clamp(2 * superblock::AREA_BLOCKS, blocks));
-    probe_area(device, end - superblock::AREA_BLOCKS, &mut probe)?;
+    probe_area(device, end - superblock::AREA_BLOCKS, &mut probe);
     probe.roots.sort_by_key(|r| std::cmp::Reverse(r.generation));
-    Ok(probe)
+    let mut unread = probe.slots.iter().map(|(_, s)| if let SlotState::Unreadable(e) = s { Some(e) } else { None });
+    match unread.next().flatten() {
+        Some(e) if unread.all(|e| e.is_some()) => Err(e.clone().into()),
+        _ => Ok(probe),
+    }
 }
 
-fn probe_area(device: &dyn BlockDevice, area: u64, probe: &mut Probe) -> Result<()> {
-    {
-        let first = area + superblock::SLOT_BLOCK;
-        let slots = superblock::SLOTS_PER_AREA as usize * BLOCK_BYTES;
-        let read = |bytes| device.read(first * BLOCK_BYTES as u64, bytes);
-        // The heartbeat follows in the head area. Where that cannot be read, the slots may be.
-        let more = if area == 0 { BLOCK_BYTES } else { 0 };
-        let bytes = read(slots + more).or_else(|e| if more > 0 { read(slots) } else { Err(e) })?;
-        if let Some(block) = bytes.get(slots..).filter(|b| !b.is_empty()) {
-            probe.heartbeat = block.to_vec();
+/// Adds what the slots of an area hold.
+fn probe_area(device: &dyn BlockDevice, area: u64, probe: &mut Probe) {
+    const SLOTS: usize = superblock::SLOTS_PER_AREA as usize;
+    let first = area + superblock::SLOT_BLOCK;
+    let read = |block: u64, blocks: usize| device.read(block * BLOCK_BYTES as u64, blocks * BLOCK_BYTES);
+    // The heartbeat follows in the head area.
+    let more = usize::from(area == 0);
+    if let Ok(bytes) = read(first, SLOTS + more) {
+        let mut blocks = bytes.chunks_exact(BLOCK_BYTES);
+        (first..).zip(blocks.by_ref().take(SLOTS)).for_each(|(block, slot)| probe.add(block, slot));
+        if let Some(heartbeat) = blocks.next() {
+            probe.heartbeat = heartbeat.to_vec();
         }
-        for (i, slot) in bytes[..slots].chunks_exact(BLOCK_BYTES).enumerate() {
-            let state = match Superblock::decode(slot) {
-                Ok(sb) => {
-                    let state = SlotState::Valid(sb.generation);
-                    match probe.roots.iter_mut().find(|r| r.generation == sb.generation) {
-                        // Twins differ while the device table is being changed.
-                        Some(twin) if twin.table_generation() < sb.table_generation() => *twin = sb,
-                        Some(_) => {}
-                        None => probe.roots.push(sb),
-                    }
-                    state
-                }
-                Err(_) if slot.iter().all(|b| *b == 0) => SlotState::Empty,
-                Err(why) => SlotState::Invalid(why),
-            };
-            probe.slots.push((first + i as u64, state));
+        return;
+    }
+    // One block that cannot be read takes none of the others with it.
+    for block in first..first + SLOTS as u64 {
+        match read(block, 1) {
+            Ok(slot) => probe.add(block, &slot),
+            Err(e) => probe.slots.push((block, SlotState::Unreadable(e))),
         }
     }
-    Ok(())
+    if let (1, Ok(heartbeat)) = (more, read(first + SLOTS as u64, 1)) {
+        probe.heartbeat = heartbeat.to_vec();
+    }
 }

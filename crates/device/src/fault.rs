@@ -51,6 +51,11 @@ pub enum Fault {
         /// The block of 4096 bytes of the one before at which it begins; beyond its end, from its beginning again.
         block: u64,
     },
+    /// Reads of any of these bytes of the device fail with EIO, as those of a bad sector do.
+    FailReads {
+        /// Bytes of the device.
+        range: Range<u64>,
+    },
     /// Reads return the bytes of `range` combined with `mask` by exclusive or.
     FlipReads {
         /// Bytes of the device.
@@ -170,7 +175,7 @@ impl Plan {
                 Fault::LoseWrites { .. } | Fault::MisdirectWrite { .. } | Fault::MisdirectOntoLast { .. } => {
                     kind == OpKind::Write
                 }
-                Fault::FlipReads { .. } | Fault::FlipRead { .. } => kind == OpKind::Read,
+                Fault::FailReads { .. } | Fault::FlipReads { .. } | Fault::FlipRead { .. } => kind == OpKind::Read,
                 Fault::Delay(_) => true,
             };
             if !counts {
@@ -180,6 +185,9 @@ impl Plan {
             let within = |from: u64, times: u64| *seen >= from && *seen - from < times;
             match fault {
                 Fault::Fail { from, times, .. } if within(*from, *times) => {
+                    verdict.error = Some(DeviceError::Os(libc::EIO));
+                }
+                Fault::FailReads { range } if range.start < offset.saturating_add(bytes) && offset < range.end => {
                     verdict.error = Some(DeviceError::Os(libc::EIO));
                 }
                 Fault::LoseWrites { from, times } => verdict.lose |= within(*from, *times),
@@ -210,6 +218,7 @@ impl Plan {
                 }
                 Fault::Delay(delay) => verdict.delay = verdict.delay.max(*delay),
                 Fault::Fail { .. }
+                | Fault::FailReads { .. }
                 | Fault::MisdirectWrite { .. }
                 | Fault::MisdirectOntoLast { .. }
                 | Fault::FlipRead { .. } => {}

@@ -140,6 +140,19 @@ fn reads_come_back_flipped() {
 }
 
 #[test]
+fn a_bad_sector_is_never_read() {
+    let device = Faulty::new(memory());
+    device.faults().inject(Fault::FailReads { range: 5000..5002 });
+    let read = |offset, bytes| device.read(offset, bytes);
+    for _ in 0..2 {
+        assert_eq!(read(0, 8192).unwrap_err(), DeviceError::Os(libc::EIO));
+        assert!(read(0, 4096).is_ok() && read(8192, 4096).is_ok());
+    }
+    device.write_flush(4096, blocks(1, 1)).unwrap();
+    assert_eq!(device.faults().fired(), 2);
+}
+
+#[test]
 fn one_read_comes_back_flipped_once_or_for_ever() {
     for (for_good, again) in [(false, 0), (true, 4)] {
         let device = Faulty::new(memory());

@@ -113,7 +113,11 @@ impl Inner {
         let history = self.state.history_blocks.saturating_sub(self.named_history());
         !broken(Break::CrowdingUnseen)
             && history.saturating_mul(left) > slack * u64::from(fs.storage.segment_blocks)
-            && self.room_segments(fs) * SHORT < slack
+            && self.is_short(fs)
+    }
+
+    fn is_short(&self, fs: &Fs) -> bool {
+        self.room_segments(fs) * SHORT < self.slack_segments(fs)
     }
 
     /// Whether checkpoints by themselves rest, because there is no room for history.
@@ -193,6 +197,10 @@ impl Fs {
         // What the last one let go comes first; and for want of nodes to spare others make room.
         if inner.sweep_wanted || inner.sweep.is_some() || sweeping || inner.nodes_to_spare(self) == 0 {
             return Ok(());
+        }
+        // What counts as kept by snapshots is left alone, and may be less.
+        if inner.state.past.is_doubtful() && inner.is_short(self) {
+            inner.state.recount_past();
         }
         let under_way = inner.survey.take();
         // Looking through all of history is done for all who have too much of it.

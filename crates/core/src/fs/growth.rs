@@ -220,6 +220,10 @@ impl Fs {
             tried.reaping = !self.reap_a_piece()?;
             return Ok(true);
         }
+        let mut inner = inner;
+        if !tried.counting && inner.state.past.is_doubtful() {
+            inner.state.recount_past();
+        }
         let past = &inner.state.past;
         let uncounted = !tried.counting && (!past.counted || past.recount) && now >= inner.named_rest_until;
         if uncounted && !broken(Break::GrowthCountsNothing) {
@@ -232,7 +236,6 @@ impl Fs {
         // does not count before.
         let (waits, holds) = (!tried.commit && inner.has_uncommitted(), !tried.holds && inner.holds_back(self));
         if (waits || holds) && !broken(Break::GrowthCommitsNothing) {
-            let mut inner = inner;
             if !waits {
                 inner.end_holds();
                 tried.holds = true;
@@ -242,7 +245,6 @@ impl Fs {
             self.sync_received(false)?;
             return Ok(true);
         }
-        let mut inner = inner;
         inner.nothing_available = Some((inner.picture_of_room(), now));
         Ok(false)
     }

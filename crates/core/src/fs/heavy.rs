@@ -248,8 +248,8 @@ impl Fs {
     /// Lets go of the older half of what unnamed checkpoints keep of a file: what is to be swept then, unless it has to wait.
     pub(super) fn let_go_of(&self, survey: &mut Survey, heavy: &Heavy) -> Result<Vec<ToSweep>> {
         let mut inner = self.lock_to_change()?;
-        if inner.has_new_names() {
-            // Such a name counts from the next checkpoint on, and is to count for this, too.
+        // Such a name counts from the next checkpoint on, and is to count for this, too. And no more may be noted than that.
+        if inner.has_new_names() || inner.state.shed.len() >= SHED_MAX {
             return Ok(Vec::new());
         }
         let Heavy { ino, upto, blocks } = *heavy;
@@ -357,6 +357,26 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MountOptions;
+    use crate::testing::{device, mount};
+
+    /// A survey may find several files when there is room to note one, and then none.
+    #[test]
+    fn no_more_is_noted_than_may_be() {
+        let fs = mount(&device(64, 64), MountOptions::default());
+        let upto = fs.lock().state.open_cno;
+        for n in 0..SHED_MAX as u64 - 1 {
+            let shed = Record::Shed { ino: Ino(1000 + n), upto, wall: fs.clock.wall(), blocks: 1 };
+            fs.lock().log(&shed, 0).unwrap();
+        }
+        let mut survey = fs.survey().unwrap();
+        for n in 0..4 {
+            fs.let_go_of(&mut survey, &Heavy { ino: Ino(10 + n), upto, blocks: 9 }).unwrap();
+        }
+        assert!(fs.survey().is_none());
+        assert_eq!(fs.lock().state.shed.len(), SHED_MAX);
+        fs.close().unwrap();
+    }
 
     /// Of very many, those with more than a tenth are found, and nobody else is.
     #[test]

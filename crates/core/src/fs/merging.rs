@@ -42,6 +42,8 @@ pub(super) struct Merger {
     behind: Option<Key>,
     /// After an error, when (monotonic) it goes on.
     not_before: u64,
+    /// Of which count of what snapshots keep they were chosen ([`crate::state::KnownPast::epoch`]).
+    epoch: u64,
 }
 
 /// What counts about one sealed tree.
@@ -122,8 +124,10 @@ impl Inner {
 
     /// Moves some items, at most `most`; how many, 0 when there is nothing to do.
     fn merge_step(&mut self, least: u64, most: u32, now: u64) -> Result<u32> {
-        if self.merger.run.is_empty() {
-            self.merger = Merger { run: self.run_to_merge(least), ..Merger::default() };
+        // Other snapshots may need some of them and not others.
+        let epoch = self.state.past.epoch;
+        if self.merger.run.is_empty() || self.merger.epoch != epoch {
+            self.merger = Merger { run: self.run_to_merge(least), epoch, ..Merger::default() };
         }
         let Some((into, others)) = self.merger.run.split_first() else { return Ok(0) };
         let (into, others) = (*into, others.to_vec());
@@ -212,6 +216,16 @@ mod tests {
             let sizes: Vec<Size> = items.iter().map(|n| Size { items: *n, named: false }).collect();
             assert_eq!(run_to_merge(&sizes, 8), *expected, "{items:?}");
         }
+    }
+
+    /// Trees that were chosen for the snapshots there were are chosen anew for others.
+    #[test]
+    fn what_was_chosen_for_other_snapshots_is_not_merged() {
+        let fs = crate::testing::mount(&crate::testing::device(64, 64), crate::MountOptions::default());
+        let mut inner = fs.lock();
+        let run = vec![TreeId(50), TreeId(51)];
+        inner.merger = Merger { run, epoch: inner.state.past.epoch + 1, ..Merger::default() };
+        assert_eq!(inner.merge_step(8, 100, 0).unwrap(), 0, "there are none");
     }
 
     #[test]

@@ -185,24 +185,53 @@ impl Inner {
             };
             out.push(Piece { blocks: run, source });
         }
-        for p in &mut out {
-            if let Source::Disk(e) = &p.source {
-                if let Some(bytes) = self.in_flight(e) {
-                    p.source = Source::Memory(bytes);
-                }
+        // Nothing is under way most of the time.
+        if self.inflight.is_empty() || broken(Break::ReadTooEarly) {
+            return Ok(out);
+        }
+        let mut settled = Vec::with_capacity(out.len());
+        for p in out {
+            match p.source {
+                Source::Disk(e) => self.split(e, &mut settled),
+                _ => settled.push(p),
             }
         }
-        Ok(out)
+        Ok(settled)
     }
 
-    /// The bytes of an extent that is still on its way to the device.
-    pub(super) fn in_flight(&self, e: &Extent) -> Option<Vec<u8>> {
-        let (start, buf) = self.inflight.range(..=e.addr).next_back()?;
-        if start.segment() != e.addr.segment() || broken(Break::ReadTooEarly) {
-            return None;
+    /// Pieces of an extent: what is still on its way to the device comes from memory. One extent may be of several
+    /// writes that lie together, of which some have arrived; its granules are of one write each.
+    fn split(&self, e: Extent, out: &mut Vec<Piece>) {
+        let on_disk = |from: u64, to: u64| {
+            let slice = e.slice((from - e.addr.0) as u32, (to - from) as u32);
+            Piece { blocks: to - from, source: Source::Disk(slice) }
+        };
+        let (mut at, end) = (e.addr.0, e.addr.0 + u64::from(e.blocks));
+        let before = self.inflight.range(..=e.addr).next_back().map_or(e.addr, |(start, _)| *start);
+        for (start, buf) in self.inflight.range(before..Addr(end)) {
+            let from = start.0.max(at);
+            let to = end.min(start.0 + (buf.len() / BLOCK_BYTES) as u64);
+            if from >= to {
+                continue;
+            }
+            if at < from {
+                out.push(on_disk(at, from));
+            }
+            let bytes = (from - start.0) as usize * BLOCK_BYTES..(to - start.0) as usize * BLOCK_BYTES;
+            out.push(Piece { blocks: to - from, source: Source::Memory(buf[bytes].to_vec()) });
+            at = to;
         }
-        let first = (e.addr.0 - start.0) as usize * BLOCK_BYTES;
-        buf.get(first..first + e.blocks as usize * BLOCK_BYTES).map(<[u8]>::to_vec)
+        if at < end {
+            out.push(on_disk(at, end));
+        }
+    }
+
+    /// Whether some of what this extent's checksums cover is on its way to the device.
+    pub(super) fn is_on_its_way(&self, e: &Extent) -> bool {
+        let first = e.addr.0.saturating_sub(u64::from(e.lead));
+        let end = Addr(e.addr.0 + u64::from(e.blocks + e.tail));
+        let before = self.inflight.range(..end).next_back();
+        before.is_some_and(|(start, bytes)| start.0 + (bytes.len() / BLOCK_BYTES) as u64 > first)
     }
 }
 

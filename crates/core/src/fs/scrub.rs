@@ -210,7 +210,7 @@ impl Fs {
             let bad = |s: &SlotState| match s {
                 SlotState::Valid(_) => false,
                 SlotState::Empty => all_used,
-                SlotState::Invalid(_) => true,
+                SlotState::Invalid(_) | SlotState::Unreadable(_) => true,
             };
             // What cannot be read is mended like what is wrong: where the device takes no writes either, it is left out.
             let unreadable = probes.iter().filter(|p| p.is_err()).count() as u64;
@@ -392,7 +392,7 @@ impl Fs {
             None => None,
         };
         let same = current.and_then(|v| Extent::decode(&v).ok()).is_some_and(|e| e == *extent);
-        if !same || inner.in_flight(extent).is_some() {
+        if !same || inner.is_on_its_way(extent) {
             return Ok(());
         }
         let Err(why) = read else {

@@ -269,11 +269,16 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
     use crate::storage::SlotState;
     let of = name.map_or_else(String::new, |n| format!(" of {n}"));
     let newest = found.roots.first().map_or(0, |r| r.generation.0);
+    let wrong = |state: &SlotState| match state {
+        SlotState::Invalid(why) => Some(format!("damaged ({why})")),
+        SlotState::Unreadable(why) => Some(format!("unreadable ({why})")),
+        SlotState::Valid(_) | SlotState::Empty => None,
+    };
     let (first, second) = probe.slots.split_at(probe.slots.len() / 2);
     for ((a, one), (b, other)) in first.iter().zip(second) {
-        if let (SlotState::Invalid(why), SlotState::Invalid(_)) = (one, other) {
+        if let (Some(why), Some(_)) = (wrong(one), wrong(other)) {
             report.notes.push(format!(
-                "both copies of a superblock slot, at blocks {a} and {b}{of}, are damaged ({why}); \
+                "both copies of a superblock slot, at blocks {a} and {b}{of}, are {why}; \
                  went on from generation {newest} and the log behind it"
             ));
         }
@@ -281,15 +286,15 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
     let twins = |block: u64| {
         let place = |slots: &[(u64, SlotState)]| slots.iter().position(|(b, _)| *b == block);
         let at = place(first).or_else(|| place(second)).unwrap_or(0);
-        first.get(at).into_iter().chain(second.get(at)).all(|(_, s)| matches!(s, SlotState::Invalid(_)))
+        first.get(at).into_iter().chain(second.get(at)).all(|(_, s)| wrong(s).is_some())
     };
     for (block, state) in &probe.slots {
-        match state {
-            SlotState::Invalid(_) if twins(*block) => {}
-            SlotState::Invalid(why) => {
-                report.notes.push(format!("superblock slot at block {block}{of} is damaged ({why}); its twin is used"))
+        match (wrong(state), state) {
+            (Some(_), _) if twins(*block) => {}
+            (Some(why), _) => {
+                report.notes.push(format!("superblock slot at block {block}{of} is {why}; its twin is used"))
             }
-            SlotState::Empty if newest > 8 => {
+            (None, SlotState::Empty) if newest > 8 => {
                 report.notes.push(format!("superblock slot at block {block}{of} is empty"))
             }
             _ => {}
@@ -336,7 +341,8 @@ fn roll_forward(
     let ((mut state, mut chain), window_bytes, unproven) = if options.no_recovery {
         (load()?, 0, Vec::new())
     } else {
-        let walk = Walk::new(&storage, &chain_of(superblock)).run()?;
+        let newest = found.roots.first().is_some_and(|r| r.generation == superblock.generation);
+        let walk = Walk::new(&storage, &chain_of(superblock)).closed(newest && superblock.clean).run()?;
         let unproven = walk.unproven();
         let (reached, bytes) = take_in(&load, walk, reach, &mut report)?;
         (reached, bytes, unproven)

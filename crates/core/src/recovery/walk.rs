@@ -135,6 +135,10 @@ pub(crate) struct Walk<'a> {
     ahead: u32,
     /// The device whose copies are not read.
     avoid: Option<u16>,
+    /// The root says that nothing was written behind it.
+    closed: bool,
+    /// Where something may belong that was asked for last, and that could not be read.
+    unread: Option<Addr>,
     /// The segment after this one, and what its first block says, on each device that has it.
     beyond: Option<(SegmentNo, Vec<Header>)>,
     bytes_read: u64,
@@ -143,14 +147,30 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(storage: &'a Storage, chain: &Chain) -> Self {
-        let (at, ahead) = (chain.clone(), READ_BLOCKS_FIRST);
-        Self { storage, at, buffer: None, ahead, avoid: None, beyond: None, bytes_read: 0, requests: 0 }
+        Self {
+            storage,
+            at: chain.clone(),
+            buffer: None,
+            ahead: READ_BLOCKS_FIRST,
+            avoid: None,
+            closed: false,
+            unread: None,
+            beyond: None,
+            bytes_read: 0,
+            requests: 0,
+        }
     }
 
-    /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
-    fn blocks(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+    /// Whether the root says that nothing was written behind it: then nothing is missed there.
+    pub fn closed(mut self, closed: bool) -> Self {
+        self.closed = closed;
+        self
+    }
+
+    /// Reads `blocks` blocks at `addr`, and ahead; false where they do not fit the segment.
+    fn fill(&mut self, addr: Addr, blocks: u32) -> Result<bool> {
         if !self.storage.contains(addr, blocks) {
-            return Ok(None);
+            return Ok(false);
         }
         let held = self.buffer.as_ref().is_some_and(|(start, buf)| {
             start.segment() == addr.segment()
@@ -159,21 +179,59 @@ impl<'a> Walk<'a> {
         });
         if !held {
             let rest = self.storage.segment_blocks - addr.block();
-            let count = blocks.max(self.ahead).min(rest);
-            self.ahead = (self.ahead * 2).min(READ_BLOCKS_MAX);
-            let buf = match self.avoid {
-                None => self.storage.read(addr, count)?,
+            let count = match self.avoid {
+                None => blocks.max(self.ahead).min(rest),
                 // Only what is asked for: what follows is read as usual.
-                Some(avoid) => self.storage.read_around(addr, blocks, avoid)?,
+                Some(_) => blocks,
+            };
+            let buf = match self.read(addr, count) {
+                Ok(buf) => {
+                    self.ahead = (self.ahead * 2).min(READ_BLOCKS_MAX);
+                    buf
+                }
+                // Perhaps it is what follows that cannot be read.
+                Err(Error::Device(_)) if count > blocks => {
+                    self.ahead = 1;
+                    self.read(addr, blocks)?
+                }
+                Err(e) => return Err(e),
             };
             self.bytes_read += buf.len() as u64;
             self.requests += 1;
             self.buffer = Some((addr, buf));
         }
-        Ok(self.buffer.as_ref().map(|(start, buf)| {
+        Ok(true)
+    }
+
+    fn read(&self, addr: Addr, blocks: u32) -> Result<AlignedBuf> {
+        match self.avoid {
+            None => self.storage.read(addr, blocks),
+            Some(avoid) => self.storage.read_around(addr, blocks, avoid),
+        }
+    }
+
+    /// Blocks that were filled.
+    fn filled(&self, addr: Addr, blocks: u32) -> Option<&[u8]> {
+        self.buffer.as_ref().map(|(start, buf)| {
             let from = (addr.0 - start.0) as usize * BLOCK_BYTES;
             &buf[from..from + blocks as usize * BLOCK_BYTES]
-        }))
+        })
+    }
+
+    /// `blocks` blocks at `addr`, read ahead; `None` where they do not fit the segment.
+    fn blocks(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+        Ok(if self.fill(addr, blocks)? { self.filled(addr, blocks) } else { None })
+    }
+
+    /// The same; `None`, which is noted, where they cannot be read, too.
+    fn readable(&mut self, addr: Addr, blocks: u32) -> Result<Option<&[u8]>> {
+        match self.fill(addr, blocks) {
+            Err(Error::Device(_)) => {
+                self.unread = self.unread.or(Some(addr).filter(|_| self.avoid.is_none()));
+                Ok(None)
+            }
+            filled => Ok(if filled? { self.filled(addr, blocks) } else { None }),
+        }
     }
 
     /// The intact chain partial at `addr`, whatever it is linked to.
@@ -184,12 +242,12 @@ impl<'a> Walk<'a> {
     /// What lies at `addr` and is an intact summary of this volume's chain, even if it belongs elsewhere.
     fn of_chain(&mut self, addr: Addr) -> Result<Option<(Header, u32, Vec<u8>)>> {
         let uuid = self.at.uuid;
-        let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
+        let Some(first) = self.readable(addr, 1)? else { return Ok(None) };
         let Ok(head) = Header::peek(first) else { return Ok(None) };
         if head.uuid != uuid || head.kind != PartialKind::Chain {
             return Ok(None);
         }
-        let Some(bytes) = self.blocks(addr, head.summary_blocks)? else { return Ok(None) };
+        let Some(bytes) = self.readable(addr, head.summary_blocks)? else { return Ok(None) };
         match Header::decode(bytes) {
             Ok(s) => Ok(Some((s.header, s.crc, s.records.to_vec()))),
             Err(_) => Ok(None),
@@ -199,12 +257,12 @@ impl<'a> Walk<'a> {
     /// The header of an intact partial of any kind at `addr`.
     pub(super) fn intact(&mut self, addr: Addr) -> Result<Option<Header>> {
         let uuid = self.at.uuid;
-        let Some(first) = self.blocks(addr, 1)? else { return Ok(None) };
+        let Some(first) = self.readable(addr, 1)? else { return Ok(None) };
         let Ok(head) = Header::peek(first) else { return Ok(None) };
         if head.addr != addr || head.uuid != uuid {
             return Ok(None);
         }
-        let Some(bytes) = self.blocks(addr, head.summary_blocks)? else { return Ok(None) };
+        let Some(bytes) = self.readable(addr, head.summary_blocks)? else { return Ok(None) };
         Ok(Header::decode(bytes).ok().map(|s| s.header))
     }
 
@@ -264,12 +322,7 @@ impl<'a> Walk<'a> {
         }
         let blocks = best.as_ref().map_or(1, |f| f.header.total_blocks());
         for avoid in self.storage.ways_around(addr, blocks) {
-            let buffer = self.buffer.take();
-            self.avoid = Some(avoid);
-            let other = self.following_here(addr, new_segment, left_out);
-            self.avoid = None;
-            self.buffer = buffer;
-            match other {
+            match self.around(avoid, |walk| walk.following_here(addr, new_segment, left_out)) {
                 Ok(Some(f)) if f.payload_intact => return Ok(Some(f)),
                 Ok(f) => best = best.or(f),
                 Err(Error::Device(_)) => {}
@@ -342,6 +395,7 @@ impl<'a> Walk<'a> {
         let mut found: Vec<Found> = Vec::new();
         let mut durable_seq = self.at.seq;
         loop {
+            self.unread = None;
             let mut next = self.resumed()?;
             if next.is_none() && self.at.block < self.storage.segment_blocks {
                 next = self.following_from(self.at.segment, self.at.block)?;
@@ -362,15 +416,10 @@ impl<'a> Walk<'a> {
             durable_seq = durable_seq.max(f.header.durable_seq);
             found.push(f);
         }
+        let unread = self.unread.filter(|_| !self.closed && !broken(Break::UnreadIsEnd));
         let proof = if broken(Break::DamageIsEnd) { Seq(0) } else { self.proof_behind()? };
         durable_seq = durable_seq.max(proof);
-        let damage = (proof > self.at.seq).then(|| {
-            format!(
-                "the log is damaged behind {}: partial {} was durable (a later one proves {proof}) and cannot be read",
-                self.at.last_addr,
-                self.at.seq.next()
-            )
-        });
+        let damage = self.damage(proof, unread);
         let total = found.len();
         let mut verdicts = vec![if damage.is_some() { Verdict::Damage } else { Verdict::Ends }];
         let (unproven, durable_seq) = self.first_unproven(&found, durable_seq)?;
@@ -391,24 +440,59 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// The highest durable sequence that a header behind the end proves, when
-    /// it is higher than where the walk stopped. What a header says is as true
-    /// where a device misplaced it: perhaps just there because it lies on what it proves.
+    /// Why more was committed than was found, or may have been.
+    fn damage(&self, proof: Seq, unread: Option<Addr>) -> Option<String> {
+        let (last, next) = (self.at.last_addr, self.at.seq.next());
+        match unread {
+            _ if proof > self.at.seq => Some(format!(
+                "the log is damaged behind {last}: partial {next} was durable (a later one proves {proof}) and cannot be read"
+            )),
+            Some(addr) => Some(format!(
+                "the log is damaged behind {last}: the device does not give {addr}, where partial {next} may have been"
+            )),
+            None => None,
+        }
+    }
+
+    /// The highest durable sequence that a header behind the end proves, when it is higher than where the walk stopped:
+    /// whichever device has that header.
     fn proof_behind(&mut self) -> Result<Seq> {
         let mut proof = Seq(0);
         let mut places = vec![(self.at.segment, self.at.block)];
         places.extend(self.at.next.map(|s| (s, 0)));
         for (segment, first) in places {
-            let mut block = first;
-            while block < self.storage.segment_blocks {
-                let addr = Addr::new(segment, block);
-                block += 1;
-                let Some((h, ..)) = self.of_chain(addr)? else { continue };
-                let at_home = h.addr == addr;
-                if h.epoch >= self.at.epoch && h.seq > self.at.seq && (at_home || !broken(Break::AstrayUnread)) {
-                    proof = proof.max(h.durable_seq);
-                    block += if at_home { h.total_blocks().max(1) - 1 } else { 0 };
-                }
+            let rest = self.storage.segment_blocks.saturating_sub(first);
+            proof = proof.max(self.proof_in(segment, first)?);
+            let ways = self.storage.ways_around(Addr::new(segment, first), rest);
+            for avoid in ways.into_iter().filter(|_| !broken(Break::OneWayBehind)) {
+                proof = proof.max(self.around(avoid, |walk| walk.proof_in(segment, first))?);
+            }
+        }
+        Ok(proof)
+    }
+
+    /// Looks for something without what a device has.
+    fn around<T>(&mut self, avoid: u16, look: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let buffer = self.buffer.take();
+        self.avoid = Some(avoid);
+        let found = look(self);
+        self.avoid = None;
+        self.buffer = buffer;
+        found
+    }
+
+    /// What headers in this segment prove, from this block on. What a header says is as true
+    /// where a device misplaced it: perhaps just there because it lies on what it proves.
+    fn proof_in(&mut self, segment: SegmentNo, first: u32) -> Result<Seq> {
+        let (mut proof, mut block) = (Seq(0), first);
+        while block < self.storage.segment_blocks {
+            let addr = Addr::new(segment, block);
+            block += 1;
+            let Some((h, ..)) = self.of_chain(addr)? else { continue };
+            let at_home = h.addr == addr;
+            if h.epoch >= self.at.epoch && h.seq > self.at.seq && (at_home || !broken(Break::AstrayUnread)) {
+                proof = proof.max(h.durable_seq);
+                block += if at_home { h.total_blocks().max(1) - 1 } else { 0 };
             }
         }
         Ok(proof)

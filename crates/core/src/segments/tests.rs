@@ -102,3 +102,16 @@ fn it_is_counted_after_loading_and_renumbering_too() {
     s.sub_live(Addr::new(SegmentNo(1), 0), 5);
     assert_eq!((s.needed_blocks(), s.promotable_count()), (0, 4));
 }
+
+/// Whoever withheld a segment gives it back; if somebody has it by then, it stays his.
+#[test]
+fn what_somebody_has_is_not_given_back() {
+    let mut s = Segments::new(&[0..2], 600, Generation(3));
+    assert!(s.withhold(SegmentNo(0)));
+    s.close(SegmentNo(0));
+    s.open(SegmentNo(0));
+    let given: Vec<_> = (0..2).map(|_| s.allocate(KIND_DATA, Time(1))).collect();
+    assert!(given.contains(&Some(SegmentNo(0))), "{given:?}");
+    s.give_back(SegmentNo(0));
+    assert_eq!(s.allocate(KIND_DATA, Time(1)), None);
+}

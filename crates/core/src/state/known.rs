@@ -26,6 +26,8 @@ pub struct KnownPast {
     pub recount: bool,
     /// How often that was asked for.
     asked: u64,
+    /// How often blocks were added that perhaps no snapshot keeps, and how often when it was counted last.
+    doubts: [u64; 2],
     /// Changes with each count that is done, and when what is counted is no longer what it was.
     pub epoch: u64,
     /// The oldest and the newest snapshot.
@@ -33,12 +35,25 @@ pub struct KnownPast {
 }
 
 impl KnownPast {
+    /// Blocks came to history that a snapshot keeps, or perhaps none.
+    pub fn bury(&mut self, blocks: u64, doubtful: bool) {
+        self.named_blocks = self.named_blocks.saturating_add(blocks);
+        self.doubts[0] += u64::from(doubtful);
+    }
+
     /// A count that began `before` is done.
     pub fn end_count(&mut self, before: &Self, found: &Self) {
         self.add_since(before, found);
         // What asked for another one meanwhile may not have been seen.
         (self.counted, self.recount) = (true, self.asked != before.asked);
+        self.doubts[1] = before.doubts[0];
         self.epoch += 1;
+    }
+
+    /// Blocks were added that perhaps no snapshot keeps, and that may have gone since: whoever would be refused because of them
+    /// counts before.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubts[0] != self.doubts[1]
     }
 
     /// `found` was counted since it was `before`; what came meanwhile counts as well, and of all bytes what went does not: df must not
@@ -97,7 +112,7 @@ impl State {
     }
 
     /// What is known is too much now, or too little by what is new.
-    pub(super) fn recount_past(&mut self) {
+    pub(crate) fn recount_past(&mut self) {
         self.past.recount = self.has_snapshots();
         self.past.asked += 1;
     }

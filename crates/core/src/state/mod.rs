@@ -241,8 +241,9 @@ impl State {
             let buried = self.history_blocks.saturating_sub(before);
             // Of shared blocks other items of history may be the last owners: rather too much.
             let unknown = e.is_shared() && self.has_snapshots();
-            if buried > 0 && (unknown || self.is_named(birth, death)) {
-                self.past.named_blocks = self.past.named_blocks.saturating_add(buried);
+            let named = self.is_named(birth, death);
+            if buried > 0 && (unknown || named) {
+                self.past.bury(buried, !named);
             }
             if e.is_shared() && visible {
                 self.add_backref(&key.died(death.0), &e)?;

@@ -54,6 +54,35 @@ fn data_beside_syncs_of_others_is_written_in_bursts() {
     assert_eq!((gate.held(), bursts(&fs), fs.counters().flushes - flushes), (4, 1, 2));
 }
 
+/// What several writes put next to each other becomes one extent, of which nothing has arrived, or the end, or the beginning.
+#[test]
+fn what_is_on_its_way_in_several_writes_is_read_from_there() {
+    const PART: usize = 128 << 10;
+    let (World { fs, .. }, f, g) = beside_a_sync(MountOptions::default());
+    let whole: Vec<u8> = (0..4 * PART).map(|i| (i / 4096) as u8).collect();
+    for (n, part) in whole.chunks(PART).enumerate() {
+        assert_eq!(fs.write(f, (n * PART) as u64, part, 0).unwrap(), PART);
+    }
+    sync_of(&fs, g);
+    assert_eq!(bursts(&fs), 0);
+    let read = |at: usize, bytes: usize| fs.read(At::Live, f, at as u64, bytes).unwrap() == whole[at..at + bytes];
+    assert!(read(0, 4 * PART) && read(PART - 4096, 8192) && read(2 * PART + 8192, PART) && read(3 * PART, 4096));
+    // One of two arrives before the other.
+    for first in 0..2 {
+        let (World { gate, fs, clock, .. }, f, _) = beside_a_sync(MountOptions::default());
+        clock.0.fetch_add(2_000_000_000, Relaxed);
+        gate.close(|op| matches!(op, Op::Write { data, .. } if data.len() >= PART), 0);
+        for (n, part) in whole[..2 * PART].chunks(PART).enumerate() {
+            fs.write(f, (n * PART) as u64, part, 0).unwrap();
+        }
+        assert_eq!(gate.held(), 2);
+        gate.let_one_go(first);
+        assert_eq!(fs.devices_left_in_use(), 0);
+        assert!(fs.read(At::Live, f, 0, 2 * PART).unwrap() == whole[..2 * PART], "{first}");
+        gate.open();
+    }
+}
+
 #[test]
 fn nothing_is_held_back_beside_own_syncs_nor_long_after_others_nor_in_strict_order() {
     let (World { gate, fs, clock, .. }, f, g) = beside_a_sync(MountOptions::default());

@@ -18,7 +18,7 @@ fn open(bytes: Vec<u8>, read_only: bool) -> nenrin_core::Result<Arc<Fs>> {
 }
 
 /// A volume with fsynced content in the chain and not cleanly unmounted.
-fn crashed() -> (World, Vec<u8>) {
+pub fn crashed() -> (World, Vec<u8>) {
     let w = World::with(32 << 20, &MkfsOptions { segment_blocks: 256, ..MkfsOptions::default() });
     let fs = w.open();
     let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();

@@ -637,3 +637,48 @@ fn all_that_a_snapshot_keeps_is_removed_from_a_full_volume() {
 fn removals_that_find_what_growth_has_taken_are_noticed() {
     with(Break::GrowsBeyondDf, all_that_a_snapshot_keeps);
 }
+
+/// How many megabytes a file can grow beside a snapshot and 32 MiB of history that it does not keep.
+fn grows_beside_a_snapshot(shared: u64) -> u64 {
+    const MIB: usize = 1 << 20;
+    let w = world();
+    let fs = open(&w, false);
+    let make = |name: &[u8]| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino;
+    make(b"kept");
+    fs.checkpoint_create(Some(b"s")).unwrap();
+    pass(&w, &fs, 2);
+    let over = |cno| {
+        fs.checkpoint_drop(&[cno]).unwrap();
+        pass(&w, &fs, 2);
+    };
+    // Both names of the same blocks go, and so does the only checkpoint that saw them.
+    for n in 0..shared {
+        let (a, b) = (make(b"a"), make(b"b"));
+        fs.write(a, 0, &vec![n as u8; MIB], 0).unwrap();
+        fs.sync_all().unwrap();
+        assert_eq!(fs.copy_range(a, 0, b, 0, MIB as u64, 0).unwrap(), MIB as u64);
+        let cno = fs.checkpoint_create(None).unwrap().cno;
+        fs.unlink(Ino::ROOT, b"a").unwrap();
+        fs.unlink(Ino::ROOT, b"b").unwrap();
+        fs.sync_all().unwrap();
+        over(cno);
+    }
+    assert!(fs.usage().history_blocks < 300, "{:?}", fs.usage());
+    let f = make(b"f");
+    for round in 0..3u8 {
+        (0..16).for_each(|n| assert_eq!(fs.write(f, (n * MIB) as u64, &vec![round; MIB], 0).unwrap(), MIB));
+        fs.checkpoint_create(None).unwrap();
+    }
+    let g = make(b"g");
+    until_refused(|n| {
+        fs.write(g, n * MIB as u64, &vec![9; MIB], 0)?;
+        fs.fsync_wait(g)
+    })
+}
+
+/// P7: what was shared, and is gone with the checkpoint that saw it, counts for no snapshot when somebody needs room.
+#[test]
+fn what_was_shared_once_holds_up_no_growth() {
+    let (alone, beside) = (grows_beside_a_snapshot(0), grows_beside_a_snapshot(40));
+    assert!(alone > 30 && beside + 2 >= alone, "{alone} MiB, and {beside} behind others that were shared");
+}

@@ -52,5 +52,6 @@ mod still;
 mod submit;
 mod summaries;
 mod under_way;
+mod unreadable;
 mod versions;
 mod write_cost;

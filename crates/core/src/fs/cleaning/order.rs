@@ -211,14 +211,6 @@ impl Inner {
         let left_alone = self.slack_segments(fs).div_ceil(LEFT_ALONE) + 1;
         self.room_segments(fs).saturating_sub(left_alone) * blocks
     }
-
-    /// Whether some of what this extent's checksums cover is on its way to the device.
-    fn is_on_its_way(&self, e: &Extent) -> bool {
-        let first = e.addr.0.saturating_sub(u64::from(e.lead));
-        let end = Addr(e.addr.0 + u64::from(e.blocks + e.tail));
-        let before = self.inflight.range(..end).next_back();
-        before.is_some_and(|(start, bytes)| start.0 + (bytes.len() / nenrin_format::BLOCK_BYTES) as u64 > first)
-    }
 }
 
 impl Fs {

@@ -234,6 +234,10 @@ impl Fs {
     fn close_some(&self, laying: &mut Laying, way: &Way<'_>) -> Result<bool> {
         let order = way.order();
         let mut inner = self.lock_to_accept()?;
+        // That may have begun since it was looked at, and whoever wipes withholds segments, which nobody may open meanwhile.
+        if !inner.state.forgetting.is_empty() {
+            return Ok(false);
+        }
         // Those who write are left some.
         laying.closed = inner.that_fit(self, &order, inner.room_segments(self) >> (1 + laying.share));
         if laying.closed.is_empty() {
@@ -471,5 +475,30 @@ impl Inner {
     /// Whether there is room to begin another segment.
     fn may_roll_off(&self, fs: &Fs) -> bool {
         self.state.segments.free_count() > self.floor_segments(fs) + SPARE_SEGMENTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::testing::{device, mount};
+    use nenrin_format::Ino;
+
+    /// To forget something may begin while whoever empties segments waits for room.
+    #[test]
+    fn nothing_is_closed_while_something_is_forgotten() {
+        let fs = mount(&device(64, 64), MountOptions::default());
+        let blocks = fs.storage.entries()[0].blocks;
+        fs.device_resize(0, blocks / 2).unwrap();
+        let bands = fs.lock().superblock.bands.clone();
+        let target = fs.target(&fs.storage.entries());
+        let way = Way::new(&bands, &target, fs.storage.segment_blocks);
+        let mut laying = Laying::default();
+        assert!(fs.lock().state.forgetting.insert(Ino(5)));
+        assert!(!fs.close_some(&mut laying, &way).unwrap() && laying.closed.is_empty());
+        fs.lock().state.forgetting.clear();
+        assert!(fs.close_some(&mut laying, &way).unwrap());
+        fs.reopen(&mut laying);
     }
 }

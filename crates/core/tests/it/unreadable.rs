@@ -1,0 +1,201 @@
+//! Places that a device does not give for ever: of the root slots, and of the log (P4).
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::common::{TestClock, file};
+use crate::damage::crashed;
+use crate::devices;
+use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::superblock::{AREA_BLOCKS, Profile, SLOT_BLOCK, SLOTS_PER_AREA};
+use nenrin_core::format::{BLOCK_BYTES, Ino, SegmentNo};
+use nenrin_core::{At, Error, Fs, MountOptions, RepairPlan, Standing, probe};
+use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faulty, MemDevice};
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks of the file that [`crashed`] synced one by one.
+const SYNCED: u64 = 40;
+
+/// A device with these bytes, of which blocks from `first` on cannot be read.
+fn bad(bytes: &[u8], first: u64, blocks: u64) -> Arc<Faulty<MemDevice>> {
+    let device = Faulty::new(MemDevice::from_bytes(bytes.to_vec()));
+    device.faults().inject(Fault::FailReads { range: first * BLOCK..(first + blocks) * BLOCK });
+    Arc::new(device)
+}
+
+fn open(device: &Arc<Faulty<MemDevice>>) -> nenrin_core::Result<Arc<Fs>> {
+    Fs::open(vec![device.clone()], Arc::new(TestClock::default()), MountOptions::default())
+}
+
+fn synced(fs: &Fs) -> usize {
+    let f = fs.lookup(At::Live, Ino::ROOT, b"f");
+    f.map_or(0, |f| fs.read(At::Live, f.ino, 0, 1 << 20).unwrap().len() / BLOCK_BYTES)
+}
+
+fn writes(fs: &Fs) {
+    let ino = fs.create(Ino::ROOT, b"new", &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, &[7; 9000], 0).unwrap();
+    fs.fsync_wait(ino).unwrap();
+    fs.close().unwrap();
+}
+
+/// A volume that was closed, and where its log would have gone on: both places.
+fn closed() -> (Vec<u8>, [u64; 2]) {
+    let (w, _) = crashed();
+    w.open().close().unwrap();
+    let bytes = w.device.inner().snapshot();
+    let sb = probe(&MemDevice::from_bytes(bytes.clone())).unwrap().newest().unwrap().clone();
+    let first = |segment: SegmentNo| AREA_BLOCKS + segment.0 * u64::from(sb.segment_blocks);
+    (bytes, [first(sb.chain.0) + u64::from(sb.chain.1), first(sb.chain_next.unwrap())])
+}
+
+/// The first block of each partial behind the root of a volume that was not closed, and of what lies behind them.
+fn log_of(device: &dyn BlockDevice) -> Vec<u64> {
+    let sb = probe(device).unwrap().newest().unwrap().clone();
+    let mut at = AREA_BLOCKS + sb.chain.0.0 * u64::from(sb.segment_blocks) + u64::from(sb.chain.1);
+    let mut out = vec![at];
+    while let Ok(header) = nenrin_core::format::partial::Header::peek(&device.read(at * BLOCK, BLOCK_BYTES).unwrap()) {
+        if header.epoch != sb.epoch {
+            break;
+        }
+        at += u64::from(header.total_blocks());
+        out.push(at);
+    }
+    out
+}
+
+#[test]
+fn a_slot_that_cannot_be_read_is_one_of_several() {
+    let (bytes, _) = closed();
+    let tail = bytes.len() as u64 / BLOCK - AREA_BLOCKS;
+    for area in [0, tail] {
+        for slot in 0..SLOTS_PER_AREA {
+            let device = bad(&bytes, area + SLOT_BLOCK + slot, 1);
+            let as_dyn: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
+            let report = check(&as_dyn, &CheckOptions::default(), &mut |_| {}).unwrap();
+            assert!(report.findings.iter().any(|f| f.to_string().contains("cannot be read")), "{:?}", report.findings);
+            let fs = open(&device).unwrap();
+            assert!(fs.recovery_report().notes.iter().any(|n| n.contains("unreadable")), "{:?}", fs.recovery_report());
+            assert_eq!(synced(&fs), SYNCED as usize);
+            writes(&fs);
+        }
+    }
+    // A whole area, and then all of them.
+    assert_eq!(synced(&open(&bad(&bytes, SLOT_BLOCK, SLOTS_PER_AREA)).unwrap()), SYNCED as usize);
+    let device = bad(&bytes, SLOT_BLOCK, SLOTS_PER_AREA);
+    let range = (tail + SLOT_BLOCK) * BLOCK..(tail + AREA_BLOCKS) * BLOCK;
+    device.faults().inject(Fault::FailReads { range });
+    assert!(matches!(open(&device), Err(Error::Device(_))));
+}
+
+/// A member of a mirror with a bad slot is a member.
+#[test]
+fn a_device_with_a_bad_slot_is_not_absent() {
+    let w = devices::World::new(Profile::Mirror, &[64; 2]);
+    w.open(&[0, 1], MountOptions::default()).unwrap().close().unwrap();
+    w.faults[1].inject(Fault::FailReads { range: (SLOT_BLOCK + 1) * BLOCK..(SLOT_BLOCK + 2) * BLOCK });
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    assert!(fs.health().iter().all(|h| h.standing == Standing::Active), "{:?}", fs.health());
+    fs.close().unwrap();
+}
+
+/// Nothing was written behind the root of a volume that was closed: nothing can be missed there.
+#[test]
+fn bad_places_behind_a_closed_log_are_no_matter() {
+    let (bytes, places) = closed();
+    for first in places {
+        for behind in [0, 1, 30] {
+            let fs = open(&bad(&bytes, first + behind, 3)).unwrap();
+            assert_eq!((fs.recovery_report().damage.clone(), synced(&fs)), (None, SYNCED as usize), "{first} {behind}");
+            // What is bad may be written to: a device puts other sectors in the place of such.
+            writes(&fs);
+        }
+    }
+}
+
+/// Behind the end of a log that was not closed.
+#[test]
+fn a_bad_place_further_behind_ends_no_mount() {
+    let (_, bytes) = crashed();
+    let log = log_of(&MemDevice::from_bytes(bytes.clone()));
+    let end = log[log.len() - 1];
+    for behind in [1, 2, 17, 50] {
+        let fs = open(&bad(&bytes, end + behind, 1)).unwrap();
+        assert_eq!((fs.recovery_report().damage.clone(), synced(&fs)), (None, SYNCED as usize), "{behind}");
+        writes(&fs);
+    }
+}
+
+/// Where the log goes on there may have been something: all before it is shown, nothing is written, and a repair ends that.
+fn what_may_have_been_is_damage() {
+    let (_, bytes) = crashed();
+    let log = log_of(&MemDevice::from_bytes(bytes.clone()));
+    // The last but one that names content, the mark behind them, and where nothing was yet.
+    for (back, at) in log.iter().rev().take(4).enumerate() {
+        let device = bad(&bytes, *at, 1);
+        let fs = open(&device).unwrap();
+        assert!(fs.recovery_report().damage.is_some(), "silent: {} of {SYNCED} are there", synced(&fs));
+        assert!(synced(&fs) + back >= SYNCED as usize, "{back}");
+        assert!(matches!(fs.create(Ino::ROOT, b"x", &file(0o600)), Err(Error::ReadOnly)));
+        drop(fs);
+        let as_dyn: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
+        let time: Arc<dyn nenrin_core::Clock> = Arc::new(TestClock::default());
+        let plan = RepairPlan::new(&as_dyn, time.as_ref(), &mut |_| {}).unwrap();
+        assert!(plan.report().needed, "{back}");
+        let _ = plan.carry_out(time).unwrap();
+        let fs = open(&device).unwrap();
+        assert_eq!(fs.recovery_report().damage, None, "{back}");
+        assert!(synced(&fs) + back >= SYNCED as usize, "{back}");
+        writes(&fs);
+    }
+}
+
+#[test]
+fn what_may_have_been_where_the_log_cannot_be_read_is_damage() {
+    what_may_have_been_is_damage();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "silent")]
+fn a_bad_place_taken_for_the_end_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::UnreadIsEnd, what_may_have_been_is_damage);
+}
+
+/// Of a mirror one device has lost the log from some partial on, and the other that partial alone: what follows on the other proves
+/// that it was durable, whichever is asked first.
+fn either_device_proves() {
+    // So few that all of it is in one segment, and read from one device.
+    const SYNCS: u64 = 25;
+    for lost in 0..2 {
+        let w = devices::World::new(Profile::Mirror, &[64; 2]);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+        for i in 0..SYNCS {
+            fs.write(ino, i * BLOCK, &[i as u8 + 1; BLOCK_BYTES], 0).unwrap();
+            fs.fsync_wait(ino).unwrap();
+        }
+        drop(fs);
+        let log = log_of(w.members[0].as_ref());
+        let at = log[10];
+        let zero = |device: usize, blocks: u64| {
+            let zeros = Arc::new(AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES));
+            w.members[device].write(at * BLOCK, zeros).unwrap();
+        };
+        zero(lost, 150);
+        zero(1 - lost, 1);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        assert!(fs.recovery_report().damage.is_some(), "silent: {} of {SYNCS} are there", synced(&fs));
+    }
+}
+
+#[test]
+fn what_either_device_proves_was_durable() {
+    either_device_proves();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "silent")]
+fn a_proof_sought_on_one_device_alone_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::OneWayBehind, either_device_proves);
+}
