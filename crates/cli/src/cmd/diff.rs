@@ -5,8 +5,9 @@ use crate::control::{DiffData, DiffResult, Request};
 use crate::error::{FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, printable};
-use crate::when;
+use crate::{clock, when};
 use similar::TextDiff;
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,8 +20,8 @@ pub const COMMAND: Command = Command {
     usage: &["diff [--json] [--content] DIR FROM [TO]"],
     about: "Tells what differs below a directory between two states",
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
-    notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time (the newest state not\n\
-            later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified (content or\n\
+    notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it\n\
+            (the newest state not later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified (content or\n\
             attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
             (see nenrin retention --help).",
     examples: &[
@@ -43,12 +44,13 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         content |= flag.is("--content");
         Ok(flag.is("--json") || flag.is("--content"))
     })?;
-    let text = |n: usize| given.get(n).map(|t| t.to_string_lossy().into_owned());
-    let (Some(dir), Some(from)) = (given.first(), text(1)) else {
+    let (Some(dir), Some(from)) = (given.first(), given.get(1)) else {
         return Err(COMMAND.misuse("a directory and a state to compare with are needed"));
     };
     let (mut owner, mount, path) = super::history::inside(Path::new(dir))?;
-    let mut result: DiffResult = owner.call(&Request::Diff { path: path.clone(), from, to: text(2) })?;
+    let when = |t: &OsString| when::for_owner(&t.to_string_lossy(), clock::now()).map_err(Fail::new);
+    let (from, to) = (when(from)?, given.get(2).map(when).transpose()?);
+    let mut result: DiffResult = owner.call(&Request::Diff { path: path.clone(), from, to })?;
     let places = content.then(|| Places::new(&mount, &result, &path)).transpose()?;
     let mut code = 0;
     if json {

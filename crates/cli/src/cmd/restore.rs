@@ -8,7 +8,7 @@ use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Restored};
 use crate::size::show_bytes;
-use crate::{states, sys, when};
+use crate::{clock, states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -29,7 +29,8 @@ pub const COMMAND: Command = Command {
         ("--json", "as JSON"),
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
-            what there was. Of a range like 3..7 any number will do; a time means the newest state not later.\n\
+            what there was. Of a range like 3..7 any number will do; a time, as clocks here show it,\n\
+            means the newest state not later.\n\
             The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
@@ -116,7 +117,8 @@ fn shown_by_snapshot(owner: &mut Client, path: &Path) -> Option<PathBuf> {
 
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut owner, mount, inside) = inside(path)?;
-    let state: CheckpointData = owner.call(&Request::Find { when: at.to_owned() })?;
+    let when = when::for_owner(at, clock::now()).map_err(Fail::new)?;
+    let state: CheckpointData = owner.call(&Request::Find { when })?;
     let root = state_root(&mount, state.cno)?;
     if inside.as_os_str().is_empty() && to.is_none() {
         return Err(Fail::at(
