@@ -12,6 +12,7 @@
 //!    made in a directory of its own that is held open, and reached through that.
 
 use crate::error::{At, Fail, INTERRUPTED};
+use crate::then::Then;
 use crate::{less, mounts, output};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -49,6 +50,8 @@ pub struct Restored {
 
 /// What a copy tells, and asks for.
 pub struct Calls<'a> {
+    /// Device number of the volume that is copied from.
+    pub volume: u64,
     /// So much was copied.
     pub progress: &'a mut dyn FnMut(&Copied),
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
@@ -57,7 +60,7 @@ pub struct Calls<'a> {
     /// What is there now is about to be replaced, and has to be seen by a checkpoint.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// Where the newest snapshot shows what is about to be replaced, if there is one.
-    pub snapshot: &'a dyn Fn() -> Option<PathBuf>,
+    pub snapshot: &'a dyn Fn() -> Option<Then>,
     /// Whether to stop: then nothing has changed.
     pub stop: &'a dyn Fn() -> bool,
 }
@@ -71,7 +74,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
     let mut keep = || (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot));
-    let place = Place::new(to, from, known.is_some(), &mut keep)?;
+    let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {
         copied: Copied::default(),
         links: HashMap::new(),
@@ -152,13 +155,13 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// `keeps`: what is there will be replaced.
-    fn new(to: &'a Path, from: &Path, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
+    /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
+    fn new(to: &'a Path, volume: u64, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
         let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
         let above = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = File::open(above).at(above.display())?;
         let there = parent.metadata().at(above.display())?;
-        let is_same_volume = fs::symlink_metadata(from).at(from.display())?.dev() == there.dev();
+        let is_same_volume = there.dev() == volume;
         for left in left_over(above) {
             output::notice(format!("{} is left from a restore that was broken off; remove it", left.display()));
         }

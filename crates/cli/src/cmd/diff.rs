@@ -5,6 +5,7 @@ use crate::control::{DiffData, DiffResult, Request};
 use crate::error::{FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, printable};
+use crate::then::Then;
 use crate::{clock, when};
 use similar::TextDiff;
 use std::ffi::OsString;
@@ -81,18 +82,18 @@ fn show(d: &DiffData) {
 
 /// Where both states of the directory are seen.
 struct Places {
-    old: PathBuf,
-    new: PathBuf,
+    old: Then,
+    new: Then,
 }
 
 impl Places {
     fn new(mount: &Mount, result: &DiffResult, path: &Path) -> Result<Self, Fail> {
-        let old = super::restore::state_root(mount, result.from.cno)?.join(path);
+        let old = super::restore::state_root(mount, result.from.cno)?;
         let new = match &result.to {
             Some(to) => super::restore::state_root(mount, to.cno)?,
             None => mount.point.clone(),
         };
-        Ok(Self { old, new: new.join(path) })
+        Ok(Self { old: Then::new(old, path.to_owned()), new: Then::new(new, path.to_owned()) })
     }
 
     /// What changed in a file. One that cannot be read is told of, and keeps nobody from the others; unless it only went
@@ -102,13 +103,13 @@ impl Places {
             return None;
         }
         let from = d.from.as_deref().unwrap_or(&d.path);
-        let was = (d.change != "+").then(|| self.old.join(from));
-        let is = (d.change != "-").then(|| self.new.join(&d.path));
+        let was = (d.change != "+").then(|| self.old.join(Path::new(from)));
+        let is = (d.change != "-").then(|| self.new.join(Path::new(&d.path)));
         let name = |prefix: &str, path: &str, there: bool| {
             if there { format!("{prefix}/{path}") } else { "/dev/null".into() }
         };
         let names = (name("a", from, was.is_some()), name("b", &d.path, is.is_some()));
-        match content_diff(was.as_deref(), is.as_deref(), &names) {
+        match content_diff(was.as_ref(), is.as_ref(), &names) {
             Ok(content) => content,
             Err(Unread::Gone(path)) => {
                 output::notice(format!("{}: went while it was compared", printable(&path.to_string_lossy())));
@@ -131,17 +132,21 @@ enum Unread {
 }
 
 /// The content of a file; nothing of one that is too large.
-fn read(path: Option<&Path>) -> Result<Option<Vec<u8>>, Unread> {
-    let Some(path) = path else { return Ok(Some(Vec::new())) };
+fn read(place: Option<&Then>) -> Result<Option<Vec<u8>>, Unread> {
+    let Some(place) = place else { return Ok(Some(Vec::new())) };
+    let path = place.path();
     // What is no file any more must not be followed, nor waited for.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let unread = |e: io::Error| match e.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENXIO) => Unread::Gone(path.to_owned()),
+    let unread = |e: io::Error| match (e.kind(), e.raw_os_error()) {
+        (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) | (_, Some(libc::ELOOP | libc::ENXIO)) => {
+            Unread::Gone(path.clone())
+        }
         _ => Unread::Failed(Fail::at(path.display(), e)),
     };
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unread)?;
+    place.metadata().map_err(unread)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unread)?;
     if !file.metadata().map_err(unread)?.is_file() {
-        return Err(Unread::Gone(path.to_owned()));
+        return Err(Unread::Gone(path.clone()));
     }
     let mut bytes = Vec::new();
     file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
@@ -149,7 +154,7 @@ fn read(path: Option<&Path>) -> Result<Option<Vec<u8>>, Unread> {
 }
 
 /// How two files differ, for patch(1); nothing where only attributes do.
-fn content_diff(old: Option<&Path>, new: Option<&Path>, names: &(String, String)) -> Result<Option<String>, Unread> {
+fn content_diff(old: Option<&Then>, new: Option<&Then>, names: &(String, String)) -> Result<Option<String>, Unread> {
     let (Some(old), Some(new)) = (read(old)?, read(new)?) else {
         return Ok(Some(format!("{} and {} are too large to be compared line by line\n", names.0, names.1)));
     };
