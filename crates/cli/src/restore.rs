@@ -162,10 +162,13 @@ impl<'a> Place<'a> {
         let parent = File::open(above).at(above.display())?;
         let there = parent.metadata().at(above.display())?;
         let is_same_volume = there.dev() == volume;
+        if keeps && !is_same_volume {
+            return Err(no_past(to));
+        }
         for left in left_over(above) {
             output::notice(format!("{} is left from a restore that was broken off; remove it", left.display()));
         }
-        if keeps && is_same_volume {
+        if keeps {
             keep()?;
         }
         let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
@@ -199,41 +202,40 @@ impl<'a> Place<'a> {
         // A directory that moves to another one has to be writable, for its "..".
         let movable = Movable::new(&self.copy()).at(&place)?;
         match rename(RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) if replace => {
+            // A file system without such renames; it is not one of ours.
+            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.to).is_err() => {
+                rename(RenameFlags::empty()).at(&place)?;
+            }
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) if replace => {
                 self.may_be_replaced()?;
                 // What changed within a directory its own times do not tell.
                 let now = fs::symlink_metadata(self.to).at(&place)?;
                 let same =
                     |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
-                if self.is_same_volume && (now.is_dir() || !known.is_some_and(same)) {
+                if now.is_dir() || !known.is_some_and(same) {
                     keep()?;
                 }
                 let old = Movable::new(self.to).at(&place)?;
                 rename(RenameFlags::EXCHANGE).at(&place)?;
                 drop(old);
             }
-            Err(Errno::EXIST) => return Err(exists(self.to).into()),
-            // A file system without such renames; it is not one of ours.
-            Err(Errno::INVAL | Errno::NOSYS) if replace || fs::symlink_metadata(self.to).is_err() => {
-                rename(RenameFlags::empty()).at(&place)?;
-            }
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
         durable.map_err(Stop::After)
     }
 
-    /// What is replaced is removed, with all that is in it.
+    /// What is replaced is removed, with all that is in it: only where it has a past.
     fn may_be_replaced(&self) -> Result<(), Fail> {
         let place = self.to.display();
         let meta = fs::symlink_metadata(self.to).at(place.to_string())?;
         is_replaceable(self.to, &meta)?;
+        if !self.is_same_volume {
+            return Err(no_past(self.to));
+        }
         if !meta.is_dir() {
             return Ok(());
-        }
-        if !self.is_same_volume {
-            let text = "is a directory on a file system that keeps no past of it; move it away first";
-            return Err(Fail::at(place, text));
         }
         let real = fs::canonicalize(self.to).at(place.to_string())?;
         match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| m.point.starts_with(&real)) {
@@ -262,6 +264,11 @@ fn is_replaceable(to: &Path, meta: &Metadata) -> Result<(), Fail> {
     }
     let text = "is neither a file nor a symbolic link nor a directory, and is not replaced; move it away first";
     Err(Fail::at(to.display(), text))
+}
+
+/// What is replaced has to stay in the past, and off the volume nothing has one.
+fn no_past(to: &Path) -> Fail {
+    Fail::at(to.display(), "is on a file system that keeps no past of it, and is not replaced; move it away first")
 }
 
 /// What helps when the volume is full.

@@ -25,13 +25,16 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
         ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
-        ("--force", "replace what is there, which goes to a checkpoint first and can be brought back in turn"),
+        (
+            "--force",
+            "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
+        ),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
-            what there was. Of a range like 3..7 any number will do; a time, as clocks here show it,\n\
-            means the newest state not later.\n\
+            what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
+            not later. A DEST off the volume that is there already is not replaced, since nothing would bring it back.\n\
             The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\

@@ -192,8 +192,19 @@ fn what_cannot_be_restored() {
         out.fails(1, &["tree/inner", "something is mounted there"]);
     }
     let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--to", &other]);
-    out.fails(1, &["other", "keeps no past of it"]);
+    out.fails(1, &["other", "keeps no past of it", "move it away first"]);
     assert_eq!(fs::read_to_string(place.path("other/keep")).unwrap(), "keep");
+    // So it is with files and links there: nothing would bring them back.
+    let (keep, link) = (place.text("other/keep"), place.text("link"));
+    symlink("other/keep", &link).unwrap();
+    for to in [&keep, &link] {
+        let out = restore(&[&f, "--at", &cno, "--force", "--to", to]);
+        out.fails(1, &[to, "keeps no past of it", "move it away first"]);
+    }
+    assert_eq!(fs::read_to_string(&keep).unwrap(), "keep");
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("other/keep"));
+    restore(&[&f, "--at", &cno, "--force", "--to", &place.text("other/new")]).ok();
+    assert!(fs::read(place.path("other/new")).unwrap() == vec![1; 1 << 20]);
     assert!(!fs::read_dir(place.dir()).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().starts_with(".rest")));
     // From a mount that is of the past itself.
     let past = place.sub("past");
