@@ -21,10 +21,11 @@ pub const COMMAND: Command = Command {
     usage: &["diff [--json] [--content] DIR FROM [TO]"],
     about: "Tells what differs below a directory between two states",
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
-    notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it\n\
-            (the newest state not later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified (content or\n\
-            attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
-            (see nenrin retention --help).",
+    notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it (the\n\
+            newest state not later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified\n\
+            (content or attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
+            (see nenrin retention --help). --content writes names as patch(1) reads them: those with control characters, quotes or\n\
+            backslashes in quotes.",
     examples: &[
         ("diff ~/work monday", "since the snapshot monday"),
         ("diff ~/work/src '1 hour ago' '10 minutes ago'", "between two times"),
@@ -106,7 +107,7 @@ impl Places {
         let was = (d.change != "+").then(|| self.old.join(Path::new(from)));
         let is = (d.change != "-").then(|| self.new.join(Path::new(&d.path)));
         let name = |prefix: &str, path: &str, there: bool| {
-            if there { format!("{prefix}/{path}") } else { "/dev/null".into() }
+            if there { quoted(&format!("{prefix}/{path}")) } else { "/dev/null".into() }
         };
         let names = (name("a", from, was.is_some()), name("b", &d.path, is.is_some()));
         match content_diff(was.as_ref(), is.as_ref(), &names) {
@@ -153,6 +154,38 @@ fn read(place: Option<&Then>) -> Result<Option<Vec<u8>>, Unread> {
     Ok(Some(bytes).filter(|b| b.len() as u64 <= TEXT_BYTES_MAX))
 }
 
+/// A name as patch(1) takes it from a header, and on one line: in quotes, as of a string in C, where it could not be told from what
+/// is around it.
+fn quoted(name: &str) -> String {
+    let is_special = |c: char| c.is_control() || matches!(c, '"' | '\\');
+    if !name.contains(is_special) && !name.ends_with(char::is_whitespace) {
+        return name.to_owned();
+    }
+    let mut out = String::from('"');
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => {
+                let mut bytes = [0; 4];
+                let bytes = c.encode_utf8(&mut bytes).bytes();
+                out.extend(bytes.map(|b| format!("\\{b:03o}")));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A name in a header: a tab says where one with blanks ends.
+fn in_header(name: &str) -> String {
+    let has_blank = !name.starts_with('"') && name.contains(char::is_whitespace);
+    format!("{name}{}", if has_blank { "\t" } else { "" })
+}
+
 /// How two files differ, for patch(1); nothing where only attributes do.
 fn content_diff(old: Option<&Then>, new: Option<&Then>, names: &(String, String)) -> Result<Option<String>, Unread> {
     let (Some(old), Some(new)) = (read(old)?, read(new)?) else {
@@ -167,6 +200,25 @@ fn content_diff(old: Option<&Then>, new: Option<&Then>, names: &(String, String)
     }
     let diff = TextDiff::configure().timeout(SEARCH_TIME).diff_lines(&old[..], &new[..]);
     let mut out = Vec::new();
-    diff.unified_diff().header(&names.0, &names.1).to_writer(&mut out).map_err(|e| Unread::Failed(e.into()))?;
+    let header = (in_header(&names.0), in_header(&names.1));
+    diff.unified_diff().header(&header.0, &header.1).to_writer(&mut out).map_err(|e| Unread::Failed(e.into()))?;
     Ok(Some(String::from_utf8_lossy(&out).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_headers() {
+        let header = |name: &str| in_header(&quoted(name));
+        for plain in ["a/f", "a/\u{5e74}\u{8f2a}", "/dev/null", "a/it's"] {
+            assert_eq!(header(plain), plain);
+        }
+        assert_eq!(header("a/two words"), "a/two words\t");
+        assert_eq!(header("a/tail "), "\"a/tail \"");
+        assert_eq!(header("a/x\ny z"), r#""a/x\ny z""#);
+        assert_eq!(header("a/t\tr\re\u{1b}[31m\u{7f}\u{85}"), r#""a/t\tr\re\033[31m\177\302\205""#);
+        assert_eq!(header("a/\"q\" \\"), r#""a/\"q\" \\""#);
+    }
 }
