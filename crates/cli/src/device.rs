@@ -79,7 +79,10 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
         }
         e => e.to_string(),
     };
-    if crate::members::split(path).iter().any(|p| text.contains(&absolute(p).display().to_string())) {
+    let says_where = |p: &PathBuf| {
+        text.contains(&absolute(p).display().to_string()) || text.starts_with(&format!("{}: ", p.display()))
+    };
+    if crate::members::split(path).iter().any(says_where) {
         // It says itself where.
         return Fail::new(text);
     }

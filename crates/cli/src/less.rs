@@ -2,18 +2,18 @@
 //! snapshot shows it.
 
 use crate::error::{At, Fail};
+use crate::then::Then;
 use rustix::fs as sys;
 use rustix::io::Errno;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::path::PathBuf;
 
 /// Whether all of a file or tree stays in the past when it is replaced. `snapshot` tells where the newest snapshot shows it.
 ///
 /// # Errors
 /// What would be lost, and what to do.
-pub fn is_kept(path: &Path, snapshot: &dyn Fn() -> Option<PathBuf>) -> Result<(), Fail> {
+pub fn is_kept(path: &Path, snapshot: &dyn Fn() -> Option<Then>) -> Result<(), Fail> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
     let mut walk = Walk { device: meta.dev(), root: path, snapshot, shown: None };
     walk.look(path, &meta)
@@ -25,9 +25,9 @@ const INO_MASK: u64 = (1 << 48) - 1;
 struct Walk<'a> {
     device: u64,
     root: &'a Path,
-    snapshot: &'a dyn Fn() -> Option<PathBuf>,
+    snapshot: &'a dyn Fn() -> Option<Then>,
     /// What `snapshot` said, once it was asked.
-    shown: Option<Option<PathBuf>>,
+    shown: Option<Option<Then>>,
 }
 
 impl Walk<'_> {
@@ -57,10 +57,9 @@ impl Walk<'_> {
     /// Whether the newest snapshot shows the same inode, unchanged.
     fn is_in_snapshot(&mut self, path: &Path, meta: &Metadata) -> bool {
         let shown = self.shown.get_or_insert_with(self.snapshot);
-        let below = path.strip_prefix(self.root).ok().filter(|below| !below.as_os_str().is_empty());
-        let there = shown.as_ref().map(|root| below.map_or_else(|| root.clone(), |below| root.join(below)));
+        let there = shown.as_ref().zip(path.strip_prefix(self.root).ok()).map(|(then, below)| then.join(below));
         let key = |m: &Metadata| (m.ino() & INO_MASK, m.ctime(), m.ctime_nsec());
-        there.and_then(|there| fs::symlink_metadata(there).ok()).is_some_and(|m| key(&m) == key(meta))
+        there.and_then(|there| there.metadata().ok()).is_some_and(|m| key(&m) == key(meta))
     }
 }
 

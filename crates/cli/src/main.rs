@@ -30,6 +30,7 @@ mod size;
 mod states;
 mod sys;
 mod target;
+mod then;
 mod when;
 
 use error::{Fail, Outcome};

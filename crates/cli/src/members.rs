@@ -37,6 +37,11 @@ pub fn split(given: &Path) -> Vec<PathBuf> {
 /// The same list with absolute paths.
 pub fn absolute(given: &Path) -> PathBuf {
     let all: Vec<PathBuf> = split(given).iter().map(|p| device::absolute(p)).collect();
+    joined(&all)
+}
+
+/// Paths as one `DEVICE[,DEVICE...]`.
+pub fn joined(all: &[PathBuf]) -> PathBuf {
     let all: Vec<&[u8]> = all.iter().map(|p| p.as_os_str().as_bytes()).collect();
     OsString::from_vec(all.join(&b',')).into()
 }

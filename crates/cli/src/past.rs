@@ -100,7 +100,7 @@ fn newest(list: &[CheckpointInfo], nanos: i64) -> Option<&CheckpointInfo> {
 fn beside(list: &[CheckpointInfo], cno: u64) -> String {
     let before = list.iter().rev().find(|c| c.cno.0 < cno);
     let after = list.iter().find(|c| c.cno.0 > cno);
-    let one = |c: &CheckpointInfo| format!("{} of {}", c.cno, when::show(c.wall.0));
+    let one = |c: &CheckpointInfo| format!("{} of {}", c.cno, when::show_zoned(c.wall.0));
     match (before, after) {
         (Some(a), Some(b)) => format!("the nearest are {} and {}", one(a), one(b)),
         _ => reach(list),
@@ -110,7 +110,7 @@ fn beside(list: &[CheckpointInfo], cno: u64) -> String {
 fn reach(list: &[CheckpointInfo]) -> String {
     match (list.first(), list.last()) {
         (Some(first), Some(last)) => {
-            format!("they reach from {} of {} to {}", first.cno, when::show(first.wall.0), last.cno)
+            format!("they reach from {} of {} to {}", first.cno, when::show_zoned(first.wall.0), last.cno)
         }
         _ => "the volume has no checkpoints yet".into(),
     }

@@ -10,7 +10,7 @@ use nenrin_core::{RepairPlan, RepairReport};
 use nenrin_device::OpenMode;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Everything that was wrong is right now.
 const REPAIRED: u8 = 1;
@@ -26,13 +26,14 @@ pub struct How {
     pub json: bool,
 }
 
-/// Plans, asks, repairs; gives fsck's exit code.
-pub fn run(path: &Path, how: How) -> Outcome {
+/// Plans, asks, repairs the volume on the devices that are named, and on those beside a single one; gives fsck's exit code.
+pub fn run(named: &[PathBuf], how: How) -> Outcome {
     if !how.dry && !how.yes && (how.json || !io::stdin().is_terminal()) {
         return Err(Fail::usage("nobody is there to be asked: give --yes to repair, or -n to see the plan"));
     }
     let mode = if how.dry { OpenMode::READER } else { OpenMode::OWNER };
-    let devices = members::open_named(&members::split(path), mode)?.devices;
+    let devices = members::open_named(named, mode)?.devices;
+    let path = &members::joined(named);
     let foreign = devices.first().and_then(device::foreign);
     let clock = HostClock::shared();
     let mut progress = Progress::new();

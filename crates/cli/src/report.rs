@@ -256,7 +256,7 @@ fn checkpoints_rest(rest: Option<CheckpointsRest>, now: i64) -> Option<RestData>
             let end = now.saturating_add_unsigned(for_nanos);
             RestData {
                 why: format!("so much is written that history of some minutes does not fit beside it; {ask}"),
-                until: format!("until there is room, or {}", when::show(end)),
+                until: format!("until there is room, or {}", when::show_zoned(end)),
                 until_time: Some(when::show_rfc3339(end)),
             }
         }
@@ -625,7 +625,7 @@ mod tests {
         let crowded = crowded.unwrap();
         assert_eq!(crowded.until_time.as_deref(), Some(&*when::show_rfc3339(100 * second as i64)));
         let said = show_rest(&crowded);
-        let end = when::show(100 * second as i64);
+        let end = when::show_zoned(100 * second as i64);
         assert!(said.starts_with(&format!("none is made by itself until there is room, or {end}: so much")), "{said}");
         let full = checkpoints_rest(Some(CheckpointsRest::Full), 0).unwrap();
         assert_eq!(full.until_time, None);

@@ -12,6 +12,7 @@
 //!    made in a directory of its own that is held open, and reached through that.
 
 use crate::error::{At, Fail, INTERRUPTED};
+use crate::then::Then;
 use crate::{less, mounts, output};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -49,6 +50,8 @@ pub struct Restored {
 
 /// What a copy tells, and asks for.
 pub struct Calls<'a> {
+    /// Device number of the volume that is copied from.
+    pub volume: u64,
     /// So much was copied.
     pub progress: &'a mut dyn FnMut(&Copied),
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
@@ -57,7 +60,7 @@ pub struct Calls<'a> {
     /// What is there now is about to be replaced, and has to be seen by a checkpoint.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// Where the newest snapshot shows what is about to be replaced, if there is one.
-    pub snapshot: &'a dyn Fn() -> Option<PathBuf>,
+    pub snapshot: &'a dyn Fn() -> Option<Then>,
     /// Whether to stop: then nothing has changed.
     pub stop: &'a dyn Fn() -> bool,
 }
@@ -71,7 +74,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
     let mut keep = || (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot));
-    let place = Place::new(to, from, known.is_some(), &mut keep)?;
+    let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {
         copied: Copied::default(),
         links: HashMap::new(),
@@ -152,17 +155,20 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// `keeps`: what is there will be replaced.
-    fn new(to: &'a Path, from: &Path, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
+    /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
+    fn new(to: &'a Path, volume: u64, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
         let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
         let above = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = File::open(above).at(above.display())?;
         let there = parent.metadata().at(above.display())?;
-        let is_same_volume = fs::symlink_metadata(from).at(from.display())?.dev() == there.dev();
+        let is_same_volume = there.dev() == volume;
+        if keeps && !is_same_volume {
+            return Err(no_past(to));
+        }
         for left in left_over(above) {
             output::notice(format!("{} is left from a restore that was broken off; remove it", left.display()));
         }
-        if keeps && is_same_volume {
+        if keeps {
             keep()?;
         }
         let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
@@ -196,41 +202,40 @@ impl<'a> Place<'a> {
         // A directory that moves to another one has to be writable, for its "..".
         let movable = Movable::new(&self.copy()).at(&place)?;
         match rename(RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) if replace => {
+            // A file system without such renames; it is not one of ours.
+            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.to).is_err() => {
+                rename(RenameFlags::empty()).at(&place)?;
+            }
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) if replace => {
                 self.may_be_replaced()?;
                 // What changed within a directory its own times do not tell.
                 let now = fs::symlink_metadata(self.to).at(&place)?;
                 let same =
                     |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
-                if self.is_same_volume && (now.is_dir() || !known.is_some_and(same)) {
+                if now.is_dir() || !known.is_some_and(same) {
                     keep()?;
                 }
                 let old = Movable::new(self.to).at(&place)?;
                 rename(RenameFlags::EXCHANGE).at(&place)?;
                 drop(old);
             }
-            Err(Errno::EXIST) => return Err(exists(self.to).into()),
-            // A file system without such renames; it is not one of ours.
-            Err(Errno::INVAL | Errno::NOSYS) if replace || fs::symlink_metadata(self.to).is_err() => {
-                rename(RenameFlags::empty()).at(&place)?;
-            }
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
         durable.map_err(Stop::After)
     }
 
-    /// What is replaced is removed, with all that is in it.
+    /// What is replaced is removed, with all that is in it: only where it has a past.
     fn may_be_replaced(&self) -> Result<(), Fail> {
         let place = self.to.display();
         let meta = fs::symlink_metadata(self.to).at(place.to_string())?;
         is_replaceable(self.to, &meta)?;
+        if !self.is_same_volume {
+            return Err(no_past(self.to));
+        }
         if !meta.is_dir() {
             return Ok(());
-        }
-        if !self.is_same_volume {
-            let text = "is a directory on a file system that keeps no past of it; move it away first";
-            return Err(Fail::at(place, text));
         }
         let real = fs::canonicalize(self.to).at(place.to_string())?;
         match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| m.point.starts_with(&real)) {
@@ -259,6 +264,11 @@ fn is_replaceable(to: &Path, meta: &Metadata) -> Result<(), Fail> {
     }
     let text = "is neither a file nor a symbolic link nor a directory, and is not replaced; move it away first";
     Err(Fail::at(to.display(), text))
+}
+
+/// What is replaced has to stay in the past, and off the volume nothing has one.
+fn no_past(to: &Path) -> Fail {
+    Fail::at(to.display(), "is on a file system that keeps no past of it, and is not replaced; move it away first")
 }
 
 /// What helps when the volume is full.

@@ -1,8 +1,40 @@
 //! What is on a device already: file systems and other things that mkfs must
-//! not overwrite unasked, known by the bytes they begin with.
+//! not overwrite unasked, known by the bytes they begin with, or end with.
 
-/// Bytes at the start of a device that [`find`] looks at.
-pub const HEAD_BYTES: usize = 128 * 1024;
+use nenrin_format::BLOCK_BYTES;
+use nenrin_format::superblock::{AREA_BLOCKS, SLOT_BLOCK, SLOTS_PER_AREA, SUPERBLOCK_MAGIC};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes at the start of a device that [`find`] looks at: a label of ZFS.
+pub const HEAD_BYTES: usize = ZFS_LABEL_BYTES;
+/// Bytes at the end of a device that [`find_at_end`] looks at: two labels of ZFS, which begin at a multiple of their length.
+const TAIL_BYTES: usize = 3 * ZFS_LABEL_BYTES;
+
+/// What a device holds that begins with something else than zeros, and with nothing that is known.
+pub const UNKNOWN: &str = "something that is not known";
+
+/// What a device or file holds; nothing where it begins with zeros and ends with nothing that is known.
+///
+/// # Errors
+/// It cannot be read.
+pub fn occupant(path: &Path) -> io::Result<Option<&'static str>> {
+    let mut file = File::open(path)?;
+    let bytes = file.seek(SeekFrom::End(0))?;
+    let read = |offset: u64, most: usize| {
+        let mut piece = vec![0; usize::try_from(bytes - offset).map_or(most, |rest| rest.min(most))];
+        file.read_exact_at(&mut piece, offset).map(|()| piece)
+    };
+    let head = read(0, HEAD_BYTES)?;
+    if let Some(known) = find(&head) {
+        return Ok(Some(known));
+    }
+    let tail = read(bytes.saturating_sub(TAIL_BYTES as u64), TAIL_BYTES)?;
+    let unknown = head.iter().any(|b| *b != 0).then_some(UNKNOWN);
+    Ok(find_at_end(&tail, bytes).or(unknown))
+}
 
 /// One mark: offset, bytes, and whose it is.
 struct Mark {
@@ -22,7 +54,9 @@ const MARKS: &[Mark] = &[
     mark("an LVM physical volume", 0, b"LABELONE"),
     mark("xfs", 0, b"XFSB"),
     mark("btrfs", 0x1_0040, b"_BHRfS_M"),
-    mark("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
+    mark("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
+    mark("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
+    mark("apfs", 32, b"NXSB"),
     mark("f2fs", 1024, b"\x10\x20\xf5\xf2"),
     mark("nilfs2", 1024 + 6, b"\x34\x34"),
     mark("ntfs", 3, b"NTFS    "),
@@ -39,9 +73,22 @@ const MARKS: &[Mark] = &[
     mark("erofs", 1024, b"\xe2\xe1\xf5\xe0"),
     mark("swap space", 4096 - 10, b"SWAPSPACE2"),
     mark("swap space", 4096 - 10, b"SWAP-SPACE"),
-    mark("a RAID member (md)", 4096, b"\xfc\x4e\x2b\xa9"),
-    mark("a RAID member (md)", 0, b"\xfc\x4e\x2b\xa9"),
+    mark(MD, 4096, MD_MAGIC),
+    mark(MD, 0, MD_MAGIC),
 ];
+
+const MD: &str = "a RAID member (md)";
+const MD_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
+const GPT: &str = "a partition table (GPT)";
+const GPT_MAGIC: &[u8] = b"EFI PART";
+const NENRIN: &str = "a nenrin volume";
+
+const ZFS_LABEL_BYTES: usize = 256 * 1024;
+/// The second half of a label is a ring of these, a KiB each or more.
+const ZFS_RING: usize = 128 * 1024;
+const ZFS_RING_STEP: usize = 1024;
+/// In the byte order of whoever wrote it.
+const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
 const EXT_MAGIC: usize = 1024 + 56;
 const EXT_COMPAT: usize = 1024 + 92;
@@ -50,8 +97,8 @@ const EXT_INCOMPAT: usize = 1024 + 96;
 /// What the first bytes of a device say it holds.
 pub fn find(head: &[u8]) -> Option<&'static str> {
     let holds = |offset: usize, bytes: &[u8]| head.get(offset..offset + bytes.len()) == Some(bytes);
-    if (0..4).any(|slot| holds((4 + slot) * 4096, &nenrin_format::superblock::SUPERBLOCK_MAGIC)) {
-        return Some("a nenrin volume");
+    if slots(0).any(|offset| holds(offset as usize, &SUPERBLOCK_MAGIC)) {
+        return Some(NENRIN);
     }
     if let Some(m) = MARKS.iter().find(|m| holds(m.offset, m.bytes)) {
         return Some(m.name);
@@ -59,8 +106,11 @@ pub fn find(head: &[u8]) -> Option<&'static str> {
     if holds(EXT_MAGIC, &[0x53, 0xef]) {
         return Some(ext_version(head));
     }
-    if holds(512, b"EFI PART") || holds(4096, b"EFI PART") {
-        return Some("a partition table (GPT)");
+    if holds(512, GPT_MAGIC) || holds(4096, GPT_MAGIC) {
+        return Some(GPT);
+    }
+    if is_zfs_label(head) {
+        return Some("zfs");
     }
     // Four entries whose first byte is 0 or 0x80, at least one in use.
     if holds(510, &[0x55, 0xaa]) {
@@ -69,6 +119,41 @@ pub fn find(head: &[u8]) -> Option<&'static str> {
         return Some(if plausible { "a partition table (MBR)" } else { "a boot sector" });
     }
     None
+}
+
+/// What the last bytes of a device of so many say it holds: what keeps its mark there, or a second one.
+fn find_at_end(tail: &[u8], bytes: u64) -> Option<&'static str> {
+    let begin = bytes - tail.len() as u64;
+    let from = |offset: u64| tail.get(usize::try_from(offset.checked_sub(begin)?).ok()?..);
+    let holds = |offset: Option<u64>, mark: &[u8]| offset.and_then(from).is_some_and(|b| b.starts_with(mark));
+    let down = |to: u64, less: u64| (bytes / to * to).checked_sub(less);
+    let area = down(BLOCK_BYTES as u64, AREA_BLOCKS * BLOCK_BYTES as u64);
+    if area.is_some_and(|area| slots(area).any(|offset| holds(Some(offset), &SUPERBLOCK_MAGIC))) {
+        return Some(NENRIN);
+    }
+    // Version 0.90, and 1.0.
+    if [down(65_536, 65_536), bytes.checked_sub(8192).map(|b| b / 4096 * 4096)]
+        .into_iter()
+        .any(|at| holds(at, MD_MAGIC))
+    {
+        return Some(MD);
+    }
+    let label = ZFS_LABEL_BYTES as u64;
+    if [down(label, label), down(label, 2 * label)].into_iter().flatten().filter_map(from).any(is_zfs_label) {
+        return Some("zfs");
+    }
+    [512, 4096].into_iter().any(|sector| holds(bytes.checked_sub(sector), GPT_MAGIC)).then_some(GPT)
+}
+
+/// Where the root slots of an area are.
+fn slots(area: u64) -> impl Iterator<Item = u64> {
+    (SLOT_BLOCK..SLOT_BLOCK + SLOTS_PER_AREA).map(move |block| area + block * BLOCK_BYTES as u64)
+}
+
+fn is_zfs_label(bytes: &[u8]) -> bool {
+    let ring = bytes.get(ZFS_RING..bytes.len().min(ZFS_LABEL_BYTES)).unwrap_or_default();
+    let magics = [ZFS_MAGIC.to_le_bytes(), ZFS_MAGIC.to_be_bytes()];
+    ring.chunks(ZFS_RING_STEP).any(|block| magics.iter().any(|magic| block.starts_with(magic)))
 }
 
 fn ext_version(head: &[u8]) -> &'static str {
@@ -96,9 +181,38 @@ mod tests {
             head[m.offset..m.offset + m.bytes.len()].copy_from_slice(m.bytes);
             assert_eq!(find(&head), Some(m.name));
         }
-        assert_eq!(find(&vec![0; HEAD_BYTES]), None);
+        let mut head = vec![0; HEAD_BYTES];
+        assert_eq!(find(&head), None);
+        head[ZFS_RING + 5 * 4096..][..8].copy_from_slice(b"\x0c\xb1\xba\0\0\0\0\0");
+        assert_eq!(find(&head), Some("zfs"));
         assert_eq!(find(&[]), None);
         assert_eq!(find(&[0x55; 100]), None);
+    }
+
+    #[test]
+    fn marks_at_the_end() {
+        // No multiple of what any of them begins at.
+        let bytes: u64 = (64 << 20) + 300 * 1024 + 512;
+        let big_endian: &[u8] = &ZFS_MAGIC.to_be_bytes();
+        for (name, offset, mark) in [
+            (NENRIN, (64 << 20) + 300 * 1024 - (16 - 5) * 4096, &SUPERBLOCK_MAGIC[..]),
+            (MD, (64 << 20) + 192 * 1024, MD_MAGIC),
+            (MD, (64 << 20) + 292 * 1024, MD_MAGIC),
+            ("zfs", (64 << 20) + 128 * 1024, big_endian),
+            ("zfs", (64 << 20) - 128 * 1024 + 7 * 1024, &ZFS_MAGIC.to_le_bytes()[..]),
+            (GPT, bytes - 512, GPT_MAGIC),
+            (GPT, bytes - 4096, GPT_MAGIC),
+        ] {
+            let mut tail = vec![0; TAIL_BYTES];
+            let at = (offset - (bytes - TAIL_BYTES as u64)) as usize;
+            tail[at..at + mark.len()].copy_from_slice(mark);
+            assert_eq!(find_at_end(&tail, bytes), Some(name), "{offset}");
+            tail[at] ^= 1;
+            assert_eq!(find_at_end(&tail, bytes), None, "{offset}");
+        }
+        for bytes in [0, 1, 511, 512, 8191, 8192, 65_536, 300_000] {
+            assert_eq!(find_at_end(&vec![0; bytes], bytes as u64), None, "{bytes}");
+        }
     }
 
     #[test]

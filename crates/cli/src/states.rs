@@ -13,6 +13,14 @@ use std::path::Path;
 /// What stands for the end of time.
 const FOREVER: &str = "forever";
 
+/// Until when a state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    Forever,
+    /// In nanoseconds since 1970.
+    Moment(i64),
+}
+
 /// The states of `path`, which begins at the root of the volume; oldest first.
 ///
 /// # Errors
@@ -25,7 +33,7 @@ pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
             s.landmark.is_some() && s.shown_by == Some((l.cno, l.cno)) && s.attr.is_some_and(|a| a.ino == l.ino)
         };
         match landmarks.iter().find(landmark) {
-            Some(l) => Some(when_over(l.left, now)),
+            Some(l) => Some(Until::after(l.left, now)),
             None => s.shown_by.map(|shown| until(&kept, shown, now)),
         }
     };
@@ -91,23 +99,34 @@ pub fn parts(path: &Path) -> Vec<&[u8]> {
 pub fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
     let reach = checkpoints.first().map_or_else(
         || "the volume has no checkpoints yet".to_owned(),
-        |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show(c.wall.0)),
+        |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show_zoned(c.wall.0)),
     );
     Fail::at(path.display(), format!("there is and was nothing of this name; {reach}"))
 }
 
 /// Until when the last of the checkpoints from `first` to `last` is kept.
-fn until(kept: &[(Cno, Option<u64>)], (first, last): (Cno, Cno), now: i64) -> String {
+fn until(kept: &[(Cno, Option<u64>)], (first, last): (Cno, Cno), now: i64) -> Until {
     let of_state = kept.iter().filter(|(cno, _)| (first..=last).contains(cno));
-    when_over(of_state.map(|(_, left)| left.unwrap_or(u64::MAX)).max().filter(|left| *left < u64::MAX), now)
+    Until::after(of_state.map(|(_, left)| left.unwrap_or(u64::MAX)).max().filter(|left| *left < u64::MAX), now)
 }
 
-/// The time so many nanoseconds from now.
-fn when_over(left: Option<u64>, now: i64) -> String {
-    left.map_or_else(|| FOREVER.into(), |left| when::show_rfc3339(now.saturating_add_unsigned(left)))
+impl Until {
+    /// So many nanoseconds from now.
+    fn after(left: Option<u64>, now: i64) -> Self {
+        left.map_or(Self::Forever, |left| Self::Moment(now.saturating_add_unsigned(left)))
+    }
+    fn nanos(self) -> Option<i64> {
+        match self {
+            Self::Forever => None,
+            Self::Moment(nanos) => Some(nanos),
+        }
+    }
+    fn text(self) -> String {
+        self.nanos().map_or_else(|| FOREVER.into(), when::show_rfc3339)
+    }
 }
 
-fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<String>) -> StateData {
+fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Until>) -> StateData {
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let (change, from) = match &s.change {
         Change::Made => ("made", None),
@@ -123,7 +142,8 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Strin
         cno: s.shown_by.map(|(oldest, _)| oldest.0),
         last_cno: s.shown_by.map(|(_, newest)| newest.0),
         cut: cut.map(when::show_rfc3339),
-        kept_until,
+        kept_until: kept_until.map(Until::text),
+        kept_until_nanos: kept_until.and_then(Until::nanos),
         landmark: s.landmark,
         is_now: s.is_now,
         path: text(&s.path),
@@ -153,6 +173,12 @@ pub fn kind(kind: FileKind) -> &'static str {
     }
 }
 
+/// Until when it is kept, as clocks here show it, to the minute.
+fn kept_until(s: &StateData) -> String {
+    let minute = |nanos| when::show(nanos).get(..16).map(str::to_owned);
+    s.kept_until_nanos.and_then(minute).or_else(|| s.kept_until.clone()).unwrap_or_default()
+}
+
 /// For people. `asked` is the path that all states bear that do not say another.
 pub fn show(list: &[StateData], asked: &str) -> String {
     let row = |s: &StateData| {
@@ -179,14 +205,8 @@ pub fn show(list: &[StateData], asked: &str) -> String {
             Some("directory") => "dir".into(),
             _ => s.size.map(show_bytes).unwrap_or_default(),
         };
-        // Of RFC 3339 what a person reads: day and time.
         let is_past = !s.is_now && s.kind.is_some();
-        let until = s
-            .kept_until
-            .as_deref()
-            .filter(|_| is_past)
-            .map(|u| u.get(..16).unwrap_or(u).replace('T', " "))
-            .unwrap_or_default();
+        let until = if is_past { kept_until(s) } else { String::new() };
         vec![checkpoint, time, size, s.editor_uid.map(|u| u.to_string()).unwrap_or_default(), until, what]
     };
     table(&["checkpoint", "changed", "size", "by", "kept until", "what"], &list.iter().map(row).collect::<Vec<_>>())

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `41` | checkpoint 41 |
 //! | `2025-06-01T14:00:00+02:00`, `...Z` | RFC 3339 |
-//! | `2025-06-01`, `2025-06-01 14:00`, `2025-06-01 14:00:30` | local time |
+//! | `2025-06-01`, `2025-06-01 14:00`, `2025-06-01 14:00:30` | local time of who says it |
 //! | `10 minutes ago` | seconds, minutes, hours, days |
 //! | anything else | the snapshot of that name |
 //!
@@ -51,6 +51,17 @@ pub fn parse(text: &str, now: i64) -> Result<When, String> {
         return moment(text, now).unwrap_or_else(malformed).map(When::Moment);
     }
     Ok(When::Name(text.to_owned()))
+}
+
+/// The same WHEN for the owner of a volume, whose clocks may show another time: a moment becomes RFC 3339 in UTC.
+///
+/// # Errors
+/// As [`parse`].
+pub fn for_owner(text: &str, now: i64) -> Result<String, String> {
+    Ok(match parse(text, now)? {
+        When::Moment(nanos) if !is_far(nanos) => show_utc(nanos),
+        _ => text.to_owned(),
+    })
 }
 
 /// Whether a snapshot may bear this name: another form of WHEN may not.
@@ -242,15 +253,33 @@ pub fn show(nanos: i64) -> String {
     format!("{y:04}-{mo:02}-{d:02} {h:02}:{m:02}:{s:02}")
 }
 
-/// As [`show`]; what nanoseconds do not reach, as it was said.
+/// Local time for messages that may be read where clocks show another: `2025-06-01 14:00:30 +02:00`.
+pub fn show_zoned(nanos: i64) -> String {
+    let offset = sys::local_time(nanos.div_euclid(SECOND)).offset;
+    format!("{} {}", show(nanos), show_offset(offset))
+}
+
+/// As [`show_zoned`]; what nanoseconds do not reach, as it was said.
 pub fn show_said(nanos: i64, text: &str) -> String {
-    let is_far = nanos / SECOND == i64::MAX / SECOND || nanos / SECOND == i64::MIN / SECOND;
-    if is_far { text.trim().to_owned() } else { show(nanos) }
+    if is_far(nanos) { text.trim().to_owned() } else { show_zoned(nanos) }
+}
+
+/// Whether it is as far as nanoseconds reach, and stands for all that is farther.
+fn is_far(nanos: i64) -> bool {
+    nanos / SECOND == i64::MAX / SECOND || nanos / SECOND == i64::MIN / SECOND
 }
 
 fn show_offset(offset: i64) -> String {
     let (sign, offset) = if offset < 0 { ('-', -offset) } else { ('+', offset) };
     format!("{sign}{:02}:{:02}", offset / 3600, offset / 60 % 60)
+}
+
+/// RFC 3339 in UTC, to the nanosecond.
+fn show_utc(nanos: i64) -> String {
+    let secs = nanos.div_euclid(SECOND);
+    let ((y, mo, d), day) = (date_of(secs.div_euclid(DAY)), secs.rem_euclid(DAY));
+    let part = nanos.rem_euclid(SECOND);
+    format!("{y:04}-{mo:02}-{d:02}T{:02}:{:02}:{:02}.{part:09}Z", day / 3600, day / 60 % 60, day % 60)
 }
 
 /// RFC 3339 with the local offset, for --json and logs.
@@ -336,6 +365,22 @@ mod tests {
         }
         let day = parse("2025-06-01", NOW).unwrap();
         assert_eq!(day, parse("2025-06-01 00:00", NOW).unwrap());
+    }
+
+    #[test]
+    fn a_moment_means_the_same_to_the_owner() {
+        for text in
+            ["2025-06-01 14:00:30", "2025-06-01", "10 minutes ago", "2025-06-15t10:36:40.000000001-04:30", "1969-12-31"]
+        {
+            let sent = for_owner(text, NOW).unwrap();
+            assert!(sent.ends_with('Z'), "{text}: {sent}");
+            assert_eq!(parse(&sent, 0), parse(text, NOW), "{text}: {sent}");
+        }
+        assert_eq!(for_owner("2024-02-29T12:00:00.5+02:00", NOW).unwrap(), "2024-02-29T10:00:00.500000000Z");
+        for text in ["41", "monday", "9999-12-31", "0001-01-01"] {
+            assert_eq!(for_owner(text, NOW).unwrap(), text);
+        }
+        assert!(for_owner("10 weeks ago", NOW).is_err());
     }
 
     /// Clocks that go back at 10,000 seconds by an hour, and forward again at 1,000,000.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "check",
-    usage: &["check [--data] [-n] [--json] DEVICE...", "check --repair [-n] [--yes] [--json] DEVICE"],
+    usage: &["check [--data] [-n] [--json] DEVICE...", "check --repair [-n] [--yes] [--json] DEVICE..."],
     about: "Verifies a volume that is not mounted for writing, and with --repair mends it",
     options: &[
         ("--data", "read all content too and verify its checksums"),
@@ -24,6 +24,8 @@ pub const COMMAND: Command = Command {
         ("--json", "findings and counts, or plan and losses, as JSON"),
     ],
     notes: "A volume recovers by itself when it is mounted, so no check is ever needed for that.\n\
+            Of a volume of several devices one is enough where the others are files in the same directory, or block devices of\n\
+            this machine; otherwise name all, since a repair goes on without a mirror's device that was neither named nor found.\n\
             Findings, losses (8xx) and what is mended without loss (9xx) have stable numbers; notes mean no harm.\n\
             --repair reads all content and plans completely before it writes; it writes into free segments only, so that a\n\
             power cut leaves the volume as it was, or repaired. What has no second copy and no trace is lost; names and\n\
@@ -36,6 +38,7 @@ pub const COMMAND: Command = Command {
         ("check -n /dev/sdb1", "verifies the index and the log"),
         ("check --repair -n work.img", "what a repair would do, and what is lost"),
         ("check --repair --yes work.img", "repairs it"),
+        ("check --repair -n a/one.img b/two.img", "devices that lie in different directories"),
     ],
     run,
 };
@@ -61,17 +64,18 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(true)
     })
     .map_err(misuse)?;
-    let Some(device) = given.first() else { return Err(misuse(COMMAND.misuse("a device is needed"))) };
-    let path = Path::new(device);
+    let named: Vec<PathBuf> = given.iter().flat_map(|g| members::split(Path::new(g))).collect();
+    if named.is_empty() {
+        return Err(misuse(COMMAND.misuse("a device is needed")));
+    }
     if repair {
         let how = How { dry, yes, json };
-        return repair::run(path, how).map_err(|f| if f.code == USAGE { misuse(f) } else { f.with_code(COULD_NOT) });
+        return repair::run(&named, how).map_err(|f| if f.code == USAGE { misuse(f) } else { f.with_code(COULD_NOT) });
     }
     if yes {
         return Err(misuse(COMMAND.misuse("--yes goes with --repair")));
     }
-    let named: Vec<PathBuf> = given.iter().flat_map(|g| members::split(Path::new(g))).collect();
-    check_devices(path, &named, data, json)
+    check_devices(&named, data, json)
 }
 
 /// As fsck(8) counts.
@@ -81,15 +85,16 @@ pub fn misuse(fail: Fail) -> Fail {
 
 /// Verifies, prints findings, and gives fsck's exit code.
 pub fn check_device(path: &Path, data: bool, as_json: bool) -> Outcome {
-    check_devices(path, &members::split(path), data, as_json)
+    check_devices(&members::split(path), data, as_json)
 }
 
-fn check_devices(path: &Path, named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
-    verify(path, named, data, as_json).map_err(|f| f.with_code(COULD_NOT))
+fn check_devices(named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
+    verify(named, data, as_json).map_err(|f| f.with_code(COULD_NOT))
 }
 
-fn verify(path: &Path, named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
+fn verify(named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
     let devices = members::open_named(named, OpenMode::READER)?.devices;
+    let path = &members::joined(named);
     let foreign = devices.first().and_then(device::foreign);
     let mut progress = Progress::new();
     let report = check(&devices, &CheckOptions { data }, &mut |p| progress.at(step(p.step), p.done, p.total));

@@ -24,7 +24,7 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--size SIZE", "add: make an image file of this size"),
         ("--sparse", "add: do not reserve the host's space for it"),
-        ("--force", "add, replace: whatever is on the new device now is lost"),
+        ("--force", "add, replace: whatever is on the new device now is lost; needed where mkfs needs it"),
         (
             "--cancel",
             "remove: the device stays, what was moved comes back; replace: the new device is not used after all",
@@ -41,8 +41,9 @@ pub const COMMAND: Command = Command {
             it is absent; it is free when the command has ended, and its content is not wiped.\n\
             replace: NEW takes the place of OLD, a path or a number of the list, and has to be as long as what is used of OLD; of a\n\
             longer one nenrin resize uses the rest. It gets what is written from the beginning, what was there before is copied.\n\
-            Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command when the\n\
-            volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its content is not wiped.",
+            Under mirror and parity OLD may be gone. It goes on when the command is interrupted, and begins anew by the same command\n\
+            with --force when the volume was unmounted meanwhile; until it has ended the volume is on OLD. Then OLD is free; its\n\
+            content is not wiped.",
     examples: &[
         ("device list ~/work", "the volume mounted there"),
         ("device list /dev/sdb1", "a volume that need not be mounted; its other devices are found"),

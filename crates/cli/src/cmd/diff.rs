@@ -5,8 +5,10 @@ use crate::control::{DiffData, DiffResult, Request};
 use crate::error::{FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, printable};
-use crate::when;
+use crate::then::Then;
+use crate::{clock, when};
 use similar::TextDiff;
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,10 +21,11 @@ pub const COMMAND: Command = Command {
     usage: &["diff [--json] [--content] DIR FROM [TO]"],
     about: "Tells what differs below a directory between two states",
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
-    notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time (the newest state not\n\
-            later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified (content or\n\
-            attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
-            (see nenrin retention --help).",
+    notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it (the\n\
+            newest state not later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified\n\
+            (content or attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
+            (see nenrin retention --help). --content writes names as patch(1) reads them: those with control characters, quotes or\n\
+            backslashes in quotes.",
     examples: &[
         ("diff ~/work monday", "since the snapshot monday"),
         ("diff ~/work/src '1 hour ago' '10 minutes ago'", "between two times"),
@@ -43,12 +46,13 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         content |= flag.is("--content");
         Ok(flag.is("--json") || flag.is("--content"))
     })?;
-    let text = |n: usize| given.get(n).map(|t| t.to_string_lossy().into_owned());
-    let (Some(dir), Some(from)) = (given.first(), text(1)) else {
+    let (Some(dir), Some(from)) = (given.first(), given.get(1)) else {
         return Err(COMMAND.misuse("a directory and a state to compare with are needed"));
     };
     let (mut owner, mount, path) = super::history::inside(Path::new(dir))?;
-    let mut result: DiffResult = owner.call(&Request::Diff { path: path.clone(), from, to: text(2) })?;
+    let when = |t: &OsString| when::for_owner(&t.to_string_lossy(), clock::now()).map_err(Fail::new);
+    let (from, to) = (when(from)?, given.get(2).map(when).transpose()?);
+    let mut result: DiffResult = owner.call(&Request::Diff { path: path.clone(), from, to })?;
     let places = content.then(|| Places::new(&mount, &result, &path)).transpose()?;
     let mut code = 0;
     if json {
@@ -79,18 +83,18 @@ fn show(d: &DiffData) {
 
 /// Where both states of the directory are seen.
 struct Places {
-    old: PathBuf,
-    new: PathBuf,
+    old: Then,
+    new: Then,
 }
 
 impl Places {
     fn new(mount: &Mount, result: &DiffResult, path: &Path) -> Result<Self, Fail> {
-        let old = super::restore::state_root(mount, result.from.cno)?.join(path);
+        let old = super::restore::state_root(mount, result.from.cno)?;
         let new = match &result.to {
             Some(to) => super::restore::state_root(mount, to.cno)?,
             None => mount.point.clone(),
         };
-        Ok(Self { old, new: new.join(path) })
+        Ok(Self { old: Then::new(old, path.to_owned()), new: Then::new(new, path.to_owned()) })
     }
 
     /// What changed in a file. One that cannot be read is told of, and keeps nobody from the others; unless it only went
@@ -100,13 +104,13 @@ impl Places {
             return None;
         }
         let from = d.from.as_deref().unwrap_or(&d.path);
-        let was = (d.change != "+").then(|| self.old.join(from));
-        let is = (d.change != "-").then(|| self.new.join(&d.path));
+        let was = (d.change != "+").then(|| self.old.join(Path::new(from)));
+        let is = (d.change != "-").then(|| self.new.join(Path::new(&d.path)));
         let name = |prefix: &str, path: &str, there: bool| {
-            if there { format!("{prefix}/{path}") } else { "/dev/null".into() }
+            if there { quoted(&format!("{prefix}/{path}")) } else { "/dev/null".into() }
         };
         let names = (name("a", from, was.is_some()), name("b", &d.path, is.is_some()));
-        match content_diff(was.as_deref(), is.as_deref(), &names) {
+        match content_diff(was.as_ref(), is.as_ref(), &names) {
             Ok(content) => content,
             Err(Unread::Gone(path)) => {
                 output::notice(format!("{}: went while it was compared", printable(&path.to_string_lossy())));
@@ -129,25 +133,61 @@ enum Unread {
 }
 
 /// The content of a file; nothing of one that is too large.
-fn read(path: Option<&Path>) -> Result<Option<Vec<u8>>, Unread> {
-    let Some(path) = path else { return Ok(Some(Vec::new())) };
+fn read(place: Option<&Then>) -> Result<Option<Vec<u8>>, Unread> {
+    let Some(place) = place else { return Ok(Some(Vec::new())) };
+    let path = place.path();
     // What is no file any more must not be followed, nor waited for.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let unread = |e: io::Error| match e.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENXIO) => Unread::Gone(path.to_owned()),
+    let unread = |e: io::Error| match (e.kind(), e.raw_os_error()) {
+        (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) | (_, Some(libc::ELOOP | libc::ENXIO)) => {
+            Unread::Gone(path.clone())
+        }
         _ => Unread::Failed(Fail::at(path.display(), e)),
     };
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unread)?;
+    place.metadata().map_err(unread)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unread)?;
     if !file.metadata().map_err(unread)?.is_file() {
-        return Err(Unread::Gone(path.to_owned()));
+        return Err(Unread::Gone(path.clone()));
     }
     let mut bytes = Vec::new();
     file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
     Ok(Some(bytes).filter(|b| b.len() as u64 <= TEXT_BYTES_MAX))
 }
 
+/// A name as patch(1) takes it from a header, and on one line: in quotes, as of a string in C, where it could not be told from what
+/// is around it.
+fn quoted(name: &str) -> String {
+    let is_special = |c: char| c.is_control() || matches!(c, '"' | '\\');
+    if !name.contains(is_special) && !name.ends_with(char::is_whitespace) {
+        return name.to_owned();
+    }
+    let mut out = String::from('"');
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => {
+                let mut bytes = [0; 4];
+                let bytes = c.encode_utf8(&mut bytes).bytes();
+                out.extend(bytes.map(|b| format!("\\{b:03o}")));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A name in a header: a tab says where one with blanks ends.
+fn in_header(name: &str) -> String {
+    let has_blank = !name.starts_with('"') && name.contains(char::is_whitespace);
+    format!("{name}{}", if has_blank { "\t" } else { "" })
+}
+
 /// How two files differ, for patch(1); nothing where only attributes do.
-fn content_diff(old: Option<&Path>, new: Option<&Path>, names: &(String, String)) -> Result<Option<String>, Unread> {
+fn content_diff(old: Option<&Then>, new: Option<&Then>, names: &(String, String)) -> Result<Option<String>, Unread> {
     let (Some(old), Some(new)) = (read(old)?, read(new)?) else {
         return Ok(Some(format!("{} and {} are too large to be compared line by line\n", names.0, names.1)));
     };
@@ -160,6 +200,25 @@ fn content_diff(old: Option<&Path>, new: Option<&Path>, names: &(String, String)
     }
     let diff = TextDiff::configure().timeout(SEARCH_TIME).diff_lines(&old[..], &new[..]);
     let mut out = Vec::new();
-    diff.unified_diff().header(&names.0, &names.1).to_writer(&mut out).map_err(|e| Unread::Failed(e.into()))?;
+    let header = (in_header(&names.0), in_header(&names.1));
+    diff.unified_diff().header(&header.0, &header.1).to_writer(&mut out).map_err(|e| Unread::Failed(e.into()))?;
     Ok(Some(String::from_utf8_lossy(&out).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_headers() {
+        let header = |name: &str| in_header(&quoted(name));
+        for plain in ["a/f", "a/\u{5e74}\u{8f2a}", "/dev/null", "a/it's"] {
+            assert_eq!(header(plain), plain);
+        }
+        assert_eq!(header("a/two words"), "a/two words\t");
+        assert_eq!(header("a/tail "), "\"a/tail \"");
+        assert_eq!(header("a/x\ny z"), r#""a/x\ny z""#);
+        assert_eq!(header("a/t\tr\re\u{1b}[31m\u{7f}\u{85}"), r#""a/t\tr\re\033[31m\177\302\205""#);
+        assert_eq!(header("a/\"q\" \\"), r#""a/\"q\" \\""#);
+    }
 }

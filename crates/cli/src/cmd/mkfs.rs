@@ -10,7 +10,7 @@ use nenrin_core::{MkfsOptions, bytes_min, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -27,12 +27,14 @@ pub const COMMAND: Command = Command {
             "layout over devices: single (one after the other), stripe, parity, or mirror, the default for several",
         ),
         ("--sparse", "do not allocate the image file; syncs are slower then and the host may become full"),
-        ("--force", "overwrite another file system, or a file that has content"),
+        ("--force", "overwrite what is there: another file system, or anything else that does not begin with zeros"),
         ("--json", "print what was made as JSON"),
     ],
     notes: "mirror keeps two copies of everything, on different devices, and goes on without any one of them. So does parity, on three\n\
             or more, with room for all but one of them. stripe spreads everything over all devices and bears no loss, as single.\n\
             Devices may differ in size.\n\
+            A device that was used before needs --force, unless its first 256K are zeros, as after blkdiscard on most, and nothing\n\
+            that is known (a second partition table, RAID, ZFS) is marked at its end.\n\
             An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
             host that copies on write the file is marked NOCOW. The root directory belongs to who runs this (under sudo,\n\
             to root).",
@@ -173,7 +175,7 @@ pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: b
 fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
     let meta = fs::metadata(path).at(path.display())?;
     drop(device::open(path, OpenMode::OWNER)?);
-    refuse_content(path, meta.len(), meta.is_file(), wishes.force)
+    refuse_content(path, meta.is_file(), wishes.force)
 }
 
 /// Creates an empty file of the wanted size.
@@ -240,7 +242,7 @@ fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
     if !new {
         // Before anything else: a volume in use is no matter of --force.
         drop(device::open(path, OpenMode::OWNER)?);
-        refuse_content(path, meta.len(), is_file, wishes.force)?;
+        refuse_content(path, is_file, wishes.force)?;
     }
     if let (false, Some(bytes)) = (new, wishes.size) {
         enough(path, bytes)?;
@@ -264,34 +266,16 @@ fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
 }
 
 /// Refuses a device that holds something, unless that was meant.
-fn refuse_content(path: &Path, bytes: u64, is_file: bool, force: bool) -> Result<(), Fail> {
-    let mut head = vec![0; signature::HEAD_BYTES];
-    let read = read_head(path, &mut head).at(path.display())?;
-    let head = &head[..read];
+fn refuse_content(path: &Path, is_file: bool, force: bool) -> Result<(), Fail> {
     if force {
         return Ok(());
     }
-    match signature::find(head) {
-        Some(what) => {
-            Err(Fail::at(path.display(), format!("holds {what}; --force overwrites it, and its content is lost")))
-        }
-        None if is_file && bytes > 0 && head.iter().any(|b| *b != 0) => {
-            Err(Fail::at(path.display(), "a file that has content; --force overwrites it, and its content is lost"))
-        }
-        None => Ok(()),
-    }
-}
-
-fn read_head(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut file = File::open(path)?;
-    let mut read = 0;
-    while read < buffer.len() {
-        match file.read(&mut buffer[read..])? {
-            0 => break,
-            n => read += n,
-        }
-    }
-    Ok(read)
+    let holds = match signature::occupant(path).at(path.display())? {
+        None => return Ok(()),
+        Some(signature::UNKNOWN) if is_file => "a file that has content".to_owned(),
+        Some(what) => format!("holds {what}"),
+    };
+    Err(Fail::at(path.display(), format!("{holds}; --force overwrites it, and its content is lost")))
 }
 
 /// Writes zeros over the whole image, so that its blocks are the host's for good.

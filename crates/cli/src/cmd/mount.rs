@@ -6,7 +6,7 @@ use crate::control::{self, CheckpointData, PastMount, Request};
 use crate::daemon::{self, Plan, Started};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::options::{self, Options};
-use crate::{libmount, members, mounts, output, sys, when};
+use crate::{clock, libmount, members, mounts, output, sys, when};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub const COMMAND: Command = Command {
     notes: "mount options:\n\
 \x20 ro                   nothing is written, the log is replayed in memory\n\
 \x20 cp=N, at=WHEN        a state of the past, read-only: a checkpoint number, a snapshot's name, RFC 3339,\n\
-\x20                      YYYY-MM-DD[ HH:MM[:SS]], or \"N seconds|minutes|hours|days ago\"\n\
+\x20                      YYYY-MM-DD[ HH:MM[:SS]] as clocks here show it, or \"N seconds|minutes|hours|days ago\"\n\
 \x20 order=relaxed|strict               what a sync carries besides its file\n\
 \x20 barrier=sync|checkpoint|none       when the device is flushed\n\
 \x20 cache=writethrough|writeback       where written content is kept first\n\
@@ -116,8 +116,12 @@ fn ask_owner(device: &Path, source: &Path, directory: &Path, when: &str, o: &Opt
     if owner.hello.closing {
         return None;
     }
+    let when = match when::for_owner(when, clock::now()) {
+        Ok(when) => when,
+        Err(why) => return Some(Err(Fail::usage(format!("mount option at={when}: {why}")))),
+    };
     let request = Request::MountPast(PastMount {
-        when: when.to_owned(),
+        when,
         source: source.to_owned(),
         directory: directory.to_owned(),
         allow_other: o.allow_other,

@@ -8,7 +8,8 @@ use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Restored};
 use crate::size::show_bytes;
-use crate::{states, sys, when};
+use crate::then::Then;
+use crate::{clock, states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -24,12 +25,16 @@ pub const COMMAND: Command = Command {
     options: &[
         ("--at WHEN", "the state: a checkpoint's number, a snapshot's name, a time, \"10 minutes ago\""),
         ("--to DEST", "restore as DEST, which may lie anywhere, rather than as PATH"),
-        ("--force", "replace what is there, which goes to a checkpoint first and can be brought back in turn"),
+        (
+            "--force",
+            "replace what is there on the volume, which goes to a checkpoint first and can be brought back in turn",
+        ),
         ("--list-deleted DIR", "the names that DIR had and has no more, with where to find them"),
         ("--json", "as JSON"),
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
-            what there was. Of a range like 3..7 any number will do; a time means the newest state not later.\n\
+            what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
+            not later. A DEST off the volume that is there already is not replaced, since nothing would bring it back.\n\
             The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
@@ -107,16 +112,40 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
 }
 
 /// Where the newest snapshot shows what has this name now, if it does.
-fn shown_by_snapshot(owner: &mut Client, path: &Path) -> Option<PathBuf> {
+fn shown_by_snapshot(owner: &mut Client, path: &Path) -> Option<Then> {
     let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints).ok()?;
     let newest = all.into_iter().rev().find(|c| c.name.is_some())?;
     let (_, mount, inside) = inside(path).ok()?;
-    Some(state_root(&mount, newest.cno).ok()?.join(inside))
+    Some(Then::new(state_root(&mount, newest.cno).ok()?, inside))
+}
+
+/// Whether a state, which is called so, has what is asked for.
+fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Result<(), Fail> {
+    let text = match then.metadata() {
+        Ok(meta) if state.landmarks_only && meta.is_dir() => {
+            format!("of {named} only single files are left; nenrin history tells them")
+        }
+        Ok(_) => return Ok(()),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            format!("was not there in {named}; nenrin history shows when it was")
+        }
+        Err(e) if state.landmarks_only && e.raw_os_error() == Some(libc::ESTALE) => {
+            format!("of {named} only single files are left, and not this one; nenrin history tells them")
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ESTALE) => {
+            let text =
+                format!("is not known in {named}, because less of its history is kept, or was let go for want of room");
+            format!("{text}; nenrin history tells what is: {e}")
+        }
+        Err(e) => format!("cannot be read as of {named}: {e}"),
+    };
+    Err(Fail::at(path.display(), text))
 }
 
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut owner, mount, inside) = inside(path)?;
-    let state: CheckpointData = owner.call(&Request::Find { when: at.to_owned() })?;
+    let when = when::for_owner(at, clock::now()).map_err(Fail::new)?;
+    let state: CheckpointData = owner.call(&Request::Find { when })?;
     let root = state_root(&mount, state.cno)?;
     if inside.as_os_str().is_empty() && to.is_none() {
         return Err(Fail::at(
@@ -124,29 +153,9 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "is all of the volume; --to DEST restores it beside, or name what is missing",
         ));
     }
-    let from = root.join(&inside);
+    let then = Then::new(root, inside);
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
-    match fs::symlink_metadata(&from) {
-        Ok(meta) if state.landmarks_only && meta.is_dir() => {
-            let text = format!("of {named} only single files are left; nenrin history tells them");
-            return Err(Fail::at(path.display(), text));
-        }
-        Ok(_) => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENOTDIR) => {
-            let text = format!("was not there in {named}; nenrin history shows when it was");
-            return Err(Fail::at(path.display(), text));
-        }
-        Err(e) if state.landmarks_only && e.raw_os_error() == Some(libc::ESTALE) => {
-            let text = format!("of {named} only single files are left, and not this one; nenrin history tells them");
-            return Err(Fail::at(path.display(), text));
-        }
-        Err(e) if e.raw_os_error() == Some(libc::ESTALE) => {
-            let text =
-                format!("is not known in {named}, because less of its history is kept, or was let go for want of room");
-            return Err(Fail::at(path.display(), format!("{text}; nenrin history tells what is: {e}")));
-        }
-        Err(e) => return Err(Fail::at(path.display(), format!("cannot be read as of {named}: {e}"))),
-    }
+    is_there(path, &then, &state, &named)?;
     let dest = to.unwrap_or(path);
     if !force && fs::symlink_metadata(dest).is_ok() {
         return Err(restore::exists(dest));
@@ -161,18 +170,21 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     }
     // Whoever ends this finds nothing half done.
     sys::block_ending_signals().at("signals")?;
+    let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
+    let volume = device(&mount.point).at(mount.point.display())?;
+    let from = then.path();
     let owner = RefCell::new(owner);
     let mut progress = Progress::new();
     let mut calls = Calls {
+        volume,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
         snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
-    let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
     let Restored { copied, left_out } = restore::copy(&from, dest, force, &mut calls)
-        .map_err(|e| restore::with_way_out(e, dest, device(parent) == device(&mount.point)))
+        .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
     if !left_out.is_empty() {

@@ -58,7 +58,7 @@ pub enum Request {
     },
     /// The checkpoint that a WHEN means.
     Find {
-        /// As the user said it.
+        /// As the user said it; a moment as RFC 3339.
         when: String,
     },
     /// What differs between two states.
@@ -66,7 +66,7 @@ pub enum Request {
         /// The directory, from the root of the volume.
         #[serde(with = "path_bytes")]
         path: PathBuf,
-        /// The older state, as WHEN.
+        /// The older state, as WHEN; a moment as RFC 3339.
         from: String,
         /// The newer one; none for what there is now.
         to: Option<String>,
@@ -206,7 +206,7 @@ pub struct MountData {
 /// A state of the past to mount.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PastMount {
-    /// Which state, as WHEN.
+    /// Which state, as WHEN; a moment as RFC 3339.
     pub when: String,
     /// What mount(8) shows as source.
     #[serde(with = "path_bytes")]
@@ -267,6 +267,9 @@ pub struct StateData {
     /// Until when the retention rule keeps a checkpoint that shows it, RFC 3339; "forever"; none when no checkpoint does.
     /// A volume that becomes full may let it go before.
     pub kept_until: Option<String>,
+    /// The same in nanoseconds since 1970; none for ever, too.
+    #[serde(default)]
+    pub kept_until_nanos: Option<i64>,
     /// How much it stands out, from 1, if it is kept for that alone: a landmark.
     pub landmark: Option<u8>,
     /// It is what there is now.

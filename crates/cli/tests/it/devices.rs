@@ -216,6 +216,53 @@ fn a_mirror_is_repaired_from_its_other_device() {
     nenrin(["check", "--data", &place.text("a"), &place.text("b")]).ok();
 }
 
+/// The same where they lie in different directories, so that both have to be named: what only the second has is not lost.
+#[test]
+fn a_repair_uses_every_device_that_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.sub("one");
+    place.sub("two");
+    volume(&place, "mirror", &["one/a", "two/b"]);
+    let (a, b) = (place.text("one/a"), place.text("two/b"));
+    mount(&place, &["one/a", "two/b"], "").ok();
+    let content: Vec<u8> = (0..2_000_000u32).map(|i| (i / 5) as u8).collect();
+    fs::create_dir(place.path("mnt/dir")).unwrap();
+    fs::write(place.path("mnt/dir/a name to be lost"), &content).unwrap();
+    place.umount().ok();
+    // All that bears the name goes on the first: a leaf of the index, and the log.
+    let mut image = fs::read(&a).unwrap();
+    for block in image.chunks_mut(4096).filter(|b| b.windows(17).any(|w| w == b"a name to be lost")) {
+        block.fill(0xff);
+    }
+    fs::write(&a, image).unwrap();
+    let (before, other) = (fs::read(&a).unwrap(), fs::read(&b).unwrap());
+    // One that is not there, or not of this volume, is no reason to go on without it.
+    nenrin(["mkfs", "--size", SIZE, &place.text("alone")]).ok();
+    fs::write(place.path("empty"), vec![0; 1 << 20]).unwrap();
+    for (second, parts) in [
+        ("none", ["none", "no such file"]),
+        ("alone", ["alone", "belongs to another volume than"]),
+        ("empty", ["empty", "not a nenrin volume"]),
+    ] {
+        nenrin(["check", "--repair", "--yes", &a, &place.text(second)]).fails(8, &parts);
+        nenrin(["check", "--repair", "--yes", &list(&place, &["one/a", second])]).fails(8, &parts);
+    }
+    assert!(fs::read(&a).unwrap() == before, "something was written");
+    let out = nenrin(["check", "--repair", "--yes", "--json", &a, &b]);
+    assert_eq!(out.code, 1, "{out:?}");
+    let report: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!((report["losses_total"].as_u64(), report["absent"].as_array().map(Vec::len)), (Some(0), Some(0)));
+    assert!(fs::read(&b).unwrap() != other, "the repaired state is on both");
+    nenrin(["check", "--data", &a, &b]).ok();
+    // The damaged one alone.
+    mount(&place, &["one/a"], "degraded").ok();
+    assert!(fs::read(place.path("mnt/dir/a name to be lost")).unwrap() == content);
+    place.umount().ok();
+}
+
 /// One device of a stripe can take no more: what is there is read, nothing is written, and it is told which device that is.
 #[test]
 fn a_device_that_is_lost_is_named() {

@@ -117,6 +117,53 @@ fn what_changed_in_files() {
     assert!(json["differences"][0]["content"].as_str().unwrap().contains("+new"));
 }
 
+/// Names that a header has to bear as patch(1) reads them.
+#[test]
+fn names_with_blanks_and_worse() {
+    if !can_mount() || !has("patch") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    let names = [
+        "two words",
+        "tail ",
+        " head",
+        "line\nbreak",
+        "tab\there",
+        "\"quoted\"",
+        "back\\slash",
+        "\u{1b}[31m",
+        "\u{5e74} \u{8f2a}",
+    ];
+    for name in names {
+        fs::write(mnt.join(name), "old\n").unwrap();
+    }
+    fs::write(mnt.join("no\ttext"), [0]).unwrap();
+    nenrin(["snapshot", "create", &root, "s"]).ok();
+    let kept = place.sub("kept");
+    run("cp", &["-a", &format!("{root}/."), &kept]).ok();
+    for name in names {
+        fs::write(mnt.join(name), "new\n").unwrap();
+    }
+    fs::remove_file(mnt.join("no\ttext")).unwrap();
+    fs::write(mnt.join("come too"), "come\n").unwrap();
+    let text = nenrin(["diff", "--content", &root, "s"]).ok();
+    assert!(text.contains("M two words\n--- a/two words\t\n+++ b/two words\t\n@@ "), "{text}");
+    assert!(text.contains("--- \"a/line\\nbreak\"\n+++ \"b/line\\nbreak\"\n@@ "), "{text}");
+    assert!(text.contains("+ come too\n--- /dev/null\n+++ b/come too\t\n"), "{text}");
+    assert!(text.contains("\"a/no\\ttext\" and /dev/null differ, and are no text\n"), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+    fs::write(place.path("patch"), &text).unwrap();
+    shell("cd kept && patch -s -p1 <../patch && rm no*text", place.dir()).ok();
+    for name in names {
+        assert_eq!(fs::read_to_string(place.path("kept").join(name)).unwrap(), "new\n", "{name:?}");
+    }
+    assert_eq!(fs::read_to_string(place.path("kept/come too")).unwrap(), "come\n");
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), names.len() + 1);
+}
+
 /// Where a file was is known also when only its directory was renamed.
 #[test]
 fn what_changed_in_files_that_came_along() {

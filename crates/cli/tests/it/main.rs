@@ -24,3 +24,4 @@ mod retention;
 mod scrub;
 mod trace;
 mod umount;
+mod zones;

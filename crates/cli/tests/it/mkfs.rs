@@ -93,7 +93,17 @@ fn what_is_there_is_named_and_kept() {
         ("LUKS", 0, b"LUKS\xba\xbe"),
         ("LVM", 512, b"LABELONE"),
         ("GPT", 512, b"EFI PART"),
+        ("bcachefs", 4120, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
+        ("bcache;", 4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
+        ("apfs", 32, b"NXSB"),
+        ("zfs", 0x2_0000 + 3 * 4096, b"\x0c\xb1\xba\0\0\0\0\0"),
         ("has content", 70_000, b"dear diary"),
+        // With zeros before them: at the end.
+        ("zfs", (8 << 20) - 0x2_0000, b"\x0c\xb1\xba\0\0\0\0\0"),
+        ("zfs", (8 << 20) - 0x6_0000, b"\0\0\0\0\0\xba\xb1\x0c"),
+        ("RAID", (8 << 20) - 65_536, b"\xfc\x4e\x2b\xa9"),
+        ("RAID", (8 << 20) - 8192, b"\xfc\x4e\x2b\xa9"),
+        ("GPT", (8 << 20) - 512, b"EFI PART"),
     ];
     for (name, offset, bytes) in marks {
         let place = Place::new();
@@ -108,6 +118,45 @@ fn what_is_there_is_named_and_kept() {
     }
     let place = Place::with_volume();
     nenrin(["mkfs", &place.image()]).fails(1, &["a nenrin volume", "--force"]);
+    // Its second area is enough.
+    place.patch(0, &vec![0; 1 << 20]);
+    nenrin(["mkfs", &place.image()]).fails(1, &["a nenrin volume", "--force"]);
+}
+
+/// A block device that holds what nobody knows is not overwritten unasked, by any command.
+#[test]
+fn what_is_on_a_block_device_is_kept() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    fs::write(place.path("disk"), vec![0; 32 << 20]).unwrap();
+    let Some(disk) = Loop::over(&place.text("disk")) else { return };
+    let mnt = place.text("mnt");
+    place.mount("").ok();
+    let refused = |what: &str| {
+        let parts = [&disk.0, what, "--force overwrites it"].map(|p| p as &str);
+        nenrin(["mkfs", &disk.0]).fails(1, &parts);
+        nenrin(["mkfs", "--profile", "mirror", "--size", SIZE, &place.text("new"), &disk.0]).fails(1, &parts);
+        nenrin(["device", "add", &mnt, &disk.0]).fails(1, &parts);
+        nenrin(["device", "replace", &mnt, "1", &disk.0]).fails(1, &parts);
+    };
+    let write = |offset: u64, bytes: &[u8]| {
+        let file = fs::OpenOptions::new().write(true).open(&disk.0).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, offset).unwrap();
+        file.sync_all().unwrap();
+    };
+    write(200_000, b"dear diary");
+    refused("holds something that is not known");
+    write(200_000, &[0; 10]);
+    write((32 << 20) - 65_536, b"\xfc\x4e\x2b\xa9");
+    refused("holds a RAID member (md)");
+    // Zeros are nothing.
+    write((32 << 20) - 65_536, &[0; 4]);
+    nenrin(["device", "add", &mnt, &disk.0]).ok();
+    nenrin(["device", "remove", &mnt, "2"]).ok();
+    nenrin(["mkfs", "--force", &disk.0]).ok();
+    refused("holds a nenrin volume");
 }
 
 #[test]

@@ -192,8 +192,19 @@ fn what_cannot_be_restored() {
         out.fails(1, &["tree/inner", "something is mounted there"]);
     }
     let out = restore(&[&place.text("mnt/tree"), "--at", &cno_of_tree, "--force", "--to", &other]);
-    out.fails(1, &["other", "keeps no past of it"]);
+    out.fails(1, &["other", "keeps no past of it", "move it away first"]);
     assert_eq!(fs::read_to_string(place.path("other/keep")).unwrap(), "keep");
+    // So it is with files and links there: nothing would bring them back.
+    let (keep, link) = (place.text("other/keep"), place.text("link"));
+    symlink("other/keep", &link).unwrap();
+    for to in [&keep, &link] {
+        let out = restore(&[&f, "--at", &cno, "--force", "--to", to]);
+        out.fails(1, &[to, "keeps no past of it", "move it away first"]);
+    }
+    assert_eq!(fs::read_to_string(&keep).unwrap(), "keep");
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("other/keep"));
+    restore(&[&f, "--at", &cno, "--force", "--to", &place.text("other/new")]).ok();
+    assert!(fs::read(place.path("other/new")).unwrap() == vec![1; 1 << 20]);
     assert!(!fs::read_dir(place.dir()).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().starts_with(".rest")));
     // From a mount that is of the past itself.
     let past = place.sub("past");
@@ -291,6 +302,57 @@ fn what_keeps_less_history_is_not_lost() {
     attribute("full", &file);
     fs::write(&file, "last").unwrap();
     restore(&[&file, "--at", &cno, "--force"]).ok();
+}
+
+/// A symbolic link that a state has where there is a directory now leads out of that state: to what is there now, or elsewhere.
+#[test]
+fn links_of_the_past_lead_nowhere() {
+    if !can_mount() || !has("setfattr") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (dir, real, foreign) = (place.path("mnt/d"), place.path("mnt/real"), place.path("foreign"));
+    let (file, mnt) = (place.text("mnt/d/f"), place.text("mnt"));
+    for made in [&dir, &real, &foreign] {
+        fs::create_dir(made).unwrap();
+    }
+    fs::write(&file, "old").unwrap();
+    fs::write(foreign.join("f"), "foreign").unwrap();
+    fs::create_dir(foreign.join("deep")).unwrap();
+    let first = cut(&place);
+    fs::remove_dir_all(&dir).unwrap();
+    let as_link = |to: &Path| {
+        symlink(to, &dir).unwrap();
+        let cno = cut(&place);
+        fs::remove_file(&dir).unwrap();
+        cno
+    };
+    let (abroad, inner) = (as_link(&foreign), as_link(Path::new("real")));
+    symlink(&real, &dir).unwrap();
+    nenrin(["snapshot", "create", &mnt, "s"]).ok();
+    fs::remove_file(&dir).unwrap();
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, "now").unwrap();
+    fs::hard_link(&file, real.join("f")).unwrap();
+
+    for cno in [&abroad, &inner] {
+        let not_there = ["mnt/d/f", "was not there in checkpoint", "nenrin history"];
+        restore(&[&file, "--at", cno, "--force"]).fails(1, &not_there);
+        restore(&[&file, "--at", cno, "--to", &place.text("out")]).fails(1, &not_there);
+        restore(&[&place.text("mnt/d/deep"), "--at", cno]).fails(1, &["was not there in checkpoint"]);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "now");
+    assert!(!place.path("out").exists());
+    // The link itself is what there was.
+    restore(&[&place.text("mnt/d"), "--at", &abroad, "--to", &place.text("mnt/link")]).ok();
+    assert_eq!(fs::read_link(place.path("mnt/link")).unwrap(), foreign);
+    // Nor does the snapshot have what its link leads to.
+    run("setfattr", &["-n", "user.nenrin.history", "-v", "none", &file]).ok();
+    restore(&[&file, "--at", &first, "--force"]).fails(1, &["would be lost", "nenrin snapshot create"]);
+    nenrin(["snapshot", "create", &mnt, "now"]).ok();
+    restore(&[&file, "--at", &first, "--force"]).ok();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "old");
 }
 
 #[test]

@@ -124,16 +124,8 @@ impl Drop for Site {
 /// Refuses what is in use, and what holds anything unless that may go.
 fn refuse(path: &Path, destroy: bool) -> Result<(), Fail> {
     drop(device::open(path, OpenMode::OWNER)?);
-    let mut head = Vec::new();
-    File::open(path).and_then(|f| f.take(signature::HEAD_BYTES as u64).read_to_end(&mut head)).at(path.display())?;
-    let holds = match signature::find(&head) {
-        Some(what) => what,
-        None if head.iter().any(|b| *b != 0) => "something that is not known",
-        None => return Ok(()),
-    };
-    if destroy {
-        return Ok(());
-    }
+    let holds = signature::occupant(path).at(path.display())?.filter(|_| !destroy);
+    let Some(holds) = holds else { return Ok(()) };
     Err(Fail::at(path.display(), format!("holds {holds}; --destroy overwrites it, and its content is lost")))
 }
 
