@@ -6,6 +6,7 @@
 //! | a partial above the durable mark whose payload or data is not there | the log ends before its logical segment |
 //! | anything else, and no later header proves that more was durable | the log ends |
 //! | anything else, and a later header, wherever it lies behind, proves that more was durable | damage: read-only |
+//! | a place where the next may be, that no device gives, and the volume was not closed | damage: read-only |
 //! | a logical segment without its end | it does not count |
 //! | a record that cannot be applied: the index cannot be read where it belongs, or contradicts it | the root before; behind both, damage: read-only, as of the logical segment before |
 //! | no root can be used, since leaves of the space tree are lost | damage: read-only, without what they held (`spaceless`) |
