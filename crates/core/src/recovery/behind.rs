@@ -102,32 +102,43 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Intact partials of the chain with a higher sequence, in no order.
+    /// Intact partials of the chain with a higher sequence, in no order, from whichever devices have them.
     fn all_behind(&mut self, seq: Seq, epoch: Epoch) -> Result<Vec<Found>> {
-        let mut out = Vec::new();
+        let mut out: BTreeMap<Addr, Found> = BTreeMap::new();
         for segment in self.storage.numbers().into_iter().flatten().map(SegmentNo) {
-            let mut block = 0;
-            while block < self.storage.segment_blocks {
-                let addr = Addr::new(segment, block);
-                let Some(here) = self.intact(addr)? else {
-                    block += 1;
-                    continue;
-                };
-                if let Some(start) = self.left_out_by(&here)? {
-                    block = start;
-                    continue;
-                }
-                // What lies in the payload of an intact partial is content, whatever it looks like.
-                block += here.total_blocks().max(1);
-                let Some((header, crc, records)) = self.partial(addr)? else { continue };
-                block = addr.block() + header.total_blocks().max(1);
-                let possible = header.seq.0 < COUNTER_MAX && header.epoch.0 < COUNTER_MAX;
-                if possible && header.seq > seq && header.epoch >= epoch {
-                    out.push(self.found(header, crc, records)?);
-                }
-            }
+            self.each_way(segment, 0, &mut |walk| {
+                walk.behind_in(segment, &mut |found| {
+                    let possible = found.header.seq.0 < COUNTER_MAX && found.header.epoch.0 < COUNTER_MAX;
+                    let counts = possible && found.header.seq > seq && found.header.epoch >= epoch;
+                    if counts && out.get(&found.header.addr).is_none_or(|known| found.is_better(known)) {
+                        out.insert(found.header.addr, found);
+                    }
+                })
+            })?;
         }
-        Ok(out)
+        Ok(out.into_values().collect())
+    }
+
+    /// Calls `each` for intact partials of the chain in a segment.
+    fn behind_in(&mut self, segment: SegmentNo, each: &mut dyn FnMut(Found)) -> Result<()> {
+        let mut block = 0;
+        while block < self.storage.segment_blocks {
+            let addr = Addr::new(segment, block);
+            let Some(here) = self.intact(addr)? else {
+                block += 1;
+                continue;
+            };
+            if let Some(start) = self.left_out_by(&here)? {
+                block = start;
+                continue;
+            }
+            // What lies in the payload of an intact partial is content, whatever it looks like.
+            block += here.total_blocks().max(1);
+            let Some((header, crc, records)) = self.partial(addr)? else { continue };
+            block = addr.block() + header.total_blocks().max(1);
+            each(self.found(header, crc, records)?);
+        }
+        Ok(())
     }
 }
 

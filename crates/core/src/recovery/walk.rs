@@ -59,6 +59,14 @@ pub(crate) struct Found {
     payload_intact: bool,
 }
 
+impl Found {
+    /// Whether it counts rather than another that a device has in the same place.
+    pub(super) fn is_better(&self, other: &Self) -> bool {
+        self.header.is_newer(&other.header)
+            || !other.header.is_newer(&self.header) && self.payload_intact && !other.payload_intact
+    }
+}
+
 /// Blocks that count although nothing proves that all copies of them were flushed.
 pub(crate) enum Unproven {
     /// A partial of the chain, and its summary CRC.
@@ -135,6 +143,8 @@ pub(crate) struct Walk<'a> {
     ahead: u32,
     /// The device whose copies are not read.
     avoid: Option<u16>,
+    /// What follows is read without that device, too.
+    scans: bool,
     /// The root says that nothing was written behind it.
     closed: bool,
     /// Where something may belong that was asked for last, and that could not be read.
@@ -153,6 +163,7 @@ impl<'a> Walk<'a> {
             buffer: None,
             ahead: READ_BLOCKS_FIRST,
             avoid: None,
+            scans: false,
             closed: false,
             unread: None,
             beyond: None,
@@ -179,11 +190,8 @@ impl<'a> Walk<'a> {
         });
         if !held {
             let rest = self.storage.segment_blocks - addr.block();
-            let count = match self.avoid {
-                None => blocks.max(self.ahead).min(rest),
-                // Only what is asked for: what follows is read as usual.
-                Some(_) => blocks,
-            };
+            let ahead = if self.avoid.is_none() || self.scans { self.ahead } else { 0 };
+            let count = blocks.max(ahead).min(rest);
             let buf = match self.read(addr, count) {
                 Ok(buf) => {
                     self.ahead = (self.ahead * 2).min(READ_BLOCKS_MAX);
@@ -461,14 +469,31 @@ impl<'a> Walk<'a> {
         let mut places = vec![(self.at.segment, self.at.block)];
         places.extend(self.at.next.map(|s| (s, 0)));
         for (segment, first) in places {
-            let rest = self.storage.segment_blocks.saturating_sub(first);
-            proof = proof.max(self.proof_in(segment, first)?);
-            let ways = self.storage.ways_around(Addr::new(segment, first), rest);
-            for avoid in ways.into_iter().filter(|_| !broken(Break::OneWayBehind)) {
-                proof = proof.max(self.around(avoid, |walk| walk.proof_in(segment, first))?);
-            }
+            self.each_way(segment, first, &mut |walk| {
+                proof = proof.max(walk.proof_in(segment, first)?);
+                Ok(())
+            })?;
         }
         Ok(proof)
+    }
+
+    /// Looks through the rest of a segment, and again without each device that has some of it which others have, too.
+    pub(super) fn each_way(
+        &mut self,
+        segment: SegmentNo,
+        first: u32,
+        look: &mut dyn FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        look(self)?;
+        let rest = self.storage.segment_blocks.saturating_sub(first);
+        let ways = self.storage.ways_around(Addr::new(segment, first), rest);
+        self.scans = true;
+        let looked = ways
+            .into_iter()
+            .filter(|_| !broken(Break::OneWayBehind))
+            .try_for_each(|avoid| self.around(avoid, |walk| look(walk)));
+        self.scans = false;
+        looked
     }
 
     /// Looks for something without what a device has.

@@ -14,6 +14,8 @@ use std::sync::Arc;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of the file that [`crashed`] synced one by one.
 const SYNCED: u64 = 40;
+/// So few that all of their log is in one segment, and read from one device.
+const SYNCS: u64 = 25;
 
 /// A device with these bytes, of which blocks from `first` on cannot be read.
 fn bad(bytes: &[u8], first: u64, blocks: u64) -> Arc<Faulty<MemDevice>> {
@@ -161,29 +163,58 @@ fn a_bad_place_taken_for_the_end_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::UnreadIsEnd, what_may_have_been_is_damage);
 }
 
-/// Of a mirror one device has lost the log from some partial on, and the other that partial alone: what follows on the other proves
-/// that it was durable, whichever is asked first.
-fn either_device_proves() {
-    // So few that all of it is in one segment, and read from one device.
-    const SYNCS: u64 = 25;
+/// Of a mirror one device has lost the log from some partial on, and the other that partial alone.
+fn torn_mirror(lost: usize) -> devices::World {
+    let w = devices::World::new(Profile::Mirror, &[64; 2]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    for i in 0..SYNCS {
+        fs.write(ino, i * BLOCK, &[i as u8 + 1; BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    }
+    drop(fs);
+    let at = log_of(w.members[0].as_ref())[10];
+    let zero = |device: usize, blocks: u64| {
+        let zeros = Arc::new(AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES));
+        w.members[device].write(at * BLOCK, zeros).unwrap();
+    };
+    zero(lost, 150);
+    zero(1 - lost, 1);
+    w
+}
+
+/// A repair loses what no device has, and not more.
+fn a_repair_takes_the_log_from_either_device() {
     for lost in 0..2 {
-        let w = devices::World::new(Profile::Mirror, &[64; 2]);
+        let w = torn_mirror(lost);
+        let _ = RepairPlan::new(&w.all(), w.time().as_ref(), &mut |_| {}).unwrap().carry_out(w.time()).unwrap();
         let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
-        let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
-        for i in 0..SYNCS {
-            fs.write(ino, i * BLOCK, &[i as u8 + 1; BLOCK_BYTES], 0).unwrap();
-            fs.fsync_wait(ino).unwrap();
-        }
-        drop(fs);
-        let log = log_of(w.members[0].as_ref());
-        let at = log[10];
-        let zero = |device: usize, blocks: u64| {
-            let zeros = Arc::new(AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES));
-            w.members[device].write(at * BLOCK, zeros).unwrap();
+        let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().ino;
+        let is_there = |i: &u64| {
+            let read = fs.read(At::Live, f, i * BLOCK, BLOCK_BYTES);
+            read.is_ok_and(|bytes| bytes == vec![*i as u8 + 1; BLOCK_BYTES])
         };
-        zero(lost, 150);
-        zero(1 - lost, 1);
-        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        let there = (0..SYNCS).filter(is_there).count() as u64;
+        assert_eq!(there, SYNCS - 1, "without {lost}: left out what the other device has");
+    }
+}
+
+#[test]
+fn a_repair_takes_the_log_from_whichever_device_has_it() {
+    a_repair_takes_the_log_from_either_device();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "left out what the other device has")]
+fn a_repair_that_looks_at_one_device_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::OneWayBehind, a_repair_takes_the_log_from_either_device);
+}
+
+/// What follows on the other proves that it was durable, whichever is asked first.
+fn either_device_proves() {
+    for lost in 0..2 {
+        let fs = torn_mirror(lost).open(&[0, 1], MountOptions::default()).unwrap();
         assert!(fs.recovery_report().damage.is_some(), "silent: {} of {SYNCS} are there", synced(&fs));
     }
 }
