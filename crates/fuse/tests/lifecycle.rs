@@ -107,6 +107,44 @@ fn a_session_that_ended_leaves_the_next_one_alone() {
     thread.join().unwrap().unwrap();
 }
 
+/// Detaches what is mounted, and leaves it to who still uses it.
+fn detach(directory: &Path) {
+    let command = if raw::geteuid() == 0 { "umount" } else { "fusermount3" };
+    let flags: &[&str] = if raw::geteuid() == 0 { &["-l"] } else { &["-u", "-z"] };
+    assert!(Command::new(command).args(flags).arg(directory).status().unwrap().success());
+}
+
+#[test]
+fn a_detached_session_leaves_what_is_mounted_there_since() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(dir.path()).unwrap();
+    let old = first.stopper();
+    let thread = std::thread::spawn(move || first.run());
+    let file = File::create(dir.path().join("f")).unwrap();
+    detach(old.directory());
+    old.stop().unwrap();
+    assert!(!thread.is_finished(), "its file is open");
+    let second = start(dir.path()).unwrap();
+    let new = second.stopper();
+    old.stop().unwrap();
+    assert!(is_mounted(new.directory()));
+    drop(file);
+    thread.join().unwrap().unwrap();
+    assert!(is_mounted(new.directory()));
+    // One that never ran, and that somebody still holds.
+    let held = raw::open(new.directory(), libc::O_PATH, 0).unwrap();
+    new.stop().unwrap();
+    let third = start(dir.path()).unwrap();
+    drop(second);
+    assert!(is_mounted(new.directory()));
+    drop(held);
+    drop(third);
+    assert!(!is_mounted(new.directory()));
+}
+
 #[test]
 fn a_stopped_session_serves_what_is_open() {
     let toy = Arc::new(Toy::new());
