@@ -2,6 +2,8 @@
 //! `unsafe` of this crate.
 #![allow(unsafe_code)] // the one place of this crate that calls the system directly
 
+use rustix::fs::FlockOperation;
+use rustix::io::retry_on_intr;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -30,6 +32,16 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// Waits until nobody else has this lock on a directory, and takes it for as long as the file is open.
+///
+/// # Errors
+/// What the kernel says.
+pub fn lock_directory(path: &Path) -> io::Result<File> {
+    let directory = File::open(path)?;
+    retry_on_intr(|| rustix::fs::flock(&directory, FlockOperation::LockExclusive))?;
+    Ok(directory)
 }
 
 /// The effective user of this process.

@@ -6,9 +6,11 @@
 //!    mount of ours, unless that was asked for.
 //! 2. A mount whose daemon is gone is cleared, and only when it was one of ours.
 //! 3. A [`Mount`] that is dropped takes its mount with it.
+//! 4. What somebody else has mounted since in the place of a mount of ours stays.
 
 use crate::device::DEVICE_PATH;
-use crate::{mountinfo, sys};
+use crate::mountinfo::{self, MountPoint};
+use crate::sys;
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -135,10 +137,40 @@ impl std::error::Error for MountError {
     }
 }
 
+/// Where a mount of ours is.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    directory: PathBuf,
+    /// How the kernel lists it; a helper may have mounted where that cannot be seen.
+    listed: Option<MountPoint>,
+}
+
+impl Seat {
+    /// Of what was mounted just now.
+    fn new(directory: PathBuf) -> Self {
+        let listed = mountinfo::find(&directory).ok().flatten().filter(|m| m.fstype == FSTYPE);
+        Self { directory, listed }
+    }
+    /// Absolute and without links.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+    pub fn listed(&self) -> Option<&MountPoint> {
+        self.listed.as_ref()
+    }
+    /// Takes the mount out of the name space, if it is still there, and under no other.
+    pub fn leave(&self) -> io::Result<()> {
+        if self.listed.is_some() && mountinfo::find(&self.directory)? != self.listed {
+            return Ok(());
+        }
+        unmount_lazily(&self.directory)
+    }
+}
+
 /// A mount of ours, which goes when this does.
 #[derive(Debug)]
 pub(crate) struct Mount {
-    directory: PathBuf,
+    seat: Seat,
     gone: bool,
 }
 
@@ -155,23 +187,22 @@ impl Mount {
         } else {
             mount_by_helper(options, &directory, default_permissions)?
         };
-        Ok((Self { directory, gone: false }, device))
+        Ok((Self { seat: Seat::new(directory), gone: false }, device))
     }
     /// It was unmounted by somebody else.
     pub fn forget(&mut self) {
         self.gone = true;
     }
-    /// Where it is, absolute and without links.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+    pub fn seat(&self) -> &Seat {
+        &self.seat
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if !self.gone && is_ours(&self.directory) {
+        if !self.gone {
             // Whoever unmounted first did the same.
-            let _ = unmount_lazily(&self.directory);
+            let _ = self.seat.leave();
         }
     }
 }
@@ -183,7 +214,7 @@ fn is_ours(directory: &Path) -> bool {
 
 /// Takes the mount out of the name space at once. What is open stays usable,
 /// and the connection ends with the last of it.
-pub(crate) fn unmount_lazily(directory: &Path) -> io::Result<()> {
+fn unmount_lazily(directory: &Path) -> io::Result<()> {
     let target = CString::new(directory.as_os_str().as_bytes())?;
     match sys::umount(&target, libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => unmount_by_helper(directory, true),

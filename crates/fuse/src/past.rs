@@ -137,6 +137,10 @@ pub(crate) fn mode_of_both(then: &Attr, now: &Attr, same_acl: bool) -> u32 {
     }
     if !same_acl {
         (group, others) = (0, 0);
+        // A list may say anything of who was the owner.
+        if then.uid != now.uid {
+            owner = 0;
+        }
     }
     // Nothing can be written anyway.
     then.mode & (!0o777 | WRITES | owner << 6 | group << 3 | others)
@@ -303,6 +307,9 @@ mod tests {
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_604, 1, 2)), 0o100_600, "the new group may not");
         assert_eq!(both(attr(0o100_600, 1, 1), attr(0o100_600, 2, 1)), 0o100_200, "given away");
         assert_eq!(both(attr(0o100_644, 1, 1), attr(0o100_044, 2, 1)), 0o100_640, "not even the new owner");
-        assert_eq!(mode_of_both(&attr(0o100_644, 1, 1), &attr(0o100_644, 1, 1), false), 0o100_600);
+        let apart = |then, now| mode_of_both(&then, &now, false);
+        assert_eq!(apart(attr(0o100_644, 1, 1), attr(0o100_644, 1, 1)), 0o100_600);
+        assert_eq!(apart(attr(0o100_644, 1, 1), attr(0o100_644, 1, 2)), 0o100_600);
+        assert_eq!(apart(attr(0o100_644, 1, 1), attr(0o100_644, 2, 1)), 0o100_200, "a list may shut the old owner out");
     }
 }

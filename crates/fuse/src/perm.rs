@@ -180,6 +180,10 @@ mod tests {
         assert!(!may_set(&ME, &mine, &change(now, false)).unwrap().write);
         let given = SetAttr { mtime: Some(SetTime::At(Time(0))), ..Default::default() };
         assert!(may_set(&ME, &other, &change(given, true)).is_err());
+        // As the kernel says them under writeback.
+        assert!(may_set(&ME, &other, &change(given, false)).unwrap().write);
+        let flushed = Setattr { by_handle: true, ..change(given, false) };
+        assert_eq!(may_set(&ME, &other, &flushed), Ok(StillNeeded { write: false, clear_setgid: false }));
     }
 
     #[test]

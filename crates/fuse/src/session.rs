@@ -11,19 +11,19 @@ use crate::crew::Crew;
 use crate::device::FuseDevice;
 use crate::dispatch::{Behaviour, Server, Syncs};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
-use crate::mount::{self, Mount, MountError, MountOptions};
+use crate::mount::{Mount, MountError, MountOptions, Seat};
 use crate::notify::Notifier;
 use crate::past::ShowPast;
 use crate::proto::request::{self, Op};
 use crate::requests::Requests;
 use crate::ring::{self, Desk, Leaders, Queue};
+use crate::sys;
 use crate::transport::{Received, Receiver, Reply, Transport};
 use crate::volume::Volume;
-use crate::{mountinfo, sys};
 use nenrin_core::At;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Scope;
@@ -129,27 +129,27 @@ impl std::fmt::Debug for Session {
 /// Ends a session from another thread.
 #[derive(Clone, Debug)]
 pub struct Stopper {
-    directory: PathBuf,
+    seat: Seat,
     /// Nothing of the session is mounted any more; something else may be.
     ended: Arc<AtomicBool>,
 }
 
 impl Stopper {
-    /// Takes the mount away at once, if it is still there. Programs that still use something on it go
-    /// on being served, and [`Session::run`] returns when the last has let go.
+    /// Takes the mount away at once, if it is still there; what somebody else has mounted there since stays. Programs that
+    /// still use something on it go on being served, and [`Session::run`] returns when the last has let go.
     ///
     /// # Errors
-    /// What umount2(2) or fusermount3 say.
+    /// What umount2(2) or fusermount3 say; or that the list of mounts cannot be read.
     pub fn stop(&self) -> io::Result<()> {
         if self.ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        mount::unmount_lazily(&self.directory)
+        self.seat.leave()
     }
     /// Where the volume is mounted, absolute and without links.
     #[must_use]
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.seat.directory()
     }
 }
 
@@ -181,9 +181,10 @@ impl Session {
             page_bytes: sys::page_bytes(),
         };
         let (mount, fd) = Mount::new(&mount_options, !own_check)?;
-        let (device, agreed) = shake_hands(fd, wishes).map_err(|e| e.in_directory(mount.directory()))?;
-        raise_limits(mount.directory(), options.read_ahead_kib, agreed.writeback());
-        let failed = |e| HandshakeError::Io(e).in_directory(mount.directory());
+        let seat = mount.seat();
+        let (device, agreed) = shake_hands(fd, wishes).map_err(|e| e.in_directory(seat.directory()))?;
+        raise_limits(seat, options.read_ahead_kib, agreed.writeback());
+        let failed = |e| HandshakeError::Io(e).in_directory(seat.directory());
         let queues = if agreed.rings() {
             device.descriptor().and_then(|fd| ring::queues(fd, TRANSFER_BYTES_MAX)).map_err(failed)?
         } else {
@@ -207,7 +208,7 @@ impl Session {
     /// What ends this session from elsewhere, for instance when a signal comes.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
-        Stopper { directory: self.mount.directory().to_owned(), ended: self.ended.clone() }
+        Stopper { seat: self.mount.seat().clone(), ended: self.ended.clone() }
     }
 
     /// How requests come: not always as wished.
@@ -233,7 +234,8 @@ impl Session {
         let hands = Hands {
             server: &self.server,
             device: &self.device,
-            directory: self.mount.directory(),
+            seat: self.mount.seat(),
+            ended: &self.ended,
             crew: &crew,
             failed: Mutex::default(),
         };
@@ -277,7 +279,8 @@ fn spawn<'scope, T: Send + 'scope>(
 struct Hands<'a> {
     server: &'a Arc<Server>,
     device: &'a FuseDevice,
-    directory: &'a Path,
+    seat: &'a Seat,
+    ended: &'a AtomicBool,
     crew: &'a Crew,
     /// The first error with which one of them ended early.
     failed: Mutex<Option<io::Error>>,
@@ -305,7 +308,10 @@ impl Hands<'_> {
                     // the way out has answered.
                     let _ = catch_unwind(AssertUnwindSafe(|| self.server.handle(request, sink, &Syncs::Led)));
                 }
-                Ok(None) => return self.crew.end(),
+                Ok(None) => {
+                    self.ended.store(true, Ordering::Release);
+                    return self.crew.end();
+                }
                 Err(e) => {
                     self.call_another(scope);
                     return self.fail(e);
@@ -386,7 +392,7 @@ impl Hands<'_> {
     /// Others would wait for requests that nobody can rely on.
     fn fail(&self, error: io::Error) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        let _ = mount::unmount_lazily(self.directory);
+        let _ = self.seat.leave();
     }
 }
 
@@ -480,8 +486,8 @@ fn shake_hands(fd: OwnedFd, wishes: Wishes) -> Result<(FuseDevice, Agreed), Hand
 /// writeback the part of dirty memory that may be ours, which is a hundredth. The threads that write it out are marked as such
 /// ([`sys::set_io_flusher`]), so that they never wait for what only they can end; it may be as much as with any file system. Where they
 /// cannot be marked it stays little.
-fn raise_limits(directory: &Path, read_ahead_kib: u32, writeback: bool) {
-    let Ok(Some(mount)) = mountinfo::find(directory) else {
+fn raise_limits(seat: &Seat, read_ahead_kib: u32, writeback: bool) {
+    let Some(mount) = seat.listed() else {
         return;
     };
     let raise = |name: &str, wanted: u32| {

@@ -107,6 +107,44 @@ fn a_session_that_ended_leaves_the_next_one_alone() {
     thread.join().unwrap().unwrap();
 }
 
+/// Detaches what is mounted, and leaves it to who still uses it.
+fn detach(directory: &Path) {
+    let command = if raw::geteuid() == 0 { "umount" } else { "fusermount3" };
+    let flags: &[&str] = if raw::geteuid() == 0 { &["-l"] } else { &["-u", "-z"] };
+    assert!(Command::new(command).args(flags).arg(directory).status().unwrap().success());
+}
+
+#[test]
+fn a_detached_session_leaves_what_is_mounted_there_since() {
+    if missing().is_some() {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(dir.path()).unwrap();
+    let old = first.stopper();
+    let thread = std::thread::spawn(move || first.run());
+    let file = File::create(dir.path().join("f")).unwrap();
+    detach(old.directory());
+    old.stop().unwrap();
+    assert!(!thread.is_finished(), "its file is open");
+    let second = start(dir.path()).unwrap();
+    let new = second.stopper();
+    old.stop().unwrap();
+    assert!(is_mounted(new.directory()));
+    drop(file);
+    thread.join().unwrap().unwrap();
+    assert!(is_mounted(new.directory()));
+    // One that never ran, and that somebody still holds.
+    let held = raw::open(new.directory(), libc::O_PATH, 0).unwrap();
+    new.stop().unwrap();
+    let third = start(dir.path()).unwrap();
+    drop(second);
+    assert!(is_mounted(new.directory()));
+    drop(held);
+    drop(third);
+    assert!(!is_mounted(new.directory()));
+}
+
 #[test]
 fn a_stopped_session_serves_what_is_open() {
     let toy = Arc::new(Toy::new());
@@ -306,9 +344,12 @@ fn child() {
     let toy = Toy::new();
     toy.give_root_to(65534, 65534);
     let options = MountOptions::new("to\\y,", &directory);
+    toy.add_file("theirs", 0o666, 1);
     let own = std::env::var("NENRIN_TEST_OWN").is_ok();
     let permissions = if own { Permissions::Own } else { Permissions::Kernel };
-    let session = SessionOptions { permissions, ..Default::default() };
+    let back = std::env::var("NENRIN_TEST_BACK").is_ok();
+    let cache = if back { Cache::WriteBack } else { Cache::WriteThrough };
+    let session = SessionOptions { permissions, cache, ..Default::default() };
     match Session::start(Arc::new(toy), At::Live, &options, &session) {
         Ok(session) => {
             println!("ready");
@@ -382,13 +423,16 @@ fn without_root() {
     fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = place.path().join("lifecycle");
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
-    for own in [false, true] {
+    for (own, back) in [(false, false), (false, true), (true, false), (true, true)] {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
         let (mut child, mut out) = run_child_of(&program, dir.path(), |command| {
             command.uid(65534).gid(65534);
             if own {
                 command.env("NENRIN_TEST_OWN", "1");
+            }
+            if back {
+                command.env("NENRIN_TEST_BACK", "1");
             }
         });
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -407,6 +451,7 @@ fn without_root() {
             assert_eq!(errno(fs::write(dir.path().join("sub/x"), b"")), libc::EACCES);
             fs::remove_dir(dir.path().join("sub")).unwrap();
             assert_eq!(fs::read(&file).unwrap(), b"mine");
+            use_what_others_own(&dir.path().join("theirs"));
         });
         // Nobody else gets in, not even root.
         assert_eq!(errno(fs::read_dir(dir.path()).map(drop)), libc::EACCES);
@@ -417,6 +462,26 @@ fn without_root() {
         assert!(rest.contains("ended"), "{rest}");
         assert!(child.wait().unwrap().success());
     }
+}
+
+/// A file that others own and everybody may write: all but its mode and times can be changed.
+fn use_what_others_own(path: &Path) {
+    let mut file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    file.write_all(&[7; 10_000]).unwrap();
+    file.sync_all().unwrap();
+    file.set_len(5000).unwrap();
+    file.write_all(&[8; 100]).unwrap();
+    drop(file);
+    assert_eq!(fs::read(path).unwrap().len(), 10_100);
+    assert!(Command::new("truncate").args(["-s", "77"]).arg(path).status().unwrap().success());
+    assert!(Command::new("touch").arg(path).status().unwrap().success());
+    drop(File::create(path).unwrap());
+    assert_eq!(fs::metadata(path).unwrap().len(), 0);
+    let file = File::open(path).unwrap();
+    assert_eq!(errno(file.set_modified(std::time::SystemTime::UNIX_EPOCH)), libc::EPERM);
+    let now = fs::FileTimes::new().set_modified(std::time::SystemTime::now());
+    assert_eq!(errno(file.set_times(now)), libc::EPERM);
+    assert_eq!(errno(fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777))), libc::EPERM);
 }
 
 #[test]

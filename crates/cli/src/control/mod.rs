@@ -7,6 +7,8 @@
 //! 2. A socket is believed only in a directory that belongs to that user alone.
 //! 3. What comes over the socket is bounded in length and is no more trusted
 //!    than the command line.
+//! 4. The name of a socket is taken away by whom it belongs to, once, or by who
+//!    starts and finds that nobody answers there; one at a time starts.
 
 mod client;
 mod data;

@@ -6,7 +6,7 @@ use crate::error::Fail;
 use crate::sys;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,8 +28,33 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound socket; its name goes when this does.
 pub struct Server {
-    path: PathBuf,
+    name: Option<Name>,
     busy: Arc<AtomicUsize>,
+}
+
+/// The name of one socket, which goes with this. Whoever is found there instead stays.
+struct Name {
+    path: PathBuf,
+    socket: (u64, u64),
+}
+
+impl Name {
+    fn of(path: PathBuf) -> io::Result<Self> {
+        Ok(Self { socket: socket_at(&path)?, path })
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if socket_at(&self.path).is_ok_and(|there| there == self.socket) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Which one has a name: device and inode number, which no other gets while it is open.
+fn socket_at(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|m| (m.dev(), m.ino()))
 }
 
 impl Server {
@@ -38,9 +63,13 @@ impl Server {
     /// # Errors
     /// No directory for it, or no threads.
     pub fn start(uuid: &str, handler: Arc<Handler>, log: Arc<Log>) -> io::Result<Self> {
-        let (listener, path) = bind(uuid)?;
+        Self::start_in(&own_directory()?, uuid, handler, log)
+    }
+
+    fn start_in(directory: &Path, uuid: &str, handler: Arc<Handler>, log: Arc<Log>) -> io::Result<Self> {
+        let (listener, name) = bind(directory, uuid)?;
         let busy = Arc::new(AtomicUsize::new(0));
-        let this = Self { path, busy: busy.clone() };
+        let this = Self { name: Some(name), busy: busy.clone() };
         thread::Builder::new().name("nenrin-control".into()).spawn(move || {
             let mut short = false;
             for stream in listener.incoming() {
@@ -68,9 +97,9 @@ impl Server {
         Ok(this)
     }
 
-    /// Takes the name away, so that nobody new asks.
-    pub fn retire(&self) {
-        let _ = fs::remove_file(&self.path);
+    /// Takes the name away, so that nobody new asks. From then on it may be another's.
+    pub fn retire(&mut self) {
+        self.name = None;
     }
 
     /// Waits until every request was answered, but not for ever.
@@ -79,12 +108,6 @@ impl Server {
         while self.busy.load(Ordering::Acquire) > 0 && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.retire();
     }
 }
 
@@ -105,9 +128,10 @@ fn sweep(directory: &Path) {
 
 /// The first free name: one that nobody answers at is left over from a process
 /// that was killed.
-fn bind(uuid: &str) -> io::Result<(UnixListener, PathBuf)> {
-    let directory = own_directory()?;
-    sweep(&directory);
+fn bind(directory: &Path, uuid: &str) -> io::Result<(UnixListener, Name)> {
+    // Between finding that nobody answers and taking the name, another could bind it.
+    let _alone = sys::lock_directory(directory)?;
+    sweep(directory);
     for copy in 0..COPIES_MAX {
         let name = if copy == 0 { format!("{uuid}.sock") } else { format!("{uuid}-{copy}.sock") };
         let path = directory.join(name);
@@ -122,8 +146,9 @@ fn bind(uuid: &str) -> io::Result<(UnixListener, PathBuf)> {
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        return Ok((listener, path));
+        let name = Name::of(path)?;
+        fs::set_permissions(&name.path, fs::Permissions::from_mode(0o600))?;
+        return Ok((listener, name));
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{COPIES_MAX} volumes with the identity {uuid} are mounted")))
 }
@@ -179,5 +204,65 @@ fn answer(line: &str, allowed: bool, handler: &Handler) -> Reply {
     match result {
         Ok(value) => Reply::Ok(value),
         Err(Fail { code, message }) => Reply::Error { code, message },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    fn start(directory: &Path) -> Server {
+        let log = Arc::new(Log::open(None, false).unwrap());
+        Server::start_in(directory, "volume", Arc::new(|_| Ok(serde_json::Value::Null)), log).unwrap()
+    }
+
+    #[test]
+    fn who_ends_leaves_the_name_of_who_came_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume.sock");
+        let mut first = start(dir.path());
+        let beside = start(dir.path());
+        assert!(dir.path().join("volume-1.sock").exists(), "another volume of this identity");
+        first.retire();
+        assert!(!path.exists());
+        let second = start(dir.path());
+        drop(first);
+        assert!(sys::connect_now(&path).is_ok());
+        drop(second);
+        drop(beside);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_the_own_socket_is_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume.sock");
+        let server = start(dir.path());
+        fs::remove_file(&path).unwrap();
+        let other = UnixListener::bind(&path).unwrap();
+        drop(server);
+        assert!(sys::connect_now(&path).is_ok());
+        drop(other);
+    }
+
+    #[test]
+    fn those_who_start_at_once_get_a_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        for _ in 0..500 {
+            drop(UnixListener::bind(dir.path().join("volume.sock")).unwrap());
+            let together = Barrier::new(4);
+            let start = || {
+                together.wait();
+                bind(dir.path(), "volume").unwrap()
+            };
+            let bound: Vec<_> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            for (_, name) in &bound {
+                assert_eq!(socket_at(&name.path).unwrap(), name.socket, "{}", name.path.display());
+            }
+        }
     }
 }

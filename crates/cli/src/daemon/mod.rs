@@ -304,7 +304,7 @@ fn start_beating(service: &Arc<Service>) -> std::io::Result<Option<Repeated>> {
 }
 
 impl Running {
-    fn serve(self) -> Outcome {
+    fn serve(mut self) -> Outcome {
         let mut stop_at: Option<Instant> = None;
         while !self.service.close_if_unused() {
             let wait = stop_at.map_or(Duration::from_secs(3600), |t| t.saturating_duration_since(Instant::now()));

@@ -188,8 +188,18 @@ fn permissions_are_those_of_then_and_now() {
         let program = mnt.join(".nenrin/at").join(then.to_string()).join("program");
         assert!(can_read(program.to_str().unwrap()), "by its group");
         std::os::unix::fs::chown(mnt.join("program"), None, Some(7)).unwrap();
+        // Nor does it let its group in for another owner: of the bits that show, those of the group are the mask.
+        with_mode("listed", 0o600);
+        std::os::unix::fs::chown(mnt.join("listed"), Some(1), Some(65534)).unwrap();
+        run("setfacl", &["-m", "u:7:r,g::-,m::r,o::-", mnt.join("listed").to_str().unwrap()]).ok();
+        let then = cut(&place);
+        let listed = mnt.join(".nenrin/at").join(then.to_string()).join("listed");
+        assert!(!can_read(listed.to_str().unwrap()), "the list keeps its group out");
+        std::os::unix::fs::chown(mnt.join("listed"), Some(2), None).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1100));
         assert!(!can_read(program.to_str().unwrap()));
+        assert!(!can_read(mnt.join("listed").to_str().unwrap()) && !can_read(listed.to_str().unwrap()));
+        assert_eq!(fs::metadata(&listed).unwrap().mode() & 0o777, 0o200, "a list lets nobody in who was the owner");
     }
 }
 

@@ -16,7 +16,9 @@ const GROUP_EXECUTE: u32 = 0o010;
 
 /// Directories from which nothing is inherited: no set-group-id bit, no default
 /// ACL. A small cache, so that creating a file need not look for both. What is
-/// not in it is looked at; what changes is taken out before the change.
+/// not in it is looked at; what changes is taken out before the change. Who puts
+/// something in must hold the kernel's lock of the directory, lest it changes
+/// between the look and that.
 pub(super) struct PlainDirectories([AtomicU64; Self::SLOTS]);
 
 impl PlainDirectories {
@@ -45,24 +47,34 @@ struct Birth {
     gid: u32,
     access: Option<Acl>,
     default: Option<Acl>,
+    /// The directory passes nothing on.
+    is_plain: bool,
 }
 
 impl Server {
-    /// What an inode of this mode inherits in `parent`.
+    /// What an inode of this mode inherits in `parent`, where it gets a name.
     fn birth(&self, head: &InHeader, parent: u64, mode: u32, umask: u32) -> Result<Birth> {
+        let birth = self.birth_without_name(head, parent, mode, umask)?;
+        if birth.is_plain {
+            self.plain_directories.insert(parent);
+        }
+        Ok(birth)
+    }
+
+    /// What an inode of this mode inherits in `parent`. Of a directory that is not locked nothing is kept (invariant 4 of the module above).
+    fn birth_without_name(&self, head: &InHeader, parent: u64, mode: u32, umask: u32) -> Result<Birth> {
         let is_link = FileKind::from_mode(mode) == FileKind::Symlink;
         let masked = if is_link { mode } else { mode & !(umask & 0o777) };
-        let plain = Birth { mode: masked, gid: head.gid, access: None, default: None };
+        let plain = Birth { mode: masked, gid: head.gid, access: None, default: None, is_plain: true };
         if self.plain_directories.contains(parent) {
             return Ok(plain);
         }
         let dir = self.attr_of(parent)?;
         let default = if self.agreed.acl() { self.acl_of(At::Live, parent, acl::DEFAULT)? } else { None };
         if default.is_none() && dir.mode & SET_GID == 0 {
-            self.plain_directories.insert(parent);
             return Ok(plain);
         }
-        let mut birth = plain;
+        let mut birth = Birth { is_plain: false, ..plain };
         if let Some(default) = default.filter(|_| !is_link) {
             let inherited = default.inherit(mode);
             birth.mode = inherited.mode;
@@ -172,7 +184,7 @@ impl Server {
         self.changeable()?;
         self.check(head, head.nodeid, perm::WRITE | perm::EXECUTE)?;
         let mode = libc::S_IFREG | new.mode & 0o7777;
-        let birth = self.birth(head, head.nodeid, mode, new.umask)?;
+        let birth = self.birth_without_name(head, head.nodeid, mode, new.umask)?;
         let inode = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev: 0, target: &[] };
         let attr = self.volume.tmpfile(&inode)?;
         // The library counts the maker as a use of an inode without a name.
@@ -197,7 +209,64 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Behaviour;
     use super::*;
+    use crate::device::FuseDevice;
+    use crate::init::{self, Answer, Wishes};
+    use crate::notify::Notifier;
+    use crate::proto::abi::InitIn;
+    use crate::transport::Transport;
+    use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, mkfs_on};
+    use nenrin_device::{BlockDevice, MemDevice};
+    use nenrin_format::Time;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    struct StandingClock;
+
+    impl Clock for StandingClock {
+        fn wall(&self) -> Time {
+            Time(0)
+        }
+        fn monotonic_nanos(&self) -> u64 {
+            0
+        }
+    }
+
+    /// The serving side of a new volume, for a kernel that hears nothing.
+    fn server() -> Server {
+        let devices: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(MemDevice::new(64 << 20))];
+        let clock: Arc<dyn Clock> = Arc::new(StandingClock);
+        mkfs_on(&devices, &clock, &MkfsOptions::default()).unwrap();
+        let fs = Fs::open(devices, clock, MountOptions::default()).unwrap();
+        let behaviour = Behaviour {
+            at: At::Live,
+            read_only: false,
+            access_times: false,
+            own_check: false,
+            valid: Duration::ZERO,
+            past: None,
+        };
+        let wishes = Wishes { writeback: false, acl: true, rings: false, page_bytes: 4096 };
+        let offer = InitIn { major: 7, minor: 45, flags: u32::MAX, ..Default::default() };
+        let Answer::Serve(_, agreed) = init::negotiate(&offer, wishes) else { panic!("refused") };
+        let nobody = std::fs::File::create("/dev/null").unwrap();
+        let notifier = Notifier::new(FuseDevice::new(nobody.into(), 4096).notifications());
+        Server::new(fs, behaviour, agreed, notifier)
+    }
+
+    /// The kernel locks no directory for O_TMPFILE: it may get a default list meanwhile.
+    #[test]
+    fn a_file_without_a_name_tells_nothing_of_its_directory() {
+        let server = server();
+        let root = Ino::ROOT.0;
+        let head = InHeader { nodeid: root, ..Default::default() };
+        let unnamed = server.make_tmpfile(&head, &CreateIn { mode: 0o644, ..Default::default() }).unwrap();
+        assert!(!server.plain_directories.contains(root));
+        server.volume.release(unnamed.ino);
+        server.mknod(&head, b"named", libc::S_IFREG | 0o644, 0, 0).unwrap();
+        assert!(server.plain_directories.contains(root));
+    }
 
     #[test]
     fn a_plain_directory_is_forgotten_when_it_changes() {

@@ -10,7 +10,9 @@
 //!    library that changes anything.
 //! 4. The kernel serializes changes of one inode (it holds the inode's lock over
 //!    each request that makes one), which is what makes reading a mode or an
-//!    ACL here and writing it back sound.
+//!    ACL here and writing it back sound. O_TMPFILE alone comes without the lock
+//!    of its directory: it changes nothing there, and nothing that it sees of
+//!    the directory is kept.
 
 mod attrs;
 mod create;

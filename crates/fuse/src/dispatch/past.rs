@@ -150,7 +150,8 @@ impl Server {
             attr.mode &= !0o6000;
         }
         if let Some((at, now)) = self.newest(place.at, attr.ino)? {
-            attr.mode = past::mode_of_both(&attr, &now, self.has_same_acl(place.at, at, attr.ino)?);
+            let same_acl = self.has_same_acl((place.at, &attr), (at, &now))?;
+            attr.mode = past::mode_of_both(&attr, &now, same_acl);
         }
         attr.ino = Ino(past::id_of(view, attr.ino).ok_or(Errno(libc::EOVERFLOW))?);
         Ok(attr)
@@ -174,16 +175,19 @@ impl Server {
         }
     }
 
-    fn has_same_acl(&self, then: At, now: At, ino: Ino) -> Result<bool> {
-        let of = |at| match self.volume.getxattr(at, ino, acl::ACCESS) {
+    /// Whether the access list of an inode says now what it said then, or there was none and is none. It names
+    /// neither the owner nor the owning group, so it says something else once one of them is another.
+    fn has_same_acl(&self, then: (At, &Attr), now: (At, &Attr)) -> Result<bool> {
+        let of = |(at, attr): (At, &Attr)| match self.volume.getxattr(at, attr.ino, acl::ACCESS) {
             Ok(bytes) => Ok(Some(Some(bytes))),
             Err(Error::NoAttribute | Error::NotSupported | Error::NotFound) => Ok(Some(None)),
             // One that is not known any more is taken for another.
             Err(Error::Stale) => Ok(None),
             Err(e) => Err(Errno::from(e)),
         };
+        let same_owners = (then.1.uid, then.1.gid) == (now.1.uid, now.1.gid);
         let (then, now) = (of(then)?, of(now)?);
-        Ok(then.is_some() && then == now)
+        Ok(then.is_some() && then == now && (same_owners || then == Some(None)))
     }
 
     /// Whether an access list of the past says what may be done today, too.
@@ -193,8 +197,7 @@ impl Server {
         }
         let Some((at, now)) = self.newest(place.at, place.ino)? else { return Ok(true) };
         let then = self.volume.getattr(place.at, place.ino)?;
-        // It does not name the owning group, so it means something else for another one.
-        Ok((then.uid, then.gid) == (now.uid, now.gid) && self.has_same_acl(place.at, at, place.ino)?)
+        self.has_same_acl((place.at, &then), (at, &now))
     }
 
     /// The access list by which a node is to be judged.

@@ -175,7 +175,12 @@ impl Setattr {
             kill_privileges: has(setattr::KILL_SUIDGID),
         };
         let given = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-        Self { set, by_handle: has(setattr::FH), times_given: given(set.atime) || given(set.mtime) }
+        let by_handle = has(setattr::FH);
+        // Under writeback the kernel sends times of its own: of an open file those of what was written, and where somebody wants
+        // the present one that, as the time of the change, too.
+        let own_mtime = set.mtime == set.ctime;
+        let times_given = !by_handle && (given(set.atime) || given(set.mtime) && !own_mtime);
+        Self { set, by_handle, times_given }
     }
 }
 
@@ -470,6 +475,19 @@ mod tests {
         assert_eq!(got.set.mtime, Some(SetTime::At(Time(-999_999_995))));
         assert_eq!(got.set.ctime, None);
         assert!(got.times_given);
+    }
+
+    #[test]
+    fn times_of_the_kernel_are_given_by_nobody() {
+        let raw = abi::SetattrIn { mtime: 7, ctime: 7, ..Default::default() };
+        let is_given = |raw: &abi::SetattrIn, valid| Setattr::new(&abi::SetattrIn { valid, ..*raw }).times_given;
+        let both = setattr::MTIME | setattr::CTIME;
+        assert!(!is_given(&raw, both | setattr::SIZE), "truncate");
+        assert!(!is_given(&raw, both | setattr::ATIME | setattr::ATIME_NOW), "touch");
+        assert!(is_given(&raw, both | setattr::ATIME), "the access time is asked for");
+        let older = abi::SetattrIn { ctime_nanos: 1, ..raw };
+        assert!(is_given(&older, both));
+        assert!(!is_given(&older, both | setattr::FH), "what was written to an open file");
     }
 
     #[test]

@@ -66,16 +66,21 @@ fn possible_cpus() -> io::Result<u16> {
     cpus_in(&ranges).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// One more than the last in a list such as `0-3,5`.
+/// How many are in a list such as `0-3,5`. Where numbers are left out, the kernel has queues for none beyond that count, and
+/// takes what comes from such a CPU to the first.
 fn cpus_in(ranges: &str) -> Option<u16> {
-    let last = ranges.trim().rsplit([',', '-']).next()?;
-    last.parse::<u16>().ok()?.checked_add(1)
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    ranges.trim().split(',').try_fold(0u16, |sum, range| sum.checked_add(count(range)?))
 }
 
 /// The requests of the programs on one CPU.
 pub(crate) struct Queue {
     mounted: Arc<File>,
-    /// That of the CPU.
+    /// That of the CPU, if there is one of this number.
     number: u16,
     slots: Vec<Slot>,
     payload_bytes: usize,
@@ -248,8 +253,22 @@ mod tests {
 
     #[test]
     fn every_cpu_that_may_come_is_counted() {
-        let counts = ["0\n", "0-1\n", "0-3,8-15", "x", ""].map(cpus_in);
-        assert_eq!(counts, [Some(1), Some(2), Some(16), None, None]);
+        let counts = ["0\n", "0-1\n", "0-3,8-15", "0,2", "0-65534", "0-65535", "3-0", "x", ""].map(cpus_in);
+        let want = [Some(1), Some(2), Some(12), Some(2), Some(65535), None, None, None, None];
+        assert_eq!(counts, want);
+    }
+
+    #[test]
+    fn a_number_without_a_cpu_leaves_a_thread_where_it_is() {
+        let cpus = || std::thread::available_parallelism().unwrap();
+        let thread = std::thread::spawn(move || {
+            let before = cpus();
+            sys::stay_on(1023);
+            sys::stay_on(u16::MAX);
+            (before, cpus())
+        });
+        let (before, after) = thread.join().unwrap();
+        assert_eq!(before, after);
     }
 
     #[test]

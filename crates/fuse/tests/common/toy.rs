@@ -206,6 +206,11 @@ impl Toy {
         let root = s.get_mut(Ino::ROOT).unwrap();
         (root.attr.uid, root.attr.gid) = (uid, gid);
     }
+    /// Makes an empty file of somebody's.
+    pub fn add_file(&self, name: &str, mode: u32, uid: u32) {
+        let new = NewInode { mode: libc::S_IFREG | mode, uid, gid: uid, rdev: 0, target: &[] };
+        self.create(Ino::ROOT, name.as_bytes(), &new).unwrap();
+    }
     /// Keeps the present state under a number.
     pub fn keep(&self, cno: u64) {
         let now = self.state().clone();
