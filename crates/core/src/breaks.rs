@@ -284,6 +284,8 @@ pub enum Break {
     FoundReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
+    /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.
+    HeldAskedLeftOut,
     /// Reads that are submitted begin at once, however many are under way.
     ReadsUnbounded,
     /// Recovery looks for the next partial of the log nowhere but right behind the last one.

@@ -260,10 +260,16 @@ impl Inner {
         }
     }
 
-    /// All of them, for a commit of everything.
+    /// All of them, for a commit of everything: also of what that leaves out because it is held back.
     pub(super) fn join_all_asked(&mut self) {
-        let asked = std::mem::take(&mut self.submitted.syncs);
-        self.batch.waiters.extend(asked.into_iter().map(|a| a.done));
+        for asked in std::mem::take(&mut self.submitted.syncs) {
+            let content = self.files.get_mut(&asked.ino).and_then(|f| f.content.as_mut());
+            if let Some(c) = content.filter(|_| !broken(Break::HeldAskedLeftOut)) {
+                c.held_since = None;
+                self.batch.files.insert(asked.ino);
+            }
+            self.batch.waiters.push(asked.done);
+        }
     }
 }
 

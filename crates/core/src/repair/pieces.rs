@@ -2,7 +2,8 @@
 //! partials say whose each run of blocks was, and where in the file.
 //!
 //! Invariants
-//! 1. A run counts only if what lies there has the checksum that the map states: the space may have been used again.
+//! 1. A run counts only if what lies there, on any device that has a copy, has the checksum that the map states: the
+//!    space may have been used again. Checksums of blocks are made of bytes that were compared with it, and of no others.
 //! 2. Only files that may have been made where the log is missing, and of which neither index nor log know anything, get
 //!    what is found, and no block that another has. It may be content that was written over or removed: each such
 //!    file is told as found, never as whole.
@@ -16,6 +17,7 @@ use crate::log::data::run_crc;
 use crate::recovery::{Walk, chain_of};
 use crate::storage::Storage;
 use crate::{Error, Result};
+use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::partial::{DATA_MOVED, Header, PartialKind};
@@ -37,9 +39,24 @@ struct Run {
     /// First block in the file.
     off: u64,
     addr: Addr,
-    blocks: u64,
+    blocks: u32,
+    sum: Sum,
     /// What the cleaner moved was written before, who knows when.
     written: (bool, Seq, Time),
+}
+
+/// What the map says that a run holds.
+#[derive(Clone, Copy)]
+struct Sum {
+    granule_shift: u8,
+    crc: u32,
+}
+
+impl Sum {
+    fn fits(self, bytes: &[u8]) -> bool {
+        let crcs: Vec<u32> = bytes.chunks(BLOCK_BYTES << self.granule_shift).map(nenrin_format::crc).collect();
+        run_crc(&crcs) == self.crc
+    }
 }
 
 /// Ranges of numbers that do not overlap: first, and first behind.
@@ -70,6 +87,15 @@ impl Ranges {
     }
 }
 
+impl Run {
+    /// File blocks that nobody else has, and of which the file has nothing yet.
+    fn free(&self, owned: &Ranges, taken: &Ranges) -> Vec<(u64, u64)> {
+        let places = owned.free(self.addr.0, self.addr.0 + u64::from(self.blocks));
+        let of_file = places.into_iter().map(|(begin, end)| (self.off + (begin - self.addr.0), end - begin));
+        of_file.flat_map(|(off, blocks)| taken.free(off, off + blocks)).collect()
+    }
+}
+
 /// Gives inodes that nothing is known of the content that was theirs; how many there are. `told`: those that the log
 /// tells of; what is not there of them was removed.
 pub(super) fn find(base: &mut Base, epoch: Epoch, told: &BTreeSet<Ino>, losses: &mut Losses) -> Result<u64> {
@@ -85,15 +111,15 @@ pub(super) fn find(base: &mut Base, epoch: Epoch, told: &BTreeSet<Ino>, losses: 
         let mut taken = Ranges::default();
         let (mut blocks, mut seqs) = (0, BTreeSet::new());
         for run in of_one {
-            for (begin, end) in owned.free(run.addr.0, run.addr.0 + run.blocks) {
-                let off = run.off + (begin - run.addr.0);
-                for (begin, end) in taken.free(off, off + (end - begin)) {
-                    put(base, run, begin, end)?;
-                    taken.add(begin, end);
-                    owned.add(run.addr.0 + (begin - run.off), run.addr.0 + (end - run.off));
-                    blocks += end - begin;
-                    seqs.insert(run.written.1);
-                }
+            let free = run.free(&owned, &taken);
+            let bytes = if free.is_empty() { None } else { right_bytes(&base.storage, run.addr, run.blocks, run.sum)? };
+            let Some(bytes) = bytes else { continue };
+            for (begin, end) in free {
+                put(base, run, &bytes, begin, end)?;
+                taken.add(begin, end);
+                owned.add(run.addr.0 + (begin - run.off), run.addr.0 + (end - run.off));
+                blocks += end - begin;
+                seqs.insert(run.written.1);
             }
         }
         let Some(ino) = of_one.first().map(|r| r.ino).filter(|_| blocks > 0) else { continue };
@@ -127,7 +153,9 @@ fn runs(base: &Base, from: Ino, epoch: Epoch, told: &BTreeSet<Ino>) -> Result<Ve
         if header.kind != PartialKind::Data || header.epoch > epoch || header.seq.0 >= COUNTER_MAX {
             return Ok(());
         }
-        let Some(bytes) = readable(storage.read(header.addr, header.summary_blocks))? else { return Ok(()) };
+        let right = |bytes: &[u8]| Header::decode(bytes).is_ok();
+        let read = storage.read_right(header.addr, header.summary_blocks, right);
+        let Some(bytes) = readable(read)? else { return Ok(()) };
         let Ok(summary) = Header::decode(&bytes) else { return Ok(()) };
         let mut addr = header.payload_addr();
         let mut left = header.payload_blocks;
@@ -145,9 +173,10 @@ fn runs(base: &Base, from: Ino, epoch: Epoch, told: &BTreeSet<Ino>) -> Result<Ve
             }
             let first = Key::new(ino, Kind::Inode, 0, 0);
             let known = state.live.next(&state.cache, &first)?.is_some_and(|(key, _)| key.ino == ino.0);
-            if !known && is_right(storage, run_addr, blocks, entry.level, entry.crc.get())? {
+            let sum = Sum { granule_shift: entry.level, crc: entry.crc.get() };
+            if !known && right_bytes(storage, run_addr, blocks, sum)?.is_some() {
                 let written = (header.flags & DATA_MOVED == 0, header.seq, header.written_at);
-                out.push(Run { ino, off, addr: run_addr, blocks: u64::from(blocks), written });
+                out.push(Run { ino, off, addr: run_addr, blocks, sum, written });
             }
         }
         Ok(())
@@ -164,20 +193,21 @@ fn readable<T>(read: Result<T>) -> Result<Option<T>> {
     }
 }
 
-fn is_right(storage: &Storage, addr: Addr, blocks: u32, granule_shift: u8, crc: u32) -> Result<bool> {
-    let Some(bytes) = readable(storage.read(addr, blocks))? else { return Ok(false) };
-    let crcs: Vec<u32> = bytes.chunks(BLOCK_BYTES << granule_shift).map(nenrin_format::crc).collect();
-    Ok(run_crc(&crcs) == crc)
+/// What lies there and fits, from whichever devices have it.
+fn right_bytes(storage: &Storage, addr: Addr, blocks: u32, sum: Sum) -> Result<Option<AlignedBuf>> {
+    let read = readable(storage.read_right(addr, blocks, |bytes| sum.fits(bytes)))?;
+    Ok(read.filter(|bytes| sum.fits(bytes)))
 }
 
-/// Puts file blocks `begin` to `end` of a run into the live tree, with checksums of their own.
-fn put(base: &mut Base, run: &Run, begin: u64, end: u64) -> Result<()> {
+/// Puts file blocks `begin` to `end` of a run, of which these are the bytes, into the live tree, with checksums of their own.
+fn put(base: &mut Base, run: &Run, bytes: &[u8], begin: u64, end: u64) -> Result<()> {
     let mut at = begin;
     while at < end {
         let blocks = (end - at).min(WINDOW - at % WINDOW) as u32;
-        let addr = run.addr.add((at - run.off) as u32);
-        let bytes = base.storage.read(addr, blocks)?;
-        let crcs = bytes.chunks(BLOCK_BYTES).map(nenrin_format::crc).collect();
+        let skipped = (at - run.off) as u32;
+        let addr = run.addr.add(skipped);
+        let of_run = bytes.chunks(BLOCK_BYTES).skip(skipped as usize).take(blocks as usize);
+        let crcs = of_run.map(nenrin_format::crc).collect();
         let (birth, state) = (base.state.open_cno, &mut base.state);
         let extent = Extent { birth, addr, blocks, flags: 0, granule_shift: 0, lead: 0, tail: 0, crcs };
         state.live.insert(&state.cache, Key::new(run.ino, Kind::Extent, 0, at), extent.encode().into())?;

@@ -11,7 +11,7 @@
 //!
 //! Invariants
 //! 1. Nothing is written.
-//! 2. Content whose checksum does not fit is not taken: the space may have been used again since.
+//! 2. Content whose checksum does not fit on any device is not taken: the space may have been used again since.
 //! 3. What a salvage that was cut has written is not looked at: its epoch is
 //!    higher than that of any root. `held` has all else that was used, so it is found again.
 
@@ -118,7 +118,7 @@ fn scan(storage: &Storage, newest: &Superblock, epoch: Epoch) -> Result<Vec<Node
 fn nodes_of(storage: &Storage, header: &Header, nodes: &mut Vec<Node>) -> Result<()> {
     for n in 0..header.payload_blocks / NODE_BLOCKS {
         let addr = Addr(header.payload_addr().0 + u64::from(n * NODE_BLOCKS));
-        let bytes = match storage.read(addr, NODE_BLOCKS) {
+        let bytes = match storage.read_right(addr, NODE_BLOCKS, node::verify) {
             Ok(bytes) => bytes,
             Err(Error::Device(_) | Error::Damaged(..)) => continue,
             Err(e) => return Err(e),
@@ -398,8 +398,9 @@ fn verify(base: &mut Base, losses: &mut Losses) -> Result<()> {
             return Ok(());
         };
         let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        let right = match storage.read(first, e.lead.saturating_add(e.blocks).saturating_add(e.tail)) {
-            Ok(bytes) => crate::fs::verify(&e, &bytes).is_ok(),
+        let fits = |bytes: &[u8]| crate::fs::verify(&e, bytes).is_ok();
+        let right = match storage.read_right(first, e.lead.saturating_add(e.blocks).saturating_add(e.tail), fits) {
+            Ok(bytes) => fits(&bytes),
             Err(Error::Device(_) | Error::Damaged(..)) => false,
             Err(e) => return Err(e),
         };

@@ -8,6 +8,7 @@ use nenrin_core::format::Ino;
 use nenrin_core::{At, COMMITS_AT_ONCE, Fs, MountOptions, RenameMode, SetAttr};
 use nenrin_device::MemDevice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -126,4 +127,43 @@ fn a_file_that_is_gone_needs_no_commit() {
     assert_eq!(fs.usage().inodes, 1);
     fs.close().unwrap();
     after_a_cut(&device).close().unwrap();
+}
+
+/// P1: a sync was submitted, the file is emptied, and time makes a commit of all other files. Whether the sync was told that all is
+/// durable, and what of the file is there after a cut then.
+fn emptied_behind_a_submitted_sync(bytes: usize) -> (bool, Vec<u8>) {
+    let World { device, clock, fs, .. } = world(MountOptions::default());
+    let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
+    fs.write(f, 0, &vec![1; bytes], 0).unwrap();
+    let other = fs.create(Ino::ROOT, b"other", &file(0o600)).unwrap().ino;
+    fs.sync_all().unwrap();
+    fs.write(f, 0, &vec![2; bytes], 0).unwrap();
+    let ticket = fs.submit_sync(f);
+    empty(&fs, f);
+    fs.write(other, 0, &[9; 100], 0).unwrap();
+    clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+    fs.tick().unwrap();
+    let commits = fs.counters().commits;
+    ticket.wait().unwrap();
+    (fs.counters().commits == commits, content(&after_a_cut(&device), b"file"))
+}
+
+#[test]
+fn a_sync_that_was_submitted_carries_what_is_held_back() {
+    for bytes in SIZES {
+        let (is_told, content) = emptied_behind_a_submitted_sync(bytes);
+        assert!(is_told, "{bytes} bytes: the commit of all files told nobody");
+        assert!(content != vec![1; bytes], "{bytes} bytes: what was there before the sync");
+        assert!(content.is_empty(), "{bytes} bytes: {} are left", content.len());
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn what_is_held_back_from_a_submitted_sync_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    for bytes in SIZES {
+        let (is_told, content) = with(Break::HeldAskedLeftOut, || emptied_behind_a_submitted_sync(bytes));
+        assert!(is_told && content == vec![1; bytes], "{bytes} bytes");
+    }
 }

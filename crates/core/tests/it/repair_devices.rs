@@ -3,11 +3,12 @@
 
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
-use nenrin_core::format::partial::Header;
+use nenrin_core::format::Ino;
+use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
 use nenrin_core::repair::{LossKind, MendKind};
-use nenrin_core::{Fs, MountOptions, RepairPlan, RepairReport};
+use nenrin_core::{At, Fs, MountOptions, RepairPlan, RepairReport};
 use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Window};
 use std::sync::Arc;
 
@@ -247,4 +248,87 @@ fn the_repair_of_a_mirror_is_cut() {
 #[test]
 fn the_repair_of_rows_with_parity_is_cut() {
     is_cut(Profile::Parity, 3, 60);
+}
+
+/// Where partials of these kinds lie on a device, and what their headers say.
+fn partials(device: &dyn BlockDevice, kinds: &[PartialKind]) -> Vec<(u64, Header)> {
+    let header = |at: u64| Header::peek(&device.read(at, 4096).unwrap()).ok().filter(|h| kinds.contains(&h.kind));
+    (0..device.geometry().bytes).step_by(4096).filter_map(|at| Some((at, header(at)?))).collect()
+}
+
+/// Partials of these kinds are lost on a device.
+fn lose(device: &dyn BlockDevice, kinds: &[PartialKind]) {
+    let lost = partials(device, kinds);
+    assert!(!lost.is_empty());
+    lost.into_iter().for_each(|(at, h)| zero(device, at, u64::from(h.total_blocks()) * 4096));
+}
+
+/// Of partials of these kinds a device has the summaries, and something else behind them.
+fn lose_payload(device: &dyn BlockDevice, kinds: &[PartialKind]) {
+    let lost = partials(device, kinds).into_iter().filter(|(_, h)| h.payload_blocks > 0);
+    for (at, h) in lost {
+        zero(device, at + u64::from(h.summary_blocks) * 4096, u64::from(h.payload_blocks) * 4096);
+    }
+}
+
+const BLOCKS: usize = 200;
+const NEWER_BLOCKS: usize = 150;
+
+/// Files that were written, and most of each once more: of the older run the end is left, somewhere in a stripe.
+fn written_twice(w: &World) -> Vec<(Ino, Vec<u8>)> {
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let file = |i: usize| {
+        let mut data = content(i, BLOCKS * 4096);
+        let ino = write(&fs, &format!("file {i}"), &data);
+        let newer = content(i + 100, NEWER_BLOCKS * 4096);
+        fs.write(ino, 0, &newer, 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+        data[..newer.len()].copy_from_slice(&newer);
+        (ino, data)
+    };
+    let files = (0..12).map(file).collect();
+    fs.close().unwrap();
+    files
+}
+
+/// All of a salvaged volume is right, on either device.
+fn found_on_both(w: &World, files: &[(Ino, Vec<u8>)], report: &RepairReport) {
+    clean(&w.all());
+    for there in [&[0][..], &[1]] {
+        let fs = w.open(there, MountOptions { read_only: true, ..degraded() }).unwrap();
+        for (ino, data) in files {
+            let found = fs.read(At::Live, *ino, 0, data.len() + 1);
+            assert!(found.is_ok_and(|b| b == *data), "{there:?}, inode {ino}: {report:?}");
+        }
+    }
+}
+
+/// Neither index nor log are left, and the content on one device is wrong: what is found is that of the other.
+#[test]
+fn content_found_without_index_is_that_of_the_device_which_has_it() {
+    for wrong in 0..2 {
+        let w = World::new(Profile::Mirror, &[64; 2]);
+        let files = written_twice(&w);
+        let others = [PartialKind::Root, PartialKind::Index, PartialKind::Chain];
+        w.members.iter().for_each(|m| lose(m.as_ref(), &others));
+        lose_payload(w.members[wrong].as_ref(), &[PartialKind::Data]);
+        let report = repair(&w.all(), &w).unwrap();
+        assert!(report.losses.iter().any(|l| l.kind == LossKind::ContentFound), "{report:?}");
+        found_on_both(&w, &files, &report);
+    }
+}
+
+/// No root is left, and nodes and content on one device are wrong: nothing but the past is lost.
+#[test]
+fn a_salvage_takes_nodes_and_content_from_the_device_which_has_them() {
+    for wrong in 0..2 {
+        let w = World::new(Profile::Mirror, &[64; 2]);
+        let files = written_twice(&w);
+        w.members.iter().for_each(|m| lose(m.as_ref(), &[PartialKind::Root]));
+        lose_payload(w.members[wrong].as_ref(), &[PartialKind::Index, PartialKind::Data]);
+        let report = repair(&w.all(), &w).unwrap();
+        assert!(report.losses.iter().all(|l| l.kind == LossKind::CheckpointsLost), "{report:?}");
+        assert!(report.mends.iter().any(|(kind, _)| *kind == MendKind::IndexFound), "{report:?}");
+        found_on_both(&w, &files, &report);
+    }
 }
