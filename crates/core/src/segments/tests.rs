@@ -106,7 +106,7 @@ fn it_is_counted_after_loading_and_renumbering_too() {
 /// Whoever withheld a segment gives it back; if somebody has it by then, it stays his.
 #[test]
 fn what_somebody_has_is_not_given_back() {
-    let mut s = Segments::new(&[0..2], 600, Generation(3));
+    let mut s = Segments::new(std::slice::from_ref(&(0..2)), 600, Generation(3));
     assert!(s.withhold(SegmentNo(0)));
     s.close(SegmentNo(0));
     s.open(SegmentNo(0));
