@@ -230,6 +230,8 @@ pub enum Break {
     ForgetSkipsFree,
     /// A full segment is taken for wiped without a look at what is behind its last partial.
     ForgetSkipsTails,
+    /// What was cut off a file, and was not reaped before the file is removed, dies with the file.
+    OldForksDieLate,
     /// A mount does not go on with what was being forgotten.
     ForgetNotResumed,
     /// A band loses segments as soon as no content is in them, whatever of the index or the log is.

@@ -162,9 +162,9 @@ disk_struct! {
     pub struct ReapDisk [24] {
         /// Cno from which the items are gone.
         pub death: U64,
-        /// Fork to reap, when only one is.
+        /// Fork to reap, when only one is; else the first.
         pub fork: U32,
-        /// 1: everything of the inode; 0: only that fork's extents.
+        /// 1: everything of the inode from that fork on; 0: only that fork's extents.
         pub whole: u8,
         /// How much of its history is kept, as [`Keep`].
         pub keep: u8,
@@ -180,9 +180,9 @@ disk_struct! {
 pub struct Reap {
     /// Cno from which the items are gone.
     pub death: Cno,
-    /// Fork to reap, when only one is.
+    /// Fork to reap, when only one is; else the first: older ones that are there are reaped by themselves.
     pub fork: u32,
-    /// Everything of the inode, or only that fork's extents.
+    /// Everything of the inode from that fork on, or only that fork's extents.
     pub whole: bool,
     /// How much of its history is kept.
     pub rule: KeepRule,

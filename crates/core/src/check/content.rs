@@ -71,7 +71,10 @@ fn check_old_fork(live: &mut Live<'_, '_>, key: &Key) -> Result<()> {
         return Ok(());
     }
     live.group.old_fork = Some(key.fork);
-    if live.group.inode.is_some() && live.reap(key.fork)?.is_none() {
+    if live.group.inode.is_none() {
+        let is_reaped = live.state.is_fork_reaped(live.group.ino, key.fork)?;
+        live.group.unreaped = live.group.unreaped.or((!is_reaped).then_some(key.fork));
+    } else if live.reap(key.fork)?.is_none() {
         live.bad(What::StrayFork, format!("fork {}", key.fork));
     }
     Ok(())

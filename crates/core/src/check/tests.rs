@@ -7,7 +7,7 @@ use super::report::Log;
 use super::{CheckOptions, What, check};
 use crate::fs::Opened;
 use crate::recovery::recover;
-use crate::state::{State, orphan_key, reap_key};
+use crate::state::{REST_FORK, State, orphan_key, reap_key};
 use crate::testing::TestClock;
 use crate::{At, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
@@ -289,6 +289,23 @@ fn content_that_does_not_fit_its_inode() {
         });
         s.set_space(reap_key(FILE, 0), reap(0, false));
     });
+    // All that is left are extents of that fork.
+    assert_finds(&[], |s| s.set_space(reap_key(DEAD, 0), reap(0, false)));
+    assert_finds(&[], |s| {
+        s.set_space(reap_key(DEAD, 0), reap(0, false));
+        s.set_space(reap_key(DEAD, REST_FORK), reap(1, true));
+    });
+    assert_finds(&[], |s| {
+        drop(s.space.remove(&s.cache, &reap_key(DEAD, 0)).unwrap());
+        s.set_space(reap_key(DEAD, REST_FORK), reap(0, true));
+    });
+    // Nobody reaps fork 0, or what is no extent.
+    assert_finds(&[401], |s| s.set_space(reap_key(DEAD, 0), reap(1, true)));
+    assert_finds(&[401], |s| {
+        s.set_space(reap_key(DEAD, 0), reap(0, false));
+        s.set(Key::new(DEAD, Kind::Inline, 0, 0), encode_bytes(Cno(1), b"x"));
+    });
+    assert_finds(&[403], |s| s.set_space(reap_key(FILE, REST_FORK), reap(0, true)));
     assert_finds(&[403], |s| s.set_space(reap_key(SMALL, 0), reap(0, true)));
     assert_finds(&[403], |s| s.set_space(reap_key(FILE, 0), reap(0, false)));
     for outside in

@@ -35,11 +35,24 @@ struct Seen {
     ino: u64,
     kinds: u32,
     file_type: Option<u8>,
+    /// The last fork of an inode whose item is not there, and the first that nobody reaps by itself.
+    fork: Option<u32>,
+    unreaped: Option<u32>,
 }
 
 impl Seen {
     const fn has(&self, kind: Kind) -> bool {
         self.kinds & 1 << kind as u8 != 0
+    }
+
+    /// An extent.
+    fn note_fork(&mut self, state: &State, fork: u32) -> Result<()> {
+        if !self.has(Kind::Inode) && self.fork != Some(fork) {
+            self.fork = Some(fork);
+            let is_reaped = self.unreaped.is_some() || state.is_fork_reaped(Ino(self.ino), fork)?;
+            self.unreaped = self.unreaped.or((!is_reaped).then_some(fork));
+        }
+        Ok(())
     }
 }
 
@@ -129,6 +142,9 @@ impl Mender {
                 seen.ino = key.ino;
             }
             seen.kinds |= 1 << key.kind as u8;
+            if key.kind == Kind::Extent {
+                seen.note_fork(&this.state, key.fork)?;
+            }
             if key.kind == Kind::Link {
                 seen.file_type = Dirent::decode(value).ok().map(|l| l.file_type);
             }
@@ -146,11 +162,16 @@ impl Mender {
             self.losses.add(LossKind::ItemDropped, About::Inode(ino), "the target of the symbolic link is lost");
             return self.drop_inode(ino);
         }
-        let reap = self.state.space.get(&self.state.cache, &reap_key(ino, 0))?;
-        if reap.and_then(|v| Reap::decode(&v).ok()).is_some_and(|r| r.whole) {
+        let reap = self.state.reap_of_inode(ino)?;
+        let is_reaped = match reap {
+            Some(r) => seen.unreaped.is_none_or(|fork| r.fork <= fork),
+            None => seen.kinds == 1 << Kind::Extent as u8 && seen.unreaped.is_none(),
+        };
+        let was_removed = reap.is_some() || !self.inode_may_be_lost(ino);
+        if was_removed && is_reaped {
             return Ok(());
         }
-        if !self.inode_may_be_lost(ino) {
+        if was_removed {
             // Its item is gone and was not lost: it was being removed.
             return self.list_for_removal(ino, 0, true);
         }

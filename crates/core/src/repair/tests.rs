@@ -9,9 +9,9 @@ use crate::recovery::recover;
 use crate::state::State;
 use crate::storage::probe;
 use crate::testing::TestClock;
-use crate::{At, Clock, Error, FileKind, Fs, MkfsOptions, MountOptions, NewInode, XattrMode, mkfs};
+use crate::{At, Clock, Error, FileKind, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
-use nenrin_format::key::Key;
+use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::NodePtr;
 use nenrin_format::superblock::{segment_block, slot_blocks};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BYTES};
@@ -611,6 +611,71 @@ fn change_an_item(s: &mut State, random: &mut Prng) {
         drop(tree.remove(&s.cache, &key).unwrap());
     } else {
         drop(tree.insert(&s.cache, key, value.into()).unwrap());
+    }
+}
+
+/// A file that was emptied twice, and removed with so many blocks in it: what had many is not reaped yet.
+fn with_old_forks(blocks: usize) -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    mkfs(&device, &clock(), &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(vec![device.clone()], clock(), MountOptions::default()).unwrap();
+    let ino = fs.create(Ino::ROOT, b"f", &new(0o100_600)).unwrap().ino;
+    let write = |blocks: usize| {
+        for at in (0..blocks).step_by(256) {
+            fs.write(ino, at as u64 * 4096, &[1; 256 * 4096], 0).unwrap();
+        }
+        fs.fsync_wait(ino).unwrap();
+    };
+    for _ in 0..2 {
+        write(1280);
+        fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        fs.fsync_wait(ino).unwrap();
+    }
+    write(blocks);
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    fs.close().unwrap();
+    device
+}
+
+/// They are nobody's: a repair makes no file of them, and leaves nothing of them behind, whichever of what says so is lost.
+#[test]
+fn old_forks_of_what_was_removed_are_reaped() {
+    let all = |device: &Arc<dyn BlockDevice>| {
+        let opened = recover(std::slice::from_ref(device), &MountOptions::default()).unwrap();
+        opened.state.pending_reaps(Kind::Reap, 9).unwrap()
+    };
+    for (blocks, count) in [(0, 2), (3072, 3)] {
+        for lost in (0..count).map(Some).chain([None]) {
+            let device = with_old_forks(blocks);
+            let options = MountOptions::default();
+            let pending = all(&device);
+            assert_eq!(pending.len(), count, "{pending:?}");
+            let mut opened: Opened = recover(std::slice::from_ref(&device), &options).unwrap();
+            let s = &mut opened.state;
+            if let Some(lost) = lost {
+                s.space.remove(&s.cache, &pending[lost].0).unwrap();
+            }
+            // So that there is something to be repaired in any case.
+            let mut root = s.need_inode(Ino::ROOT).unwrap();
+            root.entries += 1;
+            s.put_inode(Ino::ROOT, root).unwrap();
+            Fs::assemble(opened, clock(), options.clone()).index_checkpoint(true).unwrap();
+            let plan = RepairPlan::new(std::slice::from_ref(&device), &TestClock::default(), &mut |_| {}).unwrap();
+            let report = plan.carry_out(clock()).unwrap();
+            assert!(report.needed && report.losses_total == 0, "{report:?}");
+            assert_eq!(numbers(&device), BTreeSet::new(), "{blocks}, {lost:?}");
+            // What nothing was wrong with stays as it was.
+            assert!(lost.is_some() || all(&device) == pending, "{blocks}: {:?}", all(&device));
+            let time = Arc::new(TestClock::default());
+            let fs = Fs::open(vec![device.clone()], time.clone(), options).unwrap();
+            for _ in 0..100 {
+                time.0.fetch_add(100_000_000, Ordering::Relaxed);
+                fs.tick().unwrap();
+            }
+            assert!(fs.usage().live_blocks < 100 && fs.usage().inodes == 1, "{blocks}, {lost:?}: {:?}", fs.usage());
+            fs.close().unwrap();
+            assert_eq!(numbers(&device), BTreeSet::new(), "{blocks}, {lost:?}");
+        }
     }
 }
 

@@ -349,7 +349,11 @@ pub const fn orphan_key(ino: Ino) -> Key {
     Key::space(Kind::Orphan, 0, ino.0)
 }
 
-/// Key of reap work in the space tree.
+/// Where the work is that an inode leaves besides a fork 0 that is to be reaped already. No fork that is to be reaped has
+/// this number: none comes after it.
+pub const REST_FORK: u32 = u32::MAX;
+
+/// Key of reap work in the space tree: of one fork, or of an inode as of fork 0 or [`REST_FORK`].
 pub const fn reap_key(ino: Ino, fork: u32) -> Key {
     Key::space(Kind::Reap, fork, ino.0)
 }

@@ -1,10 +1,10 @@
 //! Records of the namespace stream: names, inodes, attributes.
 
-use super::{State, orphan_key, reap_key};
+use super::{REST_FORK, State, orphan_key, reap_key};
+use crate::breaks::{Break, broken};
 use crate::{Error, FileKind, Result};
 use nenrin_format::items::{
-    self, Dirent, HISTORY_XATTR, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Keep, KeepRule, Reap, XATTR_PIECE_BYTES,
-    XattrPiece,
+    self, Dirent, HISTORY_XATTR, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Keep, Reap, XATTR_PIECE_BYTES, XattrPiece,
 };
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, attr_mask};
@@ -134,49 +134,68 @@ impl State {
         self.space.insert(&self.cache, orphan_key(ino), reap.encode().into()).map(drop)
     }
 
-    /// An inode without names goes: small ones at once, else by the reaper.
+    /// An inode without names goes: small ones at once, else by the reaper. Older forks that the reaper has not come to
+    /// are left to it as they are: they died before.
     fn drop_inode(&mut self, ino: Ino, death: Cno) -> Result<()> {
-        let rule = self.need_inode(ino)?.keep_rule();
+        let inode = self.need_inode(ino)?;
+        let (fork, rule) = (if broken(Break::OldForksDieLate) { 0 } else { inode.fork }, inode.keep_rule());
         self.remove_as_of(&Key::new(ino, Kind::Inode, 0, 0), death, rule)?;
         self.inodes = self.inodes.saturating_sub(1);
-        if self.reap((ino, None), death, rule, ITEMS_AT_ONCE)? {
+        let reap = Reap { death, fork, whole: true, rule };
+        if self.reap(ino, &reap, ITEMS_AT_ONCE)? {
             return Ok(());
         }
-        let reap = Reap { death, fork: 0, whole: true, rule };
-        self.space.insert(&self.cache, reap_key(ino, 0), reap.encode().into()).map(drop)
+        let is_taken = fork > 0 && self.space.get(&self.cache, &reap_key(ino, 0))?.is_some();
+        let key = reap_key(ino, if is_taken { REST_FORK } else { 0 });
+        self.space.insert(&self.cache, key, reap.encode().into()).map(drop)
     }
 
-    /// Removes up to `max` items of a dead inode, or of one fork of a living
-    /// one; whether that was all.
-    fn reap(&mut self, (ino, fork): (Ino, Option<u32>), death: Cno, rule: KeepRule, max: usize) -> Result<bool> {
-        let (from, to) = match fork {
-            Some(f) => (Key::new(ino, Kind::Extent, f, 0), Key::new(ino, Kind::Extent, f, u64::MAX)),
-            None => (Key::new(ino, Kind::Inode, 0, 0), Key::new(ino, Kind::Extent, u32::MAX, u64::MAX)),
-        };
+    /// Removes up to `max` items of a dead inode, or of one fork; whether that was all.
+    fn reap(&mut self, ino: Ino, reap: &Reap, max: usize) -> Result<bool> {
         let mut keys = Vec::new();
-        self.live.scan(&self.cache, &from, &to, &mut |k, _| {
-            keys.push(*k);
-            if keys.len() <= max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
+        for (from, to) in reaped_ranges(ino, reap) {
+            if keys.len() > max {
+                break;
+            }
+            self.live.scan(&self.cache, &from, &to, &mut |k, _| {
+                keys.push(*k);
+                if keys.len() <= max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+        }
         let all = keys.len() <= max;
         keys.truncate(max);
         for k in &keys {
-            self.remove_as_of(k, death, rule)?;
+            self.remove_as_of(k, reap.death, reap.rule)?;
         }
         Ok(all)
     }
 
     pub(super) fn reap_step(&mut self, ino: Ino, fork: u32, max: u32) -> Result<()> {
         let key = reap_key(ino, fork);
-        let Some(v) = self.space.get(&self.cache, &key)? else {
-            return Err(Error::Corrupt(format!("nothing to reap for inode {ino}")));
-        };
+        // A log may have more steps than are needed here: once they took all forks of an inode that is removed.
+        let Some(v) = self.space.get(&self.cache, &key)? else { return Ok(()) };
         let reap = Reap::decode(&v).map_err(|why| super::bad_item(&key, why))?;
-        let which = (!reap.whole).then_some(reap.fork);
-        if self.reap((ino, which), reap.death, reap.rule, max as usize)? {
+        if self.reap(ino, &reap, max as usize)? {
             self.space.remove(&self.cache, &key)?;
         }
         Ok(())
+    }
+
+    /// What is to be reaped of an inode that was removed, besides forks that were to be reaped before.
+    pub fn reap_of_inode(&self, ino: Ino) -> Result<Option<Reap>> {
+        for key in [reap_key(ino, 0), reap_key(ino, REST_FORK)] {
+            let found = self.space.get(&self.cache, &key)?.and_then(|v| Reap::decode(&v).ok());
+            if let Some(reap) = found.filter(|r| r.whole) {
+                return Ok(Some(reap));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the extents of this fork, and only these, are to be reaped.
+    pub fn is_fork_reaped(&self, ino: Ino, fork: u32) -> Result<bool> {
+        let found = self.space.get(&self.cache, &reap_key(ino, fork))?;
+        Ok(found.and_then(|v| Reap::decode(&v).ok()).is_some_and(|r| !r.whole && r.fork == fork))
     }
 
     pub(super) fn release_orphan(&mut self, ino: Ino) -> Result<()> {
@@ -340,6 +359,16 @@ impl State {
         inode.ctime = ctime;
         self.put_inode(ino, inode)
     }
+}
+
+/// Keys of the live items that are to be reaped: first and last.
+fn reaped_ranges(ino: Ino, reap: &Reap) -> Vec<(Key, Key)> {
+    let extents = |last: u32| (Key::new(ino, Kind::Extent, reap.fork, 0), Key::new(ino, Kind::Extent, last, u64::MAX));
+    if !reap.whole {
+        return vec![extents(reap.fork)];
+    }
+    let others = (Key::new(ino, Kind::Inode, 0, 0), Key::new(ino, Kind::Link, u32::MAX, u64::MAX));
+    vec![others, extents(u32::MAX)]
 }
 
 /// Items that a value of this length takes.

@@ -17,6 +17,7 @@ mod damage;
 mod devices;
 mod findings;
 mod forget;
+mod forks;
 mod full;
 mod full_of_history;
 mod gap;
