@@ -186,6 +186,7 @@ impl Inner {
             ControlFlow::Continue(())
         })?;
         for key in &keys {
+            into.reach(&self.state.cache, key)?;
             if into.get(&self.state.cache, key)?.is_some() {
                 return Err(Error::Corrupt(format!("two versions of one item died in checkpoint {}", key.death)));
             }

@@ -23,7 +23,6 @@ use crate::devices::Avoided;
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result};
-use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 use std::collections::BTreeSet;
@@ -514,8 +513,8 @@ impl Fs {
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
-        let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let now = self.clock.monotonic_nanos();
+        let reaps = inner.has_to_reap(now)?;
         let (released, sweep_rests) = (inner.has_released(now), inner.sweep_rests(now));
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
         let little_pays = inner.little_pays;
@@ -605,9 +604,9 @@ impl Fs {
         ended.map(|()| all && !unread)
     }
 
-    /// Sweeps this much; false when there was no room left to do it in.
+    /// Sweeps this much; false when there was no room left to do it in. What cannot be read is passed over, and told then.
     pub(super) fn sweep_for_room(&self, what: ToSweep) -> Result<bool> {
-        let mut from = Some(what.from);
+        let (mut from, mut lost) = (Some(what.from), None);
         while let Some(key) = from.filter(|key| key.ino < what.behind.0) {
             let mut inner = self.lock_to_change()?;
             if inner.nodes_to_spare(self) == 0 {
@@ -620,9 +619,11 @@ impl Fs {
                     return Ok(false);
                 }
             }
-            from = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?.0;
+            let looked = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?;
+            from = looked.go_on;
+            lost = lost.or(looked.lost);
         }
-        Ok(true)
+        lost.map_or(Ok(true), Err)
     }
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits, or is to be told later.

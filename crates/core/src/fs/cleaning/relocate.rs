@@ -231,6 +231,7 @@ impl Fs {
                 for (skip, new) in c.places() {
                     let key = Key { off: key.off + u64::from(skip), ..*key };
                     let old = extent.addr.add(skip);
+                    inner.state.relocate_ahead(*tree, &key, new)?;
                     inner.log(&Record::Move { tree: *tree, key, old, new: new.clone() }, now)?;
                     moved += u64::from(new.blocks);
                     if !flushed {

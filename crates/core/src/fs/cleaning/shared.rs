@@ -248,12 +248,15 @@ impl Fs {
         if inner.nodes_to_spare(self) + own < leaves {
             return Ok(None);
         }
+        let place = |extent: &Extent| moved_extent(extent, group.start, new, bytes);
+        let ahead = |m: &Move| inner.state.relocate_ahead(m.tree, &m.key, &place(&m.extent));
+        group.owners.iter().try_for_each(ahead)?;
         for Move { tree, key, extent } in &group.owners {
-            let place = moved_extent(extent, group.start, new, bytes);
+            let new = place(extent);
             if !flushed {
-                inner.batch.moved_blocks += u64::from(place.blocks);
+                inner.batch.moved_blocks += u64::from(new.blocks);
             }
-            inner.log(&Record::Move { tree: *tree, key: *key, old: extent.addr, new: place }, now)?;
+            inner.log(&Record::Move { tree: *tree, key: *key, old: extent.addr, new }, now)?;
         }
         inner.counters.moved_blocks += u64::from(group.blocks);
         Ok(Some(u64::from(group.blocks)))

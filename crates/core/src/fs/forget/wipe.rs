@@ -18,7 +18,6 @@ use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
-use std::ops::ControlFlow;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Blocks that a tick wipes: 4 MiB, so about 40 MiB in a second.
@@ -259,23 +258,7 @@ impl Fs {
     fn remove_some(&self, tree: TreeId, from: Key) -> Result<Option<Key>> {
         let mut inner = self.room_to_let_go()?;
         let max = inner.items_to_let_go(self, STEP_ITEMS);
-        let t = match tree {
-            TreeId::LIVE => Some(&inner.state.live),
-            id => inner.state.history.iter().map(|t| &t.tree).find(|t| t.id() == id),
-        };
-        let (mut seen, mut end, mut any) = (0, None, false);
-        if let Some(t) = t {
-            let last = Key::last();
-            t.scan(&inner.state.cache, &from, &last, &mut |k, v| {
-                if seen == max {
-                    end = Some(*k);
-                    return ControlFlow::Break(());
-                }
-                seen += 1;
-                any |= inner.state.is_forgotten(k, v);
-                ControlFlow::Continue(())
-            })?;
-        }
+        let (end, any) = inner.state.forget_ahead(tree, &from, max)?;
         if any {
             inner.log(&Record::ForgetStep { tree, from, max }, self.clock.monotonic_nanos())?;
         }
