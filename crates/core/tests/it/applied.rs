@@ -35,12 +35,21 @@ pub(crate) fn piece(n: u64) -> [u8; BLOCK_BYTES] {
 
 /// Damages all copies of the leaves with an item for which `holds` is true.
 pub(crate) fn rot(w: &World, holds: impl Fn(&Key) -> bool) {
+    rot_nodes(w, |_, entries| matches!(entries, Entries::Leaf(items) if items.iter().any(|(key, _)| holds(key))));
+}
+
+/// Damages all copies of all nodes above the leaves of history trees.
+pub(crate) fn rot_inner(w: &World) {
+    rot_nodes(w, |tree, entries| tree >= TreeId::HISTORY && matches!(entries, Entries::Inner(_)));
+}
+
+fn rot_nodes(w: &World, which: impl Fn(TreeId, &Entries) -> bool) {
     let bytes = w.device.inner().snapshot();
     let mut copies = 0;
     for (block, node) in (0..).zip(bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES)) {
         let Ok((head, _)) = first_key(node) else { continue };
-        let Ok((_, Entries::Leaf(items))) = decode(TreeId(head.tree.get()), node) else { continue };
-        if items.iter().any(|(key, _)| holds(key)) {
+        let tree = TreeId(head.tree.get());
+        if decode(tree, node).is_ok_and(|(_, entries)| which(tree, &entries)) {
             let mut damaged = node[..BLOCK_BYTES].to_vec();
             damaged[1234] ^= 8;
             w.device.write(block * BLOCK, Arc::new(AlignedBuf::padded(&damaged))).unwrap();
