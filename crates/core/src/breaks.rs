@@ -338,6 +338,8 @@ pub enum Break {
     PastUntold,
     /// What was changed and not committed yet is no reason to try again to make room.
     ChangesUnseen,
+    /// Nodes whose partials cannot be read in an index segment are not looked for.
+    HeadersBelieved,
     /// What the background records is not read before.
     NotReadAhead,
     /// Emptying a file that is empty asks for room as if it grew.

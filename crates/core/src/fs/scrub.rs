@@ -130,11 +130,11 @@ impl Scrub {
 
 impl Inner {
     pub(super) fn tree(&self, id: TreeId) -> Option<&Tree> {
-        match id {
-            TreeId::LIVE => Some(&self.state.live),
-            TreeId::SPACE => Some(&self.state.space),
-            id => self.state.history.iter().map(|t| &t.tree).find(|t| t.id() == id),
-        }
+        self.trees().find(|t| t.id() == id)
+    }
+
+    pub(super) fn trees(&self) -> impl Iterator<Item = &Tree> {
+        [&self.state.live, &self.state.space].into_iter().chain(self.state.history.iter().map(|t| &t.tree))
     }
 }
 

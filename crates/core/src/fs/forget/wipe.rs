@@ -403,7 +403,7 @@ impl Fs {
                 return Ok(None);
             }
         }
-        Ok(Some((segment, self.touch_nodes(segment)?.max(1))))
+        Ok(Some((segment, self.touch_all_nodes(segment)?.max(1))))
     }
 
     /// Empties the next segments of content from `at` on that may hold something: where to go on, what it cost in

@@ -348,7 +348,7 @@ impl Fs {
             if spare < nodes && dirty > 0 || spare == 0 {
                 break;
             }
-            touched += self.touch_nodes(*no)?;
+            touched += self.touch_all_nodes(*no)?;
             if touched * u64::from(NODE_BLOCKS) > VICTIM_BLOCKS_MAX {
                 break;
             }
