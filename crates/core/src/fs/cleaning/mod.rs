@@ -160,8 +160,8 @@ impl Job {
     /// What is shared in the victims, by its back references: these name all owners.
     fn find_groups(&mut self, fs: &Fs) -> Result<()> {
         for (no, v) in &mut self.victims {
-            // Where one is wrong, what is missing keeps the segment where it is.
-            let groups = fs.groups_of(*no)?.unwrap_or_default();
+            // Where one is wrong, or cannot be read, what is missing keeps the segment where it is.
+            let groups = fs.groups_of(*no).or_else(|e| fs.bear(e).map(|()| None))?.unwrap_or_default();
             v.found += groups.iter().map(|g| g.blocks).sum::<u32>();
             self.groups.extend(groups);
         }
