@@ -338,6 +338,8 @@ pub enum Break {
     PastUntold,
     /// What was changed and not committed yet is no reason to try again to make room.
     ChangesUnseen,
+    /// The cleaner leaves alone what one device has wrong, whatever others have.
+    CopiesUntried,
     /// However many checkpoints go at once, one record says so.
     DropsUnbounded,
     /// Nodes whose partials cannot be read in an index segment are not looked for.
