@@ -364,26 +364,7 @@ impl Fs {
             }
         }
         drop(inner);
-        self.roll_chain()
-    }
-
-    /// The chain goes on in the segment after the next, if it or the next may hold something.
-    fn roll_chain(&self) -> Result<()> {
-        // First it has to be in a segment at all, then past this one, and past the next.
-        for _ in 0..5 {
-            let mut inner = self.lock_to_change()?;
-            let lies = [Some(inner.chain.segment), inner.chain.next];
-            if !lies.into_iter().flatten().any(|s| inner.state.segments.is_unwiped(s)) || !inner.may_roll(self) {
-                return Ok(());
-            }
-            if inner.chain.block > 0 {
-                inner.chain.block = self.storage.segment_blocks;
-            }
-            inner.batch.mark();
-            drop(inner);
-            self.sync_received(false)?;
-        }
-        Ok(())
+        self.roll_chain(&|inner, no| inner.state.segments.is_unwiped(no) && inner.may_roll(self))
     }
 
     /// Makes nodes of the next index segment from `at` on dirty, if it may hold something; how many.
