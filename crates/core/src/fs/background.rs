@@ -92,6 +92,8 @@ pub(super) struct Sweeper {
     lost: Option<Error>,
     /// After an error, when (monotonic) it goes on.
     not_before: u64,
+    /// Nor did more come of it when more was let go.
+    in_vain: bool,
 }
 
 impl Fs {
@@ -329,8 +331,20 @@ impl Inner {
     }
 
     /// Whether sweeping rests after an error.
-    pub(super) fn sweep_rests(&self, now: u64) -> bool {
+    fn sweep_rests(&self, now: u64) -> bool {
         self.sweep.as_ref().is_some_and(|s| now < s.not_before)
+    }
+
+    /// Whether it rests, and letting more go gained nothing either.
+    pub(super) fn sheds_in_vain(&self, now: u64) -> bool {
+        self.sweep_rests(now) && self.sweep.as_ref().is_some_and(|s| s.in_vain)
+    }
+
+    /// More was let go, and where sweeping rests all the same nothing came of it.
+    pub(super) fn shed_in_vain(&mut self) {
+        if let Some(s) = &mut self.sweep {
+            s.in_vain = true;
+        }
     }
 
     /// What is left to be swept, the next one first; it is for the caller now, who ends `sweeping`.

@@ -515,7 +515,7 @@ impl Fs {
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
         let now = self.clock.monotonic_nanos();
         let reaps = inner.has_to_reap(now)?;
-        let (released, sweep_rests) = (inner.has_released(now), inner.sweep_rests(now));
+        let (released, in_vain) = (inner.has_released(now), inner.sheds_in_vain(now));
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
         let little_pays = inner.little_pays;
         let holds = inner.holds_back(self) && !broken(Break::HoldsOutlast);
@@ -548,8 +548,8 @@ impl Fs {
             1 => return self.clean_for_room(),
             // What was let go already comes before more of it.
             3 if released && self.sweep_released()? => return Ok(true),
-            // Where history cannot be read nothing would come of it, until it has been tried again.
-            3 if unnamed > 0 && !released && !sweep_rests => return self.shed_history(),
+            // What was let go may have been swept by now but for what cannot be read.
+            3 if unnamed > 0 && !in_vain && !self.lock_to_change()?.has_released(now) => return self.shed_history(),
             _ => {}
         }
         Ok(false)
@@ -572,8 +572,14 @@ impl Fs {
             inner.log(&Record::DropLandmarks { which }, self.clock.monotonic_nanos())?;
         }
         inner.sweep_wanted = true;
+        let before = inner.state.history_blocks;
         drop(inner);
-        self.sweep_released()
+        let all = self.sweep_released()?;
+        let mut inner = self.lock();
+        if !all && inner.state.history_blocks >= before {
+            inner.shed_in_vain();
+        }
+        Ok(all)
     }
 
     /// Frees what was let go and was not swept yet; whether all of it. In the background it would go by and by, but df counts it

@@ -235,3 +235,30 @@ fn what_is_behind_a_lost_leaf_is_swept() {
     assert!(left < PIECES as u32 / 4, "{left} blocks are left of {before}");
     assert_goes_on(&w, fs, g);
 }
+
+/// The same while somebody needs the room.
+#[test]
+fn history_gives_room_although_a_leaf_of_it_is_lost() {
+    let (w, f, g) = volume();
+    let fs = open(&w);
+    for _ in 0..2 {
+        fs.checkpoint_create(None).unwrap();
+        in_pieces(&fs, f, PIECES);
+        fs.sync_all().unwrap();
+    }
+    fs.checkpoint_create(None).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.living() == Key::new(f, Kind::Extent, 0, CHANGED) && key.death > 0);
+    let fs = open(&w);
+    let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;
+    for n in 0..500 {
+        let written = fs.write(h, n << 16, &[n as u8; 1 << 16], 0);
+        written.unwrap_or_else(|e| panic!("history gives no room at {n}: {e}"));
+        if n % 50 == 0 {
+            fs.fsync_wait(h).unwrap();
+        }
+    }
+    assert!(fs.counters().checkpoints_shed + fs.counters().inodes_shed > 0);
+    assert_goes_on(&w, fs, g);
+}
