@@ -103,6 +103,7 @@ impl State {
             let e = Extent::decode(value).map_err(|why| bad_item(key, why))?;
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
+                self.owners_gone += 1;
             }
             self.change_need(&e, Need::History, Need::None)?;
         }
