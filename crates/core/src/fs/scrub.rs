@@ -6,8 +6,9 @@
 //! the index still points to it once it has been read again.
 //!
 //! Invariants
-//! 1. Nothing is written but by index checkpoints: a node with a damaged copy
-//!    becomes dirty and is written anew, in both copies, elsewhere.
+//! 1. A node with a damaged copy becomes dirty and is written anew by an index checkpoint, in both copies, elsewhere. In place
+//!    only a copy is written over that is wrong, with what others prove it to be: content of a mirror, and in rows with parity
+//!    also nodes, and parity.
 //! 2. No lock is held while the device is read.
 
 use super::{Fs, Inner};

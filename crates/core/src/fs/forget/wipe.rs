@@ -475,7 +475,7 @@ impl Inner {
         }
         let some = stuck.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
         format!(
-            "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged; nenrin scrub tells",
+            "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged: nenrin scrub tells, else nenrin check",
             stuck.len(),
             if stuck.len() > 3 { ", ..." } else { "" }
         )

@@ -295,7 +295,7 @@ impl Fs {
             self.reopen(laying);
             let some = busy.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Ok(Step::Waits(format!(
-                "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged (nenrin scrub tells), or \
+                "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged (nenrin scrub tells, else nenrin check), or \
                  there is no room",
                 busy.len(),
                 if busy.len() > 3 { ", ..." } else { "" }
