@@ -70,14 +70,28 @@ impl State {
         [0, REST_FORK].into_iter().try_for_each(|fork| self.space.reach(&self.cache, &reap_key(ino, fork)))
     }
 
+    /// Whether there is an inode. Its item can be replaced then.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn inode_ahead(&self, ino: Ino) -> Result<bool> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        let Some(value) = self.get(&key)? else { return Ok(false) };
+        if !broken(Break::NotReadAhead) {
+            self.retire_ahead(&key, &value, self.open_cno, KeepRule::default())?;
+        }
+        Ok(true)
+    }
+
     /// What a sweep of `max` items from `from` on would look at, up to what cannot be read.
     pub fn sweep_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Looked {
         let mut looked = self.unseen(tree, from, max);
         if broken(Break::NotReadAhead) {
             return looked;
         }
-        let stays =
-            |(at, key, value): &(u32, Key, Value)| self.free_ahead(key, value).err().map(|why| (*at, key.successor(), why));
+        let stays = |(at, key, value): &(u32, Key, Value)| {
+            self.free_ahead(key, value).err().map(|why| (*at, key.successor(), why))
+        };
         if let Some((at, behind, why)) = looked.gone.iter().find_map(stays) {
             (looked.items, looked.go_on, looked.lost) = (at, behind, Some(why));
         }

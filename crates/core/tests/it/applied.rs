@@ -141,19 +141,27 @@ fn a_change_that_is_written_unapplied_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::WrittenUnapplied, what_cannot_be_applied_is_not_in_the_log);
 }
 
-/// What is no content is applied when it is accepted. Here the past has no place for what is replaced.
-#[test]
-fn attributes_that_cannot_be_applied_are_not_in_the_log() {
+fn set(fs: &Fs, ino: Ino, mode: u32) -> Result<nenrin_core::Attr> {
+    fs.setattr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+}
+
+/// A closed volume with many files, which all had other attributes.
+pub(crate) fn with_history_of_attributes() -> (World, Vec<Ino>) {
     let w = World::new(64 << 20);
     let fs = w.open();
     let create = |i: usize| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino;
     let files: Vec<Ino> = (0..2000).map(create).collect();
-    let set = |fs: &Fs, ino: Ino, mode: u32| fs.setattr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() });
     fs.checkpoint_create(Some(b"one")).unwrap();
     files.iter().for_each(|ino| assert_eq!(set(&fs, *ino, 0o640).unwrap().ino, *ino));
     fs.checkpoint_create(Some(b"two")).unwrap();
     fs.close().unwrap();
-    drop(fs);
+    (w, files)
+}
+
+/// What is no content is applied when it is accepted. Here the past has no place for what is replaced.
+#[test]
+fn attributes_that_cannot_be_applied_are_not_in_the_log() {
+    let (w, files) = with_history_of_attributes();
     let [f, g] = [files[1000], files[1999]];
     rot(&w, |key| key.ino == f.0 && key.kind == Kind::Inode && key.death > 0);
     let fs = w.open();
