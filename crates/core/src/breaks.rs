@@ -338,6 +338,16 @@ pub enum Break {
     PastUntold,
     /// What was changed and not committed yet is no reason to try again to make room.
     ChangesUnseen,
+    /// Who wants the log to go on elsewhere does not look whether there is a next segment.
+    RolledNowhere,
+    /// The cleaner leaves alone what one device has wrong, whatever others have.
+    CopiesUntried,
+    /// However many checkpoints go at once, one record says so.
+    DropsUnbounded,
+    /// Nodes whose partials cannot be read in an index segment are not looked for.
+    HeadersBelieved,
+    /// What the background records is not read before.
+    NotReadAhead,
     /// Emptying a file that is empty asks for room as if it grew.
     EmptyNeedsRoom,
 }

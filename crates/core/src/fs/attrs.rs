@@ -240,8 +240,8 @@ impl Fs {
             && inner.check_alive().is_ok()
             && matches!(inner.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0);
         if orphan {
-            // A failure here is noted by `log` and ends all writing.
-            drop(inner.log(&Record::Release { ino }, self.clock.monotonic_nanos()));
+            // What cannot be read is left to the next mount. A failure here is noted by `log` and ends all writing.
+            drop(inner.log_release(ino, self.clock.monotonic_nanos()));
         }
         let Some(f) = inner.files.get_mut(&ino) else { return };
         if orphan {

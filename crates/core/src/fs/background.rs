@@ -4,8 +4,9 @@
 
 use super::leading::Stay;
 use super::{Fs, Inner};
-use crate::Result;
 use crate::breaks::{Break, broken};
+use crate::state::Looked;
+use crate::{Error, Result};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -32,7 +33,7 @@ const SWEEP_ITEMS: u32 = 1024;
 const SWEPT_MAX: u32 = 8 * SWEEP_ITEMS;
 /// What a record costs even if there is little in it, in items.
 const RECORD_ITEMS: u32 = 64;
-/// How long a sweep rests after an error.
+/// How long sweeping, and what could not be reaped, rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory, up to 110 KB for each leaf of single blocks.
 const DIRTY_NODES_MAX: u64 = 1000;
@@ -63,13 +64,36 @@ pub(super) enum Reaped {
     NoRoom,
 }
 
+/// Reaping what was removed.
+#[derive(Default)]
+pub(super) struct Reaper {
+    /// All before was passed over, since it cannot be read.
+    from: Option<Key>,
+    /// When (monotonic) that is tried again.
+    not_before: u64,
+    /// What could not be read, until it is told.
+    lost: Option<Error>,
+}
+
+impl Reaper {
+    /// What comes first of what is to be reaped.
+    fn from(&self, now: u64) -> Key {
+        let passed = self.from.filter(|_| now < self.not_before);
+        passed.unwrap_or(Key::space(Kind::Reap, 0, 0))
+    }
+}
+
 /// Sweeping of history in the background.
 #[derive(Default)]
 pub(super) struct Sweeper {
     /// What is left of it, the next one last.
     ranges: Vec<ToSweep>,
+    /// What could not be read, and was passed over.
+    lost: Option<Error>,
     /// After an error, when (monotonic) it goes on.
     not_before: u64,
+    /// Nor did more come of it when more was let go.
+    in_vain: bool,
 }
 
 impl Fs {
@@ -191,12 +215,11 @@ impl Fs {
             if inner.nodes_to_spare(self) == 0 {
                 return Ok(());
             }
-            let work = inner.state.pending_reaps(Kind::Reap, 1)?;
-            let Some((key, _)) = work.first() else { return Ok(()) };
-            let max = inner.items_to_let_go(self, REAP_ITEMS);
-            let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
-            inner.log(&record, self.clock.monotonic_nanos())?;
-            left = left.saturating_sub(max.max(RECORD_ITEMS));
+            let most = inner.items_to_let_go(self, REAP_ITEMS);
+            match inner.reap_next(most, self.clock.monotonic_nanos())? {
+                0 => return inner.reaper.lost.take().map_or(Ok(()), Err),
+                items => left = left.saturating_sub(items.max(RECORD_ITEMS)),
+            }
         }
         Ok(())
     }
@@ -211,14 +234,15 @@ impl Fs {
     /// One step of that.
     pub(super) fn reap_step(&self) -> Result<Reaped> {
         let mut inner = self.lock_to_change()?;
-        let work = inner.state.pending_reaps(Kind::Reap, 1)?;
-        let Some((key, _)) = work.first() else { return Ok(Reaped::Nothing) };
+        let now = self.clock.monotonic_nanos();
+        if !inner.has_to_reap(now)? {
+            return Ok(Reaped::Nothing);
+        }
         if inner.nodes_to_spare(self) == 0 {
             return Ok(Reaped::NoRoom);
         }
-        let max = inner.items_to_let_go(self, REAP_ITEMS);
-        let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        let most = inner.items_to_let_go(self, REAP_ITEMS);
+        inner.reap_next(most, now)?;
         let much = inner.batch.bytes > REAP_RECORD_BYTES_MAX;
         drop(inner);
         if much {
@@ -243,44 +267,32 @@ impl Fs {
                 }
                 inner.sweep_wanted = false;
                 let ranges = inner.state.history.iter().map(|t| ToSweep::all_of(t.tree.id())).collect();
-                inner.sweep = Some(Sweeper { ranges, not_before: 0 });
+                inner.sweep = Some(Sweeper { ranges, ..Sweeper::default() });
             }
             let Some(range) = inner.sweep.as_ref().and_then(|s| s.ranges.last().copied()) else {
-                inner.sweep = None;
-                return Ok(());
+                return inner.end_sweep(now);
             };
-            let step = self.sweep_step(&mut inner, range.tree, range.from, SWEEP_ITEMS);
-            swept += step.as_ref().map_or(0, |(_, items)| *items).max(RECORD_ITEMS);
+            let step = self.sweep_step(&mut inner, range.tree, range.from, SWEEP_ITEMS)?;
+            swept += step.items.max(RECORD_ITEMS);
             let Some(s) = &mut inner.sweep else { continue };
             s.ranges.pop();
-            match step.map(|(go_on, _)| go_on) {
-                Ok(Some(from)) if from.ino < range.behind.0 => s.ranges.push(ToSweep { from, ..range }),
-                Ok(_) => {}
-                Err(e) => {
-                    // The others first. Then all of them once more, since what this one has may move to older ones meanwhile.
-                    s.not_before = now.saturating_add(SWEEP_REST_NANOS);
-                    inner.sweep_wanted = true;
-                    return Err(e);
-                }
+            s.lost = s.lost.take().or(step.lost);
+            if let Some(from) = step.go_on.filter(|from| from.ino < range.behind.0) {
+                s.ranges.push(ToSweep { from, ..range });
             }
         }
         Ok(())
     }
 
-    /// Sweeps some items of a tree by a record; where to go on, and how many it looked at.
-    pub(super) fn sweep_step(
-        &self,
-        inner: &mut Inner,
-        tree: TreeId,
-        from: Key,
-        max: u32,
-    ) -> Result<(Option<Key>, u32)> {
+    /// Sweeps some items of a tree by a record. What cannot be read is passed over.
+    pub(super) fn sweep_step(&self, inner: &mut Inner, tree: TreeId, from: Key, max: u32) -> Result<Looked> {
         let max = inner.items_to_let_go(self, max);
-        let (go_on, items) = inner.sweep_end(tree, &from, max)?;
-        if items > 0 {
+        let looked = inner.state.sweep_ahead(tree, &from, max);
+        if looked.items > 0 {
+            let max = if looked.lost.is_some() { looked.items } else { max };
             inner.log(&Record::Sweep { tree, from, max }, self.clock.monotonic_nanos())?;
         }
-        Ok((go_on, items))
+        Ok(looked)
     }
 }
 
@@ -319,8 +331,20 @@ impl Inner {
     }
 
     /// Whether sweeping rests after an error.
-    pub(super) fn sweep_rests(&self, now: u64) -> bool {
+    fn sweep_rests(&self, now: u64) -> bool {
         self.sweep.as_ref().is_some_and(|s| now < s.not_before)
+    }
+
+    /// Whether it rests, and letting more go gained nothing either.
+    pub(super) fn sheds_in_vain(&self, now: u64) -> bool {
+        self.sweep_rests(now) && self.sweep.as_ref().is_some_and(|s| s.in_vain)
+    }
+
+    /// More was let go, and where sweeping rests all the same nothing came of it.
+    pub(super) fn shed_in_vain(&mut self) {
+        if let Some(s) = &mut self.sweep {
+            s.in_vain = true;
+        }
     }
 
     /// What is left to be swept, the next one first; it is for the caller now, who ends `sweeping`.
@@ -337,7 +361,8 @@ impl Inner {
     /// All is swept once more, and not at once: some of it cannot be read.
     pub(super) fn rest_sweep(&mut self, now: u64) {
         self.sweep_wanted = true;
-        self.sweep = Some(Sweeper { ranges: Vec::new(), not_before: now.saturating_add(SWEEP_REST_NANOS) });
+        let not_before = now.saturating_add(SWEEP_REST_NANOS);
+        self.sweep = Some(Sweeper { not_before, ..Sweeper::default() });
     }
 
     /// These are swept in the background, besides what is swept already.
@@ -345,21 +370,38 @@ impl Inner {
         self.sweep.get_or_insert_default().ranges.extend(ranges);
     }
 
-    /// The key at which a sweep of `max` items from `from` would stop, and how many items it would look at.
-    fn sweep_end(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, u32)> {
-        let Some(t) = self.state.history.iter().find(|t| t.tree.id() == tree) else { return Ok((None, 0)) };
-        let last = Key::last();
-        let mut seen = 0;
-        let mut end = None;
-        t.tree.scan(&self.state.cache, from, &last, &mut |k, _| {
-            if seen == max {
-                end = Some(*k);
-                return std::ops::ControlFlow::Break(());
+    /// All was swept that can be read. Where something was passed over all is done once more, since what that has may move to
+    /// older trees meanwhile.
+    fn end_sweep(&mut self, now: u64) -> Result<()> {
+        let lost = self.sweep.take().and_then(|s| s.lost);
+        lost.map_or(Ok(()), |why| {
+            self.rest_sweep(now);
+            Err(why)
+        })
+    }
+
+    /// Whether there is something to reap that was not passed over.
+    pub(super) fn has_to_reap(&self, now: u64) -> Result<bool> {
+        Ok(!self.state.pending_reaps_from(self.reaper.from(now), 1)?.is_empty())
+    }
+
+    /// Reaps at most so many items of what comes first, and can be read; for how many that counts, 0 when there is nothing.
+    fn reap_next(&mut self, most: u32, now: u64) -> Result<u32> {
+        let from = self.reaper.from(now);
+        let Some((key, _)) = self.state.pending_reaps_from(from, 1)?.pop() else { return Ok(0) };
+        let (ino, fork) = (Ino(key.off), key.fork);
+        match self.state.reap_ahead(ino, fork, most) {
+            Ok(max) => self.log(&Record::ReapStep { ino, fork, max }, now)?,
+            // The others first.
+            Err(why) => {
+                if now >= self.reaper.not_before {
+                    self.reaper.not_before = now.saturating_add(SWEEP_REST_NANOS);
+                }
+                self.reaper.from = key.successor();
+                self.reaper.lost.get_or_insert(why);
             }
-            seen += 1;
-            std::ops::ControlFlow::Continue(())
-        })?;
-        Ok((end, seen))
+        }
+        Ok(most)
     }
 }
 

@@ -155,7 +155,7 @@ impl Fs {
                 Some(_) => {}
             }
         }
-        inner.log(&Record::DropCheckpoints { cnos: cnos.to_vec() }, self.clock.monotonic_nanos())?;
+        inner.log_drops(cnos, self.clock.monotonic_nanos())?;
         inner.sweep_wanted = true;
         drop(inner);
         self.sync_received(false)

@@ -15,7 +15,6 @@ use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::Cno;
 use nenrin_format::items::Checkpoint;
-use nenrin_format::records::Record;
 use std::collections::VecDeque;
 
 /// Where history that was made does not fit, automatic checkpoints rest so long.
@@ -154,7 +153,7 @@ impl Inner {
             return Ok(false);
         }
         self.counters.checkpoints_shed += cnos.len() as u64;
-        self.log(&Record::DropCheckpoints { cnos }, fs.clock.monotonic_nanos())?;
+        self.log_drops(&cnos, fs.clock.monotonic_nanos())?;
         Ok(true)
     }
 

@@ -1,10 +1,11 @@
 //! History that crowds out the cleaner.
 
-use super::crowded::WriteRate;
+use super::crowded::{Held, WriteRate};
 use super::space_tests::Looked;
 use crate::{CheckpointsRest, Clock, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
-use nenrin_format::Ino;
+use nenrin_format::records::Record;
+use nenrin_format::{Cno, Ino, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -211,4 +212,38 @@ fn who_sweeps_comes_before_more_goes() {
 fn history_that_does_not_wait_for_who_sweeps_is_noticed() {
     use crate::breaks::{Break, with};
     assert_ne!(with(Break::SweepUnseen, history_that_goes_while_somebody_sweeps)[0], 0);
+}
+
+/// However many checkpoints go at once, each record of it fits the log, and all of them are one commit.
+#[test]
+fn more_checkpoints_go_than_one_record_holds() {
+    many_checkpoints_go();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a commit fails")]
+fn a_record_that_is_too_long_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::DropsUnbounded, many_checkpoints_go);
+}
+
+fn many_checkpoints_go() {
+    let fs = crate::testing::mount(&crate::testing::device(64, 64), MountOptions::default());
+    for n in 0..140_000 {
+        let mut inner = fs.lock();
+        let cno = inner.state.open_cno;
+        let record = Record::Checkpoint { cno, wall: Time(n), mounted_nanos: 0, flags: 0, name: b"" };
+        inner.log(&record, 0).unwrap();
+        drop(inner);
+        if n % 1000 == 0 {
+            fs.sync_received(false).unwrap();
+        }
+    }
+    assert!(fs.lock().shed_oldest(&fs, Held::Never).unwrap());
+    fs.sync_received(false).expect("a commit fails");
+    let all: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    assert_eq!(all.len(), 105_000);
+    fs.checkpoint_drop(&all).unwrap();
+    assert!(fs.checkpoints().is_empty());
+    fs.close().unwrap();
 }

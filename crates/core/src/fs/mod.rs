@@ -312,6 +312,7 @@ struct Inner {
     uncrowded_at: Option<u64>,
     changed_since_cut: bool,
     mounted_at: u64,
+    reaper: background::Reaper,
     sweep: Option<background::Sweeper>,
     sweep_wanted: bool,
     /// Who makes room sweeps.
@@ -462,6 +463,7 @@ impl Fs {
             uncrowded_at: None,
             changed_since_cut: false,
             mounted_at: now,
+            reaper: background::Reaper::default(),
             sweep: None,
             // What was let go before may not have been swept yet.
             sweep_wanted: true,
@@ -565,13 +567,26 @@ impl Fs {
         }
     }
 
-    /// Lets inodes go that nobody uses: those that `which` finds.
-    pub(crate) fn log_releases(&self, which: impl FnOnce(&State) -> Result<Vec<Ino>>) -> Result<()> {
+    /// Lets inodes go that nobody uses: those that `which` finds. What could not be read, so that some are left.
+    pub(crate) fn log_releases(&self, which: impl FnOnce(&State) -> Result<Vec<Ino>>) -> Result<Option<Error>> {
         let mut inner = self.lock_to_change()?;
-        for ino in which(&inner.state)? {
-            inner.log(&Record::Release { ino }, self.clock.monotonic_nanos())?;
+        let inos = match which(&inner.state) {
+            Ok(inos) => inos,
+            Err(why) => return Ok(Some(why)),
+        };
+        let mut left = None;
+        for ino in inos {
+            if let Err(why) = inner.log_release(ino, self.clock.monotonic_nanos()) {
+                inner.check_alive()?;
+                left = left.or(Some(why));
+            }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// For who still opens it.
+    pub(crate) fn report_mut(&mut self) -> &mut RecoveryReport {
+        &mut self.report
     }
 
     /// What recovery found when the volume was opened.
@@ -683,6 +698,12 @@ impl Inner {
         self.batch.since.get_or_insert(now);
         self.changed_since_cut |= shows(record);
         Ok(())
+    }
+
+    /// Lets an inode go that has no name and that nobody uses. It stays where something that this needs cannot be read.
+    fn log_release(&mut self, ino: Ino, now: u64) -> Result<()> {
+        self.state.release_ahead(ino)?;
+        self.log(&Record::Release { ino }, now)
     }
 
     fn data_stamp(&self, now: nenrin_format::Time) -> DataStamp {

@@ -108,6 +108,11 @@ impl Inner {
         self.files.get(&ino).is_none_or(|f| f.uses == 0)
     }
 
+    /// Whether what goes with the last name of an inode can be read. Else it stays without a name, and each mount tries again.
+    fn can_drop(&self, ino: Ino) -> bool {
+        self.state.drop_ahead(ino, self.state.open_cno).is_ok()
+    }
+
     /// Forgets uncommitted content of an inode that is gone.
     fn forget_content(&mut self, ino: Ino) {
         if self.is_unused(ino) {
@@ -335,12 +340,13 @@ impl Fs {
             (true, true) if inode.entries > 0 => return Err(Error::NotEmpty),
             _ => {}
         }
-        let drop = inner.is_unused(ino);
+        let unused = inner.is_unused(ino);
         let last = directory || inode.nlink == 1;
+        let drop = unused && (!last || inner.can_drop(ino));
         let time = self.clock.wall();
         inner.log(&Record::Unlink { parent, drop, time, name }, self.clock.monotonic_nanos())?;
         inner.set_content_ctime(ino, time);
-        if last && drop {
+        if last && unused {
             inner.forget_content(ino);
         }
         Ok(())
@@ -401,7 +407,8 @@ impl Fs {
         if target.is_some() {
             inner.carry_content(ino);
         }
-        let drop = replaced.is_some_and(|(other, _)| inner.is_unused(other));
+        let unused = replaced.is_some_and(|(other, _)| inner.is_unused(other));
+        let drop = unused && replaced.is_none_or(|(other, last)| !last || inner.can_drop(other));
         let flags = if mode == RenameMode::Exchange { RENAME_EXCHANGE } else { 0 };
         let time = self.clock.wall();
         inner.log(&Record::Rename { from, to, flags, drop, time, old, new }, self.clock.monotonic_nanos())?;
@@ -409,7 +416,7 @@ impl Fs {
             inner.set_content_ctime(touched, time);
         }
         if let Some((other, true)) = replaced {
-            if drop {
+            if unused {
                 inner.forget_content(other);
             }
         }

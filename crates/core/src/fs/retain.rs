@@ -36,6 +36,13 @@ impl Inner {
         last.is_none_or(|c| now.begins_day_after(Moment { wall: c.wall.0, mounted: c.mounted_nanos }))
     }
 
+    /// Lets checkpoints go, by records that each fit the log.
+    pub(super) fn log_drops(&mut self, cnos: &[Cno], now: u64) -> Result<()> {
+        let most = if broken(Break::DropsUnbounded) { cnos.len().max(1) } else { CNOS_MAX };
+        let mut records = cnos.chunks(most).map(|cnos| Record::DropCheckpoints { cnos: cnos.to_vec() });
+        records.try_for_each(|record| self.log(&record, now))
+    }
+
     /// Nanoseconds that the volume has been mounted for, over its whole life.
     pub(super) fn mounted_nanos(&self, now: u64) -> u64 {
         self.superblock.mounted_nanos.saturating_add(now.saturating_sub(self.mounted_at))

@@ -6,15 +6,16 @@
 //! the index still points to it once it has been read again.
 //!
 //! Invariants
-//! 1. Nothing is written but by index checkpoints: a node with a damaged copy
-//!    becomes dirty and is written anew, in both copies, elsewhere.
+//! 1. A node with a damaged copy becomes dirty and is written anew by an index checkpoint, in both copies, elsewhere. In place
+//!    only a copy is written over that is wrong, with what others prove it to be: content of a mirror, and in rows with parity
+//!    also nodes, and parity.
 //! 2. No lock is held while the device is read.
 
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::check::path_of;
 use crate::devices::RowId;
-use crate::index::{NodeAt, NodeCache, Tree};
+use crate::index::{NodeAt, Tree};
 use crate::segments::SegmentState;
 use crate::storage::{SlotState, probe_storage};
 use crate::{Error, Result};
@@ -130,11 +131,11 @@ impl Scrub {
 
 impl Inner {
     pub(super) fn tree(&self, id: TreeId) -> Option<&Tree> {
-        match id {
-            TreeId::LIVE => Some(&self.state.live),
-            TreeId::SPACE => Some(&self.state.space),
-            id => self.state.history.iter().map(|t| &t.tree).find(|t| t.id() == id),
-        }
+        self.trees().find(|t| t.id() == id)
+    }
+
+    pub(super) fn trees(&self) -> impl Iterator<Item = &Tree> {
+        [&self.state.live, &self.state.space].into_iter().chain(self.state.history.iter().map(|t| &t.tree))
     }
 }
 
@@ -330,11 +331,11 @@ impl Fs {
             scrub.next_stage();
             return Ok(());
         };
-        let cache = inner.state.cache.clone();
+        let (cache, generation) = (inner.state.cache.clone(), inner.generation());
         drop(inner);
         let mut extents: Vec<(Key, Extent)> = Vec::new();
         let mut next = None;
-        let scanned = tree.scan(&cache, &scrub.from, &Key::last(), &mut |k, v| {
+        let lost = tree.scan_readable(&cache, &scrub.from, &Key::last(), &mut |k, v| {
             if extents.len() == EXTENTS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());
@@ -346,11 +347,11 @@ impl Fs {
             }
             ControlFlow::Continue(())
         });
-        // A leaf that is lost was noted with the nodes: go on with the one behind it.
-        if scanned.is_err() {
-            next = leaf_behind(&tree, &cache, extents.last().map_or(&scrub.from, |(k, _)| k));
-        }
         drop(tree);
+        // What is lost was noted with the nodes, unless index checkpoints used its place again: then it was only the view that was old.
+        if lost.is_some() && self.lock().generation() != generation {
+            return Ok(());
+        }
         for (key, extent) in &extents {
             scrub.report.blocks += u64::from(extent.blocks);
             scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
@@ -488,19 +489,6 @@ impl Inner {
 /// Blocks under an extent's checksums.
 const fn covered(e: &Extent) -> u32 {
     e.lead + e.blocks + e.tail
-}
-
-/// Where the next leaf on the device begins.
-fn leaf_behind(tree: &Tree, cache: &NodeCache, key: &Key) -> Option<Key> {
-    let mut from = *key;
-    loop {
-        let mut nodes = Vec::new();
-        let go_on = tree.nodes_from(cache, &from, NODES_AT_ONCE, &mut nodes).ok()?;
-        if let Some(leaf) = nodes.iter().find(|n| n.level == 0 && n.key > *key) {
-            return Some(leaf.key);
-        }
-        from = go_on?;
-    }
 }
 
 /// Checksum that the summary at the start of a partial carries.

@@ -23,7 +23,6 @@ use crate::devices::Avoided;
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result};
-use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 use std::collections::BTreeSet;
@@ -514,9 +513,9 @@ impl Fs {
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
-        let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
         let now = self.clock.monotonic_nanos();
-        let (released, sweep_rests) = (inner.has_released(now), inner.sweep_rests(now));
+        let reaps = inner.has_to_reap(now)?;
+        let (released, in_vain) = (inner.has_released(now), inner.sheds_in_vain(now));
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
         let little_pays = inner.little_pays;
         let holds = inner.holds_back(self) && !broken(Break::HoldsOutlast);
@@ -549,8 +548,8 @@ impl Fs {
             1 => return self.clean_for_room(),
             // What was let go already comes before more of it.
             3 if released && self.sweep_released()? => return Ok(true),
-            // Where history cannot be read nothing would come of it, until it has been tried again.
-            3 if unnamed > 0 && !released && !sweep_rests => return self.shed_history(),
+            // What was let go may have been swept by now but for what cannot be read.
+            3 if unnamed > 0 && !in_vain && !self.lock_to_change()?.has_released(now) => return self.shed_history(),
             _ => {}
         }
         Ok(false)
@@ -573,8 +572,14 @@ impl Fs {
             inner.log(&Record::DropLandmarks { which }, self.clock.monotonic_nanos())?;
         }
         inner.sweep_wanted = true;
+        let before = inner.state.history_blocks;
         drop(inner);
-        self.sweep_released()
+        let all = self.sweep_released()?;
+        let mut inner = self.lock();
+        if !all && inner.state.history_blocks >= before {
+            inner.shed_in_vain();
+        }
+        Ok(all)
     }
 
     /// Frees what was let go and was not swept yet; whether all of it. In the background it would go by and by, but df counts it
@@ -605,9 +610,9 @@ impl Fs {
         ended.map(|()| all && !unread)
     }
 
-    /// Sweeps this much; false when there was no room left to do it in.
+    /// Sweeps this much; false when there was no room left to do it in. What cannot be read is passed over, and told then.
     pub(super) fn sweep_for_room(&self, what: ToSweep) -> Result<bool> {
-        let mut from = Some(what.from);
+        let (mut from, mut lost) = (Some(what.from), None);
         while let Some(key) = from.filter(|key| key.ino < what.behind.0) {
             let mut inner = self.lock_to_change()?;
             if inner.nodes_to_spare(self) == 0 {
@@ -620,9 +625,11 @@ impl Fs {
                     return Ok(false);
                 }
             }
-            from = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?.0;
+            let looked = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?;
+            from = looked.go_on;
+            lost = lost.or(looked.lost);
         }
-        Ok(true)
+        lost.map_or(Ok(true), Err)
     }
 
     /// Keeps memory for content within its limit, and syncs of other files short: the writer of this file waits, or is to be told later.

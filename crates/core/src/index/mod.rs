@@ -306,42 +306,91 @@ impl Tree {
         to: &Key,
         each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
     ) -> Result<()> {
-        if let Some((node, expect)) = self.root_node(cache)?.filter(|_| from <= to) {
-            let _ = self.scan_below(cache, &node, expect, (from, to), each)?;
-        }
-        Ok(())
+        let mut why = None;
+        self.scan_over(cache, (from, to), each, &mut |e, _| {
+            why = Some(e);
+            ControlFlow::Break(())
+        });
+        why.map_or(Ok(()), Err)
     }
 
-    fn scan_below(
+    /// [`Tree::scan`] that goes on behind what cannot be read; the first such error. What it did not deliver may be there
+    /// all the same.
+    pub fn scan_readable(
         &self,
         cache: &NodeCache,
-        node: &Node,
+        from: &Key,
+        to: &Key,
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+    ) -> Option<Error> {
+        let mut first = None;
+        self.scan_over(cache, (from, to), each, &mut |e, _| {
+            first.get_or_insert(e);
+            ControlFlow::Continue(())
+        });
+        first
+    }
+
+    /// [`Tree::scan`] in which `lost` is told of each node that cannot be read, with where what lies behind it begins if
+    /// anything does, and may go on there.
+    pub fn scan_over(
+        &self,
+        cache: &NodeCache,
+        range: (&Key, &Key),
+        each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
+        lost: &mut dyn FnMut(Error, Option<Key>) -> ControlFlow<()>,
+    ) {
+        let _ = match (self.check_level(), &self.root) {
+            (Err(e), _) => lost(e, None),
+            (Ok(()), Some(root)) if range.0 <= range.1 => {
+                self.scan_child(cache, root, Expect::root(self.level), range, each, lost)
+            }
+            (Ok(()), _) => ControlFlow::Continue(()),
+        };
+    }
+
+    fn scan_child(
+        &self,
+        cache: &NodeCache,
+        child: &Child,
         expect: Expect,
         range: (&Key, &Key),
         each: &mut dyn FnMut(&Key, &Value) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
+        lost: &mut dyn FnMut(Error, Option<Key>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let (from, to) = range;
+        let node = match self.node(cache, child, &expect) {
+            Ok(node) => node,
+            Err(e) => return lost(e, expect.high),
+        };
         match &node.body {
             Body::Leaf(v) => {
                 for (key, value) in v.iter().skip(v.partition_point(|e| e.0 < *from)) {
-                    if key > to || each(key, value).is_break() {
-                        return Ok(ControlFlow::Break(()));
+                    if key > to {
+                        return ControlFlow::Break(());
                     }
+                    each(key, value)?;
                 }
             }
             Body::Inner(v) => {
                 for (i, (low, child)) in v.iter().enumerate().skip(child_index(v, from)) {
                     if low > to {
-                        return Ok(ControlFlow::Break(()));
+                        return ControlFlow::Break(());
                     }
-                    let below = expect.child(v, i);
-                    if self.scan_below(cache, &*self.node(cache, child, &below)?, below, range, each)?.is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
+                    self.scan_child(cache, child, expect.child(v, i), range, each, lost)?;
                 }
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
+    }
+
+    /// Reads all that inserting or removing an item at `key` needs. Neighbours that it would join are left alone where they
+    /// cannot be read.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn reach(&self, cache: &NodeCache, key: &Key) -> Result<()> {
+        self.leaf_of(cache, key).map(drop)
     }
 
     /// Makes the node that starts at `key` on `level`, and the path to it, dirty

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nenrin_format::Addr;
 use nenrin_format::key::Key;
 use nenrin_format::node::{NodePtr, TreeId, stored_crc};
 use nenrin_format::root::TreeRoot;
+use nenrin_format::{Addr, SegmentNo};
 
 use super::node::{Body, Child, Node};
 use super::{NodeCache, Tree};
@@ -120,6 +120,12 @@ impl Tree {
             cache.forget(ptr);
         }
         freed
+    }
+
+    /// Copies of node versions in a segment that left the tree, and count there until the next root is written.
+    pub fn replaced_in(&self, segment: SegmentNo) -> u64 {
+        let replaced = self.book.superseded.iter().filter_map(|(_, old)| old.ptr());
+        replaced.flat_map(|ptr| ptr.copies).filter(|copy| copy.segment() == segment).count() as u64
     }
 
     /// To be called once the device has what [`Frozen::write`] placed: moves the

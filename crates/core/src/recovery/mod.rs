@@ -102,7 +102,6 @@ impl Fs {
             Some(claim) => fs.show(claim),
             None => {}
         }
-        let fs = Arc::new(fs);
         if !read_only {
             fs.still_owns()?;
             fs.before_writing(&unproven)?;
@@ -110,7 +109,7 @@ impl Fs {
             fs.free_what_was_open()?;
             fs.release_orphans()?;
         }
-        Ok(fs)
+        Ok(Arc::new(fs))
     }
 }
 
@@ -434,6 +433,7 @@ fn load_state(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        owners_gone: 0,
         retention: root.retention.clone(),
         cache,
     };
@@ -645,9 +645,12 @@ pub(crate) fn start_epoch(
 
 impl Fs {
     /// Orphans of an earlier mount are in use by nobody any more.
-    fn release_orphans(&self) -> Result<()> {
-        self.log_releases(|inner| {
-            Ok(inner.pending_reaps(Kind::Orphan, usize::MAX)?.into_iter().map(|(k, _)| Ino(k.off)).collect())
-        })
+    fn release_orphans(&mut self) -> Result<()> {
+        let left = self.log_releases(|state| {
+            Ok(state.pending_reaps(Kind::Orphan, usize::MAX)?.into_iter().map(|(k, _)| Ino(k.off)).collect())
+        })?;
+        let note = |why| format!("a file that was removed while it was in use keeps its space: {why}");
+        self.report_mut().notes.extend(left.map(note));
+        Ok(())
     }
 }

@@ -275,6 +275,7 @@ fn base(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        owners_gone: 0,
         retention: Vec::new(),
     };
     let chain = Chain {

@@ -55,14 +55,13 @@ impl State {
         self.forgetting.contains(&Ino(key.ino)) || named()
     }
 
-    /// Frees what is to be forgotten among up to `max` items of a tree from `from` on.
-    /// Returns where to go on, or `None` at the end of the tree.
-    pub fn forget_step(&mut self, tree: TreeId, from: &Key, max: u32) -> Result<Option<Key>> {
-        let past = self.history.iter().position(|t| t.tree.id() == tree);
+    /// What is to be forgotten among up to `max` items of a tree from `from` on; and where to go on, or `None` at its end.
+    pub(super) fn forgotten(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Vec<(Key, Value)>, Option<Key>)> {
+        let past = self.history.iter().find(|t| t.tree.id() == tree);
         let found = match past {
-            None if tree != TreeId::LIVE => return Ok(None),
+            None if tree != TreeId::LIVE => return Ok((Vec::new(), None)),
             None => &self.live,
-            Some(i) => &self.history[i].tree,
+            Some(t) => &t.tree,
         };
         let (mut gone, mut seen, mut go_on) = (Vec::new(), 0, None);
         let last = Key::last();
@@ -79,6 +78,14 @@ impl State {
             }
             ControlFlow::Continue(())
         })?;
+        Ok((gone, go_on))
+    }
+
+    /// Frees what is to be forgotten among up to `max` items of a tree from `from` on.
+    /// Returns where to go on, or `None` at the end of the tree.
+    pub fn forget_step(&mut self, tree: TreeId, from: &Key, max: u32) -> Result<Option<Key>> {
+        let (gone, go_on) = self.forgotten(tree, from, max)?;
+        let past = self.history.iter().position(|t| t.tree.id() == tree);
         for (key, value) in gone {
             match past {
                 None => drop(self.remove(&key, KeepRule::default())?),
@@ -96,6 +103,7 @@ impl State {
             let e = Extent::decode(value).map_err(|why| bad_item(key, why))?;
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
+                self.owners_gone += 1;
             }
             self.change_need(&e, Need::History, Need::None)?;
         }

@@ -30,6 +30,19 @@ pub struct HistoryTree {
     pub sealed: bool,
 }
 
+/// What was looked at to be swept.
+#[derive(Default)]
+pub struct Looked {
+    /// How many items it is, for a record: not all where one could not be read.
+    pub items: u32,
+    /// Where to go on, unless that was the end of the tree.
+    pub go_on: Option<Key>,
+    /// What could not be read, and is passed over.
+    pub lost: Option<Error>,
+    /// What nobody sees, with how many items are before it.
+    pub(super) gone: Vec<(u32, Key, Value)>,
+}
+
 impl HistoryTree {
     /// Whether it holds what died after `first`, or may come to.
     pub fn may_hold(&self, first: Cno) -> bool {
@@ -153,39 +166,55 @@ impl State {
         Ok(())
     }
 
+    /// What no kept checkpoint sees among up to `max` items of a tree from `from` on, up to what cannot be read.
+    pub(super) fn unseen(&self, tree: TreeId, from: &Key, max: u32) -> Looked {
+        let mut looked = Looked::default();
+        let Some(t) = self.history.iter().find(|t| t.tree.id() == tree) else { return looked };
+        let mut bad = None;
+        let mut unread = None;
+        let mut each = |k: &Key, v: &Value| {
+            if looked.items == max {
+                looked.go_on = Some(*k);
+                return ControlFlow::Break(());
+            }
+            match self.is_seen(k, v) {
+                Ok(true) => {}
+                Ok(false) => looked.gone.push((looked.items, *k, v.clone())),
+                Err(why) => {
+                    bad = Some((why, k.successor()));
+                    return ControlFlow::Break(());
+                }
+            }
+            looked.items += 1;
+            ControlFlow::Continue(())
+        };
+        t.tree.scan_over(&self.cache, (from, &Key::last()), &mut each, &mut |why, behind| {
+            unread = Some((why, behind));
+            ControlFlow::Break(())
+        });
+        if unread.is_some() {
+            // One more is looked at than counts.
+            looked.items = looked.items.saturating_sub(1);
+        }
+        if let Some((why, behind)) = bad.or(unread) {
+            (looked.go_on, looked.lost) = (behind, Some(why));
+        }
+        looked
+    }
+
     /// Frees what no kept checkpoint sees among up to `max` items from `from`
     /// on. Returns where to go on, or `None` at the end of the tree.
     pub fn sweep(&mut self, tree: TreeId, from: &Key, max: u32) -> Result<Option<Key>> {
         let Some(index) = self.history.iter().position(|t| t.tree.id() == tree) else {
             return Ok(None);
         };
-        let mut gone = Vec::new();
-        let mut bad = None;
-        let mut seen = 0;
-        let mut go_on = None;
-        let last = Key::last();
-        self.history[index].tree.scan(&self.cache, from, &last, &mut |k, v| {
-            if seen == max {
-                go_on = Some(*k);
-                return ControlFlow::Break(());
-            }
-            seen += 1;
-            match self.is_seen(k, v) {
-                Ok(false) => gone.push((*k, v.clone())),
-                Ok(true) => {}
-                Err(e) => {
-                    bad = Some(e);
-                    return ControlFlow::Break(());
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
-        if let Some(e) = bad {
-            return Err(e);
+        let looked = self.unseen(tree, from, max);
+        if let Some(why) = looked.lost {
+            return Err(why);
         }
-        for (key, value) in gone {
+        for (_, key, value) in looked.gone {
             self.free_past(index, &key, &value)?;
         }
-        Ok(go_on)
+        Ok(looked.go_on)
     }
 }

@@ -14,6 +14,7 @@
 //! 6. Of an inode that keeps less history a past state shows all of a moment or
 //!    says that it does not know; see `keep`.
 
+mod ahead;
 mod content;
 mod forget;
 mod history;
@@ -26,7 +27,7 @@ mod sharing;
 mod shed;
 mod versions;
 
-pub use history::HistoryTree;
+pub use history::{HistoryTree, Looked};
 pub use keep::KeptFor;
 pub use known::{KnownPast, weight};
 pub use landmarks::{LANDMARKS_MAX, Landmarks};
@@ -94,6 +95,8 @@ pub struct State {
     pub shed: Sheds,
     /// Records applied since it was read.
     pub applied: u64,
+    /// Owners of shared blocks that went since then.
+    pub owners_gone: u64,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -223,18 +226,12 @@ impl State {
     /// An item has left the live tree: history, or nothing. `rule` says how much history is kept of
     /// what it belongs to; an inode item says that itself.
     pub fn retire(&mut self, key: &Key, old: Value, death: Cno, rule: KeepRule) -> Result<()> {
-        let birth = items::birth(&old).map_err(|why| bad_item(key, why))?;
-        let kept_for = match self.forgetting.contains(&Ino(key.ino)) {
-            true => None,
-            false => self.kept_for(key, &old, (birth, death), rule).map_err(|why| bad_item(key, why))?,
-        };
-        let mut visible = kept_for.is_some();
-        if key.kind == Kind::Extent {
-            let e = Extent::decode(&old).map_err(|why| bad_item(key, why))?;
-            // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
-            visible &= !e.is_unwritten() || e.is_lost() && !broken(Break::LostIsReserved);
+        let (birth, kept_for, extent) = self.burial(key, &old, death, rule)?;
+        let visible = kept_for.is_some();
+        if let Some(e) = extent {
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
+                self.owners_gone += 1;
             }
             let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;
@@ -252,7 +249,7 @@ impl State {
         if visible && self.is_named(birth, death) {
             self.past.named_bytes = self.past.named_bytes.saturating_add(weight(key, &old));
         }
-        match kept_for.filter(|_| visible) {
+        match kept_for {
             None => Ok(()),
             Some(Keep::Full) => self.bury(key.died(death.0), old),
             Some(keep) => {
@@ -261,6 +258,29 @@ impl State {
                 self.bury(key.died(death.0), marked.into())
             }
         }
+    }
+
+    /// Of an item that leaves the live tree: its birth, for which checkpoints it goes to history, and the extent where it is one.
+    fn burial(
+        &self,
+        key: &Key,
+        old: &Value,
+        death: Cno,
+        rule: KeepRule,
+    ) -> Result<(Cno, Option<Keep>, Option<Extent>)> {
+        let bad = |why| bad_item(key, why);
+        let birth = items::birth(old).map_err(bad)?;
+        let kept_for = match self.forgetting.contains(&Ino(key.ino)) {
+            true => None,
+            false => self.kept_for(key, old, (birth, death), rule).map_err(bad)?,
+        };
+        if key.kind != Kind::Extent {
+            return Ok((birth, kept_for, None));
+        }
+        let e = Extent::decode(old).map_err(bad)?;
+        // What was only reserved read as zeros, and so does nothing at all. What was lost did not.
+        let visible = !e.is_unwritten() || e.is_lost() && !broken(Break::LostIsReserved);
+        Ok((birth, kept_for.filter(|_| visible), Some(e)))
     }
 
     /// Whether a kept checkpoint, or a landmark, sees the item at `key` that lived in `[birth, death)`.
@@ -323,9 +343,13 @@ impl State {
 
     /// Orphans and reap work, in order.
     pub fn pending_reaps(&self, kind: Kind, max: usize) -> Result<Vec<(Key, Reap)>> {
+        self.pending_reaps_from(Key::space(kind, 0, 0), max)
+    }
+
+    /// The same from a key on.
+    pub fn pending_reaps_from(&self, from: Key, max: usize) -> Result<Vec<(Key, Reap)>> {
         let mut out = Vec::new();
         let mut bad = None;
-        let from = Key::space(kind, 0, 0);
         let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
         self.space.scan(&self.cache, &from, &to, &mut |k, v| {
             match Reap::decode(v) {

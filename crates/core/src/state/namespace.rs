@@ -2,6 +2,7 @@
 
 use super::{REST_FORK, State, orphan_key, reap_key};
 use crate::breaks::{Break, broken};
+use crate::index::Value;
 use crate::{Error, FileKind, Result};
 use nenrin_format::items::{
     self, Dirent, HISTORY_XATTR, INODE_ACL, INODE_CAPS, INODE_XATTR, Inode, Keep, Reap, XATTR_PIECE_BYTES, XattrPiece,
@@ -12,7 +13,7 @@ use nenrin_format::{Cno, Ino, Invalid, Time, XATTR_BYTES_MAX};
 use std::ops::ControlFlow;
 
 /// Items that go at once with their inode; more are left to the reaper.
-const ITEMS_AT_ONCE: usize = 8;
+pub(super) const ITEMS_AT_ONCE: usize = 8;
 
 impl State {
     /// The entry of `name` in a directory: its key, the inode it names, and the file type.
@@ -152,22 +153,30 @@ impl State {
 
     /// Removes up to `max` items of a dead inode, or of one fork; whether that was all.
     fn reap(&mut self, ino: Ino, reap: &Reap, max: usize) -> Result<bool> {
-        let mut keys = Vec::new();
-        for (from, to) in reaped_ranges(ino, reap) {
-            if keys.len() > max {
-                break;
-            }
-            self.live.scan(&self.cache, &from, &to, &mut |k, _| {
-                keys.push(*k);
-                if keys.len() <= max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-        }
-        let all = keys.len() <= max;
-        keys.truncate(max);
-        for k in &keys {
+        let (items, read) = self.dying(ino, reap, max);
+        read?;
+        for (k, _) in items.iter().take(max) {
             self.remove_as_of(k, reap.death, reap.rule)?;
         }
-        Ok(all)
+        Ok(items.len() <= max)
+    }
+
+    /// The first items of a dead inode, or of one fork, as far as they can be read: one more than `max`, unless that is all.
+    pub(super) fn dying(&self, ino: Ino, reap: &Reap, max: usize) -> (Vec<(Key, Value)>, Result<()>) {
+        let mut items = Vec::new();
+        for (from, to) in reaped_ranges(ino, reap) {
+            if items.len() > max {
+                break;
+            }
+            let read = self.live.scan(&self.cache, &from, &to, &mut |k, v| {
+                items.push((*k, v.clone()));
+                if items.len() <= max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            if read.is_err() {
+                return (items, read);
+            }
+        }
+        (items, Ok(()))
     }
 
     pub(super) fn reap_step(&mut self, ino: Ino, fork: u32, max: u32) -> Result<()> {

@@ -140,7 +140,11 @@ impl State {
 
     /// The back reference of the item at `owner`, which lies at `addr`: its key
     /// and value; or the first free slot for it.
-    fn find_backref(&self, owner: &Key, addr: Addr) -> Result<std::result::Result<(Key, Backref), Option<Key>>> {
+    pub(super) fn find_backref(
+        &self,
+        owner: &Key,
+        addr: Addr,
+    ) -> Result<std::result::Result<(Key, Backref), Option<Key>>> {
         let first = self.backref_slots(owner, addr);
         let last = Key { off: first.off | SLOT_MASK, ..first };
         let mut found = None;

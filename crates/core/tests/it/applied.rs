@@ -35,12 +35,21 @@ pub(crate) fn piece(n: u64) -> [u8; BLOCK_BYTES] {
 
 /// Damages all copies of the leaves with an item for which `holds` is true.
 pub(crate) fn rot(w: &World, holds: impl Fn(&Key) -> bool) {
+    rot_nodes(w, |_, entries| matches!(entries, Entries::Leaf(items) if items.iter().any(|(key, _)| holds(key))));
+}
+
+/// Damages all copies of all nodes above the leaves of history trees.
+pub(crate) fn rot_inner(w: &World) {
+    rot_nodes(w, |tree, entries| tree >= TreeId::HISTORY && matches!(entries, Entries::Inner(_)));
+}
+
+fn rot_nodes(w: &World, which: impl Fn(TreeId, &Entries) -> bool) {
     let bytes = w.device.inner().snapshot();
     let mut copies = 0;
     for (block, node) in (0..).zip(bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES)) {
         let Ok((head, _)) = first_key(node) else { continue };
-        let Ok((_, Entries::Leaf(items))) = decode(TreeId(head.tree.get()), node) else { continue };
-        if items.iter().any(|(key, _)| holds(key)) {
+        let tree = TreeId(head.tree.get());
+        if decode(tree, node).is_ok_and(|(_, entries)| which(tree, &entries)) {
             let mut damaged = node[..BLOCK_BYTES].to_vec();
             damaged[1234] ^= 8;
             w.device.write(block * BLOCK, Arc::new(AlignedBuf::padded(&damaged))).unwrap();
@@ -132,19 +141,27 @@ fn a_change_that_is_written_unapplied_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::WrittenUnapplied, what_cannot_be_applied_is_not_in_the_log);
 }
 
-/// What is no content is applied when it is accepted. Here the past has no place for what is replaced.
-#[test]
-fn attributes_that_cannot_be_applied_are_not_in_the_log() {
+fn set(fs: &Fs, ino: Ino, mode: u32) -> Result<nenrin_core::Attr> {
+    fs.setattr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+}
+
+/// A closed volume with many files, which all had other attributes.
+pub(crate) fn with_history_of_attributes() -> (World, Vec<Ino>) {
     let w = World::new(64 << 20);
     let fs = w.open();
     let create = |i: usize| fs.create(Ino::ROOT, format!("f{i}").as_bytes(), &file(0o600)).unwrap().ino;
     let files: Vec<Ino> = (0..2000).map(create).collect();
-    let set = |fs: &Fs, ino: Ino, mode: u32| fs.setattr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() });
     fs.checkpoint_create(Some(b"one")).unwrap();
     files.iter().for_each(|ino| assert_eq!(set(&fs, *ino, 0o640).unwrap().ino, *ino));
     fs.checkpoint_create(Some(b"two")).unwrap();
     fs.close().unwrap();
-    drop(fs);
+    (w, files)
+}
+
+/// What is no content is applied when it is accepted. Here the past has no place for what is replaced.
+#[test]
+fn attributes_that_cannot_be_applied_are_not_in_the_log() {
+    let (w, files) = with_history_of_attributes();
     let [f, g] = [files[1000], files[1999]];
     rot(&w, |key| key.ino == f.0 && key.kind == Kind::Inode && key.death > 0);
     let fs = w.open();

@@ -3,9 +3,10 @@
 
 use crate::common::churn::{Churn, Pattern};
 use crate::common::{World, file};
+use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::partial::{DATA_MOVED, Header, PartialKind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
-use nenrin_core::{At, CheckOptions, Fs, MkfsOptions, MountOptions, Rest, SetAttr, check};
+use nenrin_core::{At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, Rest, SetAttr, check};
 use nenrin_device::BlockDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -131,6 +132,42 @@ fn without_summaries_the_trees_are_walked() {
     assert!(freed >= 20, "{freed}");
     assert!(fs.counters().tree_walks > 0);
     assert_files(&fs, &files);
+}
+
+/// Of one file the first leaf is lost: where its blocks are nothing moves, and all else is cleaned.
+#[test]
+fn a_lost_leaf_keeps_its_own_blocks_where_they_are() {
+    const PIECES: u64 = 6000;
+    let w = World::with(128 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
+    let fs = open(&w);
+    let [f, h] = ["f", "h"].map(|name| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino);
+    for n in 0..PIECES {
+        fs.write(f, n * 2 * 4096, &[n as u8; 4096], 0).unwrap();
+        fs.write(h, n * 4096, &[1; 4096], 0).unwrap();
+        if n % 20 == 19 {
+            fs.sync_all().unwrap();
+        }
+    }
+    fs.close().unwrap();
+    drop(fs);
+    crate::applied::rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, 0));
+    let fs = open(&w);
+    for n in (0..PIECES).step_by(2) {
+        fs.write(h, n * 4096, &[2; 4096], 0).unwrap();
+    }
+    fs.sync_all().unwrap();
+    // The log of before can be cleaned then.
+    fs.checkpoint_create(None).unwrap();
+    let freed = clean(&fs);
+    let stuck = fs.cleaner_status().stuck_segments;
+    assert!(freed >= 10 && (1..150).contains(&stuck), "{freed} segments were freed, {stuck} left alone");
+    for n in 0..PIECES {
+        assert_eq!(fs.read(At::Live, h, n * 4096, 4096).unwrap(), [2 - (n % 2) as u8; 4096], "{n}");
+        match fs.read(At::Live, f, n * 2 * 4096, 4096) {
+            Ok(bytes) => assert_eq!(bytes, [n as u8; 4096], "{n}"),
+            Err(e) => assert!(matches!(e, Error::Damaged(..)) && n < PIECES / 4 * 3, "{n}: {e}"),
+        }
+    }
 }
 
 /// Blocks that cannot be read stay where they are, and are tried once.

@@ -547,3 +547,46 @@ fn a_device_is_added_while_another_fails() {
     assert!(read(&fs, "after", 1 << 20).unwrap() == content(2, 1 << 20));
     assert!(fs.health()[3].standing == Standing::Active, "{:?}", fs.health());
 }
+
+/// One device of a mirror has all that was written wrong: what the cleaner moves comes from the other.
+fn the_cleaner_takes_what_is_right() {
+    let w = World::new(Profile::Mirror, &[96, 96]);
+    let options = || MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open(&[0, 1], options()).unwrap();
+    for i in 0..400 {
+        write(&fs, &format!("f{i}"), &content(i, 80_000));
+    }
+    (0..400).filter(|i| i % 4 > 0).for_each(|i| fs.unlink(Ino::ROOT, format!("f{i}").as_bytes()).unwrap());
+    let (kept, copy) = (fs.lookup(At::Live, Ino::ROOT, b"f0").unwrap().ino, write(&fs, "copy", b""));
+    assert_eq!(fs.copy_range(kept, 0, copy, 0, 80_000, 0).unwrap(), 80_000);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open(&[0, 1], options()).unwrap();
+    w.faults[0].inject(Fault::FlipReads { range: 1 << 20..95 << 20, mask: 4 });
+    let mut clean = fs.clean();
+    while !clean.is_done() {
+        fs.clean_step(&mut clean, 256).unwrap();
+    }
+    let stuck = fs.cleaner_status().stuck_segments;
+    assert!(
+        clean.freed_segments() > 0 && stuck == 0,
+        "{stuck} segments were left alone, {} freed",
+        clean.freed_segments()
+    );
+    for i in (0..400).step_by(4) {
+        assert_eq!(read(&fs, &format!("f{i}"), 1 << 20).unwrap(), content(i, 80_000), "{i}");
+    }
+    assert_eq!(read(&fs, "copy", 1 << 20).unwrap(), content(0, 80_000));
+}
+
+#[test]
+fn what_one_device_has_wrong_is_moved_from_the_other() {
+    the_cleaner_takes_what_is_right();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "segments were left alone")]
+fn what_is_left_alone_although_a_device_has_it_right_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CopiesUntried, the_cleaner_takes_what_is_right);
+}

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::{World, dir, file};
-use nenrin_core::format::Ino;
+use nenrin_core::format::partial::{Header, PartialKind};
+use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::{
     At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, NewInode, RenameMode, SetAttr, XattrMode, check,
 };
-use nenrin_device::BlockDevice;
+use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice};
 use std::sync::Arc;
 
 const ROOT: Ino = Ino::ROOT;
@@ -362,6 +363,60 @@ fn what_is_forgotten_is_to_be_had_again() {
     let usage = s.fs.usage();
     assert!(usage.history_blocks >= 97, "{usage:?}");
     assert_eq!(usage.snapshot_blocks, 0, "forgotten, and still kept");
+}
+
+/// Of index segments none of the headers is left: flipped, or in sectors that cannot be read.
+fn it_ends_without_headers_of_the_index(unreadable: bool) {
+    let mut s = Secrets::new();
+    let files: Vec<Ino> = (0..1500).map(|i| s.make(ROOT, format!("file {i}").as_bytes())).collect();
+    let a = s.make(ROOT, b"a");
+    s.fill(a, 0, 100_000);
+    s.cut(None);
+    s.fs.close().unwrap();
+    s.fs = s.w.open();
+    // So some nodes in each segment are needed, and others are not.
+    s.fs.setattr(files[700], &SetAttr { mode: Some(0o640), ..SetAttr::default() }).unwrap();
+    s.fs.close().unwrap();
+    let bytes = s.w.device.inner().snapshot();
+    let is_index = |b: &&[u8]| Header::decode(b).is_ok_and(|h| h.header.kind == PartialKind::Index);
+    let blocks = bytes.windows(BLOCK_BYTES).step_by(BLOCK_BYTES).enumerate();
+    let headers: Vec<u64> = blocks.filter(|(_, b)| is_index(b)).map(|(n, _)| (n * BLOCK_BYTES) as u64).collect();
+    assert!(headers.len() > 4, "{}", headers.len());
+    let device = Arc::new(Faulty::new(MemDevice::from_bytes(bytes)));
+    for at in headers {
+        if unreadable {
+            device.faults().inject(Fault::FailReads { range: at..at + BLOCK_BYTES as u64 });
+        } else {
+            device.faults().inject(Fault::FlipReads { range: at + 100..at + 101, mask: 4 });
+        }
+    }
+    let fs = Fs::open(vec![device.clone()], s.w.clock.clone(), MountOptions::default()).unwrap();
+    fs.unlink(ROOT, b"a").unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(forget(&fs, &[b"a"]).unwrap(), 1);
+    wipe(&fs);
+    fs.close().unwrap();
+    let device = MemDevice::from_bytes(device.inner().snapshot());
+    assert_eq!(leaks(&device), Vec::<u64>::new());
+}
+
+#[test]
+fn headers_of_the_index_that_are_lost_do_not_keep_it_from_ending() {
+    it_ends_without_headers_of_the_index(false);
+}
+
+#[test]
+fn headers_of_the_index_that_cannot_be_read_do_not_keep_it_from_ending() {
+    it_ends_without_headers_of_the_index(true);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "cannot be emptied")]
+fn nodes_that_only_headers_tell_of_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::HeadersBelieved, || {
+        it_ends_without_headers_of_the_index(true);
+    });
 }
 
 #[cfg(feature = "breaks")]

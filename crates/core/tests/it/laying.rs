@@ -2,10 +2,11 @@
 
 use crate::common::{TestClock, file};
 use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::Profile;
-use nenrin_core::format::{Cno, Ino};
+use nenrin_core::format::{BLOCK_BYTES, Cno, Ino};
 use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, Standing, mkfs_on, probe};
-use nenrin_device::{BlockDevice, MemDevice};
+use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use std::sync::Arc;
 
 struct World {
@@ -235,6 +236,36 @@ fn a_device_that_was_taken_out_is_let_go_of() {
         w.read_all(FILE);
         w.close();
     }
+}
+
+/// Headers in index segments are wrong: what is needed of these segments is moved all the same.
+#[test]
+fn headers_of_the_index_that_are_lost_keep_no_device() {
+    let mut w = World::new(Profile::Single, &[24, 24]);
+    w.fill(8, FILE);
+    for i in 0..1500 {
+        w.fs().create(Ino::ROOT, format!("name {i}").as_bytes(), &file(0o600)).unwrap();
+    }
+    w.close();
+    let mut headers = 0;
+    for device in &w.devices {
+        let bytes = device.read(0, device.geometry().bytes as usize).unwrap();
+        for (at, block) in (0..).step_by(BLOCK_BYTES).zip(bytes.chunks(BLOCK_BYTES)) {
+            if Header::decode(block).is_ok_and(|h| h.header.kind == PartialKind::Index) {
+                let mut wrong = block.to_vec();
+                wrong[100] ^= 4;
+                device.write(at, Arc::new(AlignedBuf::padded(&wrong))).unwrap();
+                headers += 1;
+            }
+        }
+    }
+    assert!(headers > 2, "{headers}");
+    w.mount();
+    w.fs().device_remove(1).unwrap();
+    w.finish(FILE);
+    w.read_all(FILE);
+    w.devices.pop();
+    w.close();
 }
 
 #[test]

@@ -3,13 +3,13 @@
 //! and a repair brings back the rest.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::applied::{BLOCK, CHANGED, CHANGES, Change, PIECES, piece, rot, volume};
+use crate::applied::{BLOCK, CHANGED, CHANGES, Change, PIECES, piece, rot, rot_inner, volume};
 use crate::common::{TestClock, World, dir, file};
 use nenrin_core::check::{Finding, What, check};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::repair::{LossKind, RepairPlan, RepairReport};
-use nenrin_core::{At, CheckOptions, Error, Fs, MountOptions, RenameMode, Result};
+use nenrin_core::{At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, RenameMode, Result, SetAttr};
 use nenrin_device::{BlockDevice, MemDevice};
 use std::sync::Arc;
 
@@ -307,4 +307,42 @@ fn landmarks_that_are_shown_of_what_was_forgotten_are_noticed() {
         nenrin_core::breaks::Break::LandmarksNotHidden,
         no_landmark_of_what_was_forgotten_is_shown,
     );
+}
+
+/// All inner nodes of a history tree are lost: the index is written all the same, also by who mounts.
+#[test]
+fn lost_inner_nodes_keep_no_index_from_being_written() {
+    let w = World::with(64 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
+    let options = || MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    let fs = w.open_with(options());
+    let files: Vec<Ino> =
+        (0..1500).map(|i| fs.create(Ino::ROOT, format!("file {i}").as_bytes(), &file(0o600)).unwrap().ino).collect();
+    for mode in 0..4 {
+        fs.checkpoint_create(None).unwrap();
+        for ino in &files {
+            fs.setattr(*ino, &SetAttr { mode: Some(0o600 + mode), ..SetAttr::default() }).unwrap();
+        }
+    }
+    fs.close().unwrap();
+    drop(fs);
+    // So many index segments are sparse then that they are tidied.
+    (0..6).for_each(|_| w.open_with(options()).close().unwrap());
+    // What is replaced from now on needs no place in the past.
+    let fs = w.open_with(options());
+    let all: Vec<_> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    fs.checkpoint_drop(&all).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    rot_inner(&w);
+    let device = cut(&w);
+    let fs = Fs::open(vec![device.clone()], w.clock.clone(), options())
+        .unwrap_or_else(|e| panic!("a lost inner node keeps the volume from being mounted: {e}"));
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap().ino;
+    fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+    fs.sync_all().unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = mount(&device, false).unwrap();
+    assert!(fs.recovery_report().clean, "{:?}", fs.recovery_report());
+    assert_eq!(block(&fs, g, 0).unwrap(), [2; BLOCK_BYTES]);
 }

@@ -40,6 +40,7 @@ mod merging;
 mod mmp;
 mod ordering;
 mod parity;
+mod passed_over;
 mod races;
 mod repair_devices;
 mod reserve;

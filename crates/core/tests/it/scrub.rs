@@ -2,7 +2,9 @@
 //! what has a second copy.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
+use crate::applied::{CHANGED, PIECES};
 use crate::common::{World, dir, file};
+use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::{Addr, Ino};
 use nenrin_core::{At, Fs, MountOptions, ScrubReport, SegmentState};
 use nenrin_device::{AlignedBuf, BlockDevice};
@@ -168,4 +170,25 @@ fn lost_leaves_do_not_hold_it_up() {
     let fs = w.open_with(MountOptions { cache_bytes: 16 << 10, read_only: true, ..MountOptions::default() });
     let report = scrubbed(&fs);
     assert!(report.nodes_lost > 10 && report.has_losses(), "{report:?}");
+}
+
+/// What was changed since the index was written lies in leaves that the device does not have yet.
+#[test]
+fn content_right_behind_a_lost_leaf_is_verified() {
+    let (w, f, _) = crate::applied::volume();
+    crate::applied::rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+    let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+    let is_there = |n: &u64| fs.read(At::Live, f, n * 2 * BLOCK as u64, BLOCK).is_ok();
+    let offset = (CHANGED / 2..PIECES).find(is_there).unwrap() * 2 * BLOCK as u64;
+    assert!(offset > CHANGED * BLOCK as u64);
+    fs.write(f, offset, &[0xab; BLOCK], 0).unwrap();
+    fs.fsync_wait(f).unwrap();
+    let bytes = w.device.inner().snapshot();
+    let places: Vec<usize> =
+        (0..).zip(bytes.chunks(BLOCK)).filter(|(_, b)| **b == [0xab; BLOCK]).map(|b| b.0).collect();
+    assert_eq!(places.len(), 1);
+    rot(&w, places);
+    let report = scrubbed(&fs);
+    let found = report.findings.iter().filter(|found| found.ino == Some(f));
+    assert_eq!(found.map(|found| found.offset).collect::<Vec<_>>(), [Some(offset)], "{report:?}");
 }

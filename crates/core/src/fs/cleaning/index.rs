@@ -4,7 +4,9 @@
 use super::super::{Fs, Inner};
 use crate::Result;
 use crate::breaks::{Break, broken};
+use crate::index::Tree;
 use crate::segments::{KIND_INDEX, SegmentState, SegmentUse};
+use nenrin_format::key::Key;
 use nenrin_format::node::{self, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, NODE_BYTES, SegmentNo};
@@ -23,6 +25,8 @@ const WORTH_SEGMENTS: u64 = 1;
 const WORTH_PART: u64 = 4;
 /// and more than the index checkpoints take that come with it.
 const WORTH_BLOCKS: u64 = 64;
+/// Nodes looked for under one clone of a tree.
+const NODES_AT_ONCE: usize = 64;
 /// Index segments emptied in one round of making room.
 const VICTIMS_MAX: usize = 32;
 
@@ -99,6 +103,42 @@ impl Fs {
         Ok(touched)
     }
 
+    /// [`Fs::touch_nodes`], also of those whose partials cannot be read or found: the trees know where these are. For who must empty
+    /// the segment.
+    pub(in super::super) fn touch_all_nodes(&self, segment: SegmentNo) -> Result<u64> {
+        let mut touched = self.touch_nodes(segment)?;
+        let inner = self.lock_to_change()?;
+        if inner.untouched_nodes(segment) == 0 || broken(Break::HeadersBelieved) {
+            return Ok(touched);
+        }
+        let trees: Vec<TreeId> = inner.trees().map(Tree::id).collect();
+        drop(inner);
+        for tree in trees {
+            touched += self.touch_nodes_of(tree, segment)?;
+        }
+        Ok(touched)
+    }
+
+    /// The same of one tree, without a look at the segment.
+    fn touch_nodes_of(&self, id: TreeId, segment: SegmentNo) -> Result<u64> {
+        let (mut touched, mut from) = (0, Some(Key::first()));
+        while let Some(key) = from {
+            self.breathe();
+            let inner = self.lock_to_change()?;
+            let Some(tree) = inner.tree(id).cloned() else { break };
+            let cache = inner.state.cache.clone();
+            drop(inner);
+            let mut nodes = Vec::new();
+            from = tree.nodes_from(&cache, &key, NODES_AT_ONCE, &mut nodes)?;
+            for n in &nodes {
+                for copy in n.ptr.copies.iter().filter(|copy| copy.segment() == segment) {
+                    touched += self.touch(id, n.level, &n.key, *copy)?;
+                }
+            }
+        }
+        Ok(touched)
+    }
+
     /// Empties index segments that hold few nodes, when there are many of them:
     /// else nodes that never change would each keep a segment for themselves.
     pub(in super::super) fn tidy_index(&self) -> Result<()> {
@@ -133,7 +173,11 @@ impl Fs {
     fn touch_node(&self, addr: Addr, bytes: &[u8]) -> Result<u64> {
         // Most nodes of a sparse segment have been replaced: only the tree knows, and its key is enough to ask it.
         let Ok((head, Some(key))) = node::first_key(bytes) else { return Ok(0) };
-        let tree = TreeId(head.tree.get());
+        self.touch(TreeId(head.tree.get()), head.level, &key, addr)
+    }
+
+    /// Makes the node dirty that a tree has on `level` at `key`, if it has a copy at `addr`; how many were.
+    fn touch(&self, tree: TreeId, level: u8, key: &Key, addr: Addr) -> Result<u64> {
         let mut inner = self.lock_to_change()?;
         let state = &mut inner.state;
         let cache = state.cache.clone();
@@ -142,14 +186,19 @@ impl Fs {
             TreeId::SPACE => Some(&mut state.space),
             id => state.history.iter_mut().map(|t| &mut t.tree).find(|t| t.id() == id),
         };
-        Ok(match tree {
-            Some(t) => u64::from(t.touch(&cache, head.level, &key, addr)?),
-            None => 0,
-        })
+        // A node that cannot be read, or that nothing leads to any more, stays where it is: index checkpoints go on without it.
+        Ok(u64::from(tree.is_some_and(|t| matches!(t.touch(&cache, level, key, addr), Ok(true)))))
     }
 }
 
 impl Inner {
+    /// Copies of nodes in a segment that stay there with the next index checkpoint.
+    fn untouched_nodes(&self, segment: SegmentNo) -> u64 {
+        let nodes = self.state.segments.get(segment).map_or(0, |s| u64::from(s.nodes));
+        let replaced: u64 = self.trees().map(|t| t.replaced_in(segment)).sum();
+        nodes.saturating_sub(replaced)
+    }
+
     /// Index segments that cleaning empties, and those that what is in them and what is dirty takes.
     pub(super) fn index_after_cleaning(&self, fs: &Fs) -> (u64, u64) {
         let mut sparse = self.sparse_index_segments(fs, GARBAGE_PART);

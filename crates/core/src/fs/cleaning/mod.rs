@@ -160,8 +160,8 @@ impl Job {
     /// What is shared in the victims, by its back references: these name all owners.
     fn find_groups(&mut self, fs: &Fs) -> Result<()> {
         for (no, v) in &mut self.victims {
-            // Where one is wrong, what is missing keeps the segment where it is.
-            let groups = fs.groups_of(*no)?.unwrap_or_default();
+            // Where one is wrong, or cannot be read, what is missing keeps the segment where it is.
+            let groups = fs.groups_of(*no).or_else(|e| fs.bear(e).map(|()| None))?.unwrap_or_default();
             v.found += groups.iter().map(|g| g.blocks).sum::<u32>();
             self.groups.extend(groups);
         }
@@ -174,9 +174,9 @@ impl Job {
 enum Left {
     /// Something in it cannot be moved.
     Stuck,
-    /// Moving something in it makes so many leaves dirty at once: until there is room for them, or the space tree no longer has so
-    /// many items, which is when owners came or went.
-    Beyond { leaves: u64, items: u64 },
+    /// Moving something in it makes so many leaves dirty at once: until there is room for them, or there are fewer owners than when
+    /// so many had gone.
+    Beyond { leaves: u64, gone: u64 },
     /// Not worth it in idle time.
     Costly,
 }
@@ -368,11 +368,11 @@ impl Fs {
         let mut inner = self.lock_to_change()?;
         inner.reap_writes();
         let blocks = self.storage.segment_blocks;
-        let items = inner.state.space.items();
+        let gone = inner.state.owners_gone;
         cleaner.left.retain(|no, (used, why)| {
-            let others =
-                matches!(why, Left::Beyond { items: then, .. } if *then != items) && !broken(Break::BeyondForEver);
-            !others && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
+            let fewer =
+                matches!(why, Left::Beyond { gone: then, .. } if *then != gone) && !broken(Break::BeyondForEver);
+            !fewer && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
         });
         let mut candidates = inner.candidates(self, pace, &cleaner.left);
         inner.note_left(&cleaner.left);
@@ -499,7 +499,7 @@ impl Fs {
     fn end_job(&self, cleaner: &mut Cleaner) {
         let Some(job) = cleaner.job.take() else { return };
         let mut inner = self.lock();
-        let items = inner.state.space.items();
+        let gone = inner.state.owners_gone;
         for no in job.victims.keys() {
             inner.segments().unpin(*no);
             let used = inner.state.segments.get(*no).map_or(0, |s| s.used_blocks());
@@ -509,7 +509,7 @@ impl Fs {
                 cleaner.left.insert(*no, (used, Left::Stuck));
             } else if let Some(leaves) = job.beyond.get(no) {
                 if cleaner.left.get(no).is_none_or(|(_, why)| *why != Left::Stuck) {
-                    cleaner.left.insert(*no, (used, Left::Beyond { leaves: *leaves, items }));
+                    cleaner.left.insert(*no, (used, Left::Beyond { leaves: *leaves, gone }));
                 }
             }
         }

@@ -135,11 +135,15 @@ impl Fs {
         for m in moves {
             self.breathe();
             let (first, count) = covered(&m.extent);
-            let bytes = pieces.range(..=first).next_back().and_then(|(start, piece)| {
+            let sound = |bytes: &[u8]| super::super::verify(&m.extent, bytes).is_ok();
+            let joined = pieces.range(..=first).next_back().and_then(|(start, piece)| {
                 let from = (first.0 - start.0) as usize * BLOCK_BYTES;
-                piece.get(from..from + count as usize * BLOCK_BYTES)
+                piece.get(from..from + count as usize * BLOCK_BYTES).filter(|b| sound(b))
             });
-            match bytes.filter(|b| super::super::verify(&m.extent, b).is_ok()) {
+            // What was read with it may be what cannot be read, and others may have a copy that is right.
+            let again = || self.storage.read_right(first, count, sound).ok().filter(|b| sound(b));
+            let alone = if joined.is_none() && !broken(Break::CopiesUntried) { again() } else { None };
+            match joined.or(alone.as_deref()) {
                 Some(bytes) => {
                     let from = m.extent.lead as usize * BLOCK_BYTES;
                     let mut buf = AlignedBuf::unset(m.extent.blocks as usize * BLOCK_BYTES);
@@ -231,6 +235,7 @@ impl Fs {
                 for (skip, new) in c.places() {
                     let key = Key { off: key.off + u64::from(skip), ..*key };
                     let old = extent.addr.add(skip);
+                    inner.state.relocate_ahead(*tree, &key, new)?;
                     inner.log(&Record::Move { tree: *tree, key, old, new: new.clone() }, now)?;
                     moved += u64::from(new.blocks);
                     if !flushed {

@@ -162,14 +162,15 @@ impl Fs {
             return Ok(Some(LOOK_BLOCKS.max(group.owners.len() as u64 / OWNERS_PER_BLOCK)));
         }
         let (first, blocks) = group.covered();
-        let bytes = self.storage.read(first, blocks);
         let skip = |e: &Extent| (e.addr.0 - u64::from(e.lead) - first.0) as usize * BLOCK_BYTES;
         let sound = |m: &Move, bytes: &[u8]| {
             let e = &m.extent;
             let length = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
             bytes.get(skip(e)..skip(e) + length).is_some_and(|b| super::super::verify(e, b).is_ok())
         };
-        let Some(bytes) = bytes.ok().filter(|b| group.owners.iter().all(|m| sound(m, b))) else {
+        let all_sound = |bytes: &[u8]| group.owners.iter().all(|m| sound(m, bytes));
+        let read = self.storage.read_right(first, blocks, all_sound);
+        let Some(bytes) = read.ok().filter(|bytes| all_sound(bytes)) else {
             *at += 1;
             job.unreadable.insert(group.start.segment());
             return Ok(Some(u64::from(blocks)));
@@ -248,12 +249,15 @@ impl Fs {
         if inner.nodes_to_spare(self) + own < leaves {
             return Ok(None);
         }
+        let place = |extent: &Extent| moved_extent(extent, group.start, new, bytes);
+        let ahead = |m: &Move| inner.state.relocate_ahead(m.tree, &m.key, &place(&m.extent));
+        group.owners.iter().try_for_each(ahead)?;
         for Move { tree, key, extent } in &group.owners {
-            let place = moved_extent(extent, group.start, new, bytes);
+            let new = place(extent);
             if !flushed {
-                inner.batch.moved_blocks += u64::from(place.blocks);
+                inner.batch.moved_blocks += u64::from(new.blocks);
             }
-            inner.log(&Record::Move { tree: *tree, key: *key, old: extent.addr, new: place }, now)?;
+            inner.log(&Record::Move { tree: *tree, key: *key, old: extent.addr, new }, now)?;
         }
         inner.counters.moved_blocks += u64::from(group.blocks);
         Ok(Some(u64::from(group.blocks)))

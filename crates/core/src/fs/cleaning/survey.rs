@@ -5,13 +5,14 @@
 //! 1. A claim proves nothing; an extent counts when a tree says where it lies.
 //! 2. The live tree of a moment is looked at before the history trees of the
 //!    same moment, so that an item on its way from one to the other is found.
+//! 3. What cannot be read is passed over. A victim of which something was not found so stays where it is; others do not wait for it.
 
 use super::super::Fs;
 use super::{Job, Move, Stage, Victim};
-use crate::Result;
 use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree};
 use crate::segments::KIND_DATA;
+use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::partial::{Header, PartialKind, Summary};
@@ -53,14 +54,18 @@ impl Fs {
         Ok(Views { trees, cache: inner.state.cache.clone(), generation: inner.generation() })
     }
 
-    /// An error is none if the views were too old: index checkpoints may have
-    /// used the places of their nodes again.
+    /// An error is none if the views were too old.
     pub(super) fn unless_old<T>(&self, views: &Views, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(v) => Ok(Some(v)),
-            Err(_) if self.lock().generation() != views.generation => Ok(None),
+            Err(_) if self.is_old(views)? => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// Whether index checkpoints may have used the places of nodes of these views again.
+    fn is_old(&self, views: &Views) -> Result<bool> {
+        Ok(self.lock_to_change()?.generation() != views.generation)
     }
 
     /// Reads some summaries; then the stage of looking up begins.
@@ -124,13 +129,21 @@ impl Fs {
         let Stage::Owners { claim } = &mut job.stage else { return Ok(()) };
         let end = (*claim + CLAIMS_AT_ONCE).min(job.claims.len());
         let views = self.views()?;
-        let mut found = Vec::new();
-        let looked = job.claims[*claim..end].iter().try_for_each(|c| {
+        let (mut found, mut lost) = (Vec::new(), None);
+        let mut forks: (u64, Vec<Vec<u32>>) = (0, Vec::new());
+        for c in &job.claims[*claim..end] {
             self.breathe();
-            views.trees.iter().try_for_each(|t| owners(t, &views.cache, c, &job.victims, &mut found))
-        });
+            if forks.0 != c.ino || forks.1.is_empty() {
+                forks = (c.ino, views.trees.iter().map(|t| forks_of(t, &views.cache, c.ino, &mut lost)).collect());
+            }
+            for (tree, forks) in views.trees.iter().zip(&forks.1) {
+                forks
+                    .iter()
+                    .for_each(|fork| owners(tree, &views.cache, (c, *fork), &job.victims, &mut found, &mut lost));
+            }
+        }
         // Too old a view: the same claims again.
-        if self.unless_old(&views, looked)?.is_none() {
+        if lost.is_some() && self.is_old(&views)? {
             return Ok(());
         }
         *claim = end;
@@ -151,7 +164,7 @@ impl Fs {
             return Ok(());
         };
         let (mut found, mut seen, mut next) = (Vec::new(), 0, None);
-        let walked = t.scan(&views.cache, from, &Key::last(), &mut |k, v| {
+        let lost = t.scan_readable(&views.cache, from, &Key::last(), &mut |k, v| {
             if seen == ITEMS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());
@@ -160,7 +173,7 @@ impl Fs {
             found.extend(extent_in(t, k, v, &job.victims));
             ControlFlow::Continue(())
         });
-        if self.unless_old(&views, walked)?.is_none() {
+        if lost.is_some() && self.is_old(&views)? {
             return Ok(());
         }
         match next {
@@ -229,30 +242,41 @@ fn merged(mut claims: Vec<Claim>) -> Vec<Claim> {
     out
 }
 
-/// The extents of a tree that a claim may mean, in all forks of the file.
+/// Forks of a file of which a tree has extents.
+fn forks_of(tree: &Tree, cache: &NodeCache, ino: u64, lost: &mut Option<Error>) -> Vec<u32> {
+    let mut forks = Vec::new();
+    let mut fork = Some(0);
+    while let Some(first) = fork {
+        let from = Key { ino, kind: Kind::Extent, fork: first, off: 0, death: 0 };
+        let last = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
+        let mut next = None;
+        let unread = tree.scan_readable(cache, &from, &last, &mut |k, _| {
+            next = Some(k.fork);
+            ControlFlow::Break(())
+        });
+        *lost = lost.take().or(unread);
+        forks.extend(next);
+        fork = next.and_then(|next| next.checked_add(1));
+    }
+    forks
+}
+
+/// The extents of a tree that a claim may mean, in a fork of the file.
 fn owners(
     tree: &Tree,
     cache: &NodeCache,
-    claim: &Claim,
+    (claim, fork): (&Claim, u32),
     victims: &BTreeMap<SegmentNo, Victim>,
     found: &mut Vec<Move>,
-) -> Result<()> {
-    let mut fork = Some(0);
-    while let Some(first) = fork {
-        let from = Key { ino: claim.ino, kind: Kind::Extent, fork: first, off: 0, death: 0 };
-        let Some((next, _)) = tree.next(cache, &from)? else { return Ok(()) };
-        if next.ino != claim.ino || next.kind != Kind::Extent {
-            return Ok(());
-        }
-        let from = Key { fork: next.fork, off: claim.from, ..from };
-        let to = Key { off: claim.to.saturating_sub(1), death: u64::MAX, ..from };
-        tree.scan(cache, &from, &to, &mut |k, v| {
-            found.extend(extent_in(tree, k, v, victims));
-            ControlFlow::Continue(())
-        })?;
-        fork = next.fork.checked_add(1);
-    }
-    Ok(())
+    lost: &mut Option<Error>,
+) {
+    let from = Key { ino: claim.ino, kind: Kind::Extent, fork, off: claim.from, death: 0 };
+    let to = Key { off: claim.to.saturating_sub(1), death: u64::MAX, ..from };
+    let unread = tree.scan_readable(cache, &from, &to, &mut |k, v| {
+        found.extend(extent_in(tree, k, v, victims));
+        ControlFlow::Continue(())
+    });
+    *lost = lost.take().or(unread);
 }
 
 /// The item as a move, if it is an extent in one of the victims.

@@ -18,7 +18,6 @@ use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, BLOCK_BYTES, NODE_BLOCKS, SegmentNo};
-use std::ops::ControlFlow;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Blocks that a tick wipes: 4 MiB, so about 40 MiB in a second.
@@ -259,23 +258,7 @@ impl Fs {
     fn remove_some(&self, tree: TreeId, from: Key) -> Result<Option<Key>> {
         let mut inner = self.room_to_let_go()?;
         let max = inner.items_to_let_go(self, STEP_ITEMS);
-        let t = match tree {
-            TreeId::LIVE => Some(&inner.state.live),
-            id => inner.state.history.iter().map(|t| &t.tree).find(|t| t.id() == id),
-        };
-        let (mut seen, mut end, mut any) = (0, None, false);
-        if let Some(t) = t {
-            let last = Key::last();
-            t.scan(&inner.state.cache, &from, &last, &mut |k, v| {
-                if seen == max {
-                    end = Some(*k);
-                    return ControlFlow::Break(());
-                }
-                seen += 1;
-                any |= inner.state.is_forgotten(k, v);
-                ControlFlow::Continue(())
-            })?;
-        }
+        let (end, any) = inner.state.forget_ahead(tree, &from, max)?;
         if any {
             inner.log(&Record::ForgetStep { tree, from, max }, self.clock.monotonic_nanos())?;
         }
@@ -381,26 +364,7 @@ impl Fs {
             }
         }
         drop(inner);
-        self.roll_chain()
-    }
-
-    /// The chain goes on in the segment after the next, if it or the next may hold something.
-    fn roll_chain(&self) -> Result<()> {
-        // First it has to be in a segment at all, then past this one, and past the next.
-        for _ in 0..5 {
-            let mut inner = self.lock_to_change()?;
-            let lies = [Some(inner.chain.segment), inner.chain.next];
-            if !lies.into_iter().flatten().any(|s| inner.state.segments.is_unwiped(s)) || !inner.may_roll(self) {
-                return Ok(());
-            }
-            if inner.chain.block > 0 {
-                inner.chain.block = self.storage.segment_blocks;
-            }
-            inner.batch.mark();
-            drop(inner);
-            self.sync_received(false)?;
-        }
-        Ok(())
+        self.roll_chain(&|inner, no| inner.state.segments.is_unwiped(no) && inner.may_roll(self))
     }
 
     /// Makes nodes of the next index segment from `at` on dirty, if it may hold something; how many.
@@ -420,7 +384,7 @@ impl Fs {
                 return Ok(None);
             }
         }
-        Ok(Some((segment, self.touch_nodes(segment)?.max(1))))
+        Ok(Some((segment, self.touch_all_nodes(segment)?.max(1))))
     }
 
     /// Empties the next segments of content from `at` on that may hold something: where to go on, what it cost in
@@ -511,7 +475,7 @@ impl Inner {
         }
         let some = stuck.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
         format!(
-            "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged; nenrin scrub tells",
+            "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged: nenrin scrub tells, else nenrin check",
             stuck.len(),
             if stuck.len() > 3 { ", ..." } else { "" }
         )

@@ -295,7 +295,7 @@ impl Fs {
             self.reopen(laying);
             let some = busy.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Ok(Step::Waits(format!(
-                "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged (nenrin scrub tells), or \
+                "{} segments cannot be emptied ({some}{}): something in them is in use, or damaged (nenrin scrub tells, else nenrin check), or \
                  there is no room",
                 busy.len(),
                 if busy.len() > 3 { ", ..." } else { "" }
@@ -348,7 +348,7 @@ impl Fs {
             if spare < nodes && dirty > 0 || spare == 0 {
                 break;
             }
-            touched += self.touch_nodes(*no)?;
+            touched += self.touch_all_nodes(*no)?;
             if touched * u64::from(NODE_BLOCKS) > VICTIM_BLOCKS_MAX {
                 break;
             }
@@ -394,14 +394,20 @@ impl Fs {
             }
         }
         drop(inner);
-        // The chain: into a segment at all, then past this one, and past the next.
-        for _ in 0..5 {
+        self.roll_chain(&|inner, no| inner.is_closed(no) && inner.may_roll_off(self))
+    }
+
+    /// The chain goes on in the segment after the next, where it is to leave either and may.
+    pub(super) fn roll_chain(&self, leaves: &dyn Fn(&Inner, SegmentNo) -> bool) -> Result<()> {
+        // First it has to be in a segment at all, and to name the next, then past this one, and past the next.
+        for _ in 0..6 {
             let mut inner = self.lock_to_change()?;
             let lies = [Some(inner.chain.segment), inner.chain.next];
-            if !lies.into_iter().flatten().any(|no| inner.is_closed(no)) || !inner.may_roll_off(self) {
+            if !lies.into_iter().flatten().any(|no| leaves(&inner, no)) {
                 return Ok(());
             }
-            if inner.chain.block > 0 {
+            // On a volume that was full there may have been no next one: the mark names it.
+            if inner.chain.block > 0 && (inner.chain.next.is_some() || broken(Break::RolledNowhere)) {
                 inner.chain.block = self.storage.segment_blocks;
             }
             inner.batch.mark();
@@ -484,6 +490,32 @@ mod tests {
     use crate::MountOptions;
     use crate::testing::{device, mount};
     use nenrin_format::Ino;
+
+    /// There was no segment for the log to go on in when this one was begun.
+    fn the_log_leaves_its_segment() -> Result<()> {
+        let fs = mount(&device(64, 64), MountOptions::default());
+        crate::testing::create(&fs, "f");
+        fs.sync_all()?;
+        let mut inner = fs.lock();
+        let (left, next) = (inner.chain.segment, inner.chain.next.take());
+        inner.segments().take_back(next.unwrap());
+        assert!(inner.chain.block > 0 && inner.chain.block < fs.storage.segment_blocks);
+        drop(inner);
+        fs.roll_chain(&|_, no| no == left)?;
+        assert_ne!(fs.lock().chain.segment, left);
+        fs.close()
+    }
+
+    #[test]
+    fn the_log_leaves_a_segment_without_a_next_one() {
+        the_log_leaves_its_segment().unwrap();
+    }
+
+    #[cfg(feature = "breaks")]
+    #[test]
+    fn a_log_that_leaves_for_nowhere_is_noticed() {
+        assert!(crate::breaks::with(Break::RolledNowhere, the_log_leaves_its_segment).is_err());
+    }
 
     /// To forget something may begin while whoever empties segments waits for room.
     #[test]

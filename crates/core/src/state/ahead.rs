@@ -1,0 +1,186 @@
+//! What of the index a record needs, read before the record is logged: an error in the middle of applying one ends all writing,
+//! while a node that is lost should keep nothing from going but what it held.
+//!
+//! Invariants
+//! 1. What is read here is all that [`State::apply`] reads of the record, whatever that removes first. So nothing may be changed
+//!    between the two.
+
+use super::content::extent;
+use super::history::Looked;
+use super::namespace::ITEMS_AT_ONCE;
+use super::{REST_FORK, State, bad_item, is_history, orphan_key, reap_key};
+use crate::breaks::{Break, broken};
+use crate::index::{Tree, Value};
+use crate::{Error, Result};
+use nenrin_format::items::{Extent, KeepRule, Reap};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
+use nenrin_format::{Addr, Cno, Ino};
+
+impl State {
+    /// How many items a step of the reaper can take, at most `max`.
+    ///
+    /// # Errors
+    /// Not even the first one.
+    pub fn reap_ahead(&self, ino: Ino, fork: u32, max: u32) -> Result<u32> {
+        let key = reap_key(ino, fork);
+        let found = self.space.get(&self.cache, &key)?.filter(|_| !broken(Break::NotReadAhead));
+        let Some(v) = found else { return Ok(max) };
+        let reap = Reap::decode(&v).map_err(|why| bad_item(&key, why))?;
+        let (items, read) = self.dying(ino, &reap, max as usize);
+        for (before, (key, value)) in items.iter().take(max as usize).enumerate() {
+            match self.retire_ahead(key, value, reap.death, reap.rule) {
+                Err(_) if before > 0 => return Ok(before as u32),
+                other => other?,
+            }
+        }
+        match read {
+            // One more is looked at than is taken.
+            Err(_) if items.len() > 1 => Ok(items.len() as u32 - 1),
+            other => other.map(|()| max),
+        }
+    }
+
+    /// That an orphan can be released.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn release_ahead(&self, ino: Ino) -> Result<()> {
+        let key = orphan_key(ino);
+        let found = self.space.get(&self.cache, &key)?;
+        let v = found.ok_or_else(|| Error::Corrupt(format!("inode {ino} is no orphan")))?;
+        let reap = Reap::decode(&v).map_err(|why| bad_item(&key, why))?;
+        self.drop_ahead(ino, reap.death)
+    }
+
+    /// That an inode can go with its last name, or its last use.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn drop_ahead(&self, ino: Ino, death: Cno) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        let inode = self.need_inode(ino)?;
+        let (fork, rule) = (inode.fork, inode.keep_rule());
+        // One of them is the inode item, which goes before the others.
+        let (items, read) = self.dying(ino, &Reap { death, fork, whole: true, rule }, ITEMS_AT_ONCE + 1);
+        read?;
+        items.iter().try_for_each(|(key, value)| self.retire_ahead(key, value, death, rule))?;
+        [0, REST_FORK].into_iter().try_for_each(|fork| self.space.reach(&self.cache, &reap_key(ino, fork)))
+    }
+
+    /// Whether there is an inode. Its item can be replaced then.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn inode_ahead(&self, ino: Ino) -> Result<bool> {
+        let key = Key::new(ino, Kind::Inode, 0, 0);
+        let Some(value) = self.get(&key)? else { return Ok(false) };
+        if !broken(Break::NotReadAhead) {
+            self.retire_ahead(&key, &value, self.open_cno, KeepRule::default())?;
+        }
+        Ok(true)
+    }
+
+    /// What a sweep of `max` items from `from` on would look at, up to what cannot be read.
+    pub fn sweep_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Looked {
+        let mut looked = self.unseen(tree, from, max);
+        if broken(Break::NotReadAhead) {
+            return looked;
+        }
+        let stays = |(at, key, value): &(u32, Key, Value)| {
+            self.free_ahead(key, value).err().map(|why| (*at, key.successor(), why))
+        };
+        if let Some((at, behind, why)) = looked.gone.iter().find_map(stays) {
+            (looked.items, looked.go_on, looked.lost) = (at, behind, Some(why));
+        }
+        looked
+    }
+
+    /// Where a step of forgetting from `from` on would end, and whether it finds anything.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn forget_ahead(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Option<Key>, bool)> {
+        let (gone, go_on) = self.forgotten(tree, from, max)?;
+        if !broken(Break::NotReadAhead) {
+            gone.iter().try_for_each(|(key, value)| match is_history(tree) {
+                true => self.free_ahead(key, value),
+                false => self.retire_ahead(key, value, self.open_cno, KeepRule::default()),
+            })?;
+        }
+        Ok((go_on, !gone.is_empty()))
+    }
+
+    /// That the item at `key` can name the place where its blocks were copied to.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn relocate_ahead(&self, tree: TreeId, key: &Key, new: &Extent) -> Result<()> {
+        let past = self.history.iter().map(|t| &t.tree);
+        let found = [&self.live].into_iter().chain(past).find(|t| t.id() == tree);
+        let Some(tree) = found.filter(|_| !broken(Break::NotReadAhead)) else { return Ok(()) };
+        let Some(value) = tree.get(&self.cache, key)? else { return Ok(()) };
+        let current = extent(key, &value)?;
+        if current.blocks > new.blocks {
+            tree.reach(&self.cache, &Key { off: key.off.saturating_add(u64::from(new.blocks)), ..*key })?;
+        }
+        if current.is_shared() {
+            self.owner_ahead(key, &current)?;
+            self.owners(new.addr, new.blocks)?;
+            self.new_owner_ahead(key, new.addr)?;
+        }
+        Ok(())
+    }
+
+    /// That an item can leave the live tree.
+    fn retire_ahead(&self, key: &Key, old: &Value, death: Cno, rule: KeepRule) -> Result<()> {
+        let (_, keep, extent) = self.burial(key, old, death, rule)?;
+        let past = key.died(death.0);
+        if let Some(e) = extent.filter(Extent::is_shared) {
+            self.owner_ahead(key, &e)?;
+            if keep.is_some() {
+                self.new_owner_ahead(&past, e.addr)?;
+            }
+        }
+        match self.history.last().filter(|t| keep.is_some() && !t.sealed) {
+            Some(newest) => self.place_ahead(&newest.tree, &past),
+            None => Ok(()),
+        }
+    }
+
+    fn place_ahead(&self, tree: &Tree, key: &Key) -> Result<()> {
+        tree.reach(&self.cache, key)?;
+        match tree.get(&self.cache, key)? {
+            None => Ok(()),
+            Some(_) => Err(Error::Corrupt(format!("two versions of one item died in checkpoint {}", key.death))),
+        }
+    }
+
+    /// That an item of history can go.
+    fn free_ahead(&self, key: &Key, value: &Value) -> Result<()> {
+        if key.kind != Kind::Extent {
+            return Ok(());
+        }
+        let e = extent(key, value)?;
+        if e.is_shared() { self.owner_ahead(key, &e) } else { Ok(()) }
+    }
+
+    /// That an owner of shared blocks can go: its back reference, and those of the others.
+    fn owner_ahead(&self, owner: &Key, e: &Extent) -> Result<()> {
+        if self.backref(owner, e.addr)?.is_none() {
+            let (off, ino) = (owner.off, owner.ino);
+            return Err(Error::Corrupt(format!("file block {off} of inode {ino} is shared without a back reference")));
+        }
+        if e.stored_blocks() > 0 { self.owners(e.addr, e.stored_blocks()).map(drop) } else { Ok(()) }
+    }
+
+    /// That an owner of shared blocks can come.
+    fn new_owner_ahead(&self, owner: &Key, addr: Addr) -> Result<()> {
+        match self.find_backref(owner, addr)? {
+            Err(Some(key)) => self.space.reach(&self.cache, &key),
+            _ => Err(Error::Corrupt(format!("file block {} of inode {} is shared already", owner.off, owner.ino))),
+        }
+    }
+}

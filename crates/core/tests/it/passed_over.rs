@@ -1,0 +1,296 @@
+//! P5: a leaf of the index that is lost in both copies keeps what it held from going, and nothing else: what is removed, let go
+//! and swept in the background is read before it is recorded, and what cannot be read is passed over.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
+
+use crate::applied::{BLOCK, CHANGED, PIECES, piece, rot, volume};
+use crate::common::{World, file};
+use nenrin_core::format::key::{Key, Kind};
+use nenrin_core::format::node::{Entries, TreeId, decode, first_key};
+use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use nenrin_core::{At, Error, Fs, MountOptions, XattrMode};
+use std::sync::Arc;
+
+const TICK: u64 = 100_000_000;
+
+fn open(w: &World) -> Arc<Fs> {
+    let options = MountOptions { checkpoint_nanos: 0, ..MountOptions::default() };
+    Fs::open(vec![w.device.clone()], w.clock.clone(), options)
+        .unwrap_or_else(|e| panic!("what cannot be read keeps others from being mounted: {e}"))
+}
+
+/// For longer than what was passed over rests; what cannot be read may be told.
+fn ticks(w: &World, fs: &Fs) {
+    for _ in 0..700 {
+        w.pass(TICK);
+        match fs.tick() {
+            Ok(()) | Err(Error::Damaged(..)) => {}
+            Err(e) => panic!("what cannot be read ends all writing: {e}"),
+        }
+    }
+    assert_eq!(fs.failed(), None);
+}
+
+/// Others are written and synced, and after the next mount, too.
+fn assert_goes_on(w: &World, fs: Arc<Fs>, g: Ino) {
+    fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(w);
+    assert!(fs.recovery_report().damage.is_none(), "{:?}", fs.recovery_report());
+    ticks(w, &fs);
+    assert_eq!(fs.read(At::Live, g, 0, 9000).unwrap(), [2; BLOCK_BYTES]);
+    fs.write(g, 0, &[3; BLOCK_BYTES], 0).unwrap();
+    fs.fsync_wait(g).unwrap();
+    fs.close().unwrap();
+}
+
+fn blocks(fs: &Fs) -> u32 {
+    fs.segments().iter().map(|s| s.live_blocks + s.history_blocks).sum()
+}
+
+/// All keys of backward references that the device has, in order.
+fn backrefs(w: &World) -> Vec<Key> {
+    let bytes = w.device.inner().snapshot();
+    let mut all = Vec::new();
+    for node in bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES) {
+        let Ok((head, _)) = first_key(node) else { continue };
+        let Ok((_, Entries::Leaf(items))) = decode(TreeId(head.tree.get()), node) else { continue };
+        all.extend(items.iter().map(|(key, _)| *key).filter(|key| key.kind == Kind::Backref));
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn in_pieces(fs: &Fs, ino: Ino, pieces: u64) {
+    for n in 0..pieces {
+        fs.write(ino, n * 2 * BLOCK, &piece(n), 0).unwrap();
+    }
+}
+
+/// A file with a lost leaf is removed, and another one behind it.
+fn a_file_with_a_lost_leaf_is_removed() {
+    let (w, f, g) = volume();
+    let fs = open(&w);
+    let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;
+    in_pieces(&fs, h, 100);
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+    let fs = open(&w);
+    let before = blocks(&fs);
+    [&b"f"[..], b"h"].iter().for_each(|name| fs.unlink(Ino::ROOT, name).unwrap());
+    fs.sync_all().unwrap();
+    ticks(&w, &fs);
+    // What is before the leaf goes, and all of the other file.
+    let (left, pieces) = (blocks(&fs), PIECES as u32);
+    assert!(left < before - 100 && (pieces / 4..pieces / 4 * 3).contains(&left), "{left} blocks of {before}");
+    assert_goes_on(&w, fs, g);
+}
+
+#[test]
+fn removing_a_file_with_a_lost_leaf_ends_nothing() {
+    a_file_with_a_lost_leaf_is_removed();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what cannot be read ends all writing")]
+fn what_is_reaped_unread_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, a_file_with_a_lost_leaf_is_removed);
+}
+
+/// Many files before `f`, so that what it has lies in leaves without the root directory.
+fn volume_of_many() -> (World, Ino, Ino) {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    let make = |name: String| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    for i in 0..2000 {
+        make(format!("before {i}"));
+    }
+    let f = make("f".into());
+    // The first blocks lie in another leaf than the inode, among the first items all the same.
+    fs.setxattr(f, b"user.large", &[7; 24_000], XattrMode::Any).unwrap();
+    in_pieces(&fs, f, 500);
+    for i in 0..1000 {
+        make(format!("behind {i}"));
+    }
+    let g = make("g".into());
+    fs.write(g, 0, &[1; BLOCK_BYTES], 0).unwrap();
+    fs.close().unwrap();
+    (w, f, g)
+}
+
+/// The leaf that holds the inode of a file that was removed while it was in use.
+fn an_orphan_is_lost() {
+    let (w, f, g) = volume_of_many();
+    let fs = open(&w);
+    fs.retain(f);
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.ino == f.0 && key.kind == Kind::Inode);
+    let fs = open(&w);
+    assert!(fs.recovery_report().notes.iter().any(|n| n.contains("keeps its space")), "{:?}", fs.recovery_report());
+    assert_goes_on(&w, fs, g);
+}
+
+#[test]
+fn an_orphan_that_is_lost_ends_nothing() {
+    an_orphan_is_lost();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what cannot be read keeps others from being mounted")]
+fn orphans_that_are_released_unread_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, an_orphan_is_lost);
+}
+
+/// The leaf that holds what goes with the name itself.
+#[test]
+fn a_file_that_cannot_go_with_its_name_stays_without() {
+    let (w, f, g) = volume_of_many();
+    rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, 0));
+    let fs = open(&w);
+    fs.getattr(At::Live, f).unwrap();
+    fs.write(f, 0, &[9; BLOCK_BYTES], 0).unwrap();
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    assert!(matches!(fs.lookup(At::Live, Ino::ROOT, b"f"), Err(Error::NotFound)));
+    fs.sync_all().unwrap();
+    ticks(&w, &fs);
+    assert_goes_on(&w, fs, g);
+}
+
+/// A file whose blocks another one shares, and back references of which some are lost.
+fn shared(named: bool) -> (World, Arc<Fs>, Ino) {
+    let (w, f, g) = volume();
+    let fs = open(&w);
+    let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;
+    let bytes = 2 * PIECES * BLOCK;
+    let mut done = 0;
+    while done < bytes {
+        match fs.copy_range(f, done, h, done, bytes - done, 0).unwrap() {
+            0 => break,
+            n => done += n,
+        }
+    }
+    fs.sync_all().unwrap();
+    if named {
+        fs.checkpoint_create(None).unwrap();
+        fs.unlink(Ino::ROOT, b"h").unwrap();
+        ticks(&w, &fs);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let all = backrefs(&w);
+    assert!(all.len() as u64 > PIECES, "{}", all.len());
+    let lost = all[all.len() / 2];
+    rot(&w, |key| *key == lost);
+    let fs = open(&w);
+    (w, fs, g)
+}
+
+#[test]
+fn lost_back_references_of_a_file_that_is_removed_end_nothing() {
+    let (w, fs, g) = shared(false);
+    fs.unlink(Ino::ROOT, b"h").unwrap();
+    fs.sync_all().unwrap();
+    ticks(&w, &fs);
+    assert_goes_on(&w, fs, g);
+}
+
+fn history_of_shared_blocks_is_swept() {
+    let (w, fs, g) = shared(true);
+    let all: Vec<_> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    fs.checkpoint_drop(&all).unwrap();
+    ticks(&w, &fs);
+    assert_goes_on(&w, fs, g);
+}
+
+#[test]
+fn lost_back_references_of_what_is_swept_end_nothing() {
+    history_of_shared_blocks_is_swept();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what cannot be read ends all writing")]
+fn what_is_swept_unread_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, history_of_shared_blocks_is_swept);
+}
+
+/// Of a history tree a leaf is lost: all behind it goes.
+#[test]
+fn what_is_behind_a_lost_leaf_is_swept() {
+    let (w, f, g) = volume();
+    let fs = open(&w);
+    fs.checkpoint_create(None).unwrap();
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    ticks(&w, &fs);
+    let before = blocks(&fs);
+    assert!(before > PIECES as u32, "{before}");
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.living() == Key::new(f, Kind::Extent, 0, CHANGED) && key.death > 0);
+    let fs = open(&w);
+    let all: Vec<_> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    fs.checkpoint_drop(&all).unwrap();
+    ticks(&w, &fs);
+    let left = blocks(&fs);
+    assert!(left < PIECES as u32 / 4, "{left} blocks are left of {before}");
+    assert_goes_on(&w, fs, g);
+}
+
+/// The same while somebody needs the room.
+#[test]
+fn history_gives_room_although_a_leaf_of_it_is_lost() {
+    let (w, f, g) = volume();
+    let fs = open(&w);
+    for _ in 0..2 {
+        fs.checkpoint_create(None).unwrap();
+        in_pieces(&fs, f, PIECES);
+        fs.sync_all().unwrap();
+    }
+    fs.checkpoint_create(None).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.living() == Key::new(f, Kind::Extent, 0, CHANGED) && key.death > 0);
+    let fs = open(&w);
+    let h = fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap().ino;
+    for n in 0..300 {
+        let written = fs.write(h, n << 16, &[n as u8; 1 << 16], 0);
+        written.unwrap_or_else(|e| panic!("history gives no room at {n}: {e}"));
+        if n % 50 == 0 {
+            fs.fsync_wait(h).unwrap();
+        }
+    }
+    assert!(fs.counters().checkpoints_shed + fs.counters().inodes_shed > 0);
+    assert_goes_on(&w, fs, g);
+}
+
+/// Of a file that is read the place is lost where its inode would go as it was.
+fn an_access_cannot_be_noted() {
+    let (w, files) = crate::applied::with_history_of_attributes();
+    let [f, g] = [files[1000], files[1999]];
+    rot(&w, |key| key.ino == f.0 && key.kind == Kind::Inode && key.death > 0);
+    let fs = open(&w);
+    w.pass(3_600_000_000_000);
+    fs.accessed(f).unwrap();
+    w.pass(3_600_000_000_000);
+    ticks(&w, &fs);
+    assert_goes_on(&w, fs, g);
+}
+
+#[test]
+fn accesses_that_cannot_be_noted_end_nothing() {
+    an_access_cannot_be_noted();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what cannot be read ends all writing")]
+fn accesses_that_are_noted_unread_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, an_access_cannot_be_noted);
+}
