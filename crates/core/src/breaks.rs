@@ -284,6 +284,8 @@ pub enum Break {
     LandmarksNotHidden,
     /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
     FoundReadsZeros,
+    /// What a file got in a gap in the log reads as zeros, and what was cut off there comes back when it grows.
+    GapReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

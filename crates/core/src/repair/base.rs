@@ -14,7 +14,9 @@
 
 use super::behind_gap::BehindGap;
 use super::losses::{About, LossKind, Losses, MendKind};
-use super::{regain, salvage};
+use super::regain::{self, each};
+use super::salvage;
+use super::unknown::{Hole, Unknown};
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
@@ -61,6 +63,8 @@ pub(super) struct Base {
     pub gap_from: Option<Ino>,
     /// Inodes made anew, because content of them was found behind a gap.
     pub unproven: BTreeSet<u64>,
+    /// File blocks that a gap in the log may have held.
+    pub holes: BTreeSet<Hole>,
     /// What of the log counts although nothing proves that every device has its copy.
     pub to_equalize: Vec<Unproven>,
 }
@@ -263,10 +267,12 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
         .collect();
     let mut before = log.accepted.last().map(|f| f.header.written_at);
     let mut gap = BehindGap::new(&islands);
+    let mut unknown = Unknown::default();
     for island in &islands {
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
-        pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
+        pass_gap(&mut state, first_made, island, &mut unproven, &mut unknown, losses)?;
+        unknown.learn(island)?;
         regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
         gap.begin();
         roll_forward(&mut state, &mut chain, island, Some(&mut gap).filter(|_| is_recent), losses)?;
@@ -276,6 +282,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
         tell_gap(&chain, before, None, losses);
     }
     Ok(Base {
+        holes: unknown.holes(&state)?,
         storage,
         superblock,
         state,
@@ -357,6 +364,7 @@ pub(super) fn pass_gap(
     gap_from: Ino,
     island: &Island,
     unproven: &mut BTreeSet<u64>,
+    unknown: &mut Unknown,
     losses: &mut Losses,
 ) -> Result<()> {
     let mut told: BTreeSet<u64> = BTreeSet::new();
@@ -369,29 +377,41 @@ pub(super) fn pass_gap(
         state.open_cno = open;
         state.last_cno = Cno(open.0 - 1);
     }
-    for found in island {
-        let mut r = Reader::new(&found.records);
-        while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
-            match record {
-                Record::Create { ino, .. } => drop(made.insert(ino.0)),
-                Record::Content { ino, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
-                    if state.inode(ino)?.is_some() {
-                        losses.add(LossKind::FileUncertain, About::Inode(ino), "changed behind a gap in the log");
-                    } else if ino >= gap_from {
-                        // It was made in the gap: what is written of it is all that is known.
-                        let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
-                        state.put_inode(ino, inode)?;
-                        state.next_ino = state.next_ino.max(ino.next());
-                        unproven.insert(ino.0);
-                        let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
-                        losses.add(LossKind::AttributesLost, About::Inode(ino), text);
-                    }
+    each(island, &mut |record| {
+        match record {
+            Record::Create { ino, .. } => drop(made.insert(ino.0)),
+            Record::Content { ino, size, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
+                if state.inode(*ino)?.is_some() {
+                    losses.add(LossKind::FileUncertain, About::Inode(*ino), "changed behind a gap in the log");
+                } else if *ino >= gap_from {
+                    // It was made in the gap: what is written of it is all that is known.
+                    let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
+                    state.put_inode(*ino, inode)?;
+                    state.next_ino = state.next_ino.max(ino.next());
+                    unproven.insert(ino.0);
+                    let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
+                    losses.add(LossKind::AttributesLost, About::Inode(*ino), text);
                 }
-                _ => {}
+                let outcome = unknown.begin(state, *ino, *size);
+                note(outcome, *ino, losses)?;
             }
+            _ => {}
         }
+        Ok(())
+    })
+}
+
+/// What cannot be done for records behind a gap ends no repair; what of them misses it is told, too.
+fn note(outcome: Result<()>, ino: Ino, losses: &mut Losses) -> Result<()> {
+    match outcome {
+        Err(e @ Error::Device(_)) => Err(e),
+        Err(e) => {
+            let text = format!("what it may have been in a gap in the log cannot be told: {e}");
+            losses.add(LossKind::ChangeLost, About::Inode(ino), text);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
-    Ok(())
 }
 
 /// What of the space tree is kept in memory; items that mean nothing are left for later.

@@ -197,8 +197,7 @@ impl Mender {
         let end = inode.size.div_ceil(BLOCK);
         let mut ranges: Vec<(u64, u64)> = self
             .holes
-            .iter()
-            .filter(|(i, fork, ..)| (*i, *fork) == (ino.0, inode.fork))
+            .range((ino.0, inode.fork, 0, 0)..=(ino.0, inode.fork, u64::MAX, u64::MAX))
             .map(|(_, _, from, to)| (*from, (*to).min(end)))
             .collect();
         let (first, last) =

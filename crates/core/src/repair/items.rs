@@ -73,7 +73,7 @@ impl Mender {
             None => {
                 if key.off < 1 << 52 {
                     let to = (key.off / window + 1) * window;
-                    self.holes.push((key.ino, key.fork, key.off, to));
+                    self.holes.insert((key.ino, key.fork, key.off, to));
                 }
                 self.drop_item(key, "its place is impossible")
             }

@@ -32,6 +32,7 @@ mod slots;
 mod space;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 pub use losses::{LOSSES_MAX, Loss, LossKind, MendKind};
 
@@ -249,6 +250,7 @@ fn plan(
         segment_items,
         gap_from,
         unproven,
+        holes,
         to_equalize,
     } = base;
     if let Some(l) = lost.iter().find(|l| l.level > 0) {
@@ -265,7 +267,7 @@ fn plan(
         now: clock.wall(),
         lost,
         gone: BTreeSet::new(),
-        holes: Vec::new(),
+        holes,
         gap_from,
         unproven,
         missing: BTreeSet::new(),

@@ -19,6 +19,7 @@ use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, tell_gap};
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
 use super::pieces;
+use super::unknown::Unknown;
 use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
@@ -302,6 +303,7 @@ fn base(
         segment_items: BTreeMap::new(),
         gap_from: (!known).then_some(Ino::FIRST),
         unproven: BTreeSet::new(),
+        holes: BTreeSet::new(),
         to_equalize: Vec::new(),
     }
 }
@@ -317,6 +319,7 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
     let first_made = base.gap_from.unwrap_or(state.next_ino);
     let mut before = None;
+    let mut unknown = Unknown::default();
     for island in islands {
         let Some(first) = island.first().map(|f| &f.header) else { continue };
         for f in island {
@@ -329,12 +332,14 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
             base.gap_from.get_or_insert(first_made);
             is_gapless = false;
             tell_gap(&base.chain, before, Some(first), losses);
-            pass_gap(state, first_made, island, &mut base.unproven, losses)?;
+            pass_gap(state, first_made, island, &mut base.unproven, &mut unknown, losses)?;
         }
+        unknown.learn(island)?;
         directories(state, island, losses)?;
         roll_forward(state, &mut base.chain, island, None, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
+    base.holes = unknown.holes(state)?;
     Ok(is_gapless)
 }
 
