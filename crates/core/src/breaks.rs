@@ -286,6 +286,8 @@ pub enum Break {
     FoundReadsZeros,
     /// What a file got in a gap in the log reads as zeros, and what was cut off there comes back when it grows.
     GapReadsZeros,
+    /// What was found counts only as far as it is listed.
+    ListedIsAll,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

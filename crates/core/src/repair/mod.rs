@@ -36,6 +36,7 @@ mod unknown;
 
 pub use losses::{LOSSES_MAX, Loss, LossKind, MendKind};
 
+use crate::breaks::{Break, broken};
 use crate::check::{self, CheckOptions, CheckReport, Finding, Progress, Severity, What};
 use crate::devices::assemble;
 use crate::fs::Opened;
@@ -122,10 +123,9 @@ impl RepairPlan {
     ) -> Result<Self> {
         let before = check::check(devices, &CheckOptions { data: false }, progress)?;
         let mut copies = 0;
-        if before.recovery.is_some() && !before.findings.iter().any(is_of_structure) {
+        if before.recovery.is_some() && first_of_structure(&before).is_none() {
             let whole = check::check(devices, &CheckOptions { data: true }, progress)?;
-            let of_copy = |f: &&Finding| matches!(f.what, What::ContentCopyDamaged | What::ParityWrong);
-            copies = whole.findings.iter().filter(of_copy).count() as u64;
+            copies = whole.count(What::ContentCopyDamaged) + whole.count(What::ParityWrong);
             if copies == 0 {
                 copies = wrong_copies(devices)?;
             }
@@ -220,14 +220,22 @@ fn wrong_copies(devices: &[Arc<dyn BlockDevice>]) -> Result<u64> {
     Ok(scrub.report().copies_damaged)
 }
 
-/// Whether a finding is about more than bytes of content. A device that is absent is missed, and nothing that a repair
-/// could bring back.
-fn is_of_structure(f: &Finding) -> bool {
-    f.what.severity() == Severity::Error && !is_of_content(f) && f.what != What::DeviceAbsent
+/// The first finding that is about more than bytes of content, whether it is listed or not.
+fn first_of_structure(report: &CheckReport) -> Option<&Finding> {
+    if broken(Break::ListedIsAll) {
+        return report.findings.iter().find(|f| is_of_structure(f.what));
+    }
+    report.kinds.iter().find(|(what, _)| is_of_structure(**what)).map(|(_, kind)| &kind.first)
 }
 
-fn is_of_content(f: &Finding) -> bool {
-    f.what.number() >= 700
+/// Whether a finding is about more than bytes of content. A device that is absent is missed, and nothing that a repair
+/// could bring back.
+fn is_of_structure(what: What) -> bool {
+    what.severity() == Severity::Error && !is_of_content(what) && what != What::DeviceAbsent
+}
+
+fn is_of_content(what: What) -> bool {
+    what.number() >= 700
 }
 
 fn plan(
@@ -310,7 +318,7 @@ fn plan(
         unproven: Vec::new(),
     };
     let (opened, after) = check::check_planned(opened, progress)?;
-    if let Some(f) = after.findings.iter().find(|f| is_of_structure(f)) {
+    if let Some(f) = first_of_structure(&after) {
         return Err(Error::Open(format!("this damage cannot be repaired yet ({f}); nothing was changed")));
     }
     report.losses = losses.tell(&opened.state);
@@ -320,19 +328,27 @@ fn plan(
     Ok(RepairPlan { report, ready: Ready::State(Box::new(opened), to_equalize) })
 }
 
+/// What is lost where a check finds this.
+const fn loss_of(what: What) -> Option<LossKind> {
+    match what {
+        What::ContentDamaged | What::ContentUnreadable => Some(LossKind::RangeUnreadable),
+        What::ContentLost => Some(LossKind::RangeLost),
+        _ => None,
+    }
+}
+
 impl RepairReport {
     /// Adds what a check says of content: ranges that cannot be read.
     fn add_content(&mut self, check: &CheckReport) {
         let told: BTreeSet<_> = self.losses.iter().filter(|l| l.kind == LossKind::RangeLost).map(|l| l.ino).collect();
         let mut ranges: BTreeMap<_, (u64, &Finding)> = BTreeMap::new();
-        for f in check.findings.iter().filter(|f| is_of_content(f)) {
-            let kind = match f.what {
-                What::ContentDamaged | What::ContentUnreadable => LossKind::RangeUnreadable,
-                What::ContentLost if !told.contains(&f.ino) => LossKind::RangeLost,
-                _ => continue,
-            };
-            let entry = ranges.entry((kind, f.ino)).or_insert((0, f));
-            entry.0 += 1;
+        let all = check.kinds.iter().filter(|(what, _)| loss_of(**what).is_some());
+        let mut unlisted: u64 = all.map(|(_, k)| k.count).sum();
+        for (f, kind) in check.findings.iter().filter_map(|f| Some((f, loss_of(f.what)?))) {
+            unlisted -= 1;
+            if kind != LossKind::RangeLost || !told.contains(&f.ino) {
+                ranges.entry((kind, f.ino)).or_insert((0, f)).0 += 1;
+            }
         }
         for ((kind, ino), (pieces, f)) in ranges {
             let text = match pieces {
@@ -340,6 +356,12 @@ impl RepairReport {
                 n => format!("{}, and {} more pieces", f.text, n - 1),
             };
             self.losses.push(Loss { kind, path: f.path.clone(), ino, range: None, text });
+            self.losses_total += 1;
+        }
+        if unlisted > 0 {
+            let text = format!("{unlisted} more pieces of content, of files that may not be listed");
+            let kind = LossKind::RangeUnreadable;
+            self.losses.push(Loss { kind, path: None, ino: None, range: None, text });
             self.losses_total += 1;
         }
         self.losses.sort_by_key(|l| l.kind);

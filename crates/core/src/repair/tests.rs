@@ -153,7 +153,7 @@ pub(super) fn read_only(bytes: &[u8]) -> Arc<Fs> {
 
 pub(super) fn numbers(device: &Arc<dyn BlockDevice>) -> BTreeSet<u16> {
     let report = check(std::slice::from_ref(device), &CheckOptions { data: true }, &mut |_| {}).unwrap();
-    let errors = report.findings.iter().filter(|f| super::is_of_structure(f));
+    let errors = report.findings.iter().filter(|f| super::is_of_structure(f.what));
     errors
         .map(|f| {
             println!("  {f}");
