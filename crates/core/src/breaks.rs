@@ -288,6 +288,8 @@ pub enum Break {
     GapReadsZeros,
     /// What was found counts only as far as it is listed.
     ListedIsAll,
+    /// A repair starts from an older root only where nothing at all of that is lost.
+    RootAllOrNone,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

@@ -4,8 +4,8 @@
 //! | what is found | where repair starts |
 //! |---|---|
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
-//! | no such root | the newest root that can be read, without the nodes that cannot |
-//! | no root, or one with lost branches | what [`salvage`] finds |
+//! | no such root | that of which least is lost, see [`Lacks`], without the nodes that cannot be read |
+//! | no root, or none whose live tree has all its branches | what [`salvage`] finds |
 //! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
 //! Invariants
@@ -17,6 +17,7 @@ use super::losses::{About, LossKind, Losses, MendKind};
 use super::regain::{self, each};
 use super::salvage;
 use super::unknown::{Hole, Unknown};
+use crate::breaks::{Break, broken};
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
@@ -84,12 +85,27 @@ impl Candidate {
     fn has_lost_branches(&self) -> bool {
         self.trees.iter().any(|(tree, s)| tree.id() == TreeId::LIVE && s.lost.iter().any(|l| l.level > 0))
     }
-    fn lost(&self) -> usize {
-        self.trees.iter().map(|(_, s)| s.lost.len()).sum()
+    /// What is lost where a repair starts here; `furthest`: what others prove to have been durable.
+    fn lacks(&self, furthest: u64) -> Lacks {
+        let lost = |live: bool| {
+            let trees = self.trees.iter().filter(|(tree, _)| (tree.id() == TreeId::LIVE) == live);
+            trees.map(|(_, s)| s.lost.len()).sum()
+        };
+        Lacks {
+            branches: self.has_lost_branches(),
+            log: self.missing(furthest).max(u64::from(self.log.damage.is_some())),
+            live: lost(true),
+            others: lost(false),
+        }
+    }
+    /// Partials of the log that are not there, as far as others prove that they were.
+    fn missing(&self, furthest: u64) -> u64 {
+        let there = self.log.accepted.len() + self.islands.iter().map(Vec::len).sum::<usize>();
+        furthest.saturating_sub(self.superblock.chain_seq.0).saturating_sub(there as u64)
     }
     /// A log that ends without damage before what others prove is damaged, too.
-    fn miss(&mut self, storage: &Storage, furthest: Option<u64>) -> Result<()> {
-        let furthest = Seq(furthest.unwrap_or(0));
+    fn miss(&mut self, storage: &Storage, furthest: u64) -> Result<()> {
+        let furthest = Seq(furthest);
         if self.log.damage.is_none() && Seq(self.reaches()) < furthest {
             self.log.damage = Some(format!("it ends before partial {furthest}"));
             self.log.durable_seq = self.log.durable_seq.max(furthest);
@@ -101,6 +117,19 @@ impl Candidate {
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
     }
+}
+
+/// What is lost where a repair starts from a root; the less, the better. What is said first weighs most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lacks {
+    /// Branches of the live tree, and with them whatever was below.
+    branches: bool,
+    /// Partials of the log.
+    log: u64,
+    /// Leaves of the live tree.
+    live: usize,
+    /// Nodes of the other trees.
+    others: usize,
 }
 
 /// Finds the state to start from. `None` when no root can be read.
@@ -123,15 +152,11 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     }
     // What any of them proves to have been durable, all of them must reach.
     let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
-    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).chain([proven.0]).max();
-    let sound = |c: &Candidate| c.lost() == 0 && c.log.damage.is_none() && Some(c.reaches()) >= furthest;
-    let chosen = match all.iter().position(sound) {
-        Some(chosen) => chosen,
-        None => {
-            all.first_mut().map_or(Ok(()), |c| c.miss(&storage, furthest))?;
-            0
-        }
-    };
+    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).chain([proven.0]).max().unwrap_or(0);
+    let chosen = choose(&all, furthest);
+    if let Some(c) = all.get_mut(chosen) {
+        c.miss(&storage, furthest)?;
+    }
     let mut held = vec![false; count as usize];
     for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
         hold(c, &mut held)?;
@@ -139,7 +164,7 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     for root in found.roots.iter().take(2) {
         hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
-    // A lost inner node hides what is below it: a whole tree, even an older one, is worth more.
+    // A lost inner node hides what is below it: a whole tree is worth more, wherever it is found.
     if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
         return salvage::find(&storage, found, newest, held, losses);
     }
@@ -150,6 +175,16 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     // Behind an older root the space of what was removed may have been used again.
     let is_recent = found.roots.iter().take(2).any(|r| r.generation == chosen.superblock.generation);
     start(storage, chosen, held, is_recent, losses).map(Some)
+}
+
+/// The root of which least is lost, the newest of those alike.
+fn choose(all: &[Candidate], furthest: u64) -> usize {
+    let lacks: Vec<Lacks> = all.iter().map(|c| c.lacks(furthest)).collect();
+    let nothing = Lacks { branches: false, log: 0, live: 0, others: 0 };
+    if broken(Break::RootAllOrNone) {
+        return lacks.iter().position(|l| *l == nothing).unwrap_or(0);
+    }
+    (0..lacks.len()).min_by_key(|i| lacks[*i]).unwrap_or(0)
 }
 
 fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {
