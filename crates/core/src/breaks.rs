@@ -290,6 +290,8 @@ pub enum Break {
     ListedIsAll,
     /// A repair starts from an older root only where nothing at all of that is lost.
     RootAllOrNone,
+    /// A repair is carried out without a look at what became of the volume since it was planned.
+    PlanOutdated,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

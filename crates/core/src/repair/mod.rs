@@ -49,7 +49,7 @@ use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;
 use nenrin_format::Time;
-use nenrin_format::superblock::SLOTS_PER_AREA;
+use nenrin_format::superblock::{SLOTS_PER_AREA, Superblock};
 use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,6 +89,30 @@ impl RepairReport {
 pub struct RepairPlan {
     report: RepairReport,
     ready: Ready,
+    planned: Planned,
+}
+
+/// What the plan was made for.
+struct Planned {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    roots: Vec<Superblock>,
+}
+
+impl Planned {
+    /// Reading all content and asking may have taken hours, and another host may have mounted the volume meanwhile.
+    fn is_still_so(&self, clock: &dyn Clock) -> Result<()> {
+        if broken(Break::PlanOutdated) {
+            return Ok(());
+        }
+        heartbeat::refuse_if_in_use(&assemble(&self.devices, true)?, clock)?;
+        // Who ended while that was waited for has left a newer root.
+        if assemble(&self.devices, true)?.found.roots == self.roots {
+            return Ok(());
+        }
+        Err(Error::Open(
+            "the volume was written to since the repair was planned; nothing was changed, plan it again".into(),
+        ))
+    }
 }
 
 /// What is to be written.
@@ -121,6 +145,8 @@ impl RepairPlan {
         clock: &dyn Clock,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self> {
+        // Before anything else is read: what another host writes from here on is noticed.
+        let planned = Planned { devices: devices.to_vec(), roots: assemble(devices, true)?.found.roots };
         let before = check::check(devices, &CheckOptions { data: false }, progress)?;
         let mut copies = 0;
         if before.recovery.is_some() && first_of_structure(&before).is_none() {
@@ -132,14 +158,14 @@ impl RepairPlan {
             if copies == 0 {
                 let mut report = RepairReport::default();
                 report.add_content(&whole);
-                return Ok(Self { report, ready: Ready::Nothing });
+                return Ok(Self { report, ready: Ready::Nothing, planned });
             }
         }
         // Without a device that the others can stand in for: what it misses it gets when it is back.
         let assembly = assemble(devices, true)?;
         heartbeat::refuse_if_in_use(&assembly, clock)?;
         if let Some((slots, report)) = slots::alone(&assembly, &before, devices, progress)? {
-            return Ok(Self { report, ready: Ready::Slots(Box::new(slots)) });
+            return Ok(Self { report, ready: Ready::Slots(Box::new(slots)), planned });
         }
         let mut losses = Losses::default();
         losses.mended(MendKind::CopiesRewritten, copies);
@@ -148,11 +174,11 @@ impl RepairPlan {
                 "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
             ));
         };
-        let slots = |f: &&Finding| matches!(f.what.number(), 101..=107);
-        losses.mended(MendKind::SlotsRewritten, before.findings.iter().filter(slots).count() as u64);
-        let mut plan = plan(base, &assembly.found, losses, clock, progress)?;
-        plan.report.absent = assembly.notes;
-        Ok(plan)
+        let slots = before.kinds.iter().filter(|(what, _)| matches!(what.number(), 101..=107));
+        losses.mended(MendKind::SlotsRewritten, slots.map(|(_, k)| k.count).sum());
+        let (mut report, ready) = plan(base, &assembly.found, losses, clock, progress)?;
+        report.absent = assembly.notes;
+        Ok(Self { report, ready, planned })
     }
 
     /// What was found, and what is to be done.
@@ -166,8 +192,12 @@ impl RepairPlan {
     /// those that are wrong written anew.
     ///
     /// # Errors
+    /// [`Error::Open`] when another host has the volume, or it was written to since it was planned: nothing was changed then.
     /// When a write or flush failed. The volume is as it was, or repaired.
     pub fn carry_out(mut self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
+        if !matches!(self.ready, Ready::Nothing) {
+            self.planned.is_still_so(clock.as_ref())?;
+        }
         let (opened, to_equalize) = match self.ready {
             Ready::Nothing => return Ok(self.report),
             Ready::Slots(slots) => return slots.write(clock.as_ref()).map(|()| self.report),
@@ -244,7 +274,7 @@ fn plan(
     losses: Losses,
     clock: &dyn Clock,
     progress: &mut dyn FnMut(Progress),
-) -> Result<RepairPlan> {
+) -> Result<(RepairReport, Ready)> {
     let Base {
         storage,
         superblock,
@@ -325,7 +355,7 @@ fn plan(
     report.losses_total = losses.total;
     report.mends = losses.mends.iter().map(|(k, n)| (*k, *n)).collect();
     report.add_content(&after);
-    Ok(RepairPlan { report, ready: Ready::State(Box::new(opened), to_equalize) })
+    Ok((report, Ready::State(Box::new(opened), to_equalize)))
 }
 
 /// What is lost where a check finds this.
