@@ -58,6 +58,7 @@ kinds! {
     811 PastIncomplete "past-incomplete" "Past states lack something, or all of the past is gone.";
     812 CheckpointsLost "checkpoints-lost" "The list of checkpoints has a gap: some may be gone.";
     813 ItemDropped "item-dropped" "An entry of the index meant nothing, or contradicted others, and was dropped.";
+    814 TailLeft "tail-left" "Bytes behind the end of a file in its last block are not zero and show when it grows: a copy of the file has none.";
 }
 
 kinds! {

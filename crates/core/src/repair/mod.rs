@@ -15,6 +15,8 @@ mod base;
 mod behind_gap;
 mod inodes;
 mod items;
+#[cfg(test)]
+mod items_tests;
 mod losses;
 #[cfg(test)]
 mod lost_ranges_tests;
@@ -78,10 +80,12 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Whether reading some file is an error, before and after the repair.
+    /// Whether a check ends with an error before and after the repair, too: something cannot be read, or is behind the end of
+    /// a file.
     #[must_use]
-    pub fn has_unreadable(&self) -> bool {
-        self.losses.iter().any(|l| matches!(l.kind, LossKind::RangeUnreadable | LossKind::RangeLost))
+    pub fn leaves_damage(&self) -> bool {
+        let is_left = |kind| matches!(kind, LossKind::RangeUnreadable | LossKind::RangeLost | LossKind::TailLeft);
+        self.losses.iter().any(|l| is_left(l.kind))
     }
 }
 
@@ -363,6 +367,7 @@ const fn loss_of(what: What) -> Option<LossKind> {
     match what {
         What::ContentDamaged | What::ContentUnreadable => Some(LossKind::RangeUnreadable),
         What::ContentLost => Some(LossKind::RangeLost),
+        What::TailNotZero => Some(LossKind::TailLeft),
         _ => None,
     }
 }

@@ -1,0 +1,88 @@
+//! Items that contradict each other, and lists of who may do what.
+
+use super::tests::{clock, destroy, new, nodes, numbers, offset, read_only, repair};
+use super::{LossKind, RepairPlan, RepairReport};
+use crate::check::{CheckOptions, What, check};
+use crate::fs::Opened;
+use crate::recovery::recover;
+use crate::state::State;
+use crate::testing::TestClock;
+use crate::{At, Fs, MkfsOptions, MountOptions, XattrMode, mkfs};
+use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+use nenrin_format::items::{Extent, Inode};
+use nenrin_format::key::{Key, Kind};
+use nenrin_format::{BLOCK_BYTES, Ino};
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// A volume with files of so many blocks, each full of a byte of its own: 1, 2, …
+fn files(blocks: &[usize]) -> (Arc<dyn BlockDevice>, Vec<Ino>) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(32 << 20));
+    mkfs(&device, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(vec![device.clone()], clock(), MountOptions::default()).unwrap();
+    let make = |(i, blocks): (usize, &usize)| {
+        let ino = fs.create(Ino::ROOT, format!("file {i}").as_bytes(), &new(0o100_600)).unwrap().ino;
+        fs.write(ino, 0, &vec![i as u8 + 1; blocks * BLOCK_BYTES], 0).unwrap();
+        fs.fsync_wait(ino).unwrap();
+        ino
+    };
+    let inos = blocks.iter().enumerate().map(make).collect();
+    fs.close().unwrap();
+    (device, inos)
+}
+
+fn extent(s: &State, ino: Ino) -> (Key, Extent) {
+    s.extents(ino, 0, 0, u64::MAX, 1).unwrap().remove(0)
+}
+
+fn put(s: &mut State, ino: Ino, off: u64, e: &Extent) {
+    s.live.insert(&s.cache, Key::new(ino, Kind::Extent, 0, off), e.encode().into()).unwrap();
+}
+
+fn resize(s: &mut State, ino: Ino, blocks: u64, size: u64) {
+    let inode = s.need_inode(ino).unwrap();
+    s.put_inode(ino, Inode { blocks, size, ..inode }).unwrap();
+}
+
+/// The volume after `edit`, then repaired.
+fn edited(device: &Arc<dyn BlockDevice>, edit: impl FnOnce(&mut State)) -> (Arc<Fs>, RepairReport) {
+    let options = MountOptions::default();
+    let mut opened: Opened = recover(std::slice::from_ref(device), &options).unwrap();
+    edit(&mut opened.state);
+    let fs = Fs::assemble(opened, clock(), options.clone());
+    (0..2).for_each(|_| fs.index_checkpoint(true).unwrap());
+    drop(fs);
+    let plan = RepairPlan::new(std::slice::from_ref(device), &TestClock::default(), &mut |_| {}).unwrap();
+    let report = plan.carry_out(clock()).unwrap();
+    report.losses.iter().for_each(|l| println!("  {l}"));
+    assert_eq!(numbers(device), Default::default());
+    (Fs::open(vec![device.clone()], clock(), options).unwrap(), report)
+}
+
+/// The byte that fills each of these blocks; `None` where it cannot be read.
+fn bytes_of(fs: &Fs, ino: Ino, blocks: u64) -> Vec<Option<u8>> {
+    let read = |n| fs.read(At::Live, ino, n * BLOCK, BLOCK_BYTES).ok();
+    let byte = |bytes: Vec<u8>| {
+        assert!(bytes.len() == BLOCK_BYTES && bytes.iter().all(|b| *b == bytes[0]));
+        bytes[0]
+    };
+    (0..blocks).map(|n| read(n).map(|bytes| byte(bytes.to_vec()))).collect()
+}
+
+/// A file that ends in the midst of a block in which more stands: told, and left.
+#[test]
+fn what_is_behind_the_end_of_a_file_is_told() {
+    let (device, inos) = files(&[2]);
+    let (fs, report) = edited(&device, |s| {
+        let inode = s.need_inode(inos[0]).unwrap();
+        resize(s, inos[0], inode.blocks, BLOCK + 100);
+    });
+    fs.close().unwrap();
+    assert!(report.leaves_damage() && !report.needed, "{report:?}");
+    assert!(report.losses.iter().any(|l| l.kind == LossKind::TailLeft && l.path.as_deref() == Some(b"/file 0")));
+    let found = check(&[device], &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert_eq!(found.count(What::TailNotZero), 1);
+}
