@@ -292,6 +292,8 @@ pub enum Break {
     RootAllOrNone,
     /// A repair is carried out without a look at what became of the volume since it was planned.
     PlanOutdated,
+    /// Any access control list stands for the one that is lost.
+    AnyAclCounts,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

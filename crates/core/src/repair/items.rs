@@ -107,6 +107,7 @@ impl Mender {
         }
         let text = format!("the extended attribute {} lacks a part", String::from_utf8_lossy(&name).escape_debug());
         self.losses.add(LossKind::AttributesLost, About::Inode(Ino(key.ino)), text);
+        self.gone.insert(*key);
         // Later pieces find no first one and go too.
         self.unset(key)
     }

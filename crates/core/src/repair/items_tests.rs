@@ -86,3 +86,59 @@ fn what_is_behind_the_end_of_a_file_is_told() {
     let found = check(&[device], &CheckOptions { data: true }, &mut |_| {}).unwrap();
     assert_eq!(found.count(What::TailNotZero), 1);
 }
+
+/// The bytes of a volume with a directory that has both lists, and so many attributes that they take several leaves.
+fn with_lists() -> (Vec<u8>, Ino) {
+    let memory = Arc::new(MemDevice::new(48 << 20));
+    let shared: Arc<dyn BlockDevice> = memory.clone();
+    mkfs(&shared, &clock(), &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() }).unwrap();
+    let open = || Fs::open(vec![shared.clone()], clock(), MountOptions::default()).unwrap();
+    let fs = open();
+    let dir = fs.create(Ino::ROOT, b"dir", &new(0o040_770)).unwrap().ino;
+    for i in 0..60 {
+        fs.setxattr(dir, format!("user.number {i}").as_bytes(), &[i; 1000], XattrMode::Any).unwrap();
+    }
+    for name in [ACCESS, DEFAULT] {
+        fs.setxattr(dir, name, &[2; 44], XattrMode::Any).unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    (0..4).for_each(|_| open().close().unwrap());
+    (memory.snapshot(), dir)
+}
+
+fn lists_that_are_lost() {
+    let (bytes, dir) = with_lists();
+    let (mut without, mut kept) = (0, 0);
+    for (_, _, ptr) in nodes(&bytes).iter().filter(|(tree, level, _)| *tree == 1 && *level == 0) {
+        let mut damaged = bytes.clone();
+        destroy(&mut damaged, ptr);
+        let (after, report) = repair(&damaged);
+        let fs = read_only(&after);
+        let Ok(attr) = fs.getattr(At::Live, dir) else { continue };
+        let is_there = |name| fs.getxattr(At::Live, dir, name).is_ok();
+        let told = report.losses.iter().any(|l| l.kind == LossKind::AttributesLost && l.ino == Some(dir));
+        if is_there(ACCESS) {
+            // Or it was made anew.
+            assert!(told || attr.mode & 0o777 == 0o770, "{:o}", attr.mode);
+            kept += 1;
+        } else {
+            assert!(attr.mode & 0o070 == 0, "the group has what a lost list kept from it");
+            assert!(told, "{report:?}");
+            without += usize::from(is_there(DEFAULT));
+        }
+    }
+    assert!(without > 0 && kept > 0, "{without} {kept}");
+}
+
+#[test]
+fn without_its_access_list_a_directory_is_closed_to_its_group() {
+    lists_that_are_lost();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the group has what a lost list kept from it")]
+fn a_lost_access_list_that_is_not_missed_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::AnyAclCounts, lists_that_are_lost);
+}
