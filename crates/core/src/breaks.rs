@@ -294,6 +294,8 @@ pub enum Break {
     PlanOutdated,
     /// Any access control list stands for the one that is lost.
     AnyAclCounts,
+    /// Where extents overlap, what only the second one had reads as zeros.
+    OverlapReadsZeros,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

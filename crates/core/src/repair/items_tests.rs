@@ -72,6 +72,38 @@ fn bytes_of(fs: &Fs, ino: Ino, blocks: u64) -> Vec<Option<u8>> {
     (0..blocks).map(|n| read(n).map(|bytes| byte(bytes.to_vec()))).collect()
 }
 
+/// One extent of a file reaches into the next: what only that one has is lost with it, not a hole.
+fn overlapping() {
+    let (device, inos) = files(&[10, 15]);
+    let (fs, report) = edited(&device, |s| {
+        let (key, e) = extent(s, inos[1]);
+        assert_eq!(e.blocks, 15);
+        s.live.remove(&s.cache, &key).unwrap();
+        let (_, first) = extent(s, inos[0]);
+        put(s, inos[0], 5, &e);
+        resize(s, inos[0], 25, 20 * BLOCK);
+        assert_eq!(first.blocks, 10);
+        resize(s, inos[1], 0, 0);
+    });
+    let read = bytes_of(&fs, inos[0], 20);
+    assert!(!read.contains(&Some(0)), "what an extent had reads as zeros: {read:?}");
+    assert_eq!(read, [vec![Some(1); 10], vec![None; 10]].concat(), "{report:?}");
+    let lost = report.losses.iter().find(|l| l.kind == LossKind::RangeLost).unwrap();
+    assert_eq!(lost.range, Some((10 * BLOCK, 20 * BLOCK)));
+}
+
+#[test]
+fn what_only_an_overlapping_extent_had_is_lost_and_no_hole() {
+    overlapping();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what an extent had reads as zeros")]
+fn what_an_overlapping_extent_had_and_is_a_hole_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::OverlapReadsZeros, overlapping);
+}
+
 /// A file that ends in the midst of a block in which more stands: told, and left.
 #[test]
 fn what_is_behind_the_end_of_a_file_is_told() {
