@@ -296,6 +296,8 @@ pub enum Break {
     AnyAclCounts,
     /// Where extents overlap, what only the second one had reads as zeros.
     OverlapReadsZeros,
+    /// Of two files with one block the first keeps it, whosever it is.
+    FirstOwnerKeeps,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

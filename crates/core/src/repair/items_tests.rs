@@ -104,6 +104,49 @@ fn what_an_overlapping_extent_had_and_is_a_hole_is_noticed() {
     crate::breaks::with(crate::breaks::Break::OverlapReadsZeros, overlapping);
 }
 
+/// A file says of blocks that are another's that they are its own: those in the midst of its extent, and some beside them.
+fn owned_twice() {
+    let (device, inos) = files(&[12, 4]);
+    let (fs, report) = edited(&device, |s| {
+        let ((_, first), (_, other)) = (extent(s, inos[0]), extent(s, inos[1]));
+        assert!(first.granule_shift == 0 && other.granule_shift == 0);
+        // Four blocks in the midst of it are where the other file is, with the checksums that they had.
+        let moved = Extent { addr: other.addr, ..first.slice(4, 4) };
+        put(s, inos[0], 0, &first.slice(0, 4));
+        put(s, inos[0], 4, &moved);
+        put(s, inos[0], 8, &first.slice(8, 4));
+    });
+    assert_eq!(bytes_of(&fs, inos[1], 4), [Some(2); 4], "a file loses what is its own");
+    let expected = [vec![Some(1); 4], vec![None; 4], vec![Some(1); 4]].concat();
+    assert_eq!(bytes_of(&fs, inos[0], 12), expected, "{report:?}");
+    fs.close().unwrap();
+    drop(fs);
+    // Blocks in the midst of an extent were given to the other file, and written.
+    let (device, inos) = files(&[12, 4]);
+    let bytes = device.read(0, device.geometry().bytes as usize).unwrap();
+    let (fs, report) = edited(&device, |s| {
+        let ((_, first), (_, other)) = (extent(s, inos[0]), extent(s, inos[1]));
+        let to = first.addr.add(4);
+        let place = offset(&bytes, to) as u64;
+        device.write(place, Arc::new(AlignedBuf::padded(&[2; 4 * BLOCK_BYTES]))).unwrap();
+        put(s, inos[1], 0, &Extent { addr: to, ..other });
+    });
+    assert_eq!(bytes_of(&fs, inos[1], 4), [Some(2); 4], "{report:?}");
+    assert_eq!(bytes_of(&fs, inos[0], 12), expected, "{report:?}");
+}
+
+#[test]
+fn of_two_owners_the_one_keeps_a_block_whose_checksum_fits() {
+    owned_twice();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a file loses what is its own")]
+fn a_first_owner_that_keeps_what_is_anothers_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::FirstOwnerKeeps, owned_twice);
+}
+
 /// A file that ends in the midst of a block in which more stands: told, and left.
 #[test]
 fn what_is_behind_the_end_of_a_file_is_told() {

@@ -22,6 +22,7 @@ mod losses;
 mod lost_ranges_tests;
 mod mender;
 mod names;
+mod owners;
 mod past;
 mod pieces;
 mod regain;

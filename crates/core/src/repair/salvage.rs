@@ -18,6 +18,7 @@
 use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, tell_gap};
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
+use super::owners::is_intact;
 use super::pieces;
 use super::unknown::Unknown;
 use crate::breaks::{Break, broken};
@@ -402,14 +403,7 @@ fn verify(base: &mut Base, losses: &mut Losses) -> Result<()> {
         let Some(e) = Extent::decode(value).ok().filter(|e| key.kind == Kind::Extent && !e.is_unwritten()) else {
             return Ok(());
         };
-        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        let fits = |bytes: &[u8]| crate::fs::verify(&e, bytes).is_ok();
-        let right = match storage.read_right(first, e.lead.saturating_add(e.blocks).saturating_add(e.tail), fits) {
-            Ok(bytes) => fits(&bytes),
-            Err(Error::Device(_) | Error::Damaged(..)) => false,
-            Err(e) => return Err(e),
-        };
-        if right {
+        if is_intact(storage, &e)? {
             hold(held, e.addr);
         } else {
             wrong.push((*key, e));
