@@ -28,7 +28,7 @@ mod tests;
 mod usage;
 
 pub use findings::{Severity, What};
-pub(crate) use paths::{of_inode as path_of, of_name};
+pub(crate) use paths::{of_inode as path_of, of_name, shortened};
 pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, OfKind, Progress, Step};
 
 use crate::Result;
