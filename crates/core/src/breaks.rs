@@ -298,6 +298,8 @@ pub enum Break {
     OverlapReadsZeros,
     /// Of two files with one block the first keeps it, whosever it is.
     FirstOwnerKeeps,
+    /// A file keeps its privileges, whatever was written to it in a gap in the log.
+    GapKeepsPrivileges,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

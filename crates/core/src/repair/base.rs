@@ -25,17 +25,17 @@ use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_roo
 use crate::segments::Segments;
 use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
 use crate::storage::{Storage, storage_of};
-use crate::{Error, Result};
+use crate::{Error, FileKind, Result};
 use nenrin_format::features::{Access, access};
-use nenrin_format::items::{Checkpoint, Extent, Inode, Segment};
+use nenrin_format::items::{Checkpoint, Extent, INODE_CAPS, Inode, Segment};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::Header;
-use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::records::{ContentOp, Record, attr_mask};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{COUNTER_MAX, Cno, Ino, SegmentNo, Seq, Time};
+use nenrin_format::{Addr, COUNTER_MAX, Cno, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -416,8 +416,10 @@ pub(super) fn pass_gap(
         match record {
             Record::Create { ino, .. } => drop(made.insert(ino.0)),
             Record::Content { ino, size, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
-                if state.inode(*ino)?.is_some() {
+                if let Some(inode) = state.inode(*ino)? {
                     losses.add(LossKind::FileUncertain, About::Inode(*ino), "changed behind a gap in the log");
+                    let outcome = drop_privileges(state, *ino, &inode, losses);
+                    note(outcome, *ino, losses)?;
                 } else if *ino >= gap_from {
                     // It was made in the gap: what is written of it is all that is known.
                     let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
@@ -447,6 +449,24 @@ fn note(outcome: Result<()>, ino: Ino, losses: &mut Losses) -> Result<()> {
         }
         Ok(()) => Ok(()),
     }
+}
+
+/// Who wrote to a file in the gap may not have been who gave it privileges: what took them away would be in the gap, too.
+fn drop_privileges(state: &mut State, ino: Ino, inode: &Inode, losses: &mut Losses) -> Result<()> {
+    let has_bits = inode.mode & 0o6000 != 0 && FileKind::from_mode(inode.mode) == FileKind::Regular;
+    let has_capability = inode.flags & INODE_CAPS != 0;
+    if !(has_bits || has_capability) || broken(Break::GapKeepsPrivileges) {
+        return Ok(());
+    }
+    let Inode { mode, uid, gid, atime, mtime, ctime, .. } = *inode;
+    let (mask, mode) = (attr_mask::MODE, mode & 0o1777);
+    state.apply(&Record::SetAttr { ino, mask, mode, uid, gid, atime, mtime, ctime }, Addr::NONE)?;
+    if has_capability {
+        state.apply(&Record::RemoveXattr { ino, ctime, name: b"security.capability" }, Addr::NONE)?;
+    }
+    let text = "it may have been written to in a gap in the log, so it sets no user, group or capabilities any more";
+    losses.add(LossKind::AttributesLost, About::Inode(ino), text);
+    Ok(())
 }
 
 /// What of the space tree is kept in memory; items that mean nothing are left for later.

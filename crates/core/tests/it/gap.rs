@@ -12,7 +12,7 @@ use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::AREA_BLOCKS;
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::repair::{LossKind, RepairReport};
-use nenrin_core::{At, Fs, NewInode, RenameMode, SetAttr, probe};
+use nenrin_core::{At, Error, Fs, NewInode, RenameMode, SetAttr, XattrMode, probe};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use std::sync::Arc;
 
@@ -54,6 +54,9 @@ fn damaged(in_gap: fn(&Fs, Ino), behind: fn(&Fs, Ino), leaf_lost: bool) -> (Arc<
     fs.create(Ino::ROOT, b"pipe", &NewInode { mode: 0o010_600, ..file(0) }).unwrap();
     let small = fs.create(Ino::ROOT, b"small", &file(0o600)).unwrap().ino;
     fs.write(small, 0, &[7; 100], 0).unwrap();
+    let program = fs.create(Ino::ROOT, b"program", &file(0o6_755)).unwrap().ino;
+    fs.write(program, 0, &[7; 9000], 0).unwrap();
+    fs.setxattr(program, b"security.capability", b"all", XattrMode::Any).unwrap();
     fs.checkpoint_create(Some(b"kept")).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -404,4 +407,44 @@ fn what_was_cut_off_in_a_gap_does_not_come_back() {
 #[should_panic(expected = "what was cut off is behind the end of the file")]
 fn what_was_cut_off_in_a_gap_and_comes_back_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::GapReadsZeros, cut_off_in_the_gap);
+}
+
+/// Who wrote to it in the gap took its privileges away, and that is in the gap, too.
+fn privileges_in_the_gap() {
+    let (fs, _, report) = repaired_behind(
+        |fs, _| {
+            fs.setattr(named(fs, "program"), &SetAttr { kill_privileges: true, ..SetAttr::default() }).unwrap();
+            fill(fs, named(fs, "program"), 0, 8);
+        },
+        |fs, _| fill(fs, named(fs, "program"), 1, 9),
+        false,
+    );
+    let program = named(&fs, "program");
+    let mode = fs.getattr(At::Live, program).unwrap().mode;
+    assert_eq!(mode & 0o7777, 0o755, "what others wrote has privileges");
+    assert!(matches!(fs.getxattr(At::Live, program, b"security.capability"), Err(Error::NoAttribute)));
+    assert!(report.losses.iter().any(|l| l.kind == LossKind::AttributesLost && l.ino == Some(program)));
+    // Those that it gets behind the gap are its own.
+    let (fs, ..) = repaired_behind(
+        |fs, _| fill(fs, named(fs, "program"), 0, 8),
+        |fs, _| {
+            fill(fs, named(fs, "program"), 1, 9);
+            fs.fsync_wait(named(fs, "program")).unwrap();
+            fs.setattr(named(fs, "program"), &SetAttr { mode: Some(0o4_750), ..SetAttr::default() }).unwrap();
+        },
+        false,
+    );
+    assert_eq!(fs.getattr(At::Live, named(&fs, "program")).unwrap().mode & 0o7777, 0o4_750);
+}
+
+#[test]
+fn a_file_written_to_in_a_gap_has_no_privileges() {
+    privileges_in_the_gap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what others wrote has privileges")]
+fn privileges_that_a_gap_leaves_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::GapKeepsPrivileges, privileges_in_the_gap);
 }
