@@ -20,11 +20,12 @@ use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
 use super::owners::is_intact;
 use super::pieces;
+use super::regain::each;
 use super::unknown::Unknown;
 use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
-use crate::recovery::{Island, Walk, chain_of};
+use crate::recovery::{Island, Walk, chain_of, read_root};
 use crate::segments::Segments;
 use crate::state::{KnownPast, Sheds, State};
 use crate::storage::{Probe, Storage};
@@ -92,9 +93,36 @@ pub(super) fn find(
     let highest = nodes.iter().map(|n| n.first.ino).filter(|ino| *ino < COUNTER_MAX).max().unwrap_or(0);
     base.state.next_ino = base.state.next_ino.max(Ino(highest).next());
     let is_gapless = replay(&mut base, &islands, losses)?;
+    base.state.retention = retention(storage, found, newest, &islands, losses)?;
     verify(&mut base, losses)?;
     let pieces = if is_gapless { 0 } else { pieces::find(&mut base, epoch, &told(&islands), losses)? };
     Ok((!nodes.is_empty() || !islands.is_empty() || pieces > 0).then_some(base))
+}
+
+/// The rule of the newest root that can be read, or what the log behind it says.
+fn retention(
+    storage: &Storage,
+    found: &Probe,
+    newest: &Superblock,
+    islands: &[Island],
+    losses: &mut Losses,
+) -> Result<Vec<u8>> {
+    let mut roots = found.roots.iter().filter(|r| r.uuid == newest.uuid);
+    let of_root = roots.find_map(|r| read_root(storage, r).ok().map(|root| (r.chain_seq, root.retention)));
+    let (known, mut rule) = of_root.map_or((Seq(0), None), |(seq, rule)| (seq, Some(rule)));
+    for found in islands.iter().flatten().filter(|f| f.header.seq > known) {
+        each(std::slice::from_ref(found), &mut |record| {
+            if let Record::Retention { value } = record {
+                rule = Some(value.to_vec());
+            }
+            Ok(())
+        })?;
+    }
+    Ok(rule.unwrap_or_else(|| {
+        let text = "how long checkpoints are kept is not known any more: by the usual rule from now on";
+        losses.add(LossKind::CheckpointsLost, About::Volume, text);
+        Vec::new()
+    }))
 }
 
 pub(super) fn hold(held: &mut [bool], addr: Addr) {

@@ -159,6 +159,36 @@ fn an_older_root_that_is_not_taken_is_noticed() {
     crate::breaks::with(crate::breaks::Break::RootAllOrNone, roots_of_which_none_is_whole);
 }
 
+/// How long checkpoints are kept stands in each root, whatever became of the index.
+#[test]
+fn the_rule_of_retention_outlives_the_index() {
+    let memory = Arc::new(MemDevice::from_bytes(volume(400, true)));
+    let open = || Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+    let fs = open();
+    let usual = fs.retention();
+    fs.set_retention("2h:all 30d:1d").unwrap();
+    let rule = fs.retention();
+    assert_ne!(rule, usual);
+    fs.close().unwrap();
+    drop(fs);
+    (0..4).for_each(|_| open().close().unwrap());
+    let mut damaged = memory.snapshot();
+    assert!(destroy_nodes(&mut damaged, |tree, level, _| tree == 1 && level > 0) > 1);
+    let (after, report) = repair(&damaged);
+    assert_eq!(read_only(&after).retention(), rule, "{:?}", report.losses);
+    let is_told = |report: &RepairReport| report.losses.iter().any(|l| l.text.contains("by the usual rule"));
+    assert!(!is_told(&report));
+    // Without a root, and where the log does not say it either.
+    destroy_roots(&mut damaged);
+    for block in damaged.chunks_exact_mut(BLOCK_BYTES) {
+        if Header::peek(block).is_ok_and(|h| h.kind == PartialKind::Chain) {
+            block.fill(0x5a);
+        }
+    }
+    let (after, report) = repair(&damaged);
+    assert!(read_only(&after).retention() == usual && is_told(&report), "{:?}", report.losses);
+}
+
 /// Nothing of the index is left: names and content come from the log.
 #[test]
 fn without_index_the_log_tells() {
