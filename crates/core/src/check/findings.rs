@@ -56,7 +56,7 @@ findings! {
     104 Error SlotForeign "slot-foreign" "A superblock slot belongs to another volume.";
     105 Error RootCopyDamaged "root-copy-damaged" "One copy of a root cannot be read; the other is used.";
     106 Error RootLost "root-lost" "Neither copy of a root can be read.";
-    107 Error RootUnusable "root-unusable" "The volume cannot be opened from one of the two roots that recovery may choose.";
+    107 Error RootUnusable "root-unusable" "The volume cannot be opened from a root that recovery may choose; the older of the two is tried only where the newer cannot be used.";
     108 Error RootInvalid "root-invalid" "A root states something impossible.";
     109 Error LogDamaged "log-damaged" "The log is damaged before its end: a later part proves that more was durable.";
     110 Error DeviceAbsent "device-absent" "A device of the volume is not there or misses something: what it has has no second copy.";

@@ -129,7 +129,7 @@ impl Mender {
     /// Replaces an item from now on; checkpoints see it as it was.
     pub fn change(&mut self, key: Key, value: Vec<u8>) -> Result<()> {
         match self.state.put(key, value) {
-            // History already has a version that died now: it stays.
+            // History had a version that died now, too, which contradicts this one: this one is in its place.
             Err(Error::Corrupt(_)) => Ok(()),
             other => other,
         }
