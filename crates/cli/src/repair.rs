@@ -58,7 +58,7 @@ pub fn run(named: &[PathBuf], how: How) -> Outcome {
         let what = if go { "repaired" } else { "nothing was changed" };
         output::line(format!("{}: {what}", path.display()));
     }
-    Ok(match (needed && !go, report.has_unreadable(), go) {
+    Ok(match (needed && !go, report.leaves_damage(), go) {
         (true, ..) | (_, true, _) => DAMAGED,
         (_, _, true) => REPAIRED,
         _ => 0,

@@ -284,6 +284,22 @@ pub enum Break {
     LandmarksNotHidden,
     /// What a repair finds of a file whose inode was in a lost leaf reads as zeros where the leaf had its extents.
     FoundReadsZeros,
+    /// What a file got in a gap in the log reads as zeros, and what was cut off there comes back when it grows.
+    GapReadsZeros,
+    /// What was found counts only as far as it is listed.
+    ListedIsAll,
+    /// A repair starts from an older root only where nothing at all of that is lost.
+    RootAllOrNone,
+    /// A repair is carried out without a look at what became of the volume since it was planned.
+    PlanOutdated,
+    /// Any access control list stands for the one that is lost.
+    AnyAclCounts,
+    /// Where extents overlap, what only the second one had reads as zeros.
+    OverlapReadsZeros,
+    /// Of two files with one block the first keeps it, whosever it is.
+    FirstOwnerKeeps,
+    /// A file keeps its privileges, whatever was written to it in a gap in the log.
+    GapKeepsPrivileges,
     /// A commit tells submitted syncs of other files that they are durable, and leaves their content out.
     AskedLeftOut,
     /// A commit of all files tells submitted syncs of those held back that they are durable, and leaves these out.

@@ -55,7 +55,7 @@ pub fn check_extent(live: &mut Live<'_, '_>, key: &Key, value: &[u8]) -> Result<
     };
     live.group.blocks = live.group.blocks.saturating_add(u64::from(e.blocks));
     if e.is_lost() {
-        live.bad(What::ContentLost, format!("{} blocks from file block {}", e.blocks, key.off));
+        note_lost(live, key.off, end);
     }
     let behind = key.off >= inode.size.div_ceil(BLOCK_BYTES as u64);
     if behind && !e.is_unwritten() && FileKind::from_mode(inode.mode) == FileKind::Regular {
@@ -63,6 +63,24 @@ pub fn check_extent(live: &mut Live<'_, '_>, key: &Key, value: &[u8]) -> Result<
         live.log.add_in(live.state, Finding::new(What::ExtentBeyondEnd, text).of(live.group.ino).at(e.addr));
     }
     Ok(())
+}
+
+/// Extents that say that what they cover is lost are one finding where they follow each other.
+fn note_lost(live: &mut Live<'_, '_>, from: u64, to: u64) {
+    match &mut live.group.lost {
+        Some((_, reached)) if *reached == from => *reached = to,
+        _ => {
+            end_lost(live);
+            live.group.lost = Some((from, to));
+        }
+    }
+}
+
+/// A lost range ends before what comes now.
+pub fn end_lost(live: &mut Live<'_, '_>) {
+    if let Some((from, to)) = live.group.lost.take() {
+        live.bad(What::ContentLost, format!("{} blocks from file block {from}", to - from));
+    }
 }
 
 /// An extent that is not the file's content any more must be on its way out.

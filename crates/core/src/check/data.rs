@@ -11,6 +11,7 @@ use super::report::{Finding, Log, Step};
 use super::roots::Entered;
 use super::usage::died;
 use crate::index::Tree;
+use crate::recovery::Unproven;
 use crate::state::State;
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -44,19 +45,36 @@ impl Piece {
     }
 }
 
+/// What content is verified against.
+struct Content<'a> {
+    state: &'a State,
+    storage: &'a Storage,
+    /// Blocks that count although nothing proves that every device has its copy: the first, and how many.
+    unproven: Vec<(Addr, u32)>,
+}
+
 /// Reads and verifies the content of all trees.
 pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
-    let state = &entered.opened.state;
-    log.step(Step::Data, state.live_blocks.saturating_add(state.history_blocks));
-    check_tree(entered, &state.live, log)?;
-    for t in &state.history {
-        check_tree(entered, &t.tree, log)?;
+    let opened = &entered.opened;
+    let unproven = opened.unproven.iter().map(Unproven::place).collect();
+    let content = Content { state: &opened.state, storage: &opened.storage, unproven };
+    log.step(Step::Data, opened.state.live_blocks.saturating_add(opened.state.history_blocks));
+    check_tree(&content, &opened.state.live, log)?;
+    for t in &opened.state.history {
+        check_tree(&content, &t.tree, log)?;
     }
     Ok(())
 }
 
-fn check_tree(entered: &Entered, tree: &Tree, log: &mut Log<'_>) -> Result<()> {
-    let (state, storage) = (&entered.opened.state, &entered.opened.storage);
+impl Content<'_> {
+    /// Whether a mount sees to it that every device has this: until then one may lack it.
+    fn is_unproven(&self, (first, blocks): (u64, u64)) -> bool {
+        self.unproven.iter().any(|(at, count)| at.0 < first + blocks && first < at.0 + u64::from(*count))
+    }
+}
+
+fn check_tree(content: &Content<'_>, tree: &Tree, log: &mut Log<'_>) -> Result<()> {
+    let Content { state, storage, .. } = content;
     let mut batch: Vec<Piece> = Vec::new();
     let mut inode: Option<(u64, Inode)> = None;
     tree.walk(&state.cache, &mut |key, value| {
@@ -80,29 +98,29 @@ fn check_tree(entered: &Entered, tree: &Tree, log: &mut Log<'_>) -> Result<()> {
         }
         batch.push(piece);
         if batch.len() == BATCH {
-            verify(state, storage, &mut batch, log);
+            verify(content, &mut batch, log);
         }
         Ok(())
     })?;
-    verify(state, storage, &mut batch, log);
+    verify(content, &mut batch, log);
     Ok(())
 }
 
 /// Reads a batch in the order of the device; leaves it empty.
-fn verify(state: &State, storage: &Storage, batch: &mut Vec<Piece>, log: &mut Log<'_>) {
+fn verify(content: &Content<'_>, batch: &mut Vec<Piece>, log: &mut Log<'_>) {
     batch.sort_by_key(Piece::span);
     let mut rest: &[Piece] = batch;
     while !rest.is_empty() {
         let mut reads: Vec<(&[Piece], u64, Result<Ticket>)> = Vec::with_capacity(READS);
         while reads.len() < READS && !rest.is_empty() {
             let (run, first, blocks) = next_run(&mut rest);
-            reads.push((run, first, storage.submit_read(Addr(first), blocks as u32)));
+            reads.push((run, first, content.storage.submit_read(Addr(first), blocks as u32)));
         }
         for (run, first, ticket) in reads {
             match ticket.and_then(|t| t.wait().map_err(Error::from)) {
-                Ok(bytes) => run.iter().for_each(|p| one(state, storage, p, &bytes, first, log)),
+                Ok(bytes) => run.iter().for_each(|p| one(content, p, &bytes, first, log)),
                 // Find out which of them cannot be read.
-                Err(_) => run.iter().for_each(|p| alone(state, storage, p, log)),
+                Err(_) => run.iter().for_each(|p| alone(content, p, log)),
             }
         }
     }
@@ -129,16 +147,17 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
     (run, first, end - first)
 }
 
-fn alone(state: &State, storage: &Storage, p: &Piece, log: &mut Log<'_>) {
+fn alone(content: &Content<'_>, p: &Piece, log: &mut Log<'_>) {
     let (first, blocks) = p.span();
-    match storage.read(Addr(first), blocks as u32) {
-        Ok(bytes) => one(state, storage, p, &bytes, first, log),
-        Err(e) => bad(state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log),
+    match content.storage.read(Addr(first), blocks as u32) {
+        Ok(bytes) => one(content, p, &bytes, first, log),
+        Err(e) => bad(content.state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log),
     }
 }
 
 /// Verifies one extent in what was read from block `from` on.
-fn one(state: &State, storage: &Storage, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
+fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
+    let state = content.state;
     log.advance(u64::from(p.extent.blocks));
     log.report.counts.blocks_verified += u64::from(p.extent.blocks);
     let (first, blocks) = p.span();
@@ -150,8 +169,12 @@ fn one(state: &State, storage: &Storage, p: &Piece, bytes: &[u8], from: u64, log
     let mut other = None;
     if let Err(e) = crate::fs::verify(&p.extent, covered) {
         let addr = if let Error::Damaged(addr, _) = e { addr } else { p.extent.addr };
-        other = storage.read_other(Addr(first), blocks as u32, right);
-        let what = if other.is_some() { What::ContentCopyDamaged } else { What::ContentDamaged };
+        other = content.storage.read_other(Addr(first), blocks as u32, right);
+        let what = match other {
+            Some(_) if content.is_unproven((first, blocks)) => What::ContentCopyUnproven,
+            Some(_) => What::ContentCopyDamaged,
+            None => What::ContentDamaged,
+        };
         bad(state, p, what, addr, "checksum mismatch", log);
         if other.is_none() {
             return;

@@ -52,11 +52,11 @@ macro_rules! findings {
 findings! {
     101 Error SlotDamaged "slot-damaged" "A superblock slot is damaged; its twin at the other end of the device is used.";
     102 Error SlotStale "slot-stale" "A superblock slot does not hold the generation that belongs there: a write was lost.";
-    103 Note SlotUnfinished "slot-unfinished" "A superblock slot was being written when the last mount ended; the next mount writes it again.";
+    103 Note SlotUnfinished "slot-unfinished" "A superblock slot was being written when the last mount ended, or before the next could begin; it is written again.";
     104 Error SlotForeign "slot-foreign" "A superblock slot belongs to another volume.";
     105 Error RootCopyDamaged "root-copy-damaged" "One copy of a root cannot be read; the other is used.";
     106 Error RootLost "root-lost" "Neither copy of a root can be read.";
-    107 Error RootUnusable "root-unusable" "The volume cannot be opened from one of the two roots that recovery may choose.";
+    107 Error RootUnusable "root-unusable" "The volume cannot be opened from a root that recovery may choose; the older of the two is tried only where the newer cannot be used.";
     108 Error RootInvalid "root-invalid" "A root states something impossible.";
     109 Error LogDamaged "log-damaged" "The log is damaged before its end: a later part proves that more was durable.";
     110 Error DeviceAbsent "device-absent" "A device of the volume is not there or misses something: what it has has no second copy.";
@@ -129,6 +129,7 @@ findings! {
     704 Error ContentLost "content-lost" "A range of a file was lost to damage; a repair has marked it, and reading it is an error.";
     705 Error ContentCopyDamaged "content-copy-damaged" "A copy of a block of content on one device is damaged; that of another is used.";
     706 Error ParityWrong "parity-wrong" "The parity of a row is not that of what lies in it, or cannot be read: were a device lost now, that could not be rebuilt.";
+    707 Note ContentCopyUnproven "content-copy-unproven" "A copy of a block of content on one device is not what the log names, and nothing proves that it was told to be durable: the next mount writes it.";
 }
 
 impl std::fmt::Display for What {

@@ -37,6 +37,8 @@ pub struct Group {
     pub end: (u32, u64),
     /// The fork other than the current one that was looked at last.
     pub old_fork: Option<u32>,
+    /// A lost range that is being gone through: file blocks from, to.
+    pub lost: Option<(u64, u64)>,
     /// Items that are no extents.
     others: u64,
     /// A fork of an inode that is not there, with extents that nobody reaps by themselves: the first.
@@ -208,6 +210,7 @@ impl Live<'_, '_> {
 
     /// All items of the inode have come.
     fn finish(&mut self) -> Result<()> {
+        content::end_lost(self);
         if self.group.items == 0 || !self.whole || self.group.unknown {
             return Ok(());
         }

@@ -28,8 +28,8 @@ mod tests;
 mod usage;
 
 pub use findings::{Severity, What};
-pub(crate) use paths::{of_inode as path_of, of_name};
-pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Progress, Step};
+pub(crate) use paths::{of_inode as path_of, of_name, shortened};
+pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, OfKind, Progress, Step};
 
 use crate::Result;
 use crate::fs::Opened;

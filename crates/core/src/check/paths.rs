@@ -2,47 +2,55 @@
 //! history too.
 //!
 //! Invariants
-//! 1. A path costs a bounded number of look-ups, whatever the volume holds.
+//! 1. A path costs a bounded number of look-ups and bytes, whatever the volume holds.
 
 use crate::state::State;
 use nenrin_format::Ino;
 use nenrin_format::items::Dirent;
 use nenrin_format::key::{Key, Kind};
+use std::collections::BTreeSet;
 
-/// Directories above each other that a path may have.
-const DEPTH_MAX: usize = 2048;
+/// Bytes of a path that are told, as many as a program can give in one: of a longer one its end.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// What stands for the beginning of such a one.
+const BEGINNING: &[u8] = "…".as_bytes();
 
 /// A path of the inode, if it bears or bore a name.
 pub fn of_inode(state: &State, ino: Ino) -> Option<Vec<u8>> {
-    let mut names: Vec<Vec<u8>> = Vec::new();
-    let mut at = ino;
-    while at != Ino::ROOT {
-        if names.len() == DEPTH_MAX {
-            return None;
-        }
-        let (parent, name) = parent_of(state, at)?;
-        names.push(name);
-        at = parent;
-    }
-    let mut path = Vec::new();
-    for name in names.iter().rev() {
-        path.push(b'/');
-        path.extend_from_slice(name);
-    }
-    if path.is_empty() {
-        path.push(b'/');
-    }
-    Some(path)
+    path(state, ino, Vec::new())
 }
 
 /// The path of a name in a directory.
 pub fn of_name(state: &State, parent: Ino, name: &[u8]) -> Option<Vec<u8>> {
-    let mut path = of_inode(state, parent)?;
-    if path.last() != Some(&b'/') {
-        path.push(b'/');
+    path(state, parent, vec![name.to_vec()])
+}
+
+/// The path to an inode, and these names below it. None where directories contain each other.
+fn path(state: &State, ino: Ino, mut names: Vec<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut bytes: usize = names.iter().map(|n| n.len() + 1).sum();
+    let mut seen = BTreeSet::new();
+    let mut at = ino;
+    while at != Ino::ROOT && bytes <= PATH_BYTES_MAX {
+        if !seen.insert(at) {
+            return None;
+        }
+        let (parent, name) = parent_of(state, at)?;
+        bytes += name.len() + 1;
+        names.push(name);
+        at = parent;
     }
-    path.extend_from_slice(name);
-    Some(path)
+    let whole: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", &name[..]].concat()).collect();
+    Some(if whole.is_empty() { b"/".to_vec() } else { shortened(whole) })
+}
+
+/// The end of a path that is too long.
+pub fn shortened(path: Vec<u8>) -> Vec<u8> {
+    if path.len() <= PATH_BYTES_MAX {
+        return path;
+    }
+    let end = &path[path.len() - (PATH_BYTES_MAX - BEGINNING.len())..];
+    let names = end.iter().position(|b| *b == b'/').map_or(end, |slash| &end[slash..]);
+    [BEGINNING, names].concat()
 }
 
 /// A directory that holds, or last held, a name of the inode; and that name.

@@ -5,9 +5,10 @@ use super::paths;
 use crate::RecoveryReport;
 use crate::state::State;
 use nenrin_format::{Addr, Ino};
+use std::collections::BTreeMap;
 
 /// Findings kept; more are counted only.
-pub const FINDINGS_MAX: usize = 10_000;
+pub const FINDINGS_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Steps between two calls of the progress function.
 const STRIDE: u64 = 1024;
 
@@ -87,11 +88,22 @@ pub struct CheckCounts {
     pub blocks_verified: u64,
 }
 
+/// All findings of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfKind {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them.
+    pub first: Finding,
+}
+
 /// What a check found.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
     /// The first [`FINDINGS_MAX`] findings, in the order they were made.
     pub findings: Vec<Finding>,
+    /// All of them by kind, those not kept in `findings` too: what a volume needs is judged by these.
+    pub kinds: BTreeMap<What, OfKind>,
     /// Errors, those not kept in `findings` too.
     pub errors: u64,
     /// Notes, those not kept in `findings` too.
@@ -107,6 +119,11 @@ impl CheckReport {
     #[must_use]
     pub const fn clean(&self) -> bool {
         self.errors == 0
+    }
+    /// How many findings there are of a kind.
+    #[must_use]
+    pub fn count(&self, what: What) -> u64 {
+        self.kinds.get(&what).map_or(0, |k| k.count)
     }
     /// All findings, those not kept too.
     #[must_use]
@@ -177,6 +194,10 @@ impl<'p> Log<'p> {
             Severity::Error => self.report.errors += 1,
             Severity::Note => self.report.notes += 1,
         }
+        match self.report.kinds.get_mut(&finding.what) {
+            Some(kind) => kind.count += 1,
+            None => drop(self.report.kinds.insert(finding.what, OfKind { count: 1, first: finding.clone() })),
+        }
         if !self.is_full() {
             self.report.findings.push(finding);
         }
@@ -184,7 +205,7 @@ impl<'p> Log<'p> {
 
     /// Notes a finding, with the path of its inode.
     pub fn add_in(&mut self, state: &State, mut finding: Finding) {
-        if let (None, Some(ino), false) = (&finding.path, finding.ino, self.is_full()) {
+        if let (None, Some(ino), true) = (&finding.path, finding.ino, self.is_kept(finding.what)) {
             finding.path = paths::of_inode(state, ino);
         }
         self.add(finding);
@@ -192,10 +213,15 @@ impl<'p> Log<'p> {
 
     /// Notes a finding about a name.
     pub fn add_name(&mut self, state: &State, parent: Ino, name: &[u8], mut finding: Finding) {
-        if !self.is_full() {
+        if self.is_kept(finding.what) {
             finding.path = paths::of_name(state, parent, name);
         }
         self.add(finding);
+    }
+
+    /// Whether more than the number of such findings is kept of one.
+    fn is_kept(&self, what: What) -> bool {
+        !self.is_full() || !self.report.kinds.contains_key(&what)
     }
 
     fn is_full(&self) -> bool {

@@ -164,8 +164,11 @@ fn check_slots(
             // The newest generation not above g that belongs into this slot; none before the first.
             let back = (g % SLOTS_PER_AREA + SLOTS_PER_AREA - slot) % SLOTS_PER_AREA;
             let expected = g.checked_sub(back).filter(|e| *e > 0).map(Generation);
-            // A mount that ended without closing may have been writing g, or the one after it.
-            let unfinished = !newest.clean && (back == 0 || back == SLOTS_PER_AREA - 1);
+            // What ended was writing g, perhaps, or the one after it; where g says that it was closed, the one after it was
+            // the first of the next mount.
+            let (of_newest, of_next) = (back == 0, back == SLOTS_PER_AREA - 1);
+            let unwritten = of_newest || of_next && !newest.clean;
+            let torn = of_next || of_newest && !newest.clean;
             let decoded = Superblock::decode(&bytes);
             let empty = bytes.iter().all(|b| *b == 0);
             let finding = match (&decoded, expected) {
@@ -175,18 +178,18 @@ fn check_slots(
                 (Ok(sb), Some(e)) if sb.generation == e => None,
                 (Ok(sb), _) => {
                     let older = sb.generation.0.checked_add(SLOTS_PER_AREA) == expected.map(|e| e.0);
-                    let what = if unfinished && older { What::SlotUnfinished } else { What::SlotStale };
+                    let what = if unwritten && older { What::SlotUnfinished } else { What::SlotStale };
                     Some((what, format!("holds generation {}", sb.generation)))
                 }
                 (Err(_), None) if empty => None,
                 (Err(_), Some(e)) if empty && before(e) => None,
                 (Err(_), Some(e)) if empty => {
-                    let first = e.0 <= SLOTS_PER_AREA && unfinished;
+                    let first = e.0 <= SLOTS_PER_AREA && unwritten;
                     let what = if first { What::SlotUnfinished } else { What::SlotStale };
                     Some((what, "is empty".to_owned()))
                 }
                 (Err(why), _) => {
-                    let what = if unfinished { What::SlotUnfinished } else { What::SlotDamaged };
+                    let what = if torn { What::SlotUnfinished } else { What::SlotDamaged };
                     Some((what, why.to_string()))
                 }
             };

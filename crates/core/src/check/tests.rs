@@ -4,7 +4,7 @@
 
 use super::names::Directories;
 use super::report::Log;
-use super::{CheckOptions, What, check};
+use super::{CheckOptions, What, check, paths};
 use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::state::{REST_FORK, State, orphan_key, reap_key};
@@ -506,6 +506,44 @@ fn findings_tell_where() {
     assert_eq!((f.what, f.ino, f.path.as_deref()), (What::LinkCountWrong, Some(SMALL), Some(&b"/dir/sub/small"[..])));
     assert!(!report.clean() && report.errors == 1 && report.total() == 1);
     assert_eq!(f.to_string(), "309 link-count-wrong: 2 stated, 1 names; path /dir/sub/small; inode 19");
+}
+
+/// Deep below directories with long names, and below short ones in a circle.
+#[test]
+fn of_a_path_the_end_is_told() {
+    let device = volume();
+    let fs = Fs::open(vec![device.clone()], Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+    let mut dirs = vec![DIR];
+    for i in 0..40 {
+        let name = [format!("{i:02}").as_bytes(), &[b'n'; 253]].concat();
+        dirs.push(fs.create(dirs[i], &name, &new(0o040_755)).unwrap().ino);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let opened = recover(&[device], &MountOptions::default()).unwrap();
+    let path = |ino| paths::of_inode(&opened.state, ino);
+    assert!(path(dirs[15]).is_some_and(|p| p.starts_with(b"/dir/00nn") && p.len() == 4 + 15 * 256));
+    let deepest = path(dirs[40]).unwrap();
+    assert!(deepest.len() <= paths::PATH_BYTES_MAX && deepest.starts_with("…/25nn".as_bytes()), "{}", deepest.len());
+    let of_name = paths::of_name(&opened.state, dirs[40], b"name").unwrap();
+    assert!(
+        of_name.len() <= paths::PATH_BYTES_MAX && of_name.starts_with("…/".as_bytes()) && of_name.ends_with(b"n/name")
+    );
+    let one = paths::shortened([&[b'x'; 5000], &b"/"[..]].concat());
+    assert_eq!(one, "…/".as_bytes());
+    assert!(paths::shortened(vec![b'x'; 5000]).len() == paths::PATH_BYTES_MAX);
+}
+
+#[test]
+fn directories_in_a_circle_have_no_path() {
+    let device = volume();
+    let mut opened = recover(&[device], &MountOptions::default()).unwrap();
+    let s = &mut opened.state;
+    let (key, value) = s.live.next(&s.cache, &Key::new(DIR, Kind::Link, 0, 0)).unwrap().unwrap();
+    let link = Dirent::decode(&value).unwrap();
+    s.set(key, Dirent { ino: SUB, ..link }.encode());
+    assert_eq!(paths::of_inode(s, FILE), None);
+    assert_eq!(paths::of_inode(s, SYMLINK).as_deref(), Some(&b"/link"[..]));
 }
 
 #[test]

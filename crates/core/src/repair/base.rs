@@ -4,8 +4,8 @@
 //! | what is found | where repair starts |
 //! |---|---|
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
-//! | no such root | the newest root that can be read, without the nodes that cannot |
-//! | no root, or one with lost branches | what [`salvage`] finds |
+//! | no such root | that of which least is lost, see [`Lacks`], without the nodes that cannot be read |
+//! | no root, or none whose live tree has all its branches | what [`salvage`] finds |
 //! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
 //! Invariants
@@ -14,7 +14,10 @@
 
 use super::behind_gap::BehindGap;
 use super::losses::{About, LossKind, Losses, MendKind};
-use super::{regain, salvage};
+use super::regain::{self, each};
+use super::salvage;
+use super::unknown::{Hole, Unknown};
+use crate::breaks::{Break, broken};
 use crate::devices::Assembly;
 use crate::index::{LostRange, NodeCache, Survey, Tree};
 use crate::log::chain::Chain;
@@ -22,17 +25,17 @@ use crate::recovery::{Found, Island, Outcome, Unproven, Walk, chain_of, read_roo
 use crate::segments::Segments;
 use crate::state::{HistoryTree, KnownPast, Sheds, State, is_history, is_space_key};
 use crate::storage::{Storage, storage_of};
-use crate::{Error, Result};
+use crate::{Error, FileKind, Result};
 use nenrin_format::features::{Access, access};
-use nenrin_format::items::{Checkpoint, Extent, Inode, Segment};
+use nenrin_format::items::{Checkpoint, Extent, INODE_CAPS, Inode, Segment};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::Header;
-use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::records::{ContentOp, Record, attr_mask};
 use nenrin_format::root::Root;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{COUNTER_MAX, Cno, Ino, SegmentNo, Seq, Time};
+use nenrin_format::{Addr, COUNTER_MAX, Cno, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -61,6 +64,8 @@ pub(super) struct Base {
     pub gap_from: Option<Ino>,
     /// Inodes made anew, because content of them was found behind a gap.
     pub unproven: BTreeSet<u64>,
+    /// File blocks that a gap in the log may have held.
+    pub holes: BTreeSet<Hole>,
     /// What of the log counts although nothing proves that every device has its copy.
     pub to_equalize: Vec<Unproven>,
 }
@@ -80,12 +85,27 @@ impl Candidate {
     fn has_lost_branches(&self) -> bool {
         self.trees.iter().any(|(tree, s)| tree.id() == TreeId::LIVE && s.lost.iter().any(|l| l.level > 0))
     }
-    fn lost(&self) -> usize {
-        self.trees.iter().map(|(_, s)| s.lost.len()).sum()
+    /// What is lost where a repair starts here; `furthest`: what others prove to have been durable.
+    fn lacks(&self, furthest: u64) -> Lacks {
+        let lost = |live: bool| {
+            let trees = self.trees.iter().filter(|(tree, _)| (tree.id() == TreeId::LIVE) == live);
+            trees.map(|(_, s)| s.lost.len()).sum()
+        };
+        Lacks {
+            branches: self.has_lost_branches(),
+            log: self.missing(furthest).max(u64::from(self.log.damage.is_some())),
+            live: lost(true),
+            others: lost(false),
+        }
+    }
+    /// Partials of the log that are not there, as far as others prove that they were.
+    fn missing(&self, furthest: u64) -> u64 {
+        let there = self.log.accepted.len() + self.islands.iter().map(Vec::len).sum::<usize>();
+        furthest.saturating_sub(self.superblock.chain_seq.0).saturating_sub(there as u64)
     }
     /// A log that ends without damage before what others prove is damaged, too.
-    fn miss(&mut self, storage: &Storage, furthest: Option<u64>) -> Result<()> {
-        let furthest = Seq(furthest.unwrap_or(0));
+    fn miss(&mut self, storage: &Storage, furthest: u64) -> Result<()> {
+        let furthest = Seq(furthest);
         if self.log.damage.is_none() && Seq(self.reaches()) < furthest {
             self.log.damage = Some(format!("it ends before partial {furthest}"));
             self.log.durable_seq = self.log.durable_seq.max(furthest);
@@ -97,6 +117,19 @@ impl Candidate {
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
     }
+}
+
+/// What is lost where a repair starts from a root; the less, the better. What is said first weighs most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lacks {
+    /// Branches of the live tree, and with them whatever was below.
+    branches: bool,
+    /// Partials of the log.
+    log: u64,
+    /// Leaves of the live tree.
+    live: usize,
+    /// Nodes of the other trees.
+    others: usize,
 }
 
 /// Finds the state to start from. `None` when no root can be read.
@@ -119,15 +152,11 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     }
     // What any of them proves to have been durable, all of them must reach.
     let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
-    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).chain([proven.0]).max();
-    let sound = |c: &Candidate| c.lost() == 0 && c.log.damage.is_none() && Some(c.reaches()) >= furthest;
-    let chosen = match all.iter().position(sound) {
-        Some(chosen) => chosen,
-        None => {
-            all.first_mut().map_or(Ok(()), |c| c.miss(&storage, furthest))?;
-            0
-        }
-    };
+    let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).chain([proven.0]).max().unwrap_or(0);
+    let chosen = choose(&all, furthest);
+    if let Some(c) = all.get_mut(chosen) {
+        c.miss(&storage, furthest)?;
+    }
     let mut held = vec![false; count as usize];
     for c in all.iter().enumerate().filter(|(i, _)| *i < 2 || *i == chosen).map(|(_, c)| c) {
         hold(c, &mut held)?;
@@ -135,7 +164,7 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     for root in found.roots.iter().take(2) {
         hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
-    // A lost inner node hides what is below it: a whole tree, even an older one, is worth more.
+    // A lost inner node hides what is below it: a whole tree is worth more, wherever it is found.
     if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
         return salvage::find(&storage, found, newest, held, losses);
     }
@@ -146,6 +175,16 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     // Behind an older root the space of what was removed may have been used again.
     let is_recent = found.roots.iter().take(2).any(|r| r.generation == chosen.superblock.generation);
     start(storage, chosen, held, is_recent, losses).map(Some)
+}
+
+/// The root of which least is lost, the newest of those alike.
+fn choose(all: &[Candidate], furthest: u64) -> usize {
+    let lacks: Vec<Lacks> = all.iter().map(|c| c.lacks(furthest)).collect();
+    let nothing = Lacks { branches: false, log: 0, live: 0, others: 0 };
+    if broken(Break::RootAllOrNone) {
+        return lacks.iter().position(|l| *l == nothing).unwrap_or(0);
+    }
+    (0..lacks.len()).min_by_key(|i| lacks[*i]).unwrap_or(0)
 }
 
 fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {
@@ -264,10 +303,12 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
         .collect();
     let mut before = log.accepted.last().map(|f| f.header.written_at);
     let mut gap = BehindGap::new(&islands);
+    let mut unknown = Unknown::default();
     for island in &islands {
         let Some(first) = island.first() else { continue };
         tell_gap(&chain, before, Some(&first.header), losses);
-        pass_gap(&mut state, first_made, island, &mut unproven, losses)?;
+        pass_gap(&mut state, first_made, island, &mut unproven, &mut unknown, losses)?;
+        unknown.learn(island)?;
         regain::what_is_lost(&mut state, &lost, island, &mut unproven, losses)?;
         gap.begin();
         roll_forward(&mut state, &mut chain, island, Some(&mut gap).filter(|_| is_recent), losses)?;
@@ -277,6 +318,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
         tell_gap(&chain, before, None, losses);
     }
     Ok(Base {
+        holes: unknown.holes(&state)?,
         storage,
         superblock,
         state,
@@ -358,6 +400,7 @@ pub(super) fn pass_gap(
     gap_from: Ino,
     island: &Island,
     unproven: &mut BTreeSet<u64>,
+    unknown: &mut Unknown,
     losses: &mut Losses,
 ) -> Result<()> {
     let mut told: BTreeSet<u64> = BTreeSet::new();
@@ -370,28 +413,60 @@ pub(super) fn pass_gap(
         state.open_cno = open;
         state.last_cno = Cno(open.0 - 1);
     }
-    for found in island {
-        let mut r = Reader::new(&found.records);
-        while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {
-            match record {
-                Record::Create { ino, .. } => drop(made.insert(ino.0)),
-                Record::Content { ino, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
-                    if state.inode(ino)?.is_some() {
-                        losses.add(LossKind::FileUncertain, About::Inode(ino), "changed behind a gap in the log");
-                    } else if ino >= gap_from {
-                        // It was made in the gap: what is written of it is all that is known.
-                        let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
-                        state.put_inode(ino, inode)?;
-                        state.next_ino = state.next_ino.max(ino.next());
-                        unproven.insert(ino.0);
-                        let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
-                        losses.add(LossKind::AttributesLost, About::Inode(ino), text);
-                    }
+    each(island, &mut |record| {
+        match record {
+            Record::Create { ino, .. } => drop(made.insert(ino.0)),
+            Record::Content { ino, size, .. } if !made.contains(&ino.0) && told.insert(ino.0) => {
+                if let Some(inode) = state.inode(*ino)? {
+                    losses.add(LossKind::FileUncertain, About::Inode(*ino), "changed behind a gap in the log");
+                    let outcome = drop_privileges(state, *ino, &inode, losses);
+                    note(outcome, *ino, losses)?;
+                } else if *ino >= gap_from {
+                    // It was made in the gap: what is written of it is all that is known.
+                    let inode = Inode { mode: 0o100_600, nlink: 1, ..Inode::default() };
+                    state.put_inode(*ino, inode)?;
+                    state.next_ino = state.next_ino.max(ino.next());
+                    unproven.insert(ino.0);
+                    let text = "made in a gap in the log: owner, permissions and perhaps content are not known";
+                    losses.add(LossKind::AttributesLost, About::Inode(*ino), text);
                 }
-                _ => {}
+                let outcome = unknown.begin(state, *ino, *size);
+                note(outcome, *ino, losses)?;
             }
+            _ => {}
         }
+        Ok(())
+    })
+}
+
+/// What cannot be done for records behind a gap ends no repair; what of them misses it is told, too.
+fn note(outcome: Result<()>, ino: Ino, losses: &mut Losses) -> Result<()> {
+    match outcome {
+        Err(e @ Error::Device(_)) => Err(e),
+        Err(e) => {
+            let text = format!("what it may have been in a gap in the log cannot be told: {e}");
+            losses.add(LossKind::ChangeLost, About::Inode(ino), text);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
+}
+
+/// Who wrote to a file in the gap may not have been who gave it privileges: what took them away would be in the gap, too.
+fn drop_privileges(state: &mut State, ino: Ino, inode: &Inode, losses: &mut Losses) -> Result<()> {
+    let has_bits = inode.mode & 0o6000 != 0 && FileKind::from_mode(inode.mode) == FileKind::Regular;
+    let has_capability = inode.flags & INODE_CAPS != 0;
+    if !(has_bits || has_capability) || broken(Break::GapKeepsPrivileges) {
+        return Ok(());
+    }
+    let Inode { mode, uid, gid, atime, mtime, ctime, .. } = *inode;
+    let (mask, mode) = (attr_mask::MODE, mode & 0o1777);
+    state.apply(&Record::SetAttr { ino, mask, mode, uid, gid, atime, mtime, ctime }, Addr::NONE)?;
+    if has_capability {
+        state.apply(&Record::RemoveXattr { ino, ctime, name: b"security.capability" }, Addr::NONE)?;
+    }
+    let text = "it may have been written to in a gap in the log, so it sets no user, group or capabilities any more";
+    losses.add(LossKind::AttributesLost, About::Inode(ino), text);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use super::mender::Mender;
 use super::regain::{count_blocks, forks_being_removed, newest_fork};
 use super::salvage::lost_extent;
 use crate::breaks::{Break, broken};
-use crate::state::{orphan_key, reap_key};
+use crate::state::{SLOT_MASK, orphan_key, reap_key};
 use crate::{FileKind, Result};
 use nenrin_format::items::{self, Dirent, Extent, INODE_ACL, INODE_XATTR, Inode, KeepRule, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
@@ -21,6 +21,8 @@ use std::ops::ControlFlow;
 /// end of a file takes no more than half of what is left: the file can end in it, and leaves room for others.
 pub(super) const LOST_EXTENTS_MAX: u64 = if cfg!(test) { 1 << 12 } else { 1 << 20 };
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Who may do what with the inode itself.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 /// What the items of an inode amount to.
 #[derive(Default)]
@@ -34,7 +36,9 @@ struct Group {
     inline: Option<u64>,
     target: Option<u64>,
     xattrs: u64,
-    acl: bool,
+    /// Its own access control list is there; or that, or the one for what is made in it.
+    has_acl: bool,
+    has_any_acl: bool,
     blocks: u64,
     /// Forks other than the current one that have extents.
     forks: Vec<u32>,
@@ -108,10 +112,14 @@ impl Mender {
             return;
         }
         let mut text = "extended attributes may be lost".to_owned();
-        if inode.flags & INODE_ACL != 0 && !g.acl {
+        let acl = self.state.xattr_key(ino, ACCESS_ACL);
+        let is_lost = !g.has_acl && self.may_be_lost(&acl, &Key { off: acl.off | SLOT_MASK, ..acl });
+        if inode.flags & INODE_ACL != 0 && is_lost && !(broken(Break::AnyAclCounts) && g.has_any_acl) {
             // The group's bits were the mask of the ACL: without it they would give the group too much.
             inode.mode &= !0o070;
-            inode.flags &= !INODE_ACL;
+            if !g.has_any_acl {
+                inode.flags &= !INODE_ACL;
+            }
             text.push_str(", an access control list among them: the group has no access now");
         }
         self.losses.add(LossKind::AttributesLost, About::Inode(ino), text);
@@ -197,8 +205,7 @@ impl Mender {
         let end = inode.size.div_ceil(BLOCK);
         let mut ranges: Vec<(u64, u64)> = self
             .holes
-            .iter()
-            .filter(|(i, fork, ..)| (*i, *fork) == (ino.0, inode.fork))
+            .range((ino.0, inode.fork, 0, 0)..=(ino.0, inode.fork, u64::MAX, u64::MAX))
             .map(|(_, _, from, to)| (*from, (*to).min(end)))
             .collect();
         let (first, last) =
@@ -331,7 +338,8 @@ impl Group {
             Kind::Xattr => {
                 if let Ok(p) = XattrPiece::decode(value) {
                     self.xattrs += u64::from(key.fork == 0);
-                    self.acl |= p.name.starts_with(b"system.posix_acl_");
+                    self.has_acl |= p.name == ACCESS_ACL;
+                    self.has_any_acl |= p.name.starts_with(b"system.posix_acl_");
                 }
             }
             Kind::Dirent => {

@@ -2,6 +2,7 @@
 
 use super::losses::{About, LossKind};
 use super::mender::{Mender, with_birth};
+use crate::breaks::{Break, broken};
 use crate::state::{SLOT_MASK, xattr_pieces};
 use crate::{FileKind, Result};
 use nenrin_format::items::{self, Dirent, Extent, Inode, XATTR_PIECE_BYTES, XattrPiece};
@@ -69,11 +70,17 @@ impl Mender {
                 *reached = (key.ino, key.fork, key.off + u64::from(e.blocks));
                 Ok(())
             }
-            Some(_) => self.drop_item(key, "it overlaps the extent before"),
+            Some(e) => {
+                let says = !e.is_unwritten() || e.is_lost();
+                if says && !broken(Break::OverlapReadsZeros) {
+                    self.holes.insert((key.ino, key.fork, from, key.off + u64::from(e.blocks)));
+                }
+                self.drop_item(key, "it overlaps the extent before")
+            }
             None => {
                 if key.off < 1 << 52 {
                     let to = (key.off / window + 1) * window;
-                    self.holes.push((key.ino, key.fork, key.off, to));
+                    self.holes.insert((key.ino, key.fork, key.off, to));
                 }
                 self.drop_item(key, "its place is impossible")
             }
@@ -107,6 +114,7 @@ impl Mender {
         }
         let text = format!("the extended attribute {} lacks a part", String::from_utf8_lossy(&name).escape_debug());
         self.losses.add(LossKind::AttributesLost, About::Inode(Ino(key.ino)), text);
+        self.gone.insert(*key);
         // Later pieces find no first one and go too.
         self.unset(key)
     }

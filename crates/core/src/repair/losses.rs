@@ -3,13 +3,15 @@
 //!
 //! 8xx losses; 9xx what is mended and lost nothing.
 
-use crate::check::{of_name, path_of};
+use crate::check::{of_name, path_of, shortened};
 use crate::state::State;
 use nenrin_format::Ino;
 use std::collections::BTreeMap;
 
 /// Losses told one by one; more are only counted.
 pub const LOSSES_MAX: usize = 100_000;
+/// Bytes of paths in them; the rest are told by number.
+const PATHS_BYTES_MAX: usize = 64 << 20;
 
 macro_rules! kinds {
     ($(#[$about:meta])* $kind:ident: $($number:literal $what:ident $name:literal $meaning:literal;)*) => {
@@ -58,6 +60,7 @@ kinds! {
     811 PastIncomplete "past-incomplete" "Past states lack something, or all of the past is gone.";
     812 CheckpointsLost "checkpoints-lost" "The list of checkpoints has a gap: some may be gone.";
     813 ItemDropped "item-dropped" "An entry of the index meant nothing, or contradicted others, and was dropped.";
+    814 TailLeft "tail-left" "Bytes behind the end of a file in its last block are not zero and show when it grows: a copy of the file has none.";
 }
 
 kinds! {
@@ -145,20 +148,27 @@ impl Losses {
     }
     /// With paths as they are in the repaired state.
     pub fn tell(&self, state: &State) -> Vec<Loss> {
-        let mut all: Vec<Loss> = self.noted.iter().map(|n| told(state, n)).collect();
+        let mut left = PATHS_BYTES_MAX;
+        let mut all = Vec::with_capacity(self.noted.len());
+        for noted in &self.noted {
+            let loss = told((left > 0).then_some(state), noted);
+            left = left.saturating_sub(loss.path.as_ref().map_or(0, Vec::len));
+            all.push(loss);
+        }
         all.sort_by_key(|l| l.kind);
         all
     }
 }
 
-fn told(state: &State, (kind, about, range, text): &Noted) -> Loss {
+/// With its path where there is a state to take it from.
+fn told(state: Option<&State>, (kind, about, range, text): &Noted) -> Loss {
     let (path, ino) = match about {
         About::Volume => (None, None),
-        About::Inode(ino) => (path_of(state, *ino), Some(*ino)),
+        About::Inode(ino) => (state.and_then(|s| path_of(s, *ino)), Some(*ino)),
         About::Name(parent, name) => {
-            let path = of_name(state, *parent, name).unwrap_or_else(|| {
+            let path = state.and_then(|s| of_name(s, *parent, name)).unwrap_or_else(|| {
                 // The directory itself has no way to the root that is known.
-                [format!("#{parent}/").as_bytes(), name].concat()
+                shortened([format!("#{parent}/").as_bytes(), name].concat())
             });
             (Some(path), None)
         }

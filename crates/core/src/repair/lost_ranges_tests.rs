@@ -1,6 +1,7 @@
 //! Lost ranges that are too large to be marked: of a sparse file, which leaves room for those of others.
 
-use super::tests::{clock, device, new};
+use super::tests::{clock, device, new, repair};
+use crate::check::{CheckOptions, FINDINGS_MAX, What, check};
 use crate::recovery::recover;
 use crate::{At, Error, Fs, MkfsOptions, MountOptions, RepairPlan, SetAttr, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
@@ -88,4 +89,44 @@ fn a_sparse_file_leaves_marks_for_others() {
 #[should_panic(expected = "a lost range reads as zeros")]
 fn a_sparse_file_that_takes_all_marks_is_noticed() {
     crate::breaks::with(crate::breaks::Break::LostMarksUsedUp, lost_ranges_of_two_files);
+}
+
+/// A volume with more lost ranges than a check lists, and behind them a wrong count of what a segment holds.
+fn wrong_behind_many_lost_ranges() {
+    let (mut bytes, [_, other]) = volume();
+    lose(&mut bytes, &Key::new(other, Kind::Extent, 0, EXTENTS / 2 * 2));
+    let shared = device(&repair(&bytes).0);
+    let devices = std::slice::from_ref(&shared);
+    let fs = Fs::open(devices.to_vec(), clock(), MountOptions::default()).unwrap();
+    let lost = |n: &u64| fs.read(At::Live, other, n * BLOCK, BLOCK_BYTES).is_err();
+    let lost: Vec<u64> = (0..EXTENTS * 2 - 1).filter(lost).collect();
+    assert!(lost.len() > 2 * FINDINGS_MAX + 2, "{}", lost.len());
+    let together = check(devices, &CheckOptions::default(), &mut |_| {}).unwrap().count(What::ContentLost);
+    assert!((1..10).contains(&together), "what lies together is told together: {together}");
+    lost.iter().step_by(2).for_each(|n| assert!(fs.write(other, n * BLOCK, &[6; BLOCK_BYTES], 0).is_ok()));
+    fs.close().unwrap();
+    drop(fs);
+    let options = MountOptions::default();
+    let mut opened = recover(devices, &options).unwrap();
+    opened.state.live_blocks += 1;
+    Fs::assemble(opened, clock(), options).index_checkpoint(true).unwrap();
+    let report = check(devices, &CheckOptions::default(), &mut |_| {}).unwrap();
+    assert!(report.findings.len() == FINDINGS_MAX && report.count(What::ContentLost) > FINDINGS_MAX as u64);
+    assert!(report.findings.iter().all(|f| f.what == What::ContentLost) && report.count(What::TotalWrong) == 1);
+    let plan = RepairPlan::new(devices, clock().as_ref(), &mut |_| {}).unwrap();
+    assert!(plan.report().needed, "a repair does not see what is not listed: {:?}", plan.report());
+    plan.carry_out(clock()).unwrap();
+    assert_eq!(check(devices, &CheckOptions::default(), &mut |_| {}).unwrap().count(What::TotalWrong), 0);
+}
+
+#[test]
+fn what_is_not_listed_counts() {
+    wrong_behind_many_lost_ranges();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a repair does not see what is not listed")]
+fn what_counts_only_where_it_is_listed_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::ListedIsAll, wrong_behind_many_lost_ranges);
 }

@@ -6,6 +6,7 @@
 //!    history; what is corrected keeps its past as it was.
 
 use super::losses::{About, LossKind, Losses};
+use super::unknown::Hole;
 use crate::index::{LostRange, Value};
 use crate::state::State;
 use crate::storage::Storage;
@@ -30,8 +31,8 @@ pub(super) struct Mender {
     pub lost: Vec<LostRange>,
     /// Keys of items that were dropped.
     pub gone: BTreeSet<Key>,
-    /// File blocks of which nothing is known: inode, fork, from, to.
-    pub holes: Vec<(u64, u32, u64, u64)>,
+    /// File blocks of which nothing is known, unless an extent covers them.
+    pub holes: BTreeSet<Hole>,
     /// Inodes from here on may have been made in a part of the log that is missing.
     pub gap_from: Option<Ino>,
     /// Inodes made anew that nothing vouches for: their names go.
@@ -128,7 +129,7 @@ impl Mender {
     /// Replaces an item from now on; checkpoints see it as it was.
     pub fn change(&mut self, key: Key, value: Vec<u8>) -> Result<()> {
         match self.state.put(key, value) {
-            // History already has a version that died now: it stays.
+            // History had a version that died now, too, which contradicts this one: this one is in its place.
             Err(Error::Corrupt(_)) => Ok(()),
             other => other,
         }

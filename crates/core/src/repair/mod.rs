@@ -15,11 +15,14 @@ mod base;
 mod behind_gap;
 mod inodes;
 mod items;
+#[cfg(test)]
+mod items_tests;
 mod losses;
 #[cfg(test)]
 mod lost_ranges_tests;
 mod mender;
 mod names;
+mod owners;
 mod past;
 mod pieces;
 mod regain;
@@ -32,9 +35,11 @@ mod slots;
 mod space;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 pub use losses::{LOSSES_MAX, Loss, LossKind, MendKind};
 
+use crate::breaks::{Break, broken};
 use crate::check::{self, CheckOptions, CheckReport, Finding, Progress, Severity, What};
 use crate::devices::assemble;
 use crate::fs::Opened;
@@ -47,7 +52,7 @@ use losses::Losses;
 use mender::Mender;
 use nenrin_device::BlockDevice;
 use nenrin_format::Time;
-use nenrin_format::superblock::SLOTS_PER_AREA;
+use nenrin_format::superblock::{SLOTS_PER_AREA, Superblock};
 use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,10 +81,12 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Whether reading some file is an error, before and after the repair.
+    /// Whether a check ends with an error before and after the repair, too: something cannot be read, or is behind the end of
+    /// a file.
     #[must_use]
-    pub fn has_unreadable(&self) -> bool {
-        self.losses.iter().any(|l| matches!(l.kind, LossKind::RangeUnreadable | LossKind::RangeLost))
+    pub fn leaves_damage(&self) -> bool {
+        let is_left = |kind| matches!(kind, LossKind::RangeUnreadable | LossKind::RangeLost | LossKind::TailLeft);
+        self.losses.iter().any(|l| is_left(l.kind))
     }
 }
 
@@ -87,6 +94,30 @@ impl RepairReport {
 pub struct RepairPlan {
     report: RepairReport,
     ready: Ready,
+    planned: Planned,
+}
+
+/// What the plan was made for.
+struct Planned {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    roots: Vec<Superblock>,
+}
+
+impl Planned {
+    /// Reading all content and asking may have taken hours, and another host may have mounted the volume meanwhile.
+    fn is_still_so(&self, clock: &dyn Clock) -> Result<()> {
+        if broken(Break::PlanOutdated) {
+            return Ok(());
+        }
+        heartbeat::refuse_if_in_use(&assemble(&self.devices, true)?, clock)?;
+        // Who ended while that was waited for has left a newer root.
+        if assemble(&self.devices, true)?.found.roots == self.roots {
+            return Ok(());
+        }
+        Err(Error::Open(
+            "the volume was written to since the repair was planned; nothing was changed, plan it again".into(),
+        ))
+    }
 }
 
 /// What is to be written.
@@ -119,26 +150,27 @@ impl RepairPlan {
         clock: &dyn Clock,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self> {
+        // Before anything else is read: what another host writes from here on is noticed.
+        let planned = Planned { devices: devices.to_vec(), roots: assemble(devices, true)?.found.roots };
         let before = check::check(devices, &CheckOptions { data: false }, progress)?;
         let mut copies = 0;
-        if before.recovery.is_some() && !before.findings.iter().any(is_of_structure) {
+        if before.recovery.is_some() && first_of_structure(&before).is_none() {
             let whole = check::check(devices, &CheckOptions { data: true }, progress)?;
-            let of_copy = |f: &&Finding| matches!(f.what, What::ContentCopyDamaged | What::ParityWrong);
-            copies = whole.findings.iter().filter(of_copy).count() as u64;
+            copies = whole.count(What::ContentCopyDamaged) + whole.count(What::ParityWrong);
             if copies == 0 {
                 copies = wrong_copies(devices)?;
             }
             if copies == 0 {
                 let mut report = RepairReport::default();
                 report.add_content(&whole);
-                return Ok(Self { report, ready: Ready::Nothing });
+                return Ok(Self { report, ready: Ready::Nothing, planned });
             }
         }
         // Without a device that the others can stand in for: what it misses it gets when it is back.
         let assembly = assemble(devices, true)?;
         heartbeat::refuse_if_in_use(&assembly, clock)?;
         if let Some((slots, report)) = slots::alone(&assembly, &before, devices, progress)? {
-            return Ok(Self { report, ready: Ready::Slots(Box::new(slots)) });
+            return Ok(Self { report, ready: Ready::Slots(Box::new(slots)), planned });
         }
         let mut losses = Losses::default();
         losses.mended(MendKind::CopiesRewritten, copies);
@@ -147,11 +179,11 @@ impl RepairPlan {
                 "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
             ));
         };
-        let slots = |f: &&Finding| matches!(f.what.number(), 101..=107);
-        losses.mended(MendKind::SlotsRewritten, before.findings.iter().filter(slots).count() as u64);
-        let mut plan = plan(base, &assembly.found, losses, clock, progress)?;
-        plan.report.absent = assembly.notes;
-        Ok(plan)
+        let slots = before.kinds.iter().filter(|(what, _)| matches!(what.number(), 101..=107));
+        losses.mended(MendKind::SlotsRewritten, slots.map(|(_, k)| k.count).sum());
+        let (mut report, ready) = plan(base, &assembly.found, losses, clock, progress)?;
+        report.absent = assembly.notes;
+        Ok(Self { report, ready, planned })
     }
 
     /// What was found, and what is to be done.
@@ -165,8 +197,12 @@ impl RepairPlan {
     /// those that are wrong written anew.
     ///
     /// # Errors
+    /// [`Error::Open`] when another host has the volume, or it was written to since it was planned: nothing was changed then.
     /// When a write or flush failed. The volume is as it was, or repaired.
     pub fn carry_out(mut self, clock: Arc<dyn Clock>) -> Result<RepairReport> {
+        if !matches!(self.ready, Ready::Nothing) {
+            self.planned.is_still_so(clock.as_ref())?;
+        }
         let (opened, to_equalize) = match self.ready {
             Ready::Nothing => return Ok(self.report),
             Ready::Slots(slots) => return slots.write(clock.as_ref()).map(|()| self.report),
@@ -219,14 +255,22 @@ fn wrong_copies(devices: &[Arc<dyn BlockDevice>]) -> Result<u64> {
     Ok(scrub.report().copies_damaged)
 }
 
-/// Whether a finding is about more than bytes of content. A device that is absent is missed, and nothing that a repair
-/// could bring back.
-fn is_of_structure(f: &Finding) -> bool {
-    f.what.severity() == Severity::Error && !is_of_content(f) && f.what != What::DeviceAbsent
+/// The first finding that is about more than bytes of content, whether it is listed or not.
+fn first_of_structure(report: &CheckReport) -> Option<&Finding> {
+    if broken(Break::ListedIsAll) {
+        return report.findings.iter().find(|f| is_of_structure(f.what));
+    }
+    report.kinds.iter().find(|(what, _)| is_of_structure(**what)).map(|(_, kind)| &kind.first)
 }
 
-fn is_of_content(f: &Finding) -> bool {
-    f.what.number() >= 700
+/// Whether a finding is about more than bytes of content. A device that is absent is missed, and nothing that a repair
+/// could bring back.
+fn is_of_structure(what: What) -> bool {
+    what.severity() == Severity::Error && !is_of_content(what) && what != What::DeviceAbsent
+}
+
+fn is_of_content(what: What) -> bool {
+    what.number() >= 700
 }
 
 fn plan(
@@ -235,7 +279,7 @@ fn plan(
     losses: Losses,
     clock: &dyn Clock,
     progress: &mut dyn FnMut(Progress),
-) -> Result<RepairPlan> {
+) -> Result<(RepairReport, Ready)> {
     let Base {
         storage,
         superblock,
@@ -249,6 +293,7 @@ fn plan(
         segment_items,
         gap_from,
         unproven,
+        holes,
         to_equalize,
     } = base;
     if let Some(l) = lost.iter().find(|l| l.level > 0) {
@@ -265,7 +310,7 @@ fn plan(
         now: clock.wall(),
         lost,
         gone: BTreeSet::new(),
-        holes: Vec::new(),
+        holes,
         gap_from,
         unproven,
         missing: BTreeSet::new(),
@@ -308,14 +353,24 @@ fn plan(
         unproven: Vec::new(),
     };
     let (opened, after) = check::check_planned(opened, progress)?;
-    if let Some(f) = after.findings.iter().find(|f| is_of_structure(f)) {
+    if let Some(f) = first_of_structure(&after) {
         return Err(Error::Open(format!("this damage cannot be repaired yet ({f}); nothing was changed")));
     }
     report.losses = losses.tell(&opened.state);
     report.losses_total = losses.total;
     report.mends = losses.mends.iter().map(|(k, n)| (*k, *n)).collect();
     report.add_content(&after);
-    Ok(RepairPlan { report, ready: Ready::State(Box::new(opened), to_equalize) })
+    Ok((report, Ready::State(Box::new(opened), to_equalize)))
+}
+
+/// What is lost where a check finds this.
+const fn loss_of(what: What) -> Option<LossKind> {
+    match what {
+        What::ContentDamaged | What::ContentUnreadable => Some(LossKind::RangeUnreadable),
+        What::ContentLost => Some(LossKind::RangeLost),
+        What::TailNotZero => Some(LossKind::TailLeft),
+        _ => None,
+    }
 }
 
 impl RepairReport {
@@ -323,14 +378,13 @@ impl RepairReport {
     fn add_content(&mut self, check: &CheckReport) {
         let told: BTreeSet<_> = self.losses.iter().filter(|l| l.kind == LossKind::RangeLost).map(|l| l.ino).collect();
         let mut ranges: BTreeMap<_, (u64, &Finding)> = BTreeMap::new();
-        for f in check.findings.iter().filter(|f| is_of_content(f)) {
-            let kind = match f.what {
-                What::ContentDamaged | What::ContentUnreadable => LossKind::RangeUnreadable,
-                What::ContentLost if !told.contains(&f.ino) => LossKind::RangeLost,
-                _ => continue,
-            };
-            let entry = ranges.entry((kind, f.ino)).or_insert((0, f));
-            entry.0 += 1;
+        let all = check.kinds.iter().filter(|(what, _)| loss_of(**what).is_some());
+        let mut unlisted: u64 = all.map(|(_, k)| k.count).sum();
+        for (f, kind) in check.findings.iter().filter_map(|f| Some((f, loss_of(f.what)?))) {
+            unlisted -= 1;
+            if kind != LossKind::RangeLost || !told.contains(&f.ino) {
+                ranges.entry((kind, f.ino)).or_insert((0, f)).0 += 1;
+            }
         }
         for ((kind, ino), (pieces, f)) in ranges {
             let text = match pieces {
@@ -338,6 +392,12 @@ impl RepairReport {
                 n => format!("{}, and {} more pieces", f.text, n - 1),
             };
             self.losses.push(Loss { kind, path: f.path.clone(), ino, range: None, text });
+            self.losses_total += 1;
+        }
+        if unlisted > 0 {
+            let text = format!("{unlisted} more pieces of content, of files that may not be listed");
+            let kind = LossKind::RangeUnreadable;
+            self.losses.push(Loss { kind, path: None, ino: None, range: None, text });
             self.losses_total += 1;
         }
         self.losses.sort_by_key(|l| l.kind);

@@ -73,7 +73,7 @@ pub(super) fn what_is_lost(
 }
 
 /// All records of these partials.
-fn each(partials: &[Found], then: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
+pub(super) fn each(partials: &[Found], then: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
     for found in partials {
         let mut r = Reader::new(&found.records);
         while let (false, Ok(record)) = (r.is_empty(), Record::decode(&mut r)) {

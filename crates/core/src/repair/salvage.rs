@@ -18,11 +18,14 @@
 use super::base::{Base, CACHE_BYTES, pass_gap, roll_forward, tell_gap};
 use super::losses::{About, LossKind, Losses, MendKind};
 use super::mender::{FIRST, LAST};
+use super::owners::is_intact;
 use super::pieces;
+use super::regain::each;
+use super::unknown::Unknown;
 use crate::breaks::{Break, broken};
 use crate::index::{LostRange, NodeCache, Tree};
 use crate::log::chain::Chain;
-use crate::recovery::{Island, Walk, chain_of};
+use crate::recovery::{Island, Walk, chain_of, read_root};
 use crate::segments::Segments;
 use crate::state::{KnownPast, Sheds, State};
 use crate::storage::{Probe, Storage};
@@ -90,9 +93,36 @@ pub(super) fn find(
     let highest = nodes.iter().map(|n| n.first.ino).filter(|ino| *ino < COUNTER_MAX).max().unwrap_or(0);
     base.state.next_ino = base.state.next_ino.max(Ino(highest).next());
     let is_gapless = replay(&mut base, &islands, losses)?;
+    base.state.retention = retention(storage, found, newest, &islands, losses)?;
     verify(&mut base, losses)?;
     let pieces = if is_gapless { 0 } else { pieces::find(&mut base, epoch, &told(&islands), losses)? };
     Ok((!nodes.is_empty() || !islands.is_empty() || pieces > 0).then_some(base))
+}
+
+/// The rule of the newest root that can be read, or what the log behind it says.
+fn retention(
+    storage: &Storage,
+    found: &Probe,
+    newest: &Superblock,
+    islands: &[Island],
+    losses: &mut Losses,
+) -> Result<Vec<u8>> {
+    let mut roots = found.roots.iter().filter(|r| r.uuid == newest.uuid);
+    let of_root = roots.find_map(|r| read_root(storage, r).ok().map(|root| (r.chain_seq, root.retention)));
+    let (known, mut rule) = of_root.map_or((Seq(0), None), |(seq, rule)| (seq, Some(rule)));
+    for found in islands.iter().flatten().filter(|f| f.header.seq > known) {
+        each(std::slice::from_ref(found), &mut |record| {
+            if let Record::Retention { value } = record {
+                rule = Some(value.to_vec());
+            }
+            Ok(())
+        })?;
+    }
+    Ok(rule.unwrap_or_else(|| {
+        let text = "how long checkpoints are kept is not known any more: by the usual rule from now on";
+        losses.add(LossKind::CheckpointsLost, About::Volume, text);
+        Vec::new()
+    }))
 }
 
 pub(super) fn hold(held: &mut [bool], addr: Addr) {
@@ -303,6 +333,7 @@ fn base(
         segment_items: BTreeMap::new(),
         gap_from: (!known).then_some(Ino::FIRST),
         unproven: BTreeSet::new(),
+        holes: BTreeSet::new(),
         to_equalize: Vec::new(),
     }
 }
@@ -318,6 +349,7 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
     losses.mended(MendKind::SharingRestored, state.mend_backrefs()?);
     let first_made = base.gap_from.unwrap_or(state.next_ino);
     let mut before = None;
+    let mut unknown = Unknown::default();
     for island in islands {
         let Some(first) = island.first().map(|f| &f.header) else { continue };
         for f in island {
@@ -330,12 +362,14 @@ fn replay(base: &mut Base, islands: &[Island], losses: &mut Losses) -> Result<bo
             base.gap_from.get_or_insert(first_made);
             is_gapless = false;
             tell_gap(&base.chain, before, Some(first), losses);
-            pass_gap(state, first_made, island, &mut base.unproven, losses)?;
+            pass_gap(state, first_made, island, &mut base.unproven, &mut unknown, losses)?;
         }
+        unknown.learn(island)?;
         directories(state, island, losses)?;
         roll_forward(state, &mut base.chain, island, None, losses)?;
         before = island.last().map(|f| f.header.written_at);
     }
+    base.holes = unknown.holes(state)?;
     Ok(is_gapless)
 }
 
@@ -398,14 +432,7 @@ fn verify(base: &mut Base, losses: &mut Losses) -> Result<()> {
         let Some(e) = Extent::decode(value).ok().filter(|e| key.kind == Kind::Extent && !e.is_unwritten()) else {
             return Ok(());
         };
-        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        let fits = |bytes: &[u8]| crate::fs::verify(&e, bytes).is_ok();
-        let right = match storage.read_right(first, e.lead.saturating_add(e.blocks).saturating_add(e.tail), fits) {
-            Ok(bytes) => fits(&bytes),
-            Err(Error::Device(_) | Error::Damaged(..)) => false,
-            Err(e) => return Err(e),
-        };
-        if right {
+        if is_intact(storage, &e)? {
             hold(held, e.addr);
         } else {
             wrong.push((*key, e));

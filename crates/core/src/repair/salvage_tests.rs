@@ -1,12 +1,13 @@
 //! Volumes of which no root is left, or whose index has lost branches.
 
-use super::tests::{assert_exact, assert_said, clock, device, new, numbers, read_only, repair, tree, volume};
+use super::tests::{
+    assert_exact, assert_said, clock, destroy, device, new, nodes, numbers, offset, read_only, repair, tree, volume,
+};
 use super::{LossKind, MendKind, RepairPlan, RepairReport};
 use crate::testing::TestClock;
 use crate::{At, Error, Fs, MkfsOptions, MountOptions, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
-use nenrin_format::node::NODE_MAGIC;
-use nenrin_format::node::NodeHeader;
+use nenrin_format::node::{NODE_MAGIC, NodeHeader, NodePtr, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::records::Record;
 use nenrin_format::wire::Reader;
@@ -110,6 +111,82 @@ fn a_lost_branch_is_found_in_an_older_tree() {
         destroy_roots(&mut damaged);
         assert_all_there(&bytes, &damaged);
     }
+}
+
+/// A leaf of history that the newest root shares with those before it.
+fn old_leaf_of_history(bytes: &[u8]) -> NodePtr {
+    let generation = |ptr: &NodePtr| {
+        let (head, _) = NodeHeader::read_prefix(&bytes[offset(bytes, ptr.copies[0])..]).unwrap();
+        head.generation.get()
+    };
+    let of_history = nodes(bytes).into_iter().filter(|(tree, level, _)| *tree >= TreeId::HISTORY.0 && *level == 0);
+    of_history.map(|(_, _, ptr)| ptr).min_by_key(generation).unwrap()
+}
+
+/// A leaf of history is lost that all roots share, and of the newest root more: what is whole behind an older one is taken
+/// from there, and the past with it.
+fn roots_of_which_none_is_whole() {
+    let bytes = with_checkpoints(400);
+    let before = tree(&read_only(&bytes), At::Live);
+    for level in [0, 1] {
+        let mut damaged = bytes.clone();
+        let newest = nodes(&bytes).iter().filter(|(tree, l, _)| *tree == 1 && *l == level).count();
+        assert!(newest > 0);
+        let mut last = 0;
+        destroy_nodes(&mut bytes.clone(), |tree, l, generation| {
+            last = if tree == 1 && l == level { last.max(generation) } else { last };
+            false
+        });
+        assert!(destroy_nodes(&mut damaged, |tree, l, generation| tree == 1 && l == level && generation == last) >= 2);
+        destroy(&mut damaged, &old_leaf_of_history(&bytes));
+        let (after, report) = repair(&damaged);
+        let fs = read_only(&after);
+        assert!(before == tree(&fs, At::Live), "what an older root has is lost: {:?}", report.losses);
+        assert!(!fs.checkpoints().is_empty(), "the past is lost with one leaf of it: {:?}", report.losses);
+        assert!(report.losses.iter().all(|l| l.kind == LossKind::PastIncomplete), "{:?}", report.losses);
+    }
+}
+
+#[test]
+fn of_several_roots_that_is_taken_of_which_least_is_lost() {
+    roots_of_which_none_is_whole();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what an older root has is lost")]
+fn an_older_root_that_is_not_taken_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::RootAllOrNone, roots_of_which_none_is_whole);
+}
+
+/// How long checkpoints are kept stands in each root, whatever became of the index.
+#[test]
+fn the_rule_of_retention_outlives_the_index() {
+    let memory = Arc::new(MemDevice::from_bytes(volume(400, true)));
+    let open = || Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+    let fs = open();
+    let usual = fs.retention();
+    fs.set_retention("2h:all 30d:1d").unwrap();
+    let rule = fs.retention();
+    assert_ne!(rule, usual);
+    fs.close().unwrap();
+    drop(fs);
+    (0..4).for_each(|_| open().close().unwrap());
+    let mut damaged = memory.snapshot();
+    assert!(destroy_nodes(&mut damaged, |tree, level, _| tree == 1 && level > 0) > 1);
+    let (after, report) = repair(&damaged);
+    assert_eq!(read_only(&after).retention(), rule, "{:?}", report.losses);
+    let is_told = |report: &RepairReport| report.losses.iter().any(|l| l.text.contains("by the usual rule"));
+    assert!(!is_told(&report));
+    // Without a root, and where the log does not say it either.
+    destroy_roots(&mut damaged);
+    for block in damaged.chunks_exact_mut(BLOCK_BYTES) {
+        if Header::peek(block).is_ok_and(|h| h.kind == PartialKind::Chain) {
+            block.fill(0x5a);
+        }
+    }
+    let (after, report) = repair(&damaged);
+    assert!(read_only(&after).retention() == usual && is_told(&report), "{:?}", report.losses);
 }
 
 /// Nothing of the index is left: names and content come from the log.

@@ -31,8 +31,8 @@ pub(super) fn alone(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Option<(Slots, RepairReport)>> {
     let of_slot = |what: What| matches!(what, What::SlotDamaged | What::SlotStale);
-    let mut structural = before.findings.iter().filter(|f| is_of_structure(f)).peekable();
-    let are_slots = structural.peek().is_some() && structural.all(|f| of_slot(f.what));
+    let mut structural = before.kinds.keys().filter(|what| is_of_structure(**what)).peekable();
+    let are_slots = structural.peek().is_some() && structural.all(|what| of_slot(*what));
     let (storage, newest) = (storage_of(assembly), assembly.found.newest()?);
     // What this program does not know it would not write again.
     let is_known = matches!(access(newest.features[1], newest.features[2]), Access::ReadWrite);
@@ -44,7 +44,7 @@ pub(super) fn alone(
     {
         return Ok(None);
     }
-    let slots = before.findings.iter().filter(|f| of_slot(f.what)).count() as u64;
+    let slots = before.count(What::SlotDamaged) + before.count(What::SlotStale);
     let mut report =
         RepairReport { needed: true, mends: vec![(MendKind::SlotsRewritten, slots)], ..RepairReport::default() };
     report.add_content(&check::check(devices, &CheckOptions { data: true }, progress)?);

@@ -1,4 +1,4 @@
-//! The space tree, who owns which block, and all counters by recount.
+//! The space tree, and all counters by recount.
 //!
 //! Invariants
 //! 1. Nothing that is counted is believed.
@@ -8,70 +8,23 @@
 
 use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
+use super::owners::Owners;
 use crate::breaks::{Break, broken};
 use crate::log::index::NODES_MAX;
 use crate::segments::{KIND_CHAIN, KIND_DATA, Segments};
 use crate::state::{State, is_space_key};
 use crate::{Error, Result};
-use nenrin_format::items::{
-    BackrefDisk, Checkpoint, EXTENT_LOST, EXTENT_SHARED, EXTENT_UNWRITTEN, Extent, Forget, Landmark, Reap, Segment,
-    Shed,
-};
+use nenrin_format::items::{BackrefDisk, Checkpoint, Extent, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::summary_blocks;
 use nenrin_format::root::{Past, Root, TreeRoot};
 use nenrin_format::superblock::SLOTS_PER_AREA;
-use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BLOCKS, SegmentNo};
+use nenrin_format::{Generation, Ino, NODE_BLOCKS, SegmentNo};
 use std::collections::BTreeMap;
 
 /// Segments that the chain takes when an epoch begins: its own and the next.
 const CHAIN_SEGMENTS: u64 = 2;
-
-/// Which blocks have an owner, and which of them one that does not share.
-pub(super) struct Owners {
-    segment_blocks: u64,
-    bits: Vec<u64>,
-    alone: Vec<u64>,
-}
-
-impl Owners {
-    pub fn new(segments: u64, segment_blocks: u32) -> Self {
-        let words = (segments * u64::from(segment_blocks)).div_ceil(64) as usize;
-        Self { segment_blocks: u64::from(segment_blocks), bits: vec![0; words], alone: vec![0; words] }
-    }
-    fn place(&self, addr: Addr) -> (usize, u64) {
-        let i = addr.segment().0 * self.segment_blocks + u64::from(addr.block());
-        ((i / 64) as usize, 1 << (i % 64))
-    }
-    /// Whether a block has an owner.
-    pub fn has(&self, addr: Addr) -> bool {
-        let (word, bit) = self.place(addr);
-        self.bits.get(word).is_none_or(|w| w & bit != 0)
-    }
-    fn is_alone(&self, addr: Addr) -> bool {
-        let (word, bit) = self.place(addr);
-        self.alone.get(word).is_none_or(|w| w & bit != 0)
-    }
-    /// Takes blocks into possession, unless one of them has an owner already
-    /// and the two do not both share. Returns how many had none before.
-    pub fn claim(&mut self, e: &Extent) -> Option<u32> {
-        let shares = e.flags & EXTENT_SHARED != 0;
-        let fresh = (0..e.blocks).filter(|i| !self.has(e.addr.add(*i))).count() as u32;
-        if fresh < e.blocks && (!shares || (0..e.blocks).any(|i| self.is_alone(e.addr.add(i)))) {
-            return None;
-        }
-        for i in 0..e.blocks {
-            let (word, bit) = self.place(e.addr.add(i));
-            for bits in [&mut self.bits, &mut self.alone].into_iter().take(if shares { 1 } else { 2 }) {
-                if let Some(w) = bits.get_mut(word) {
-                    *w |= bit;
-                }
-            }
-        }
-        Some(fresh)
-    }
-}
 
 impl Mender {
     /// Items of the space tree that mean nothing, or contradict the inodes, go.
@@ -116,49 +69,6 @@ impl Mender {
             self.losses.add(LossKind::CheckpointsLost, About::Volume, text);
         }
         Ok(())
-    }
-
-    /// Every block has one owner: who comes second loses it.
-    pub(super) fn owners(&mut self) -> Result<Owners> {
-        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
-        self.sweep(&mut |this, key, value| {
-            let Some(e) = written(key, value) else { return Ok(()) };
-            if owners.claim(&e).is_some() {
-                return Ok(());
-            }
-            let lost = Extent {
-                addr: Addr::NONE,
-                flags: EXTENT_UNWRITTEN | EXTENT_LOST,
-                granule_shift: 0,
-                lead: 0,
-                tail: 0,
-                crcs: Vec::new(),
-                ..e
-            };
-            let range = (key.off * BLOCK_BYTES as u64, (key.off + u64::from(e.blocks)) * BLOCK_BYTES as u64);
-            let about = About::Inode(Ino(key.ino));
-            this.losses.add_range(LossKind::RangeLost, about, Some(range), "its blocks belong to another file");
-            this.set(*key, lost.encode())
-        })?;
-        for i in 0..self.state.history.len() {
-            let mut second = Vec::new();
-            self.state.history[i].tree.walk(&self.state.cache, &mut |key, value| {
-                if let Some(e) = written(key, value) {
-                    if owners.claim(&e).is_none() {
-                        second.push(*key);
-                    }
-                }
-                Ok(())
-            })?;
-            for key in &second {
-                self.state.history[i].tree.remove(&self.state.cache, key)?;
-            }
-            if !second.is_empty() {
-                let text = format!("{} past extents had blocks that belong to others", second.len());
-                self.losses.add(LossKind::PastIncomplete, About::Volume, text);
-            }
-        }
-        Ok(owners)
     }
 
     /// Extents that say they are shared have a back reference, and nothing else has one.
@@ -270,7 +180,7 @@ impl Mender {
 }
 
 /// The extent of an item that has blocks on the device.
-fn written(key: &Key, value: &[u8]) -> Option<Extent> {
+pub(super) fn written(key: &Key, value: &[u8]) -> Option<Extent> {
     if key.kind != Kind::Extent {
         return None;
     }

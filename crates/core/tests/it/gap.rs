@@ -6,12 +6,13 @@ use crate::applied::{BLOCK, rot};
 use crate::common::{World, file};
 use crate::forget::forget;
 use crate::lost_leaf::{block, cut, repaired, settle};
+use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::superblock::AREA_BLOCKS;
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::repair::{LossKind, RepairReport};
-use nenrin_core::{At, Fs, NewInode, RenameMode, probe};
+use nenrin_core::{At, Error, Fs, NewInode, RenameMode, SetAttr, XattrMode, probe};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use std::sync::Arc;
 
@@ -51,6 +52,11 @@ fn damaged(in_gap: fn(&Fs, Ino), behind: fn(&Fs, Ino), leaf_lost: bool) -> (Arc<
     (0..=FAR / 2).for_each(|n| assert!(fs.write(f, n * 2 * BLOCK, &[7; BLOCK_BYTES], 0).unwrap() > 0));
     (0..300).for_each(|i| assert!(make(&format!("behind {i}")) > f));
     fs.create(Ino::ROOT, b"pipe", &NewInode { mode: 0o010_600, ..file(0) }).unwrap();
+    let small = fs.create(Ino::ROOT, b"small", &file(0o600)).unwrap().ino;
+    fs.write(small, 0, &[7; 100], 0).unwrap();
+    let program = fs.create(Ino::ROOT, b"program", &file(0o6_755)).unwrap().ino;
+    fs.write(program, 0, &[7; 9000], 0).unwrap();
+    fs.setxattr(program, b"security.capability", b"all", XattrMode::Any).unwrap();
     fs.checkpoint_create(Some(b"kept")).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -247,4 +253,198 @@ fn behind_an_old_root_nothing_is_kept_that_was_removed() {
     let (fs, report) = repaired(&device);
     assert!(has(&report, LossKind::LogGap) && !found(&fs, f), "{:?}", report.losses);
     assert!(fs.lookup(At::Live, Ino::ROOT, b"f").is_err());
+}
+
+fn named(fs: &Fs, name: &str) -> Ino {
+    fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap().ino
+}
+
+fn fill(fs: &Fs, ino: Ino, block: u64, byte: u8) {
+    assert_eq!(fs.write(ino, block * BLOCK, &[byte; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES);
+}
+
+fn resize(fs: &Fs, ino: Ino, size: u64) {
+    fs.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+}
+
+/// Which of these blocks cannot be read; the others are full of this byte.
+fn lost_blocks(fs: &Fs, ino: Ino, blocks: std::ops::Range<u64>, byte: impl Fn(u64) -> u8) -> Vec<u64> {
+    let is_lost = |n: &u64| {
+        let Some(bytes) = block(fs, ino, *n) else { return true };
+        let all = |b: u8| bytes.iter().all(|x| *x == b);
+        assert!(all(byte(*n)) || !all(0), "what was written in the gap reads as zeros: block {n}");
+        assert!(all(byte(*n)), "block {n} is {}", bytes[0]);
+        false
+    };
+    blocks.filter(is_lost).collect()
+}
+
+fn lost_range(report: &RepairReport) -> Option<(u64, u64)> {
+    report.losses.iter().find(|l| l.kind == LossKind::RangeLost).and_then(|l| l.range)
+}
+
+/// A file that is appended to in the gap, and then behind it.
+fn appended_in_the_gap() {
+    let (end, mib) = (FAR + 1, 256);
+    let (fs, f, report) = repaired_behind(
+        |fs, f| assert_eq!(fs.write(f, (FAR + 1) * BLOCK, &[8; 1 << 20], 0).unwrap(), 1 << 20),
+        |fs, f| fill(fs, f, FAR + 1 + 256, 9),
+        false,
+    );
+    let lost = lost_blocks(&fs, f, FAR..end + mib + 1, |n| if n == FAR { 7 } else { 9 });
+    assert_eq!(lost, (end..end + mib).collect::<Vec<_>>());
+    assert_eq!(lost_range(&report), Some((end * BLOCK, (end + mib) * BLOCK)), "{:?}", report.losses);
+    // In the block in which it ended, what comes behind its end is not known either.
+    let (fs, _, report) = repaired_behind(
+        |fs, _| assert_eq!(fs.write(named(fs, "before 1"), 9000, &[8; 5 * BLOCK_BYTES], 0).unwrap(), 5 * BLOCK_BYTES),
+        |fs, _| fill(fs, named(fs, "before 1"), 9, 9),
+        false,
+    );
+    let lost = lost_blocks(&fs, named(&fs, "before 1"), 0..10, |n| if n < 2 { 7 } else { 9 });
+    assert_eq!(lost, (2..9).collect::<Vec<_>>(), "{:?}", report.losses);
+    // What was so little that it was no block goes with its item.
+    let (fs, ..) = repaired_behind(
+        |fs, _| assert_eq!(fs.write(named(fs, "small"), 100, &[8; 9000], 0).unwrap(), 9000),
+        |fs, _| fill(fs, named(fs, "small"), 5, 9),
+        false,
+    );
+    assert_eq!(lost_blocks(&fs, named(&fs, "small"), 0..6, |_| 9), (0..5).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_was_appended_in_a_gap_reads_as_an_error() {
+    appended_in_the_gap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was written in the gap reads as zeros")]
+fn what_was_appended_in_a_gap_and_reads_as_zeros_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::GapReadsZeros, appended_in_the_gap);
+}
+
+/// All that is known of a file is what was written of it behind the gap.
+#[test]
+fn what_was_made_in_a_gap_reads_as_an_error_where_nothing_is_known() {
+    let (fs, f, report) = repaired_behind(
+        |fs, f| {
+            let made = fs.create(Ino::ROOT, b"made in the gap", &file(0o600)).unwrap().ino;
+            assert!(made > f && fs.write(made, 0, &[8; 3 * BLOCK_BYTES], 0).is_ok());
+        },
+        |fs, _| fill(fs, named(fs, "made in the gap"), 3, 9),
+        false,
+    );
+    let is_found = |l: &&nenrin_core::repair::Loss| l.kind == LossKind::FileFound && l.ino.is_some_and(|i| i > f);
+    let made = report.losses.iter().find(is_found).and_then(|l| l.ino).unwrap();
+    assert!(found(&fs, made), "{:?}", report.losses);
+    assert_eq!(lost_blocks(&fs, made, 0..4, |_| 9), [0, 1, 2]);
+}
+
+/// A truncation behind the gap says what there was: nothing.
+#[test]
+fn a_hole_that_the_log_shows_stays_a_hole() {
+    let (fs, f, report) = repaired_behind(
+        |fs, f| assert_eq!(fs.write(f, (FAR + 1) * BLOCK, &[8; 1 << 20], 0).unwrap(), 1 << 20),
+        |fs, f| {
+            resize(fs, f, (FAR + 1) * BLOCK);
+            fill(fs, f, FAR + 100, 9);
+        },
+        false,
+    );
+    assert_eq!(lost_blocks(&fs, f, FAR + 1..FAR + 101, |n| if n == FAR + 100 { 9 } else { 0 }), []);
+    assert!(!has(&report, LossKind::RangeLost), "{:?}", report.losses);
+    // The same, later than the first that is known of it.
+    let (fs, f, report) = repaired_behind(
+        |fs, f| assert_eq!(fs.write(f, (FAR + 1) * BLOCK, &[8; 1 << 20], 0).unwrap(), 1 << 20),
+        |fs, f| {
+            fill(fs, f, FAR + 1 + 256, 9);
+            fs.fsync_wait(f).unwrap();
+            resize(fs, f, (FAR + 1) * BLOCK);
+            fs.fsync_wait(f).unwrap();
+            fill(fs, f, FAR + 100, 9);
+        },
+        false,
+    );
+    assert_eq!(lost_blocks(&fs, f, FAR + 1..FAR + 101, |n| if n == FAR + 100 { 9 } else { 0 }), []);
+    assert!(!has(&report, LossKind::RangeLost), "{:?}", report.losses);
+}
+
+/// A file that is cut off in the gap, and changed behind it, is cut off: nothing of what it had comes back with its size.
+fn cut_off_in_the_gap() {
+    for size in [5000, 4096] {
+        let (device, _) = damaged(
+            if size == 5000 {
+                |fs, _| resize(fs, named(fs, "before 2"), 5000)
+            } else {
+                |fs, _| resize(fs, named(fs, "before 2"), 4096)
+            },
+            |fs, _| fill(fs, named(fs, "before 2"), 0, 9),
+            false,
+        );
+        let (fs, report) = repaired(&device);
+        let cut = named(&fs, "before 2");
+        assert!(has(&report, LossKind::FileUncertain) && fs.getattr(At::Live, cut).unwrap().size == size);
+        fs.close().unwrap();
+        drop(fs);
+        let found = check(&[device.clone()], &CheckOptions { data: true }, &mut |_| {}).unwrap().findings;
+        let text = "what was cut off is behind the end of the file";
+        assert!(found.iter().all(|f| f.what != What::TailNotZero), "{text}: {found:?}");
+        let clock = Arc::new(crate::common::TestClock::default());
+        let fs = Fs::open(vec![device], clock, Default::default()).unwrap();
+        resize(&fs, cut, 3 * BLOCK);
+        let lost = lost_blocks(&fs, cut, 0..3, |n| if n == 0 { 9 } else { 0 });
+        assert_eq!(lost, if size == 5000 { vec![1] } else { vec![] });
+    }
+}
+
+#[test]
+fn what_was_cut_off_in_a_gap_does_not_come_back() {
+    cut_off_in_the_gap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was cut off is behind the end of the file")]
+fn what_was_cut_off_in_a_gap_and_comes_back_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::GapReadsZeros, cut_off_in_the_gap);
+}
+
+/// Who wrote to it in the gap took its privileges away, and that is in the gap, too.
+fn privileges_in_the_gap() {
+    let (fs, _, report) = repaired_behind(
+        |fs, _| {
+            fs.setattr(named(fs, "program"), &SetAttr { kill_privileges: true, ..SetAttr::default() }).unwrap();
+            fill(fs, named(fs, "program"), 0, 8);
+        },
+        |fs, _| fill(fs, named(fs, "program"), 1, 9),
+        false,
+    );
+    let program = named(&fs, "program");
+    let mode = fs.getattr(At::Live, program).unwrap().mode;
+    assert_eq!(mode & 0o7777, 0o755, "what others wrote has privileges");
+    assert!(matches!(fs.getxattr(At::Live, program, b"security.capability"), Err(Error::NoAttribute)));
+    assert!(report.losses.iter().any(|l| l.kind == LossKind::AttributesLost && l.ino == Some(program)));
+    // Those that it gets behind the gap are its own.
+    let (fs, ..) = repaired_behind(
+        |fs, _| fill(fs, named(fs, "program"), 0, 8),
+        |fs, _| {
+            fill(fs, named(fs, "program"), 1, 9);
+            fs.fsync_wait(named(fs, "program")).unwrap();
+            fs.setattr(named(fs, "program"), &SetAttr { mode: Some(0o4_750), ..SetAttr::default() }).unwrap();
+        },
+        false,
+    );
+    assert_eq!(fs.getattr(At::Live, named(&fs, "program")).unwrap().mode & 0o7777, 0o4_750);
+}
+
+#[test]
+fn a_file_written_to_in_a_gap_has_no_privileges() {
+    privileges_in_the_gap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what others wrote has privileges")]
+fn privileges_that_a_gap_leaves_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::GapKeepsPrivileges, privileges_in_the_gap);
 }

@@ -4,10 +4,12 @@
 use crate::common::file;
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::heartbeat::HEARTBEAT_BLOCK;
-use nenrin_core::format::superblock::Profile;
-use nenrin_core::format::{BLOCK_BYTES, Ino, Time};
+use nenrin_core::format::superblock::{Profile, segment_block, slot_blocks};
+use nenrin_core::format::{BLOCK_BYTES, Generation, Ino, Time};
 use nenrin_core::heartbeat::{Said, look, watch_nanos};
-use nenrin_core::{At, BEAT_NANOS, Clock, Fs, Joined, MkfsOptions, Mmp, MountOptions, NewDevice, Standing, mkfs_on};
+use nenrin_core::{
+    At, BEAT_NANOS, Clock, Fs, Joined, MkfsOptions, Mmp, MountOptions, NewDevice, RepairPlan, Standing, mkfs_on, probe,
+};
 use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -341,6 +343,67 @@ fn who_was_asleep_writes_nothing_more() {
             clean(&w);
         }
     }
+}
+
+/// One copy of a slot, or of the newest root.
+fn spoil(w: &World, slot: bool) {
+    let sb = probe(w.devices[0].as_ref()).unwrap().newest().unwrap().clone();
+    let blocks = w.devices[0].geometry().bytes / BLOCK_BYTES as u64;
+    let (addr, _) = sb.root[1];
+    let block = match slot {
+        true => slot_blocks(Generation(sb.generation.0 - 2), blocks)[0],
+        false => u64::from(segment_block(addr.segment().0 as u32, sb.segment_blocks)) + u64::from(addr.block()),
+    };
+    w.devices[0].write(block * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]))).unwrap();
+}
+
+/// Between the plan of a repair and the answer another host mounts the volume, and syncs something: it works on, or died, or
+/// has ended.
+fn plans_that_are_outdated() {
+    for (slot, now) in [(true, 0), (true, 1), (true, 2), (false, 0), (false, 1), (false, 2)] {
+        let w = World::new(Profile::Single, 1);
+        for _ in 0..4 {
+            let fs = w.on("hana").unwrap();
+            drop(put(&fs, "before"));
+            fs.close().unwrap();
+        }
+        spoil(&w, slot);
+        let plan = RepairPlan::new(&w.devices, w.clock.as_ref(), &mut |_| {}).unwrap();
+        assert!(plan.report().needed && (plan.report().segments_needed == 0) == slot, "{:?}", plan.report());
+        let other = w.on("yuki").unwrap();
+        put(&other, "of the other").unwrap();
+        match now {
+            0 => w.clock.alive(&other),
+            1 => {}
+            _ => other.close().unwrap(),
+        }
+        let outcome = plan.carry_out(w.time());
+        w.clock.alone();
+        let error = outcome.err().map(|e| e.to_string());
+        let error = error.unwrap_or_else(|| panic!("a repair goes over what another host wrote: {slot} {now}"));
+        let expected = if now == 0 { "in use on host yuki" } else { "nothing was changed, plan it again" };
+        assert!(error.contains(expected), "{error}");
+        drop(other);
+        let fs = w.open(MountOptions::default()).unwrap();
+        assert!(has(&fs, "of the other") && has(&fs, "before"));
+        fs.close().unwrap();
+        // Planned once more, it goes.
+        spoil(&w, slot);
+        RepairPlan::new(&w.devices, w.clock.as_ref(), &mut |_| {}).unwrap().carry_out(w.time()).unwrap();
+        assert!(has(&w.open(MountOptions::default()).unwrap(), "of the other"));
+    }
+}
+
+#[test]
+fn a_repair_looks_again_before_it_writes() {
+    plans_that_are_outdated();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a repair goes over what another host wrote")]
+fn a_repair_that_is_outdated_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::PlanOutdated, plans_that_are_outdated);
 }
 
 /// Two writes in three minutes are all that it costs in one interval, and none without it.

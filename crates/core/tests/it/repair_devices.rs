@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::devices::{World, bring_up, content, degraded, read, write};
-use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::Ino;
 use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
 use nenrin_core::repair::{LossKind, MendKind};
 use nenrin_core::{At, Fs, MountOptions, RepairPlan, RepairReport};
-use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Window};
+use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, MemDevice, Window};
 use std::sync::Arc;
 
 const FILES: usize = 24;
@@ -330,5 +330,43 @@ fn a_salvage_takes_nodes_and_content_from_the_device_which_has_them() {
         assert!(report.losses.iter().all(|l| l.kind == LossKind::CheckpointsLost), "{report:?}");
         assert!(report.mends.iter().any(|(kind, _)| *kind == MendKind::IndexFound), "{report:?}");
         found_on_both(&w, &files, &report);
+    }
+}
+
+/// After a cut a device may lack what nobody was told of: a note, while the same of what was durable before is damage.
+#[test]
+fn a_copy_that_nobody_was_promised_is_no_damage() {
+    let w = World::new(Profile::Mirror, &[64, 64]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    for i in 1..=2 {
+        write(&fs, &format!("file {i}"), &content(100 * i, 300_000));
+    }
+    let images: Vec<Vec<u8>> = w.members.iter().map(|m| m.inner().inner().snapshot()).collect();
+    for (i, damage) in [(2, false), (1, true)] {
+        let mut seen = 0;
+        for member in 0..2 {
+            let mut images = images.clone();
+            let wanted = &content(100 * i, 300_000)[4096..8192];
+            let block = images[member].chunks_exact_mut(4096).find(|block| *block == wanted).unwrap();
+            block[100] ^= 1;
+            let devices: Vec<Arc<dyn BlockDevice>> = images
+                .into_iter()
+                .map(|bytes| Arc::new(MemDevice::from_bytes(bytes)) as Arc<dyn BlockDevice>)
+                .collect();
+            let report = check(&devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+            let (copies, unproven) = (report.count(What::ContentCopyDamaged), report.count(What::ContentCopyUnproven));
+            assert!(report.errors == copies && (copies > 0 && damage || copies == 0), "{i}: {:?}", report.findings);
+            assert!(unproven == 0 || !damage);
+            seen += copies + unproven;
+            // The next mount writes it, and reads what is damaged from the other.
+            let fs = Fs::open(devices.clone(), w.time(), MountOptions::default()).unwrap();
+            assert!(read(&fs, &format!("file {i}"), 300_000).unwrap() == content(100 * i, 300_000));
+            fs.close().unwrap();
+            drop(fs);
+            if !damage {
+                clean(&devices);
+            }
+        }
+        assert!(seen > 0, "{i}");
     }
 }

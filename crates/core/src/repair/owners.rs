@@ -1,0 +1,209 @@
+//! Every block has one owner, or owners that all say they share it.
+//!
+//! | of two extents with one block, not both of which share it | what is done |
+//! |---|---|
+//! | one has another checksum than the block | it was given to the other: it loses the block |
+//! | neither has the checksum | both lose it |
+//! | both have it | the second by key loses all its blocks |
+//!
+//! Invariants
+//! 1. What an extent loses reads as an error, in the past too.
+//! 2. Memory: three bits for each block of the volume.
+
+use super::losses::{About, LossKind};
+use super::mender::Mender;
+use super::salvage::lost_extent;
+use super::space::written;
+use crate::breaks::{Break, broken};
+use crate::storage::Storage;
+use crate::{Error, Result};
+use nenrin_format::items::{EXTENT_SHARED, Extent};
+use nenrin_format::key::Key;
+use nenrin_format::{Addr, BLOCK_BYTES, Ino};
+use std::ops::Range;
+
+/// One bit for each block.
+struct Bits {
+    segment_blocks: u64,
+    words: Vec<u64>,
+}
+
+impl Bits {
+    fn new(segments: u64, segment_blocks: u32) -> Self {
+        let words = vec![0; (segments * u64::from(segment_blocks)).div_ceil(64) as usize];
+        Self { segment_blocks: u64::from(segment_blocks), words }
+    }
+    fn place(&self, addr: Addr) -> (usize, u64) {
+        let i = addr.segment().0 * self.segment_blocks + u64::from(addr.block());
+        ((i / 64) as usize, 1 << (i % 64))
+    }
+    /// What is outside the volume is set.
+    fn has(&self, addr: Addr) -> bool {
+        let (word, bit) = self.place(addr);
+        self.words.get(word).is_none_or(|w| w & bit != 0)
+    }
+    fn set(&mut self, addr: Addr) {
+        let (word, bit) = self.place(addr);
+        if let Some(w) = self.words.get_mut(word) {
+            *w |= bit;
+        }
+    }
+}
+
+/// Which blocks have an owner, and which of them one that does not share.
+pub(super) struct Owners {
+    owned: Bits,
+    alone: Bits,
+}
+
+impl Owners {
+    pub fn new(segments: u64, segment_blocks: u32) -> Self {
+        Self { owned: Bits::new(segments, segment_blocks), alone: Bits::new(segments, segment_blocks) }
+    }
+    /// Whether the block has an owner, and not both would share it.
+    fn is_denied(&self, e: &Extent, addr: Addr) -> bool {
+        self.owned.has(addr) && (!shares(e) || self.alone.has(addr))
+    }
+    fn give(&mut self, e: &Extent, addr: Addr) {
+        self.owned.set(addr);
+        if !shares(e) {
+            self.alone.set(addr);
+        }
+    }
+    /// Takes blocks into possession, unless one of them has an owner already
+    /// and the two do not both share. Returns how many had none before.
+    pub fn claim(&mut self, e: &Extent) -> Option<u32> {
+        let addrs = || (0..e.blocks).map(|i| e.addr.add(i));
+        if addrs().any(|addr| self.is_denied(e, addr)) {
+            return None;
+        }
+        let fresh = addrs().filter(|addr| !self.owned.has(*addr)).count() as u32;
+        addrs().for_each(|addr| self.give(e, addr));
+        Some(fresh)
+    }
+}
+
+const fn shares(e: &Extent) -> bool {
+    e.flags & EXTENT_SHARED != 0
+}
+
+/// Whether a device has what the checksums of an extent state.
+pub(super) fn is_intact(storage: &Storage, e: &Extent) -> Result<bool> {
+    let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
+    let fits = |bytes: &[u8]| crate::fs::verify(e, bytes).is_ok();
+    match storage.read_right(first, e.lead.saturating_add(e.blocks).saturating_add(e.tail), fits) {
+        Ok(bytes) => Ok(fits(&bytes)),
+        Err(Error::Device(_) | Error::Damaged(..)) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// What takes the place of an extent that loses these of its blocks.
+fn without(key: &Key, e: &Extent, lost: &[Range<u32>]) -> Vec<(Key, Vec<u8>)> {
+    let mut out = Vec::new();
+    let mut put = |from: u32, part: Extent| out.push((Key { off: key.off + u64::from(from), ..*key }, part.encode()));
+    let mut at = 0;
+    for run in lost {
+        if at < run.start {
+            put(at, e.slice(at, run.start - at));
+        }
+        put(run.start, lost_extent(e.birth, run.end - run.start));
+        at = run.end;
+    }
+    if at < e.blocks {
+        put(at, e.slice(at, e.blocks - at));
+    }
+    out
+}
+
+impl Mender {
+    /// All of it.
+    pub(super) fn owners(&mut self) -> Result<()> {
+        let Some(contested) = self.contested()? else { return Ok(()) };
+        if !broken(Break::FirstOwnerKeeps) {
+            let storage = self.storage.clone();
+            self.take_away(&mut |e| not_its_own(&storage, e, &contested))?;
+        }
+        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
+        self.take_away(&mut |e| Ok(owners.claim(e).is_none().then_some(0..e.blocks).into_iter().collect()))
+    }
+
+    /// Blocks with several owners that do not all share them.
+    fn contested(&self) -> Result<Option<Bits>> {
+        let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
+        let mut contested = None;
+        let state = &self.state;
+        for tree in [&state.live].into_iter().chain(state.history.iter().map(|t| &t.tree)) {
+            tree.walk(&state.cache, &mut |key, value| {
+                let Some(e) = written(key, value) else { return Ok(()) };
+                for addr in (0..e.blocks).map(|i| e.addr.add(i)) {
+                    if owners.is_denied(&e, addr) {
+                        let new = || Bits::new(self.storage.end(), self.storage.segment_blocks);
+                        contested.get_or_insert_with(new).set(addr);
+                    }
+                    owners.give(&e, addr);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(contested)
+    }
+
+    /// Extents lose the blocks that `which` says.
+    fn take_away(&mut self, which: &mut dyn FnMut(&Extent) -> Result<Vec<Range<u32>>>) -> Result<()> {
+        self.sweep(&mut |this, key, value| {
+            let Some(e) = written(key, value) else { return Ok(()) };
+            let lost = which(&e)?;
+            for run in &lost {
+                let bytes = |block: u32| (key.off + u64::from(block)) * BLOCK_BYTES as u64;
+                let (about, range) = (About::Inode(Ino(key.ino)), (bytes(run.start), bytes(run.end)));
+                this.losses.add_range(LossKind::RangeLost, about, Some(range), "its blocks belong to another file");
+            }
+            if lost.is_empty() {
+                return Ok(());
+            }
+            without(key, &e, &lost).into_iter().try_for_each(|(key, value)| this.set(key, value))
+        })?;
+        for i in 0..self.state.history.len() {
+            self.take_away_past(i, which)?;
+        }
+        Ok(())
+    }
+
+    fn take_away_past(&mut self, i: usize, which: &mut dyn FnMut(&Extent) -> Result<Vec<Range<u32>>>) -> Result<()> {
+        let mut changed = Vec::new();
+        let mut count = 0u64;
+        self.state.history[i].tree.walk(&self.state.cache, &mut |key, value| {
+            let Some(e) = written(key, value) else { return Ok(()) };
+            let lost = which(&e)?;
+            if !lost.is_empty() {
+                count += 1;
+                changed.extend(without(key, &e, &lost));
+            }
+            Ok(())
+        })?;
+        for (key, value) in changed {
+            self.state.history[i].tree.insert(&self.state.cache, key, value.into())?;
+        }
+        if count > 0 {
+            let text = format!("{count} past extents had blocks that belong to others");
+            self.losses.add(LossKind::PastIncomplete, About::Volume, text);
+        }
+        Ok(())
+    }
+}
+
+/// Contested blocks of an extent that have another checksum.
+fn not_its_own(storage: &Storage, e: &Extent, contested: &Bits) -> Result<Vec<Range<u32>>> {
+    let mut out: Vec<Range<u32>> = Vec::new();
+    for i in (0..e.blocks).filter(|i| contested.has(e.addr.add(*i))) {
+        if is_intact(storage, &e.slice(i, 1))? {
+            continue;
+        }
+        match out.last_mut() {
+            Some(run) if run.end == i => run.end += 1,
+            _ => out.push(i..i + 1),
+        }
+    }
+    Ok(out)
+}
