@@ -61,7 +61,7 @@ struct Lane {
     error: Option<String>,
     entry: Entry,
     samples: Vec<Sample>,
-    latencies: Vec<u32>,
+    latencies: Vec<u64>,
 }
 
 /// Order of `count` contenders in a round, as their numbers.
