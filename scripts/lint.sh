@@ -3,10 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-case "${1:-all}" in
-all | format | clippy) ;;
-*) say "lint.sh: no part '$1'; there are: all format clippy" >&2; exit 2 ;;
-esac
+known "$*" all format clippy
 find_cargo
 # A newer clippy knows lints that this code has not met: there they only warn.
 newest=95

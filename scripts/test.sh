@@ -7,12 +7,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh
-for wanted; do
-    case "$wanted" in
-    all | format | lint | unit | crash | scripts) ;;
-    *) say "test.sh: no part '$wanted'; there are: all format lint unit crash scripts" >&2; exit 2 ;;
-    esac
-done
+known "$*" all format lint unit crash scripts
 find_cargo
 # More than processors, since many wait for mounts and devices.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-4}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What test.sh and lint.sh say of parts that they do not know, and of parts that were left out.
+# What scripts say of parts that they do not know, and test.sh of parts that were left out.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
@@ -9,6 +9,11 @@ for script in test lint; do
     code=0
     said=$("scripts/$script.sh" unti 2>&1) || code=$?
     [ $code = 2 ] && grep -q "no part 'unti'; there are: all format" <<<"$said" || fail "$script.sh unti ended with $code and said: $said"
+done
+for script in bench-clean bench-stripe bench-sync compare; do
+    code=0
+    said=$(PARTS=unti "scripts/$script.sh" 2>&1) || code=$?
+    [ $code = 2 ] && grep -q "no part 'unti'" <<<"$said" || fail "$script.sh with PARTS=unti ended with $code and said: $said"
 done
 # A tree with scripts of its own, so that nothing of this run's logs is touched.
 mkdir -p "$dir/scripts/tests"
