@@ -4,7 +4,7 @@ import array, errno, json, os, pickle, random, subprocess, sys, time
 SECTOR = 512
 FULL = (errno.ENOSPC,)
 # Of what is available when nothing is there, so much must be available again, within so many seconds.
-REGAINED, PATIENCE = 0.97, 30
+REGAINED, PATIENCE = 0.99, 60
 
 
 def pattern(stamps):
