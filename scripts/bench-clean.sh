@@ -18,6 +18,7 @@ cd "$(dirname "$0")/.."
 out=${OUT:-$PWD/docs/benchmarks/clean} parts=" ${PARTS:-memory host fsync remove order full guest} "
 size=${SIZE:-2G} rounds=${ROUNDS:-3} loaded=${LOADED:-4} removed=${REMOVED:-100G}
 work=(--age-percent "${AGE_PERCENT:-150}" --slice-percent "${SLICE_PERCENT:-12}")
+known "$parts" memory host fsync remove order full guest curves
 [ "$(id -u)" = 0 ] || fail "bench-clean.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-clean
 find_cargo

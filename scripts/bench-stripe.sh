@@ -15,6 +15,7 @@ if [ -n "${QUICK:-}" ]; then
     slices=1 limited_ms=600 unlimited_ms=200
     contenders=${CONTENDERS:-ext4,nenrin,nenrin@4,nenrin@4:parity,btrfs@4}
 fi
+known "$parts" limited unlimited changes
 [ "$(id -u)" = 0 ] || fail "bench-stripe.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-stripe
 find_cargo

@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 out=${OUT:-$PWD/docs/benchmarks/sync} parts=" ${PARTS:-disk seeds databases cost limited guest cuts simulated again} "
 slices=${SLICES:-15} loaded=${LOADED:-10} long=${LONG:-600} size=${SIZE:-4G}
+known "$parts" disk seeds databases cost limited guest cuts simulated again
 [ "$(id -u)" = 0 ] || fail "bench-sync.sh: must be run as root, since it makes and mounts file systems"
 scripts/setup.sh bench-sync
 find_cargo

@@ -12,6 +12,7 @@ nenrin=${NENRIN:-$PWD/target/release/nenrin}
 out=${OUT:-$PWD/docs/comparison}
 size=${SIZE:-8G} work_size=${WORK_SIZE:-512M} guest_size=${GUEST_SIZE:-1G} runs=${RUNS:-3}
 image_size=${IMAGE_SIZE:-10G} parts=" ${PARTS:-large work guest guest-work} "
+known "$parts" large work guest guest-work
 [ "$(id -u)" = 0 ] || fail "compare.sh: must be run as root, since it makes and mounts file systems"
 mkdir -p "$out"
 dir=$(mktemp -d "${IMAGE_DIR:-/var/tmp}/nenrin-compare.XXXXXX")

@@ -6,6 +6,15 @@ RUST_MIN=85   # minor version of Rust 1.x, as rust-version in Cargo.toml
 say() { printf '%s\n' "$*"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
+# known WORDS WORDS...: ends the script where one of the first is none of the others.
+known() {
+    given=$1
+    shift
+    for word in $given; do
+        case " $* " in *" $word "*) ;; *) say "$(basename "$0"): no part '$word'; there are: $*" >&2; exit 2 ;; esac
+    done
+}
+
 # Two jobs at most: the machines this is measured on have two cores.
 export CARGO_BUILD_JOBS="${CARGO_BUILD_JOBS:-2}"
 

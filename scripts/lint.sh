@@ -1,8 +1,9 @@
 #!/bin/sh
-# Formatting and lints; warnings are errors.
+# Formatting and lints; warnings are errors.   lint.sh [all|format|clippy]
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
+known "$*" all format clippy
 find_cargo
 # A newer clippy knows lints that this code has not met: there they only warn.
 newest=95

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Every test but the soak tests, with the time of each part. Goes on after a
 # failure, so that one run shows everything that is wrong.
-#   test.sh [PART...]      parts: format lint unit crash scripts
+#   test.sh [PART...]      parts: all format lint unit crash scripts
 # A part that hangs is ended, and said to have failed: after its own limit, or
 # when the time of the whole run is over.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/lib.sh
+known "$*" all format lint unit crash scripts
 find_cargo
 # More than processors, since many wait for mounts and devices.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-4}"
@@ -15,7 +16,7 @@ export CARGO_INCREMENTAL=0
 
 summary=()
 failed=()
-status=0
+status=0 passed=0 skipped=0
 logs="${CARGO_TARGET_DIR:-target}/test-logs"
 mkdir -p "$logs" && rm -f "$logs"/*.log
 # Seconds: of the whole run, of a compiling part, of a script.
@@ -36,8 +37,8 @@ part() {
     wait "$running" || code=$?
     # 77 means: cannot be done here, as the part has said.
     case $code in
-    0) ;;
-    77) result=skipped ;;
+    0) passed=$((passed + 1)) ;;
+    77) result=skipped skipped=$((skipped + 1)) ;;
     124 | 137) echo "$name: ended after $limit s" >&2; result=FAILED status=1 ;;
     *) result=FAILED status=1 ;;
     esac
@@ -65,7 +66,11 @@ echo "together                             $((SECONDS)) s of 1500 s"
 for log in "$logs"/*.log; do
     sed -n "s/^   skipped: /left out of $(basename "$log" .log): /p" "$log" | sort -u
 done
-[ "$status" = 0 ] && echo "all passed" || echo "FAILED"
+case "$status $skipped" in
+"0 0") echo "all passed" ;;
+"0 "*) echo "$passed passed, $skipped skipped" ;;
+*) echo "FAILED" ;;
+esac
 # What went wrong comes last, in a few lines: it is what a reader of the end of a long output needs.
 for name in "${failed[@]}"; do
     echo "-- $name ($logs/$name.log):"

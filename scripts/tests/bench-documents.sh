@@ -56,6 +56,11 @@ keep("host.json", json.dumps(results(*rows)))
 ratio = entry("nenrin", 1, working_whole_p99_us=50.0, idle_whole_p99_us=10.0, idle_p99_us=3.0)
 for sample in ratio["samples"]:
     sample["value"] = 1.5
+# Of two slices that count the cleaner moved something in one, and in the other before it should; of another contender in none.
+beside_cleaner, idle_cleaner = (entry(name, 1, working_whole_p99_us=50.0, idle_whole_p99_us=10.0) for name in ("nenrin", "nenrin+checkpoint=0"))
+for made, moved in ((beside_cleaner, [(0, 0), (5, 0), (5, 5)]), (idle_cleaner, [(5, 0), (0, 0), (0, 5)])):
+    for sample, (working, idle) in zip(made["samples"], moved):
+        sample["value"], sample["extra"] = 1.5, sample["extra"] | dict(working_moved_bytes=working, idle_moved_bytes=idle)
 def beside(name, p50, p99, slowest, *rates):
     made = entry(name, 1)
     made["latency"] = dict(p50_us=p50, p99_us=p99, p999_us=p99, max_us=slowest)
@@ -73,7 +78,7 @@ for name, day, ours, bare in (("disk", "03", 1.5, 1.9), ("again-disk", "04", 2.1
     made = results(("append-fsync-1", "t", "ops/s", row)) | dict(started=f"2001-02-{day}T04:05:06Z")
     made["rows"][0]["better"] = "higher"
     keep(f"../disks/benchmarks/sync/{name}.json", json.dumps(made))
-keep("fsync.json", json.dumps(results(("fsync-cleaning", "beside", "x", [ratio]))))
+keep("fsync.json", json.dumps(results(("fsync-cleaning", "beside", "x", [ratio]), ("fsync-moved", "moved", "x", [beside_cleaner, idle_cleaner]))))
 idle = dict(example="idle_cost", volume_mib=1, history="off", replaced=False, settling_writes=1, writes_each_hour=[1, 13], bytes_each_hour=[0, 0], moved_blocks=0, rests="r")
 keep("memory.jsonl", json.dumps(idle) + "\n" + "".join(json.dumps(more) + "\n" for more in (dict(example="other", beyond=3, rows=[dict(deep=4), dict(deep=5)]), dict(example="versions_cost", versions=9, file_mib=1, beyond_bytes=1 << 22))))
 END
@@ -86,6 +91,9 @@ said 'nenrin: device bytes per byte | 2.00 (2.00-2.00) | 1.8 | **not reached** |
 said 'nenrin: against f2fs | 0.67 | below 1 | reached |'
 said '| beside: nenrin | 1.50 (1.50-1.50) | 2.0 | reached |'
 said '| beside, with the write before it: nenrin | 5.00 (5.00-5.00) | 2.0 | **not reached** |'
+said '| moved: nenrin | 1.50 (1.50-1.50); 1 of 2 slices, left out 1 in which it moved something before | 2.0 | reached |'
+said '| moved, with the write before it: nenrin | 5.00 (5.00-5.00); 1 of 2 slices, left out 1 in which it moved something before | 2.0 | **not reached** |'
+said '| moved: nenrin, history off | 0 of 2 slices, left out 2 in which the cleaner did nothing | 2.0 | **not measured** |'
 said '| 13; 0 | 12; 0 | **not reached** |'
 said '| beyond | deep |'
 said '| 3 | 5 |'

@@ -198,18 +198,37 @@ def ratio_targets(results, title):
             if not control and not e["name"].startswith("nenrin"):
                 continue
             what = title + row["title"].split(",")[0]
-            kinds = [(what, [s["value"] for s in counted(e)]), (what + ", with the write before it", whole_ratios(e))]
-            for of_what, ratios in kinds:
-                if ratios:
-                    middle = statistics.median(ratios)
-                    bound = "| control |" if control else f"{BESIDE} | {word(middle <= BESIDE)} |"
-                    lines.append(f"| {of_what}: {short(e['name'])} | {middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f}) | {bound}")
+            slices, told = as_named(e)
+            kinds = [(what, [s["value"] for s in slices]), (what + ", with the write before it", whole_ratios(slices))]
+            for of_what, ratios in kinds if slices else [(what, [])]:
+                if ratios or not slices:
+                    lines.append(ratio_line(f"{of_what}: {short(e['name'])}", ratios, told, control))
     return lines
 
 
-def whole_ratios(entry):
+def ratio_line(what, ratios, told, control):
+    middle = statistics.median(ratios) if ratios else None
+    measured = f"{middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else ""
+    verdict = word(middle <= BESIDE) if ratios else "**not measured**"
+    return f"| {what} | {'; '.join(filter(None, [measured, told]))} | " + ("| control |" if control else f"{BESIDE} | {verdict} |")
+
+
+def as_named(entry):
+    """The slices that say something of the cleaner, which moved something in the part that is named after its work and
+    nothing in the one in which it has none; and how many they are, where what it moved is told."""
+    all_of = counted(entry)
+    if not any("working_moved_bytes" in s["extra"] for s in all_of):
+        return all_of, ""
+    idle = [s for s in all_of if not s["extra"]["working_moved_bytes"]]
+    busy = [s for s in all_of if s["extra"]["idle_moved_bytes"] and s not in idle]
+    left = [s for s in all_of if s not in idle + busy]
+    why = [f"{len(some)} in which {what}" for some, what in [(idle, "the cleaner did nothing"), (busy, "it moved something before")] if some]
+    return left, f"{len(left)} of {len(all_of)} slices" + (f", left out {' and '.join(why)}" if why else "")
+
+
+def whole_ratios(slices):
     pairs = [("working_whole_p99_us", "idle_whole_p99_us"), ("removing_whole_p99_us", "usual_whole_p99_us")]
-    extras = [s["extra"] for s in counted(entry)]
+    extras = [s["extra"] for s in slices]
     return [x[over] / x[under] for x in extras for over, under in pairs if over in x and under in x]
 
 
@@ -263,7 +282,7 @@ def fsync_part(results):
                 lines.append([short(e["name"]), what, of("p50_us"), of("p99_us"), of("max_us", 1e-3), of("whole_p99_us"), of("whole_max_us", 1e-3), of("moved_bytes", 1 / MIB), of("mb_per_s"), of("n")])
         lines += [[short(e["name"]), "failed: " + str(e["error"])[:80]] + [""] * 8 for e in row["contenders"] if not e.get("summary")]
     return (
-        "\n4 KiB written and made durable every 2 ms, beside one thread that overwrites 4 KiB at random at 20 MB/s; medians of the slices. In each slice the three parts follow each other on one volume. Of the raw device the parts are requests alone: 8 KiB + flush, the load as writes of 256 KiB, and what is moved as reads and writes of 512 KiB at 60 and 150 MB/s.\n\n"
+        "\n4 KiB written and made durable every 2 ms, beside one thread that overwrites 4 KiB at random at 20 MB/s; medians of the slices. A write that takes longer skips the turns that it missed, for whoever is measured: while the device stands still one latency is counted and not one for each turn, so percentiles are of writes that were made, and not of moments. In each slice the three parts follow each other on one volume. Of the raw device the parts are requests alone: 8 KiB + flush, the load as writes of 256 KiB, and what is moved as reads and writes of 512 KiB at 60 and 150 MB/s.\n\n"
         + table(head, lines)
     )
 
@@ -283,6 +302,7 @@ def removal_part(results):
                 + [of("usual_max_us", 1e-3), of("removing_max_us", 1e-3), of("usual_over_percent"), of("removing_over_percent"), of("remove_ms"), str(e["summary"]["n"])]
             )
     text = "\n4 KiB written and made durable every 2 ms in another file, before and from the removal on, for as long; medians of the slices, whose length is the setting `--loaded-s`. "
+    text += "A write that takes longer skips the turns that it missed: percentiles are of writes that were made, and not of moments. "
     text += "A single slow sync in such a window decides *max*, before the removal as well: the table at the top compares the slowest with what is usual, and each slice must stay within the bound there.\n\n"
     return text + table(head, lines)
 

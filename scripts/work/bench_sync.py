@@ -72,6 +72,8 @@ def table(row):
     lines = [[cells[n] for n in used] for cells in [head, ["---"] + ["---:"] * 10, *body]]
     extra = [f"{beside(e)} MB/s beside {e['name']}" for e in entries(row) if beside(e)]
     text = f"\n### {row['title']}\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    if any(pace in row["title"] for pace in ("every 200 ms", "once a second")):
+        text += "\nA sync that takes longer skips the turns that it missed: one latency is counted while the device stands still, so percentiles are of syncs that were made, and not of moments.\n"
     return text + (f"\nOthers wrote, median of the slices with the least and the most: {'; '.join(extra)}.\n" if extra else "")
 
 

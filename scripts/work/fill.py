@@ -3,6 +3,8 @@ import array, errno, json, os, pickle, random, subprocess, sys, time
 
 SECTOR = 512
 FULL = (errno.ENOSPC,)
+# Of what is available when nothing is there, so much must be available again, within so many seconds.
+REGAINED, PATIENCE = 0.99, 60
 
 
 def pattern(stamps):
@@ -197,7 +199,19 @@ def verify(mnt, model):
                 sys.exit(f"{name} is not what was written")
 
 
-def empty(mnt, model, nenrin):
+def regained(mnt, before, first):
+    """What is available, once that is enough of what was before the round and of what was after mkfs: so no round may leave a little for the next."""
+    wanted = max(before, first) * REGAINED
+    end = time.monotonic() + PATIENCE
+    while available(mnt) < wanted:
+        if time.monotonic() >= end:
+            sys.exit(f"{available(mnt)} bytes available after everything was removed, {before} before the round, {first} after mkfs")
+        time.sleep(0.1)
+    return available(mnt)
+
+
+def empty(mnt, model, nenrin, first):
+    """Removes everything; prints how many thousandths of what was available after mkfs are so again."""
     with open(model, "rb") as f:
         files, snapshots, before = pickle.load(f)
     w = Work(mnt, 0, nenrin)
@@ -206,18 +220,14 @@ def empty(mnt, model, nenrin):
         w.free(w.remove)
     while w.snapshots:
         w.expire()
-    for _ in range(300):
-        if available(mnt) >= before * 0.97:
-            break
-        time.sleep(0.1)
-    else:
-        sys.exit(f"{available(mnt)} bytes available after everything was removed, {before} before")
+    left = regained(mnt, before, int(first))
     data = os.urandom(1 << 20)
     with open(w.path("all"), "wb", buffering=0) as f:
-        for _ in range(int(before * 0.9) >> 20):
+        for _ in range(int(left * 0.9) >> 20):
             f.write(data)
         os.fsync(f.fileno())
     os.unlink(w.path("all"))
+    print(left * 1000 // int(first))
 
 
 if __name__ == "__main__":

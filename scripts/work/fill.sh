@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fill.sh ROUNDS STEPS SIZE [RULED]: random creates, overwrites, truncations, removals, copies that share, snapshots and their
 # deletion while the volume is 90 to 100 % full. After each round every file is right, before and after a
-# remount, `check --data` is clean, and once all is removed the volume can be filled again.
+# remount, `check --data` is clean, and once all is removed as much is available as after mkfs, and can be filled again.
 # Of RULED rounds the first (0: none) has a short rule for keeping checkpoints, which acts after ten minutes of a mount, so such
 # a round takes twelve; checkpoints are deleted besides, and what is kept must show what it showed.
 set -euo pipefail
@@ -10,12 +10,22 @@ cd "$(dirname "$0")/../.."
 rounds=${1:-1} steps=${2:-1500} size=${3:-256M} ruled=${4:-0}
 need python3
 begin fill
-[ -e "$W/round" ] || { volume "$size"; echo 0 >"$W/round"; }
+# What is available after mkfs is what every round must give back.
+fresh() {
+    volume "$size"
+    up
+    echo $(($(stat -f -c '%a * %S' "$MNT"))) >"$W/empty"
+    down
+    rm -f "$W"/{seconds,regained,ruled,thinned}
+    echo 0 >"$W/round"
+}
+[ -e "$W/round" ] && [ -e "$W/empty" ] || fresh
 number() { cat "$W/$1" 2>/dev/null || echo 0; }
 add() { echo $(($(number "$1") + $2)) >"$W/$1"; }
 told() {
     figure "rounds of filling and deleting, $steps steps each" "$(number round)"
     figure "seconds that they took in sum" "$(number seconds)"
+    [ ! -e "$W/regained" ] || figure "least available once all was removed, of 1,000 after mkfs" "$(number regained)"
     [ "$ruled" = 0 ] || figure "of these rounds with a short rule; checkpoints that it let go" "$(number ruled); $(number thinned)"
 }
 work() {
@@ -48,7 +58,8 @@ while [ "$round" -lt "$rounds" ]; do
     checked
     up
     python3 "$HERE/fill.py" verify "$MNT" "$W/model"
-    python3 "$HERE/fill.py" empty "$MNT" "$W/model" "$NENRIN"
+    left=$(python3 "$HERE/fill.py" empty "$MNT" "$W/model" "$NENRIN" "$(number empty)")
+    [ -e "$W/regained" ] && [ "$left" -ge "$(number regained)" ] || echo "$left" >"$W/regained"
     down
     checked
     round=$((round + 1))

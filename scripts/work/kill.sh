@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kill.sh ROUNDS: the daemon dies by SIGKILL at random moments under SQLite, git and
-# files replaced by rename. After each remount everything acknowledged is there.
+# files replaced by rename. After each remount everything acknowledged is there; and in the end each load had something acknowledged.
 # SEED=N chooses the same moments, as far as the machine keeps time. MOUNTS, mount options with blanks between them, in place
 # of the two cache modes: each round takes the next.
 set -euo pipefail
@@ -64,4 +64,8 @@ while [ "$round" -lt "$rounds" ]; do
     round=$((round + 1))
     echo "$round" >"$W/round"
 done
+count() { { cat "$@" 2>/dev/null || true; } | wc -l; }
+acks="$(count "$W"/acks.[A-Z]*) $(count "$W/acks.git") $(count "$W/acks.files")"
+case " $acks " in *" 0 "*) wrong "nothing was acknowledged to some load (SQLite, git, files: $acks)" ;; esac
+figure "acknowledged: transactions of SQLite, commits of git, files" "${acks// /, }"
 figure "rounds, slowest mount after SIGKILL in ms" "$round, $slowest"

@@ -207,7 +207,7 @@ pub struct Sample {
     pub devices: Vec<Counters>,
     /// Whether it became quiet.
     pub settled: bool,
-    /// Processor time of the daemon in the same span.
+    /// Processor time of the daemon in the same span; none where the slice ended with another one, having mounted anew.
     pub daemon_us: Option<u64>,
     /// Cores that programs outside the harness used during the slice.
     pub foreign_cores: f64,

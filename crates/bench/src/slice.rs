@@ -61,7 +61,7 @@ struct Lane {
     error: Option<String>,
     entry: Entry,
     samples: Vec<Sample>,
-    latencies: Vec<u32>,
+    latencies: Vec<u64>,
 }
 
 /// Order of `count` contenders in a round, as their numbers.
@@ -212,9 +212,9 @@ impl Bench {
         let gate = (!alone || turn.round == 0).then(|| self.gate.wait());
         let load = machine::load_average();
         let devices = site.each_counters();
-        let daemon_before = site.daemon_time();
-        let foreign_before = machine::foreign_ticks();
         let daemon = site.daemon();
+        let daemon_before = daemon.zip(site.daemon_time());
+        let foreign_before = machine::foreign_ticks();
         let work = self.watchdog.during(daemon, limit, || workload.slice(turn, site))?;
         let foreign = machine::foreign_cores(&foreign_before, &machine::foreign_ticks(), work.elapsed);
         let daemon = site.daemon();
@@ -224,7 +224,7 @@ impl Bench {
             site.each_counters().into_iter().zip(devices).map(|(now, then)| now.since(then)).collect();
         let mut device = Counters::default();
         each.iter().for_each(|one| device.add(*one));
-        let spent = |after: Duration| after.saturating_sub(daemon_before.unwrap_or_default());
+        let spent = spent(daemon_before, site.daemon().zip(site.daemon_time()));
         samples.push(Sample {
             round: turn.round,
             place: u32::try_from(place).unwrap_or(u32::MAX),
@@ -236,7 +236,7 @@ impl Bench {
             device,
             devices: if each.len() > 1 { each } else { Vec::new() },
             settled,
-            daemon_us: site.daemon_time().map(|t| u64::try_from(spent(t).as_micros()).unwrap_or(u64::MAX)),
+            daemon_us: spent.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
             foreign_cores: foreign,
             gate,
             load,
@@ -361,13 +361,28 @@ fn quiet_ratio(own: &[Sample], reference: &[Sample]) -> Option<Summary> {
     if ratios.len() < QUIET_ROUNDS { None } else { summarize(ratios) }
 }
 
+/// Processor time that a daemon used between two looks, each with its process: all of its time where there was none before,
+/// and none where another one was, of whose end nothing is known.
+fn spent(before: Option<(u32, Duration)>, after: Option<(u32, Duration)>) -> Option<Duration> {
+    let (process, time) = after?;
+    match before {
+        None => Some(time),
+        Some((same, earlier)) if same == process => Some(time.saturating_sub(earlier)),
+        Some(_) => None,
+    }
+}
+
+/// The daemon's time is that of the slices of which it is known, for each of their operations.
 fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
     let mut device = Counters::default();
-    let (mut operations, mut daemon_us) = (0, None);
+    let (mut operations, mut daemon_us, mut daemon_operations) = (0, 0, 0);
     for sample in samples.iter().filter(|s| s.round > 0) {
         device.add(sample.device);
         operations += sample.operations;
-        daemon_us = sample.daemon_us.map(|us| us + daemon_us.unwrap_or(0)).or(daemon_us);
+        if let Some(us) = sample.daemon_us {
+            daemon_us += us;
+            daemon_operations += sample.operations;
+        }
     }
     let each = |count: u64| count as f64 / operations as f64;
     (operations > 0).then(|| PerOperation {
@@ -377,7 +392,7 @@ fn per_operation(samples: &[Sample], kind: Kind) -> Option<PerOperation> {
         data_writes: (kind == Kind::Raw).then(|| each(device.writes.saturating_sub(device.flushes))),
         write_bytes: each(device.write_bytes),
         flushes: each(device.flushes),
-        daemon_us: daemon_us.map(each),
+        daemon_us: (daemon_operations > 0).then(|| daemon_us as f64 / daemon_operations as f64),
     })
 }
 
@@ -443,6 +458,16 @@ mod tests {
         assert!(p50_ratio(&[sample(1, 1.0, 0.0)], &with(1.0)).is_none());
     }
 
+    /// A slice that mounts anew ends with another daemon than it began with, whose time says nothing of the first one's.
+    #[test]
+    fn the_time_of_another_daemon_is_not_told() {
+        let at = |pid, ms| Some((pid, Duration::from_millis(ms)));
+        assert_eq!(spent(at(7, 1000), at(7, 1500)), Some(Duration::from_millis(500)));
+        assert_eq!(spent(at(7, 1000), at(8, 1500)), None);
+        assert_eq!(spent(None, at(8, 500)), Some(Duration::from_millis(500)), "it was started in the slice");
+        assert_eq!(spent(at(7, 1000), None), None);
+    }
+
     #[test]
     fn cost_of_an_operation() {
         let mut one = sample(1, 1.0, 0.0);
@@ -451,7 +476,7 @@ mod tests {
         one.daemon_us = Some(100);
         let samples = [sample(0, 9.0, 0.0), one, sample(2, 1.0, 0.0)];
         let cost = per_operation(&samples, Kind::Raw).unwrap();
-        assert_eq!((cost.writes, cost.data_writes, cost.daemon_us), (1.0, Some(0.5), Some(5.0)));
+        assert_eq!((cost.writes, cost.data_writes, cost.daemon_us), (1.0, Some(0.5), Some(10.0)));
         assert_eq!(per_operation(&samples, Kind::Nenrin).unwrap().data_writes, None);
         assert!(per_operation(&[], Kind::Ext4).is_none());
     }

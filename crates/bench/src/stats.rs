@@ -72,11 +72,11 @@ pub struct Latency {
 }
 
 /// Latency of operations given in nanoseconds; None without operations.
-pub fn latency(nanos: &[u32]) -> Option<Latency> {
+pub fn latency(nanos: &[u64]) -> Option<Latency> {
     let mut sorted = nanos.to_vec();
     sorted.sort_unstable();
     let last = sorted.len().checked_sub(1)?;
-    let at = |fraction: f64| f64::from(sorted[(fraction * last as f64).round() as usize]) / 1000.0;
+    let at = |fraction: f64| sorted[(fraction * last as f64).round() as usize] as f64 / 1000.0;
     Some(Latency { n: sorted.len(), p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999), max_us: at(1.0) })
 }
 
@@ -126,9 +126,10 @@ mod tests {
 
     #[test]
     fn latency_in_microseconds() {
-        let nanos: Vec<u32> = (1..=101).map(|n| n * 1000).collect();
+        let nanos: Vec<u64> = (1..=101).map(|n| n * 1000).collect();
         let l = latency(&nanos).unwrap();
         assert_eq!((l.n, l.p50_us, l.p99_us, l.max_us), (101, 51.0, 100.0, 101.0));
         assert_eq!(latency(&[]), None);
+        assert_eq!(latency(&[30_000_000_000]).unwrap().max_us, 3e7, "a stall of half a minute");
     }
 }

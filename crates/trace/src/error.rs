@@ -27,6 +27,8 @@ pub enum TraceError {
         /// What is wrong, and what to do.
         why: String,
     },
+    /// The thread that records ended by a panic: what was recorded is not whole.
+    Died,
     /// A system call failed.
     Io {
         /// Where.
@@ -66,6 +68,9 @@ impl fmt::Display for TraceError {
                 "the kernel has no tracepoint {name}; it needs CONFIG_BLOCK and CONFIG_ENABLE_DEFAULT_TRACERS or CONFIG_FTRACE"
             ),
             Self::Device { path, why } | Self::File { path, why } => write!(f, "{path}: {why}"),
+            Self::Died => {
+                f.write_str("the recording broke off by a fault of this program; record again, and report it")
+            }
             Self::Io { path, error } => write!(f, "{path}: {error}"),
         }
     }

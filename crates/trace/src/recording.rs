@@ -81,7 +81,7 @@ impl Recording {
     /// Waits for the requests under way, ends the file and removes the instance.
     ///
     /// # Errors
-    /// What recording failed with.
+    /// What recording failed with, also a panic of its thread.
     pub fn stop(mut self, exit_code: Option<i32>) -> Result<Totals, TraceError> {
         self.join(exit_code)
     }
@@ -90,7 +90,8 @@ impl Recording {
         let _ = self.orders.send(Order::Stop(exit_code));
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
-            _ => Ok(Totals::default()),
+            Some(Err(_)) => Err(TraceError::Died),
+            None => Ok(Totals::default()),
         }
     }
 }
@@ -186,4 +187,20 @@ impl Worker {
 
 fn text_of(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_that_died_has_counted_nothing() {
+        let (orders, inbox) = channel();
+        let thread = std::thread::spawn(move || {
+            let _ = inbox.recv();
+            panic!("as a fault would")
+        });
+        let recording = Recording { orders, started: 0, thread: Some(thread) };
+        assert!(matches!(recording.stop(None), Err(TraceError::Died)));
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Each slice has three parts with the same durable writes and the same load, one thread that overwrites 4 KiB at random
 //! at a stated rate. *Idle*: `nenrin clean` has just ended, so nothing is to be cleaned. *Working*: so much was overwritten
-//! that the cleaner works in the background. *Asked*: `nenrin clean` runs. What the cleaner moved in each part is told, so
-//! that a reader sees whether it did nothing and something.
+//! that the cleaner works in the background. *Asked*: `nenrin clean` runs. What the cleaner moved in each part is told; slices
+//! in which that is not nothing in the first and something in the second are not judged (`scripts/work/bench_clean.py`).
 //!
 //! The control on the raw device has the same parts with nothing but the requests that a log cannot do without: the load
 //! as large writes, and what the cleaner moves as reads and writes of what the daemon has under way beside syncs.

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Turn, Work, Workload};
 use crate::command;
@@ -74,6 +74,22 @@ fn copy(from: &Path, to: &Path, stop: &AtomicBool, copied: &AtomicU64) -> std::i
     Ok(())
 }
 
+/// Does something while `from` is copied to `to`, counting bytes in `copied`; what it came to, and the copied bytes per second
+/// from its begin to its end.
+fn beside_copies<T>(from: &Path, to: &Path, copied: &AtomicU64, what: impl FnOnce() -> T) -> Result<(T, f64)> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(|| copy(from, to, &stop, copied));
+        let (begin, before) = (Instant::now(), copied.load(Ordering::Relaxed));
+        let outcome = what();
+        let (elapsed, after) = (begin.elapsed(), copied.load(Ordering::Relaxed));
+        stop.store(true, Ordering::Relaxed);
+        let ended = copying.join().unwrap_or_else(|_| Err(std::io::Error::other("the copying thread died")));
+        ended.doing(|| "copying beside the database".to_owned())?;
+        Ok((outcome, (after - before) as f64 / elapsed.as_secs_f64().max(1e-9)))
+    })
+}
+
 /// What the last line of a script's output says.
 fn parse(text: &str) -> Option<(u64, Duration)> {
     let words: Vec<&str> = text.lines().last()?.split_whitespace().collect();
@@ -103,18 +119,14 @@ impl Workload for External {
 
     fn slice(&mut self, turn: Turn, site: &mut Site) -> Result<Work> {
         let program = &self.rows[turn.row];
-        let (stop, copied) = (AtomicBool::new(false), AtomicU64::new(0));
         let (from, to) = (site.path("large"), site.path("copy"));
-        let outcome = std::thread::scope(|scope| -> Result<String> {
-            let copying = program.copying.then(|| scope.spawn(|| copy(&from, &to, &stop, &copied)));
-            let outcome = self.run(program, "run", site);
-            stop.store(true, Ordering::Relaxed);
-            if let Some(thread) = copying {
-                let ended = thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the copying thread died")));
-                ended.doing(|| "copying beside the database".to_owned())?;
-            }
-            outcome
-        });
+        let run = || self.run(program, "run", site);
+        let (outcome, rate) = if program.copying {
+            let (outcome, rate) = beside_copies(&from, &to, &AtomicU64::new(0), run)?;
+            (outcome, Some(rate))
+        } else {
+            (run(), None)
+        };
         if sys::interrupted() {
             return Err(Error::Interrupted);
         }
@@ -122,10 +134,8 @@ impl Workload for External {
         let (operations, elapsed) = parse(&text)
             .ok_or_else(|| Error::Wrong(format!("{}: no result in `{}`", program.script, command::tail(&text, 200))))?;
         let mut work = Work { operations, elapsed, ..Work::default() };
-        if program.copying {
-            let rate = copied.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64().max(1e-9) / 1e6;
-            work.extra.insert("copied_mb_per_s".to_owned(), rate);
-        }
+        // The program's own seconds are fewer than those in which was copied.
+        work.extra.extend(rate.map(|rate| ("others_mb_per_s".to_owned(), rate / 1e6)));
         Ok(work)
     }
 
@@ -142,6 +152,25 @@ impl Workload for External {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What was copied while the program came up and ended is divided by that time, too.
+    #[test]
+    fn a_rate_is_of_the_time_in_which_was_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("large"), dir.path().join("copy"));
+        fs::write(&from, vec![1; MIB]).unwrap();
+        let (copied, lasts) = (AtomicU64::new(0), Duration::from_millis(300));
+        let (said, rate) = beside_copies(&from, &to, &copied, || {
+            std::thread::sleep(lasts);
+            "operations 1 seconds 0.001"
+        })
+        .unwrap();
+        assert_eq!(parse(said), Some((1, Duration::from_millis(1))));
+        let copied = copied.into_inner() as f64;
+        assert!(rate > 0.0 && rate * lasts.as_secs_f64() <= copied, "{rate} bytes per second, {copied} bytes in all");
+        let missing = beside_copies(&dir.path().join("none"), &to, &AtomicU64::new(0), || std::thread::sleep(lasts));
+        assert!(missing.is_err());
+    }
 
     #[test]
     fn what_scripts_print() {

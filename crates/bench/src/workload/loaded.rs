@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::sustained::nanos;
 use super::{Plan, Turn, Work, Workload};
 use crate::contender::{Contender, Kind};
 use crate::disk::{Aligned, Random};
@@ -82,7 +83,7 @@ impl Loaded {
         if self.raw { n * self.file_bytes } else { 0 }
     }
 
-    fn foreground(&mut self, kind: Foreground, begin: Instant) -> io::Result<Vec<(Duration, u32)>> {
+    fn foreground(&mut self, kind: Foreground, begin: Instant) -> io::Result<Vec<(Duration, u64)>> {
         let Some(file) = &self.own else { return Err(io::Error::other("nothing prepared")) };
         let bytes = if self.raw { RAW_BLOCK } else { BLOCK as usize };
         let data = Aligned::noise(bytes, 22);
@@ -110,7 +111,7 @@ impl Loaded {
                 }
             }
             self.at += bytes as u64;
-            taken.push((start - begin, u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX)));
+            taken.push((start - begin, nanos(start)));
             if let Foreground::Append(pause) = kind {
                 // One that took longer than the pause skips turns rather than hurrying after them.
                 while due <= Instant::now() && !pause.is_zero() {
@@ -146,7 +147,7 @@ fn write_steadily(
 }
 
 /// The slowest operation of each of `POINTS` equal parts of the time.
-fn series(taken: &[(Duration, u32)], length: Duration) -> Vec<(f32, f32)> {
+fn series(taken: &[(Duration, u64)], length: Duration) -> Vec<(f32, f32)> {
     let mut worst: Vec<Option<(f32, f32)>> = vec![None; POINTS];
     for (at, nanos) in taken {
         let part = (at.as_secs_f64() / length.as_secs_f64() * POINTS as f64) as usize;
@@ -202,7 +203,7 @@ impl Workload for Loaded {
         if sys::interrupted() {
             return Err(Error::Interrupted);
         }
-        let latencies: Vec<u32> = taken.iter().map(|(_, nanos)| *nanos).collect();
+        let latencies: Vec<u64> = taken.iter().map(|(_, nanos)| *nanos).collect();
         let operations = latencies.len() as u64;
         let mut work = Work { operations, bytes: operations * BLOCK, elapsed, ..Work::default() };
         work.extra.insert("others_mb_per_s".to_owned(), rate / 1e6);
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_series_keeps_the_slowest() {
-        let taken: Vec<_> = (0..10_000u32).map(|n| (Duration::from_millis(n.into()), 1000 * (n % 100))).collect();
+        let taken: Vec<_> = (0..10_000).map(|n| (Duration::from_millis(n), 1000 * (n % 100))).collect();
         let points = series(&taken, Duration::from_secs(10));
         assert_eq!(points.len(), POINTS);
         assert_eq!(points.iter().map(|(_, us)| *us as u32).max(), Some(99));

@@ -112,7 +112,7 @@ pub struct Work {
     /// Time taken.
     pub elapsed: Duration,
     /// Latency of each operation in nanoseconds, for synchronous work.
-    pub latencies: Vec<u32>,
+    pub latencies: Vec<u64>,
     /// The value, where it is neither a rate of operations or bytes nor the time taken.
     pub value: Option<f64>,
     /// More figures.

@@ -25,9 +25,9 @@ pub struct Durable {
     /// When it began.
     pub at: Duration,
     /// Nanoseconds of the fsync.
-    pub fsync: u32,
+    pub fsync: u64,
     /// The same with the write before it, which may have to wait for room.
-    pub whole: u32,
+    pub whole: u64,
 }
 
 /// Notes both latencies of some durable writes, the second as `NAME_whole`.
@@ -37,7 +37,7 @@ pub fn note_both(extra: &mut BTreeMap<String, f64>, name: &str, taken: &[Durable
 }
 
 /// Latencies of the fsyncs.
-pub fn fsyncs(taken: &[Durable]) -> Vec<u32> {
+pub fn fsyncs(taken: &[Durable]) -> Vec<u64> {
     taken.iter().map(|d| d.fsync).collect()
 }
 

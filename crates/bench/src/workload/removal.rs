@@ -108,8 +108,8 @@ impl Workload for Removal {
         work.extra.insert("remove_ms".to_owned(), removed.as_secs_f64() * 1e3);
         if let (Some(before), Some(after)) = (latency(&usual), latency(&during)) {
             work.value = Some(after.p99_us / before.p99_us);
-            let over = |of: &[u32]| {
-                let long = of.iter().filter(|n| f64::from(**n) / 1000.0 > 2.0 * before.p99_us).count();
+            let over = |of: &[u64]| {
+                let long = of.iter().filter(|n| **n as f64 / 1000.0 > 2.0 * before.p99_us).count();
                 100.0 * long as f64 / of.len() as f64
             };
             work.extra.insert("usual_over_percent".to_owned(), over(&usual));

@@ -171,7 +171,7 @@ pub fn together<L: Send>(
     operation: impl Fn(&mut L) -> io::Result<()> + Sync,
 ) -> Result<Work> {
     let start = Barrier::new(lanes.len());
-    let one = |lane: &mut L| -> io::Result<(Duration, Vec<u32>)> {
+    let one = |lane: &mut L| -> io::Result<(Duration, Vec<u64>)> {
         let mut latencies = Vec::with_capacity(32_768);
         start.wait();
         let begin = Instant::now();
@@ -179,12 +179,12 @@ pub fn together<L: Send>(
         while last - begin < budget && !sys::interrupted() {
             operation(lane)?;
             let now = Instant::now();
-            latencies.push(u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX));
+            latencies.push(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX));
             last = now;
         }
         Ok((last - begin, latencies))
     };
-    let outcomes: Vec<io::Result<(Duration, Vec<u32>)>> = if let [lane] = lanes {
+    let outcomes: Vec<io::Result<(Duration, Vec<u64>)>> = if let [lane] = lanes {
         vec![one(lane)]
     } else {
         std::thread::scope(|scope| {

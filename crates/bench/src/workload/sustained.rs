@@ -42,9 +42,9 @@ pub const ROWS: [Durable; 2] = [Durable::AtTheEnd, Durable::Every(16 * MIB)];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// So many bytes were written, in so many nanoseconds.
-    Wrote(u64, u32),
+    Wrote(u64, u64),
     /// Something was removed.
-    Removed(u32),
+    Removed(u64),
 }
 
 /// What is written again and again.
@@ -66,12 +66,12 @@ pub trait Stream {
 }
 
 /// Nanoseconds since, as they are kept.
-pub fn nanos(since: Instant) -> u32 {
-    u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX)
+pub fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The 99th percentile and the most of some latencies, as figures named `NAME_p99_us` and so on.
-pub fn note(extra: &mut BTreeMap<String, f64>, name: &str, taken: &[u32]) {
+pub fn note(extra: &mut BTreeMap<String, f64>, name: &str, taken: &[u64]) {
     let Some(l) = latency(taken) else { return };
     let figures = [("n", l.n as f64), ("p50_us", l.p50_us), ("p99_us", l.p99_us), ("max_us", l.max_us)];
     extra.extend(figures.map(|(figure, value)| (format!("{name}_{figure}"), value)));
@@ -101,9 +101,9 @@ struct Run {
     refused: u64,
     bytes: u64,
     elapsed: Duration,
-    writes: Vec<u32>,
-    removals: Vec<u32>,
-    fsyncs: Vec<u32>,
+    writes: Vec<u64>,
+    removals: Vec<u64>,
+    fsyncs: Vec<u64>,
 }
 
 /// What nenrin says of itself where something failed, for whoever has to find out why.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 use crate::common::*;
+use nenrin_trace::{DeviceInfo, End, Event, EventKind, Flags, Header, Level, Op, Writer};
 use std::fs;
 use std::process::Stdio;
 
@@ -71,6 +72,61 @@ fn files_that_are_no_trace() {
     fs::write(place.image(), vec![0; 8 << 20]).unwrap();
     nenrin(["trace", "report", "--volume", &place.image(), &text]).fails(1, &["not a nenrin volume"]);
     nenrin(["trace", "report", "--html", "/no/such/dir/page", &text]).fails(1, &["/no/such/dir/page"]);
+}
+
+/// A trace of these devices, by name and length in sectors: each wrote a block at this sector.
+fn trace_of(place: &Place, name: &str, devices: &[(&str, u64)], sector: u64) -> String {
+    let info = |(name, sectors): &(&str, u64)| DeviceInfo {
+        name: (*name).to_owned(),
+        start: 0,
+        sectors: *sectors,
+        partition: false,
+        level: Level::Request,
+    };
+    let header = Header { devices: devices.iter().map(info).collect(), source: "kernel".into(), ..Header::default() };
+    let mut writer = Writer::create(&place.path(name), &header).unwrap();
+    for device in 0..devices.len() as u8 {
+        for kind in [EventKind::Issue, EventKind::Complete] {
+            let (op, flags) = (Op::Write, Flags(0));
+            let event =
+                Event { kind, device, op, flags, sectors: 8, sector, nanos: 1, pid: 1, name: u16::MAX, error: 0 };
+            writer.event(&event).unwrap();
+        }
+    }
+    writer.end(&End::default()).unwrap();
+    place.text(name)
+}
+
+/// What was written to another device is not looked up in the volume.
+#[test]
+fn the_trace_of_another_device() {
+    let place = Place::with_volume();
+    let sectors = fs::metadata(place.image()).unwrap().len() / 512;
+    let explain = |trace: &str| nenrin(["trace", "report", "--json", "--volume", &place.image(), trace]);
+    let disk = trace_of(&place, "disk", &[("sda", 1 << 20)], 0);
+    explain(&disk).fails(1, &["disk: a trace of sda (512M), not of", "image (32M)", "the loop device over that file"]);
+    let as_long = trace_of(&place, "as-long", &[("sda", sectors)], 0);
+    explain(&as_long).fails(1, &["as-long: a trace of sda (32M)", "the loop device over that file"]);
+    let text = place.text("text");
+    fs::write(&text, BLKPARSE).unwrap();
+    explain(&text).fails(1, &["does not tell how long devices are"]);
+
+    let both = trace_of(&place, "both", &[("sda", 1 << 20), ("loop3", sectors)], 0);
+    let volume = &explain(&both).json()[0]["volume"];
+    assert_eq!(volume["kinds"], serde_json::json!({"superblock": {"writes": 1, "bytes": 4096}}));
+    assert_eq!(volume["device"], "loop3");
+    assert_eq!(volume["left_out"], serde_json::json!(["sda"]));
+    let said = nenrin(["trace", "report", "--volume", &place.image(), &both]).ok();
+    assert!(said.contains("note: what writes were is told of loop3 only, not of sda"), "{said}");
+}
+
+#[test]
+fn numbers_that_no_device_has() {
+    let place = Place::new();
+    let trace = trace_of(&place, "trace", &[("sda", u64::MAX)], u64::MAX - 3);
+    for how in [&["--json"][..], &["--csv"], &[]] {
+        nenrin(["trace", "report", &trace].iter().chain(how)).ok();
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub struct Measured {
     pub rate: u64,
     /// Seconds from the start of the load to the end of the unmount.
     pub seconds: f64,
-    /// Events lost, or counters that differ: the figures cannot be relied on.
+    /// A trace that was cut short, events lost, or counters that differ: the figures cannot be relied on.
     pub doubt: Option<String>,
     /// The whole report.
     pub view: View,
@@ -86,7 +86,6 @@ pub fn measure(
     } else {
         0
     };
-    let doubtful = view.found.end.lost > 0 || view.agrees() == Some(false);
     Ok(Measured {
         contender: index,
         pattern: pattern.name(),
@@ -99,9 +98,15 @@ pub fn measure(
         flushes: s.flushes(),
         rate,
         seconds,
-        doubt: doubtful.then(|| view.trust()),
+        doubt: doubt(&view),
         view,
     })
+}
+
+/// Why the figures of a trace cannot be relied on, if so.
+fn doubt(view: &View) -> Option<String> {
+    let doubtful = view.found.cut || view.found.end.lost > 0 || view.agrees() == Some(false);
+    doubtful.then(|| view.trust())
 }
 
 /// Runs the pattern's calls of fio; bytes written by the last, by those before, and the rate of the last.
@@ -160,6 +165,20 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use nenrin_trace::analysis::Analysed;
+
+    #[test]
+    fn traces_that_are_doubted() {
+        let view = |found| View::new(std::path::Path::new("t"), found);
+        assert_eq!(doubt(&view(Analysed::default())), None);
+        let cut = Analysed { cut: true, ..Analysed::default() };
+        assert!(doubt(&view(cut)).unwrap().contains("CUT SHORT"));
+        let mut lost = Analysed::default();
+        lost.end.lost = 3;
+        assert!(doubt(&view(lost)).unwrap().contains("3 events LOST"));
+    }
+
     #[test]
     fn what_fio_tells() {
         let text = "note: both iodepth >= 1 and synchronous I/O engine\n{\"jobs\":[{\"write\":{\"io_bytes\":10,\"bw_bytes\":5}},{\"write\":{\"io_bytes\":2,\"bw_bytes\":1}}]}";

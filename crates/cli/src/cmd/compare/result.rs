@@ -9,7 +9,9 @@ use crate::output::table;
 use crate::size::show_bytes;
 use nenrin_trace::{BlockDev, plot};
 use serde_json::{Value, json};
+use std::cmp::Ordering;
 use std::fs;
+use std::ops::{Add, Div};
 use std::path::{Path, PathBuf};
 
 /// One contender with one pattern, over all runs.
@@ -46,26 +48,35 @@ pub struct Result<'a> {
     versions: Vec<(String, String)>,
 }
 
-fn median<T: Copy + PartialOrd>(values: &[T], none: T) -> T {
+/// The middle value, or the mean of the two middle ones.
+fn median<T: Copy + PartialOrd + Add<Output = T> + Div<Output = T> + From<u8>>(values: &[T], none: T) -> T {
     let mut all = values.to_vec();
-    all.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-    all.get(all.len() / 2).copied().unwrap_or(none)
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
+    let (low, high) = (all.get(all.len().saturating_sub(1) / 2), all.get(all.len() / 2));
+    low.zip(high).map_or(none, |(low, high)| (*low + *high) / T::from(2_u8))
 }
 
 impl Row {
-    fn percent(&self, bytes: i64) -> f64 {
-        if self.data == 0 { 0.0 } else { bytes as f64 * 100.0 / self.data as f64 }
+    /// In per cent of the data, where something was written.
+    fn percent(&self, bytes: i64) -> Option<f64> {
+        (self.data > 0).then(|| bytes as f64 * 100.0 / self.data as f64)
     }
     /// Device bytes for each byte of data, fixed cost and all.
-    fn amplification(&self) -> f64 {
-        if self.data == 0 { 0.0 } else { self.written.saturating_sub(self.before) as f64 / self.data as f64 }
+    fn shown_amplification(&self) -> String {
+        let added = self.written.saturating_sub(self.before);
+        if self.data == 0 { NONE.into() } else { format!("{:.3}", added as f64 / self.data as f64) }
     }
     fn shown_percent(&self) -> String {
-        let [low, middle, high] = self.metadata.map(|b| format!("{:.2}", self.percent(b)));
+        let [Some(low), Some(middle), Some(high)] = self.metadata.map(|b| Some(format!("{:.2}", self.percent(b)?)))
+        else {
+            return NONE.into();
+        };
         if low == high { format!("{middle} %") } else { format!("{middle} % ({low} to {high})") }
     }
 }
 
+/// Shown where nothing was written that something could be counted for.
+const NONE: &str = "-";
 /// Who writes up to half a per cent more than the least is named with it: for wear that is the same.
 const EQUAL: f64 = 1.005;
 /// How [`Result::choice`] is read.
@@ -143,7 +154,7 @@ impl<'a> Result<'a> {
                 r.label.clone(),
                 r.pattern.clone(),
                 r.shown_percent(),
-                format!("{:.3}", r.amplification()),
+                r.shown_amplification(),
                 show_bytes(r.written),
                 r.requests.to_string(),
                 show_bytes(r.mean),
@@ -156,26 +167,25 @@ impl<'a> Result<'a> {
         self.rows.iter().map(row).collect()
     }
 
-    /// Who writes least for which work: what reaches the device for each 100 bytes of data, once it is mounted.
+    /// Who writes least for which work: what reaches the device for each 100 bytes of data, once it is mounted. Work in
+    /// which nobody wrote has no line.
     fn choice(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let names = self.contenders.iter().map(|c| c.label.clone());
         let head = ["your work".to_owned(), "writes least".into()].into_iter().chain(names).collect();
         let line = |p: &Pattern| {
             let of = |label: &String| self.rows.iter().find(|r| r.label == *label && r.pattern == p.name());
-            let all: Vec<(&String, f64)> = self
-                .contenders
-                .iter()
-                .map(|c| (&c.label, of(&c.label).map_or(f64::NAN, |r| 100.0 + r.percent(r.metadata[1]))))
-                .collect();
-            let least = all.iter().map(|(_, n)| *n).fold(f64::INFINITY, f64::min);
-            let mut best: Vec<_> = all.iter().filter(|(_, n)| *n <= least * EQUAL).collect();
-            best.sort_by(|a, b| a.1.total_cmp(&b.1));
-            let best: Vec<&str> = best.iter().map(|(name, _)| name.as_str()).collect();
-            let best = shortly(&best, &all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
-            let cells = all.iter().map(|(_, n)| format!("{n:.1}"));
-            [p.work(), best].into_iter().chain(cells).collect()
+            let hundred = |label: &String| of(label).and_then(|r| Some(100.0 + r.percent(r.metadata[1])?));
+            let all: Vec<(&str, Option<f64>)> =
+                self.contenders.iter().map(|c| (c.label.as_str(), hundred(&c.label))).collect();
+            let mut wrote: Vec<(&str, f64)> = all.iter().filter_map(|(name, n)| Some((*name, (*n)?))).collect();
+            wrote.sort_by(|a, b| a.1.total_cmp(&b.1));
+            let least = wrote.first()?.1;
+            let best: Vec<&str> = wrote.iter().filter(|(_, n)| *n <= least * EQUAL).map(|(name, _)| *name).collect();
+            let best = shortly(&best, &wrote.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+            let cells = all.iter().map(|(_, n)| n.map_or(NONE.into(), |n| format!("{n:.1}")));
+            Some([p.work(), best].into_iter().chain(cells).collect())
         };
-        (head, self.patterns.iter().map(line).collect())
+        (head, self.patterns.iter().filter_map(line).collect())
     }
 
     /// Who writes least beyond the data, pattern by pattern.
@@ -183,11 +193,12 @@ impl<'a> Result<'a> {
         let answer = |p: &Pattern| {
             let mut rows: Vec<&Row> = self.rows.iter().filter(|r| r.pattern == p.name() && r.data > 0).collect();
             rows.sort_by_key(|r| r.metadata[1]);
-            let all: Vec<String> =
-                rows.iter().map(|r| format!("{} {:.2} %", r.label, r.percent(r.metadata[1]))).collect();
-            format!("{} ({}): least metadata first: {}", p.name(), p.about(), all.join(", "))
+            let shown = |r: &&Row| Some(format!("{} {:.2} %", r.label, r.percent(r.metadata[1])?));
+            let all: Vec<String> = rows.iter().filter_map(shown).collect();
+            let (name, about) = (p.name(), p.about());
+            (!all.is_empty()).then(|| format!("{name} ({about}): least metadata first: {}", all.join(", ")))
         };
-        self.patterns.iter().map(answer).collect()
+        self.patterns.iter().filter_map(answer).collect()
     }
 
     /// What a reader must know.
@@ -386,12 +397,59 @@ fn row(label: &str, pattern: &str, all: &[&Measured], fixed: u64, published: Opt
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::*;
+    use crate::cmd::trace::view::View;
+    use nenrin_trace::analysis::Analysed;
 
     #[test]
     fn medians() {
         assert_eq!(median(&[3, 1, 2], 0), 2);
-        assert_eq!(median(&[4, 1], 0), 4);
+        assert_eq!(median(&[4.0, 1.0], 0.0), 2.5);
+        assert_eq!(median(&[1_u64, 9, 3, 5], 0), 4);
         assert_eq!(median(&[], 7), 7);
+    }
+
+    /// A row of one run that wrote so much data, and so much more.
+    fn of(label: &str, pattern: &str, data: u64, metadata: u64) -> Row {
+        let one = Measured {
+            contender: 0,
+            pattern: pattern.to_owned(),
+            trace: PathBuf::new(),
+            data,
+            before: 0,
+            written: data + metadata,
+            background: 0,
+            requests: 1,
+            flushes: 0,
+            rate: 0,
+            seconds: 1.0,
+            doubt: None,
+            view: View::new(Path::new("t"), Analysed::default()),
+        };
+        row(label, pattern, &[&one], 0, None)
+    }
+
+    #[test]
+    fn work_that_writes_nothing_is_not_judged() {
+        let contenders = ["ext4", "xfs"].map(|name| Contender::parse(name).unwrap());
+        let patterns = [Pattern::Log, Pattern::Job("reads.fio".into()), Pattern::Small];
+        let rows = vec![
+            of("ext4", "log", 1000, 50),
+            of("xfs", "log", 1000, 60),
+            of("ext4", "reads", 0, 4096),
+            of("xfs", "reads", 0, 8192),
+            of("ext4", "small", 0, 4096),
+            of("xfs", "small", 1000, 90),
+        ];
+        let (device, kernel, versions) = (String::new(), String::new(), Vec::new());
+        let (contenders, patterns, measured) = (&contenders[..], &patterns[..], &[][..]);
+        let r = Result { contenders, patterns, measured, rows, bytes: 1000, runs: 1, device, kernel, versions };
+        let lines: Vec<Vec<String>> = r.choice().1.into_iter().map(|line| line[1..].to_vec()).collect();
+        assert_eq!(lines, [["ext4", "105.0", "106.0"], ["xfs", "-", "109.0"]]);
+        assert_eq!(r.answers().len(), 2, "{:?}", r.answers());
+        let cells = r.cells();
+        assert_eq!((cells[0][2].as_str(), cells[0][3].as_str()), ("5.00 %", "1.050"));
+        assert_eq!((cells[2][2].as_str(), cells[2][3].as_str()), ("-", "-"));
+        assert_eq!(r.json()["rows"][2]["metadata_percent"], Value::Null);
     }
 }

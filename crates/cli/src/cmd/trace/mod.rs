@@ -26,7 +26,7 @@ pub const COMMAND: Command = Command {
         ("--data SIZE", "report: how much file data was written; the rest of what was written is metadata"),
         (
             "--volume DEVICE",
-            "report: the nenrin volume that was recorded; tells what each write was, and of which file",
+            "report: the nenrin volume that was recorded, or its image; tells what each write was, and of which file",
         ),
         ("--html PAGE", "report: write a page with plots, which needs nothing else"),
         ("--csv", "report: one line for each request"),

@@ -1,13 +1,12 @@
 //! `nenrin trace report`.
 
 use super::view::View;
-use super::volume::{Kinds, Map};
+use super::volume::Map;
 use super::{COMMAND, html};
 use crate::command::{arguments, text_value};
 use crate::error::{At, Fail, Outcome};
 use crate::output;
 use crate::size::parse_bytes;
-use nenrin_trace::TraceError;
 use nenrin_trace::analysis::{self, Request};
 use std::fs;
 use std::io::Write;
@@ -73,13 +72,14 @@ pub fn run(parser: &mut lexopt::Parser) -> Outcome {
     Ok(0)
 }
 
-/// Reads one trace; with the map of a volume, also what its writes were.
-pub fn read(path: &Path, map: Option<&Map>, volume: Option<&Path>) -> Result<View, TraceError> {
-    let mut kinds = Kinds::default();
+/// Reads one trace; with the map of a volume, also what the writes to its device were.
+pub fn read(path: &Path, map: Option<&Map>, volume: Option<&Path>) -> Result<View, Fail> {
     let header = analysis::Trace::open(path)?.header().clone();
-    let start = header.devices.first().map_or(0, |d| d.start);
+    let account = map.map(|map| map.account(&header.devices).at(path.display())).transpose()?;
+    let (number, mut kinds) = account.unwrap_or_default();
+    let start = header.devices.get(number).map_or(0, |d| d.start);
     let found = analysis::read(path, |r, _, _| {
-        if let Some(map) = map.filter(|_| r.event.device == 0) {
+        if let Some(map) = map.filter(|_| usize::from(r.event.device) == number) {
             map.add(&mut kinds, r, header.started, start);
         }
     })?;
@@ -132,7 +132,7 @@ fn row(
         quoted(device.map_or("", |d| d.name.as_str())),
         e.op.name(),
         e.flags.letters(),
-        e.sector.saturating_sub(start) * nenrin_trace::SECTOR_BYTES,
+        e.sector.saturating_sub(start).saturating_mul(nenrin_trace::SECTOR_BYTES),
         e.bytes(),
         r.latency.map(|n| format!("{:.3}", n as f64 / 1e3)).unwrap_or_default(),
         r.error,

@@ -61,7 +61,11 @@ impl View {
     /// Names of the devices.
     pub fn devices(&self) -> String {
         let one = |d: &nenrin_trace::DeviceInfo| {
-            let size = if d.sectors == 0 { String::new() } else { format!(" ({})", show_bytes(d.sectors * 512)) };
+            let size = if d.sectors == 0 {
+                String::new()
+            } else {
+                format!(" ({})", show_bytes(d.sectors.saturating_mul(512)))
+            };
             printable(&d.name) + &size
         };
         self.found.header.devices.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -172,6 +176,7 @@ impl View {
                 out.push(format!("{} takes no requests: bios are shown, before they are merged or split", d.name));
             }
         }
+        out.extend(self.kinds.iter().flat_map(Kinds::notes));
         out
     }
 

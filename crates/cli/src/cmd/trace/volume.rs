@@ -13,13 +13,15 @@ use nenrin_device::{BLOCK_BYTES, OpenMode};
 use nenrin_format::partial::{DATA_MOVED, Header, PartialKind, Summary};
 use nenrin_format::superblock::{AREA_BLOCKS, Superblock};
 use nenrin_format::{Addr, Ino, SegmentNo};
-use nenrin_trace::Op;
 use nenrin_trace::analysis::{Request, Traffic};
+use nenrin_trace::{DeviceInfo, Op, SECTOR_BYTES};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
-const SECTORS: u64 = (BLOCK_BYTES / 512) as u64;
+const SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +85,16 @@ struct Run {
 pub struct Map {
     runs: BTreeMap<u64, Run>,
     blocks: u64,
+    home: Home,
+}
+
+/// What the volume lies on.
+struct Home {
+    path: PathBuf,
+    /// Length in sectors.
+    sectors: u64,
+    /// The device's name, as traces have it; an image file has none.
+    name: Option<String>,
 }
 
 /// What the writes of a trace were.
@@ -94,6 +106,12 @@ pub struct Kinds {
     pub by_ino: BTreeMap<u64, u64>,
     /// Names and bytes of files, the largest first.
     pub files: Vec<(String, u64)>,
+    /// Name of the volume's device in the trace.
+    pub device: String,
+    /// Names of the trace's other devices, of whose writes nothing is told here.
+    pub left_out: Vec<String>,
+    /// What the volume's device is called now, where that is something else.
+    pub now: Option<String>,
 }
 
 impl Map {
@@ -106,8 +124,9 @@ impl Map {
         let probe = nenrin_core::probe(&*device).at(path.display())?;
         let sb = probe.newest().at(path.display())?;
         dump::one_device(path, sb)?;
-        let blocks = device.geometry().bytes / BLOCK_BYTES as u64;
-        let mut this = Self { runs: BTreeMap::new(), blocks };
+        let bytes = device.geometry().bytes;
+        let blocks = bytes / BLOCK_BYTES as u64;
+        let mut this = Self { runs: BTreeMap::new(), blocks, home: Home::of(path, bytes / SECTOR_BYTES) };
         let count: u64 = sb.segments();
         let mut progress = Progress::new();
         for (done, segment) in sb.numbers().enumerate() {
@@ -115,6 +134,19 @@ impl Map {
             progress.at("reading the log", done as u64, count);
         }
         Ok(this)
+    }
+
+    /// An account of what is written to that device of a trace which is the volume's; and its number in the trace.
+    ///
+    /// # Errors
+    /// None of them is, or several may be.
+    pub fn account(&self, devices: &[DeviceInfo]) -> Result<(usize, Kinds), String> {
+        let number = self.home.among(devices)?;
+        let name = |d: &DeviceInfo| printable(&d.name);
+        let others = devices.iter().enumerate().filter(|(i, _)| *i != number);
+        let device = devices.get(number).map(name).unwrap_or_default();
+        let now = self.home.name.clone().filter(|now| *now != device);
+        Ok((number, Kinds { device, left_out: others.map(|(_, d)| name(d)).collect(), now, ..Kinds::default() }))
     }
 
     fn segment(&mut self, device: &Device, sb: &Superblock, segment: SegmentNo) {
@@ -171,7 +203,7 @@ impl Map {
         let wall = i64::try_from(started.saturating_add(e.nanos)).unwrap_or(i64::MAX);
         let mut counted = BTreeSet::new();
         let from = e.sector.saturating_sub(start);
-        let (mut block, end) = (from / SECTORS, (from + u64::from(e.sectors)).div_ceil(SECTORS));
+        let (mut block, end) = (from / SECTORS, from.saturating_add(u64::from(e.sectors)).div_ceil(SECTORS));
         while block < end {
             let (kind, until, ino) = if e.op == Op::Zeroes { (Kind::Zeros, u64::MAX, 0) } else { self.at(block, wall) };
             let bytes = (until.min(end) - block) * BLOCK_BYTES as u64;
@@ -212,6 +244,42 @@ impl Map {
     }
 }
 
+impl Home {
+    fn of(path: &Path, sectors: u64) -> Self {
+        let is_device = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+        let name = || device::absolute(path).file_name().map(|n| n.to_string_lossy().into_owned());
+        Self { path: path.to_owned(), sectors, name: is_device.then(name).flatten() }
+    }
+
+    /// Which device of a trace this is: of those that are as long the one of the same name, or the only one. Loop devices are
+    /// numbered anew each time, so they go by their length; and so does an image file, which has been behind one of them.
+    fn among(&self, devices: &[DeviceInfo]) -> Result<usize, String> {
+        let is_loop = |name: &str| name.starts_with("loop");
+        let fits = |d: &DeviceInfo| d.sectors == self.sectors && (self.name.is_some() || is_loop(&d.name));
+        let as_long: Vec<usize> = (0..devices.len()).filter(|i| devices.get(*i).is_some_and(fits)).collect();
+        let same = as_long.iter().find(|i| devices.get(**i).is_some_and(|d| Some(&d.name) == self.name.as_ref()));
+        match (same, as_long.as_slice()) {
+            (Some(i), _) | (None, [i]) => Ok(*i),
+            (None, []) => Err(self.absent(devices)),
+            _ => Err(format!("a trace of several devices that are as long as {}", self.path.display())),
+        }
+    }
+
+    fn absent(&self, devices: &[DeviceInfo]) -> String {
+        if devices.iter().all(|d| d.sectors == 0) {
+            return "it does not tell how long devices are, so the volume's cannot be found; nenrin trace record does"
+                .into();
+        }
+        let bytes = |sectors: u64| show_bytes(sectors.saturating_mul(SECTOR_BYTES));
+        let of: Vec<String> =
+            devices.iter().map(|d| format!("{} ({})", printable(&d.name), bytes(d.sectors))).collect();
+        let own =
+            if self.name.is_some() { "a trace of that device" } else { "a trace of the loop device over that file" };
+        let (of, path, own_bytes) = (of.join(", "), self.path.display(), bytes(self.sectors));
+        format!("a trace of {of}, not of {path} ({own_bytes}); {own} tells what was written to the volume")
+    }
+}
+
 impl Kinds {
     /// Rows: what, writes, bytes, share.
     pub fn rows(&self) -> Vec<Vec<String>> {
@@ -230,7 +298,20 @@ impl Kinds {
         let kinds =
             self.by_kind.iter().map(|(k, t)| (k.name().to_owned(), json!({"writes": t.requests, "bytes": t.bytes})));
         let files: Vec<Value> = self.files.iter().map(|(name, bytes)| json!({"file": name, "bytes": bytes})).collect();
-        json!({"kinds": kinds.collect::<serde_json::Map<_, _>>(), "files": files})
+        json!({
+            "kinds": kinds.collect::<serde_json::Map<_, _>>(), "files": files, "device": self.device, "left_out": self.left_out,
+        })
+    }
+    /// What a reader must know of it.
+    pub fn notes(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        if !self.left_out.is_empty() {
+            out.push(format!("what writes were is told of {} only, not of {}", self.device, self.left_out.join(", ")));
+        }
+        if let Some(now) = &self.now {
+            out.push(format!("the volume is taken to be that on {}, now {now}, since it is as long", self.device));
+        }
+        out
     }
 
     /// Finds names for the inodes; those that have none (any more) keep their number.
@@ -272,14 +353,18 @@ fn walk(fs: &Fs, wanted: &BTreeMap<u64, u64>, names: &mut BTreeMap<u64, String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nenrin_trace::{Event, EventKind, Flags};
+    use nenrin_trace::{Event, EventKind, Flags, Level};
 
     /// Blocks 100 to 103: a chain partial of one block and records, written at second 50, then index nodes.
     fn map() -> Map {
         let run = |end, kind, ino| Run { end, kind, ino, written_at: 50_000_000_000 };
         let runs =
             [(100, run(101, Kind::Records, 0)), (101, run(103, Kind::ChainData, 7)), (103, run(104, Kind::Index, 0))];
-        Map { runs: runs.into(), blocks: 1000 }
+        Map { runs: runs.into(), blocks: 1000, home: home(None) }
+    }
+    /// What a volume of 8,000 sectors lies on.
+    fn home(name: Option<&str>) -> Home {
+        Home { path: "there".into(), sectors: 8000, name: name.map(str::to_owned) }
     }
     fn write(block: u64, blocks: u32, nanos: u64) -> Request {
         let event = Event {
@@ -303,7 +388,7 @@ mod tests {
         use nenrin_format::layout::le::{U32, U64};
         use nenrin_format::partial::MapEntry;
         use nenrin_format::{Cno, Epoch, Seq, Time};
-        let mut this = Map { runs: BTreeMap::new(), blocks: 1000 };
+        let mut this = Map { runs: BTreeMap::new(), blocks: 1000, home: home(None) };
         for (first, flags) in [(100, 0), (200, DATA_MOVED)] {
             let header = Header {
                 kind: PartialKind::Data,
@@ -346,6 +431,42 @@ mod tests {
         let all: Vec<_> = kinds.by_kind.iter().map(|(k, t)| (k.name(), t.bytes / 4096)).collect();
         assert_eq!(all, [("data: file data", 3), ("cleaner: file data", 3), ("zero-fill", 3)]);
         assert_eq!(kinds.by_ino, BTreeMap::from([(9, 24576)]));
+    }
+
+    #[test]
+    fn whose_writes_a_trace_has() {
+        let devices = |all: &[(&str, u64)]| -> Vec<DeviceInfo> {
+            let one = |(name, sectors): &(&str, u64)| DeviceInfo {
+                name: (*name).to_owned(),
+                start: 0,
+                sectors: *sectors,
+                partition: false,
+                level: Level::Request,
+            };
+            all.iter().map(one).collect()
+        };
+        let among = |name, all: &[(&str, u64)]| home(name).among(&devices(all));
+        assert_eq!(among(Some("sda1"), &[("sda", 9000), ("sda1", 8000), ("sdb", 8000)]), Ok(1));
+        assert_eq!(among(Some("sda1"), &[("sda1", 9000), ("sdb1", 8000)]), Ok(1), "it got another name");
+        assert_eq!(among(Some("loop7"), &[("loop3", 8000)]), Ok(0));
+        assert_eq!(among(None, &[("sda", 8000), ("loop3", 8000)]), Ok(1));
+        for (name, all, said) in [
+            (Some("sda1"), &[("sda", 9000)][..], "a trace of that device"),
+            (None, &[("sda", 8000)][..], "the loop device over that file"),
+            (None, &[("loop3", 8000), ("loop4", 8000)][..], "several devices"),
+            (Some("sda"), &[("8,0", 0)][..], "does not tell how long devices are"),
+        ] {
+            let told = among(name, all).unwrap_err();
+            assert!(told.contains(said), "{told}");
+        }
+        let map = Map { runs: BTreeMap::new(), blocks: 1000, home: home(Some("sda1")) };
+        let (number, kinds) = map.account(&devices(&[("sdc", 5), ("sdb1", 8000)])).unwrap();
+        assert_eq!((number, kinds.device.as_str(), kinds.left_out.clone()), (1, "sdb1", vec!["sdc".to_owned()]));
+        assert!(
+            kinds.notes()[0].contains("not of sdc") && kinds.notes()[1].contains("now sda1"),
+            "{:?}",
+            kinds.notes()
+        );
     }
 
     #[test]
