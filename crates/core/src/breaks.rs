@@ -130,6 +130,8 @@ pub enum Break {
     SummariesAreRoom,
     /// Segments that hold hardly any garbage are left as they are, also where nothing else makes room.
     LittleGarbageKept,
+    /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.
+    CutAtOnce,
     /// Files grow as long as there are free segments, whatever df says.
     GrowsBeyondDf,
     /// Who grows is refused before what waits is committed.

@@ -214,8 +214,11 @@ pub struct Content {
     pub version: u64,
     /// Segments that hold blocks of it which no record names yet, once for each write.
     pub pins: Vec<SegmentNo>,
-    /// Runs of blocks in it that were written ahead or shared, at most: as many items may change by its commit.
+    /// Runs of blocks in it that were written ahead or shared, and leaves of what its holes cut off, at most: as many leaves may
+    /// change by its commit.
     pub placed: u64,
+    /// Extents of what is committed that its holes cut off, about.
+    pub cut_extents: u64,
     /// Blocks that were written one after the other, up to the one written last.
     pub sequence: Range<u64>,
     /// Where writing behind some of the pages goes on.
@@ -242,6 +245,7 @@ impl Content {
             version: 0,
             pins: Vec::new(),
             placed: 0,
+            cut_extents: 0,
             sequence: 0..0,
             hand: 0,
             promised: 0,

@@ -35,7 +35,7 @@ const RECORD_ITEMS: u32 = 64;
 /// How long a sweep rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory, up to 110 KB for each leaf of single blocks.
-const DIRTY_NODES_MAX: u64 = 1000;
+pub(super) const DIRTY_NODES_MAX: u64 = 1000;
 
 /// What is to be swept of a history tree: from a key up to an inode.
 #[derive(Clone, Copy)]

@@ -214,17 +214,12 @@ impl Fs {
         if inner.has_little(ino, few) {
             return Ok(inner);
         }
-        *inner.settling.entry(ino).or_default() += 1;
+        inner.begin_settling(ino);
         drop(inner);
         let behind = self.write_all_behind(ino, few, Pace::Full);
         let settled = behind.and_then(|()| self.settle(self.lock(), |other| other == ino));
         let mut inner = self.lock();
-        if let Some(count) = inner.settling.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
-                inner.settling.remove(&ino);
-            }
-        }
+        inner.end_settling(ino);
         self.wake_idle(&inner);
         settled.and_then(|()| inner.check_alive())?;
         Ok(inner)
@@ -340,6 +335,20 @@ impl Fs {
 }
 
 impl Inner {
+    /// The file takes no change until [`Inner::end_settling`].
+    pub(super) fn begin_settling(&mut self, ino: Ino) {
+        *self.settling.entry(ino).or_default() += 1;
+    }
+
+    /// One reason less why it takes none.
+    pub(super) fn end_settling(&mut self, ino: Ino) {
+        let Some(count) = self.settling.get_mut(&ino) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.settling.remove(&ino);
+        }
+    }
+
     /// Whether a commit that takes this file along waits for little: of what others have taken, which may be a burst, it would wait for all.
     pub(super) fn has_little(&self, ino: Ino, few: usize) -> bool {
         self.pages_of(ino) <= few

@@ -30,6 +30,7 @@ mod copy;
 mod crowded;
 #[cfg(test)]
 mod crowded_tests;
+mod cutting;
 mod forget;
 mod growth;
 pub(crate) mod guard;
@@ -148,8 +149,10 @@ pub struct Counters {
     pub writes_told_later: u64,
     /// Times that a write or a flush was waited for under the lock that every operation takes: none.
     pub device_waits_locked: u64,
-    /// Times that a change of a file waited because a sync of the same file waits for its data.
+    /// Times that a change of a file waited because a sync of the same file waits for its data, or much of it is cut off.
     pub held_by_own_sync: u64,
+    /// Steps in which very many extents of a file were cut off.
+    pub cut_steps: u64,
     /// Times that a writer committed what there is and waited for that, since there was no memory left for what he wrote.
     pub held_for_memory: u64,
     /// Blocks written anew because a copy on one device was wrong.
@@ -256,7 +259,7 @@ struct Inner {
     recent_syncs: beside::RecentSyncs,
     bursts: bursts::Bursts,
     submitted: submit::Submitted,
-    /// Files whose data a sync waits for, with how many do: they take no change until then.
+    /// Files whose data a sync waits for, or of which much is cut off in steps, with how many do that: they take no change until then.
     settling: BTreeMap<Ino, u32>,
     leading: leading::Leading,
     checkpointing: bool,
@@ -281,7 +284,7 @@ struct Inner {
     survey: Option<heavy::Survey>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
-    /// Runs of uncommitted content that were placed, of all files.
+    /// Runs of uncommitted content that were placed, and leaves of what it cuts off, of all files.
     placed: u64,
     /// Threads in [`Fs::wait_idle`].
     idle_waiters: u32,

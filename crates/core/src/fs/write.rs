@@ -2,6 +2,7 @@
 
 use super::behind::Prepared;
 use super::bursts::Who;
+use super::cutting::Cut;
 use super::guard::Guard;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
@@ -313,7 +314,7 @@ impl Fs {
         let grows = grows || size == 0 && broken(Break::EmptyNeedsRoom);
         let room = if grows { Room::Passing(1) } else { Room::Removal };
         let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
-        let mut inner = self.room_and_pages(room, ino, &edges)?;
+        let mut inner = self.room_and_pages_to_cut(room, ino, &edges, Cut::Behind(size))?;
         let now = self.clock.monotonic_nanos();
         let wall = self.clock.wall();
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
@@ -381,7 +382,8 @@ impl Fs {
             stop if stop == size => cut_blocks(offset, stop.next_multiple_of(BLOCK)),
             stop => cut_blocks(offset, stop),
         };
-        let mut inner = self.room_and_pages(Room::Removal, ino, &edges)?;
+        let cut = Cut::Within(offset.div_ceil(BLOCK), end / BLOCK);
+        let mut inner = self.room_and_pages_to_cut(Room::Removal, ino, &edges, cut)?;
         let wall = self.clock.wall();
         let size = inner.content_mut(self, ino)?.size;
         let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
