@@ -130,6 +130,8 @@ pub enum Break {
     SummariesAreRoom,
     /// Segments that hold hardly any garbage are left as they are, also where nothing else makes room.
     LittleGarbageKept,
+    /// An orphan that was closed when there was no room to remove anything waits for the next mount.
+    OrphansLeft,
     /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.
     CutAtOnce,
     /// Files grow as long as there are free segments, whatever df says.

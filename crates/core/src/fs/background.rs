@@ -191,6 +191,10 @@ impl Fs {
             if inner.nodes_to_spare(self) == 0 {
                 return Ok(());
             }
+            if inner.let_orphan_left_go(self)? {
+                left = left.saturating_sub(RECORD_ITEMS);
+                continue;
+            }
             let work = inner.state.pending_reaps(Kind::Reap, 1)?;
             let Some((key, _)) = work.first() else { return Ok(()) };
             let max = inner.items_to_let_go(self, REAP_ITEMS);
@@ -211,11 +215,17 @@ impl Fs {
     /// One step of that.
     pub(super) fn reap_step(&self) -> Result<Reaped> {
         let mut inner = self.lock_to_change()?;
-        let work = inner.state.pending_reaps(Kind::Reap, 1)?;
-        let Some((key, _)) = work.first() else { return Ok(Reaped::Nothing) };
+        if !inner.has_to_reap()? {
+            return Ok(Reaped::Nothing);
+        }
         if inner.nodes_to_spare(self) == 0 {
             return Ok(Reaped::NoRoom);
         }
+        if inner.let_orphan_left_go(self)? {
+            return Ok(Reaped::Some);
+        }
+        let work = inner.state.pending_reaps(Kind::Reap, 1)?;
+        let Some((key, _)) = work.first() else { return Ok(Reaped::Nothing) };
         let max = inner.items_to_let_go(self, REAP_ITEMS);
         let record = Record::ReapStep { ino: Ino(key.off), fork: key.fork, max };
         inner.log(&record, self.clock.monotonic_nanos())?;
@@ -297,6 +307,11 @@ fn longer_window(usual: u64, node_bytes: u64, room: u64) -> u64 {
 }
 
 impl Inner {
+    /// Whether anything that was removed is still there.
+    pub(super) fn has_to_reap(&self) -> Result<bool> {
+        Ok(!self.orphans_left.is_empty() || !self.state.pending_reaps(Kind::Reap, 1)?.is_empty())
+    }
+
     /// When (monotonic) the next commit by time is due; may be past.
     fn commit_due_at(&mut self, now: u64, commit_nanos: u64) -> Option<u64> {
         let mut since = self.batch.since;

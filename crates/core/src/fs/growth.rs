@@ -19,7 +19,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::items::{Backref, Extent};
-use nenrin_format::key::{Key, Kind};
+use nenrin_format::key::Key;
 use nenrin_format::{Addr, Ino, NODE_BLOCKS};
 use std::cell::RefCell;
 
@@ -214,7 +214,7 @@ impl Fs {
         if inner.nothing_available.as_ref().is_some_and(in_vain) {
             return Ok(false);
         }
-        let removed = !tried.reaping && !inner.state.pending_reaps(Kind::Reap, 1).unwrap_or_default().is_empty();
+        let removed = !tried.reaping && inner.has_to_reap().unwrap_or(false);
         if removed && !broken(Break::GrowthReapsNothing) {
             drop(inner);
             tried.reaping = !self.reap_a_piece()?;

@@ -66,6 +66,7 @@ use crate::state::State;
 use crate::storage::Storage;
 use crate::{Barrier, Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, Ticket};
+use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
@@ -239,6 +240,8 @@ struct Inner {
     state: State,
     files: ByIno<File>,
     accesses: atime::AccessTimes,
+    /// Inodes without a name whose last use ended when there was no room to let them go.
+    orphans_left: BTreeSet<Ino>,
     chain: Chain,
     data: DataLog,
     /// Where the cleaner moves things.
@@ -417,6 +420,7 @@ impl Fs {
             state,
             files: ByIno::default(),
             accesses: atime::AccessTimes::default(),
+            orphans_left: BTreeSet::new(),
             chain: opened.chain,
             data: DataLog::default(),
             cold: DataLog::of_cleaner(),
@@ -568,12 +572,12 @@ impl Fs {
         }
     }
 
-    /// Lets inodes go that nobody uses: those that `which` finds.
-    pub(crate) fn log_releases(&self, which: impl FnOnce(&State) -> Result<Vec<Ino>>) -> Result<()> {
+    /// After a mount: lets orphans go, as far as there is room for that; the others when there is some.
+    pub(crate) fn release_orphans(&self) -> Result<()> {
         let mut inner = self.lock_to_change()?;
-        for ino in which(&inner.state)? {
-            inner.log(&Record::Release { ino }, self.clock.monotonic_nanos())?;
-        }
+        let orphans = inner.state.pending_reaps(Kind::Orphan, usize::MAX)?;
+        inner.orphans_left.extend(orphans.into_iter().map(|(key, _)| Ino(key.off)));
+        while inner.nodes_to_spare(self) > 0 && inner.let_orphan_left_go(self)? {}
         Ok(())
     }
 

@@ -23,7 +23,6 @@ use crate::devices::Avoided;
 use crate::log::index::IndexLog;
 use crate::state::HistoryTree;
 use crate::{Error, Result};
-use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
 use std::collections::BTreeSet;
@@ -514,7 +513,7 @@ impl Fs {
         let inner = self.lock_to_change()?;
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
-        let reaps = !inner.state.pending_reaps(Kind::Reap, 1)?.is_empty();
+        let reaps = inner.has_to_reap()?;
         let now = self.clock.monotonic_nanos();
         let (released, sweep_rests) = (inner.has_released(now), inner.sweep_rests(now));
         let unnamed = inner.state.kept.values().filter(|c| !c.is_named()).count() + inner.state.landmarks.len();
