@@ -132,6 +132,8 @@ pub enum Break {
     LittleGarbageKept,
     /// An orphan that was closed when there was no room to remove anything waits for the next mount.
     OrphansLeft,
+    /// Who looks for a hole holds the lock up to where it is.
+    SeeksLocked,
     /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.
     CutAtOnce,
     /// Files grow as long as there are free segments, whatever df says.

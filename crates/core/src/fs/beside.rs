@@ -440,6 +440,32 @@ mod tests {
         assert_eq!(pauses(), 0);
     }
 
+    /// A large file is looked through a window at a time, and others come in between.
+    #[test]
+    fn long_seeks_pause() {
+        let clock = std::sync::Arc::new(Pauses::default());
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(128 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = clock.clone();
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![device], time, crate::MountOptions::default()).unwrap();
+        let ino = create(&fs, "f");
+        (0..40).for_each(|mib| assert_eq!(fs.write(ino, mib << 20, &vec![1; 1 << 20], 0).unwrap(), 1 << 20));
+        fs.fsync_wait(ino).unwrap();
+        let pauses = || clock.0.swap(0, Relaxed);
+        pauses();
+        assert_eq!(fs.seek(crate::At::Live, ino, 0, crate::Seek::Hole).unwrap(), 40 << 20);
+        assert_eq!(pauses(), 3, "after each of three windows");
+        #[cfg(feature = "breaks")]
+        crate::breaks::with(crate::breaks::Break::SeeksLocked, || {
+            fs.seek(crate::At::Live, ino, 0, crate::Seek::Hole).unwrap()
+        });
+        #[cfg(feature = "breaks")]
+        assert_eq!(pauses(), 1, "as if there was one");
+        assert_eq!(fs.seek(crate::At::Live, ino, 5, crate::Seek::Data).unwrap(), 5);
+        assert_eq!(pauses(), 0);
+    }
+
     /// What waits for the lock beside syncs waits for short steps, and a tick gets as much done.
     #[test]
     fn items_are_reaped_in_short_steps_beside_syncs() {

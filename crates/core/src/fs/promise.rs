@@ -15,7 +15,7 @@ use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use nenrin_format::items::{EXTENT_UNWRITTEN, Extent};
 use nenrin_format::key::Key;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
@@ -141,13 +141,7 @@ impl Inner {
         taken.sort_unstable();
         let mut taken = taken.into_iter().peekable();
         let mut out = Vec::new();
-        let mut at = from;
-        for p in self.look(crate::At::Live, ino, from, to)? {
-            let (mut start, end) = (at, at + p.blocks);
-            at = end;
-            if !matches!(p.source, super::read::Source::Zero) {
-                continue;
-            }
+        for (mut start, end) in self.zeros(At::Live, ino, from, to)? {
             while let Some((a, b)) = taken.peek().copied().filter(|(a, _)| *a < end) {
                 if a > start {
                     out.push((start, a));
