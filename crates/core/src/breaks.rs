@@ -130,6 +130,8 @@ pub enum Break {
     SummariesAreRoom,
     /// Segments that hold hardly any garbage are left as they are, also where nothing else makes room.
     LittleGarbageKept,
+    /// A truncation is held back no longer when a copy over the file is of many ranges.
+    RangesEndHolds,
     /// An orphan that was closed when there was no room to remove anything waits for the next mount.
     OrphansLeft,
     /// Who looks for a hole holds the lock up to where it is.

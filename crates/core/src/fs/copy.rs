@@ -33,6 +33,10 @@ const COPIED_BYTES_MAX: u64 = 64 << 20;
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Uncommitted ranges of a file above which it is committed, since they take memory.
 const RANGES_MAX: usize = 32 << 10;
+/// The same while its truncation is held back, in half of the memory that content may take: the commit is some 35 MB of the log then.
+const HELD_RANGES_MAX: usize = 1 << 20;
+/// What a range takes in memory, about.
+const RANGE_BYTES: usize = 128;
 
 /// From where to where a copy goes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -188,17 +192,27 @@ impl Fs {
                 return Err(e);
             }
             inner.place_copy(self, &plan, pieces, &edges, uid)?;
-            let content = inner.content_mut(self, span.to)?;
-            let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
-            if pages >= WRITE_BEHIND_PAGES {
+            if inner.content_mut(self, span.to)?.pages.len() >= WRITE_BEHIND_PAGES {
                 inner.write_behind(self, span.to)?;
             }
             let _ = self.hold_writer(inner, span.to, Who::Writes)?;
-            if ranges > RANGES_MAX {
-                self.fsync_wait(span.to)?;
-            }
+            self.hold_ranges(span.to, RANGES_MAX)?;
             return Ok(plan.span.bytes);
         }
+    }
+
+    /// Commits a file that has more uncommitted ranges than this, since they take memory; one whose truncation is held back only where
+    /// they take very much.
+    pub(super) fn hold_ranges(&self, ino: Ino, most: usize) -> Result<()> {
+        let inner = self.lock();
+        let Some(content) = inner.files.get(&ino).and_then(|f| f.content.as_ref()) else { return Ok(()) };
+        let is_held = content.held_since.is_some() && !broken(Break::RangesEndHolds);
+        let held_max = (self.options.dirty_bytes_max / 2 / RANGE_BYTES).clamp(most, HELD_RANGES_MAX.max(most));
+        if content.overlay.ranges() <= if is_held { held_max } else { most } {
+            return Ok(());
+        }
+        drop(inner);
+        self.fsync_wait(ino)
     }
 
     /// Waits until the data writes of a file that were started are complete.
