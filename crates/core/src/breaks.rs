@@ -134,6 +134,8 @@ pub enum Break {
     RangesEndHolds,
     /// An orphan that was closed when there was no room to remove anything waits for the next mount.
     OrphansLeft,
+    /// What is reserved is reserved in one piece, however much it is.
+    ReservedAtOnce,
     /// Who looks for a hole holds the lock up to where it is.
     SeeksLocked,
     /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.
