@@ -17,6 +17,8 @@ use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{At, Error, Result};
+use nenrin_format::items::Extent;
+use nenrin_format::key::Key;
 use nenrin_format::node::NODE_ROOM_BYTES;
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::{BLOCK_BYTES, Ino};
@@ -77,6 +79,16 @@ impl Inner {
         let few = extents + content.map_or(0, |c| c.cut_extents) <= EXTENTS_AT_ONCE;
         let fits = few && (leaves <= LEAVES_UNASKED || leaves <= self.nodes_to_spare(fs));
         Ok(fits.then_some(Off { extents, leaves }))
+    }
+
+    /// File blocks `[from, to)` are about to be nothing any more: of what is committed there nothing counts from now on.
+    pub(super) fn note_cut(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let all = |key: &Key, e: &Extent| Ok(vec![(key.off, key.off + u64::from(e.blocks))]);
+        let gone = self.ranges_not_written(ino, from, to, &all, &|_| false)?;
+        if let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            content.cut_blocks += gone.iter().map(|(a, b)| b - a).sum::<u64>();
+        }
+        Ok(())
     }
 
     /// Cuts off the last extents of a file that has no uncommitted content, by a record.

@@ -322,6 +322,9 @@ impl Fs {
         // What is set aside counts by itself until it is committed, so what it promises is looked up before.
         let gone =
             if size < before || size == 0 { inner.promised_in(ino, size.div_ceil(BLOCK), u64::MAX)? } else { 0 };
+        if 0 < size && size < before {
+            inner.note_cut(ino, size.div_ceil(BLOCK), u64::MAX)?;
+        }
         let owed = size == 0 && inner.set_aside(self, ino)?;
         let content = inner.content_mut(self, ino)?;
         let had = if content.replaced { 0 } else { content.before.max(u64::from(committed > 0)) };
@@ -389,6 +392,7 @@ impl Fs {
         let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
         let whole = (offset.div_ceil(BLOCK), whole_end);
         if whole.0 < whole.1 {
+            inner.note_cut(ino, whole.0, whole.1)?;
             inner.promise_ends(ino, whole.0, whole.1)?;
         }
         let content = inner.content_mut(self, ino)?;
