@@ -187,7 +187,8 @@ impl Fs {
                 room = needed;
                 continue;
             }
-            if let Err(e) = inner.prepare_source(self, span, plan.whole.0, &pieces) {
+            let prepared = inner.prepare_target(self, plan.span);
+            if let Err(e) = prepared.and_then(|()| inner.prepare_source(self, span, plan.whole.0, &pieces)) {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
@@ -309,6 +310,15 @@ impl Inner {
         self.log(&record, fs.clock.monotonic_nanos())
     }
 
+    /// The destination has uncommitted content, and what was reserved in the range is no more.
+    fn prepare_target(&mut self, fs: &Fs, span: Span) -> Result<()> {
+        self.content_mut(fs, span.to)?;
+        if span.bytes == 0 {
+            return Ok(());
+        }
+        self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))
+    }
+
     /// Makes pieces and edges content of the destination.
     fn place_copy(
         &mut self,
@@ -322,10 +332,6 @@ impl Inner {
         let wall = fs.clock.wall();
         if broken(Break::CopyNotHeld) {
             self.unpin_pieces(&pieces);
-        }
-        self.content_mut(fs, span.to)?;
-        if span.bytes > 0 {
-            self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))?;
         }
         let content = self.content_mut(fs, span.to)?;
         let (before, ranges) = (content.pages.len(), content.overlay.ranges() as u64);
