@@ -25,7 +25,7 @@ impl Fs {
     /// [`Error::NotFound`]; for sizes those of writing.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let mut inner = match set.size {
-            Some(size) => self.truncate(ino, size)?,
+            Some(size) => self.truncate(ino, size, set.editor)?,
             None => self.room_to_remove()?,
         };
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;

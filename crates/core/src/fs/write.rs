@@ -304,7 +304,7 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<Guard<'_>> {
+    pub(super) fn truncate(&self, ino: Ino, size: u64, editor: Option<u32>) -> Result<Guard<'_>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
@@ -354,6 +354,7 @@ impl Fs {
         content.size = size;
         content.mtime = wall;
         content.ctime = wall;
+        content.editor_uid = editor.unwrap_or(content.editor_uid);
         content.version += 1;
         inner.pages -= removed as u64;
         Ok(inner)
