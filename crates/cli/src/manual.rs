@@ -19,7 +19,7 @@ const MORE: &[(&str, &str, &[&str])] = &[
          nenrin checkpoint create promise the same for the whole volume. sync(2), syncfs(2) and umount(2) return without waiting for the daemon, as for any \
          ordinary FUSE file system: what they were called for is committed within the time of commit=, and the next mount waits for it.",
             "Whatever the options, but for barrier=none on a device that loses its cache, after a crash the volume mounts by itself. Names are a prefix of the changes that were made to them, in their order. Each file has \
-         exactly the content of one of its commits, never a mix, and a request to write is there whole or not at all. A rename over a name, or a file emptied \
+         exactly the content of one of its commits, never a mix, and a request to write is there whole or not at all; cutting off more than a thousand extents, or punching a hole through them, may be there in part, from the end. A rename over a name, or a file emptied \
          to be written anew, shows the old content or the new, never an empty or torn file. The end of the daemon alone (killed, out of memory) loses nothing that was acknowledged, under any barrier=.",
             "order=relaxed (default):\nA sync carries its file, and all changes of names, types, modes, owners and attributes before it, on the whole volume; not what other files contain. \
          After a crash other files may be of another moment, by commit= at most; under cache=writeback also by what the kernel kept.",

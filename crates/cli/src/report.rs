@@ -495,6 +495,7 @@ fn counters(c: &Counters) -> BTreeMap<String, u64> {
         ("writes_told_later", c.writes_told_later),
         ("device_waits_locked", c.device_waits_locked),
         ("held_by_own_sync", c.held_by_own_sync),
+        ("cut_steps", c.cut_steps),
         ("held_for_memory", c.held_for_memory),
         ("mended_blocks", c.mended_blocks),
         ("joined_blocks", c.joined_blocks),

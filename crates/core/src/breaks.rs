@@ -130,6 +130,16 @@ pub enum Break {
     SummariesAreRoom,
     /// Segments that hold hardly any garbage are left as they are, also where nothing else makes room.
     LittleGarbageKept,
+    /// A truncation is held back no longer when a copy over the file is of many ranges.
+    RangesEndHolds,
+    /// An orphan that was closed when there was no room to remove anything waits for the next mount.
+    OrphansLeft,
+    /// What is reserved is reserved in one piece, however much it is.
+    ReservedAtOnce,
+    /// Who looks for a hole holds the lock up to where it is.
+    SeeksLocked,
+    /// A truncation, or a hole, cuts off all extents in its way at once, however many they are.
+    CutAtOnce,
     /// Files grow as long as there are free segments, whatever df says.
     GrowsBeyondDf,
     /// Who grows is refused before what waits is committed.

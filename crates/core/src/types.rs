@@ -107,6 +107,8 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size; content is cut or grows a hole.
     pub size: Option<u64>,
+    /// Who sets it: the one who changed the content last.
+    pub editor: Option<u32>,
     /// Access time.
     pub atime: Option<SetTime>,
     /// Modification time.

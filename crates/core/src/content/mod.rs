@@ -214,8 +214,13 @@ pub struct Content {
     pub version: u64,
     /// Segments that hold blocks of it which no record names yet, once for each write.
     pub pins: Vec<SegmentNo>,
-    /// Runs of blocks in it that were written ahead or shared, at most: as many items may change by its commit.
+    /// Runs of blocks in it that were written ahead or shared, and leaves of what its holes cut off, at most: as many leaves may
+    /// change by its commit.
     pub placed: u64,
+    /// Extents of what is committed that its holes cut off, about.
+    pub cut_extents: u64,
+    /// Blocks of what is committed that its holes cut off, but for those that were written over before.
+    pub cut_blocks: u64,
     /// Blocks that were written one after the other, up to the one written last.
     pub sequence: Range<u64>,
     /// Where writing behind some of the pages goes on.
@@ -242,6 +247,8 @@ impl Content {
             version: 0,
             pins: Vec::new(),
             placed: 0,
+            cut_extents: 0,
+            cut_blocks: 0,
             sequence: 0..0,
             hand: 0,
             promised: 0,
@@ -253,7 +260,7 @@ impl Content {
     /// over counts once where the file has no holes; where it has some, the
     /// answer lies between what there was and what there can be.
     pub fn blocks_over(&self, committed: u64) -> u64 {
-        let committed = if self.replaced { 0 } else { committed };
+        let committed = if self.replaced { 0 } else { committed.saturating_sub(self.cut_blocks) };
         let here = self.blocks_here();
         let whole = self.size.div_ceil(BLOCK_BYTES as u64);
         committed.saturating_add(here).min(whole.max(committed).max(here))

@@ -25,7 +25,7 @@ impl Fs {
     /// [`Error::NotFound`]; for sizes those of writing.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let mut inner = match set.size {
-            Some(size) => self.truncate(ino, size)?,
+            Some(size) => self.truncate(ino, size, set.editor)?,
             None => self.room_to_remove()?,
         };
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
@@ -217,7 +217,7 @@ impl Fs {
         self.lock().files.entry(ino).or_default().uses += 1;
     }
 
-    /// One use less; the last of an orphan lets it go.
+    /// One use less; the last of an orphan lets it go: at once, or, where there is no room for that, as soon as there is some.
     pub fn release(&self, ino: Ino) {
         let mut inner = self.lock();
         let Some(f) = inner.files.get_mut(&ino) else { return };
@@ -225,33 +225,19 @@ impl Fs {
         if f.uses > 0 {
             return;
         }
-        if let Ok(Some(inode)) = inner.state.inode(ino) {
-            if inode.nlink == 0 && !self.options.read_only {
-                drop(inner);
-                // Without room, or after a failure, the next mount lets it go.
-                let Ok(roomy) = self.room_to_remove() else { return };
-                inner = roomy;
-                if inner.files.get(&ino).is_some_and(|f| f.uses > 0) {
-                    return;
-                }
-            }
+        if self.options.read_only || !inner.is_unused_orphan(ino) {
+            inner.forget_use(ino);
+            return;
         }
-        let orphan = !self.options.read_only
-            && inner.check_alive().is_ok()
-            && matches!(inner.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0);
-        if orphan {
-            // What cannot be read is left to the next mount. A failure here is noted by `log` and ends all writing.
-            drop(inner.log_release(ino, self.clock.monotonic_nanos()));
-        }
-        let Some(f) = inner.files.get_mut(&ino) else { return };
-        if orphan {
-            if let Some(mut c) = inner.files.remove(&ino).and_then(|f| f.content) {
-                inner.let_go(&mut c);
+        drop(inner);
+        match self.room_to_remove() {
+            Ok(mut inner) if inner.is_unused_orphan(ino) => {
+                // What cannot be read is left to the next mount. A failure is noted by `log` and ends all writing.
+                drop(inner.let_orphan_go(self, ino));
             }
-            inner.batch.files.remove(&ino);
-            inner.forget_aside(ino);
-        } else if f.content.is_none() {
-            inner.files.remove(&ino);
+            Ok(mut inner) => inner.forget_use(ino),
+            Err(_) if broken(Break::OrphansLeft) => {}
+            Err(_) => drop(self.lock().orphans_left.insert(ino)),
         }
     }
 
@@ -276,6 +262,46 @@ impl Fs {
 }
 
 impl Inner {
+    /// Whether an inode has neither a name nor a use.
+    fn is_unused_orphan(&self, ino: Ino) -> bool {
+        self.is_unused(ino) && matches!(self.state.inode(ino), Ok(Some(inode)) if inode.nlink == 0)
+    }
+
+    /// Nothing is to be known any more of a file that nobody uses, unless it has content that waits.
+    fn forget_use(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(|f| f.uses == 0 && f.content.is_none()) {
+            self.files.remove(&ino);
+        }
+    }
+
+    /// Lets an orphan go that nobody uses, with its uncommitted content. It stays until the next mount where something that this needs
+    /// cannot be read.
+    fn let_orphan_go(&mut self, fs: &Fs, ino: Ino) -> Result<()> {
+        let outcome = self.log_release(ino, fs.clock.monotonic_nanos());
+        self.forget_content(ino);
+        outcome
+    }
+
+    /// Lets one of the orphans go for which there was no room before; false when there is none any more. Not without room. What cannot
+    /// be read is passed over and noted.
+    pub(super) fn let_orphan_left_go(&mut self, fs: &Fs) -> Result<bool> {
+        while let Some(ino) = self.orphans_left.pop_first() {
+            let gone = match self.state.inode(ino) {
+                Ok(Some(inode)) if inode.nlink == 0 && self.is_unused(ino) => self.let_orphan_go(fs, ino).map(|()| true),
+                other => other.map(|_| false),
+            };
+            match gone {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(why) => {
+                    self.check_alive()?;
+                    self.reaper.lost.get_or_insert(why);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Bytes of an attribute, where there is one.
     fn xattr_bytes(&self, ino: Ino, name: &[u8]) -> Result<Option<usize>> {
         if name == HISTORY_XATTR {

@@ -36,7 +36,7 @@ const RECORD_ITEMS: u32 = 64;
 /// How long sweeping, and what could not be reaped, rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
 /// Dirty nodes that trigger an index checkpoint: bounds memory, up to 110 KB for each leaf of single blocks.
-const DIRTY_NODES_MAX: u64 = 1000;
+pub(super) const DIRTY_NODES_MAX: u64 = 1000;
 
 /// What is to be swept of a history tree: from a key up to an inode.
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ pub(super) struct Reaper {
     /// When (monotonic) that is tried again.
     not_before: u64,
     /// What could not be read, until it is told.
-    lost: Option<Error>,
+    pub(super) lost: Option<Error>,
 }
 
 impl Reaper {
@@ -215,6 +215,10 @@ impl Fs {
             if inner.nodes_to_spare(self) == 0 {
                 return Ok(());
             }
+            if inner.let_orphan_left_go(self)? {
+                left = left.saturating_sub(RECORD_ITEMS);
+                continue;
+            }
             let most = inner.items_to_let_go(self, REAP_ITEMS);
             match inner.reap_next(most, self.clock.monotonic_nanos())? {
                 0 => return inner.reaper.lost.take().map_or(Ok(()), Err),
@@ -240,6 +244,9 @@ impl Fs {
         }
         if inner.nodes_to_spare(self) == 0 {
             return Ok(Reaped::NoRoom);
+        }
+        if inner.let_orphan_left_go(self)? {
+            return Ok(Reaped::Some);
         }
         let most = inner.items_to_let_go(self, REAP_ITEMS);
         inner.reap_next(most, now)?;
@@ -382,7 +389,7 @@ impl Inner {
 
     /// Whether there is something to reap that was not passed over.
     pub(super) fn has_to_reap(&self, now: u64) -> Result<bool> {
-        Ok(!self.state.pending_reaps_from(self.reaper.from(now), 1)?.is_empty())
+        Ok(!self.orphans_left.is_empty() || !self.state.pending_reaps_from(self.reaper.from(now), 1)?.is_empty())
     }
 
     /// Reaps at most so many items of what comes first, and can be read; for how many that counts, 0 when there is nothing.

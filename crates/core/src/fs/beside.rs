@@ -214,17 +214,12 @@ impl Fs {
         if inner.has_little(ino, few) {
             return Ok(inner);
         }
-        *inner.settling.entry(ino).or_default() += 1;
+        inner.begin_settling(ino);
         drop(inner);
         let behind = self.write_all_behind(ino, few, Pace::Full);
         let settled = behind.and_then(|()| self.settle(self.lock(), |other| other == ino));
         let mut inner = self.lock();
-        if let Some(count) = inner.settling.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
-                inner.settling.remove(&ino);
-            }
-        }
+        inner.end_settling(ino);
         self.wake_idle(&inner);
         settled.and_then(|()| inner.check_alive())?;
         Ok(inner)
@@ -340,6 +335,20 @@ impl Fs {
 }
 
 impl Inner {
+    /// The file takes no change until [`Inner::end_settling`].
+    pub(super) fn begin_settling(&mut self, ino: Ino) {
+        *self.settling.entry(ino).or_default() += 1;
+    }
+
+    /// One reason less why it takes none.
+    pub(super) fn end_settling(&mut self, ino: Ino) {
+        let Some(count) = self.settling.get_mut(&ino) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.settling.remove(&ino);
+        }
+    }
+
     /// Whether a commit that takes this file along waits for little: of what others have taken, which may be a burst, it would wait for all.
     pub(super) fn has_little(&self, ino: Ino, few: usize) -> bool {
         self.pages_of(ino) <= few
@@ -428,6 +437,32 @@ mod tests {
         assert_eq!(pauses(), 1);
         drop(outer);
         drop(fs.lock());
+        assert_eq!(pauses(), 0);
+    }
+
+    /// A large file is looked through a window at a time, and others come in between.
+    #[test]
+    fn long_seeks_pause() {
+        let clock = std::sync::Arc::new(Pauses::default());
+        let device: std::sync::Arc<dyn nenrin_device::BlockDevice> =
+            std::sync::Arc::new(nenrin_device::MemDevice::new(128 << 20));
+        let time: std::sync::Arc<dyn crate::Clock> = clock.clone();
+        crate::mkfs(&device, &time, &crate::MkfsOptions::default()).unwrap();
+        let fs = Fs::open(vec![device], time, crate::MountOptions::default()).unwrap();
+        let ino = create(&fs, "f");
+        (0..40).for_each(|mib| assert_eq!(fs.write(ino, mib << 20, &vec![1; 1 << 20], 0).unwrap(), 1 << 20));
+        fs.fsync_wait(ino).unwrap();
+        let pauses = || clock.0.swap(0, Relaxed);
+        pauses();
+        assert_eq!(fs.seek(crate::At::Live, ino, 0, crate::Seek::Hole).unwrap(), 40 << 20);
+        assert_eq!(pauses(), 3, "after each of three windows");
+        #[cfg(feature = "breaks")]
+        crate::breaks::with(crate::breaks::Break::SeeksLocked, || {
+            fs.seek(crate::At::Live, ino, 0, crate::Seek::Hole).unwrap()
+        });
+        #[cfg(feature = "breaks")]
+        assert_eq!(pauses(), 1, "as if there was one");
+        assert_eq!(fs.seek(crate::At::Live, ino, 5, crate::Seek::Data).unwrap(), 5);
         assert_eq!(pauses(), 0);
     }
 

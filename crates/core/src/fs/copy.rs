@@ -33,6 +33,10 @@ const COPIED_BYTES_MAX: u64 = 64 << 20;
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Uncommitted ranges of a file above which it is committed, since they take memory.
 const RANGES_MAX: usize = 32 << 10;
+/// The same while its truncation is held back, in half of the memory that content may take: the commit is some 35 MB of the log then.
+const HELD_RANGES_MAX: usize = 1 << 20;
+/// What a range takes in memory, about.
+const RANGE_BYTES: usize = 128;
 
 /// From where to where a copy goes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -183,22 +187,33 @@ impl Fs {
                 room = needed;
                 continue;
             }
-            if let Err(e) = inner.prepare_source(self, span, plan.whole.0, &pieces) {
+            let prepared = inner.prepare_target(self, plan.span);
+            if let Err(e) = prepared.and_then(|()| inner.prepare_source(self, span, plan.whole.0, &pieces)) {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
             inner.place_copy(self, &plan, pieces, &edges, uid)?;
-            let content = inner.content_mut(self, span.to)?;
-            let (pages, ranges) = (content.pages.len(), content.overlay.ranges());
-            if pages >= WRITE_BEHIND_PAGES {
+            if inner.content_mut(self, span.to)?.pages.len() >= WRITE_BEHIND_PAGES {
                 inner.write_behind(self, span.to)?;
             }
             let _ = self.hold_writer(inner, span.to, Who::Writes)?;
-            if ranges > RANGES_MAX {
-                self.fsync_wait(span.to)?;
-            }
+            self.hold_ranges(span.to, RANGES_MAX)?;
             return Ok(plan.span.bytes);
         }
+    }
+
+    /// Commits a file that has more uncommitted ranges than this, since they take memory; one whose truncation is held back only where
+    /// they take very much.
+    pub(super) fn hold_ranges(&self, ino: Ino, most: usize) -> Result<()> {
+        let inner = self.lock();
+        let Some(content) = inner.files.get(&ino).and_then(|f| f.content.as_ref()) else { return Ok(()) };
+        let is_held = content.held_since.is_some() && !broken(Break::RangesEndHolds);
+        let held_max = (self.options.dirty_bytes_max / 2 / RANGE_BYTES).clamp(most, HELD_RANGES_MAX.max(most));
+        if content.overlay.ranges() <= if is_held { held_max } else { most } {
+            return Ok(());
+        }
+        drop(inner);
+        self.fsync_wait(ino)
     }
 
     /// Waits until the data writes of a file that were started are complete.
@@ -295,6 +310,15 @@ impl Inner {
         self.log(&record, fs.clock.monotonic_nanos())
     }
 
+    /// The destination has uncommitted content, and what was reserved in the range is no more.
+    fn prepare_target(&mut self, fs: &Fs, span: Span) -> Result<()> {
+        self.content_mut(fs, span.to)?;
+        if span.bytes == 0 {
+            return Ok(());
+        }
+        self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))
+    }
+
     /// Makes pieces and edges content of the destination.
     fn place_copy(
         &mut self,
@@ -308,10 +332,6 @@ impl Inner {
         let wall = fs.clock.wall();
         if broken(Break::CopyNotHeld) {
             self.unpin_pieces(&pieces);
-        }
-        self.content_mut(fs, span.to)?;
-        if span.bytes > 0 {
-            self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))?;
         }
         let content = self.content_mut(fs, span.to)?;
         let (before, ranges) = (content.pages.len(), content.overlay.ranges() as u64);

@@ -30,6 +30,7 @@ mod copy;
 mod crowded;
 #[cfg(test)]
 mod crowded_tests;
+mod cutting;
 mod forget;
 mod growth;
 pub(crate) mod guard;
@@ -65,6 +66,7 @@ use crate::state::State;
 use crate::storage::Storage;
 use crate::{Barrier, Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, Ticket};
+use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
@@ -148,8 +150,10 @@ pub struct Counters {
     pub writes_told_later: u64,
     /// Times that a write or a flush was waited for under the lock that every operation takes: none.
     pub device_waits_locked: u64,
-    /// Times that a change of a file waited because a sync of the same file waits for its data.
+    /// Times that a change of a file waited because a sync of the same file waits for its data, or much of it is cut off.
     pub held_by_own_sync: u64,
+    /// Steps in which very many extents of a file were cut off.
+    pub cut_steps: u64,
     /// Times that a writer committed what there is and waited for that, since there was no memory left for what he wrote.
     pub held_for_memory: u64,
     /// Blocks written anew because a copy on one device was wrong.
@@ -236,6 +240,8 @@ struct Inner {
     state: State,
     files: ByIno<File>,
     accesses: atime::AccessTimes,
+    /// Inodes without a name whose last use ended when there was no room to let them go.
+    orphans_left: BTreeSet<Ino>,
     chain: Chain,
     data: DataLog,
     /// Where the cleaner moves things.
@@ -256,7 +262,7 @@ struct Inner {
     recent_syncs: beside::RecentSyncs,
     bursts: bursts::Bursts,
     submitted: submit::Submitted,
-    /// Files whose data a sync waits for, with how many do: they take no change until then.
+    /// Files whose data a sync waits for, or of which much is cut off in steps, with how many do that: they take no change until then.
     settling: BTreeMap<Ino, u32>,
     leading: leading::Leading,
     checkpointing: bool,
@@ -281,7 +287,7 @@ struct Inner {
     survey: Option<heavy::Survey>,
     /// Nodes that the index checkpoint under way has yet to give places to.
     frozen_nodes: u64,
-    /// Runs of uncommitted content that were placed, of all files.
+    /// Runs of uncommitted content that were placed, and leaves of what it cuts off, of all files.
     placed: u64,
     /// Threads in [`Fs::wait_idle`].
     idle_waiters: u32,
@@ -415,6 +421,7 @@ impl Fs {
             state,
             files: ByIno::default(),
             accesses: atime::AccessTimes::default(),
+            orphans_left: BTreeSet::new(),
             chain: opened.chain,
             data: DataLog::default(),
             cold: DataLog::of_cleaner(),
@@ -567,26 +574,19 @@ impl Fs {
         }
     }
 
-    /// Lets inodes go that nobody uses: those that `which` finds. What could not be read, so that some are left.
-    pub(crate) fn log_releases(&self, which: impl FnOnce(&State) -> Result<Vec<Ino>>) -> Result<Option<Error>> {
+    /// After a mount: lets orphans go, as far as there is room for that; the others when there is some. What cannot be read stays.
+    pub(crate) fn release_orphans(&mut self) -> Result<()> {
         let mut inner = self.lock_to_change()?;
-        let inos = match which(&inner.state) {
-            Ok(inos) => inos,
-            Err(why) => return Ok(Some(why)),
-        };
-        let mut left = None;
-        for ino in inos {
-            if let Err(why) = inner.log_release(ino, self.clock.monotonic_nanos()) {
-                inner.check_alive()?;
-                left = left.or(Some(why));
-            }
+        match inner.state.pending_reaps(Kind::Orphan, usize::MAX) {
+            Ok(orphans) => inner.orphans_left.extend(orphans.into_iter().map(|(key, _)| Ino(key.off))),
+            Err(why) => inner.reaper.lost = Some(why),
         }
-        Ok(left)
-    }
-
-    /// For who still opens it.
-    pub(crate) fn report_mut(&mut self) -> &mut RecoveryReport {
-        &mut self.report
+        while inner.nodes_to_spare(self) > 0 && inner.let_orphan_left_go(self)? {}
+        let left = inner.reaper.lost.take();
+        drop(inner);
+        let note = |why| format!("a file that was removed while it was in use keeps its space: {why}");
+        self.report.notes.extend(left.map(note));
+        Ok(())
     }
 
     /// What recovery found when the volume was opened.

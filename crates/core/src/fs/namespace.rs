@@ -104,7 +104,7 @@ impl Inner {
 
     /// Whether nobody uses the inode, so that its last name may take it along.
     /// Content that was never committed goes with it.
-    fn is_unused(&self, ino: Ino) -> bool {
+    pub(super) fn is_unused(&self, ino: Ino) -> bool {
         self.files.get(&ino).is_none_or(|f| f.uses == 0)
     }
 
@@ -114,7 +114,7 @@ impl Inner {
     }
 
     /// Forgets uncommitted content of an inode that is gone.
-    fn forget_content(&mut self, ino: Ino) {
+    pub(super) fn forget_content(&mut self, ino: Ino) {
         if self.is_unused(ino) {
             if let Some(mut c) = self.files.remove(&ino).and_then(|f| f.content) {
                 self.let_go(&mut c);

@@ -11,11 +11,12 @@
 //!    room may use it for a while, since it gives back more than it takes.
 
 use super::growth::Tried;
+use super::guard::Guard;
 use super::space::Room;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use nenrin_format::items::{EXTENT_UNWRITTEN, Extent};
 use nenrin_format::key::Key;
 use nenrin_format::{Addr, BLOCK_BYTES, Cno, EXTENT_BLOCKS_MAX, Ino};
@@ -26,6 +27,9 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const EXTENTS_MAX: usize = 16_384;
 /// File blocks looked at in one piece.
 const WINDOW_BLOCKS: u64 = 65_536;
+/// File blocks reserved under one hold of the lock, 4 GiB, and uncommitted ranges of a file from which on it is committed in between.
+const STEP_BLOCKS: u64 = 16 * WINDOW_BLOCKS;
+const RESERVED_RANGES_MAX: usize = 4096;
 
 /// Segments that are not filled when a mount or a crash comes between.
 const BROKEN_SEGMENTS: u64 = 2;
@@ -141,13 +145,7 @@ impl Inner {
         taken.sort_unstable();
         let mut taken = taken.into_iter().peekable();
         let mut out = Vec::new();
-        let mut at = from;
-        for p in self.look(crate::At::Live, ino, from, to)? {
-            let (mut start, end) = (at, at + p.blocks);
-            at = end;
-            if !matches!(p.source, super::read::Source::Zero) {
-                continue;
-            }
+        for (mut start, end) in self.zeros(At::Live, ino, from, to)? {
             while let Some((a, b)) = taken.peek().copied().filter(|(a, _)| *a < end) {
                 if a > start {
                     out.push((start, a));
@@ -178,6 +176,29 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Reserves what holds nothing of the file blocks `[from, last)`, or of the first of them where that is much; up to which.
+    fn reserve_some(&mut self, fs: &Fs, ino: Ino, from: u64, last: u64) -> Result<u64> {
+        let at_once = broken(Break::ReservedAtOnce);
+        let (mut at, stop) = (from, if at_once { last } else { (from + STEP_BLOCKS).min(last) });
+        let before = self.content_mut(fs, ino)?.overlay.ranges();
+        while at < stop {
+            let to = (at + WINDOW_BLOCKS).min(stop);
+            for (from, to) in self.holes(ino, at, to)? {
+                self.content_mut(fs, ino)?.reserve_hole(from, to);
+                self.promise(ino, (to - from) as i64);
+            }
+            at = to;
+            let content = self.content_mut(fs, ino)?;
+            content.version += 1;
+            if content.overlay.ranges() > before + RESERVED_RANGES_MAX && !at_once {
+                break;
+            }
+        }
+        Ok(at)
+    }
+}
+
 impl Fs {
     /// Blocks kept back for so many promised ones: themselves, summaries, their
     /// share of leaves, and what a mount in between leaves unused.
@@ -186,12 +207,42 @@ impl Fs {
         promised + promised / 8 + broken
     }
 
-    /// Reserves space for the blocks of `[offset, end)` that hold nothing.
+    /// Reserves space for the blocks of `[offset, end)` that hold nothing. Much is reserved in steps, with a commit after each: where
+    /// others take meanwhile what is left, what was reserved stays.
     pub(super) fn reserve(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
-        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let (mut at, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        // All of it is refused before any is reserved.
+        let mut inner = self.room_to_reserve(ino, at, last)?;
+        loop {
+            at = inner.reserve_some(self, ino, at, last)?;
+            if at == last {
+                break;
+            }
+            drop(inner);
+            self.hold_ranges(ino, RESERVED_RANGES_MAX)?;
+            inner = self.room_to_reserve(ino, at, (at + STEP_BLOCKS).min(last))?;
+        }
+        let wall = self.clock.wall();
+        let content = inner.content_mut(self, ino)?;
+        if grow && end > content.size {
+            content.size = end;
+            content.mtime = wall;
+        }
+        content.ctime = wall;
+        content.version += 1;
+        Ok(())
+    }
+
+    /// The lock, with room to reserve what holds nothing of the file blocks `[first, last)`.
+    fn room_to_reserve(&self, ino: Ino, first: u64, last: u64) -> Result<Guard<'_>> {
         let (mut blocks, mut tried) = (0, Tried::default());
-        let mut inner = loop {
+        loop {
             let mut inner = self.room(Room::Promise(blocks))?;
+            if inner.settling.contains_key(&ino) && !broken(Break::ChangedWhileSettling) {
+                inner.counters.held_by_own_sync += 1;
+                drop(self.wait_idle(inner));
+                continue;
+            }
             inner.content_mut(self, ino)?;
             // Who asks for more than there is must not cost anybody's past.
             let most = inner.usage(self).available_blocks;
@@ -204,28 +255,10 @@ impl Fs {
                 return Err(Error::NoSpace);
             }
             if needed <= blocks {
-                break inner;
+                return Ok(inner);
             }
             blocks = needed;
-        };
-        let mut at = first;
-        while at < last {
-            let to = (at + WINDOW_BLOCKS).min(last);
-            for (from, to) in inner.holes(ino, at, to)? {
-                inner.content_mut(self, ino)?.reserve_hole(from, to);
-                inner.promise(ino, (to - from) as i64);
-            }
-            at = to;
         }
-        let wall = self.clock.wall();
-        let content = inner.content_mut(self, ino)?;
-        if grow && end > content.size {
-            content.size = end;
-            content.mtime = wall;
-        }
-        content.ctime = wall;
-        content.version += 1;
-        Ok(())
     }
 }
 

@@ -1,18 +1,23 @@
 //! Reading content: pages, overlay, index, and verified blocks.
 
+use super::beside::giving_way;
 use super::submit::{Ahead, readable};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::content::ReadBytes;
+use crate::content::{Content, ReadBytes};
+use crate::index::Value;
 use crate::{At, Error, Result, Seek};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::items::{self, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, BLOCK_BYTES, Ino, Invalid, SegmentNo};
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// File blocks that a seek looks at under one hold of the lock.
+const SEEK_BLOCKS: u64 = 4096;
 
 /// Where one run of file blocks comes from.
 pub(super) enum Source {
@@ -79,6 +84,14 @@ impl Cells {
     }
 }
 
+/// What file blocks are, and what was found of them.
+struct Found {
+    cells: Cells,
+    /// With the file block of each.
+    extents: Vec<(u64, Extent)>,
+    inline: Option<Value>,
+}
+
 impl Inner {
     /// The inode with the size and times of its uncommitted content.
     pub(super) fn current_inode(&self, at: At, ino: Ino) -> Result<Inode> {
@@ -108,14 +121,19 @@ impl Inner {
         Ok(pieces)
     }
 
-    /// Where file blocks `[from, to)` come from.
-    pub(super) fn look(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
-        let view = self.state.view(at)?;
-        let inode = view.inode(ino)?;
-        let content = match at {
+    /// The uncommitted content of a file, where that is asked for.
+    fn content_at(&self, at: At, ino: Ino) -> Option<&Content> {
+        match at {
             At::Live => self.files.get(&ino).and_then(|f| f.content.as_ref()),
             At::Past(_) => None,
-        };
+        }
+    }
+
+    /// What file blocks `[from, to)` are. Copies no content.
+    fn find(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Found> {
+        let view = self.state.view(at)?;
+        let inode = view.inode(ino)?;
+        let content = self.content_at(at, ino);
         let mut cells = Cells::new(from, to);
         let mut extents: Vec<(u64, Extent)> = Vec::new();
         let mut inline = None;
@@ -157,6 +175,20 @@ impl Inner {
                 cells.fill(first, end, Cell::Page);
             }
         }
+        Ok(Found { cells, extents, inline })
+    }
+
+    /// Which of the file blocks `[from, to)` are zeros that lie nowhere, reserved or not: ranges, in order.
+    pub(super) fn zeros(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        let found = self.find(at, ino, from, to)?;
+        let zeros = found.cells.runs().filter(|(_, _, cell)| *cell == Cell::Zero);
+        Ok(zeros.map(|(first, end, _)| (first, end)).collect())
+    }
+
+    /// Where file blocks `[from, to)` come from.
+    fn look(&self, at: At, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
+        let Found { cells, extents, inline } = self.find(at, ino, from, to)?;
+        let content = self.content_at(at, ino);
         let mut out = Vec::with_capacity(cells.runs.len());
         for (first, end, cell) in cells.runs() {
             let run = end - first;
@@ -435,38 +467,49 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSuchOffset`] at or behind the end, or when no data follows.
     pub fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
-        let inner = self.lock();
-        let size = inner.current_inode(at, ino)?.size;
-        if offset >= size {
-            return Err(Error::NoSuchOffset);
-        }
-        // Windows keep the answer exact without looking at the whole file at once.
         let mut block = offset / BLOCK;
-        let end = size.div_ceil(BLOCK);
-        while block < end {
-            let to = (block + 4096).min(end);
-            let pieces = inner.look(at, ino, block, to)?;
-            let mut at_block = block;
-            for p in &pieces {
-                let is_hole = matches!(p.source, Source::Zero);
-                if is_hole == (what == Seek::Hole) {
-                    return Ok((at_block * BLOCK).max(offset));
-                }
-                at_block += p.blocks;
+        let mut way = None;
+        loop {
+            // A window at a time: of a large file there are many, and others wait for the lock.
+            let inner = self.lock();
+            let size = inner.current_inode(at, ino)?.size;
+            if offset >= size {
+                return Err(Error::NoSuchOffset);
             }
-            block = to;
-            if what == Seek::Data {
-                block = inner.next_data(at, ino, block)?.unwrap_or(end).max(block);
+            match inner.seek_within(at, ino, block, size.div_ceil(BLOCK), what)? {
+                ControlFlow::Break(Some(block)) => return Ok((block * BLOCK).max(offset)),
+                ControlFlow::Break(None) if what == Seek::Hole => return Ok(size),
+                ControlFlow::Break(None) => return Err(Error::NoSuchOffset),
+                ControlFlow::Continue(next) => block = next,
             }
-        }
-        match what {
-            Seek::Hole => Ok(size),
-            Seek::Data => Err(Error::NoSuchOffset),
+            drop(inner);
+            way.get_or_insert_with(giving_way);
         }
     }
 }
 
 impl Inner {
+    /// Looks for a hole, or for what is none, in one window from `block` on: where it is, that there is none up to the end of the file,
+    /// or where to go on.
+    fn seek_within(&self, at: At, ino: Ino, block: u64, end: u64, what: Seek) -> Result<ControlFlow<Option<u64>, u64>> {
+        if block >= end {
+            return Ok(ControlFlow::Break(None));
+        }
+        let to = if broken(Break::SeeksLocked) { end } else { (block + SEEK_BLOCKS).min(end) };
+        let zeros = self.zeros(at, ino, block, to)?;
+        let found = match (what, zeros.first()) {
+            (Seek::Hole, first) => first.map(|(from, _)| *from),
+            // What begins with zeros is followed by something else where they end.
+            (Seek::Data, Some((from, behind))) if *from == block => (*behind < to).then_some(*behind),
+            (Seek::Data, _) => Some(block),
+        };
+        Ok(match (found, what) {
+            (Some(found), _) => ControlFlow::Break(Some(found)),
+            (None, Seek::Hole) => ControlFlow::Continue(to),
+            (None, Seek::Data) => ControlFlow::Continue(self.next_data(at, ino, to)?.unwrap_or(end).max(to)),
+        })
+    }
+
     /// First file block at or behind `block` that may hold content: skips large holes.
     pub(super) fn next_data(&self, at: At, ino: Ino, block: u64) -> Result<Option<u64>> {
         let view = self.state.view(at)?;
@@ -478,22 +521,17 @@ impl Inner {
             view.scan(&first, &last, &mut |k, v| {
                 match Extent::decode(v) {
                     Ok(e) if k.off.saturating_add(u64::from(e.blocks)) > block => found = Some(k.off.max(block)),
-                    Ok(_) => return std::ops::ControlFlow::Continue(()),
+                    Ok(_) => return ControlFlow::Continue(()),
                     Err(_) => found = Some(block),
                 }
-                std::ops::ControlFlow::Break(())
+                ControlFlow::Break(())
             })?;
         }
-        if at == At::Live {
-            if let Some(c) = self.files.get(&ino).and_then(|f| f.content.as_ref()) {
-                let page = c.pages.range(block..).next().map(|(b, _)| *b);
-                let over = c
-                    .overlay
-                    .overlapping(block, u64::MAX)
-                    .find(|(_, _, o)| o.extent().is_some())
-                    .map(|(s, _, _)| s.max(block));
-                found = [found, page, over].into_iter().flatten().min();
-            }
+        if let Some(c) = self.content_at(at, ino) {
+            let page = c.pages.range(block..).next().map(|(b, _)| *b);
+            let mut over = c.overlay.overlapping(block, u64::MAX).filter(|(_, _, o)| o.extent().is_some());
+            let over = over.next().map(|(s, _, _)| s.max(block));
+            found = [found, page, over].into_iter().flatten().min();
         }
         Ok(found)
     }

@@ -2,6 +2,7 @@
 
 use super::behind::Prepared;
 use super::bursts::Who;
+use super::cutting::Cut;
 use super::guard::Guard;
 use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
@@ -303,7 +304,7 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<Guard<'_>> {
+    pub(super) fn truncate(&self, ino: Ino, size: u64, editor: Option<u32>) -> Result<Guard<'_>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
@@ -313,7 +314,7 @@ impl Fs {
         let grows = grows || size == 0 && broken(Break::EmptyNeedsRoom);
         let room = if grows { Room::Passing(1) } else { Room::Removal };
         let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
-        let mut inner = self.room_and_pages(room, ino, &edges)?;
+        let mut inner = self.room_and_pages_to_cut(room, ino, &edges, Cut::Behind(size))?;
         let now = self.clock.monotonic_nanos();
         let wall = self.clock.wall();
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
@@ -321,6 +322,9 @@ impl Fs {
         // What is set aside counts by itself until it is committed, so what it promises is looked up before.
         let gone =
             if size < before || size == 0 { inner.promised_in(ino, size.div_ceil(BLOCK), u64::MAX)? } else { 0 };
+        if 0 < size && size < before {
+            inner.note_cut(ino, size.div_ceil(BLOCK), u64::MAX)?;
+        }
         let owed = size == 0 && inner.set_aside(self, ino)?;
         let content = inner.content_mut(self, ino)?;
         let had = if content.replaced { 0 } else { content.before.max(u64::from(committed > 0)) };
@@ -350,6 +354,7 @@ impl Fs {
         content.size = size;
         content.mtime = wall;
         content.ctime = wall;
+        content.editor_uid = editor.unwrap_or(content.editor_uid);
         content.version += 1;
         inner.pages -= removed as u64;
         Ok(inner)
@@ -381,12 +386,14 @@ impl Fs {
             stop if stop == size => cut_blocks(offset, stop.next_multiple_of(BLOCK)),
             stop => cut_blocks(offset, stop),
         };
-        let mut inner = self.room_and_pages(Room::Removal, ino, &edges)?;
+        let cut = Cut::Within(offset.div_ceil(BLOCK), end / BLOCK);
+        let mut inner = self.room_and_pages_to_cut(Room::Removal, ino, &edges, cut)?;
         let wall = self.clock.wall();
         let size = inner.content_mut(self, ino)?.size;
         let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
         let whole = (offset.div_ceil(BLOCK), whole_end);
         if whole.0 < whole.1 {
+            inner.note_cut(ino, whole.0, whole.1)?;
             inner.promise_ends(ino, whole.0, whole.1)?;
         }
         let content = inner.content_mut(self, ino)?;

@@ -34,7 +34,6 @@ use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::BlockDevice;
 use nenrin_format::features::{Access, access};
 use nenrin_format::items::{Checkpoint, Segment};
-use nenrin_format::key::Kind;
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::{Header, LOGICAL_END, PartialKind};
 use nenrin_format::records::Record;
@@ -641,16 +640,4 @@ pub(crate) fn start_epoch(
     let spare = state.segments.free_count() > INDEX_SEGMENTS;
     chain.next = if spare { chain.allocate_next(storage, &mut state.segments, now) } else { None };
     Ok(())
-}
-
-impl Fs {
-    /// Orphans of an earlier mount are in use by nobody any more.
-    fn release_orphans(&mut self) -> Result<()> {
-        let left = self.log_releases(|state| {
-            Ok(state.pending_reaps(Kind::Orphan, usize::MAX)?.into_iter().map(|(k, _)| Ino(k.off)).collect())
-        })?;
-        let note = |why| format!("a file that was removed while it was in use keeps its space: {why}");
-        self.report_mut().notes.extend(left.map(note));
-        Ok(())
-    }
 }

@@ -1,7 +1,7 @@
 //! Records of content streams: extents, inline content, moves.
 
 use super::sharing::Need;
-use super::{State, bad_item, reap_key};
+use super::{State, bad_item, reap_key, weight};
 use crate::breaks::{Break, broken};
 use crate::{Error, Result};
 use nenrin_format::items::{self, EXTENT_KEEP_MASK, Extent, Inode, Reap};
@@ -141,6 +141,35 @@ impl State {
             }
         }
         Ok(out)
+    }
+
+    /// How many live extents begin within these file blocks, and what they take of leaves, in bytes; not counted on beyond `max`.
+    pub fn count_extents(&self, ino: Ino, fork: u32, blocks: Range<u64>, max: u64) -> Result<(u64, u64)> {
+        let (mut count, mut bytes) = (0, 0);
+        let Some(last) = blocks.end.checked_sub(1).filter(|last| blocks.start <= *last) else { return Ok((0, 0)) };
+        let [first, last] = [blocks.start, last].map(|block| Key::new(ino, Kind::Extent, fork, block));
+        self.live.scan(&self.cache, &first, &last, &mut |k, v| {
+            count += 1;
+            bytes += weight(k, v);
+            if count <= max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok((count, bytes))
+    }
+
+    /// Where the last `max` live extents begin that begin within these file blocks; their end where there are none.
+    pub fn last_extents(&self, ino: Ino, fork: u32, blocks: Range<u64>, max: u32) -> Result<u64> {
+        let first = Key::new(ino, Kind::Extent, fork, blocks.start);
+        let mut at = blocks.end;
+        for _ in 0..max {
+            if at <= blocks.start {
+                break;
+            }
+            match self.live.prev(&self.cache, &Key { off: at - 1, ..first })? {
+                Some((key, _)) if key >= first => at = key.off,
+                _ => break,
+            }
+        }
+        Ok(at)
     }
 
     /// File blocks `[from, to)` leave the live tree; what sticks out stays.

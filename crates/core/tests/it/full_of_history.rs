@@ -1,6 +1,6 @@
 //! P7: a volume that is full, whatever it is full of, lets go of whatever it is asked to, and what df says afterwards can be written
 //! at once.
-#![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
+#![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::common::{World, dir, file};
 use nenrin_core::format::{Cno, Ino};
@@ -300,11 +300,13 @@ fn what_is_held_back_is_let_go_last() {
     assert!(content_after_a_cut(&w, b"small") == vec![3; 3 * 4096], "a small one is held back no longer");
 }
 
-/// A volume on which even removing is refused: each of many small files is changed while a snapshot keeps it as it was.
-fn where_removing_is_refused() -> Full {
+/// A volume on which even removing is refused: each of many small files is changed while a snapshot keeps it as it was. And a file of
+/// it that has no name and is in use.
+fn where_removing_is_refused() -> (Full, Ino) {
     let w = World::with(12 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
     let fs = w.open_with(MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
     let create = |i: usize| fs.create(Ino::ROOT, format!("file number {i}").as_bytes(), &file(0o600));
+    let open = fs.tmpfile(&file(0o600)).unwrap().ino;
     let mut files = Vec::new();
     while let Ok(f) = create(files.len()) {
         files.push(f.ino);
@@ -334,14 +336,15 @@ fn where_removing_is_refused() -> Full {
     let refused =
         refused && names.into_iter().any(|n| matches!(fs.unlink(Ino::ROOT, n.as_bytes()), Err(Error::NoSpace)));
     assert!(refused, "removing is never refused here");
-    full
+    (full, open)
 }
 
 /// The way out of a volume on which nothing else is possible.
 #[test]
 fn where_removing_is_refused_the_past_can_be_let_go() {
     for way in [Way::Rule, Way::Clean, Way::Snapshots] {
-        let full = where_removing_is_refused();
+        let (full, open) = where_removing_is_refused();
+        full.fs.release(open);
         let done = full.let_go(way);
         assert!(done.is_ok(), "{way:?}: {done:?}");
         if way == Way::Snapshots {
@@ -351,6 +354,28 @@ fn where_removing_is_refused_the_past_can_be_let_go() {
         full.pass(20, SECOND);
         full.fs.close().unwrap();
     }
+}
+
+/// Whether what was closed when there was no room to remove anything is still there when there is some.
+fn closed_without_room() -> bool {
+    let (full, open) = where_removing_is_refused();
+    let is_there = || match full.fs.getattr(At::Live, open) {
+        Ok(_) => true,
+        Err(Error::NotFound) => false,
+        Err(e) => panic!("{e}"),
+    };
+    full.fs.release(open);
+    assert!(is_there(), "there was room");
+    full.let_go(Way::Snapshots).unwrap();
+    full.pass(20, SECOND);
+    let stays = is_there();
+    full.fs.close().unwrap();
+    stays
+}
+
+#[test]
+fn a_file_without_a_name_that_was_closed_without_room_goes_later() {
+    assert!(!closed_without_room(), "it stays until the next mount");
 }
 
 #[cfg(feature = "breaks")]
@@ -376,10 +401,15 @@ mod broken {
     #[test]
     fn letting_go_that_asks_for_room_is_noticed() {
         for way in [Way::Rule, Way::Snapshots] {
-            let full = where_removing_is_refused();
+            let (full, _) = where_removing_is_refused();
             let done = with(Break::LettingGoNeedsRoom, || full.let_go(way));
             assert!(matches!(done, Err(Error::NoSpace)), "{way:?}: {done:?}");
         }
+    }
+
+    #[test]
+    fn files_without_a_name_that_stay_are_noticed() {
+        assert!(with(Break::OrphansLeft, closed_without_room));
     }
 
     #[test]

@@ -158,6 +158,42 @@ fn a_sync_that_was_submitted_carries_what_is_held_back() {
     }
 }
 
+/// What of a file is there after a cut that was emptied, and over which very many ranges were copied; and again when it was closed.
+fn emptied_and_copied_over() -> [Vec<u8>; 2] {
+    let World { device, fs, .. } = world(MountOptions::default());
+    let [from, to] = ["from", "file"].map(|name| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino);
+    fs.write(to, 0, &[1; 4096], 0).unwrap();
+    // A thousand extents, 36 times.
+    (0..1000).for_each(|n| assert_eq!(fs.write(from, n * 8192, &[2; 4096], 0).unwrap(), 4096));
+    fs.sync_all().unwrap();
+    empty(&fs, to);
+    for at in (0..36).map(|n| n * 8_192_000) {
+        let mut done = 0;
+        while done < 8_187_904 {
+            done += fs.copy_range(from, done, to, at + done, 8_187_904 - done, 0).unwrap();
+        }
+    }
+    let held = content(&after_a_cut(&device), b"file");
+    fs.flush(to).unwrap();
+    fs.sync_all().unwrap();
+    [held, content(&after_a_cut(&device), b"file")]
+}
+
+#[test]
+fn a_copy_of_very_many_ranges_stays_held_back() {
+    let [held, closed] = emptied_and_copied_over();
+    assert!(held == [1; 4096], "{} bytes", held.len());
+    assert!(closed.len() == 1 << 20 && closed.chunks(8192).all(|c| c[..4096] == [2; 4096] && c[4096..] == [0; 4096]));
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn a_copy_of_very_many_ranges_that_ends_a_hold_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    let [held, _] = with(Break::RangesEndHolds, emptied_and_copied_over);
+    assert!(held != [1; 4096]);
+}
+
 #[cfg(feature = "breaks")]
 #[test]
 fn what_is_held_back_from_a_submitted_sync_is_noticed() {

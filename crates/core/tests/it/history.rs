@@ -84,6 +84,21 @@ fn every_state_that_a_checkpoint_shows_is_told() {
 }
 
 #[test]
+fn who_cut_a_file_short_is_told() {
+    let p = Past::new();
+    let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 9000);
+    for (editor, uid) in [(None, 1000), (Some(7), 7)] {
+        p.cut();
+        let size = Some(5000 - u64::from(uid));
+        p.fs.setattr(f, &SetAttr { size, editor, ..SetAttr::default() }).unwrap();
+        p.fs.sync_all().unwrap();
+        assert_eq!(p.fs.history(&[b"f"]).unwrap().last().unwrap().editor_uid, uid);
+    }
+    p.fs.close().unwrap();
+}
+
+#[test]
 fn reading_makes_no_state_of_its_own() {
     let p = Past::new();
     let f = p.fs.create(ROOT, b"f", &file(0o600)).unwrap().ino;

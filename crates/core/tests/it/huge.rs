@@ -4,7 +4,7 @@
 use crate::common::file;
 use crate::common::sparse::Sparse;
 use nenrin_core::format::{Ino, Time};
-use nenrin_core::{At, CheckOptions, Clock, Fs, MkfsOptions, MountOptions, SetAttr, check, mkfs};
+use nenrin_core::{AllocateMode, At, CheckOptions, Clock, Fs, MkfsOptions, MountOptions, SetAttr, check, mkfs};
 use nenrin_device::{BlockDevice, Observed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -139,6 +139,33 @@ fn removing_a_huge_file_costs_its_neighbours_nothing() {
     v.until_reaped(usual, 100 * 1024);
     assert_eq!(v.fs.usage().history_blocks, 100 * 1024 + 1);
     assert_eq!(v.fs.read(At::Past(snapshot), ino, 77 << 20, 4096).unwrap(), [0; 4096]);
+    v.close();
+}
+
+/// What is cut off in between, not at either end, and what is left: as where all of a file goes, but its block at the beginning.
+#[test]
+fn cutting_a_huge_file_short_costs_its_neighbours_nothing() {
+    let v = Volume::new(4 * GIB);
+    let usual = v.usual();
+    let cuts: [fn(&Fs, Ino) -> nenrin_core::Result<()>; 2] = [
+        |fs, ino| fs.setattr(ino, &SetAttr { size: Some(4096), ..SetAttr::default() }).map(drop),
+        |fs, ino| fs.allocate(ino, AllocateMode::Punch, 4096, 100 * GIB),
+    ];
+    for (n, cut) in cuts.iter().enumerate() {
+        let ino = sparse(&v, format!("{n}").as_bytes());
+        v.fs.checkpoint_create(None).unwrap();
+        v.tick();
+        let before = v.fs.counters();
+        cut(&v.fs, ino).unwrap();
+        let now = v.fs.counters();
+        let steps = now.cut_steps - before.cut_steps;
+        assert!(steps >= 100 * 1024 / ITEMS_MAX, "{steps} steps");
+        let cost = v.neighbours_fsync(n as u8);
+        assert!(cost.1 <= usual.1 + steps * 128 && cost.2 <= usual.2, "{cost:?}, and {usual:?} is usual");
+        v.fs.fsync_wait(ino).unwrap();
+        assert_eq!(v.fs.getattr(At::Live, ino).unwrap().blocks_512, 8);
+        v.tick();
+    }
     v.close();
 }
 

@@ -13,6 +13,7 @@ mod cleaning;
 mod coarse;
 mod copy;
 mod counts;
+mod cutting;
 mod damage;
 mod devices;
 mod findings;

@@ -1,9 +1,10 @@
 //! What fallocate reserves stays for who reserved it.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::common::{World, file};
+use crate::common::sparse::Sparse;
+use crate::common::{TestClock, World, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{AllocateMode, At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, SetAttr, check};
+use nenrin_core::{AllocateMode, At, CheckOptions, Clock, Error, Fs, MkfsOptions, MountOptions, SetAttr, check, mkfs};
 use nenrin_device::{BlockDevice, Prng};
 use std::sync::Arc;
 
@@ -236,6 +237,45 @@ fn what_is_reserved_counts_as_used_until_it_is_let_go() {
     pass(&w, &fs, 20);
     assert_eq!(fs.usage().reserved_blocks, 0);
     assert!(fs.usage().available_blocks + 16 >= empty.available_blocks);
+}
+
+/// What is reserved takes an item in the index for each MiB. Others sync beside it.
+#[test]
+fn very_much_is_reserved_in_short_commits() {
+    reserve_very_much();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "blocks of the log")]
+fn what_is_reserved_at_once_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ReservedAtOnce, reserve_very_much);
+}
+
+fn reserve_very_much() {
+    let (device, clock) = (Arc::new(Sparse::new(1 << 40)), Arc::new(TestClock::default()));
+    let (dev, clk): (Arc<dyn BlockDevice>, Arc<dyn Clock>) = (device, clock);
+    mkfs(&dev, &clk, &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(vec![dev], clk, MountOptions::default()).unwrap();
+    let ino = create(&fs, "f");
+    fs.sync_all().unwrap();
+    let before = fs.counters();
+    let bytes = 256 << 30;
+    reserve(&fs, ino, 0, bytes);
+    let reserved = fs.counters();
+    let (commits, blocks) = (reserved.commits - before.commits, reserved.chain_blocks - before.chain_blocks);
+    assert!(commits >= 16 && blocks < 80 * commits, "{blocks} blocks of the log in {commits} commits");
+    fs.sync_all().unwrap();
+    let left = fs.counters().chain_blocks - reserved.chain_blocks;
+    assert!(left < 80, "{left} blocks of the log in one commit");
+    assert_eq!(fs.usage().reserved_blocks, bytes / 4096);
+    let attr = fs.getattr(At::Live, ino).unwrap();
+    assert_eq!((attr.size, attr.blocks_512), (bytes, bytes / 512));
+    // And let go, in commits as short.
+    fs.setattr(ino, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(fs.usage().reserved_blocks, 1);
+    fs.close().unwrap();
 }
 
 /// Copying over, exchanging forks, and a commit in between leave the sum right.

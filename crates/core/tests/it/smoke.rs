@@ -3,7 +3,7 @@
 
 use crate::common::{World, dir, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{AlignedBuf, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, check};
+use nenrin_core::{AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, check};
 use nenrin_device::BlockDevice;
 use std::sync::Arc;
 
@@ -331,4 +331,28 @@ fn what_is_written_over_many_pieces_takes_their_place() {
     let fs = w.open();
     let (_, last) = past.last().unwrap();
     assert!(fs.read(At::Live, ino, 0, last.len()).unwrap() == *last);
+}
+
+#[test]
+fn what_is_cut_off_takes_no_blocks_any_more() {
+    let w = World::new(32 << 20);
+    let fs = w.open();
+    let ino = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.write(ino, 0, &vec![1; 400 << 10], 0).unwrap();
+    fs.sync_all().unwrap();
+    let blocks = || fs.getattr(At::Live, ino).unwrap().blocks_512 / 8;
+    assert_eq!(blocks(), 100);
+    fs.allocate(ino, AllocateMode::Punch, 40 << 10, 40 << 10).unwrap();
+    assert_eq!(blocks(), 90);
+    fs.write(ino, 40 << 10, &[1; 4096], 0).unwrap();
+    // Twice, and nothing else the second time.
+    for _ in 0..2 {
+        fs.allocate(ino, AllocateMode::Punch, 44 << 10, 40 << 10).unwrap();
+        assert_eq!(blocks(), 90);
+    }
+    fs.setattr(ino, &SetAttr { size: Some(200 << 10), ..SetAttr::default() }).unwrap();
+    assert_eq!(blocks(), 40);
+    fs.sync_all().unwrap();
+    assert_eq!(blocks(), 40);
+    fs.close().unwrap();
 }

@@ -41,7 +41,7 @@ impl Server {
     pub(super) fn setattr(&self, head: &InHeader, change: &Setattr) -> Result<AttrOut> {
         self.changeable()?;
         let ino = head.nodeid;
-        let mut set = change.set;
+        let mut set = SetAttr { editor: Some(head.uid), ..change.set };
         if self.behaviour.own_check {
             let attr = self.attr_of(ino)?;
             let needed = perm::may_set(&caller(head), &attr, change)?;

@@ -72,7 +72,7 @@ impl Server {
             if kill_privileges {
                 self.shed_privileges(ino)?;
             }
-            let set = SetAttr { size: Some(0), kill_privileges, ..Default::default() };
+            let set = SetAttr { size: Some(0), editor: Some(head.uid), kill_privileges, ..Default::default() };
             self.volume.setattr(Ino(ino), &set)?;
         }
         Ok(())

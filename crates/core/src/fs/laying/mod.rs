@@ -8,7 +8,7 @@
 //! 1. A band loses segments only when they are free: neither usable root, nor the log behind it, needs them.
 //! 2. Places get new segments only when both usable roots list these; nothing is written there before.
 //! 3. A device leaves the table when both usable roots have no band on it, and is cleared after that.
-//! 4. Nobody waits for room who holds this; what is promised, and the reserve, stay.
+//! 4. Nobody who makes room waits for [`Laying`], so who holds it may wait for room; what is promised, and the reserve, stay.
 
 mod change;
 

@@ -1,0 +1,260 @@
+//! Cutting very many extents off a file: in steps, ahead of the change itself.
+//!
+//! A hole is one short record, and takes away all extents in its way when it is applied: under one hold of the lock, with as many
+//! leaves of the index made dirty. So where a truncation or a hole meets many, they are cut off from the end on by records of their
+//! own, few with each, which ask for room like any removal, and have what they make dirty counted before like the steps of the reaper.
+//! What is left goes with the change itself.
+//!
+//! Invariants
+//! 1. What is cut off by the holes of a change of content is little: [`EXTENTS_AT_ONCE`] extents, and no more leaves than there is room for.
+//! 2. Each step leaves the file as it was, but shorter, or with a longer hole: what was received before is committed first, and
+//!    up to the last step the file takes no other change.
+
+use super::background::DIRTY_NODES_MAX;
+use super::beside::giving_way;
+use super::guard::Guard;
+use super::space::Room;
+use super::{Fs, Inner};
+use crate::breaks::{Break, broken};
+use crate::{At, Error, Result};
+use nenrin_format::items::Extent;
+use nenrin_format::key::Key;
+use nenrin_format::node::NODE_ROOM_BYTES;
+use nenrin_format::records::{ContentOp, Record};
+use nenrin_format::{BLOCK_BYTES, Ino};
+use std::ops::Range;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Extents that uncommitted holes of one file cut off at most.
+const EXTENTS_AT_ONCE: u64 = 1024;
+/// Extents cut off by one step.
+const STEP_EXTENTS: u32 = 512;
+/// Leaves that every removal has room for.
+const LEAVES_UNASKED: u64 = 3;
+/// Bytes of items in a leaf that was just split.
+const LEAF_BYTES: u64 = NODE_ROOM_BYTES as u64 / 2;
+
+/// A part of a file that is to hold nothing.
+#[derive(Clone, Copy)]
+pub(super) enum Cut {
+    /// What is behind this size in bytes, where the file is longer. What empties it cuts off nothing: it begins a new stream.
+    Behind(u64),
+    /// These file blocks: from, and up to.
+    Within(u64, u64),
+}
+
+/// What a cut takes off what is committed of a file.
+#[derive(Clone, Copy, Default)]
+struct Off {
+    extents: u64,
+    /// They lie in so many leaves.
+    leaves: u64,
+}
+
+impl Inner {
+    /// The file blocks that a cut concerns.
+    fn blocks_to_cut(&self, ino: Ino, cut: Cut) -> Result<Range<u64>> {
+        Ok(match cut {
+            Cut::Behind(size) if size > 0 && size < self.current_inode(At::Live, ino)?.size => {
+                size.div_ceil(BLOCK)..u64::MAX
+            }
+            Cut::Behind(_) => 0..0,
+            Cut::Within(from, to) => from..to,
+        })
+    }
+
+    /// What a cut takes off, where that is little enough to go at once.
+    fn little_to_cut(&self, fs: &Fs, ino: Ino, cut: Cut) -> Result<Option<Off>> {
+        let blocks = self.blocks_to_cut(ino, cut)?;
+        let content = self.files.get(&ino).and_then(|f| f.content.as_ref());
+        let inode = self.state.inode(ino)?.ok_or(Error::NotFound)?;
+        if inode.blocks == 0 || content.is_some_and(|c| c.replaced) || broken(Break::CutAtOnce) {
+            return Ok(Some(Off::default()));
+        }
+        let (extents, bytes) = self.state.count_extents(ino, inode.fork, blocks, EXTENTS_AT_ONCE)?;
+        if extents == 0 {
+            return Ok(Some(Off::default()));
+        }
+        let leaves = bytes / LEAF_BYTES + 1;
+        let few = extents + content.map_or(0, |c| c.cut_extents) <= EXTENTS_AT_ONCE;
+        let fits = few && (leaves <= LEAVES_UNASKED || leaves <= self.nodes_to_spare(fs));
+        Ok(fits.then_some(Off { extents, leaves }))
+    }
+
+    /// File blocks `[from, to)` are about to be nothing any more: of what is committed there nothing counts from now on.
+    pub(super) fn note_cut(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let all = |key: &Key, e: &Extent| Ok(vec![(key.off, key.off + u64::from(e.blocks))]);
+        let gone = self.ranges_not_written(ino, from, to, &all, &|_| false)?;
+        if let Some(content) = self.files.get_mut(&ino).and_then(|f| f.content.as_mut()) {
+            content.cut_blocks += gone.iter().map(|(a, b)| b - a).sum::<u64>();
+        }
+        Ok(())
+    }
+
+    /// Cuts off the last extents of a file that has no uncommitted content, by a record.
+    fn cut_last(&mut self, fs: &Fs, ino: Ino, cut: Cut) -> Result<()> {
+        let (blocks, inode) = (self.blocks_to_cut(ino, cut)?, self.state.need_inode(ino)?);
+        let max = self.items_to_let_go(fs, STEP_EXTENTS);
+        let at = self.state.last_extents(ino, inode.fork, blocks.clone(), max)?;
+        let size = match cut {
+            Cut::Behind(_) => inode.size.min(at.saturating_mul(BLOCK)),
+            Cut::Within(..) => inode.size,
+        };
+        let (wall, editor_uid) = (fs.clock.wall(), inode.editor_uid);
+        let ops = vec![ContentOp::Hole(at, blocks.end - at)];
+        let record = Record::Content { ino, size, mtime: wall, ctime: wall, editor_uid, ops };
+        self.log(&record, fs.clock.monotonic_nanos())
+    }
+}
+
+impl Fs {
+    /// [`Fs::room_and_pages`] for a change that makes this cut: what is too much for it was cut off ahead, and what is left is counted as
+    /// a part of it.
+    pub(super) fn room_and_pages_to_cut(
+        &self,
+        room: Room,
+        ino: Ino,
+        edges: &dyn Fn(u64) -> Vec<u64>,
+        cut: Cut,
+    ) -> Result<Guard<'_>> {
+        loop {
+            self.cut_ahead(ino, cut)?;
+            let mut inner = self.room_and_pages(room, ino, edges)?;
+            // Others may have written meanwhile.
+            let Some(off) = inner.little_to_cut(self, ino, cut)? else { continue };
+            let content = inner.content_mut(self, ino)?;
+            content.cut_extents += off.extents;
+            content.placed += off.leaves;
+            inner.placed += off.leaves;
+            return Ok(inner);
+        }
+    }
+
+    /// Cuts off what is too much to go at once. Where that ends for want of room, what was cut off is.
+    fn cut_ahead(&self, ino: Ino, cut: Cut) -> Result<()> {
+        let mut inner = self.lock_to_accept()?;
+        if inner.little_to_cut(self, ino, cut)?.is_some() {
+            return Ok(());
+        }
+        inner.begin_settling(ino);
+        drop(inner);
+        let _way = giving_way();
+        let done = self.cut_in_steps(ino, cut);
+        let mut inner = self.lock();
+        inner.end_settling(ino);
+        self.wake_idle(&inner);
+        done
+    }
+
+    fn cut_in_steps(&self, ino: Ino, cut: Cut) -> Result<()> {
+        while self.cut_step(ino, cut)? {}
+        Ok(())
+    }
+
+    /// A step of that; whether there is more to do.
+    fn cut_step(&self, ino: Ino, cut: Cut) -> Result<bool> {
+        if self.lock().dirty_nodes() >= DIRTY_NODES_MAX {
+            self.index_checkpoint(false)?;
+        }
+        let mut inner = self.room_to_remove()?;
+        if inner.little_to_cut(self, ino, cut)?.is_some() {
+            return Ok(false);
+        }
+        if inner.files.get(&ino).is_some_and(|f| f.content.is_some()) {
+            drop(inner);
+            self.fsync_wait(ino)?;
+            return Ok(true);
+        }
+        if inner.nodes_to_spare(self) == 0 {
+            return Err(Error::NoSpace);
+        }
+        inner.counters.cut_steps += 1;
+        inner.cut_last(self, ino, cut).map(|()| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{create, device, mount};
+    use crate::{AllocateMode, MountOptions, SetAttr};
+    use std::sync::Arc;
+
+    const EXTENTS: u64 = 6000;
+
+    /// A file with a block in each second place, all of it committed.
+    fn scattered(mib: usize) -> (Arc<dyn nenrin_device::BlockDevice>, Arc<Fs>, Ino) {
+        let device = device(mib, 0);
+        let fs = mount(&device, MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let ino = create(&fs, "f");
+        (0..EXTENTS).for_each(|n| assert_eq!(fs.write(ino, n * 2 * BLOCK, &[n as u8; 4096], 0).unwrap(), 4096));
+        fs.sync_all().unwrap();
+        (device, fs, ino)
+    }
+
+    fn set_size(fs: &Fs, ino: Ino, size: u64) {
+        fs.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    }
+
+    /// Extents that the commit of what is received takes away.
+    fn cut_by_a_commit(fs: &Fs) -> u64 {
+        let before = fs.lock().state.live.items();
+        fs.sync_all().unwrap();
+        before - fs.lock().state.live.items()
+    }
+
+    #[test]
+    fn no_commit_cuts_off_very_many_extents() {
+        let (_, fs, ino) = scattered(128);
+        fs.checkpoint_create(None).unwrap();
+        fs.allocate(ino, AllocateMode::Punch, 4000 * BLOCK, 5000 * BLOCK).unwrap();
+        assert!(cut_by_a_commit(&fs) <= EXTENTS_AT_ONCE);
+        assert_eq!(fs.getattr(At::Live, ino).unwrap().blocks_512, (EXTENTS - 2500) * 8);
+        // What was received before comes first.
+        fs.write(ino, BLOCK, &[7; 4096], 0).unwrap();
+        set_size(&fs, ino, 4 * BLOCK);
+        assert!(cut_by_a_commit(&fs) <= EXTENTS_AT_ONCE);
+        let expected = [vec![0; 4096], vec![7; 4096], vec![1; 4096], vec![0; 4096]].concat();
+        assert_eq!(fs.read(At::Live, ino, 0, 1 << 20).unwrap(), expected);
+        // Many small holes are many, too.
+        let (_, fs, ino) = scattered(128);
+        (1..12).for_each(|n| fs.allocate(ino, AllocateMode::Punch, n * 1000 * BLOCK, 1000 * BLOCK).unwrap());
+        assert!(cut_by_a_commit(&fs) <= EXTENTS_AT_ONCE);
+        assert_eq!(fs.getattr(At::Live, ino).unwrap().blocks_512, 500 * 8);
+        fs.close().unwrap();
+    }
+
+    /// After each step the file is what it was, only shorter, or with a hole.
+    #[test]
+    fn what_is_cut_off_in_steps_may_end_after_each() {
+        for cut in [Cut::Behind(4096), Cut::Within(100, 11_000)] {
+            let (device, fs, ino) = scattered(128);
+            let all = fs.read(At::Live, ino, 0, 1 << 30).unwrap();
+            let mut steps = 0;
+            while fs.cut_step(ino, cut).unwrap() {
+                steps += 1;
+                if steps % 3 != 0 {
+                    continue;
+                }
+                fs.sync_all().unwrap();
+                let all_of_it = nenrin_device::Op::Read { offset: 0, bytes: device.geometry().bytes as usize };
+                let bytes = device.submit(all_of_it).wait().unwrap().to_vec();
+                let copy: Arc<dyn nenrin_device::BlockDevice> = Arc::new(nenrin_device::MemDevice::from_bytes(bytes));
+                let after = mount(&copy, MountOptions::default());
+                let (left, size) =
+                    (after.read(At::Live, ino, 0, 1 << 30).unwrap(), after.getattr(At::Live, ino).unwrap().size);
+                match cut {
+                    Cut::Behind(_) => assert!(size < all.len() as u64 && left == all[..size as usize]),
+                    Cut::Within(_, to) => {
+                        let to = to as usize * 4096;
+                        let from =
+                            (0..to / 4096).rev().find(|n| left[n * 4096..][..4096] != [0; 4096]).unwrap() * 4096 + 4096;
+                        assert!(size == all.len() as u64 && left[..from] == all[..from] && left[to..] == all[to..]);
+                    }
+                }
+            }
+            assert!(steps > 6, "{steps}");
+            fs.close().unwrap();
+        }
+    }
+}
