@@ -59,7 +59,7 @@ simulate() {
 decided() {
     local row
     for row; do
-        grep -q "$row  *[1-9]" <<<"$out" || fail "crash.sh: recovery never decided: $row"
+        grep -q "^  $row  *[1-9]" <<<"$out" || fail "crash.sh: recovery never decided: $row"
     done
 }
 rows=('partials accepted' 'cut before missing payload' 'cut before missing data' 'unfinished logical segment dropped' 'the log ends')

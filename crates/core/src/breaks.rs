@@ -64,12 +64,16 @@ pub enum Break {
     SpacelessPast,
     /// The root slot is written before what it names was flushed.
     RootBeforeFlush,
+    /// Who closes a volume writes the last root slot at one end of each device only.
+    OneSlotAtClose,
     /// Under barrier=checkpoint roots are written without any flush, as under barrier=none.
     RootsUnflushed,
     /// The change time that a kernel sends which caches writes is taken for that of the call.
     KernelTimesDropped,
     /// A truncation to nothing is not held back.
     NoHold,
+    /// A truncation is held back until its file is closed or synced, if it never is.
+    HoldNeverEnds,
     /// A rename over a name does not carry the content.
     NoCarry,
     /// The tail of a block that a truncation cuts keeps its bytes.
@@ -78,6 +82,8 @@ pub enum Break {
     ReuseEarly,
     /// Blocks that were read are not verified.
     NoVerify,
+    /// Content that the device does not give reads as zeros.
+    UnreadableIsZeros,
     /// The second copy of an index node is never read.
     OneCopy,
     /// Damage in the chain is taken for its end.
@@ -194,6 +200,8 @@ pub enum Break {
     BelieveNumbers,
     /// What has two copies is written to one device only.
     MirrorHalf,
+    /// Without one of its devices a volume shows zeros in the past.
+    PastNeedsAll,
     /// A sync flushes one of the devices that have something to flush.
     FlushHalf,
     /// What recovery accepted without proof that every device has it is left as it is.
@@ -210,6 +218,8 @@ pub enum Break {
     RowLogBelieved,
     /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.
     ParityUnverified,
+    /// Scrubbing makes parity of content that is still wrong after it was written anew.
+    ParityOfRot,
     /// What recovery found in the row log gets no parity.
     RowsUnsettled,
     /// A device that joins counts as up to date when half is copied.
@@ -236,6 +246,8 @@ pub enum Break {
     ChangedWhileSettling,
     /// Names in the past of what is forgotten stay where they are.
     ForgetKeepsNames,
+    /// Forgetting deletes the snapshots, in which something may be forgotten.
+    ForgetDropsSnapshots,
     /// Free segments are taken for wiped without a look at them.
     ForgetSkipsFree,
     /// A full segment is taken for wiped without a look at what is behind its last partial.

@@ -88,7 +88,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 84] = [
+pub const TRIALS: [Trial; 89] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -106,9 +106,11 @@ pub const TRIALS: [Trial; 84] = [
     trial(Break::TornPayload, "P2", Hunt::Cuts(Profile::Content)),
     trial(Break::ForgetEpoch, "P2", Hunt::Life(Life::LateWrite)),
     trial(Break::RootBeforeFlush, "P2", Hunt::Cuts(Profile::General)),
+    trial(Break::OneSlotAtClose, "P2", Hunt::Cuts(Profile::General)),
     trial(Break::RootsUnflushed, "P2", Hunt::Barrier),
     trial(Break::KernelTimesDropped, "P1", Hunt::PageCache),
     trial(Break::NoHold, "P3", Hunt::Scenario(Scenario::TruncateBesideFsync)),
+    trial(Break::HoldNeverEnds, "P1", Hunt::Scenario(Scenario::TruncateBesideFsync)),
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
@@ -120,6 +122,7 @@ pub const TRIALS: [Trial; 84] = [
     trial(Break::ChangedWhileSettling, "P3", Hunt::Scenario(Scenario::EmptiedInSync)),
     trial(Break::CopyNotHeld, "P3", Hunt::Scenario(Scenario::ReflinkHeld)),
     trial(Break::NoVerify, "P4", Hunt::Flips),
+    trial(Break::UnreadableIsZeros, "P4", Hunt::Faults(OpKind::Read)),
     trial(Break::OneCopy, "P4", Hunt::Flips),
     trial(Break::NoVerify, "P4", Hunt::Reads),
     trial(Break::OneCopy, "P4", Hunt::Reads),
@@ -149,6 +152,7 @@ pub const TRIALS: [Trial; 84] = [
     trial(Break::MirrorHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Stripe))),
     trial(Break::FlushHalf, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
+    trial(Break::PastNeedsAll, "P6", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::CopiesUnequal, "P1", Hunt::Devices(Members::new(2, Layout::Mirror))),
     trial(Break::ParityUnwritten, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
     trial(Break::RowsUncopied, "P1", Hunt::Devices(Members::new(3, Layout::Parity))),
@@ -169,6 +173,7 @@ pub const TRIALS: [Trial; 84] = [
     trial(Break::RemovedEarly, "P1", Hunt::Devices(CHANGING)),
     trial(Break::PromisesTaken, "P7", Hunt::Scenario(Scenario::Reserve)),
     trial(Break::ForgetKeepsNames, "P6", Hunt::Life(Life::Forget)),
+    trial(Break::ForgetDropsSnapshots, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetSkipsFree, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetSkipsTails, "P6", Hunt::Life(Life::Forget)),
     trial(Break::ForgetNotDurable, "P6", Hunt::ForgetUnflushed),
@@ -245,7 +250,7 @@ impl Trial {
                 tally.images += 1;
                 run_with_fault::<Core>(&base, fault, tally).map(drop)
             }
-            Hunt::Flips => flip::flip_all::<Core>(&Config { remounts: false, ..base }, tally),
+            Hunt::Flips => flip::flip_all::<Core>(&base, tally),
             Hunt::Lies => {
                 let kind = if seed % 2 == 0 { Kind::Lost } else { Kind::Misdirected };
                 tally.images += 1;

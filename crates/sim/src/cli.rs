@@ -380,7 +380,7 @@ fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(
         lie::run_with_lie::<S>(&config, lie, tally)?;
     }
     if a.flips > 0 && seed % a.flips == 0 {
-        flip::flip_all::<S>(&Config { remounts: false, ..config }, tally)?;
+        flip::flip_all::<S>(&config, tally)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //!    found in it is judged again under the promises of the new cut.
 
 mod losses;
+mod state;
 
 use crate::ace;
 use crate::clock::VirtualClock;
@@ -19,14 +20,14 @@ use crate::oracle::{self, Binds, Rules};
 use crate::queue::Queue;
 use crate::run::{Clients, Run, Step};
 use crate::scenario::Scenario;
-use crate::subject::{Subject, WAITS_LOCKED};
+use crate::subject::{Excused, Subject, WAITS_LOCKED};
 use crate::tree::Tree;
 use crate::turns::Turns;
-use crate::walk::{Found, walk};
+use crate::walk::walk;
 use crate::workload::Workload;
-use nenrin_core::{At, Barrier, CheckpointInfo, MountOptions};
+use nenrin_core::{At, Barrier, MountOptions};
 use nenrin_device::{BlockDevice, CrashChoice, CrashDisk, CrashImage, History, HistoryCursor, Image};
-use nenrin_format::Cno;
+use state::State;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -239,12 +240,11 @@ pub struct Recorded {
     pub trace: Vec<String>,
 }
 
-/// What a recovery found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What recoveries of one image found.
 struct Seen {
-    found: Found,
-    listed: Vec<CheckpointInfo>,
-    rule: Option<String>,
+    state: State,
+    /// Without devices that may be lost with the power, by what is missing.
+    without: Vec<(String, State)>,
 }
 
 /// A failure, with the line that replays it.
@@ -404,18 +404,19 @@ fn whole_workload<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<usize
     }
     run.compare_all()?;
     if config.seed % 2 == 0 {
-        close_and_compare(run)?;
+        close_and_compare(run, config)?;
     }
     Ok(first)
 }
 
 /// Closes the volume, looks for findings, and mounts it again.
-fn close_and_compare<S: Subject>(run: &mut Run<S>) -> Result<(), String> {
+fn close_and_compare<S: Subject>(run: &mut Run<S>, config: &Config) -> Result<(), String> {
     if !matches!(run.close()?, Step::Done) {
         return Err("the volume could not be closed".into());
     }
     run.forget();
-    let findings = S::check(run.plain.clone(), true).map_err(|e| format!("check: {e}"))?;
+    let excused = Excused { absent: config.members.may_miss_something(), ..Excused::default() };
+    let findings = S::check(run.plain.clone(), excused).map_err(|e| format!("check: {e}"))?;
     if !findings.is_empty() {
         return Err(format!("check after close: {}", findings.join("; ")));
     }
@@ -496,45 +497,26 @@ impl Recorded {
     /// Recovers the image and judges it. The image is written by that.
     fn recover<S: Subject>(&self, cut: Cut, image: CrashImage, tally: &mut Tally) -> Result<Seen, String> {
         let image = Arc::new(image);
-        self.judge_losses::<S>(cut, &image, tally)?;
+        let without = self.judge_losses::<S>(cut, &image, tally)?;
         self.refuse_twice::<S>(cut, &image)?;
         let drive = self.config.members.of(&image).rotated(cut.at);
         // Who only looks needs no small cache; second lives have that of the world.
         let options = MountOptions { cache_bytes: LOOK_CACHE_BYTES, ..self.config.options() };
         let fs = open::<S>(options, &self.clock, drive)?;
         tally.recoveries += 1;
-        // Which past states are read depends on the cut alone, so that a replay reads the same.
-        let turn = hash::of_words(&[cut.at as u64, cut.choice]);
         tally.verdicts(&fs);
-        is_undamaged(&fs)?;
-        let model = self.era(cut.at)?;
-        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
-        oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
-        oracle::judge_rule(model, self.rules(cut.choice), cut.at, seen.rule.as_deref())?;
-        let known = oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed)?;
-        let all = turn % 32 == 0;
-        let one = (turn as usize).checked_rem(known.len()).unwrap_or(0);
-        for (n, (info, log)) in known.into_iter().enumerate() {
-            if all || n == one {
-                past_equals(&fs, info.cno, |found| oracle::judge_past(&info, log, found, &fs.shed()))?;
-                tally.past_states += 1;
-            }
-        }
-        if turn % 8 == 3 {
-            tally.names_told += fs.told()?;
-        }
-        if turn % 8 == 0 {
-            tally.landmarks += oracle::judge_landmarks(&fs, model)?;
-        }
-        Ok(seen)
+        let state = self.look_into(&fs, cut, self.era(cut.at)?, tally)?;
+        Ok(Seen { state, without })
     }
 
     /// Judges what was found in an equal image before, under the promises of another cut.
     fn judge_again(&self, cut: Cut, seen: &Seen) -> Result<(), String> {
-        let model = self.era(cut.at)?;
-        oracle::judge(model, self.rules(cut.choice), cut.at, &seen.found)?;
-        oracle::judge_rule(model, self.rules(cut.choice), cut.at, seen.rule.as_deref())?;
-        oracle::judge_checkpoints(model, self.rules(cut.choice), cut.at, &seen.listed).map(drop)
+        let (model, rules) = (self.era(cut.at)?, self.rules(cut.choice));
+        seen.state.judge(model, rules, cut.at)?;
+        for (what, state) in &seen.without {
+            state.judge(model, rules, cut.at).map_err(|e| format!("{what}: {e}"))?;
+        }
+        Ok(())
     }
 
     /// Where the run is cut: everywhere, or spread over all of it, with the first place and the last.
@@ -609,9 +591,9 @@ impl Recorded {
         }
         let content = image.content();
         let now = self.recover::<S>(cut, image, tally).map_err(|e| self.explain::<S>(cut, e))?;
-        tally.see(&[id, now.found.sum]);
+        tally.see(&[id, now.state.found.sum]);
         if plan.deep_every > 0 && (seen.len() as u64 + 1) % plan.deep_every == 0 {
-            self.second_life::<S>(cut, content, &now, plan, None, tally)?;
+            self.second_life::<S>(cut, content, &now.state, plan, None, tally)?;
         }
         seen.insert(id, now);
         Ok(())
@@ -632,7 +614,7 @@ impl Recorded {
         let image = cursor.image(&CrashChoice::from_seed(cut.choice));
         let content = image.content();
         let seen = self.recover::<S>(cut, image, &mut tally).map_err(|e| self.explain::<S>(cut, e))?;
-        self.second_life::<S>(cut, content, &seen, plan, second, &mut tally)?;
+        self.second_life::<S>(cut, content, &seen.state, plan, second, &mut tally)?;
         Ok(tally)
     }
 
@@ -642,7 +624,7 @@ impl Recorded {
         &self,
         cut: Cut,
         content: Image,
-        first: &Seen,
+        first: &State,
         plan: &Plan,
         only: Option<Cut>,
         tally: &mut Tally,
@@ -651,7 +633,8 @@ impl Recorded {
         let fail = |e: String| failure(&self.config, &[cut], format!("after recovery: {e}"), String::new());
         let disk = Arc::new(CrashDisk::from_image(content));
         let drive = self.config.members.of(&disk);
-        let findings = S::check(drive.clone(), true).map_err(|e| fail(format!("check: {e}")))?;
+        let excused = Excused { slots: true, absent: self.config.members.may_miss_something() };
+        let findings = S::check(drive.clone(), excused).map_err(|e| fail(format!("check: {e}")))?;
         // What was never acknowledged may be on one device and not on the other, until recovery has seen to it.
         let findings: Vec<String> = findings.into_iter().filter(|f| !f.contains("content-copy-damaged")).collect();
         if !findings.is_empty() {
@@ -674,7 +657,7 @@ impl Recorded {
             return Err(fail(format!("the volume failed: {e}")));
         }
         run.compare_all().map_err(fail)?;
-        close_and_compare(&mut run).map_err(fail)?;
+        close_and_compare(&mut run, &self.config).map_err(fail)?;
         run.forget();
         let history = disk.history().ok_or_else(|| fail("no history was kept".into()))?;
         let mut cursor = history.cursor();
@@ -713,7 +696,7 @@ impl Recorded {
         &self,
         cut: Cut,
         model: &Model,
-        (before, whole): (Option<&Seen>, bool),
+        (before, whole): (Option<&State>, bool),
         image: CrashImage,
         tally: &mut Tally,
     ) -> Result<(), String> {
@@ -726,18 +709,13 @@ impl Recorded {
         let fs = open::<S>(self.config.options(), &self.clock, self.config.members.of(&image))?;
         tally.recoveries += 1;
         tally.verdicts(&fs);
-        is_undamaged(&fs)?;
-        let seen = Seen { found: walk(&fs, At::Live, None)?, listed: fs.checkpoints(), rule: fs.retention() };
-        if let Some(first) = before {
-            if seen != *first {
-                return Err("recovery was interrupted, and another state was found afterwards".into());
+        match before {
+            Some(first) if State::of(&fs)? != *first => {
+                Err("recovery was interrupted, and another state was found afterwards".into())
             }
-            return Ok(());
+            Some(_) => Ok(()),
+            None => self.look_into(&fs, cut, model, tally).map(drop),
         }
-        let rules = self.rules(cut.choice);
-        oracle::judge(model, rules, cut.at, &seen.found)?;
-        oracle::judge_rule(model, rules, cut.at, seen.rule.as_deref())?;
-        oracle::judge_checkpoints(model, rules, cut.at, &seen.listed).map(drop)
     }
 
     /// Recovers the image once more, keeping everything, and says where wrong bytes come from.
@@ -775,14 +753,4 @@ fn choices(config: &Config, salt: u64, wanted: u64, unflushed: usize) -> Vec<u64
 fn open<S: Subject>(options: MountOptions, clock: &VirtualClock, drive: Drive) -> Result<S, String> {
     let clock = Arc::new(clock.fork());
     S::open(drive, clock, options).map_err(|e| format!("recovery: {e}"))
-}
-
-/// A power cut damages nothing.
-fn is_undamaged<S: Subject>(fs: &S) -> Result<(), String> {
-    fs.damage().map_or(Ok(()), |d| Err(format!("a power cut is taken for damage: {d}")))
-}
-
-fn past_equals<S: Subject>(fs: &S, cno: Cno, judge: impl Fn(&Found) -> Result<(), String>) -> Result<(), String> {
-    let found = walk(fs, At::Past(cno), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
-    judge(&found)
 }

@@ -2,19 +2,22 @@
 //! mounted and read (promise P4). What is found is the state without the flip,
 //! or an error, or an older state together with the report of damage; never
 //! other bytes, and never an older state without a word. What has a second copy
-//! (root slots, root partials, index nodes) is mended: there a flip changes nothing.
+//! (root slots, root partials, index nodes; everything, where a device may be
+//! lost) is mended: there a flip changes nothing. The past is read, too.
 
 use crate::config::Config;
 use crate::driver::{Failure, Tally};
 use crate::hash;
+use crate::members::Members;
 use crate::ops::Op;
 use crate::oracle::{self, Binds, Rules};
 use crate::prng::Prng;
 use crate::run::Run;
 use crate::subject::Subject;
 use crate::walk::{Found, walk};
-use nenrin_core::{At, Barrier, MountOptions};
-use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, Fault, Faulty, Image};
+use crate::wrong::alone;
+use nenrin_core::{At, Barrier, CheckpointInfo, MountOptions};
+use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice, CrashDisk, DeviceError, Image};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::superblock::AREA_BLOCKS;
 use nenrin_format::{Addr, NODE_BYTES, SegmentNo, node};
@@ -36,12 +39,13 @@ pub enum Noticed {
     Damage,
 }
 
-/// Runs the workload of `config`, lets the durable mark be written, and flips a
+/// Runs the workload of `config`, on devices with which nothing else happens, lets the durable mark be written, and flips a
 /// bit in every block that is not all zeros.
 ///
 /// # Errors
 /// The first flip that went unnoticed.
 pub fn flip_all<S: Subject>(config: &Config, tally: &mut Tally) -> Result<(), Box<Failure>> {
+    let config = &alone(config);
     let replay = |block: Option<u64>| {
         let which = block.map_or_else(|| "all".to_owned(), |b| b.to_string());
         format!("cargo run --release -p nenrin-sim -- replay {} --flip {which}", config.arguments())
@@ -64,7 +68,7 @@ pub fn flip_all<S: Subject>(config: &Config, tally: &mut Tally) -> Result<(), Bo
 /// # Errors
 /// When the flip went unnoticed.
 pub fn flip_one<S: Subject>(config: &Config, block: u64) -> Result<Option<Noticed>, String> {
-    Rotten::<S>::new(config)?.flip(block, &mut Tally::default())
+    Rotten::<S>::new(&alone(config))?.flip(block, &mut Tally::default())
 }
 
 struct Rotten<S> {
@@ -72,7 +76,10 @@ struct Rotten<S> {
     image: Image,
     image_hash: u64,
     whole: Found,
+    /// What each checkpoint shows.
+    past: Vec<(CheckpointInfo, Found)>,
     options: MountOptions,
+    members: Members,
     seed: u64,
     order: nenrin_core::Order,
     /// Blocks that have a second copy elsewhere.
@@ -81,9 +88,9 @@ struct Rotten<S> {
 
 impl<S: Subject> Rotten<S> {
     fn new(config: &Config) -> Result<Self, String> {
-        let disk = Arc::new(CrashDisk::new(config.device_bytes));
-        let device: Arc<dyn BlockDevice> = disk.clone();
-        let mut run = Run::<S>::format(disk, device, config.segment_blocks, config.options())?;
+        let disk = Arc::new(CrashDisk::new(config.disk_bytes()));
+        let drive = config.members.of(&disk);
+        let mut run = Run::<S>::format_on(disk, drive.clone(), drive, config.segment_blocks, config.options())?;
         if let Some(e) = run.steps(&mut config.workload(), config.steps)? {
             return Err(format!("the volume failed without a fault: {e}"));
         }
@@ -103,13 +110,20 @@ impl<S: Subject> Rotten<S> {
             image_hash: config.seed,
             image,
             whole: Found::default(),
+            past: Vec::new(),
             options,
+            members: config.members,
             seed: config.seed,
             order: config.order,
             twice: twice(config, &run)?,
             run,
         };
-        this.whole = walk(&this.mount(None)?, At::Live, None)?;
+        let fs = this.mount(None)?;
+        this.whole = walk(&fs, At::Live, None)?;
+        for info in fs.checkpoints() {
+            let found = walk(&fs, At::Past(info.cno), None)?;
+            this.past.push((info, found));
+        }
         Ok(this)
     }
 
@@ -119,13 +133,15 @@ impl<S: Subject> Rotten<S> {
     }
 
     fn mount(&self, flip: Option<u64>) -> Result<S, String> {
-        let faulty = Faulty::new(CrashDisk::from_image(self.image.clone()));
+        let disk = CrashDisk::from_image(self.image.clone()).without_history();
         if let Some(block) = flip {
-            let byte = block * BLOCK_BYTES as u64 + self.at(block) / 8;
-            faulty.faults().inject(Fault::FlipReads { range: byte..byte + 1, mask: 1 << (self.at(block) % 8) });
+            let (offset, text) = (block * BLOCK_BYTES as u64, |e: DeviceError| e.to_string());
+            let mut bytes = disk.read(offset, BLOCK_BYTES).map_err(text)?;
+            bytes[self.at(block) as usize / 8] ^= 1 << (self.at(block) % 8);
+            disk.write(offset, Arc::new(bytes)).map_err(text)?;
         }
         let clock = Arc::new(self.run.clock.fork());
-        S::open(Arc::new(faulty), clock, self.options.clone()).map_err(|e| e.to_string())
+        S::open(self.members.of(&Arc::new(disk)), clock, self.options.clone()).map_err(|e| e.to_string())
     }
 
     fn flip(&mut self, block: u64, tally: &mut Tally) -> Result<Option<Noticed>, String> {
@@ -143,23 +159,52 @@ impl<S: Subject> Rotten<S> {
             Err(e) => return Err(format!("block {block}: {e}")),
         };
         tally.verdicts_of_wrong(&fs);
-        if found == self.whole {
-            return Ok(Some(Noticed::Same));
+        let listed = fs.checkpoints();
+        if found == self.whole && listed.iter().eq(self.past.iter().map(|(info, _)| info)) {
+            return self.judge_past(&fs, block).map(Some);
+        }
+        if self.twice.contains(&block) {
+            return Err(format!("block {block} has a second copy, and yet another state is shown"));
         }
         if fs.damage().is_none() {
             return Err(format!("block {block}: another state is shown, and nothing is said about damage"));
         }
         let rules = Rules { order: self.order, binds: Binds::Nothing };
-        let k = self.run.disk.cut_points();
-        oracle::judge(self.run.model()?, rules, k, &found).map_err(|e| format!("block {block}: {e}"))?;
-        Ok(Some(Noticed::Damage))
+        let (k, model) = (self.run.disk.cut_points(), self.run.model()?);
+        let judged = oracle::judge(model, rules, k, &found);
+        let judged = judged.and_then(|_| oracle::judge_checkpoints(model, rules, k, &listed).map(drop));
+        judged.map(|()| Some(Noticed::Damage)).map_err(|e| format!("block {block}: {e}"))
+    }
+
+    /// With a flip that neither what lives nor the list of checkpoints shows: each checkpoint shows what it did, or an error.
+    fn judge_past(&self, fs: &S, block: u64) -> Result<Noticed, String> {
+        let mut noticed = Noticed::Same;
+        for (info, was) in &self.past {
+            let cno = info.cno;
+            match walk(fs, At::Past(cno), None) {
+                Ok(found) if found == *was => {}
+                Ok(_) => return Err(format!("block {block}: checkpoint {cno} shows another state")),
+                Err(e) if self.twice.contains(&block) || !is_report(&e) => {
+                    return Err(format!("block {block}: checkpoint {cno}: {e}"));
+                }
+                Err(_) => noticed = Noticed::Error,
+            }
+        }
+        Ok(noticed)
     }
 }
 
-/// The blocks of root slots, root partials and index partials.
+/// The blocks of root slots, root partials and index partials; all, where others have what is on a device.
 fn twice<S: Subject>(config: &Config, run: &Run<S>) -> Result<BTreeSet<u64>, String> {
     let device_blocks = config.device_bytes / BLOCK_BYTES as u64;
+    if config.members.bears_a_loss() {
+        return Ok((0..device_blocks).collect());
+    }
     let mut blocks: BTreeSet<u64> = (0..AREA_BLOCKS).chain(device_blocks - AREA_BLOCKS..device_blocks).collect();
+    if config.members.count > 1 {
+        // Where segments lie on several devices is not known here.
+        return Ok(blocks);
+    }
     let segment_blocks = u64::from(config.segment_blocks);
     for block in AREA_BLOCKS..device_blocks - AREA_BLOCKS {
         let bytes = run.disk.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).map_err(|e| e.to_string())?;

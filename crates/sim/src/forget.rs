@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::driver::{Cut, Failure, Tally, failure};
 use crate::hash;
 use crate::prng::Prng;
-use crate::subject::Subject;
-use nenrin_core::{At, Barrier, FileKind, Fs, MkfsOptions, NewInode, RenameMode, SetAttr, XattrMode};
+use crate::subject::{Excused, Subject};
+use nenrin_core::{At, Barrier, CheckpointInfo, FileKind, Fs, MkfsOptions, NewInode, RenameMode, SetAttr, XattrMode};
 use nenrin_device::{CrashChoice, CrashDisk, Image};
 use nenrin_format::{Cno, Ino};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +85,7 @@ struct Case {
     tops: Vec<(Vec<u8>, Vec<Ino>)>,
     /// Before: the live state without secrets, and each checkpoint with them.
     live: State,
-    past: BTreeMap<Cno, State>,
+    past: BTreeMap<Cno, (CheckpointInfo, State)>,
     /// From these device operations on the secrets are acknowledged as removed, and forgotten.
     removed: usize,
     forgotten: usize,
@@ -108,9 +108,10 @@ impl Case {
         let live = clear(&tree(&fs, At::Live)?);
         let mut past = BTreeMap::new();
         for c in fs.checkpoints() {
-            past.insert(c.cno, tree(&fs, At::Past(c.cno))?);
+            let state = tree(&fs, At::Past(c.cno))?;
+            past.insert(c.cno, (c, state));
         }
-        if past.values().all(|s| clear(s).len() == s.len()) {
+        if past.values().all(|(_, s)| clear(s).len() == s.len()) {
             return Err("no checkpoint shows a secret".into());
         }
         let mut tops = Vec::new();
@@ -221,7 +222,7 @@ impl Case {
         fs.close().map_err(text)?;
         drop(fs);
         found_none(&disk.current())?;
-        let errors = Core::check(self.config.members.of(&disk), true).map_err(text)?;
+        let errors = Core::check(self.config.members.of(&disk), Excused::default()).map_err(text)?;
         if !errors.is_empty() {
             return Err(format!("check: {}", errors.join("; ")));
         }
@@ -246,8 +247,16 @@ impl Case {
         if removed && found.len() != live.len() {
             return Err("a name that was removed is back".into());
         }
-        let kept: BTreeSet<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
-        for (cno, was) in self.past.iter().filter(|(cno, _)| kept.contains(cno)) {
+        let kept: BTreeMap<Cno, CheckpointInfo> = fs.checkpoints().into_iter().map(|c| (c.cno, c)).collect();
+        for (cno, (info, was)) in &self.past {
+            let now = kept.get(cno);
+            if info.name.is_some() && now.map(|c| &c.name) != Some(&info.name) {
+                return Err(format!("of the snapshot {info:?} is left {now:?}"));
+            }
+            // Time lets go of those without a name.
+            if now.is_none() {
+                continue;
+            }
             let found = tree(fs, At::Past(*cno)).map_err(|e| format!("checkpoint {cno}: {e}"))?;
             let others = clear(&found);
             if others != clear(was) {

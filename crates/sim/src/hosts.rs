@@ -12,7 +12,7 @@ use crate::content::pattern;
 use crate::driver::Tally;
 use crate::members::Members;
 use crate::prng::Prng;
-use crate::subject::Subject;
+use crate::subject::{Excused, Subject};
 use nenrin_core::{At, Clock, Fs, MountOptions, NewInode};
 use nenrin_device::{CrashChoice, CrashDisk};
 use nenrin_format::superblock::Profile;
@@ -202,7 +202,8 @@ fn judge(config: &Config, world: &Arc<World>, begun: usize, tally: &mut Tally) -
             }
         }
         fs.close().map_err(|e| wrong(e.to_string()))?;
-        let findings = Core::check(after.members.of(&after.disk), true).map_err(|e| wrong(e.to_string()))?;
+        let findings =
+            Core::check(after.members.of(&after.disk), Excused::default()).map_err(|e| wrong(e.to_string()))?;
         if !findings.is_empty() {
             return Err(wrong(findings.join("; ")));
         }

@@ -43,3 +43,4 @@ pub mod tree;
 pub mod turns;
 pub mod walk;
 pub mod workload;
+mod wrong;

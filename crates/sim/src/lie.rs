@@ -6,20 +6,25 @@
 //! Or a read of a run comes back with a flipped bit, once or from then on:
 //! never returned as data, mended where a second copy exists, and nothing of it
 //! gets onto the device, so that the next mount finds everything.
+//!
+//! Of several devices one lies. Where the others have all that it has, nobody
+//! has to know: all is as it should be, with it and without it.
 
 use crate::clock::VirtualClock;
 use crate::config::Config;
 use crate::driver::{Failure, Tally};
 use crate::flip::is_report;
+use crate::members::Drive;
+use crate::model::Model;
 use crate::ops::Op;
 use crate::oracle::{self, Binds, Rules};
 use crate::prng::Prng;
-use crate::queue::Queue;
-use crate::run::{Run, Step};
+use crate::run::Step;
 use crate::subject::Subject;
 use crate::walk::walk;
+use crate::wrong::{Wrong, alone};
 use nenrin_core::{At, Barrier, MountOptions};
-use nenrin_device::{BlockDevice, CrashDisk, Fault, Faults, Faulty};
+use nenrin_device::{BlockDevice, CrashDisk, Fault};
 use nenrin_format::{BLOCK_BYTES, NODE_BYTES, node};
 use std::sync::Arc;
 
@@ -101,7 +106,7 @@ pub enum Noticed {
     NotReached,
     /// Nothing needed it any more, or a second copy was there: all is as it should be.
     Same,
-    /// A node of the index was read wrongly, and its second copy was taken.
+    /// A node of the index was read wrongly, and its second copy was taken; or other devices stood in.
     Mended,
     /// A call said that bytes are damaged.
     InLife,
@@ -117,7 +122,7 @@ pub enum Noticed {
 /// When the lie went unnoticed, and something is not as it should be.
 pub fn run_with_lie<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noticed, Box<Failure>> {
     // Without flushes nothing says how far the log should reach.
-    let config = Config { remounts: false, clients: false, barrier: Barrier::Sync, ..config.clone() };
+    let config = Config { barrier: Barrier::Sync, ..alone(config) };
     match live::<S>(&config, lie, tally) {
         Ok(noticed) => {
             let what = if lie.kind.reads() { "Read" } else { "Write" };
@@ -133,16 +138,13 @@ pub fn run_with_lie<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) ->
 }
 
 fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noticed, String> {
-    let disk = Arc::new(CrashDisk::new(config.device_bytes));
-    let faulty = Arc::new(Faulty::new(disk.clone()));
-    let faults = faulty.faults();
-    let queue = Arc::new(Queue::new(faulty, config.seed, config.queued));
     // With hardly any memory for them, nodes of the index are read often, too.
     let cache_bytes = if lie.kind.reads() { 1 } else { config.options().cache_bytes };
     let options = MountOptions { cache_bytes, ..config.options() };
-    let run = Run::<S>::format(disk, queue, config.segment_blocks, options)?;
+    let wrong = Wrong::<S>::format(config, options, lie.number)?;
+    let bytes = wrong.run.plain.members.get(wrong.hit).map_or(0, |d| d.geometry().bytes);
     let mut rng = Prng::stream(config.seed ^ lie.number, 16);
-    let to = rng.below(config.device_bytes / BLOCK_BYTES as u64 / 2) * BLOCK_BYTES as u64;
+    let to = rng.below(bytes / BLOCK_BYTES as u64 / 2) * BLOCK_BYTES as u64;
     let number = lie.number;
     let fault = match lie.kind {
         Kind::Lost => Fault::LoseWrites { from: number, times: 1 },
@@ -153,15 +155,18 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
             Fault::FlipRead { number, byte, mask, for_good: lie.kind == Kind::Stuck }
         }
     };
-    let mut liar = Liar { run, faults };
+    let mut liar = Liar { wrong, others_stand_in: config.members.bears_a_loss() };
     // What is in memory is not read: for reads the volume was used before, and is mounted anew.
     let before = if lie.kind.reads() { config.steps / 2 } else { 0 };
     let told = liar.go(config, before, fault)?;
-    if liar.faults.fired() == 0 {
+    if liar.wrong.faults.fired() == 0 {
         return Ok(Noticed::NotReached);
     }
+    if liar.others_stand_in {
+        return liar.stood_in(config, tally);
+    }
     if !lie.kind.reads() {
-        return if told { Ok(Noticed::InLife) } else { liar.afterwards(config, tally) };
+        return if told { Ok(Noticed::InLife) } else { liar.afterwards(config, |d| d, tally) };
     }
     let of_node = liar.hit_a_node()?;
     if told && of_node {
@@ -169,8 +174,8 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
             "a node of the index was read wrongly, it has a second copy, and yet that was told as damage".into()
         );
     }
-    liar.faults.clear();
-    match liar.afterwards(config, tally)? {
+    liar.wrong.faults.clear();
+    match liar.afterwards(config, |d| d, tally)? {
         Noticed::Same if told => Ok(Noticed::InLife),
         Noticed::Same if of_node => Ok(Noticed::Mended),
         Noticed::Same => Ok(Noticed::Same),
@@ -178,9 +183,11 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
     }
 }
 
+/// The volume on a device that lies.
 struct Liar<S> {
-    run: Run<S>,
-    faults: Faults,
+    wrong: Wrong<S>,
+    /// The other devices have all that this one has.
+    others_stand_in: bool,
 }
 
 impl<S: Subject> Liar<S> {
@@ -189,13 +196,13 @@ impl<S: Subject> Liar<S> {
     fn go(&mut self, config: &Config, before: usize, fault: Fault) -> Result<bool, String> {
         let mut workload = config.workload();
         if before > 0 {
-            if let Some(e) = self.run.steps(&mut workload, before)? {
+            if let Some(e) = self.wrong.run.steps(&mut workload, before)? {
                 return Err(format!("the volume failed without a fault: {e}"));
             }
-            self.run.step(&Op::Remount)?;
+            self.wrong.run.step(&Op::Remount)?;
             workload.handles_lost();
         }
-        self.faults.inject(fault);
+        self.wrong.faults.inject(fault);
         // Then the log is told to be durable, so that what is missing of it can be seen.
         let ends = (0..30).flat_map(|_| [Op::Advance { nanos: 100_000_000 }, Op::Tick]);
         let mut ends = std::iter::once(Op::SyncAll).chain(ends);
@@ -204,19 +211,21 @@ impl<S: Subject> Liar<S> {
             let op = match rest.checked_sub(1) {
                 Some(less) => {
                     rest = less;
-                    workload.next(self.run.model()?)
+                    workload.next(self.wrong.run.model()?)
                 }
                 None => match ends.next() {
                     Some(op) => op,
                     None => return Ok(false),
                 },
             };
-            match self.run.step(&op) {
-                Err(e) if self.faults.fired() > 0 && (is_report(&e) || matches!(op, Op::Scrub)) => return Ok(true),
+            let step = self.wrong.run.step(&op);
+            let may_tell = self.wrong.faults.fired() > 0 && !self.others_stand_in;
+            match step {
+                Err(e) if may_tell && (is_report(&e) || matches!(op, Op::Scrub)) => return Ok(true),
                 Err(e) => return Err(format!("{op:?}: {e}")),
-                Ok(Step::Failed(e)) if self.faults.fired() > 0 && is_report(&e.to_string()) => return Ok(true),
+                Ok(Step::Failed(e)) if may_tell && is_report(&e.to_string()) => return Ok(true),
                 Ok(Step::Failed(e)) => return Err(format!("{op:?}: the volume failed: {e}")),
-                Ok(Step::Done) if matches!(op, Op::Tmpfile { .. }) => workload.opened(self.run.newest_inode()?),
+                Ok(Step::Done) if matches!(op, Op::Tmpfile { .. }) => workload.opened(self.wrong.run.newest_inode()?),
                 Ok(_) => {}
             }
         }
@@ -224,38 +233,80 @@ impl<S: Subject> Liar<S> {
 
     /// Whether the read that was altered asked for a node of the index that is still there.
     fn hit_a_node(&self) -> Result<bool, String> {
-        let Some(hit) = self.faults.flipped().filter(|r| r.end - r.start == NODE_BYTES as u64) else {
+        let Some(hit) = self.wrong.faults.flipped().filter(|r| r.end - r.start == NODE_BYTES as u64) else {
             return Ok(false);
         };
-        let bytes = self.run.disk.read(hit.start, NODE_BYTES).map_err(|e| e.to_string())?;
+        let member = self.wrong.run.plain.members.get(self.wrong.hit).ok_or("no such device")?;
+        let bytes = member.read(hit.start, NODE_BYTES).map_err(|e| e.to_string())?;
         Ok(node::verify(&bytes))
     }
 
-    /// What the next mount finds.
-    fn afterwards(&mut self, config: &Config, tally: &mut Tally) -> Result<Noticed, String> {
-        self.run.forget();
-        let image = Arc::new(CrashDisk::from_image(self.run.disk.current()));
-        let clock: Arc<VirtualClock> = Arc::new(self.run.clock.fork());
+    /// What others have is found by the next mount, with the device that has lied and without it.
+    fn stood_in(&mut self, config: &Config, tally: &mut Tally) -> Result<Noticed, String> {
+        let hit = self.wrong.hit;
+        let with = self.afterwards(config, |d| d, tally);
+        let without = self.afterwards(config, |d| d.without(hit), tally);
+        for (what, noticed) in [("with", with), ("without", without)] {
+            match noticed.map_err(|e| format!("{what} device {hit}: {e}"))? {
+                Noticed::Same => {}
+                other => return Err(format!("{what} device {hit}, what the others have: {other:?}")),
+            }
+        }
+        Ok(Noticed::Mended)
+    }
+
+    /// What the next mount finds, of the devices that `which` leaves.
+    fn afterwards(
+        &mut self,
+        config: &Config,
+        which: impl FnOnce(Drive) -> Drive,
+        tally: &mut Tally,
+    ) -> Result<Noticed, String> {
+        self.wrong.run.forget();
+        let disk = Arc::new(CrashDisk::from_image(self.wrong.run.disk.current()));
+        let clock: Arc<VirtualClock> = Arc::new(self.wrong.run.clock.fork());
         let options = MountOptions { read_only: true, ..config.options() };
-        let opened = S::open(image, clock, options).map_err(|e| e.to_string());
+        let opened = S::open(which(config.members.of(&disk)), clock, options).map_err(|e| e.to_string());
         let (fs, found) = match opened.and_then(|fs| Ok((walk(&fs, At::Live, None)?, fs))) {
             Ok((found, fs)) => (fs, found),
-            Err(e) if is_report(&e) => return Ok(Noticed::Error),
+            Err(e) if is_report(&e) && !self.others_stand_in => return Ok(Noticed::Error),
             Err(e) => return Err(format!("afterwards: {e}")),
         };
         tally.verdicts_of_wrong(&fs);
-        let k = self.run.disk.cut_points();
-        let model = self.run.model()?;
+        let k = self.wrong.run.disk.cut_points();
+        let model = self.wrong.run.model()?;
         let strictly = Rules { order: config.order, binds: Binds::Acknowledged };
-        let missing = match oracle::judge(model, strictly, k, &found) {
-            Ok(_) => return Ok(Noticed::Same),
-            Err(e) => e,
+        let live = oracle::judge(model, strictly, k, &found).map(drop);
+        let past = live.clone().and_then(|()| judge_history(&fs, model, strictly, k));
+        let missing = match past {
+            Ok(None) => return Ok(Noticed::Same),
+            Ok(Some(_)) if !self.others_stand_in => return Ok(Noticed::Error),
+            Ok(Some(e)) | Err(e) => e,
         };
-        if fs.damage().is_none() {
+        let Some(damage) = fs.damage().filter(|_| !self.others_stand_in) else {
             return Err(format!("nothing is said about damage, and {missing}"));
-        }
+        };
         let loosely = Rules { binds: Binds::Nothing, ..strictly };
-        oracle::judge(model, loosely, k, &found).map_err(|e| format!("afterwards: {e}"))?;
-        Ok(Noticed::Damage)
+        let past = oracle::judge(model, loosely, k, &found).and_then(|_| judge_history(&fs, model, loosely, k));
+        past.map(|_| Noticed::Damage).map_err(|e| format!("afterwards, where {damage}: {e}"))
     }
+}
+
+/// The list of checkpoints is right, and each shows what it did, or says that bytes are damaged: what it says then.
+fn judge_history<S: Subject>(fs: &S, model: &Model, rules: Rules, k: usize) -> Result<Option<String>, String> {
+    let known = oracle::judge_checkpoints(model, rules, k, &fs.checkpoints())?;
+    let mut damage = None;
+    let shed = match fs.shed().map_err(|e| e.to_string()) {
+        Ok(shed) => shed,
+        Err(e) if is_report(&e) => return Ok(Some(e)),
+        Err(e) => return Err(format!("what was shed: {e}")),
+    };
+    for (info, log) in known {
+        match walk(fs, At::Past(info.cno), None) {
+            Ok(found) => oracle::judge_past(&info, log, &found, &shed)?,
+            Err(e) if is_report(&e) => damage = Some(e),
+            Err(e) => return Err(format!("checkpoint {}: {e}", info.cno)),
+        }
+    }
+    Ok(damage)
 }

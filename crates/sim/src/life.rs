@@ -248,7 +248,8 @@ fn newest_slot_torn<S: Subject>(config: &Config) -> Result<(), String> {
     let look = |image: Image| -> Result<_, String> {
         let disk = Arc::new(CrashDisk::from_image(image));
         let fs = S::open(disk, clock.clone(), config.options()).map_err(|e| e.to_string())?;
-        Ok((walk(&fs, At::Live, None)?, fs.checkpoints()))
+        let past = fs.checkpoints().into_iter().map(|c| walk(&fs, At::Past(c.cno), None).map(|found| (c, found)));
+        Ok((walk(&fs, At::Live, None)?, past.collect::<Result<Vec<_>, _>>()?))
     };
     let whole = look(image.clone())?;
     let disk = Arc::new(CrashDisk::from_image(image));

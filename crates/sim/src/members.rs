@@ -226,13 +226,19 @@ impl Members {
         u64::from(self.count) + u64::from(self.joins.is_some_and(|j| j.replaced().is_some()))
     }
 
+    /// Whether one may miss something: it dies, or is to be brought up to date.
+    #[must_use]
+    pub const fn may_miss_something(&self) -> bool {
+        self.dies.is_some() || self.joins.is_some()
+    }
+
     /// The member that may be lost before all are up to date.
     #[must_use]
     pub fn missing(&self) -> Option<usize> {
         self.dies.map(|(i, _)| usize::from(i)).or(self.joins.and_then(Joins::missing))
     }
 
-    /// The same, and the one that is to die does.
+    /// [`Members::of`], and the one that is to die does.
     #[must_use]
     pub fn of_living<D: Divisible + 'static>(&self, whole: &Arc<D>) -> Drive {
         let mut drive = self.of(whole);

@@ -72,6 +72,8 @@ pub struct FileTimes {
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     since_nanos: u64,
+    /// The last time that the file was emptied: what an earlier hold kept back may have been committed meanwhile.
+    again_nanos: u64,
     /// The state before the truncation.
     base: u32,
     /// The stream was clean when it was truncated, so the rule applies for certain.
@@ -281,14 +283,18 @@ impl Model {
 
     /// The next change of content empties the file as O_TRUNC does.
     pub fn hold(&mut self, ino: u64, now_nanos: u64) {
-        let Some(log) = self.files.get_mut(&ino).filter(|l| l.hold.is_none()) else { return };
+        let Some(log) = self.files.get_mut(&ino) else { return };
+        if let Some(h) = &mut log.hold {
+            h.again_nanos = now_nanos;
+            return;
+        }
         let (base, promised) = (log.current(), log.promised_state());
         let since_promised = log.states.get(promised as usize..).unwrap_or_default();
         if since_promised.iter().any(|s| s.content.size() > 0) {
             // A sync that was asked for while it was empty may have been laid out: then nothing is left to hold back.
             let asked = log.asked == Some(base) && log.states.get(base as usize).is_some_and(|s| s.content.size() > 0);
             let sure = promised == base || asked;
-            log.hold = Some(Hold { since_nanos: now_nanos, base, sure });
+            log.hold = Some(Hold { since_nanos: now_nanos, again_nanos: now_nanos, base, sure });
             // What waited already now waits together with the truncation.
             for s in log.states.iter_mut().skip(promised as usize + 1) {
                 s.ends_before = None;
@@ -387,18 +393,21 @@ impl Model {
     /// Everything received up to the call before this one.
     #[must_use]
     pub fn mark(&self) -> Mark {
-        Mark { prefix: self.prefix(), files: self.files.iter().map(|(n, l)| (*n, l.covered())).collect() }
+        let files = self.files.iter().map(|(ino, l)| (*ino, l.covered(), l.current())).collect();
+        Mark { prefix: self.prefix(), files }
     }
 
-    /// What was received up to `mark` is now promised.
-    pub fn mark_reached(&mut self, mark: &Mark, end: usize) {
+    /// What was received up to `mark` is now promised, `now_nanos`, when everything is committed that waited for
+    /// `commit_nanos` since it might be.
+    pub fn mark_reached(&mut self, mark: &Mark, end: usize, (now_nanos, commit_nanos): (u64, u64)) {
         self.namespace_promised.push((end, mark.prefix.max(self.promised_prefix())));
-        for (ino, state) in &mark.files {
+        for (ino, covered, received) in &mark.files {
             // Nobody waits for the content of a file that was removed meanwhile.
             let named = self.tree.inodes.get(ino).is_some_and(|i| i.attr.nlink > 0);
             let Some(log) = self.files.get_mut(ino).filter(|_| named) else { continue };
-            // What a truncation has replaced meanwhile waits together with it.
-            let state = (*state).min(log.covered());
+            // What a truncation has replaced meanwhile waits together with it, and no longer than that may.
+            let is_over = |h: Hold| now_nanos >= h.again_nanos.saturating_add(HOLD_NANOS + commit_nanos);
+            let state = if log.hold.is_some_and(is_over) { *received } else { (*covered).min(log.covered()) };
             if log.promised_state() < state {
                 let times = log.promised.last().map_or(0, |p| p.2);
                 log.promised.push((end, state, times));
@@ -539,7 +548,8 @@ impl Model {
 #[derive(Clone, Debug)]
 pub struct Mark {
     prefix: u32,
-    files: Vec<(u64, u32)>,
+    /// Inode, what a commit of everything carried then, and what had been received.
+    files: Vec<(u64, u32, u32)>,
 }
 
 /// What a sync under way will have promised.

@@ -1,9 +1,11 @@
 //! Situations that people and papers have found to go wrong, by name. Each is a
 //! fixed run of calls that is cut everywhere like any workload.
 
+use crate::model::HOLD_NANOS;
 use crate::ops::Op;
 use crate::run::{Run, Step};
 use crate::subject::Subject;
+use crate::tree::FILE_BYTES_MAX;
 use nenrin_core::{AllocateMode, RenameMode, SetAttr};
 use nenrin_format::Ino;
 
@@ -45,6 +47,8 @@ pub enum Scenario {
     WritersBesideSyncs,
     /// Files of very many pieces are removed, emptied, and replaced, with the past and without, beside a loop of fsync.
     RemoveHuge,
+    /// Ranges that end where a file may, and behind that.
+    FarEnd,
 }
 
 const ROOT: u64 = Ino::ROOT.0;
@@ -54,7 +58,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -72,6 +76,7 @@ impl Scenario {
         Self::EmptiedInSync,
         Self::WritersBesideSyncs,
         Self::RemoveHuge,
+        Self::FarEnd,
     ];
 
     /// Name on the command line.
@@ -95,6 +100,7 @@ impl Scenario {
             Self::EmptiedInSync => "emptied-in-sync",
             Self::WritersBesideSyncs => "writers-beside-syncs",
             Self::RemoveHuge => "remove-huge",
+            Self::FarEnd => "far-end",
         }
     }
 
@@ -141,6 +147,7 @@ impl Scenario {
             Self::EmptiedInSync => s.emptied_in_sync(),
             Self::WritersBesideSyncs => s.writers_beside_syncs(),
             Self::RemoveHuge => s.remove_huge(),
+            Self::FarEnd => s.far_end(),
         }
     }
 }
@@ -208,7 +215,42 @@ impl<S: Subject> Calls<'_, S> {
             self.fsync(other)?;
             self.pass(1_100_000_000)?;
         }
-        Ok(())
+        // Nobody closes it.
+        self.call(Op::Open { ino: saved })?;
+        self.empty(saved)?;
+        self.write(saved, 0, 5000)?;
+        self.pass(HOLD_NANOS + 1_000_000_000)?;
+        self.pass(2_000_000_000)
+    }
+
+    /// The largest file has so many bytes. What goes beyond is refused, and so is to reserve what no volume has.
+    fn far_end(&mut self) -> Result<(), String> {
+        const MAX: u64 = FILE_BYTES_MAX;
+        let file = self.create("far")?;
+        let modes = [
+            AllocateMode::Reserve,
+            AllocateMode::ReserveKeepSize,
+            AllocateMode::Zero,
+            AllocateMode::ZeroKeepSize,
+            AllocateMode::Punch,
+        ];
+        let ranges = [(MAX - 5000, 5000), (MAX - 5000, 5001), (8000, MAX - 8000), (MAX, 1), (u64::MAX - 3, 10)];
+        for mode in modes {
+            self.write(file, 0, 9000)?;
+            for (offset, bytes) in ranges {
+                self.step(Op::Allocate { ino: file, mode, offset, bytes })?;
+                self.call(Op::Seek { ino: file, offset: 8500 })?;
+                self.call(Op::Seek { ino: file, offset: MAX - 4500 })?;
+                self.fsync(file)?;
+            }
+            self.write(file, MAX - 300, 300)?;
+            self.write(file, MAX - 300, 301)?;
+            self.call(Op::Read { ino: file, offset: MAX - 6000, bytes: 6000 })?;
+            self.fsync(file)?;
+            self.call(Op::CheckpointCreate { name: None })?;
+            self.call(Op::SetAttr { ino: file, set: SetAttr { size: Some(6000), ..SetAttr::default() } })?;
+        }
+        self.call(Op::SyncAll)
     }
 
     fn rename_not_closed(&mut self) -> Result<(), String> {

@@ -7,8 +7,8 @@ use crate::members::{Drive, Members};
 use crate::turns::pause;
 use nenrin_core::check;
 use nenrin_core::{
-    AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Fs, Joined, MkfsOptions, MountOptions, NewDevice,
-    NewInode, RenameMode, Result, Seek, SetAttr, XattrMode,
+    AllocateMode, At, Attr, CheckpointInfo, Clock, DeviceHealth, DirEntry, Done, Fs, Joined, MkfsOptions, MountOptions,
+    NewDevice, NewInode, RenameMode, Result, Seek, SetAttr, Standing, XattrMode,
 };
 use nenrin_device::BlockDevice;
 use nenrin_format::{Cno, Ino};
@@ -34,6 +34,25 @@ pub struct Elsewhere {
     pub told: Done,
 }
 
+/// What a check may find although nothing is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excused {
+    /// A cut between the two writes of a root slot, or in one, leaves them different until the next mount.
+    pub slots: bool,
+    /// A device has died, or misses something.
+    pub absent: bool,
+}
+
+impl Excused {
+    const fn covers(self, what: check::What) -> bool {
+        match what {
+            check::What::SlotDamaged | check::What::SlotStale => self.slots,
+            check::What::DeviceAbsent => self.absent,
+            _ => false,
+        }
+    }
+}
+
 /// A file system under test. The calls mean what `nenrin_core::Fs` says.
 #[allow(missing_docs)] // the calls of decision 0001, one to one
 #[allow(clippy::missing_errors_doc)]
@@ -48,8 +67,8 @@ pub trait Subject: Sized {
     }
     /// Mounts it, recovering.
     fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self>;
-    /// Findings of the offline check, one line each.
-    fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>>;
+    /// Findings of the offline check, content included, one line each; what is excused is none.
+    fn check(drive: impl Into<Drive>, excused: Excused) -> Result<Vec<String>>;
     /// Checkpoints cut since it was mounted.
     fn checkpoints_cut(&self) -> u64;
     /// Index checkpoints that are complete, since it was mounted.
@@ -75,6 +94,10 @@ pub trait Subject: Sized {
     /// Whether a device is being brought up to date, or is about to be.
     fn is_joining(&self) -> bool {
         false
+    }
+    /// Members that are left out, or did not do what they were asked for.
+    fn unwell(&self) -> Vec<usize> {
+        Vec::new()
     }
     /// Begins to bring a device up to date that takes the place of a member.
     fn replace(&self, _index: u16, _device: Arc<dyn BlockDevice>) -> Result<()> {
@@ -148,12 +171,12 @@ pub trait Subject: Sized {
     fn checkpoint_find(&self, name: &[u8]) -> Option<CheckpointInfo>;
     fn failed(&self) -> Option<String>;
     fn tick(&self) -> Result<()>;
+    /// A device becomes slow, or is not any more, as drawn.
+    fn declare_slow(&self, _draw: u64) {}
     /// Adds, removes or resizes one of these devices, or goes on with that, as drawn.
     ///
     /// # Errors
     /// Those of the file system, but not what it refuses.
-    /// A device becomes slow, or is not any more, as drawn.
-    fn declare_slow(&self, _draw: u64) {}
     fn change_devices(&self, _drive: &Drive, _draw: u64) -> Result<()> {
         Ok(())
     }
@@ -176,8 +199,8 @@ pub trait Subject: Sized {
         Vec::new()
     }
     /// History of single files that was let go: the file, and the first checkpoint that is not concerned.
-    fn shed(&self) -> Vec<(Ino, Cno)> {
-        Vec::new()
+    fn shed(&self) -> Result<Vec<(Ino, Cno)>> {
+        Ok(Vec::new())
     }
     /// Whether what is told of names over time is what checkpoints show; how many names were asked for.
     fn told(&self) -> std::result::Result<u64, String> {
@@ -206,12 +229,9 @@ impl Subject for Arc<Fs> {
     fn open(drive: impl Into<Drive>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
         Fs::open(drive.into().present(), clock, options)
     }
-    fn check(drive: impl Into<Drive>, data: bool) -> Result<Vec<String>> {
-        let report = check::check(&drive.into().present(), &check::CheckOptions { data }, &mut |_| {})?;
-        // A cut between the two writes of a slot, or in one, leaves them different.
-        let torn_slots =
-            |w: check::What| matches!(w, check::What::SlotDamaged | check::What::SlotStale | check::What::DeviceAbsent);
-        let wrong = |w: check::What| w.severity() == check::Severity::Error && !torn_slots(w);
+    fn check(drive: impl Into<Drive>, excused: Excused) -> Result<Vec<String>> {
+        let report = check::check(&drive.into().present(), &check::CheckOptions { data: true }, &mut |_| {})?;
+        let wrong = |w: check::What| w.severity() == check::Severity::Error && !excused.covers(w);
         let errors = report.findings.iter().filter(|f| wrong(f.what));
         Ok(errors.map(ToString::to_string).collect())
     }
@@ -252,6 +272,10 @@ impl Subject for Arc<Fs> {
     }
     fn is_joining(&self) -> bool {
         Fs::is_joining(self)
+    }
+    fn unwell(&self) -> Vec<usize> {
+        let is_well = |d: &DeviceHealth| d.standing == Standing::Active && d.failed.is_none() && d.read_errors == 0;
+        self.health().iter().filter(|d| !is_well(d)).map(|d| usize::from(d.index)).collect()
     }
     fn room(&self) -> Option<(u64, u64)> {
         Some((self.usage().available_blocks, u64::from(self.superblock().segment_blocks)))
@@ -434,8 +458,8 @@ impl Subject for Arc<Fs> {
     fn landmarks(&self) -> Vec<(Cno, Ino)> {
         Fs::landmarks(self).iter().map(|l| (l.cno, l.ino)).collect()
     }
-    fn shed(&self) -> Vec<(Ino, Cno)> {
-        Fs::shed(self).map(|all| all.iter().map(|s| (s.ino, s.upto)).collect()).unwrap_or_default()
+    fn shed(&self) -> Result<Vec<(Ino, Cno)>> {
+        Ok(Fs::shed(self)?.iter().map(|s| (s.ino, s.upto)).collect())
     }
     fn told(&self) -> std::result::Result<u64, String> {
         crate::told::agrees(self)

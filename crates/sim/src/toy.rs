@@ -9,7 +9,8 @@
 use crate::content::Content;
 use crate::hash;
 use crate::members::Drive;
-use crate::subject::Subject;
+use crate::model::HOLD_NANOS;
+use crate::subject::{Excused, Subject};
 use crate::tree::{Fresh, Inode, Outcome, Tree};
 use nenrin_core::{
     AllocateMode, At, Attr, CheckpointInfo, Clock, DirEntry, Done, Error, FileKind, MountOptions, NewInode, Order,
@@ -17,7 +18,7 @@ use nenrin_core::{
 };
 use nenrin_device::{AlignedBuf, BLOCK_BYTES, BlockDevice};
 use nenrin_format::{Cno, Ino};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ways to be wrong.
@@ -48,6 +49,8 @@ pub mod broken {
     pub const DEAF: u8 = 11;
     /// Recovery panics once there is more than a little to recover.
     pub const PANICS: u8 = 12;
+    /// A truncation is held back until its file is closed, if it never is.
+    pub const HOLDS_FOREVER: u8 = 13;
 }
 
 const MAGIC: u64 = 0x796f_7420_6e69_7265;
@@ -66,7 +69,8 @@ struct Inner {
     live: State,
     committed: State,
     dirty: BTreeSet<u64>,
-    held: BTreeSet<u64>,
+    /// Since when a truncation is held back, by file.
+    held: BTreeMap<u64, u64>,
     number: u64,
     changed: bool,
     failed: Option<String>,
@@ -188,7 +192,7 @@ impl<const WRONG: u8> Toy<WRONG> {
 
     fn commit_all(&self, s: &mut Inner) -> Result<()> {
         let holds = WRONG != broken::NO_HOLD;
-        let which = s.dirty.iter().filter(|i| !holds || !s.held.contains(i)).copied().collect();
+        let which = s.dirty.iter().filter(|i| !holds || !s.held.contains_key(i)).copied().collect();
         self.commit(s, &which)
     }
 
@@ -297,7 +301,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
             committed: state.clone(),
             live: state,
             dirty: BTreeSet::new(),
-            held: BTreeSet::new(),
+            held: BTreeMap::new(),
             number,
             changed: false,
             failed: None,
@@ -312,7 +316,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     fn checkpoints_cut(&self) -> u64 {
         self.lock().cut
     }
-    fn check(drive: impl Into<Drive>, _data: bool) -> Result<Vec<String>> {
+    fn check(drive: impl Into<Drive>, _excused: Excused) -> Result<Vec<String>> {
         let device = drive.into().only()?;
         let slots = [read_slot(&*device, slot_offset(WRONG, 0))?, read_slot(&*device, slot_offset(WRONG, 1))?];
         Ok(if slots.iter().flatten().any(|s| s.2) { Vec::new() } else { vec!["no whole slot".into()] })
@@ -425,7 +429,7 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
         let mut s = self.lock();
         let full = s.live.tree.inode(ino.0)?.content.size() > 0;
         if set.size == Some(0) && full && !s.dirty.contains(&ino.0) {
-            s.held.insert(ino.0);
+            s.held.entry(ino.0).or_insert_with(|| self.clock.monotonic_nanos());
         }
         drop(s);
         self.content(ino, |t| t.setattr(ino.0, set, now))?;
@@ -516,13 +520,19 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
     }
     fn tick(&self) -> Result<()> {
         let mut s = self.lock();
+        if let Some(why) = &s.failed {
+            return Err(Error::Failed(why.clone()));
+        }
         let now = self.clock.monotonic_nanos();
+        if WRONG != broken::HOLDS_FOREVER {
+            s.held.retain(|_, since| now.saturating_sub(*since) < HOLD_NANOS);
+        }
         let every = self.options.checkpoint_nanos;
         if s.changed && every > 0 && now - s.last_cut_nanos >= every {
             s.last_cut_nanos = now;
             self.cut(&mut s, None, false)?;
         }
-        let waiting = s.changed || s.dirty.iter().any(|i| !s.held.contains(i));
+        let waiting = s.changed || s.dirty.iter().any(|i| !s.held.contains_key(i));
         if waiting { self.commit_all(&mut s) } else { Ok(()) }
     }
 }

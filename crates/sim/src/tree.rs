@@ -17,6 +17,14 @@ use std::collections::BTreeMap;
 /// Result of a model call; the error is one a caller can tell apart.
 pub type Outcome<T> = Result<T, Error>;
 
+/// Bytes of a file at most: what off_t has.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+fn ends_within(offset: u64, bytes: u64) -> Outcome<()> {
+    let end = offset.checked_add(bytes).filter(|end| *end <= FILE_BYTES_MAX);
+    end.map(drop).ok_or(Error::TooLarge)
+}
+
 const SUID: u32 = 0o4000;
 const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o10;
@@ -515,7 +523,9 @@ impl Tree {
     /// # Errors
     /// As pwrite(2).
     pub fn write(&mut self, ino: u64, offset: u64, data: &[u8], now: Time) -> Outcome<()> {
-        self.regular(ino)?.content.write(offset, data);
+        let c = &mut self.regular(ino)?.content;
+        ends_within(offset, data.len() as u64)?;
+        c.write(offset, data);
         self.content_changed(ino, now);
         Ok(())
     }
@@ -526,6 +536,7 @@ impl Tree {
     /// As fallocate(2).
     pub fn allocate(&mut self, ino: u64, mode: AllocateMode, offset: u64, bytes: u64, now: Time) -> Outcome<()> {
         let c = &mut self.regular(ino)?.content;
+        ends_within(offset, bytes)?;
         if bytes == 0 {
             return Err(Error::BadArgument("no bytes"));
         }

@@ -169,7 +169,11 @@ impl Found {
 fn one<S: Subject>(fs: &S, at: At, attr: &Attr, found: &mut Found, keep: Option<&mut Inode>) -> Result<(), String> {
     let ino = attr.ino;
     if at != At::Live {
-        let text = fs.getxattr(at, ino, HISTORY_XATTR).ok();
+        let text = match fs.getxattr(at, ino, HISTORY_XATTR) {
+            Ok(text) => Some(text),
+            Err(Error::NoAttribute | Error::Stale) => None,
+            Err(e) => return Err(format!("how much history inode {ino} keeps: {e}")),
+        };
         let keep = text.as_deref().and_then(Keep::parse).unwrap_or_default();
         found.parts.insert(ino.0, Part { hash: Some(0), ctime: Some(attr.ctime), keep });
     }

@@ -144,10 +144,10 @@ fn check_slots(
     let entry = |sb: &Superblock| sb.devices.get(usize::from(index)).copied();
     let blocks = entry(newest).map_or(0, |e| e.blocks);
     // Of a time at which this device was no member, or not up to date.
-    let before = |generation: Generation| {
-        let root = roots.iter().find(|r| r.generation == generation).and_then(entry);
-        root.is_none_or(|e| !e.active || entry(newest).is_none_or(|now| now.uuid != e.uuid))
+    let missed = |root: &Superblock| {
+        entry(root).is_none_or(|e| !e.active || entry(newest).is_none_or(|now| now.uuid != e.uuid))
     };
+    let root_of = |generation: Generation| roots.iter().find(|r| r.generation == generation);
     let of = name.map_or_else(|| "the device".to_owned(), str::to_owned);
     let g = newest.generation.0;
     for area in [0, blocks.saturating_sub(AREA_BLOCKS)] {
@@ -176,13 +176,14 @@ fn check_slots(
                     Some((What::SlotForeign, "belongs to another volume".to_owned()))
                 }
                 (Ok(sb), Some(e)) if sb.generation == e => None,
+                (Ok(_), Some(e)) if root_of(e).is_some_and(missed) => None,
                 (Ok(sb), _) => {
                     let older = sb.generation.0.checked_add(SLOTS_PER_AREA) == expected.map(|e| e.0);
                     let what = if unwritten && older { What::SlotUnfinished } else { What::SlotStale };
                     Some((what, format!("holds generation {}", sb.generation)))
                 }
                 (Err(_), None) if empty => None,
-                (Err(_), Some(e)) if empty && before(e) => None,
+                (Err(_), Some(e)) if empty && root_of(e).is_none_or(missed) => None,
                 (Err(_), Some(e)) if empty => {
                     let first = e.0 <= SLOTS_PER_AREA && unwritten;
                     let what = if first { What::SlotUnfinished } else { What::SlotStale };

@@ -16,9 +16,9 @@
 //! Invariants
 //! 1. Nothing is written, and nothing is read but root slots.
 
-use super::Devices;
+use super::{Devices, slots_of};
 use crate::breaks::{Break, broken};
-use crate::storage::{Probe, probe};
+use crate::storage::{Probe, SlotState, probe};
 use crate::{Error, Result};
 use nenrin_device::BlockDevice;
 use nenrin_format::BLOCK_BYTES;
@@ -50,6 +50,16 @@ struct Given {
 impl Given {
     const fn index(&self) -> usize {
         self.newest.device_index as usize
+    }
+    /// Whether only one of the two slots of its newest root has that: a cut came between them, or one was lost since.
+    fn lacks_a_copy(&self) -> bool {
+        let generation = self.newest.generation;
+        let of_other = |state: &SlotState| !matches!(state, SlotState::Valid(g) if *g == generation);
+        let is_twin =
+            |block: &u64| slots_of(&self.newest, self.newest.device_index).is_some_and(|both| both.contains(block));
+        // What the device does not give it may not take either.
+        let is_wrong = |s: &SlotState| of_other(s) && !matches!(s, SlotState::Unreadable(_));
+        self.probe.slots.iter().any(|(block, state)| is_twin(block) && is_wrong(state))
     }
     /// Its identity within the volume, as it knows it itself.
     fn identity(&self) -> Option<[u8; 16]> {
@@ -158,8 +168,8 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         false => "it was not there when the volume was opened",
     };
     let why = missing.iter().map(|i| (*i as u16, reason(i).to_owned())).collect();
-    // So that none is ever more than one behind.
-    let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest));
+    // So that none is ever more than one behind, and no slot that was being written stays as it is.
+    let behind = slots.iter().flatten().any(|g| rank(&g.newest) < rank(&newest) || g.lacks_a_copy());
     let (mut devices, mut probes) = (Vec::new(), Vec::new());
     for (i, g) in slots.into_iter().enumerate() {
         match g {

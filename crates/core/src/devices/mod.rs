@@ -495,7 +495,8 @@ impl Devices {
         for member in roster.active() {
             let slot = Superblock { device_index: member.index, ..superblock.clone() };
             let data = Arc::new(AlignedBuf::padded(&slot.encode()));
-            for block in slots_of(&superblock, member.index).into_iter().flatten() {
+            let copies = if superblock.clean && broken(Break::OneSlotAtClose) { 1 } else { 2 };
+            for block in slots_of(&superblock, member.index).into_iter().flatten().take(copies) {
                 let offset = block * BLOCK_BYTES as u64;
                 if let (true, Some(device)) = (solo, &member.device) {
                     device.write(offset, data.clone())?;

@@ -322,7 +322,7 @@ impl Inner {
         for f in self.files.values_mut() {
             let Some(c) = &mut f.content else { continue };
             match c.held_since {
-                Some(held) if now.saturating_sub(held) < HOLD_NANOS_MAX => {}
+                Some(held) if now.saturating_sub(held) < HOLD_NANOS_MAX || broken(Break::HoldNeverEnds) => {}
                 _ => {
                     c.held_since = None;
                     since = Some(since.map_or(c.since, |s| s.min(c.since)));

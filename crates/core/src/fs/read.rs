@@ -6,7 +6,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, ReadBytes};
 use crate::index::Value;
-use crate::{At, Error, Result, Seek};
+use crate::{At, Error, Result, Seek, Standing};
 use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::items::{self, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
@@ -332,7 +332,14 @@ pub(super) struct Reading<'a> {
 impl Reading<'_> {
     /// Content, verified.
     pub fn wait(self) -> Result<ReadBytes> {
-        let mut out = self.fetch.wait()?;
+        let mut out = match self.fetch.wait() {
+            Err(Error::Device(_)) if broken(Break::UnreadableIsZeros) => {
+                let mut zeros = ReadBytes::default();
+                zeros.push_zeros(self.bytes);
+                return Ok(zeros);
+            }
+            other => other?,
+        };
         out.trim(self.skip, self.bytes);
         Ok(out)
     }
@@ -426,11 +433,19 @@ impl Fs {
             return Ok(Reading { fetch: self.begin_fetch(Vec::new()), skip: 0, bytes: 0, _ahead: self.ahead(0) });
         }
         let (from, to) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let pieces = inner.pieces(at, ino, from, to)?;
+        let pieces = if at != At::Live && broken(Break::PastNeedsAll) && self.lacks_a_device() {
+            vec![Piece { blocks: to - from, source: Source::Zero }]
+        } else {
+            inner.pieces(at, ino, from, to)?
+        };
         drop(inner);
         let (skip, bytes) = ((offset - from * BLOCK) as usize, (end - offset) as usize);
         let ahead = self.ahead(bytes);
         Ok(Reading { fetch: self.begin_fetch(pieces), skip, bytes, _ahead: ahead })
+    }
+
+    fn lacks_a_device(&self) -> bool {
+        self.storage.health().iter().any(|d| d.standing != Standing::Active)
     }
 
     fn ahead(&self, bytes: usize) -> Ahead<'_> {

@@ -95,6 +95,8 @@ pub struct Scrub {
     roots_damaged: u64,
     /// Rows whose parity was not right when something in them was looked at.
     rows_unlike: BTreeSet<RowId>,
+    /// Of these, rows with content that is wrong where it lies, and could not be mended there: it is had from the rest.
+    rows_needed: BTreeSet<RowId>,
     bytes: u64,
     bytes_expected: u64,
     report: ScrubReport,
@@ -157,6 +159,7 @@ impl Fs {
             touched: 0,
             roots_damaged: 0,
             rows_unlike: BTreeSet::new(),
+            rows_needed: BTreeSet::new(),
             bytes: 0,
             bytes_expected: nodes * 2 * NODE_BYTES as u64 + blocks * BLOCK_BYTES as u64,
             report: ScrubReport::default(),
@@ -356,10 +359,16 @@ impl Fs {
             scrub.report.blocks += u64::from(extent.blocks);
             scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
             let (first, blocks) = (Addr(extent.addr.0.saturating_sub(u64::from(extent.lead))), covered(extent));
-            if !self.are_right(first, blocks, |bytes| super::verify(extent, bytes).is_ok()) {
+            let is_right = || self.are_right(first, blocks, |bytes| super::verify(extent, bytes).is_ok());
+            if !is_right() {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
-            scrub.rows_unlike.extend(self.storage.rows_unlike(first, blocks));
+            let unlike = self.storage.rows_unlike(first, blocks);
+            if !unlike.is_empty() && !is_right() && self.verify_extent(extent).is_ok() && !broken(Break::ParityOfRot) {
+                scrub.rows_needed.extend(unlike);
+            } else {
+                scrub.rows_unlike.extend(unlike);
+            }
         }
         match next {
             Some(key) => scrub.from = key,
@@ -452,9 +461,12 @@ impl Fs {
 
 impl Fs {
     /// All that is needed was read, and mended where it was wrong: where parity is still another, it is the parity that is wrong.
+    /// But for rows with something that is still wrong: of that their parity is the only right copy.
     fn mend_rows(&self, scrub: &mut Scrub, may_mend: bool) -> Result<()> {
+        let needed = std::mem::take(&mut scrub.rows_needed);
+        scrub.report.copies_damaged += needed.len() as u64;
         let rows = std::mem::take(&mut scrub.rows_unlike);
-        for row in rows {
+        for row in rows.difference(&needed).copied() {
             // A segment that nobody needs any more is written anew meanwhile.
             let mut inner = self.lock();
             if inner.state.segments.is_free(row.0) || inner.is_written_or_log(row.0) {

@@ -1,14 +1,14 @@
 //! Damage on the device: each kind is found for what it is.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)] // tests say what went wrong by stopping
 
-use crate::common::{World, dir, file};
+use crate::common::{TestClock, World, dir, file};
 use nenrin_core::check::What;
 use nenrin_core::format::node::{Entries, NodePtr, TreeId, decode};
 use nenrin_core::format::partial::Header;
 use nenrin_core::format::root::Root;
 use nenrin_core::format::superblock::{AREA_BLOCKS, SLOT_BLOCK, Superblock, segment_block, slot_blocks};
 use nenrin_core::format::{Addr, BLOCK_BYTES, Generation, Ino, SegmentNo};
-use nenrin_core::{CheckOptions, CheckReport, SetAttr, check, probe};
+use nenrin_core::{CheckOptions, CheckReport, Fs, MountOptions, SetAttr, check, probe};
 use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, Observed, OpKind, Prng};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -178,6 +178,24 @@ fn superblock_slots() {
     assert!(torn.report().clean());
     let foreign = |i: &Image| Superblock { uuid: [9; 16], ..older(i, 2) };
     assert_finds(&[104], &damaged(true, |i| i.set_slot(slot(i, 2)[0], &foreign(i))));
+}
+
+/// So nothing is wrong any more when the mount that comes next is closed.
+#[test]
+fn a_slot_that_was_being_written_is_written_again_by_the_next_mount() {
+    for (copy, torn) in [(0, false), (0, true), (1, false), (1, true)] {
+        let image = damaged(false, |i| {
+            let newest = i.newest.generation.0;
+            let block = slot_blocks(Generation(newest), i.blocks())[copy];
+            i.set_slot(block, &Superblock { generation: Generation(newest - 4), ..i.newest.clone() });
+            i.bytes[block as usize * BLOCK_BYTES + 99] ^= u8::from(torn);
+        });
+        assert_finds(&[103], &image);
+        let device = Arc::new(MemDevice::from_bytes(image.bytes));
+        let fs = Fs::open(vec![device.clone()], Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+        fs.close().unwrap();
+        assert_finds(&[], &Image::of(device.snapshot()));
+    }
 }
 
 #[test]

@@ -254,6 +254,43 @@ fn wrong_parity_is_found() {
     }
 }
 
+/// A device goes on giving wrong bytes where the right ones were written anew: only the rest of the row has these.
+#[test]
+fn scrubbing_leaves_the_parity_of_what_cannot_be_mended() {
+    (0..3).for_each(scrubbed_and_still_wrong);
+    #[cfg(feature = "breaks")]
+    {
+        use nenrin_core::breaks::{Break, with};
+        let noticed = |rotten| {
+            with(Break::ParityOfRot, || std::panic::catch_unwind(|| scrubbed_and_still_wrong(rotten)).is_err())
+        };
+        assert!((0..3).any(noticed));
+    }
+}
+
+fn scrubbed_and_still_wrong(rotten: usize) {
+    let w = World::new(Profile::Parity, &[24; 3]);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    write(&fs, "large", &content(1, LARGE));
+    write(&fs, "small", &content(2, 5000));
+    fs.close().unwrap();
+    drop(fs);
+    let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
+    for byte in (4 << 20..20 << 20).step_by(300_000) {
+        w.faults[rotten].inject(Fault::FlipReads { range: byte..byte + 1, mask: 4 });
+    }
+    for _ in 0..2 {
+        let r = scrub(&fs);
+        assert!(r.copies_damaged > r.copies_mended && r.nodes_lost + r.extents_damaged == 0, "{r:?}");
+        is_whole(&fs);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    w.faults[rotten].clear();
+    let others: Vec<usize> = (0..3).filter(|i| *i != rotten).collect();
+    is_whole(&w.open(&others, MountOptions { read_only: true, ..degraded() }).unwrap());
+}
+
 /// What is wrong lies in the log that recovery needs, too: scrubbing must not make parity of it.
 #[test]
 fn scrubbing_leaves_what_the_log_needs() {

@@ -1,6 +1,7 @@
 //! The calls that need more than one line, on both sides.
 
 use super::{Check, Run, Step};
+use crate::content::PAGE_BYTES;
 use crate::ops::Op;
 use crate::subject::{Subject, UID};
 use crate::tree::Fresh;
@@ -208,10 +209,11 @@ impl<S: Subject> Run<S> {
             // What a commit under way carries is promised when that is done.
             return Ok(step);
         }
-        let due = now.saturating_sub(self.options.commit_nanos);
+        let commit_nanos = self.options.commit_nanos;
+        let due = now.saturating_sub(commit_nanos);
         while self.marks.front().is_some_and(|(at, _)| *at <= due) {
             if let Some((_, mark)) = self.marks.pop_front() {
-                self.model()?.mark_reached(&mark, end);
+                self.model()?.mark_reached(&mark, end, (now, commit_nanos));
             }
         }
         Ok(step)
@@ -271,10 +273,17 @@ impl<S: Subject> Run<S> {
         if !content.is_zero(offset, skipped.max(offset)) {
             return Err(format!("data between {offset} and {skipped} is said to be a hole"));
         }
-        match &hole {
-            Ok(at) if *at >= offset && *at <= content.size() && offset < content.size() => {}
-            Err(e) if is_past_end(e) && offset >= content.size() => {}
+        let hole = match &hole {
+            Ok(at) if *at >= offset && *at <= content.size() && offset < content.size() => *at,
+            Err(e) if is_past_end(e) && offset >= content.size() => return Ok(Step::Done),
             other => return Err(format!("next hole from {offset}: {other:?} of {}", content.size())),
+        };
+        let page = PAGE_BYTES as u64;
+        if !content.is_zero(hole, (hole / page + 1) * page) {
+            return Err(format!("data at {hole} is said to be a hole, the next from {offset}"));
+        }
+        if (skipped == offset) == (hole == offset) {
+            return Err(format!("{offset} is in data and in a hole, or in neither: data at {skipped}, hole at {hole}"));
         }
         Ok(Step::Done)
     }

@@ -85,7 +85,13 @@ impl<S: Subject> Run<S> {
     }
 
     pub(super) fn compare_xattr(&mut self, ino: u64, name: &[u8]) -> Result<(), String> {
-        let got = self.fs()?.getxattr(At::Live, Ino(ino), name).ok();
+        let got = match self.fs()?.getxattr(At::Live, Ino(ino), name) {
+            Ok(value) => Some(value),
+            Err(e @ (Error::Device(_) | Error::Failed(_) | Error::Damaged(..) | Error::Corrupt(_))) => {
+                return Err(format!("the attribute of inode {ino}: {e}"));
+            }
+            Err(_) => None,
+        };
         let want = self.model()?.tree.inode(ino).ok().and_then(|i| i.xattrs.get(name).cloned());
         if got == want { Ok(()) } else { Err(format!("the attribute of inode {ino} is {got:?}, should be {want:?}")) }
     }

@@ -155,7 +155,7 @@ impl<S: Subject> Run<S> {
     pub(super) fn read_past(&mut self, cno: u64) -> Check {
         let Some(info) = self.listed.iter().find(|c| c.cno.0 == cno).cloned() else { return Ok(Step::Done) };
         let found = walk(self.fs()?, At::Past(Cno(cno)), None).map_err(|e| format!("checkpoint {cno}: {e}"))?;
-        let shed = self.fs()?.shed();
+        let shed = self.fs()?.shed().map_err(|e| format!("what was shed: {e}"))?;
         let model = self.model()?;
         let log = model.checkpoints.get(&cno).ok_or("checkpoint without a log")?;
         match oracle::judge_past(&info, log, &found, &shed) {

@@ -23,6 +23,18 @@ fn one_bit_of_every_block_in_turn() {
     assert!(tally.verdicts_of_wrong.contains_key(nenrin_core::Verdict::Damage.name()), "{:?}", tally.verdicts_of_wrong);
 }
 
+/// A device of a mirror, or of rows with parity, may rot: nobody notices, in the past neither.
+#[test]
+fn one_bit_of_every_block_of_several_devices_in_turn() {
+    for devices in ["--devices 2 --layout mirror", "--devices 3 --layout parity"] {
+        let line =
+            format!("--seeds 0..2 --steps 40 --flips 1 --images 1000000 --each 10 --faults 0 --lies 0 {devices}");
+        let tally = done(cli::run::<Core>(&arguments(&line)));
+        let kinds: Vec<_> = tally.faults.iter().collect();
+        assert!(matches!(kinds[..], [(what, n)] if what == "Bit flipped: Same" && *n > 100), "{kinds:?}");
+    }
+}
+
 /// The number of threads changes nothing about what is found and counted.
 #[test]
 fn worlds_do_not_see_each_other() {

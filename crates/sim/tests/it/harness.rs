@@ -2,8 +2,11 @@
 //! wrong in any of the ways it can be.
 
 use nenrin_core::{Barrier, Order};
+use nenrin_device::OpKind;
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Cut, Plan, Tally, record};
+use nenrin_sim::fault::{FaultPlan, run_with_fault};
+use nenrin_sim::scenario::Scenario;
 use nenrin_sim::toy::{Toy, broken};
 
 const PLAN: Plan = Plan { choices: 6, deep_every: 10, second_cuts: 6, images_max: 150 };
@@ -57,6 +60,31 @@ wrong! {
     a_single_slot_is_noticed ONE_SLOT Relaxed;
     a_torn_state_is_noticed TORN Relaxed;
     a_forgotten_attribute_is_noticed FORGETFUL Relaxed;
+}
+
+#[test]
+fn a_failed_write_that_is_ignored_is_noticed() {
+    let mut noticed = 0;
+    for number in 1..40 {
+        let plan = FaultPlan { kind: OpKind::Write, number, for_good: number % 2 == 0 };
+        let config = plain(number, 60);
+        run_with_fault::<Toy<{ broken::NOT }>>(&config, plan, &mut Tally::default()).unwrap_or_else(|e| panic!("{e}"));
+        noticed += u32::from(run_with_fault::<Toy<{ broken::DEAF }>>(&config, plan, &mut Tally::default()).is_err());
+    }
+    assert!(noticed > 10, "{noticed}");
+}
+
+/// P1: half a minute is the longest that a truncation is held back.
+#[test]
+fn a_truncation_held_back_for_ever_is_noticed() {
+    let scenario = Some(Scenario::TruncateBesideFsync);
+    let of = |seed| Config { scenario, ..plain(seed, 0) };
+    for seed in 0..6 {
+        cut::<{ broken::NOT }>(&of(seed), &mut Tally::default()).unwrap_or_else(|e| panic!("{e}"));
+        let said = cut::<{ broken::HOLDS_FOREVER }>(&of(seed), &mut Tally::default()).unwrap_err();
+        // The old content, after a cut or in a checkpoint.
+        assert!(said.contains("was promised") || said.contains("not that of its moment"), "{said}");
+    }
 }
 
 /// A seed whose workload goes on to its end in one mount, and is not closed.

@@ -1,10 +1,12 @@
 //! Devices that lie about a write (promise P4), and worlds that panic.
 
 use nenrin_core::Order;
+use nenrin_format::superblock::Profile;
 use nenrin_sim::cli::Core;
 use nenrin_sim::config::Config;
 use nenrin_sim::driver::{Tally, guarded};
 use nenrin_sim::lie::{Kind, Lie, Noticed, lies, run_with_lie};
+use nenrin_sim::members::Members;
 
 #[test]
 fn every_early_lie_is_noticed_or_needed_by_nobody() {
@@ -49,6 +51,27 @@ fn every_early_read_comes_back_wrong_once_or_for_ever() {
     for kind in ["Flipped", "Stuck"] {
         let of = |what: &str| tally.faults.get(&format!("Read {kind}: {what}")).copied().unwrap_or(0);
         assert!(of("InLife") >= 10 && of("Mended") >= 10, "{:?}", tally.faults);
+    }
+}
+
+/// One device of several lies once: what it has wrong is had from the others, with it and without it.
+#[test]
+fn where_others_stand_in_the_lie_of_one_device_changes_nothing() {
+    let mut tally = Tally::default();
+    for (seed, members) in [(0, Members::new(2, Profile::Mirror)), (1, Members::new(4, Profile::Parity))] {
+        for seed in [seed, seed + 2, seed + 4] {
+            let config = Config { steps: 80, ..Config::of_seed(seed) }.on(members);
+            for kind in [Kind::Lost, Kind::Misdirected, Kind::Astray, Kind::Flipped, Kind::Stuck] {
+                for number in 1..20 {
+                    run_with_lie::<Core>(&config, Lie { kind, number }, &mut tally).unwrap_or_else(|e| panic!("{e}"));
+                }
+            }
+        }
+    }
+    println!("{:?}", tally.faults);
+    for what in ["Write Lost", "Write Misdirected", "Write Astray", "Read Flipped", "Read Stuck"] {
+        let mended = tally.faults.get(&format!("{what}: Mended")).copied().unwrap_or(0);
+        assert!(mended >= 20, "{what}: {:?}", tally.faults);
     }
 }
 

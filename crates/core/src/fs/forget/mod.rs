@@ -131,6 +131,10 @@ impl Fs {
             for some in inodes.chunks(RECORD_INODES) {
                 inner.log(&Record::Forget { time, inos: some.to_vec() }, now)?;
             }
+            if broken(Break::ForgetDropsSnapshots) {
+                let cnos = inner.state.kept.iter().filter(|(_, c)| c.is_named()).map(|(cno, _)| *cno).collect();
+                inner.log(&Record::DropCheckpoints { cnos }, now)?;
+            }
             drop(inner);
             self.sync_received(false)?;
         }
