@@ -210,6 +210,8 @@ pub enum Break {
     JoinUnflushed,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
     JoinDeaf,
+    /// A write that was registered while a device joined goes to it only if it has not taken its place by then.
+    SeatedDeaf,
     /// The roots of a device that is replaced end before those of the new one are durable.
     OldEndedEarly,
     /// A mount with `mmp` neither waits nor looks whether another host has the volume.

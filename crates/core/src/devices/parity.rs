@@ -23,17 +23,13 @@ use std::sync::atomic::Ordering::SeqCst;
 pub(super) type Started = (Vec<(Arc<Member>, Ticket)>, bool, Marks);
 
 /// Submits what is to be written: to members that are active, and to a device that joins in the place of one.
-fn submit(roster: &Roster, puts: Vec<Put>) -> (Vec<(Arc<Member>, Ticket)>, bool) {
+pub(super) fn submit(roster: &Roster, puts: Vec<Put>) -> (Vec<(Arc<Member>, Ticket)>, bool) {
     let (mut tickets, mut left_out) = (Vec::new(), false);
     for Put { place, data } in puts {
         let op = || Op::Write { offset: bytes(place.block), data: data.clone() };
-        match roster.member(place.device).filter(|m| m.is_active()) {
-            Some(m) => tickets.push((m.clone(), m.submit(op()))),
-            None => left_out = true,
-        }
-        if let Some(j) = roster.joins(place.device).filter(|j| !j.is_active() && !broken(Break::JoinDeaf)) {
-            tickets.push((j.clone(), j.submit(op())));
-        }
+        let (member, joins) = roster.receivers(place.device);
+        left_out |= member.is_none();
+        tickets.extend(member.into_iter().chain(joins).map(|m| (m.clone(), m.submit(op()))));
     }
     (tickets, left_out)
 }

@@ -140,19 +140,20 @@ impl Devices {
 
     /// What to write to which device: all copies that are there, at least one of each block, and what a device
     /// that joins will have. Whether one was left out.
-    fn write_runs(roster: &Roster, addr: Addr, blocks: u32) -> Result<(Vec<Part>, bool), DeviceError> {
+    pub(super) fn write_runs(roster: &Roster, addr: Addr, blocks: u32) -> Result<(Vec<Part>, bool), DeviceError> {
         let (mut runs, mut joining) = (Runs::default(), Runs::default());
         let (mut missing, mut left_out) = (false, false);
         roster.layout.each_piece(addr, blocks, |from, count, places| {
             let mut any = false;
             for p in places.iter().take(if broken(Break::MirrorHalf) { 1 } else { places.len() }) {
-                if roster.is_active(p.device) {
+                let (member, joins) = roster.receivers(p.device);
+                if member.is_some() {
                     runs.add(*p, from, count);
                     any = true;
                 } else {
                     left_out = true;
                 }
-                if roster.joins(p.device).is_some_and(|j| !j.is_active()) && !broken(Break::JoinDeaf) {
+                if joins.is_some() {
                     joining.add(*p, from, count);
                 }
             }
@@ -295,7 +296,7 @@ impl Devices {
 }
 
 /// What one device gets of a write.
-type Part = (Arc<Member>, Run);
+pub(super) type Part = (Arc<Member>, Run);
 
 pub(super) fn submit_run(roster: &Roster, run: &Run) -> Ticket {
     let op = Op::Read { offset: bytes(run.block), bytes: run.blocks as usize * BLOCK_BYTES };
