@@ -196,6 +196,8 @@ pub enum Break {
     ParityInPlace,
     /// The row log goes on naming rows of segments that are used again.
     RowLogKept,
+    /// A device that is brought up to date keeps what its row log said of before.
+    StaleRowLog,
     /// The checksums of what the row log has are not looked at.
     RowLogBelieved,
     /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.

@@ -55,6 +55,7 @@ impl Devices {
 
     /// From now on a stale member gets what is written; or, in its place or that of any other member, `new` does.
     pub fn begin_joining(&self, index: u16, new: Option<Arc<dyn BlockDevice>>) {
+        let cleared = if new.is_none() { self.clear_stale_row_log(index) } else { Ok(()) };
         self.change_roster(|roster| {
             let joining = match new {
                 Some(device) => Some(Member::new(index, Some(device), Standing::Joining as u8)),
@@ -66,6 +67,9 @@ impl Devices {
             }
         });
         self.rows.lock().copies_lost(index);
+        if let Err(e) = cleared {
+            self.stop_joining(&format!("it failed: {e}"));
+        }
     }
 
     /// No device joins any more: a member stays absent, and one that was to take its place is of no use.

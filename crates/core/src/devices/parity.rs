@@ -10,7 +10,7 @@ use super::layout::{Place, Row, Run, Runs};
 use super::requests::{answered, bytes, gathered};
 use super::roster::{Entry, Roster};
 use super::rows::{Known, Marks, Put, RowId, UNIT_BYTES, xor};
-use super::{Devices, Member};
+use super::{Devices, Member, STALE};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::row_log::{ROW_LOG_UNITS, RowLog};
@@ -468,6 +468,12 @@ impl Devices {
     }
 
     /// A unit of a row, or its parity, from the others.
+    /// The same of a stale member: what a cut left there alone, and the others never knew, names rows that have other content by now.
+    pub(super) fn clear_stale_row_log(&self, index: u16) -> Result<(), DeviceError> {
+        let stale = self.roster().member(index).filter(|m| m.is(STALE) && !broken(Break::StaleRowLog)).cloned();
+        stale.and_then(|m| m.device.clone()).map_or(Ok(()), |device| self.clear_row_log(device.as_ref()))
+    }
+
     fn cell(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
         let Some(unit) = unit else {
             let id = (row.segment, row.number);

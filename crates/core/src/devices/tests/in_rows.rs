@@ -111,3 +111,33 @@ fn a_device_that_has_its_place_gets_what_was_registered_before_in_rows() {
     assert!(!left_out && tickets.iter().any(|(m, _)| Arc::ptr_eq(m, &joined)), "who took its place misses a write");
     early.end();
 }
+
+/// A cut left copies on device 1 alone, which was away afterwards. Whether what is there is read when it has been brought up to date.
+fn copies_of_before_are_gone() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 20), Covering::All).unwrap();
+    drop(d);
+    for i in [0, 2] {
+        let claims = Arc::new(AlignedBuf::zeroed(16 * BLOCK_BYTES));
+        given[i].write(requests::bytes(superblock::AREA_BLOCKS), claims).unwrap();
+    }
+    let all = given.iter().map(|d| Some(d.clone() as Arc<dyn BlockDevice>)).collect();
+    let d = Devices::open(all, &[1], superblock.clone(), Vec::new(), false);
+    d.begin_segment(SegmentNo(1));
+    let there = data(90, 128);
+    d.write_flush(at(1, 0), there.clone(), Covering::All).unwrap();
+    d.begin_joining(1, None);
+    assert_eq!(d.copy(at(1, 0), 128).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+    assert!(d.end_joining([0; 16]).unwrap());
+    drop(d);
+    opened(&given, &superblock, None).read(at(1, 0), 128, None).unwrap()[..] == there[..]
+}
+
+#[test]
+fn who_is_brought_up_to_date_forgets_its_row_log() {
+    assert!(copies_of_before_are_gone());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::StaleRowLog, copies_of_before_are_gone));
+}
