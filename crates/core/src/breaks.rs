@@ -196,6 +196,8 @@ pub enum Break {
     ParityInPlace,
     /// The row log goes on naming rows of segments that are used again.
     RowLogKept,
+    /// Parity that is made anew is no write for who copies it to a device that joins.
+    ParityUnregistered,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
     /// The checksums of what the row log has are not looked at.

@@ -322,6 +322,15 @@ impl Devices {
             let one = within / UNIT_BLOCKS == (within + count - 1) / UNIT_BLOCKS;
             let (from, n) = if one { (within % UNIT_BLOCKS, count) } else { (0, UNIT_BLOCKS) };
             let op = |p: &Place| Op::Read { offset: bytes(p.block + u64::from(from)), bytes: n as usize * BLOCK_BYTES };
+        let (first, blocks) = row.range();
+        // Who copies the parity to a device that joins must not copy what it was before.
+        let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
+        let written = self.write_parity(row);
+        number.into_iter().for_each(|n| self.leave_of(n));
+        written
+    }
+
+    fn write_parity(&self, row: &Row) -> Result<u32, DeviceError> {
             let reads: Vec<Ticket> = all.filter_map(|p| Some(roster.member(p.device)?.submit(op(p)))).collect();
             let parts: Result<Vec<AlignedBuf>, DeviceError> = reads.into_iter().map(Ticket::wait).collect();
             let alike = parts.is_ok_and(|parts| xor(parts.iter().map(|p| &p[..])).iter().all(|b| *b == 0));

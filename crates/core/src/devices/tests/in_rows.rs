@@ -141,3 +141,29 @@ fn who_is_brought_up_to_date_forgets_its_row_log() {
     #[cfg(feature = "breaks")]
     assert!(!crate::breaks::with(Break::StaleRowLog, copies_of_before_are_gone));
 }
+
+/// Parity that is made anew while it is copied to another device is copied again.
+fn parity_is_made_anew_beside_a_copy() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 128), Covering::All).unwrap();
+    let parity = d.layout().row(SegmentNo(1), 0).unwrap().parity;
+    given[usize::from(parity.device)].write(requests::bytes(parity.block), data(1, 1)).unwrap();
+    d.begin_joining(parity.device, Some(Arc::new(MemDevice::new(8 << 20))));
+    assert!(d.open_window(at(1, 0), 32));
+    assert_eq!(d.mend_parity((SegmentNo(1), 0)).unwrap(), Some(true));
+    assert!(!d.close_window(), "parity of before may have been copied");
+}
+
+#[test]
+fn parity_that_is_written_meanwhile_is_copied_again() {
+    parity_is_made_anew_beside_a_copy();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "parity of before may have been copied")]
+fn parity_that_is_not_copied_again_is_noticed() {
+    crate::breaks::with(Break::ParityUnregistered, parity_is_made_anew_beside_a_copy);
+}
