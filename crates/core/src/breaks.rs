@@ -200,6 +200,8 @@ pub enum Break {
     ParityUnregistered,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
+    /// A flush fails that needs more slots of the row log than are free.
+    RowLogFullFails,
     /// The checksums of what the row log has are not looked at.
     RowLogBelieved,
     /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.

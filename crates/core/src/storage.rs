@@ -326,7 +326,14 @@ impl Storage {
     pub fn write_unflushed(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
         self.about_to_wait();
-        Ok(self.devices.write_unflushed(addr, data)?)
+        if self.devices.write_unflushed(addr, data)? { Ok(()) } else { self.protect_unflushed() }
+    }
+
+    /// What was written, and counts without a flush, can be read without any one device.
+    pub fn protect_unflushed(&self) -> Result<()> {
+        self.about_to_wait();
+        // It may flush, to have room for that.
+        self.flushes.watch(|| Ok(self.devices.protect_unflushed()?))
     }
 
     /// Writes the last blocks of a commit, and makes durable what it needs: one round trip where the device can. The number of the flush: see [`Flushes`].

@@ -359,12 +359,18 @@ impl Devices {
     }
 
     fn flush_those(&self, with_roots: bool) -> Result<(), DeviceError> {
-        let roster = self.roster();
-        if let Some(member) = roster.solo() {
+        if let Some(member) = self.roster().solo() {
             return member.flush();
         }
         self.protect()?;
         let full = self.rows.lock().ready();
+        self.flush_protected(with_roots)
+    }
+
+    /// The same where nothing need be protected any more, or nobody is told. Slots of the row log are given back whose rows it makes durable.
+    fn flush_protected(&self, with_roots: bool) -> Result<(), DeviceError> {
+        // Not before: what protects the others may have been written to a device that has come meanwhile.
+        let roster = self.roster();
         let mut flushes = self.start_flushes(&roster, with_roots, |_| true);
         if broken(Break::FlushHalf) {
             flushes.truncate(1);

@@ -212,7 +212,7 @@ impl Devices {
             return written;
         }
         if roster.in_rows(addr) {
-            return self.write_rows(entry, addr, &data, false);
+            return self.write_rows(entry, addr, &data, false).map(drop);
         }
         match Self::write_runs(&roster, addr, (data.len() / BLOCK_BYTES) as u32) {
             Err(e) => {
@@ -270,15 +270,19 @@ impl Devices {
         self.flush_segments()
     }
 
-    /// Writes blocks that lie in rows, and waits. `copied`: a flush follows at once.
+    /// Writes blocks that lie in rows, and waits. `copied`: they are to count from then on, or with a flush that follows at once; whether all
+    /// of them have the copies that this takes.
     pub(super) fn write_rows(
         &self,
         entry: Entry,
         addr: Addr,
         data: &Arc<AlignedBuf>,
         copied: bool,
-    ) -> Result<(), DeviceError> {
-        let written = self.start_rows(&entry, addr, data, copied).and_then(|started| self.end_rows(started));
+    ) -> Result<bool, DeviceError> {
+        let written = self.start_rows(&entry, addr, data, copied).and_then(|started| {
+            let all = copied && !started.2.lacking;
+            self.end_rows(started).map(|()| all)
+        });
         entry.end();
         written
     }
@@ -439,6 +443,8 @@ struct Writing {
 impl Pending for Writing {
     fn wait(self: Box<Self>) -> Outcome {
         let failed = self.devices.wait_writes(self.parts, |m| &m.completed);
+        let lost = failed.into_iter().try_for_each(|(member, e)| self.devices.lose(&member, e));
+        // Not before: else what it failed to write is copied from it, and when another has its place nobody asks for it any more.
         self.entry.end();
         for (member, e) in failed {
             self.devices.lose(&member, e)?;

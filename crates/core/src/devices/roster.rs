@@ -252,6 +252,11 @@ impl Devices {
         self.under_way().window.take().is_some_and(|w| !w.touched)
     }
 
+    /// Whether a write is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        !self.under_way().writes.is_empty()
+    }
+
     /// Requests since the volume was opened, but for those of copying.
     pub fn requests(&self) -> u64 {
         self.under_way().requests

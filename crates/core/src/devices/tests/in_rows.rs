@@ -1,6 +1,8 @@
 //! Memory devices as a volume whose segments lie in rows with parity.
 
 use super::*;
+use std::thread;
+use std::time::Duration;
 
 /// Three devices with rows of two units, and what is read of blocks of segment 1 when the first of them is gone.
 fn rows_world() -> (Vec<Arc<MemDevice>>, Superblock) {
@@ -140,6 +142,69 @@ fn who_is_brought_up_to_date_forgets_its_row_log() {
     assert!(copies_of_before_are_gone());
     #[cfg(feature = "breaks")]
     assert!(!crate::breaks::with(Break::StaleRowLog, copies_of_before_are_gone));
+}
+
+/// Seventeen rows are begun, and there are sixteen slots. What a flush answers that one of them has to wait for.
+fn a_flush_of_seventeen_rows(flush: fn(&Devices) -> Result<(), DeviceError>) -> Result<(), DeviceError> {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let d = opened(&given, &superblock, None);
+    for no in 0..17 {
+        d.begin_segment(SegmentNo(no));
+        d.write(at(no, 0), data(no as u8, 1)).unwrap();
+    }
+    thread::scope(|s| {
+        let sync = s.spawn(|| flush(&d));
+        // It waits until one of the others is full, whichever.
+        thread::sleep(Duration::from_millis(50));
+        d.write(at(3, 1), data(4, 31)).unwrap();
+        sync.join().unwrap()
+    })?;
+    for no in 0..17 {
+        assert!(is_safe(&given, &superblock, at(no, 0), &data(no as u8, 1)), "the row of segment {no}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_that_finds_no_slot_waits_for_one() {
+    a_flush_of_seventeen_rows(Devices::flush).unwrap();
+    a_flush_of_seventeen_rows(Devices::protect_unflushed).unwrap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn a_flush_that_fails_for_want_of_a_slot_is_noticed() {
+    let fails = |d: &Devices| crate::breaks::with(Break::RowLogFullFails, || d.flush());
+    assert_eq!(a_flush_of_seventeen_rows(fails), Err(DeviceError::Misuse("the row log is full")));
+}
+
+/// Four logs at once on slow devices, and nobody flushes but to have slots.
+#[test]
+fn slots_are_given_back_while_several_write_without_a_flush() {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let slow = |d: &Arc<MemDevice>| {
+        let device = Faulty::new(d.clone());
+        device.faults().inject(Fault::Delay(Duration::from_micros(300)));
+        Some(Arc::new(device) as Arc<dyn BlockDevice>)
+    };
+    let d = Devices::open(given.iter().map(slow).collect(), &[], superblock.clone(), Vec::new(), false);
+    let log = |first: u64| {
+        for no in first..first + 5 {
+            d.begin_segment(SegmentNo(no));
+            for block in (0..128).step_by(16) {
+                if !d.write_unflushed(at(no, block), data(no as u8, 16)).unwrap() {
+                    d.protect_unflushed().unwrap();
+                }
+            }
+        }
+    };
+    thread::scope(|s| (0..4).for_each(|i| drop(s.spawn(move || log(i * 5)))));
+    for no in 0..20 {
+        let want: Vec<u8> = (0..8).flat_map(|_| data(no as u8, 16).to_vec()).collect();
+        assert!(is_safe(&given, &superblock, at(no, 0), &AlignedBuf::padded(&want)), "segment {no}");
+    }
 }
 
 /// Parity that is made anew while it is copied to another device is copied again.

@@ -324,7 +324,7 @@ impl Fs {
         self.storage.end_segment(segment, 0);
         if changed {
             // The parity of its rows says nothing of them either.
-            self.storage.devices().protect_unflushed()?;
+            self.storage.protect_unflushed()?;
         }
         if changed && self.options.discard {
             // Not before: a device may then give back what was there.
