@@ -202,6 +202,8 @@ pub enum Break {
     StaleRowLog,
     /// A flush fails that needs more slots of the row log than are free.
     RowLogFullFails,
+    /// What wipes the row log takes all slots that are free at once.
+    WipeTakesAll,
     /// The checksums of what the row log has are not looked at.
     RowLogBelieved,
     /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.

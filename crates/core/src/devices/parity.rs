@@ -481,7 +481,8 @@ impl Devices {
         }
     }
 
-    /// Zeroes what of the row log nobody uses; whether nothing is left that may hold what was forgotten.
+    /// Zeroes what of the row log nobody uses, and leaves meanwhile what syncs may need; whether nothing is left that may hold what was
+    /// forgotten.
     ///
     /// # Errors
     /// Device errors.
@@ -489,7 +490,19 @@ impl Devices {
         if !self.has_rows() {
             return Ok(true);
         }
-        let (slots, rest) = self.rows.lock().take_unwiped();
+        loop {
+            let slots = self.rows.lock().take_unwiped();
+            if slots.is_empty() {
+                return Ok(self.rows.lock().is_wiped());
+            }
+            let wiped = self.zero_slots(&slots);
+            self.rows.lock().wiped(&slots, wiped.is_ok());
+            wiped?;
+        }
+    }
+
+    /// Zeroes these slots of the row log on all devices.
+    fn zero_slots(&self, slots: &[u8]) -> Result<(), DeviceError> {
         let roster = self.roster();
         let zeros = Arc::new(AlignedBuf::zeroed(2 * UNIT_BYTES));
         let mut puts = Vec::new();
@@ -498,9 +511,7 @@ impl Devices {
             puts.extend(roster.active().map(|m| Put { place: Place { device: m.index, block }, data: zeros.clone() }));
         }
         let (tickets, left_out) = submit(&roster, puts);
-        self.end_rows((tickets, left_out, Marks::default()))?;
-        self.rows.lock().wiped(&slots);
-        Ok(rest)
+        self.end_rows((tickets, left_out, Marks::default()))
     }
 }
 

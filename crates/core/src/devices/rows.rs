@@ -656,26 +656,27 @@ impl State {
         self.slots.iter_mut().for_each(|s| s.unwiped = true);
     }
 
-    /// Slots that may hold it and are free: nobody takes them until [`State::wiped`]. And whether all others are wiped.
-    pub fn take_unwiped(&mut self) -> (Vec<u8>, bool) {
-        let (mut out, mut rest) = (Vec::new(), true);
-        for (i, slot) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.unwiped) {
-            if slot.used || slot.under_way > 0 {
-                rest = false;
-            } else {
-                slot.under_way += 1;
-                out.push(i as u8);
-            }
-        }
-        (out, rest)
+    /// Slots that may hold it and are free, but for those that logs may need meanwhile: nobody takes them until [`State::wiped`].
+    pub fn take_unwiped(&mut self) -> Vec<u8> {
+        let spare = if broken(Break::WipeTakesAll) { 0 } else { SLOTS_SPARE };
+        let count = self.free_slots().saturating_sub(spare);
+        let free = self.slots.iter_mut().enumerate().filter(|(_, s)| s.unwiped && s.is_free());
+        let take = |(i, slot): (usize, &mut Slot)| {
+            slot.under_way += 1;
+            i as u8
+        };
+        free.take(count).map(take).collect()
     }
 
-    /// Nothing of it is in these any more.
-    pub fn wiped(&mut self, slots: &[u8]) {
-        for slot in slots {
-            let slot = &mut self.slots[usize::from(*slot)];
-            (slot.unwiped, slot.under_way) = (false, slot.under_way.saturating_sub(1));
-        }
+    /// They are written: if that was `done`, nothing of it is in them any more.
+    pub fn wiped(&mut self, slots: &[u8], done: bool) {
+        slots.iter().for_each(|slot| self.slots[usize::from(*slot)].unwiped &= !done);
+        self.ended(slots);
+    }
+
+    /// Whether no slot may hold it.
+    pub fn is_wiped(&self) -> bool {
+        !self.slots.iter().any(|s| s.unwiped)
     }
 }
 

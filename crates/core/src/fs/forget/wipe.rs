@@ -204,7 +204,7 @@ impl Fs {
                 self.storage.devices().begin_row_log_wipe();
                 self.renew()?;
                 // What is in use of it ends with the logs that go on elsewhere.
-                self.storage.devices().wipe_row_log()?;
+                self.wipe_row_log()?;
                 wiper.left = u64::MAX;
                 (Stage::Free { at: 0 }, 1)
             }
@@ -249,6 +249,12 @@ impl Fs {
     }
 
     /// Commits everything, and makes free what was emptied.
+    /// Zeroes what of the row log nobody uses; whether nothing is left there.
+    fn wipe_row_log(&self) -> Result<bool> {
+        let wiped = self.storage.devices().wipe_row_log();
+        Ok(wiped.inspect_err(|e| self.lock().fail(&e.to_string()))?)
+    }
+
     fn renew(&self) -> Result<()> {
         self.sync_received(false)?;
         self.index_checkpoint(false)?;
@@ -465,7 +471,7 @@ impl Fs {
             }
             return Ok(again);
         }
-        if !self.storage.devices().wipe_row_log()? {
+        if !self.wipe_row_log()? {
             if wiper.idle_rounds > IDLE_ROUNDS_MAX {
                 wiper.idle_rounds = 0;
                 wiper.waits =
