@@ -446,9 +446,7 @@ impl Pending for Writing {
         let lost = failed.into_iter().try_for_each(|(member, e)| self.devices.lose(&member, e));
         // Not before: else what it failed to write is copied from it, and when another has its place nobody asks for it any more.
         self.entry.end();
-        for (member, e) in failed {
-            self.devices.lose(&member, e)?;
-        }
+        lost?;
         if self.left_out {
             self.devices.settle()?;
         }
