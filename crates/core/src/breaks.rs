@@ -198,6 +198,10 @@ pub enum Break {
     RowLogKept,
     /// Parity that is made anew is no write for who copies it to a device that joins.
     ParityUnregistered,
+    /// A flush that fails while the device table is changed is told to who changes it, and to nobody else.
+    TableUnwatched,
+    /// Where a length changes by little the area at the new end lies over the one that counts, and is cleared with that.
+    TailsOverlap,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
     /// A flush fails that needs more slots of the row log than are free.

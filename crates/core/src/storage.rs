@@ -387,8 +387,13 @@ impl Storage {
     }
 
     /// Changes the device table, durably.
-    pub fn change(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64) -> Result<()>) -> Result<()> {
-        self.devices.change(change)
+    pub fn change(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64)) -> Result<()> {
+        self.about_to_wait();
+        if broken(Break::TableUnwatched) {
+            return Ok(self.devices.change(change)??);
+        }
+        // It flushes, and who flushes beside it must not be told that all is well when it fails.
+        Ok(self.flushes.watch(|| Ok(self.devices.change(change)?))??)
     }
 
     /// From now on segments lie like this.

@@ -174,6 +174,7 @@ impl Fs {
                 Ok(cost) => left = left.saturating_sub(cost.max(1)),
                 Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
                 Err(e) => {
+                    self.fail_with_flushes()?;
                     self.lock_to_change()?.segments().end_wipe();
                     // Damage in the index is told to who needs it. It must not stop all else that is due.
                     wiper.stage = Stage::Begin;
@@ -248,13 +249,13 @@ impl Fs {
         })
     }
 
-    /// Commits everything, and makes free what was emptied.
     /// Zeroes what of the row log nobody uses; whether nothing is left there.
     fn wipe_row_log(&self) -> Result<bool> {
         let wiped = self.storage.devices().wipe_row_log();
         Ok(wiped.inspect_err(|e| self.lock().fail(&e.to_string()))?)
     }
 
+    /// Commits everything, and makes free what was emptied.
     fn renew(&self) -> Result<()> {
         self.sync_received(false)?;
         self.index_checkpoint(false)?;

@@ -47,10 +47,9 @@ impl Fs {
         self.storage.clear_areas(&device, blocks)?;
         self.storage.expect(index as u16);
         // The others first: a device that they do not know must never be what a volume goes by.
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             entries.resize(entries.len().max(index + 1), entry);
             entries[index] = DeviceEntry { member_generation: number, ..entry };
-            Ok(())
         })?;
         if let Err(e) = self.storage.take_in(index as u16, device) {
             self.unlist(index as u16)?;
@@ -89,11 +88,10 @@ impl Fs {
                 return refused("another device is absent: mount with it again, or remove that one first");
             }
             self.check_fits(&entries)?;
-            self.storage.change(|entries, number| {
+            self.change_table(|entries, number| {
                 if let Some(e) = entries.get_mut(usize::from(index)) {
                     (e.target_blocks, e.member_generation) = (0, number);
                 }
-                Ok(())
             })?;
             if broken(Break::RemovedEarly) {
                 self.storage.clear_slots(index)?;
@@ -116,11 +114,10 @@ impl Fs {
         if entry.target_blocks == entry.blocks {
             return Ok(false);
         }
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
                 (e.target_blocks, e.member_generation) = (e.blocks, number);
             }
-            Ok(())
         })?;
         self.begin(laying);
         Ok(true)
@@ -160,12 +157,11 @@ impl Fs {
         } else {
             self.check_fits(&entries)?;
         }
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
                 (e.target_blocks, e.member_generation) = (blocks, number);
                 e.blocks = e.blocks.max(blocks);
             }
-            Ok(())
         })?;
         self.begin(laying);
         Ok(())
@@ -183,6 +179,21 @@ impl Fs {
         }
         Ok(laying)
     }
+    /// Changes the device table, durably. Where it could not be written nothing more is: what was asked for may be true, or not.
+    fn change_table(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64)) -> Result<()> {
+        let changed = self.storage.change(change);
+        self.fail_with_flushes()?;
+        changed
+    }
+
+    /// A flush that failed ends all writing, whoever made it.
+    pub(in super::super) fn fail_with_flushes(&self) -> Result<()> {
+        let Some(why) = self.storage.flushes().failure() else { return Ok(()) };
+        let mut inner = self.lock();
+        inner.fail(&why);
+        inner.check_alive()
+    }
+
 
     /// What is under way ends, and something else begins.
     fn begin(&self, mut laying: MutexGuard<'_, Laying>) {
@@ -231,11 +242,10 @@ impl Fs {
                 self.unlist(i as u16)?;
                 continue;
             }
-            self.storage.change(|entries, number| {
+            self.change_table(|entries, number| {
                 if let Some(e) = entries.get_mut(i) {
                     (e.blocks, e.member_generation) = (e.target_blocks, number);
                 }
-                Ok(())
             })?;
         }
         Ok(any)
@@ -244,12 +254,11 @@ impl Fs {
     /// A device on which nothing lies is no member any more: first the others say so, then it is cleared.
     pub(super) fn unlist(&self, index: u16) -> Result<()> {
         let device = self.storage.unseat(index);
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
                 (e.removed, e.active, e.member_generation) = (true, false, number);
                 (e.blocks, e.target_blocks) = (0, 0);
             }
-            Ok(())
         })?;
         self.lock().counters.devices_removed += 1;
         if let Some((device, blocks)) = device {
