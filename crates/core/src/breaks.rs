@@ -202,6 +202,8 @@ pub enum Break {
     TableUnwatched,
     /// Where a length changes by little the area at the new end lies over the one that counts, and is cleared with that.
     TailsOverlap,
+    /// Of each device as much has to be there as bands take.
+    TailUnmeasured,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
     /// A flush fails that needs more slots of the row log than are free.

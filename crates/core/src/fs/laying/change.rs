@@ -20,6 +20,17 @@ fn segments(bands: &[Band]) -> u64 {
     bands.iter().map(|b| b.segments).sum()
 }
 
+/// As much of a device as asked for, or less: the area at its end must not lie over the one that counts until it is written.
+fn apart(blocks: u64, used: u64) -> u64 {
+    if blocks == used || blocks.abs_diff(used) >= AREA_BLOCKS || broken(Break::TailsOverlap) {
+        blocks
+    } else if blocks > used {
+        used
+    } else {
+        used.saturating_sub(AREA_BLOCKS)
+    }
+}
+
 impl Fs {
     /// Adds a device, on which nothing is needed; its number in the table. Its space becomes usable in
     /// [`Fs::laying_step`], or in the background.
@@ -124,7 +135,7 @@ impl Fs {
     }
 
     /// Uses so many blocks of a device: more, when it has become longer, or fewer, which are emptied first in
-    /// [`Fs::laying_step`], or in the background.
+    /// [`Fs::laying_step`], or in the background. Where that is hardly another length it is somewhat less than asked for.
     ///
     /// # Errors
     /// [`Error::Devices`] when the device is not that long, or what there is would not fit.
@@ -141,15 +152,16 @@ impl Fs {
         if !entry.active {
             return refused(format!("device {number} is absent"));
         }
-        let grows = blocks > entry.blocks;
         let there = self.storage.length(index)?;
         if blocks > there {
             let have = there * BLOCK_BYTES as u64;
             return refused(format!("device {number} has {have} bytes; it cannot be used beyond its end"));
         }
+        let blocks = apart(blocks, entry.blocks);
         if blocks < 2 * AREA_BLOCKS + u64::from(self.storage.segment_blocks) {
             return refused(format!("device {number} would have no room for a segment; remove it instead"));
         }
+        let grows = blocks > entry.blocks;
         entry.target_blocks = blocks;
         entry.blocks = entry.blocks.max(blocks);
         if grows {
@@ -167,18 +179,6 @@ impl Fs {
         Ok(())
     }
 
-    /// The lock, where devices may be changed.
-    fn to_change(&self) -> Result<MutexGuard<'_, Laying>> {
-        let laying = self.laying();
-        drop(self.lock_to_accept()?);
-        if let Some(index) = self.storage.devices().joining() {
-            return refused(format!("device {} is being brought up to date; try again when it is", index + 1));
-        }
-        if self.storage.segment_blocks % UNIT_BLOCKS != 0 {
-            return refused("segments of this volume are no multiple of 64 KiB: its devices cannot be changed");
-        }
-        Ok(laying)
-    }
     /// Changes the device table, durably. Where it could not be written nothing more is: what was asked for may be true, or not.
     fn change_table(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64)) -> Result<()> {
         let changed = self.storage.change(change);
@@ -194,6 +194,18 @@ impl Fs {
         inner.check_alive()
     }
 
+    /// The lock, where devices may be changed.
+    fn to_change(&self) -> Result<MutexGuard<'_, Laying>> {
+        let laying = self.laying();
+        drop(self.lock_to_accept()?);
+        if let Some(index) = self.storage.devices().joining() {
+            return refused(format!("device {} is being brought up to date; try again when it is", index + 1));
+        }
+        if self.storage.segment_blocks % UNIT_BLOCKS != 0 {
+            return refused("segments of this volume are no multiple of 64 KiB: its devices cannot be changed");
+        }
+        Ok(laying)
+    }
 
     /// What is under way ends, and something else begins.
     fn begin(&self, mut laying: MutexGuard<'_, Laying>) {
