@@ -204,6 +204,8 @@ pub enum Break {
     TailsOverlap,
     /// Of each device as much has to be there as bands take.
     TailUnmeasured,
+    /// Bringing a device up to date ends where all of what is copied at once can be read nowhere.
+    UnreadableEnds,
     /// A device that is brought up to date keeps what its row log said of before.
     StaleRowLog,
     /// A flush fails that needs more slots of the row log than are free.

@@ -146,6 +146,9 @@ impl Devices {
     }
 
     /// Copies what lies in rows: how many blocks, and those that could be read nowhere.
+    ///
+    /// # Errors
+    /// Those of the device that joins.
     fn copy_cells(
         &self,
         roster: &Arc<Roster>,
@@ -169,6 +172,9 @@ impl Devices {
     }
 
     /// How many blocks were copied, and those that could be read nowhere.
+    ///
+    /// # Errors
+    /// Those of the device that joins.
     fn copy_runs(
         &self,
         roster: &Arc<Roster>,
@@ -185,7 +191,7 @@ impl Devices {
                 Ok(parts) => AlignedBuf::padded(&parts.iter().flat_map(|p| p.iter().copied()).collect::<Vec<u8>>()),
                 Err(e) => {
                     let (data, lost) = Self::copy_by_block(roster, first, run);
-                    if lost == run.blocks {
+                    if lost == run.blocks && broken(Break::UnreadableEnds) {
                         return Err(e);
                     }
                     unreadable += lost;
