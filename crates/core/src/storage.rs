@@ -1,8 +1,8 @@
-//! Where blocks of the volume lie on its devices, and the verified way to them.
+//! Blocks of the volume by their addresses, and the verified way to them. Where they lie on devices is the business of [`crate::devices`].
 //!
 //! Invariants
-//! 1. This is the only place that turns an address into a device offset.
-//! 2. Nothing outside the segments and the two slot areas is ever touched.
+//! 1. What lies within no segment of the volume is neither read nor written.
+//! 2. Flushes of members that are asked for here are among [`Flushes`].
 
 use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, Avoided, Covering, DeviceHealth, Devices, RowId};

@@ -82,7 +82,8 @@ pub struct DeviceHealth {
     pub standing: Standing,
     /// Why it is not active.
     pub why: Option<String>,
-    /// What it failed, where no other device has all that it has: the volume is read-only for that.
+    /// The first write or flush that it failed while no other device had all that it has: the volume is read-only, unless nothing
+    /// depended on it.
     pub failed: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,
@@ -363,7 +364,6 @@ impl Devices {
             return member.flush();
         }
         self.protect()?;
-        let full = self.rows.lock().ready();
         self.flush_protected(with_roots)
     }
 
@@ -371,6 +371,7 @@ impl Devices {
     fn flush_protected(&self, with_roots: bool) -> Result<(), DeviceError> {
         // Not before: what protects the others may have been written to a device that has come meanwhile.
         let roster = self.roster();
+        let full = self.rows.lock().ready();
         let mut flushes = self.start_flushes(&roster, with_roots, |_| true);
         if broken(Break::FlushHalf) {
             flushes.truncate(1);
