@@ -214,6 +214,22 @@ pub enum Break {
     ParityInPlace,
     /// The row log goes on naming rows of segments that are used again.
     RowLogKept,
+    /// Parity that is made anew is no write for who copies it to a device that joins.
+    ParityUnregistered,
+    /// A flush that fails while the device table is changed is told to who changes it, and to nobody else.
+    TableUnwatched,
+    /// Where a length changes by little the area at the new end lies over the one that counts, and is cleared with that.
+    TailsOverlap,
+    /// Of each device as much has to be there as bands take.
+    TailUnmeasured,
+    /// Bringing a device up to date ends where all of what is copied at once can be read nowhere.
+    UnreadableEnds,
+    /// A device that is brought up to date keeps what its row log said of before.
+    StaleRowLog,
+    /// A flush fails that needs more slots of the row log than are free.
+    RowLogFullFails,
+    /// What wipes the row log takes all slots that are free at once.
+    WipeTakesAll,
     /// The checksums of what the row log has are not looked at.
     RowLogBelieved,
     /// Scrubbing makes parity of what it has not verified: of log, and of nodes that are wrong where they lie.
@@ -230,6 +246,8 @@ pub enum Break {
     JoinUnflushed,
     /// A device that joins gets copies only, and nothing of what is written meanwhile.
     JoinDeaf,
+    /// A write that was registered while a device joined goes to it only if it has not taken its place by then.
+    SeatedDeaf,
     /// The roots of a device that is replaced end before those of the new one are durable.
     OldEndedEarly,
     /// A mount with `mmp` neither waits nor looks whether another host has the volume.

@@ -1,8 +1,8 @@
-//! Where blocks of the volume lie on its devices, and the verified way to them.
+//! Blocks of the volume by their addresses, and the verified way to them. Where they lie on devices is the business of [`crate::devices`].
 //!
 //! Invariants
-//! 1. This is the only place that turns an address into a device offset.
-//! 2. Nothing outside the segments and the two slot areas is ever touched.
+//! 1. What lies within no segment of the volume is neither read nor written.
+//! 2. Flushes of members that are asked for here are among [`Flushes`].
 
 use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, Avoided, Covering, DeviceHealth, Devices, RowId};
@@ -326,7 +326,14 @@ impl Storage {
     pub fn write_unflushed(&self, addr: Addr, data: Arc<AlignedBuf>) -> Result<()> {
         self.within(addr, (data.len() / BLOCK_BYTES) as u32)?;
         self.about_to_wait();
-        Ok(self.devices.write_unflushed(addr, data)?)
+        if self.devices.write_unflushed(addr, data)? { Ok(()) } else { self.protect_unflushed() }
+    }
+
+    /// What was written, and counts without a flush, can be read without any one device.
+    pub fn protect_unflushed(&self) -> Result<()> {
+        self.about_to_wait();
+        // It may flush, to have room for that.
+        self.flushes.watch(|| Ok(self.devices.protect_unflushed()?))
     }
 
     /// Writes the last blocks of a commit, and makes durable what it needs: one round trip where the device can. The number of the flush: see [`Flushes`].
@@ -380,8 +387,13 @@ impl Storage {
     }
 
     /// Changes the device table, durably.
-    pub fn change(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64) -> Result<()>) -> Result<()> {
-        self.devices.change(change)
+    pub fn change(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64)) -> Result<()> {
+        self.about_to_wait();
+        if broken(Break::TableUnwatched) {
+            return Ok(self.devices.change(change)??);
+        }
+        // It flushes, and who flushes beside it must not be told that all is well when it fails.
+        Ok(self.flushes.watch(|| Ok(self.devices.change(change)?))??)
     }
 
     /// From now on segments lie like this.

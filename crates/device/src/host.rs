@@ -231,13 +231,13 @@ fn transfer(
     Ok(())
 }
 
-/// Opens `path`, with O_DIRECT where the host allows it, and takes the lock.
 /// Length in whole blocks.
 fn bytes_of(file: &File, block_device: bool) -> Result<u64, DeviceError> {
     let bytes = if block_device { sys::block_device_bytes(file)? } else { file.metadata()?.len() };
     Ok(bytes - bytes % BLOCK_BYTES as u64)
 }
 
+/// Opens `path`, with O_DIRECT where the host allows it, and takes the lock.
 fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, bool), DeviceError> {
     // O_EXCL keeps out mounts and other nodes of the same device, which flock
     // does not see. Readers leave it away: it would keep out other readers.

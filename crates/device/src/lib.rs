@@ -3,7 +3,8 @@
 //! Invariants
 //! 1. Offsets and lengths of reads and writes are multiples of 4096 bytes;
 //!    buffers are 4096-aligned, so that O_DIRECT needs no copy.
-//! 2. `submit` never waits for the device. A completed write is *not* durable
+//! 2. `submit` does not wait for what it submits. Where as much is under way as a queue takes, it waits
+//!    for room there, for a tenth of a second at most. A completed write is *not* durable
 //!    until a flush that was submitted after its completion has completed.
 //! 3. Each ticket is waited for once. Dropping one unwaited is allowed: the
 //!    request still runs and its buffer lives until then.
@@ -169,7 +170,7 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
-    /// Starts a request and returns at once.
+    /// Starts a request, and waits for room for it at most.
     fn submit(&self, op: Op) -> Ticket;
 
     /// Reads `bytes` at `offset`.
@@ -214,7 +215,8 @@ pub trait BlockDevice: Send + Sync {
         self.write_flush(offset, data)
     }
 
-    /// Starts [`BlockDevice::write_durable`], where the device can; one that cannot has done it when this returns.
+    /// Starts [`BlockDevice::write_durable`], where the device can; one that cannot has done it when this returns. Nobody but a simulator
+    /// asks for it, which has others run meanwhile.
     fn submit_durable(&self, offset: u64, data: Arc<AlignedBuf>) -> Ticket {
         Ticket::done(self.write_durable(offset, data).map(|()| AlignedBuf::zeroed(0)))
     }

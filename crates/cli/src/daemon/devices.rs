@@ -89,7 +89,8 @@ impl Service {
             done.and_then(|()| file.sync_all()).at(path.display())?;
         }
         let done = fs.device_resize(d.index, bytes / BLOCK_BYTES as u64).at(path.display());
-        if done.is_err() && grown {
+        // Where that failed on the way the roots may say that it is used.
+        if done.is_err() && grown && fs.failed().is_none() {
             cut(&path, there);
         }
         done?;

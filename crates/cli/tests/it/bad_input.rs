@@ -47,6 +47,17 @@ fn a_truncated_image() {
     nenrin(["info", &place.image()]).fails(1, &["truncated"]);
 }
 
+/// What is gone is less than a segment, so that none lies there.
+#[test]
+fn an_image_without_its_last_block() {
+    let place = Place::with_volume();
+    let image = fs::OpenOptions::new().write(true).open(place.image()).unwrap();
+    let bytes = image.metadata().unwrap().len();
+    image.set_len(bytes - 4096).unwrap();
+    unchanged(&place, || mount(&place).fails(1, &["truncated", &bytes.to_string(), "restore its length"]));
+    nenrin(["info", &place.image()]).fails(1, &["truncated"]);
+}
+
 #[test]
 fn a_newer_format() {
     let place = Place::with_volume();

@@ -160,7 +160,7 @@ pub(crate) fn assemble(given: &[Arc<dyn BlockDevice>], degraded: bool) -> Result
         asides.extend(idle.iter().map(|i| format!("device {} is not there, and nothing lies on it", i + 1)));
     }
     for g in slots.iter().flatten().chain(&stale) {
-        check_length(g, newest.blocks_needed(g.newest.device_index))?;
+        check_length(g, &newest)?;
     }
     let several = newest.members() > 1;
     let reason = |i: &usize| match stale.iter().any(|g| g.index() == *i) {
@@ -288,7 +288,10 @@ fn without(index: usize, newest: &Superblock, whole: bool, notes: &[String]) -> 
     })
 }
 
-fn check_length(g: &Given, blocks: u64) -> Result<()> {
+/// A device has all that is used of it: what bands take, and the area behind that.
+fn check_length(g: &Given, newest: &Superblock) -> Result<()> {
+    let used = newest.devices.get(g.index()).filter(|_| !broken(Break::TailUnmeasured)).map_or(0, |e| e.blocks);
+    let blocks = newest.blocks_needed(g.newest.device_index).max(used);
     let geometry = g.device.geometry();
     if geometry.bytes / BLOCK_BYTES as u64 >= blocks || broken(Break::SizeBelieved) {
         return Ok(());

@@ -55,6 +55,7 @@ impl Devices {
 
     /// From now on a stale member gets what is written; or, in its place or that of any other member, `new` does.
     pub fn begin_joining(&self, index: u16, new: Option<Arc<dyn BlockDevice>>) {
+        let cleared = if new.is_none() { self.clear_stale_row_log(index) } else { Ok(()) };
         self.change_roster(|roster| {
             let joining = match new {
                 Some(device) => Some(Member::new(index, Some(device), Standing::Joining as u8)),
@@ -66,6 +67,9 @@ impl Devices {
             }
         });
         self.rows.lock().copies_lost(index);
+        if let Err(e) = cleared {
+            self.stop_joining(&format!("it failed: {e}"));
+        }
     }
 
     /// No device joins any more: a member stays absent, and one that was to take its place is of no use.
@@ -142,6 +146,9 @@ impl Devices {
     }
 
     /// Copies what lies in rows: how many blocks, and those that could be read nowhere.
+    ///
+    /// # Errors
+    /// Those of the device that joins.
     fn copy_cells(
         &self,
         roster: &Arc<Roster>,
@@ -165,6 +172,9 @@ impl Devices {
     }
 
     /// How many blocks were copied, and those that could be read nowhere.
+    ///
+    /// # Errors
+    /// Those of the device that joins.
     fn copy_runs(
         &self,
         roster: &Arc<Roster>,
@@ -181,7 +191,7 @@ impl Devices {
                 Ok(parts) => AlignedBuf::padded(&parts.iter().flat_map(|p| p.iter().copied()).collect::<Vec<u8>>()),
                 Err(e) => {
                     let (data, lost) = Self::copy_by_block(roster, first, run);
-                    if lost == run.blocks {
+                    if lost == run.blocks && broken(Break::UnreadableEnds) {
                         return Err(e);
                     }
                     unreadable += lost;

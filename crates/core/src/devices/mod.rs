@@ -82,7 +82,8 @@ pub struct DeviceHealth {
     pub standing: Standing,
     /// Why it is not active.
     pub why: Option<String>,
-    /// What it failed, where no other device has all that it has: the volume is read-only for that.
+    /// The first write or flush that it failed while no other device had all that it has: the volume is read-only, unless nothing
+    /// depended on it.
     pub failed: Option<String>,
     /// Reads that it failed since the volume was opened.
     pub read_errors: u64,
@@ -359,11 +360,17 @@ impl Devices {
     }
 
     fn flush_those(&self, with_roots: bool) -> Result<(), DeviceError> {
-        let roster = self.roster();
-        if let Some(member) = roster.solo() {
+        if let Some(member) = self.roster().solo() {
             return member.flush();
         }
         self.protect()?;
+        self.flush_protected(with_roots)
+    }
+
+    /// The same where nothing need be protected any more, or nobody is told. Slots of the row log are given back whose rows it makes durable.
+    fn flush_protected(&self, with_roots: bool) -> Result<(), DeviceError> {
+        // Not before: what protects the others may have been written to a device that has come meanwhile.
+        let roster = self.roster();
         let full = self.rows.lock().ready();
         let mut flushes = self.start_flushes(&roster, with_roots, |_| true);
         if broken(Break::FlushHalf) {

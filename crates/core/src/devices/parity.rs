@@ -1,8 +1,8 @@
 //! Reads and writes of segments that lie in rows with parity, over several devices.
 //!
 //! Invariants
-//! 1. A flush ends only when whatever it covers can be read without any one device: its row is full and durable with its parity,
-//!    or the row log has it, on another device.
+//! 1. A flush that anybody counts on ends only when whatever it covers can be read without any one device: its row is full and durable
+//!    with its parity, or the row log has it, on another device.
 //! 2. What is rebuilt is verified by whoever reads it, like everything else.
 //! 3. A device that joins gets what the others of its place get.
 
@@ -10,7 +10,7 @@ use super::layout::{Place, Row, Run, Runs};
 use super::requests::{answered, bytes, gathered};
 use super::roster::{Entry, Roster};
 use super::rows::{Known, Marks, Put, RowId, UNIT_BYTES, xor};
-use super::{Devices, Member};
+use super::{Devices, Member, STALE};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::row_log::{ROW_LOG_UNITS, RowLog};
@@ -18,22 +18,27 @@ use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// Who needs a slot of the row log looks so often whether anything has changed, and so many times in vain while writes are under way:
+/// for longer than a device is waited for that does not answer. Where none is, each look counts for many: who was given a place and
+/// has yet to write to it does so at once. Nothing changes for so long only where many never do.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOKS_MAX: u32 = 300_000;
+const LOOK_COUNTS_ALONE: u32 = 60;
+const FULL: DeviceError = DeviceError::Misuse("the row log is full");
 
 /// Writes under way, whether an absent device misses something, and what is true when they have completed.
 pub(super) type Started = (Vec<(Arc<Member>, Ticket)>, bool, Marks);
 
 /// Submits what is to be written: to members that are active, and to a device that joins in the place of one.
-fn submit(roster: &Roster, puts: Vec<Put>) -> (Vec<(Arc<Member>, Ticket)>, bool) {
+pub(super) fn submit(roster: &Roster, puts: Vec<Put>) -> (Vec<(Arc<Member>, Ticket)>, bool) {
     let (mut tickets, mut left_out) = (Vec::new(), false);
     for Put { place, data } in puts {
         let op = || Op::Write { offset: bytes(place.block), data: data.clone() };
-        match roster.member(place.device).filter(|m| m.is_active()) {
-            Some(m) => tickets.push((m.clone(), m.submit(op()))),
-            None => left_out = true,
-        }
-        if let Some(j) = roster.joins(place.device).filter(|j| !j.is_active() && !broken(Break::JoinDeaf)) {
-            tickets.push((j.clone(), j.submit(op())));
-        }
+        let (member, joins) = roster.receivers(place.device);
+        left_out |= member.is_none();
+        tickets.extend(member.into_iter().chain(joins).map(|m| (m.clone(), m.submit(op()))));
     }
     (tickets, left_out)
 }
@@ -64,7 +69,8 @@ impl Devices {
         }
     }
 
-    /// Starts writing blocks that lie in rows. `copied`: and their copies in the row log, where rows are not full.
+    /// Starts writing blocks that lie in rows. `copied`: and their copies in the row log, where rows are not full; but for those that
+    /// find no slot, which is told with what was started. So what fills a row waits for nothing.
     pub(super) fn start_rows(
         &self,
         entry: &Entry,
@@ -86,15 +92,16 @@ impl Devices {
         }
         let mut again = Vec::new();
         if copied {
-            rows.protect(&claimed_on(roster), &mut puts, &mut marks)?;
+            rows.note_flush();
+            rows.protect(&claimed_on(roster), &mut puts, &mut marks);
             again.append(&mut marks.again);
         }
         drop(rows);
-        self.with_entries(again, puts, marks)
+        Ok(self.with_entries(again, puts, marks))
     }
 
     /// Submits what is to be written, registered also for the rows that are written once more.
-    fn with_entries(&self, again: Vec<Row>, puts: Vec<Put>, mut marks: Marks) -> Result<Started, DeviceError> {
+    fn with_entries(&self, again: Vec<Row>, puts: Vec<Put>, mut marks: Marks) -> Started {
         let registered = again.iter().map(|row| {
             let (first, blocks) = row.range();
             self.enter_of(first, blocks)
@@ -102,7 +109,7 @@ impl Devices {
         marks.under_way = registered.collect();
         // Whoever joined before that gets it, too; whoever joins later copies it.
         let (tickets, left_out) = submit(&self.roster(), puts);
-        Ok((tickets, left_out, marks))
+        (tickets, left_out, marks)
     }
 
     /// Waits for what was started; then it counts as written.
@@ -114,48 +121,88 @@ impl Devices {
                 Err(e) => failed.push((member, e)),
             }
         }
+        let lost = failed.into_iter().try_for_each(|(m, e)| self.lose(&m, e));
+        let written = lost.and_then(|()| if left_out { self.settle() } else { Ok(()) });
+        // Not before: until then what a device failed to write is nowhere taken for written.
         marks.under_way.iter().for_each(|n| self.leave_of(*n));
-        for (member, e) in failed {
-            self.lose(&member, e)?;
+        match &written {
+            Ok(()) => self.rows.lock().apply(&marks),
+            Err(_) => self.rows.lock().give_up(&marks),
         }
-        if left_out {
-            self.settle()?;
-        }
-        self.rows.lock().apply(&marks);
-        Ok(())
+        written
     }
 
-    /// Before a flush: what it covers can be read without any one device.
+    /// Before a flush: what it covers can be read without any one device. Where the row log is full, that waits for others to write, and
+    /// may flush.
     pub(super) fn protect(&self) -> Result<(), DeviceError> {
         if !self.has_rows() {
             return Ok(());
         }
-        let members = claimed_on(&self.roster());
-        let (mut puts, mut marks) = (Vec::new(), Marks::default());
-        self.rows.lock().protect(&members, &mut puts, &mut marks)?;
-        let again = std::mem::take(&mut marks.again);
-        let started = self.with_entries(again, puts, marks)?;
-        self.end_rows(started)
+        self.rows.lock().note_flush();
+        loop {
+            let members = claimed_on(&self.roster());
+            let (mut puts, mut marks) = (Vec::new(), Marks::default());
+            let mut rows = self.rows.lock();
+            rows.protect(&members, &mut puts, &mut marks);
+            let seen = rows.changes();
+            drop(rows);
+            let (again, lacking) = (std::mem::take(&mut marks.again), marks.lacking);
+            let started = self.with_entries(again, puts, marks);
+            self.end_rows(started)?;
+            if !lacking {
+                return Ok(());
+            }
+            self.await_slot(seen)?;
+        }
     }
 
-    /// The same where no flush follows: what counts can be read without any one device, as long as power is not cut.
+    /// A row needs a slot of the row log, and none was free when so much had changed (`seen`): flushes if that gives one back, or else
+    /// waits until others have, or until they need one less.
+    fn await_slot(&self, seen: u64) -> Result<(), DeviceError> {
+        if broken(Break::RowLogFullFails) {
+            return Err(FULL);
+        }
+        let gives_back = self.rows.lock().gives_back();
+        if gives_back {
+            return self.flush_protected(false);
+        }
+        let turns = self.clock().and_then(|clock| clock.turns());
+        let mut looks = 0;
+        while looks < LOOKS_MAX {
+            if self.rows.lock().changes() != seen {
+                return Ok(());
+            }
+            match turns {
+                Some(turns) => turns.let_others_run(),
+                None => std::thread::sleep(LOOK),
+            }
+            looks += if self.is_writing() { 1 } else { LOOK_COUNTS_ALONE };
+        }
+        Err(FULL)
+    }
+
+    /// Before what counts without a flush: it can be read without any one device, as long as power is not cut. May flush, so that slots
+    /// of the row log are given back.
+    ///
+    /// # Errors
+    /// Device errors.
     pub fn protect_unflushed(&self) -> Result<(), DeviceError> {
         self.protect()?;
         if self.rows.lock().is_short() { self.flush() } else { Ok(()) }
     }
 
-    /// Writes blocks so that they count without a flush.
+    /// Writes blocks that are to count without a flush; whether they do, or [`Devices::protect_unflushed`] has to follow.
     ///
     /// # Errors
     /// Device errors.
-    pub fn write_unflushed(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+    pub fn write_unflushed(self: &Arc<Self>, addr: Addr, data: Arc<AlignedBuf>) -> Result<bool, DeviceError> {
         let entry = self.enter(addr, (data.len() / BLOCK_BYTES) as u32);
         if !entry.roster.in_rows(addr) {
             entry.end();
-            return self.write(addr, data);
+            return self.write(addr, data).map(|()| true);
         }
-        self.write_rows(entry, addr, &data, true)?;
-        if self.rows.lock().is_short() { self.flush() } else { Ok(()) }
+        let copied = self.write_rows(entry, addr, &data, true)?;
+        Ok(copied && !self.rows.lock().is_short())
     }
 
     /// Starts reading blocks that lie in rows. What is on `avoid`, or on no active device, is rebuilt; only with `strict` is
@@ -275,6 +322,15 @@ impl Devices {
     /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written
     /// to the row meanwhile.
     fn parity_anew(&self, row: &Row) -> Result<u32, DeviceError> {
+        let (first, blocks) = row.range();
+        // Who copies the parity to a device that joins must not copy what it was before.
+        let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
+        let written = self.write_parity(row);
+        number.into_iter().for_each(|n| self.leave_of(n));
+        written
+    }
+
+    fn write_parity(&self, row: &Row) -> Result<u32, DeviceError> {
         let roster = self.roster();
         // With what the row log has in place of what is there.
         let units = Self::read_units(&roster, row)?;
@@ -412,6 +468,12 @@ impl Devices {
         Ok(())
     }
 
+    /// The same of a stale member: what a cut left there alone, and the others never knew, names rows that have other content by now.
+    pub(super) fn clear_stale_row_log(&self, index: u16) -> Result<(), DeviceError> {
+        let stale = self.roster().member(index).filter(|m| m.is(STALE) && !broken(Break::StaleRowLog)).cloned();
+        stale.and_then(|m| m.device.clone()).map_or(Ok(()), |device| self.clear_row_log(device.as_ref()))
+    }
+
     /// From now on the row log may hold what is to be forgotten.
     pub fn begin_row_log_wipe(&self) {
         if self.has_rows() {
@@ -419,7 +481,8 @@ impl Devices {
         }
     }
 
-    /// Zeroes what of the row log nobody uses; whether nothing is left that may hold what was forgotten.
+    /// Zeroes what of the row log nobody uses, and leaves meanwhile what syncs may need; whether nothing is left that may hold what was
+    /// forgotten.
     ///
     /// # Errors
     /// Device errors.
@@ -427,18 +490,28 @@ impl Devices {
         if !self.has_rows() {
             return Ok(true);
         }
-        let (slots, rest) = self.rows.lock().take_unwiped();
+        loop {
+            let slots = self.rows.lock().take_unwiped();
+            if slots.is_empty() {
+                return Ok(self.rows.lock().is_wiped());
+            }
+            let wiped = self.zero_slots(&slots);
+            self.rows.lock().wiped(&slots, wiped.is_ok());
+            wiped?;
+        }
+    }
+
+    /// Zeroes these slots of the row log on all devices.
+    fn zero_slots(&self, slots: &[u8]) -> Result<(), DeviceError> {
         let roster = self.roster();
         let zeros = Arc::new(AlignedBuf::zeroed(2 * UNIT_BYTES));
         let mut puts = Vec::new();
-        for slot in &slots {
+        for slot in slots {
             let block = AREA_BLOCKS + RowLog::entry_block(*slot, 0);
             puts.extend(roster.active().map(|m| Put { place: Place { device: m.index, block }, data: zeros.clone() }));
         }
         let (tickets, left_out) = submit(&roster, puts);
-        self.end_rows((tickets, left_out, Marks::default()))?;
-        self.rows.lock().wiped(&slots);
-        Ok(rest)
+        self.end_rows((tickets, left_out, Marks::default()))
     }
 }
 

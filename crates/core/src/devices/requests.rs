@@ -140,19 +140,20 @@ impl Devices {
 
     /// What to write to which device: all copies that are there, at least one of each block, and what a device
     /// that joins will have. Whether one was left out.
-    fn write_runs(roster: &Roster, addr: Addr, blocks: u32) -> Result<(Vec<Part>, bool), DeviceError> {
+    pub(super) fn write_runs(roster: &Roster, addr: Addr, blocks: u32) -> Result<(Vec<Part>, bool), DeviceError> {
         let (mut runs, mut joining) = (Runs::default(), Runs::default());
         let (mut missing, mut left_out) = (false, false);
         roster.layout.each_piece(addr, blocks, |from, count, places| {
             let mut any = false;
             for p in places.iter().take(if broken(Break::MirrorHalf) { 1 } else { places.len() }) {
-                if roster.is_active(p.device) {
+                let (member, joins) = roster.receivers(p.device);
+                if member.is_some() {
                     runs.add(*p, from, count);
                     any = true;
                 } else {
                     left_out = true;
                 }
-                if roster.joins(p.device).is_some_and(|j| !j.is_active()) && !broken(Break::JoinDeaf) {
+                if joins.is_some() {
                     joining.add(*p, from, count);
                 }
             }
@@ -211,7 +212,7 @@ impl Devices {
             return written;
         }
         if roster.in_rows(addr) {
-            return self.write_rows(entry, addr, &data, false);
+            return self.write_rows(entry, addr, &data, false).map(drop);
         }
         match Self::write_runs(&roster, addr, (data.len() / BLOCK_BYTES) as u32) {
             Err(e) => {
@@ -269,15 +270,19 @@ impl Devices {
         self.flush_segments()
     }
 
-    /// Writes blocks that lie in rows, and waits. `copied`: a flush follows at once.
+    /// Writes blocks that lie in rows, and waits. `copied`: they are to count from then on, or with a flush that follows at once; whether all
+    /// of them have the copies that this takes.
     pub(super) fn write_rows(
         &self,
         entry: Entry,
         addr: Addr,
         data: &Arc<AlignedBuf>,
         copied: bool,
-    ) -> Result<(), DeviceError> {
-        let written = self.start_rows(&entry, addr, data, copied).and_then(|started| self.end_rows(started));
+    ) -> Result<bool, DeviceError> {
+        let written = self.start_rows(&entry, addr, data, copied).and_then(|started| {
+            let all = copied && !started.2.lacking;
+            self.end_rows(started).map(|()| all)
+        });
         entry.end();
         written
     }
@@ -295,7 +300,7 @@ impl Devices {
 }
 
 /// What one device gets of a write.
-type Part = (Arc<Member>, Run);
+pub(super) type Part = (Arc<Member>, Run);
 
 pub(super) fn submit_run(roster: &Roster, run: &Run) -> Ticket {
     let op = Op::Read { offset: bytes(run.block), bytes: run.blocks as usize * BLOCK_BYTES };
@@ -438,10 +443,10 @@ struct Writing {
 impl Pending for Writing {
     fn wait(self: Box<Self>) -> Outcome {
         let failed = self.devices.wait_writes(self.parts, |m| &m.completed);
+        let lost = failed.into_iter().try_for_each(|(member, e)| self.devices.lose(&member, e));
+        // Not before: else what it failed to write is copied from it, and when another has its place nobody asks for it any more.
         self.entry.end();
-        for (member, e) in failed {
-            self.devices.lose(&member, e)?;
-        }
+        lost?;
         if self.left_out {
             self.devices.settle()?;
         }

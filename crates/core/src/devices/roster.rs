@@ -72,6 +72,16 @@ impl Roster {
     pub fn joins(&self, index: u16) -> Option<&Arc<Member>> {
         self.joining.as_ref().filter(|j| j.index == index)
     }
+    /// Who gets what is written to this place: its member, if that is active, and whoever joins there and is not that member. By who
+    /// takes part, as this roster knows it: a device that has its place since stands as a member, and is none here.
+    pub fn receivers(&self, index: u16) -> (Option<&Arc<Member>>, Option<&Arc<Member>>) {
+        let member = self.member(index).filter(|m| m.is_active());
+        let another = |j: &&Arc<Member>| match broken(Break::SeatedDeaf) {
+            true => !j.is_active(),
+            false => member.is_none_or(|m| !Arc::ptr_eq(m, j)),
+        };
+        (member, self.joins(index).filter(|j| !broken(Break::JoinDeaf) && another(j)))
+    }
     /// The only device of the volume, while nothing else takes part.
     pub fn solo(&self) -> Option<&Arc<Member>> {
         let mut there = self.members.iter().filter(|m| m.device.is_some());
@@ -240,6 +250,11 @@ impl Devices {
     /// They are copied: whether nothing was written to them meanwhile.
     pub(super) fn close_window(&self) -> bool {
         self.under_way().window.take().is_some_and(|w| !w.touched)
+    }
+
+    /// Whether a write is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        !self.under_way().writes.is_empty()
     }
 
     /// Requests since the volume was opened, but for those of copying.

@@ -8,6 +8,8 @@
 //! 4. A row that is not here is full, or nobody needs what is in it.
 //! 5. The claim on a row ends with the flush behind the one that made it durable with its parity: long before its segment
 //!    is used again.
+//! 6. Where more rows need an entry than there are slots, those without one wait: what fills a row needs no slot, and a row that is
+//!    full gives its slot back with a flush. So nobody who waits keeps from writing whom he waits for.
 
 use super::layout::{Place, Row};
 use crate::breaks::{Break, broken};
@@ -24,8 +26,10 @@ pub(super) const UNIT_BYTES: usize = UNIT_BLOCKS as usize * BLOCK_BYTES;
 /// All blocks of a unit.
 const ALL: u16 = u16::MAX;
 
-/// With fewer free slots than this, rows that lack what somebody was to write long ago are filled with zeros.
-const SLOTS_SPARE: usize = 4;
+/// Rows that logs write to at a time, if nobody writes out of turn: of the chain, new content, content that is moved, hot and cold,
+/// and two copies of the index. With fewer free slots than this a flush is due, rows that lack what somebody was to write long ago
+/// are filled with zeros, and none is taken for anything else.
+const SLOTS_SPARE: usize = 6;
 /// What counts as long ago, in flushes.
 const LATE_FLUSHES: u64 = 256;
 
@@ -51,6 +55,8 @@ pub(super) struct Marks {
     ends: Vec<(u8, u64)>,
     /// Slots that were written to.
     slots: Vec<u8>,
+    /// A row found no free slot: what is written of it has no entry.
+    pub lacking: bool,
     /// Rows that were written once more.
     pub again: Vec<Row>,
     /// Numbers under which that is registered.
@@ -114,6 +120,13 @@ struct Slot {
     unwiped: bool,
 }
 
+impl Slot {
+    /// Whether a row may have it.
+    const fn is_free(&self) -> bool {
+        !self.used && self.under_way == 0
+    }
+}
+
 /// What a part of a unit that cannot be read is.
 pub(super) enum Known {
     /// These bytes.
@@ -134,6 +147,8 @@ pub(super) struct State {
     begun: BTreeMap<SegmentNo, Begun>,
     /// Flushes so far.
     flushes: u64,
+    /// Goes up with each change by which a row may get a slot, or need none any more.
+    changes: u64,
 }
 
 /// All rows of a volume that are not at rest.
@@ -230,8 +245,19 @@ impl State {
         self.begun.insert(segment, Begun::default());
     }
 
+    /// A flush is about to be protected.
+    pub fn note_flush(&mut self) {
+        self.flushes += 1;
+    }
+
+    /// See [`State::changes`]: who finds it the same has nothing to try again.
+    pub const fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Nothing is written to this segment from this block on.
     pub fn end(&mut self, segment: SegmentNo, block: u32) {
+        self.changes += 1;
         if let Some(begun) = self.begun.get_mut(&segment) {
             begun.ends = Some((block, self.flushes));
         }
@@ -239,14 +265,13 @@ impl State {
 
     /// What nobody will write of the rows of segments that ended is zeros.
     fn fill_ends(&mut self) {
-        self.flushes += 1;
         let filling: BTreeSet<SegmentNo> = self.open.iter().filter(|(_, o)| !o.is_full()).map(|(id, _)| id.0).collect();
         // Of those that are all written nothing need be known any more.
         self.begun.retain(|segment, b| {
             let written = b.ends.is_some_and(|(block, _)| b.full.len() as u32 * b.row_blocks >= block);
             !written || filling.contains(segment)
         });
-        let short = self.slots.iter().filter(|s| !s.used).count() < SLOTS_SPARE;
+        let short = self.free_slots() < SLOTS_SPARE;
         for ((segment, number), open) in &mut self.open {
             let Some(begun) = self.begun.get_mut(segment) else { continue };
             let Some((block, since)) = begun.ends else { continue };
@@ -269,8 +294,13 @@ impl State {
         }
     }
 
+    fn free_slots(&self) -> usize {
+        self.slots.iter().filter(|s| s.is_free()).count()
+    }
+
     /// Nobody needs what a slot has: its claim ends, unless another follows.
     fn free(&mut self, slot: u8) {
+        self.changes += 1;
         let slot = &mut self.slots[usize::from(slot)];
         slot.used = false;
         if !broken(Break::RowLogKept) {
@@ -326,16 +356,14 @@ impl State {
                 puts.push(open.parity());
             }
             marks.parity.push(id);
+            self.changes += 1;
         }
         Ok(())
     }
 
-    /// What has to be written before a flush, so that it covers all that is written, and what is about to be (`marks`).
-    /// `members`: all devices.
-    ///
-    /// # Errors
-    /// When the row log has no room.
-    pub fn protect(&mut self, members: &[u16], puts: &mut Vec<Put>, marks: &mut Marks) -> Result<(), DeviceError> {
+    /// What has to be written before a flush, so that it covers all that is written, and what is about to be (`marks`): but for rows
+    /// that find no free slot ([`Marks::lacking`]). `members`: all devices.
+    pub fn protect(&mut self, members: &[u16], puts: &mut Vec<Put>, marks: &mut Marks) {
         marks.era = self.era;
         self.fill_ends();
         let ids: Vec<RowId> = self.open.keys().copied().collect();
@@ -367,7 +395,7 @@ impl State {
                 puts.push(open.parity());
             } else if !broken(Break::RowsUncopied) {
                 let need: Vec<u16> = (0..open.done.len()).map(|u| (open.done[u] | own(u)) & !open.copied(u)).collect();
-                self.copy(id, &need, members, puts, marks)?;
+                self.copy(id, &need, members, puts, marks);
             }
         }
         for (i, slot) in self.slots.iter_mut().enumerate() {
@@ -378,35 +406,30 @@ impl State {
             marks.slots.push(i as u8);
             slot.under_way += 1;
         }
-        Ok(())
     }
 
-    /// Gives these blocks of a row that is not full entries, and writes those again of which nobody knows that they are written.
-    fn copy(
-        &mut self,
-        id: RowId,
-        need: &[u16],
-        members: &[u16],
-        puts: &mut Vec<Put>,
-        marks: &mut Marks,
-    ) -> Result<(), DeviceError> {
-        let Some(open) = self.open.get_mut(&id) else { return Ok(()) };
+    /// Gives these blocks of a row that is not full entries, if there is a slot for it, and writes those again of which nobody knows
+    /// that they are written.
+    fn copy(&mut self, id: RowId, need: &[u16], members: &[u16], puts: &mut Vec<Put>, marks: &mut Marks) {
+        let Some(open) = self.open.get_mut(&id) else { return };
         if need.iter().all(|n| *n == 0) && open.claimed && open.entries.iter().all(|e| e.done) {
-            return Ok(());
+            return;
         }
         if open.slot.is_none() {
             if need.iter().all(|n| *n == 0) {
-                return Ok(());
+                return;
             }
-            let free = |s: &&mut Slot| !s.used && s.under_way == 0;
-            let slot = self.slots.iter_mut().filter(free).min_by_key(|s| (s.unwiped, s.end.is_none(), s.number));
-            let Some(slot) = slot else { return Err(DeviceError::Misuse("the row log is full")) };
+            let free = self.slots.iter_mut().filter(|s| s.is_free());
+            let Some(slot) = free.min_by_key(|s| (s.unwiped, s.end.is_none(), s.number)) else {
+                marks.lacking = true;
+                return;
+            };
             *slot = Slot { number: self.next, row: Some(id), used: true, unwiped: slot.unwiped, ..Slot::default() };
             self.next += 1;
             let i = self.slots.iter().position(|s| s.row == Some(id) && s.used).unwrap_or(0);
             open.slot = Some((i as u8, self.slots[i].number));
         }
-        let Some((slot, number)) = open.slot else { return Ok(()) };
+        let Some((slot, number)) = open.slot else { return };
         for (unit, need) in need.iter().enumerate() {
             for (from, count) in runs(*need) {
                 open.entries.push(Entry { unit: unit as u8, block: from as u8, blocks: count as u8, done: false });
@@ -430,11 +453,11 @@ impl State {
         }
         marks.slots.push(slot);
         self.slots[usize::from(slot)].under_way += 1;
-        Ok(())
     }
 
     /// These writes have completed.
     pub fn apply(&mut self, marks: &Marks) {
+        self.changes += u64::from(!marks.written.is_empty() || !marks.parity.is_empty());
         for (id, unit, bits) in &marks.written {
             if let Some(open) = self.open.get_mut(id) {
                 open.done[*unit] |= bits;
@@ -464,18 +487,33 @@ impl State {
                 (slot.end, slot.row, slot.number) = (None, None, *number);
             }
         }
-        for slot in &marks.slots {
-            let slot = &mut self.slots[usize::from(*slot)];
-            slot.under_way = slot.under_way.saturating_sub(1);
-        }
+        self.ended(&marks.slots);
         // What no slot protects needs none any more.
         self.open.retain(|_, o| !o.is_done() || o.slot.is_some());
     }
 
+    /// These writes have ended, and nothing is known of some of them.
+    pub fn give_up(&mut self, marks: &Marks) {
+        self.ended(&marks.slots);
+    }
+
+    /// Writes to these slots are under way no more.
+    fn ended(&mut self, slots: &[u8]) {
+        self.changes += u64::from(!slots.is_empty());
+        for slot in slots {
+            let slot = &mut self.slots[usize::from(*slot)];
+            slot.under_way = slot.under_way.saturating_sub(1);
+        }
+    }
+
     /// Few slots are left, and a flush would give some back.
     pub fn is_short(&self) -> bool {
-        let free = self.slots.iter().filter(|s| !s.used).count();
-        free < SLOTS_SPARE && self.open.values().any(|o| o.is_done() && o.slot.is_some())
+        self.free_slots() < SLOTS_SPARE && self.gives_back()
+    }
+
+    /// Whether a flush would give slots back.
+    pub fn gives_back(&self) -> bool {
+        self.open.values().any(|o| o.is_done() && o.slot.is_some())
     }
 
     /// Rows that a flush makes durable with their parity.
@@ -618,26 +656,27 @@ impl State {
         self.slots.iter_mut().for_each(|s| s.unwiped = true);
     }
 
-    /// Slots that may hold it and are free: nobody takes them until [`State::wiped`]. And whether all others are wiped.
-    pub fn take_unwiped(&mut self) -> (Vec<u8>, bool) {
-        let (mut out, mut rest) = (Vec::new(), true);
-        for (i, slot) in self.slots.iter_mut().enumerate().filter(|(_, s)| s.unwiped) {
-            if slot.used || slot.under_way > 0 {
-                rest = false;
-            } else {
-                slot.under_way += 1;
-                out.push(i as u8);
-            }
-        }
-        (out, rest)
+    /// Slots that may hold it and are free, but for those that logs may need meanwhile: nobody takes them until [`State::wiped`].
+    pub fn take_unwiped(&mut self) -> Vec<u8> {
+        let spare = if broken(Break::WipeTakesAll) { 0 } else { SLOTS_SPARE };
+        let count = self.free_slots().saturating_sub(spare);
+        let free = self.slots.iter_mut().enumerate().filter(|(_, s)| s.unwiped && s.is_free());
+        let take = |(i, slot): (usize, &mut Slot)| {
+            slot.under_way += 1;
+            i as u8
+        };
+        free.take(count).map(take).collect()
     }
 
-    /// Nothing of it is in these any more.
-    pub fn wiped(&mut self, slots: &[u8]) {
-        for slot in slots {
-            let slot = &mut self.slots[usize::from(*slot)];
-            (slot.unwiped, slot.under_way) = (false, slot.under_way.saturating_sub(1));
-        }
+    /// They are written: if that was `done`, nothing of it is in them any more.
+    pub fn wiped(&mut self, slots: &[u8], done: bool) {
+        slots.iter().for_each(|slot| self.slots[usize::from(*slot)].unwiped &= !done);
+        self.ended(slots);
+    }
+
+    /// Whether no slot may hold it.
+    pub fn is_wiped(&self) -> bool {
+        !self.slots.iter().any(|s| s.unwiped)
     }
 }
 

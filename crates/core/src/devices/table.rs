@@ -4,14 +4,50 @@
 //! 1. What the table says is durable on every member before anybody acts by it.
 
 use super::{Devices, Layout, Member, Standing, Table, slots_of, write_table};
+use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError};
 use nenrin_format::BLOCK_BYTES;
 use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A place on a device: where it begins, in bytes.
-type At = (Arc<dyn BlockDevice>, u64);
+/// The tail area of a device whose length changes.
+struct Tail {
+    member: Arc<Member>,
+    /// What it holds.
+    slots: Arc<AlignedBuf>,
+    /// Lengths of the device, in blocks: before and after.
+    before: u64,
+    after: u64,
+}
+
+impl Tail {
+    /// Puts it where it will be.
+    fn put(&self) -> Result<(), DeviceError> {
+        self.write(area(self.after), self.slots.clone())
+    }
+
+    /// What of it lies behind the new end reads as zeros: who finds nothing at the beginning of a device looks at its end, and must not
+    /// find what is past. Where the device has become longer it is room for segments.
+    fn clear_old(&self) -> Result<(), DeviceError> {
+        if self.after > self.before {
+            return Ok(());
+        }
+        let from = area(self.before).max(if broken(Break::TailsOverlap) { 0 } else { self.after });
+        self.write(from, Arc::new(AlignedBuf::zeroed((self.before - from) as usize * BLOCK_BYTES)))
+    }
+
+    fn write(&self, block: u64, data: Arc<AlignedBuf>) -> Result<(), DeviceError> {
+        let Some(device) = &self.member.device else { return Err(DeviceError::Missing) };
+        device.write(block * BLOCK_BYTES as u64, data)?;
+        device.flush()
+    }
+}
+
+/// Where the tail area of a device of so many blocks begins.
+const fn area(blocks: u64) -> u64 {
+    blocks.saturating_sub(superblock::AREA_BLOCKS)
+}
 
 /// What reports tell of the table: as it was when nobody held it last, since it is held while devices are waited for.
 pub(super) struct Shown {
@@ -62,48 +98,47 @@ impl Devices {
     /// is given: the table, and the number that the entries it changes take.
     ///
     /// # Errors
-    /// That of `change`, with nothing done; when the table could not be written.
-    pub fn change(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64) -> crate::Result<()>) -> crate::Result<()> {
+    /// What keeps the volume from going on: the table could not be written. Inside, why nothing was done.
+    pub fn change(
+        &self,
+        change: impl FnOnce(&mut Vec<DeviceEntry>, u64),
+    ) -> Result<Result<(), DeviceError>, DeviceError> {
         let mut table = self.table();
-        let Some(superblock) = &mut table.superblock else { return Err(DeviceError::Missing.into()) };
+        let Some(superblock) = &mut table.superblock else { return Ok(Err(DeviceError::Missing)) };
         let mut entries = superblock.devices.clone();
-        change(&mut entries, superblock.table_generation() + 1)?;
-        let ends = self.move_tails(&superblock.devices, &entries)?;
+        change(&mut entries, superblock.table_generation() + 1);
+        let tails = match self.tails(&superblock.devices, &entries) {
+            Err(e) => return Ok(Err(e)),
+            Ok(tails) => tails,
+        };
         superblock.devices = entries;
         let superblock = superblock.clone();
-        let written = write_table(&self.roster(), &superblock);
+        // Those that the table tells of are there before it does.
+        let moved = tails.iter().try_for_each(|t| t.put().map_err(|e| (t.member.clone(), e)));
+        let written = moved.and_then(|()| write_table(&self.roster(), &superblock));
         drop(table);
         if let Err((failed, error)) = written {
             self.lose(&failed, error)?;
         }
-        let _table = self.table();
+        let table = self.table();
         self.change_roster(|r| r.count = superblock.members());
-        // Who finds nothing at the beginning of a device looks at its end, and must not find what is past.
-        let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
-        for (device, offset) in ends {
-            device.write(offset, zeros.clone())?;
-            device.flush()?;
-        }
-        Ok(())
+        let cleared = tails.iter().try_for_each(|t| t.clear_old().map_err(|e| (t.member.clone(), e)));
+        drop(table);
+        cleared.or_else(|(failed, error)| self.lose(&failed, error)).map(Ok)
     }
 
-    /// Where the length of a device changes its tail area is put where it will be; those that nothing will be put over.
-    fn move_tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<At>, DeviceError> {
-        let area = |blocks: u64| blocks.saturating_sub(superblock::AREA_BLOCKS) * BLOCK_BYTES as u64;
-        let mut ends = Vec::new();
-        for (i, (old, new)) in before.iter().zip(after).enumerate() {
-            let Some(device) = self.device(i as u16) else { continue };
-            if old.blocks == new.blocks || old.removed || new.removed {
-                continue;
-            }
-            let slots = device.read(area(old.blocks), superblock::AREA_BLOCKS as usize * BLOCK_BYTES)?;
-            device.write(area(new.blocks), Arc::new(slots))?;
-            device.flush()?;
-            if new.blocks < old.blocks {
-                ends.push((device, area(old.blocks)));
-            }
-        }
-        Ok(ends)
+    /// The tail areas of devices whose length changes.
+    fn tails(&self, before: &[DeviceEntry], after: &[DeviceEntry]) -> Result<Vec<Tail>, DeviceError> {
+        let roster = self.roster();
+        let changed = before.iter().zip(after).zip(&roster.members);
+        let changed = changed.filter(|((old, new), _)| old.blocks != new.blocks && !old.removed && !new.removed);
+        let tail = |((old, new), member): ((&DeviceEntry, &DeviceEntry), &Arc<Member>)| {
+            let device = member.device.as_ref()?;
+            let offset = area(old.blocks) * BLOCK_BYTES as u64;
+            let slots = device.read(offset, superblock::AREA_BLOCKS as usize * BLOCK_BYTES).map(Arc::new);
+            Some(slots.map(|slots| Tail { member: member.clone(), slots, before: old.blocks, after: new.blocks }))
+        };
+        changed.filter_map(tail).collect()
     }
 
     fn device(&self, index: u16) -> Option<Arc<dyn BlockDevice>> {

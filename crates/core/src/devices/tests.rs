@@ -1,5 +1,7 @@
 //! Several memory devices as one volume, some of which fail.
 
+mod in_rows;
+
 use super::*;
 use nenrin_device::{CrashChoice, CrashDisk, Fault, Faults, Faulty, MemDevice, Observed, Observer, OpKind};
 use nenrin_format::superblock::{Band, DeviceEntry, Profile};
@@ -549,6 +551,35 @@ fn a_commit_that_leaves_a_device_that_enters_is_noticed() {
     crate::breaks::with(crate::breaks::Break::EnteringLeft, a_device_that_enters_is_covered);
 }
 
+/// Who registered a write while a device joined was told that it does: the device gets it, although it has its place by now.
+fn who_takes_its_place_gets_what_was_registered_before() {
+    for (width, copies, index, new) in [(1, 1, 0, true), (2, 1, 1, true), (2, 2, 0, true), (2, 2, 1, false)] {
+        let w = World::new(width, copies);
+        let w = if new { w } else { w.with_stale(index) };
+        w.devices.settle().unwrap();
+        w.devices.begin_joining(index, new.then(|| Arc::new(MemDevice::new(4 << 20)) as Arc<dyn BlockDevice>));
+        let early = w.devices.enter(at(1, 0), 64);
+        assert!(w.devices.end_joining([9; 16]).unwrap());
+        let joined = w.devices.roster().member(index).unwrap().clone();
+        let (parts, _) = Devices::write_runs(&early.roster, at(1, 0), 64).unwrap();
+        let blocks: u32 = parts.iter().filter(|(m, _)| Arc::ptr_eq(m, &joined)).map(|(_, run)| run.blocks).sum();
+        assert_eq!(blocks, if width > copies { 32 } else { 64 }, "who took its place misses a write");
+        early.end();
+    }
+}
+
+#[test]
+fn a_device_that_has_its_place_gets_what_was_registered_before() {
+    who_takes_its_place_gets_what_was_registered_before();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "who took its place misses a write")]
+fn a_write_that_misses_who_took_its_place_is_noticed() {
+    crate::breaks::with(Break::SeatedDeaf, who_takes_its_place_gets_what_was_registered_before);
+}
+
 /// The only device of a volume was written to without counting: who joins it does not make flushes go missing.
 #[test]
 fn what_one_device_has_not_flushed_is_flushed_when_another_joins() {
@@ -558,101 +589,6 @@ fn what_one_device_has_not_flushed_is_flushed_when_another_joins() {
     let flushes = w.flushes();
     w.devices.flush().unwrap();
     assert_eq!(w.flushes()[0] - flushes[0], 1);
-}
-
-/// Three devices with rows of two units, and what is read of blocks of segment 1 when the first of them is gone.
-fn rows_world() -> (Vec<Arc<MemDevice>>, Superblock) {
-    let given: Vec<Arc<MemDevice>> = (0..3).map(|_| Arc::new(MemDevice::new(8 << 20))).collect();
-    let start = nenrin_format::row_log::ROW_LOG_UNITS;
-    let members = (0..3).map(|d| (d, start)).collect();
-    let superblock = Superblock {
-        profile: Profile::Parity,
-        devices: vec![DeviceEntry::active([0; 16], 2048, 1); 3],
-        bands: vec![Band { first: SegmentNo(0), segments: 6, copies: 1, parity: true, members }],
-        ..superblock()
-    };
-    (given, superblock)
-}
-
-fn opened(given: &[Arc<MemDevice>], superblock: &Superblock, gone: Option<usize>) -> Arc<Devices> {
-    let one = |(i, d): (usize, &Arc<MemDevice>)| (Some(i) != gone).then(|| d.clone() as Arc<dyn BlockDevice>);
-    let all = given.iter().enumerate().map(one).collect();
-    Devices::open(all, &[], superblock.clone(), Vec::new(), false)
-}
-
-/// Whether these blocks can be read without any one of the devices.
-fn is_safe(given: &[Arc<MemDevice>], superblock: &Superblock, addr: Addr, want: &AlignedBuf) -> bool {
-    (0..3).all(|gone| {
-        let d = opened(given, superblock, Some(gone));
-        d.read(addr, (want.len() / BLOCK_BYTES) as u32, None).is_ok_and(|got| got[..] == want[..])
-    })
-}
-
-#[test]
-fn what_is_flushed_of_a_row_is_read_without_any_device() {
-    let (given, superblock) = rows_world();
-    let d = opened(&given, &superblock, None);
-    d.begin_segment(SegmentNo(1));
-    let all = data(50, 128);
-    let mut at_block = 0;
-    for count in [1u32, 2, 14, 3, 20, 1, 40, 33, 14] {
-        let part = AlignedBuf::padded(&all[at_block as usize * BLOCK_BYTES..(at_block + count) as usize * BLOCK_BYTES]);
-        d.write_flush(at(1, at_block), Arc::new(part), Covering::All).unwrap();
-        at_block += count;
-        let want = AlignedBuf::padded(&all[..at_block as usize * BLOCK_BYTES]);
-        assert!(is_safe(&given, &superblock, at(1, 0), &want), "after {at_block} blocks");
-        assert!(d.read(at(1, 0), at_block, None).unwrap()[..] == want[..]);
-    }
-    assert_eq!(at_block, 128);
-    assert!(d.write(at(1, 3), data(1, 1)).is_err(), "a full row is not written to");
-    assert!(d.write(at(2, 3), data(1, 1)).is_err(), "nor a segment that nobody began");
-}
-
-/// A segment is written, and written again.
-fn used_twice() -> bool {
-    let (given, superblock) = rows_world();
-    let d = opened(&given, &superblock, None);
-    d.begin_segment(SegmentNo(1));
-    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
-    d.write_flush(at(1, 3), data(4, 125), Covering::All).unwrap();
-    d.flush().unwrap();
-    d.begin_segment(SegmentNo(1));
-    let again = data(90, 128);
-    d.write_flush(at(1, 0), again.clone(), Covering::All).unwrap();
-    is_safe(&given, &superblock, at(1, 0), &again)
-}
-
-#[test]
-fn claims_end_before_their_rows_are_used_again() {
-    assert!(used_twice());
-    #[cfg(feature = "breaks")]
-    assert!(!crate::breaks::with(Break::RowLogKept, used_twice));
-}
-
-/// A row is full, and its copies in the row log rot before their claim ends.
-fn rotten_copies() -> bool {
-    let (given, superblock) = rows_world();
-    let d = opened(&given, &superblock, None);
-    d.begin_segment(SegmentNo(1));
-    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
-    d.write_flush(at(1, 3), data(4, 29), Covering::All).unwrap();
-    let log = 17..16 + u64::from(nenrin_format::row_log::ROW_LOG_UNITS * 16);
-    for device in &given {
-        for block in log.clone().filter(|b| b % 2 == 1) {
-            let mut bytes = device.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).unwrap();
-            let entry = nenrin_format::row_log::RowLog::decode(&bytes, superblock.uuid).is_ok();
-            bytes[BLOCK_BYTES - 1] ^= u8::from(!entry);
-            device.write(block * BLOCK_BYTES as u64, Arc::new(bytes)).unwrap();
-        }
-    }
-    is_safe(&given, &superblock, at(1, 0), &data(1, 32))
-}
-
-#[test]
-fn what_rots_in_the_row_log_is_not_believed() {
-    assert!(rotten_copies());
-    #[cfg(feature = "breaks")]
-    assert!(!crate::breaks::with(Break::RowLogBelieved, rotten_copies));
 }
 
 #[test]

@@ -322,7 +322,7 @@ impl Fs {
             inner.generation()
         };
         if !flushes_roots(self.options.barrier) {
-            self.storage.devices().protect_unflushed()?;
+            self.storage.protect_unflushed()?;
         }
         self.still_owns()?;
         self.storage.write_slots(&superblock)?;

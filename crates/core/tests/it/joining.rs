@@ -351,3 +351,39 @@ fn copying_and_writing_at_the_same_time() {
         }
     }
 }
+
+/// As much as is copied at once cannot be read: that is counted and left, and does not speak against who takes the place.
+fn a_long_run_cannot_be_read() {
+    let w = World::new(Profile::Single, &[64]);
+    let fs = w.open(&[0], MountOptions::default()).unwrap();
+    write(&fs, "large", &content(1, 8 << 20));
+    write(&fs, "other", &[0xc3; 6 << 20]);
+    // The MiB of its segment that the middle of the file lies in.
+    let there = w.members[0].read(0, 64 << 20).unwrap();
+    let middle = &content(1, 8 << 20)[4 << 20..][..4096];
+    let block = there.chunks_exact(4096).position(|b| b == middle).unwrap() - 16;
+    let of_segment = block % fs.superblock().segment_blocks as usize;
+    let first = (16 + block - of_segment % 256) as u64 * 4096;
+    w.faults[0].inject(Fault::FailReads { range: first..first + (1 << 20) });
+    replace(&fs, 0, &fresh(70)).unwrap();
+    let mut unreadable = 0;
+    while let Some(status) = fs.join_step(1 << 20).unwrap() {
+        unreadable = status.unreadable_blocks.max(unreadable);
+    }
+    assert_eq!((fs.join_failed(), unreadable), (None, 256));
+    assert_eq!(fs.health()[0].uuid, [0xab; 16]);
+    assert!(read(&fs, "other", 6 << 20).unwrap() == [0xc3; 6 << 20]);
+    assert!(read(&fs, "large", 8 << 20).is_err(), "what could not be read is told by its checksum");
+}
+
+#[test]
+fn a_long_run_that_cannot_be_read_is_counted_and_left() {
+    a_long_run_cannot_be_read();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "it failed")]
+fn what_cannot_be_read_and_ends_a_replacement_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::UnreadableEnds, a_long_run_cannot_be_read);
+}

@@ -3,10 +3,10 @@
 use crate::common::{TestClock, file};
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::partial::{Header, PartialKind};
-use nenrin_core::format::superblock::Profile;
+use nenrin_core::format::superblock::{AREA_BLOCKS, Profile, SLOT_BLOCK, SLOTS_PER_AREA, Superblock};
 use nenrin_core::format::{BLOCK_BYTES, Cno, Ino};
 use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, Standing, mkfs_on, probe};
-use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faulty, MemDevice, OpKind};
 use std::sync::Arc;
 
 struct World {
@@ -339,4 +339,157 @@ fn a_removal_without_room_waits_and_loses_nothing() {
     w.close();
     w.mount();
     w.read_all(FILE);
+}
+
+/// A volume on a device that can be made to fail, of which so many blocks are used.
+fn on_faulty(used: usize) -> (Arc<Faulty<MemDevice>>, World) {
+    let device = Arc::new(Faulty::new(MemDevice::new(24 << 20)));
+    let mut w = World::new(Profile::Single, &[24]);
+    drop(w.fs.take());
+    w.devices = vec![device.clone()];
+    let time: Arc<dyn Clock> = w.clock.clone();
+    let options = MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() };
+    mkfs_on(&w.devices, &time, &options).unwrap();
+    w.mount();
+    if used < 24 << 20 {
+        w.fs().device_resize(0, used as u64 / 4096).unwrap();
+        w.finish(FILE);
+    }
+    (device, w)
+}
+
+/// P5: a device tells of what it has lost once, be it to who changes the table.
+fn nothing_more_is_acknowledged(fs: &Fs, file_there: Ino) {
+    fs.write(file_there, 0, &[7; 5000], 0).ok();
+    assert!(matches!(fs.fsync_wait(file_there), Err(Error::Failed(_))), "a sync was told to be durable");
+    assert!(fs.failed().is_some());
+}
+
+fn the_table_is_changed_and_a_flush_fails() {
+    // The one of the moved tail area, and those of the slots.
+    for (used, blocks, from) in [(24, 18, 1), (24, 18, 2), (18, 24, 1), (18, 24, 2), (18, 24, 3)] {
+        let (device, mut w) = on_faulty(used << 20);
+        w.fill(1, FILE);
+        let fs = w.fs().clone();
+        let ino = fs.lookup(At::Live, Ino::ROOT, b"file 0").unwrap().ino;
+        fs.write(ino, 0, &[8; 5000], 0).unwrap();
+        device.faults().inject(Fault::Fail { kind: OpKind::Flush, from, times: 1 });
+        assert!(fs.device_resize(0, (blocks << 20) / 4096).is_err(), "{used} to {blocks} MiB, flush {from}");
+        nothing_more_is_acknowledged(&fs, ino);
+    }
+}
+
+#[test]
+fn a_flush_that_fails_while_the_table_is_changed_is_the_last() {
+    the_table_is_changed_and_a_flush_fails();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync was told to be durable")]
+fn a_flush_that_is_forgotten_with_the_table_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::TableUnwatched, the_table_is_changed_and_a_flush_fails);
+}
+
+/// The same when a device is as long as it shall be, which nobody waits for: of the moved area, the slots, and the old area.
+fn a_length_is_settled_and_a_flush_fails() {
+    for from in 1..=4 {
+        let (device, mut w) = on_faulty(24 << 20);
+        w.fill(1, FILE);
+        let fs = w.fs().clone();
+        let ino = fs.lookup(At::Live, Ino::ROOT, b"file 0").unwrap().ino;
+        fs.device_resize(0, (18 << 20) / 4096).unwrap();
+        for round in 0.. {
+            assert!(round < 1000, "{:?}", fs.laying_status());
+            if fs.segments().iter().all(|s| 16 + (s.segment.0 + 1) * 64 <= (18 << 20) / 4096 - 16) {
+                break;
+            }
+            fs.laying_step(1 << 20).unwrap();
+        }
+        device.faults().inject(Fault::Fail { kind: OpKind::Flush, from, times: 1 });
+        let settled = fs.laying_step(1 << 20);
+        assert!(device.faults().fired() > 0, "nothing was settled: {:?}", fs.laying_status());
+        assert!(matches!(settled, Err(Error::Failed(_))), "flush {from}: {settled:?}");
+        nothing_more_is_acknowledged(&fs, ino);
+    }
+}
+
+#[test]
+fn a_flush_that_fails_while_a_length_is_settled_is_the_last() {
+    a_length_is_settled_and_a_flush_fails();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "flush 1: ")]
+fn a_flush_that_is_forgotten_with_a_length_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::TableUnwatched, a_length_is_settled_and_a_flush_fails);
+}
+
+/// The generations of the roots in an area of slots.
+fn roots(device: &dyn BlockDevice, area: u64) -> Vec<u64> {
+    let slot = |i: u64| Superblock::decode(&device.read((area + SLOT_BLOCK + i) * 4096, 4096).unwrap()).ok();
+    (0..SLOTS_PER_AREA).filter_map(slot).map(|s| s.generation.0).collect()
+}
+
+/// A length that is hardly another one: at each moment the area at the end of what the table says is whole.
+fn a_device_changes_by_little() {
+    for less in 1..20 {
+        let mut w = World::new(Profile::Single, &[24]);
+        w.fill(4, FILE);
+        let all = w.fs().health()[0].bytes / 4096;
+        for blocks in [all - less, all] {
+            w.fs().device_resize(0, blocks).unwrap();
+            w.finish(FILE);
+            let used = w.fs().health()[0].bytes / 4096;
+            assert!(used <= blocks && blocks - used <= AREA_BLOCKS, "{used} of {blocks} blocks");
+            let device = w.devices[0].as_ref();
+            let (head, tail) = (roots(device, 0), roots(device, used - AREA_BLOCKS));
+            let newest = probe(device).unwrap().newest().unwrap().generation.0;
+            assert!(head == tail && head.contains(&newest), "{blocks} blocks: {newest} in {head:?} and {tail:?}");
+        }
+        w.read_all(FILE);
+        w.close();
+    }
+}
+
+#[test]
+fn a_device_that_changes_by_little_keeps_its_slots() {
+    a_device_changes_by_little();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = " in [")]
+fn slots_that_are_lost_with_a_length_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::TailsOverlap, a_device_changes_by_little);
+}
+
+/// What is gone is less than a segment, so that none lies there.
+fn a_device_lacks_its_last_block() {
+    for profile in [Profile::Single, Profile::Stripe, Profile::Mirror] {
+        let mut w = World::new(profile, &[24, 24]);
+        w.fill(1, FILE);
+        w.close();
+        let all = w.devices[1].read(0, (24 << 20) - 4096).unwrap();
+        let short = Arc::new(MemDevice::new((24 << 20) - 4096));
+        short.write(0, Arc::new(all)).unwrap();
+        let devices = vec![w.devices[0].clone(), short];
+        let opened = Fs::open(devices, w.clock.clone(), MountOptions::default());
+        let said = opened.map(|fs| fs.health().len()).map_err(|e| e.to_string());
+        let told = |text: &String| text.contains("truncated") && text.contains("restore its length");
+        assert!(said.as_ref().is_err_and(told), "that it is too short is not said: {said:?}");
+    }
+}
+
+#[test]
+fn a_device_without_its_last_block_is_said_to_be_truncated() {
+    a_device_lacks_its_last_block();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "that it is too short is not said")]
+fn a_length_that_is_not_measured_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::TailUnmeasured, a_device_lacks_its_last_block);
 }

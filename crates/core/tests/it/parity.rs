@@ -1,17 +1,21 @@
 //! Rows with parity: what they cost, what they bear.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::common::file;
+use crate::common::gate::{Gate, behind};
+use crate::common::{TestClock, file};
 use crate::devices::{World, bring_up, content, degraded, read, write};
+use crate::forget::forget;
 use nenrin_core::check::What;
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::Ino;
 use nenrin_core::format::partial::{Header, PartialKind};
-use nenrin_core::format::row_log::ROW_LOG_UNITS;
-use nenrin_core::format::superblock::Profile;
-use nenrin_core::{Error, Fs, MountOptions, RepairPlan, Standing};
-use nenrin_device::{AlignedBuf, BlockDevice, Fault, OpKind};
-use std::sync::Arc;
+use nenrin_core::format::row_log::{ROW_LOG_UNITS, RowLog};
+use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
+use nenrin_core::{Clock, Error, Fs, MkfsOptions, MountOptions, RepairPlan, Standing, mkfs_on};
+use nenrin_device::{AlignedBuf, BlockDevice, Fault, Op, OpKind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 const LARGE: usize = 6 << 20;
 
@@ -407,4 +411,57 @@ fn room_is_what_is_left_beside_parity() {
         write(&fs, "new", &content(7, LARGE));
         fs.close().unwrap();
     }
+}
+
+/// Zeros for a slot of the row log.
+fn is_wiped_slot(op: &Op) -> bool {
+    let Op::Write { offset, data } = op else { return false };
+    let slots = RowLog::entry_block(0, 0)..u64::from(ROW_LOG_UNITS) * 16;
+    slots.contains(&(offset / 4096).saturating_sub(AREA_BLOCKS)) && data.len() == 128 << 10
+}
+
+/// What is forgotten is wiped from the row log, and somebody syncs meanwhile. `wiped`: runs what wipes.
+fn a_sync_beside_a_wipe(wiped: fn(Box<dyn FnOnce()>)) {
+    let gate = Arc::new(Gate::default());
+    let devices: Vec<Arc<dyn BlockDevice>> = (0..3).map(|_| behind(&gate, 24 << 20)).collect();
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    let options = MkfsOptions { profile: Profile::Parity, ..MkfsOptions::default() };
+    mkfs_on(&devices, &clock, &options).unwrap();
+    let fs = Fs::open(devices, clock, MountOptions::default()).unwrap();
+    write(&fs, "secret", &content(1, 5000));
+    fs.checkpoint_create(None).unwrap();
+    fs.unlink(Ino::ROOT, b"secret").unwrap();
+    forget(&fs, &[b"secret"]).unwrap();
+    gate.close(is_wiped_slot, 0);
+    let wiper = {
+        let fs = fs.clone();
+        thread::spawn(move || wiped(Box::new(move || while fs.forget_step(1 << 20).unwrap().is_some() {})))
+    };
+    gate.wait_until(|g| g.waiting > 0);
+    let (told, answer) = mpsc::channel();
+    let syncs = {
+        let fs = fs.clone();
+        thread::spawn(move || {
+            let ino = fs.create(Ino::ROOT, b"synced", &file(0o600)).unwrap().ino;
+            fs.write(ino, 0, &content(2, 200 << 10), 0).unwrap();
+            told.send(fs.fsync_wait(ino))
+        })
+    };
+    let answer = answer.recv_timeout(Duration::from_secs(5));
+    gate.open();
+    drop((syncs.join().unwrap(), wiper.join()));
+    assert!(answer.is_ok_and(|synced| synced.is_ok()), "a sync waits for the row log, or fails: {:?}", fs.failed());
+    assert!(fs.failed().is_none() && fs.forget_status().is_none());
+}
+
+#[test]
+fn nobody_who_syncs_waits_for_the_row_log_to_be_wiped() {
+    a_sync_beside_a_wipe(|wipe| wipe());
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync waits for the row log, or fails")]
+fn who_takes_all_slots_is_noticed() {
+    a_sync_beside_a_wipe(|wipe| nenrin_core::breaks::with(nenrin_core::breaks::Break::WipeTakesAll, wipe));
 }

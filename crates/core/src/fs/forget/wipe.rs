@@ -173,6 +173,7 @@ impl Fs {
                 Ok(cost) => left = left.saturating_sub(cost.max(1)),
                 Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
                 Err(e) => {
+                    self.fail_with_flushes()?;
                     self.lock_to_change()?.segments().end_wipe();
                     // Damage in the index is told to who needs it. It must not stop all else that is due.
                     wiper.stage = Stage::Begin;
@@ -203,7 +204,7 @@ impl Fs {
                 self.storage.devices().begin_row_log_wipe();
                 self.renew()?;
                 // What is in use of it ends with the logs that go on elsewhere.
-                self.storage.devices().wipe_row_log()?;
+                self.wipe_row_log()?;
                 wiper.left = u64::MAX;
                 (Stage::Free { at: 0 }, 1)
             }
@@ -245,6 +246,12 @@ impl Fs {
                 Stage::Remove { trees, from: Key::first() }
             }
         })
+    }
+
+    /// Zeroes what of the row log nobody uses; whether nothing is left there.
+    fn wipe_row_log(&self) -> Result<bool> {
+        let wiped = self.storage.devices().wipe_row_log();
+        Ok(wiped.inspect_err(|e| self.lock().fail(&e.to_string()))?)
     }
 
     /// Commits everything, and makes free what was emptied.
@@ -307,7 +314,7 @@ impl Fs {
         self.storage.end_segment(segment, 0);
         if changed {
             // The parity of its rows says nothing of them either.
-            self.storage.devices().protect_unflushed()?;
+            self.storage.protect_unflushed()?;
         }
         if changed && self.options.discard {
             // Not before: a device may then give back what was there.
@@ -429,7 +436,7 @@ impl Fs {
             }
             return Ok(again);
         }
-        if !self.storage.devices().wipe_row_log()? {
+        if !self.wipe_row_log()? {
             if wiper.idle_rounds > IDLE_ROUNDS_MAX {
                 wiper.idle_rounds = 0;
                 wiper.waits =

@@ -20,6 +20,17 @@ fn segments(bands: &[Band]) -> u64 {
     bands.iter().map(|b| b.segments).sum()
 }
 
+/// As much of a device as asked for, or less: the area at its end must not lie over the one that counts until it is written.
+fn apart(blocks: u64, used: u64) -> u64 {
+    if blocks == used || blocks.abs_diff(used) >= AREA_BLOCKS || broken(Break::TailsOverlap) {
+        blocks
+    } else if blocks > used {
+        used
+    } else {
+        used.saturating_sub(AREA_BLOCKS)
+    }
+}
+
 impl Fs {
     /// Adds a device, on which nothing is needed; its number in the table. Its space becomes usable in
     /// [`Fs::laying_step`], or in the background.
@@ -47,10 +58,9 @@ impl Fs {
         self.storage.clear_areas(&device, blocks)?;
         self.storage.expect(index as u16);
         // The others first: a device that they do not know must never be what a volume goes by.
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             entries.resize(entries.len().max(index + 1), entry);
             entries[index] = DeviceEntry { member_generation: number, ..entry };
-            Ok(())
         })?;
         if let Err(e) = self.storage.take_in(index as u16, device) {
             self.unlist(index as u16)?;
@@ -89,11 +99,10 @@ impl Fs {
                 return refused("another device is absent: mount with it again, or remove that one first");
             }
             self.check_fits(&entries)?;
-            self.storage.change(|entries, number| {
+            self.change_table(|entries, number| {
                 if let Some(e) = entries.get_mut(usize::from(index)) {
                     (e.target_blocks, e.member_generation) = (0, number);
                 }
-                Ok(())
             })?;
             if broken(Break::RemovedEarly) {
                 self.storage.clear_slots(index)?;
@@ -116,18 +125,17 @@ impl Fs {
         if entry.target_blocks == entry.blocks {
             return Ok(false);
         }
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
                 (e.target_blocks, e.member_generation) = (e.blocks, number);
             }
-            Ok(())
         })?;
         self.begin(laying);
         Ok(true)
     }
 
     /// Uses so many blocks of a device: more, when it has become longer, or fewer, which are emptied first in
-    /// [`Fs::laying_step`], or in the background.
+    /// [`Fs::laying_step`], or in the background. Where that is hardly another length it is somewhat less than asked for.
     ///
     /// # Errors
     /// [`Error::Devices`] when the device is not that long, or what there is would not fit.
@@ -144,15 +152,16 @@ impl Fs {
         if !entry.active {
             return refused(format!("device {number} is absent"));
         }
-        let grows = blocks > entry.blocks;
         let there = self.storage.length(index)?;
         if blocks > there {
             let have = there * BLOCK_BYTES as u64;
             return refused(format!("device {number} has {have} bytes; it cannot be used beyond its end"));
         }
+        let blocks = apart(blocks, entry.blocks);
         if blocks < 2 * AREA_BLOCKS + u64::from(self.storage.segment_blocks) {
             return refused(format!("device {number} would have no room for a segment; remove it instead"));
         }
+        let grows = blocks > entry.blocks;
         entry.target_blocks = blocks;
         entry.blocks = entry.blocks.max(blocks);
         if grows {
@@ -160,15 +169,29 @@ impl Fs {
         } else {
             self.check_fits(&entries)?;
         }
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
                 (e.target_blocks, e.member_generation) = (blocks, number);
                 e.blocks = e.blocks.max(blocks);
             }
-            Ok(())
         })?;
         self.begin(laying);
         Ok(())
+    }
+
+    /// Changes the device table, durably. Where it could not be written nothing more is: what was asked for may be true, or not.
+    fn change_table(&self, change: impl FnOnce(&mut Vec<DeviceEntry>, u64)) -> Result<()> {
+        let changed = self.storage.change(change);
+        self.fail_with_flushes()?;
+        changed
+    }
+
+    /// A flush that failed ends all writing, whoever made it.
+    pub(in super::super) fn fail_with_flushes(&self) -> Result<()> {
+        let Some(why) = self.storage.flushes().failure() else { return Ok(()) };
+        let mut inner = self.lock();
+        inner.fail(&why);
+        inner.check_alive()
     }
 
     /// The lock, where devices may be changed.
@@ -231,11 +254,10 @@ impl Fs {
                 self.unlist(i as u16)?;
                 continue;
             }
-            self.storage.change(|entries, number| {
+            self.change_table(|entries, number| {
                 if let Some(e) = entries.get_mut(i) {
                     (e.blocks, e.member_generation) = (e.target_blocks, number);
                 }
-                Ok(())
             })?;
         }
         Ok(any)
@@ -244,12 +266,11 @@ impl Fs {
     /// A device on which nothing lies is no member any more: first the others say so, then it is cleared.
     pub(super) fn unlist(&self, index: u16) -> Result<()> {
         let device = self.storage.unseat(index);
-        self.storage.change(|entries, number| {
+        self.change_table(|entries, number| {
             if let Some(e) = entries.get_mut(usize::from(index)) {
                 (e.removed, e.active, e.member_generation) = (true, false, number);
                 (e.blocks, e.target_blocks) = (0, 0);
             }
-            Ok(())
         })?;
         self.lock().counters.devices_removed += 1;
         if let Some((device, blocks)) = device {

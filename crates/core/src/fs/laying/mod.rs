@@ -136,6 +136,7 @@ impl Fs {
             Ok(step) => step,
             Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
             Err(e) => {
+                self.fail_with_flushes()?;
                 drop(self.lock_to_change()?);
                 // Damage in the index is told to who needs it. It must not stop all else that is due.
                 Step::Waits(e.to_string())

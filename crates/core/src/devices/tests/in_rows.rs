@@ -1,0 +1,234 @@
+//! Memory devices as a volume whose segments lie in rows with parity.
+
+use super::*;
+use std::thread;
+use std::time::Duration;
+
+/// Three devices with rows of two units, and what is read of blocks of segment 1 when the first of them is gone.
+fn rows_world() -> (Vec<Arc<MemDevice>>, Superblock) {
+    let given: Vec<Arc<MemDevice>> = (0..3).map(|_| Arc::new(MemDevice::new(8 << 20))).collect();
+    let start = nenrin_format::row_log::ROW_LOG_UNITS;
+    let members = (0..3).map(|d| (d, start)).collect();
+    let superblock = Superblock {
+        profile: Profile::Parity,
+        devices: vec![DeviceEntry::active([0; 16], 2048, 1); 3],
+        bands: vec![Band { first: SegmentNo(0), segments: 6, copies: 1, parity: true, members }],
+        ..superblock()
+    };
+    (given, superblock)
+}
+
+fn opened(given: &[Arc<MemDevice>], superblock: &Superblock, gone: Option<usize>) -> Arc<Devices> {
+    let one = |(i, d): (usize, &Arc<MemDevice>)| (Some(i) != gone).then(|| d.clone() as Arc<dyn BlockDevice>);
+    let all = given.iter().enumerate().map(one).collect();
+    Devices::open(all, &[], superblock.clone(), Vec::new(), false)
+}
+
+/// Whether these blocks can be read without any one of the devices.
+fn is_safe(given: &[Arc<MemDevice>], superblock: &Superblock, addr: Addr, want: &AlignedBuf) -> bool {
+    (0..3).all(|gone| {
+        let d = opened(given, superblock, Some(gone));
+        d.read(addr, (want.len() / BLOCK_BYTES) as u32, None).is_ok_and(|got| got[..] == want[..])
+    })
+}
+
+#[test]
+fn what_is_flushed_of_a_row_is_read_without_any_device() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    let all = data(50, 128);
+    let mut at_block = 0;
+    for count in [1u32, 2, 14, 3, 20, 1, 40, 33, 14] {
+        let part = AlignedBuf::padded(&all[at_block as usize * BLOCK_BYTES..(at_block + count) as usize * BLOCK_BYTES]);
+        d.write_flush(at(1, at_block), Arc::new(part), Covering::All).unwrap();
+        at_block += count;
+        let want = AlignedBuf::padded(&all[..at_block as usize * BLOCK_BYTES]);
+        assert!(is_safe(&given, &superblock, at(1, 0), &want), "after {at_block} blocks");
+        assert!(d.read(at(1, 0), at_block, None).unwrap()[..] == want[..]);
+    }
+    assert_eq!(at_block, 128);
+    assert!(d.write(at(1, 3), data(1, 1)).is_err(), "a full row is not written to");
+    assert!(d.write(at(2, 3), data(1, 1)).is_err(), "nor a segment that nobody began");
+}
+
+/// A segment is written, and written again.
+fn used_twice() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
+    d.write_flush(at(1, 3), data(4, 125), Covering::All).unwrap();
+    d.flush().unwrap();
+    d.begin_segment(SegmentNo(1));
+    let again = data(90, 128);
+    d.write_flush(at(1, 0), again.clone(), Covering::All).unwrap();
+    is_safe(&given, &superblock, at(1, 0), &again)
+}
+
+#[test]
+fn claims_end_before_their_rows_are_used_again() {
+    assert!(used_twice());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::RowLogKept, used_twice));
+}
+
+/// A row is full, and its copies in the row log rot before their claim ends.
+fn rotten_copies() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(1, 3), Covering::All).unwrap();
+    d.write_flush(at(1, 3), data(4, 29), Covering::All).unwrap();
+    let log = 17..16 + u64::from(nenrin_format::row_log::ROW_LOG_UNITS * 16);
+    for device in &given {
+        for block in log.clone().filter(|b| b % 2 == 1) {
+            let mut bytes = device.read(block * BLOCK_BYTES as u64, BLOCK_BYTES).unwrap();
+            let entry = nenrin_format::row_log::RowLog::decode(&bytes, superblock.uuid).is_ok();
+            bytes[BLOCK_BYTES - 1] ^= u8::from(!entry);
+            device.write(block * BLOCK_BYTES as u64, Arc::new(bytes)).unwrap();
+        }
+    }
+    is_safe(&given, &superblock, at(1, 0), &data(1, 32))
+}
+
+#[test]
+fn what_rots_in_the_row_log_is_not_believed() {
+    assert!(rotten_copies());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::RowLogBelieved, rotten_copies));
+}
+
+/// Who registered a write while a device joined was told that it does: the device gets it, although it has its place by now.
+#[test]
+fn a_device_that_has_its_place_gets_what_was_registered_before_in_rows() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_joining(1, Some(Arc::new(MemDevice::new(8 << 20))));
+    let early = d.enter(at(1, 0), 16);
+    assert!(d.end_joining([9; 16]).unwrap());
+    let joined = d.roster().member(1).unwrap().clone();
+    let put = rows::Put { place: Place { device: 1, block: 1000 }, data: data(1, 1) };
+    let (tickets, left_out) = parity::submit(&early.roster, vec![put]);
+    assert!(!left_out && tickets.iter().any(|(m, _)| Arc::ptr_eq(m, &joined)), "who took its place misses a write");
+    early.end();
+}
+
+/// A cut left copies on device 1 alone, which was away afterwards. Whether what is there is read when it has been brought up to date.
+fn copies_of_before_are_gone() -> bool {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 20), Covering::All).unwrap();
+    drop(d);
+    for i in [0, 2] {
+        let claims = Arc::new(AlignedBuf::zeroed(16 * BLOCK_BYTES));
+        given[i].write(requests::bytes(superblock::AREA_BLOCKS), claims).unwrap();
+    }
+    let all = given.iter().map(|d| Some(d.clone() as Arc<dyn BlockDevice>)).collect();
+    let d = Devices::open(all, &[1], superblock.clone(), Vec::new(), false);
+    d.begin_segment(SegmentNo(1));
+    let there = data(90, 128);
+    d.write_flush(at(1, 0), there.clone(), Covering::All).unwrap();
+    d.begin_joining(1, None);
+    assert_eq!(d.copy(at(1, 0), 128).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+    assert!(d.end_joining([0; 16]).unwrap());
+    drop(d);
+    opened(&given, &superblock, None).read(at(1, 0), 128, None).unwrap()[..] == there[..]
+}
+
+#[test]
+fn who_is_brought_up_to_date_forgets_its_row_log() {
+    assert!(copies_of_before_are_gone());
+    #[cfg(feature = "breaks")]
+    assert!(!crate::breaks::with(Break::StaleRowLog, copies_of_before_are_gone));
+}
+
+/// Seventeen rows are begun, and there are sixteen slots. What a flush answers that one of them has to wait for.
+fn a_flush_of_seventeen_rows(flush: fn(&Devices) -> Result<(), DeviceError>) -> Result<(), DeviceError> {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let d = opened(&given, &superblock, None);
+    for no in 0..17 {
+        d.begin_segment(SegmentNo(no));
+        d.write(at(no, 0), data(no as u8, 1)).unwrap();
+    }
+    thread::scope(|s| {
+        let sync = s.spawn(|| flush(&d));
+        // It waits until one of the others is full, whichever.
+        thread::sleep(Duration::from_millis(50));
+        d.write(at(3, 1), data(4, 31)).unwrap();
+        sync.join().unwrap()
+    })?;
+    for no in 0..17 {
+        assert!(is_safe(&given, &superblock, at(no, 0), &data(no as u8, 1)), "the row of segment {no}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_that_finds_no_slot_waits_for_one() {
+    a_flush_of_seventeen_rows(Devices::flush).unwrap();
+    a_flush_of_seventeen_rows(Devices::protect_unflushed).unwrap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+fn a_flush_that_fails_for_want_of_a_slot_is_noticed() {
+    let fails = |d: &Devices| crate::breaks::with(Break::RowLogFullFails, || d.flush());
+    assert_eq!(a_flush_of_seventeen_rows(fails), Err(DeviceError::Misuse("the row log is full")));
+}
+
+/// Four logs at once on slow devices, and nobody flushes but to have slots.
+#[test]
+fn slots_are_given_back_while_several_write_without_a_flush() {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let slow = |d: &Arc<MemDevice>| {
+        let device = Faulty::new(d.clone());
+        device.faults().inject(Fault::Delay(Duration::from_micros(300)));
+        Some(Arc::new(device) as Arc<dyn BlockDevice>)
+    };
+    let d = Devices::open(given.iter().map(slow).collect(), &[], superblock.clone(), Vec::new(), false);
+    let log = |first: u64| {
+        for no in first..first + 5 {
+            d.begin_segment(SegmentNo(no));
+            for block in (0..128).step_by(16) {
+                if !d.write_unflushed(at(no, block), data(no as u8, 16)).unwrap() {
+                    d.protect_unflushed().unwrap();
+                }
+            }
+        }
+    };
+    thread::scope(|s| (0..4).for_each(|i| drop(s.spawn(move || log(i * 5)))));
+    for no in 0..20 {
+        let want: Vec<u8> = (0..8).flat_map(|_| data(no as u8, 16).to_vec()).collect();
+        assert!(is_safe(&given, &superblock, at(no, 0), &AlignedBuf::padded(&want)), "segment {no}");
+    }
+}
+
+/// Parity that is made anew while it is copied to another device is copied again.
+fn parity_is_made_anew_beside_a_copy() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 128), Covering::All).unwrap();
+    let parity = d.layout().row(SegmentNo(1), 0).unwrap().parity;
+    given[usize::from(parity.device)].write(requests::bytes(parity.block), data(1, 1)).unwrap();
+    d.begin_joining(parity.device, Some(Arc::new(MemDevice::new(8 << 20))));
+    assert!(d.open_window(at(1, 0), 32));
+    assert_eq!(d.mend_parity((SegmentNo(1), 0)).unwrap(), Some(true));
+    assert!(!d.close_window(), "parity of before may have been copied");
+}
+
+#[test]
+fn parity_that_is_written_meanwhile_is_copied_again() {
+    parity_is_made_anew_beside_a_copy();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "parity of before may have been copied")]
+fn parity_that_is_not_copied_again_is_noticed() {
+    crate::breaks::with(Break::ParityUnregistered, parity_is_made_anew_beside_a_copy);
+}
