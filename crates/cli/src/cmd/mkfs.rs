@@ -11,7 +11,7 @@ use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The command.
@@ -36,8 +36,8 @@ pub const COMMAND: Command = Command {
             A device that was used before needs --force, unless its first 256K are zeros, as after blkdiscard on most, and nothing\n\
             that is known (a second partition table, RAID, ZFS) is marked at its end.\n\
             An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
-            host that copies on write the file is marked NOCOW. The root directory belongs to who runs this (under sudo,\n\
-            to root).",
+            host that copies on write the file is marked NOCOW. One that is made only its owner can read (mode 600); one that\n\
+            is there keeps its mode. The root directory belongs to who runs this (under sudo, to root).",
     examples: &[
         ("mkfs --size 10G work.img", "a volume of 10 GiB in a new file"),
         ("mkfs --label backup /dev/sdb1", "a volume on a partition"),
@@ -187,7 +187,8 @@ fn new_image(path: &Path, wishes: &Wishes) -> Result<PathBuf, Fail> {
         return Err(Fail::at(path.display(), "no such file or device; --size SIZE makes an image file of that size"));
     };
     enough(path, bytes)?;
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).at(path.display())?;
+    // What is in the volume is for those whom its mount lets in.
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).at(path.display())?;
     let sized = size_image(path, &file, bytes, wishes.sparse);
     if sized.is_err() {
         let _ = fs::remove_file(path);

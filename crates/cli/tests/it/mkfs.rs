@@ -13,6 +13,21 @@ fn an_image_is_allocated_whole() {
     assert!(meta.blocks() * 512 >= meta.len(), "only {} of {} bytes are allocated", meta.blocks() * 512, meta.len());
 }
 
+/// What is in a volume is for those whom its mount lets in, whatever the umask says of new files.
+#[test]
+fn an_image_that_is_made_only_its_owner_reads() {
+    let place = Place::new();
+    let mode = |name: &str| fs::metadata(place.path(name)).unwrap().mode() & 0o7777;
+    shell(
+        &format!("umask 022; $NENRIN mkfs --size {SIZE} made; $NENRIN mkfs --size {SIZE} --sparse holes"),
+        place.dir(),
+    )
+    .ok();
+    assert_eq!([mode("made"), mode("holes")], [0o600; 2]);
+    shell(&format!("umask 022; : >there; $NENRIN mkfs --size {SIZE} there"), place.dir()).ok();
+    assert_eq!(mode("there"), 0o644);
+}
+
 #[test]
 fn a_sparse_image_is_not() {
     let place = Place::new();
