@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -373,43 +373,48 @@ impl Work<'_> {
         if (self.stop)() {
             return Err(Fail::new("interrupted; nothing was restored").with_code(INTERRUPTED));
         }
-        let meta = match fs::symlink_metadata(from) {
-            Err(e) if self.may_leave_out(&e, from) => return Ok(()),
-            other => other.at(from.display())?,
-        };
-        if meta.is_dir() {
-            self.directory(from, to, &meta)?;
-        } else {
-            if meta.nlink() > 1 {
-                if let Some(first) = self.links.get(&meta.ino()) {
-                    return fs::hard_link(first, to).at(to.display());
+        let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
+        if let Some(first) = self.links.get(&meta.ino()) {
+            return fs::hard_link(first, to).at(to.display());
+        }
+        // First, since nothing is made of what has to be left out.
+        let Some(xattrs) = self.known(from, xattrs_of(from))? else { return Ok(()) };
+        let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
+        if is_made {
+            self.attributes(to, &meta, &xattrs)?;
+            if meta.is_dir() {
+                self.copied.directories += 1;
+            } else {
+                self.copied.files += 1;
+                if meta.nlink() > 1 {
+                    self.links.insert(meta.ino(), to.to_owned());
                 }
-                self.links.insert(meta.ino(), to.to_owned());
             }
-            let left_out = self.left_out.len();
-            self.file(from, to, &meta)?;
-            self.copied.files += u64::from(left_out == self.left_out.len());
         }
         (self.progress)(&self.copied);
         Ok(())
     }
 
-    /// Notes what the state does not know, within what is copied.
-    fn may_leave_out(&mut self, e: &io::Error, from: &Path) -> bool {
-        let may = self.depth > 0 && is_unknown(e);
-        if may {
-            self.left_out.push(from.to_owned());
+    /// What was read of `from`; nothing where the state does not know it, and the rest of what is copied can do without.
+    fn known<T>(&mut self, from: &Path, read: io::Result<T>) -> Result<Option<T>, Fail> {
+        match read {
+            Err(e) if self.depth > 0 && is_unknown(&e) => {
+                self.left_out.push(from.to_owned());
+                Ok(None)
+            }
+            Err(e) if is_unknown(&e) => {
+                let text = format!("is not known in that state; nenrin history tells what is known of it: {e}");
+                Err(Fail::at(from.display(), text))
+            }
+            other => other.at(from.display()).map(Some),
         }
-        may
     }
 
-    fn directory(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    /// Whether it was made: what is not known is not.
+    fn directory(&mut self, from: &Path, to: &Path) -> Result<bool, Fail> {
         // What is in it comes at once or not at all.
         let entries = fs::read_dir(from).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = match entries {
-            Err(e) if self.may_leave_out(&e, from) => return Ok(()),
-            other => other.at(from.display())?,
-        };
+        let Some(entries) = self.known(from, entries)? else { return Ok(false) };
         DirBuilder::new().mode(0o700).create(to).at(to.display())?;
         self.depth += 1;
         for entry in entries {
@@ -417,38 +422,49 @@ impl Work<'_> {
             self.copy(&from.join(&name), &to.join(&name))?;
         }
         self.depth -= 1;
-        self.copied.directories += 1;
-        self.attributes(from, to, meta)
+        Ok(true)
     }
 
-    fn file(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    /// The same of anything else.
+    fn file(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<bool, Fail> {
         let kind = meta.file_type();
         if kind.is_file() {
-            let source = File::open(from).at(from.display())?;
-            let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
-            match self.content(&source, &target, meta.len()) {
-                Err(e) if self.may_leave_out(&e, from) => return fs::remove_file(to).at(to.display()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    return Err(Fail::new(e.to_string()).with_code(INTERRUPTED));
-                }
-                other => other.at(to.display())?,
-            }
-            if self.syncs_each {
-                target.sync_all().at(to.display())?;
-            }
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(from).at(from.display())?, to).at(to.display())?;
-        } else {
-            let special = [
-                (kind.is_fifo(), FileType::Fifo),
-                (kind.is_socket(), FileType::Socket),
-                (kind.is_char_device(), FileType::CharacterDevice),
-                (kind.is_block_device(), FileType::BlockDevice),
-            ];
-            let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
-            sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()).at(to.display())?;
+            return self.regular(from, to, meta.len());
         }
-        self.attributes(from, to, meta)
+        if kind.is_symlink() {
+            let Some(target) = self.known(from, fs::read_link(from))? else { return Ok(false) };
+            return symlink(target, to).at(to.display()).map(|()| true);
+        }
+        let special = [
+            (kind.is_fifo(), FileType::Fifo),
+            (kind.is_socket(), FileType::Socket),
+            (kind.is_char_device(), FileType::CharacterDevice),
+            (kind.is_block_device(), FileType::BlockDevice),
+        ];
+        let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
+        sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()).at(to.display())?;
+        Ok(true)
+    }
+
+    fn regular(&mut self, from: &Path, to: &Path, bytes: u64) -> Result<bool, Fail> {
+        let Some(source) = self.known(from, File::open(from))? else { return Ok(false) };
+        let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
+        let before = self.copied.bytes;
+        match self.content(&source, &target, bytes) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                return Err(Fail::new(e.to_string()).with_code(INTERRUPTED));
+            }
+            Err(e) if is_unknown(&e) => {
+                self.copied.bytes = before;
+                fs::remove_file(to).at(to.display())?;
+                return self.known(from, Err::<(), _>(e)).map(|_| false);
+            }
+            other => other.at(to.display())?,
+        }
+        if self.syncs_each {
+            target.sync_all().at(to.display())?;
+        }
+        Ok(true)
     }
 
     /// Content where there is some, holes where there are holes.
@@ -500,14 +516,14 @@ impl Work<'_> {
 
     /// Everything but content. Times last, since all else changes them; before
     /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    fn attributes(&mut self, to: &Path, meta: &Metadata, xattrs: &[Xattr]) -> Result<(), Fail> {
         let is_link = meta.file_type().is_symlink();
         match lchown(to, Some(meta.uid()), Some(meta.gid())) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
             Err(e) => return Err(Fail::at(to.display(), e)),
         }
-        copy_xattrs(from, to)?;
+        set_xattrs(to, xattrs)?;
         if !is_link {
             fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o7777)).at(to.display())?;
         }
@@ -520,23 +536,34 @@ impl Work<'_> {
     }
 }
 
-/// Those that the user may set; access lists are among them.
-fn copy_xattrs(from: &Path, to: &Path) -> Result<(), Fail> {
+/// An extended attribute: its name and its value.
+type Xattr = (CString, Vec<u8>);
+
+/// Those of a file, access lists among them.
+fn xattrs_of(path: &Path) -> io::Result<Vec<Xattr>> {
     let mut names = vec![0; 65_536];
-    let bytes = match sys::llistxattr(from, names.as_mut_slice()) {
+    let bytes = match sys::llistxattr(path, names.as_mut_slice()) {
         Ok(bytes) => bytes,
-        Err(Errno::OPNOTSUPP) => return Ok(()),
-        Err(e) => return Err(Fail::at(from.display(), e)),
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(e) => return Err(e.into()),
     };
     let mut value = vec![0; 65_536];
+    let mut all = Vec::new();
     for name in names[..bytes].split_inclusive(|b| *b == 0) {
-        let name = CStr::from_bytes_with_nul(name).at(from.display())?;
-        let bytes = match sys::lgetxattr(from, name, value.as_mut_slice()) {
-            Ok(bytes) => bytes,
-            Err(Errno::NODATA) => continue,
-            Err(e) => return Err(Fail::at(from.display(), e)),
-        };
-        match sys::lsetxattr(to, name, &value[..bytes], XattrFlags::empty()) {
+        let name = CStr::from_bytes_with_nul(name).map_err(io::Error::other)?;
+        match sys::lgetxattr(path, name, value.as_mut_slice()) {
+            Ok(bytes) => all.push((name.to_owned(), value[..bytes].to_vec())),
+            Err(Errno::NODATA) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(all)
+}
+
+/// Those that the user may set.
+fn set_xattrs(to: &Path, xattrs: &[Xattr]) -> Result<(), Fail> {
+    for (name, value) in xattrs {
+        match sys::lsetxattr(to, name, value, XattrFlags::empty()) {
             Ok(()) => {}
             // trusted.* and security.* are root's.
             Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}

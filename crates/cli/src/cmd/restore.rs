@@ -3,7 +3,7 @@
 use super::history::inside;
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Client, GoneData, Request};
-use crate::error::{At, Fail, Outcome};
+use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Restored};
@@ -38,7 +38,8 @@ pub const COMMAND: Command = Command {
             The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
-            checkpoint would bring back: --force replaces it only when the newest snapshot shows it.",
+            checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
+            of a tree is left out, and named: the rest is restored, and the exit code is 1.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
@@ -193,6 +194,8 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     }
     let left_out: Vec<String> =
         left_out.iter().map(|p| path.join(p.strip_prefix(&from).unwrap_or(p)).to_string_lossy().into_owned()).collect();
+    // What is there is not all that was.
+    let code = if left_out.is_empty() { 0 } else { FAILURE };
     for p in &left_out {
         output::notice(format!("{} is not known in {named}, and was left out", printable(p)));
     }
@@ -209,7 +212,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "owners_lost": copied.owners_lost,
             "left_out": left_out,
         }))?;
-        return Ok(0);
+        return Ok(code);
     }
     let bytes = match copied.bytes {
         n if n < 1024 => plural(n, "byte", "bytes"),
@@ -222,5 +225,5 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         }
     };
     output::line(format!("{} restored from {named}: {what}", dest.display()));
-    Ok(0)
+    Ok(code)
 }
