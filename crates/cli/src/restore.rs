@@ -59,6 +59,8 @@ pub struct Calls<'a> {
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
+    pub fits: &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>,
     /// Where the newest snapshot shows what is about to be replaced, if there is one.
     pub snapshot: &'a dyn Fn() -> Option<Then>,
     /// Whether to stop: then nothing has changed.
@@ -91,6 +93,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         Some(path) => result.and(Err(unknown(path))),
         None => result,
     };
+    let result = result.and_then(|()| (calls.fits)(&left_out));
     let result =
         result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, &mut keep));
     let here = |e: Fail| Fail {
@@ -576,6 +579,42 @@ fn set_xattrs(to: &Path, xattrs: &[Xattr]) -> Result<(), Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
+    type Fits<'a> = &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>;
+
+    /// Copies within one file system, with these calls.
+    fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>) -> Result<Restored, Fail> {
+        let mut calls = Calls {
+            volume: fs::metadata(from).unwrap().dev(),
+            progress: &mut |_| {},
+            sync: &mut || Ok(()),
+            keep,
+            fits,
+            snapshot: &|| None,
+            stop: &|| false,
+        };
+        copy(from, to, replace, &mut calls)
+    }
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        let mut all: Vec<_> = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn what_does_not_fit_in_the_end_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("f"), "then").unwrap();
+        let went = copied(&from, &to, false, &mut || Ok(()), &mut |_| Err(Fail::new("it went")));
+        assert_eq!(went.unwrap_err().message, "it went");
+        assert_eq!(names(dir.path()), ["from"]);
+        copied(&from, &to, false, &mut || Ok(()), &mut |_| Ok(())).unwrap();
+        assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
+    }
 
     #[test]
     fn a_full_volume_is_told_with_what_helps() {

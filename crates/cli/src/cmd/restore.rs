@@ -143,6 +143,15 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
     Err(Fail::at(path.display(), text))
 }
 
+/// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.
+fn is_still_there(owner: &mut Client, state: &CheckpointData) -> Result<(), Fail> {
+    let now: CheckpointData = owner.call(&Request::Find { when: state.cno.to_string() })?;
+    if now.landmarks_only == state.landmarks_only {
+        return Ok(());
+    }
+    Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
+}
+
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut owner, mount, inside) = inside(path)?;
     let when = when::for_owner(at, clock::now()).map_err(Fail::new)?;
@@ -181,6 +190,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        fits: &mut |left_out: &[PathBuf]| match left_out {
+            [] => Ok(()),
+            _ => is_still_there(&mut owner.borrow_mut(), &state),
+        },
         snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
@@ -188,10 +201,6 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
-    if !left_out.is_empty() {
-        // That the state itself went meanwhile looks the same.
-        owner.borrow_mut().call::<CheckpointData>(&Request::Find { when: state.cno.to_string() })?;
-    }
     let left_out: Vec<String> =
         left_out.iter().map(|p| path.join(p.strip_prefix(&from).unwrap_or(p)).to_string_lossy().into_owned()).collect();
     // What is there is not all that was.
