@@ -22,6 +22,7 @@ mod options;
 mod output;
 mod past;
 mod personality;
+mod remove;
 mod repair;
 mod report;
 mod restore;

@@ -10,10 +10,12 @@
 //! 2. What is replaced is kept in the past, or not replaced.
 //! 3. Until the last step nobody but the user who copies can enter the copy, or put something else in its place: it is
 //!    made in a directory of its own that is held open, and reached through that.
+//! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
+//!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::then::Then;
-use crate::{less, mounts, output};
+use crate::{less, mounts, output, remove};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -187,7 +189,12 @@ impl<'a> Place<'a> {
 
     /// Where the copy is, whatever becomes of the names above it.
     fn copy(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}/copy", self.private.as_raw_fd()))
+        within(&self.private).join("copy")
+    }
+
+    /// What has the name, likewise.
+    fn there(&self) -> PathBuf {
+        within(&self.parent).join(self.name)
     }
 
     /// Durable first, so that no crash shows an empty file under the name.
@@ -206,19 +213,19 @@ impl<'a> Place<'a> {
         let movable = Movable::new(&self.copy()).at(&place)?;
         match rename(RenameFlags::NOREPLACE) {
             // A file system without such renames; it is not one of ours.
-            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.to).is_err() => {
+            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.there()).is_err() => {
                 rename(RenameFlags::empty()).at(&place)?;
             }
             Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) if replace => {
                 self.may_be_replaced()?;
                 // What changed within a directory its own times do not tell.
-                let now = fs::symlink_metadata(self.to).at(&place)?;
+                let now = fs::symlink_metadata(self.there()).at(&place)?;
                 let same =
                     |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
                 if now.is_dir() || !known.is_some_and(same) {
                     keep()?;
                 }
-                let old = Movable::new(self.to).at(&place)?;
+                let old = Movable::new(&self.there()).at(&place)?;
                 rename(RenameFlags::EXCHANGE).at(&place)?;
                 drop(old);
             }
@@ -232,7 +239,7 @@ impl<'a> Place<'a> {
     /// What is replaced is removed, with all that is in it: only where it has a past.
     fn may_be_replaced(&self) -> Result<(), Fail> {
         let place = self.to.display();
-        let meta = fs::symlink_metadata(self.to).at(place.to_string())?;
+        let meta = fs::symlink_metadata(self.there()).at(place.to_string())?;
         is_replaceable(self.to, &meta)?;
         if !self.is_same_volume {
             return Err(no_past(self.to));
@@ -240,7 +247,7 @@ impl<'a> Place<'a> {
         if !meta.is_dir() {
             return Ok(());
         }
-        let real = fs::canonicalize(self.to).at(place.to_string())?;
+        let real = fs::canonicalize(self.there()).at(place.to_string())?;
         match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| m.point.starts_with(&real)) {
             Some(m) => Err(Fail::at(m.point.display(), "something is mounted there; unmount it first")),
             None => Ok(()),
@@ -251,12 +258,17 @@ impl<'a> Place<'a> {
     fn tidy(&self) -> Result<(), Fail> {
         let shown = self.to.with_file_name(&self.hidden);
         let device = self.private.metadata().at(shown.display())?.dev();
-        match remove(&self.copy(), device) {
+        match remove::tree(&self.private, c"copy", device) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Fail::at(shown.display(), e)),
             _ => {}
         }
         sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(shown.display())
     }
+}
+
+/// The path of an open directory that stays right when it is moved.
+fn within(directory: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
 /// Whoever names a device as what to restore to hardly means to lose it.
@@ -314,13 +326,13 @@ struct Movable(Option<(File, Metadata)>);
 
 impl Movable {
     fn new(path: &Path) -> io::Result<Self> {
-        let meta = fs::symlink_metadata(path)?;
-        if !meta.is_dir() || meta.mode() & 0o200 != 0 {
-            return Ok(Self(None));
-        }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(directory) = sys::open(path, flags, Mode::empty()) else { return Ok(Self(None)) };
         let directory = File::from(directory);
+        let meta = directory.metadata()?;
+        if meta.mode() & 0o200 != 0 {
+            return Ok(Self(None));
+        }
         // Who is not its owner is told by the rename.
         let changed = directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777 | 0o200));
         Ok(Self(changed.is_ok().then_some((directory, meta))))
@@ -329,24 +341,6 @@ impl Movable {
         let Some((directory, meta)) = self.0.take() else { return Ok(()) };
         directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
     }
-}
-
-/// Removes a tree, and nothing that is mounted in it.
-fn remove(path: &Path, device: u64) -> io::Result<()> {
-    let meta = fs::symlink_metadata(path)?;
-    if !meta.is_dir() {
-        return fs::remove_file(path);
-    }
-    if meta.dev() != device {
-        return Err(io::Error::other("something is mounted in it"));
-    }
-    if meta.mode() & 0o700 != 0o700 {
-        fs::set_permissions(path, Permissions::from_mode(meta.mode() & 0o7777 | 0o700))?;
-    }
-    for entry in fs::read_dir(path)? {
-        remove(&entry?.path(), device)?;
-    }
-    fs::remove_dir(path)
 }
 
 /// The failure when something is in the way.
@@ -614,6 +608,37 @@ mod tests {
         assert_eq!(names(dir.path()), ["from"]);
         copied(&from, &to, false, &mut || Ok(()), &mut |_| Ok(())).unwrap();
         assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
+    }
+
+    /// Whose the directory above is puts a link in its place, at the last moment.
+    #[test]
+    fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for made in ["from", "above/d", "victim/d"] {
+            fs::create_dir_all(at(made)).unwrap();
+        }
+        fs::write(at("victim/d/f"), "").unwrap();
+        fs::write(at("from/new"), "").unwrap();
+        for closed in ["above/d", "victim/d"] {
+            fs::set_permissions(at(closed), Permissions::from_mode(0o500)).unwrap();
+        }
+        let mut asked = 0;
+        let mut exchange = || {
+            asked += 1;
+            // The first time before anything was done.
+            if asked == 2 {
+                fs::rename(at("above"), at("moved")).unwrap();
+                symlink(at("victim"), at("above")).unwrap();
+            }
+            Ok(())
+        };
+        copied(&at("from"), &at("above/d"), true, &mut exchange, &mut |_| Ok(())).unwrap();
+        assert_eq!(asked, 2);
+        assert_eq!(fs::metadata(at("victim/d")).unwrap().mode() & 0o7777, 0o500);
+        assert_eq!((names(&at("victim/d")), names(&at("moved/d"))), (vec!["f".into()], vec!["new".into()]));
+        assert_eq!(names(&at("moved")), ["d"]);
+        fs::set_permissions(at("victim/d"), Permissions::from_mode(0o700)).unwrap();
     }
 
     #[test]
