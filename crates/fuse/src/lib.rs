@@ -21,7 +21,7 @@ mod errno;
 mod helper;
 mod init;
 mod mount;
-mod mountinfo;
+pub mod mountinfo;
 mod nodes;
 mod notify;
 mod past;

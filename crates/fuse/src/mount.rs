@@ -9,7 +9,7 @@
 //! 4. What somebody else has mounted since in the place of a mount of ours stays.
 
 use crate::device::DEVICE_PATH;
-use crate::mountinfo::{self, MountPoint};
+use crate::mountinfo;
 use crate::sys;
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -141,26 +141,27 @@ impl std::error::Error for MountError {
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     directory: PathBuf,
-    /// How the kernel lists it; a helper may have mounted where that cannot be seen.
-    listed: Option<MountPoint>,
+    /// The number of its file system, as the kernel lists it; a helper may have mounted where that cannot be seen.
+    listed: Option<String>,
 }
 
 impl Seat {
     /// Of what was mounted just now.
     fn new(directory: PathBuf) -> Self {
         let listed = mountinfo::find(&directory).ok().flatten().filter(|m| m.fstype == FSTYPE);
-        Self { directory, listed }
+        Self { directory, listed: listed.map(|m| m.device) }
     }
     /// Absolute and without links.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
-    pub fn listed(&self) -> Option<&MountPoint> {
-        self.listed.as_ref()
+    /// `major:minor` of its file system.
+    pub fn device(&self) -> Option<&str> {
+        self.listed.as_deref()
     }
     /// Takes the mount out of the name space, if it is still there, and under no other.
     pub fn leave(&self) -> io::Result<()> {
-        if self.listed.is_some() && mountinfo::find(&self.directory)? != self.listed {
+        if self.listed.is_some() && mountinfo::find(&self.directory)?.map(|m| m.device) != self.listed {
             return Ok(());
         }
         unmount_lazily(&self.directory)

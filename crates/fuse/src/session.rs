@@ -487,11 +487,11 @@ fn shake_hands(fd: OwnedFd, wishes: Wishes) -> Result<(FuseDevice, Agreed), Hand
 /// ([`sys::set_io_flusher`]), so that they never wait for what only they can end; it may be as much as with any file system. Where they
 /// cannot be marked it stays little.
 fn raise_limits(seat: &Seat, read_ahead_kib: u32, writeback: bool) {
-    let Some(mount) = seat.listed() else {
+    let Some(device) = seat.device() else {
         return;
     };
     let raise = |name: &str, wanted: u32| {
-        let path = format!("/sys/class/bdi/{}/{name}", mount.device);
+        let path = format!("/sys/class/bdi/{device}/{name}");
         let now = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
         if now.is_some_and(|now| now < wanted) {
             // Without the right to, reading or writing is slower and nothing else.
