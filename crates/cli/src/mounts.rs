@@ -38,6 +38,17 @@ pub fn of_point(point: &Path) -> Option<Mount> {
     all().ok()?.into_iter().rfind(|m| m.point == point)
 }
 
+/// Where a file system is mounted, whole or in part.
+pub fn points(device: &str) -> Vec<PathBuf> {
+    let all = all().unwrap_or_default();
+    all.into_iter().filter(|m| m.device == device).map(|m| m.point).collect()
+}
+
+/// Places in one line.
+pub fn listed(places: &[PathBuf]) -> String {
+    places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" and ")
+}
+
 /// Whether the program behind a mount answers.
 pub fn is_dead(point: &Path) -> bool {
     matches!(sys::statfs(point), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN))
@@ -45,21 +56,56 @@ pub fn is_dead(point: &Path) -> bool {
 
 /// Who uses something below a mount point, as `name (pid N)`; the caller itself is not meant.
 pub fn users(point: &Path) -> Vec<String> {
-    let own = std::process::id();
-    let Ok(pids) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = pids.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let uses = |pid: u32| {
-        let base = PathBuf::from(format!("/proc/{pid}"));
-        let links = ["cwd", "root", "exe"].map(|l| base.join(l));
-        let files = fs::read_dir(base.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
-        links.into_iter().chain(files).any(|l| fs::read_link(l).is_ok_and(|target| target.starts_with(point)))
+    let uses = |pid: &u32| links_of(*pid).any(|l| fs::read_link(l).is_ok_and(|target| target.starts_with(point)));
+    others().filter(uses).map(named).collect()
+}
+
+/// What keeps a file system that is mounted nowhere here.
+pub fn held_by(device: &str) -> String {
+    match holders(device).as_slice() {
+        [] => "still used by a program, or in a mount name space, that cannot be seen from here".to_owned(),
+        all => format!("still used by {}", all.join(", ")),
+    }
+}
+
+/// Who uses something of a file system, and in each other mount name space that shows it somebody who is there.
+fn holders(device: &str) -> Vec<String> {
+    let space = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("ns/mnt")).ok();
+    let mut seen = HashSet::from([space("self")]);
+    let shows = |pid: u32| {
+        fs::read(format!("/proc/{pid}/mountinfo")).is_ok_and(|t| parse_all(&t).iter().any(|m| m.device == device))
     };
-    pids.filter(|pid| *pid != own && uses(*pid))
-        .map(|pid| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            format!("{} (pid {pid})", name.trim_end())
-        })
-        .collect()
+    let mut holds = |pid: &u32| {
+        let elsewhere = seen.insert(space(&pid.to_string())) && shows(*pid);
+        elsewhere || links_of(*pid).any(|l| device_of(&l).is_some_and(|d| d == device))
+    };
+    others().filter(|pid| holds(pid)).map(named).collect()
+}
+
+/// The file system that a path lies on, as mountinfo has it, without asking whoever is behind that.
+fn device_of(path: &Path) -> Option<String> {
+    // Who may not enter it is told this much, and only when asking for no more.
+    let meta = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some(format!("{}:{}", meta.stx_dev_major, meta.stx_dev_minor))
+}
+
+/// All processes but this one.
+fn others() -> impl Iterator<Item = u32> {
+    let own = std::process::id();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).filter(move |pid| *pid != own)
+}
+
+/// The links to what a process uses.
+fn links_of(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let base = PathBuf::from(format!("/proc/{pid}"));
+    let files = fs::read_dir(base.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
+    ["cwd", "root", "exe"].map(|l| base.join(l)).into_iter().chain(files)
+}
+
+fn named(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{} (pid {pid})", name.trim_end())
 }
 
 #[cfg(test)]

@@ -141,10 +141,12 @@ impl Stopper {
     /// # Errors
     /// What umount2(2) or fusermount3 say; or that the list of mounts cannot be read.
     pub fn stop(&self) -> io::Result<()> {
-        if self.ended.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.seat.leave()
+        if self.has_ended() { Ok(()) } else { self.seat.leave() }
+    }
+    /// Whether the kernel has let go of it: where it was unmounted, but is mounted elsewhere as well, or used, it has not.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
     /// Where the volume is mounted, absolute and without links.
     #[must_use]

@@ -201,6 +201,9 @@ pub struct MountData {
     pub device: String,
     /// The checkpoint that is shown; none for the live state.
     pub checkpoint: Option<u64>,
+    /// It is mounted there no more, nor anywhere else that its owner sees, and goes on because somebody uses it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
 }
 
 /// A state of the past to mount.
@@ -504,6 +507,9 @@ pub struct Released {
     pub released: bool,
     /// Where it is still mounted.
     pub mounts: Vec<MountData>,
+    /// Why what was unmounted goes on all the same, if it does: where else it is shown, or who uses it.
+    #[serde(default)]
+    pub stays: Option<String>,
 }
 
 /// A checkpoint, for listings.

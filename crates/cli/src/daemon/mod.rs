@@ -9,6 +9,7 @@
 //! 4. A request is answered "released" only after the device was closed.
 
 mod devices;
+mod leaving;
 mod log;
 mod memory;
 mod replacing;
@@ -217,13 +218,7 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
         let late = Instant::now() >= end;
         let stays = |o: &control::Client| !o.hello.closing && o.hello.mounts.iter().any(|m| late || is_seen(m));
         if let Some(owner) = owner.filter(stays) {
-            let places: Vec<&str> = owner.hello.mounts.iter().map(|m| m.directory.as_str()).collect();
-            let text = format!(
-                "{error}, mounted at {}; nenrin umount {} releases it",
-                places.join(" and "),
-                places.first().unwrap_or(&"DIR")
-            );
-            return Err(Fail::at(path.display(), text));
+            return Err(Fail::at(path.display(), format!("{error}, {}", where_it_is(&owner.hello.mounts))));
         }
         let ours = command.as_ref().is_none_or(|c| c.contains("nenrin"));
         if !ours || late {
@@ -231,6 +226,17 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
         }
         thread::sleep(TICK);
     }
+}
+
+/// Where a volume is in use that cannot be mounted for that, and what to do.
+fn where_it_is(all: &[control::MountData]) -> String {
+    let places: Vec<&str> = all.iter().filter(|m| !m.detached).map(|m| m.directory.as_str()).collect();
+    if let Some(first) = places.first() {
+        return format!("mounted at {}; nenrin umount {first} releases it", places.join(" and "));
+    }
+    let gone: Vec<&str> = all.iter().map(|m| m.directory.as_str()).collect();
+    let holders = all.first().map(|m| mounts::held_by(&m.device)).unwrap_or_default();
+    format!("detached from {}, {holders}", gone.join(" and "))
 }
 
 /// Whether a mount that its owner tells of is still in the kernel's list: after umount(2) the owner hears of it a moment
