@@ -245,14 +245,22 @@ fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
         drop(device::open(path, OpenMode::OWNER)?);
         refuse_content(path, is_file, wishes.force)?;
     }
-    if let (false, Some(bytes)) = (new, wishes.size) {
-        enough(path, bytes)?;
-        let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
-        if bytes < meta.len() {
-            file.set_len(bytes).at(path.display())?;
-        }
-        size_image(path, &file, bytes, wishes.sparse)?;
+    let Some(bytes) = wishes.size.filter(|_| !new) else { return cleared(path, is_file, wishes) };
+    enough(path, bytes)?;
+    let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
+    if bytes < meta.len() {
+        file.set_len(bytes).at(path.display())?;
     }
+    let made = size_image(path, &file, bytes, wishes.sparse).and_then(|()| cleared(path, is_file, wishes));
+    if made.is_err() && bytes > meta.len() {
+        // The host may be full with what it was made longer by.
+        let _ = file.set_len(meta.len());
+    }
+    made
+}
+
+/// The device, with nothing left on it that others would take for theirs.
+fn cleared(path: &Path, is_file: bool, wishes: &Wishes) -> Result<Device, Fail> {
     let device = device::open(path, OpenMode::OWNER)?;
     let bytes = device.geometry().bytes;
     enough(path, bytes)?;

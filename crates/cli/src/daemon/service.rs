@@ -14,6 +14,7 @@ use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -38,9 +39,9 @@ const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
 
-fn watches_of(fs: &Fs) -> Arc<[Watch]> {
+fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
-    there.filter_map(|d| Some(Watch::new(Path::new(&d.name?), d.bytes))).collect()
+    there.filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, d.bytes))).collect()
 }
 
 /// What wakes the daemon's main thread.
@@ -109,7 +110,7 @@ pub struct Service {
     /// one stands still that does not return.
     watches: Mutex<Arc<[Watch]>>,
     /// An image file that is to be cut, once nothing lies behind that length.
-    to_cut: Mutex<Option<(PathBuf, u64)>>,
+    to_cut: Mutex<Option<(File, u64)>>,
     /// How far the last replacement was when it was asked for.
     joined: Mutex<JoinData>,
     /// The volume until it is closed, also while that takes its time.
@@ -126,7 +127,7 @@ pub struct Service {
 
 impl Service {
     pub fn new(fs: Arc<Fs>, path: PathBuf, polling: bool, log: Arc<Log>, events: Sender<Event>) -> Self {
-        let (watches, judged) = (Mutex::new(watches_of(&fs)), Mutex::new(Arc::downgrade(&fs)));
+        let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -312,13 +313,13 @@ impl Service {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(PathBuf, u64)>> {
+    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(File, u64)>> {
         self.to_cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The devices have changed, or how much of them is used.
     pub(super) fn watch_anew(&self, fs: &Fs) {
-        let watches = watches_of(fs);
+        let watches = watches_of(fs, &self.watches());
         *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
     }
 
