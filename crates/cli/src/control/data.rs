@@ -12,6 +12,8 @@ pub enum Request {
     Hello,
     /// Everything about the volume.
     Info,
+    /// What the volume was mounted with and has until its end, by the names of the mount options.
+    Lasting,
     /// Make everything received durable.
     Sync,
     /// All checkpoints.

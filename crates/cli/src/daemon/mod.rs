@@ -146,7 +146,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), mode.polling, log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), &plan.options, log.clone(), sender));
 
     let started = mount(&service, plan).and_then(|()| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);

@@ -14,6 +14,7 @@ use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -120,13 +121,15 @@ pub struct Service {
     clean: Mutex<Option<Clean>>,
     /// The path that was asked about last, and its inodes.
     forget: Mutex<Option<(PathBuf, Vec<Ino>)>>,
+    /// What is asked for by [`Request::Lasting`].
+    lasting: BTreeMap<String, String>,
     /// Devices that are added may be polled for ([`OpenMode::polling`]).
     pub(super) polling: bool,
     pub(super) log: Arc<Log>,
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, polling: bool, log: Arc<Log>, events: Sender<Event>) -> Self {
+    pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
         let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
         let state = State {
             fs: Some(fs),
@@ -152,7 +155,8 @@ impl Service {
             scrub: Mutex::default(),
             clean: Mutex::default(),
             forget: Mutex::default(),
-            polling,
+            lasting: options.lasting(),
+            polling: !options.nopoll,
             log,
         }
     }
@@ -377,6 +381,7 @@ impl Service {
         match request {
             Request::Hello => value(&self.hello()),
             Request::Info => value(&self.info()?),
+            Request::Lasting => value(&self.lasting),
             Request::Sync => {
                 self.fs()?.sync_all().map_err(plain)?;
                 value(&())
