@@ -389,6 +389,7 @@ impl Service {
             Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
             Request::Snapshots => value(&report::snapshots(&*self.fs()?).map_err(plain)?),
             Request::CheckpointCreate { name } => {
+                name.as_deref().map_or(Ok(()), when::check_name).map_err(Fail::usage)?;
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 value(&report::checkpoint(&info))
             }
@@ -535,6 +536,7 @@ impl Service {
     }
 
     fn name(&self, cno: Cno, name: &str) -> Result<Value, Fail> {
+        when::check_name(name).map_err(Fail::usage)?;
         let fs = self.fs()?;
         fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
