@@ -133,15 +133,10 @@ fn ask_owner(device: &Path, source: &Path, directory: &Path, when: &str, o: &Opt
         noexec: o.noexec,
     });
     Some(owner.call(&request).map_err(|f| Fail::at(source.display(), f)).map(|c: CheckpointData| {
-        say_state(&c);
+        output::line(report::show_state(&c));
         libmount::remember(source, directory);
         0
     }))
-}
-
-fn say_state(c: &CheckpointData) {
-    let name = c.name.as_deref().map(|n| format!(", snapshot {}", output::printable(n))).unwrap_or_default();
-    output::line(format!("checkpoint {} of {}{name}", c.cno, when::show(c.nanos)));
 }
 
 /// Starts the daemon and waits until the mount is up, or has failed.
@@ -163,6 +158,9 @@ fn start(call: &Call, source: &Path, directory: &Path, log: Option<&Path>) -> Ou
         return Err(Fail::at(source.display(), format!("the daemon ended before the mount was up ({ended})")));
     };
     started.notes.iter().for_each(output::notice);
+    if let Some(shown) = &started.shown {
+        output::line(report::show_state(shown));
+    }
     match started.error {
         None => {
             libmount::remember(source, directory);

@@ -16,7 +16,7 @@ mod replacing;
 mod service;
 mod watch;
 
-use crate::control::Server;
+use crate::control::{CheckpointData, Server};
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
@@ -71,6 +71,8 @@ pub struct Started {
     pub error: Option<(u8, String)>,
     /// What the user should know, one line each.
     pub notes: Vec<String>,
+    /// The state of the past that is shown, if one was asked for.
+    pub shown: Option<CheckpointData>,
 }
 
 /// Serves until the last mount has ended. The exit code is for who waits in the
@@ -86,7 +88,7 @@ pub fn run(plan: &Plan) -> Outcome {
     match start(plan) {
         Ok(running) => running.serve(),
         Err(fail) if plan.report_start => {
-            tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new() });
+            tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new(), shown: None });
             Ok(fail.code)
         }
         Err(fail) => Err(fail),
@@ -148,13 +150,14 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let (sender, events) = mpsc::channel();
     let service = Arc::new(Service::new(fs, plan.device.clone(), &plan.options, log.clone(), sender));
 
-    let started = mount(&service, plan).and_then(|()| {
+    let started = mount(&service, plan).and_then(|shown| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
         let handler = service.clone();
-        Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone()).at("control socket")
+        let server = Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone());
+        server.at("control socket").map(|server| (server, shown))
     });
-    let server = match started {
-        Ok(server) => server,
+    let (server, shown) = match started {
+        Ok(started) => started,
         Err(fail) => {
             service.stop_all();
             return Err(service.close().err().unwrap_or(fail));
@@ -171,10 +174,14 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     };
     thread::Builder::new().name("nenrin-signal".into()).spawn(waiter).at("a thread")?;
 
-    log.line(&format!("{} mounted at {}", plan.device.display(), plan.directory.display()));
+    let (place, directory) = (plan.device.display(), plan.directory.display());
+    log.line(&match &shown {
+        Some(c) => format!("{} of {place} mounted at {directory}", report::show_state(c)),
+        None => format!("{place} mounted at {directory}"),
+    });
     notes.iter().for_each(|n| log.line(n));
     if plan.report_start {
-        tell(&Started { error: None, notes });
+        tell(&Started { error: None, notes, shown });
         let _ = detach(plan.log.as_deref());
     }
     Ok(Running { service, events, server, ticker, judge, beater })
@@ -259,13 +266,12 @@ fn notes(fs: &Fs, plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Mounts what the plan says.
-fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
+/// Mounts what the plan says. Which state of the past that is, if one.
+fn mount(service: &Arc<Service>, plan: &Plan) -> Result<Option<CheckpointData>, Fail> {
     let fs = service.fs()?;
-    let at = match &plan.options.past {
-        Some(when) => At::Past(past::find(&fs, when).map_err(|f| Fail::at(plan.device.display(), f))?.cno),
-        None => At::Live,
-    };
+    let found = plan.options.past.as_deref().map(|when| past::find(&fs, when)).transpose();
+    let shown = found.map_err(|f| Fail::at(plan.device.display(), f))?;
+    let at = shown.as_ref().map_or(At::Live, |c| At::Past(c.cno));
     let o = &plan.options;
     let mut how = MountOptions::new(plan.source.display().to_string(), &plan.directory);
     how.read_only = fs.options().read_only;
@@ -277,7 +283,8 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
     how.noatime = o.noatime;
     let mut options = session_options(o);
     options.past = ShowPast(Some(Arc::new(past::Shelves(fs))));
-    service.add(at, &how, &options)
+    service.add(at, &how, &options)?;
+    Ok(shown.as_ref().map(report::checkpoint))
 }
 
 /// The library is ticked by [`start_ticking`], also while only the past is mounted.
