@@ -178,9 +178,16 @@ fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
     refuse_content(path, meta.is_file(), wishes.force)
 }
 
+/// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
+fn is_for_devices(path: &Path) -> bool {
+    let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
+    let above = path.parent().and_then(|above| above.canonicalize().ok()).unwrap_or_else(|| path.to_owned());
+    above.starts_with("/dev") && (device(&above).is_none() || device(&above) == device(Path::new("/dev")))
+}
+
 /// Creates an empty file of the wanted size.
 fn new_image(path: &Path, wishes: &Wishes) -> Result<PathBuf, Fail> {
-    if path.starts_with("/dev") {
+    if is_for_devices(path) {
         return Err(Fail::at(path.display(), "no such device"));
     }
     let Some(bytes) = wishes.size else {

@@ -78,6 +78,7 @@ fn wrong_calls() {
         (vec!["mkfs", "--frob", &image], 2, vec!["unknown option --frob"]),
         (vec!["mkfs", "--profile", "parity", "--size", SIZE, &image, "second"], 2, vec!["at least three devices"]),
         (vec!["mkfs", "--size", SIZE, "/dev/no-such-device"], 1, vec!["no such device"]),
+        (vec!["mkfs", "--size", SIZE, "/dev/no-such-directory/device"], 1, vec!["no such device"]),
         (vec!["mkfs", "/dev/null"], 1, vec!["neither a regular file nor a block device"]),
         (vec!["mkfs", "--size", SIZE, "/no/such/dir/image"], 1, vec!["/no/such/dir/image"]),
     ] {
@@ -87,6 +88,22 @@ fn wrong_calls() {
         out.fails(code, &parts);
     }
     assert!(!place.path("image").exists(), "a failed mkfs leaves no file");
+}
+
+/// What is mounted below /dev holds files like any other place.
+#[test]
+fn an_image_in_shared_memory() {
+    use std::path::Path;
+    let device = |path: &str| fs::metadata(path).map(|m| m.dev()).ok();
+    if device("/dev/shm").is_none() || device("/dev/shm") == device("/dev") {
+        return eprintln!("skipped: nothing is mounted at /dev/shm");
+    }
+    let image = format!("/dev/shm/nenrin-{}.img", std::process::id());
+    let out = nenrin(["mkfs", "--size", SIZE, "--sparse", &image]);
+    let made = Path::new(&image).exists();
+    let _ = fs::remove_file(&image);
+    out.ok();
+    assert!(made);
 }
 
 /// Every foreign thing that can be made by writing a few bytes.
