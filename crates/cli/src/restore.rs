@@ -171,13 +171,16 @@ impl<'a> Place<'a> {
             return Err(no_past(to));
         }
         for left in left_over(above) {
-            output::notice(format!("{} is left from a restore that was broken off; remove it", left.display()));
+            output::notice(left_behind(&left));
         }
         if keeps {
             keep()?;
         }
         let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
-        sys::mkdirat(&parent, &hidden, Mode::RWXU).at(above.display())?;
+        sys::mkdirat(&parent, &hidden, Mode::RWXU).map_err(|e| match e {
+            Errno::EXIST => left_behind(&above.join(&hidden)),
+            e => Fail::at(above.display(), e),
+        })?;
         match private_directory(&parent, &hidden) {
             Ok(private) => Ok(Self { to, name, parent, hidden, private, is_same_volume }),
             Err(why) => {
@@ -294,6 +297,11 @@ pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     let (place, said) = (format!("{}: ", to.display()), &e.message);
     let said = said.strip_prefix(&place).unwrap_or(said);
     Fail { message: format!("{place}{said}; nenrin clean, or deleting snapshots or files, makes some"), ..e }
+}
+
+/// What a process left that was killed; another may have its number by now.
+fn left_behind(place: &Path) -> Fail {
+    Fail::at(place.display(), "left from a restore that was broken off; remove it")
 }
 
 /// Private directories in `above` whose processes are gone.

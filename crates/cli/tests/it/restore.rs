@@ -476,3 +476,20 @@ fn a_restore_that_is_ended_leaves_nothing() {
     }
     panic!("never hit it while it copied");
 }
+
+/// What a process left that was killed is not another restore's, whatever number that has.
+#[test]
+fn what_a_broken_restore_left_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::write(place.path("mnt/f"), "f").unwrap();
+    let cno = cut(&place);
+    // The shell becomes the program, and its number stays.
+    let script = format!("mkdir .restoring-$$; exec $NENRIN restore f --at {cno} --to g");
+    shell(&script, &place.path("mnt")).fails(1, &[".restoring-", "left from a restore that was broken off; remove it"]);
+    assert!(!place.path("mnt/g").exists());
+    restore(&[&place.text("mnt/f"), "--at", &cno, "--to", &place.text("mnt/g")]).ok();
+}
