@@ -100,19 +100,25 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
 
 /// What tells one device from another, whatever path leads to it.
 pub fn identity(path: &Path) -> std::io::Result<String> {
-    let meta = fs::metadata(path)?;
-    Ok(if meta.file_type().is_block_device() {
+    fs::metadata(path).map(|meta| identity_of(&meta))
+}
+
+/// The same of one that is open.
+pub fn identity_of(meta: &fs::Metadata) -> String {
+    if meta.file_type().is_block_device() {
         format!("block {}", meta.rdev())
     } else {
         format!("file {} {}", meta.dev(), meta.ino())
-    })
+    }
 }
 
-/// Length of a block device.
-pub fn block_bytes(path: &Path) -> Result<u64, Fail> {
-    use crate::error::At as _;
+/// Length of an image file or a block device that is open.
+///
+/// # Errors
+/// What the host says.
+pub fn bytes_of(mut device: &fs::File) -> std::io::Result<u64> {
     use std::io::{Seek, SeekFrom};
-    fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).at(path.display())
+    device.seek(SeekFrom::End(0))
 }
 
 /// A path that stays right when the working directory changes.

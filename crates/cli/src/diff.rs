@@ -120,9 +120,7 @@ impl Walk<'_> {
 
     /// Of one of the states it is not known what this was.
     fn unknown(&mut self, path: &[u8], kind: &str) {
-        let text = String::from_utf8_lossy(path).into_owned();
-        let (change, kind) = ("?".to_owned(), kind.to_owned());
-        self.found.push(DiffData { change, path: text, from: None, kind, size: 0, content: None });
+        self.found.push(difference("?", path, None, kind, 0));
     }
 
     fn attr(&mut self, at: At, ino: Ino, path: &[u8]) -> Result<Option<Attr>, Fail> {
@@ -164,7 +162,7 @@ impl Walk<'_> {
                 self.found.push(data("M", &new.path, Some(&old.path), &new.attr));
             }
         }
-        self.found.sort_by(|a, b| a.path.cmp(&b.path));
+        self.found.sort_by(|a, b| a.path_as_bytes().cmp(b.path_as_bytes()));
         self.found
     }
 }
@@ -208,13 +206,20 @@ fn entries(fs: &Fs, at: At, dir: Option<Ino>) -> Result<BTreeMap<Vec<u8>, Ino>, 
 }
 
 fn data(letter: &str, path: &[u8], from: Option<&[u8]>, attr: &Attr) -> DiffData {
+    difference(letter, path, from, kind(attr.kind()), attr.size)
+}
+
+fn difference(letter: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: u64) -> DiffData {
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    let bytes = |path: &[u8]| std::str::from_utf8(path).is_err().then(|| path.to_vec());
     DiffData {
         change: letter.into(),
         path: text(path),
         from: from.map(text),
-        kind: kind(attr.kind()).into(),
-        size: attr.size,
+        path_bytes: bytes(path),
+        from_bytes: from.and_then(bytes),
+        kind: kind.into(),
+        size,
         content: None,
     }
 }

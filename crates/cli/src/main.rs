@@ -22,6 +22,7 @@ mod options;
 mod output;
 mod past;
 mod personality;
+mod remove;
 mod repair;
 mod report;
 mod restore;
@@ -35,6 +36,7 @@ mod when;
 
 use error::{Fail, Outcome};
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -47,11 +49,14 @@ fn main() -> ExitCode {
         Some(outcome) => (name, outcome),
         None => ("nenrin".to_owned(), run(arguments)),
     };
+    let is_done = matches!(&outcome, Ok(0) | Err(Fail { code: 0, .. }));
+    let outcome = output::failed().filter(|_| is_done).map_or(outcome, Err);
     match outcome {
         Ok(code) => code.into(),
         Err(fail) => {
             if fail.code != 0 {
-                eprintln!("{name}: {fail}");
+                // Where that cannot be written the code has to do.
+                let _ = writeln!(std::io::stderr().lock(), "{name}: {fail}");
             }
             fail.code.into()
         }

@@ -2,98 +2,16 @@
 
 use crate::error::{At, Fail};
 use crate::sys;
-use std::ffi::OsString;
+use nenrin_fuse::mountinfo::parse_all;
+pub use nenrin_fuse::mountinfo::{Mount, all};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// The type our mounts have.
 pub const FSTYPE: &str = "fuse.nenrin";
-
-/// One mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// `major:minor` of the file system.
-    pub device: String,
-    /// What of the file system is shown there; a bind mount may show a directory.
-    pub root: PathBuf,
-    /// Where it is, absolute and without links.
-    pub point: PathBuf,
-    /// Options of this mount.
-    pub options: String,
-    /// Type, with subtype.
-    pub fstype: String,
-    /// What it was mounted from: the device's path.
-    pub source: PathBuf,
-    /// Who runs the program behind it.
-    pub user: u32,
-}
-
-/// All mounts; a later one lies over an earlier one.
-pub fn all() -> io::Result<Vec<Mount>> {
-    Ok(parse_all(&agreed(|| fs::read("/proc/self/mountinfo"))?))
-}
-
-/// Readings of the list after which the last one has to do.
-const READINGS_MAX: usize = 20;
-
-/// The kernel gives the list in pieces of a page, and a line may be missing where something is
-/// unmounted between two of them. So it is read until two readings agree.
-fn agreed(mut read: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
-    let mut last = read()?;
-    for _ in 1..READINGS_MAX {
-        let next = read()?;
-        if next == last {
-            break;
-        }
-        last = next;
-    }
-    Ok(last)
-}
-
-fn parse_all(text: &[u8]) -> Vec<Mount> {
-    text.split(|&b| b == b'\n').filter_map(parse).collect()
-}
-
-/// `ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAG...] - FSTYPE SOURCE SUPER-OPTIONS`
-fn parse(line: &[u8]) -> Option<Mount> {
-    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    let path = |b: &[u8]| PathBuf::from(OsString::from_vec(unescape(b)));
-    let dash = fields.iter().position(|f| *f == b"-")?;
-    let super_options = text(fields.get(dash + 3)?);
-    let user = super_options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
-    Some(Mount {
-        device: text(fields.get(2)?),
-        root: path(fields.get(3)?),
-        point: path(fields.get(4)?),
-        options: text(fields.get(5)?),
-        fstype: text(fields.get(dash + 1)?),
-        source: path(fields.get(dash + 2)?),
-        user: user.unwrap_or(0),
-    })
-}
-
-/// Blanks, tabs, newlines and backslashes are written as `\` and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut i = 0;
-    while i < field.len() {
-        let code = field.get(i + 1..i + 4).filter(|d| field[i] == b'\\' && d.iter().all(|b| (b'0'..b'8').contains(b)));
-        match code {
-            Some(d) => {
-                out.push((d[0] - b'0').wrapping_mul(64) + (d[1] - b'0') * 8 + (d[2] - b'0'));
-                i += 4;
-            }
-            None => {
-                out.push(field[i]);
-                i += 1;
-            }
-        }
-    }
-    out
-}
 
 /// The path without links, also where a dead mount is at its end.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
@@ -120,6 +38,17 @@ pub fn of_point(point: &Path) -> Option<Mount> {
     all().ok()?.into_iter().rfind(|m| m.point == point)
 }
 
+/// Where a file system is mounted, whole or in part.
+pub fn points(device: &str) -> Vec<PathBuf> {
+    let all = all().unwrap_or_default();
+    all.into_iter().filter(|m| m.device == device).map(|m| m.point).collect()
+}
+
+/// Places in one line.
+pub fn listed(places: &[PathBuf]) -> String {
+    places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" and ")
+}
+
 /// Whether the program behind a mount answers.
 pub fn is_dead(point: &Path) -> bool {
     matches!(sys::statfs(point), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN))
@@ -127,55 +56,61 @@ pub fn is_dead(point: &Path) -> bool {
 
 /// Who uses something below a mount point, as `name (pid N)`; the caller itself is not meant.
 pub fn users(point: &Path) -> Vec<String> {
-    let own = std::process::id();
-    let Ok(pids) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = pids.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let uses = |pid: u32| {
-        let base = PathBuf::from(format!("/proc/{pid}"));
-        let links = ["cwd", "root", "exe"].map(|l| base.join(l));
-        let files = fs::read_dir(base.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
-        links.into_iter().chain(files).any(|l| fs::read_link(l).is_ok_and(|target| target.starts_with(point)))
+    let uses = |pid: &u32| links_of(*pid).any(|l| fs::read_link(l).is_ok_and(|target| target.starts_with(point)));
+    others().filter(uses).map(named).collect()
+}
+
+/// What keeps a file system that is mounted nowhere here.
+pub fn held_by(device: &str) -> String {
+    match holders(device).as_slice() {
+        [] => "still used by a program, or in a mount name space, that cannot be seen from here".to_owned(),
+        all => format!("still used by {}", all.join(", ")),
+    }
+}
+
+/// Who uses something of a file system, and in each other mount name space that shows it somebody who is there.
+fn holders(device: &str) -> Vec<String> {
+    let space = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("ns/mnt")).ok();
+    let mut seen = HashSet::from([space("self")]);
+    let shows = |pid: u32| {
+        fs::read(format!("/proc/{pid}/mountinfo")).is_ok_and(|t| parse_all(&t).iter().any(|m| m.device == device))
     };
-    pids.filter(|pid| *pid != own && uses(*pid))
-        .map(|pid| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            format!("{} (pid {pid})", name.trim_end())
-        })
-        .collect()
+    let mut holds = |pid: &u32| {
+        let elsewhere = seen.insert(space(&pid.to_string())) && shows(*pid);
+        elsewhere || links_of(*pid).any(|l| device_of(&l).is_some_and(|d| d == device))
+    };
+    others().filter(|pid| holds(pid)).map(named).collect()
+}
+
+/// The file system that a path lies on, as mountinfo has it, without asking whoever is behind that.
+fn device_of(path: &Path) -> Option<String> {
+    // Who may not enter it is told this much, and only when asking for no more.
+    let meta = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some(format!("{}:{}", meta.stx_dev_major, meta.stx_dev_minor))
+}
+
+/// All processes but this one.
+fn others() -> impl Iterator<Item = u32> {
+    let own = std::process::id();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).filter(move |pid| *pid != own)
+}
+
+/// The links to what a process uses.
+fn links_of(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let base = PathBuf::from(format!("/proc/{pid}"));
+    let files = fs::read_dir(base.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
+    ["cwd", "root", "exe"].map(|l| base.join(l)).into_iter().chain(files)
+}
+
+fn named(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{} (pid {pid})", name.trim_end())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A line that one reading missed is there in the next; where no two agree, it ends all the same.
-    #[test]
-    fn a_list_counts_when_two_readings_agree() {
-        let readings = [&b"a\nb\n"[..], b"a\n", b"a\nb\nc\n", b"a\nb\nc\n", b"later"];
-        let mut left = readings.iter();
-        assert_eq!(agreed(|| Ok(left.next().unwrap().to_vec())).unwrap(), b"a\nb\nc\n");
-        assert_eq!(left.len(), 1);
-        let mut count = 0u8;
-        let changing = || {
-            count += 1;
-            Ok(vec![count])
-        };
-        assert_eq!(agreed(changing).unwrap(), [READINGS_MAX as u8]);
-    }
-
-    #[test]
-    fn lines_of_mountinfo() {
-        let text = br"36 35 0:45 / /mnt\0402 rw,nosuid shared:1 - fuse.nenrin /a\134b rw,user_id=1000,group_id=1000
-1 0 8:1 / / rw - ext4 /dev/sda1 rw
-garbage";
-        let all = parse_all(text);
-        assert_eq!(all.len(), 2);
-        assert_eq!(all[0].point, Path::new("/mnt 2"));
-        assert_eq!(all[0].source, Path::new(r"/a\b"));
-        assert_eq!((all[0].user, all[0].device.as_str()), (1000, "0:45"));
-        assert_eq!(all[1].user, 0);
-        assert_eq!(unescape(br"\377\9"), b"\xff\\9");
-    }
 
     #[test]
     fn every_path_lies_on_a_mount() {

@@ -9,6 +9,7 @@ use crate::size::{parse_bytes, parse_seconds};
 use crate::sys;
 use nenrin_core::{BEAT_NANOS, Barrier, Mmp, Order};
 use nenrin_fuse::{Cache, Way};
+use std::collections::BTreeMap;
 
 /// Everything -o can say.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +44,52 @@ pub struct Options {
     pub nonempty: bool,
     /// Change a mount that is there.
     pub remount: bool,
+    /// Each option that was given: its name, and all of it.
+    pub given: Vec<(&'static str, String)>,
+}
+
+impl Options {
+    /// What a mount has from its beginning, so that a remount cannot change it, by the name of the option.
+    pub fn lasting(&self) -> BTreeMap<String, String> {
+        let core = &self.core;
+        let all = [
+            ("order", format!("{:?}", core.order)),
+            ("barrier", format!("{:?}", core.barrier)),
+            ("cache", format!("{:?}", self.cache)),
+            ("transport", format!("{:?}", self.way)),
+            ("commit", core.commit_nanos.to_string()),
+            ("checkpoint", core.checkpoint_nanos.to_string()),
+            ("cache-size", core.cache_bytes.to_string()),
+            ("nopoll", self.nopoll.to_string()),
+            ("discard", core.discard.to_string()),
+            ("noatime", self.noatime.to_string()),
+            ("norecovery", core.no_recovery.to_string()),
+            ("degraded", core.degraded.to_string()),
+            ("mmp", core.mmp.is_some().to_string()),
+            ("own_check", self.own_check.to_string()),
+        ];
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// The first option that was given and says something else than what a mount has ([`Options::lasting`]).
+    pub fn first_unlike(&self, mount: &BTreeMap<String, String>) -> Option<&str> {
+        let wanted = self.lasting();
+        let differs = |name: &str| {
+            let name = match name {
+                "relatime" => "noatime",
+                "nodiscard" => "discard",
+                "default_permissions" => "own_check",
+                name => name,
+            };
+            wanted.get(name).is_some_and(|wanted| mount.get(name) != Some(wanted))
+        };
+        self.given.iter().find(|(name, _)| differs(name)).map(|(_, word)| word.as_str())
+    }
+
+    /// The last of these options that was given.
+    pub fn last_given(&self, names: &[&str]) -> Option<&'static str> {
+        self.given.iter().rev().map(|(name, _)| *name).find(|name| names.contains(name))
+    }
 }
 
 /// One option.
@@ -297,6 +344,7 @@ fn one(options: &mut Options, word: &str) -> Result<(), Fail> {
         (false, None) => return Err(Fail::usage(format!("mount option {name} needs a value: {name}={}", info.value))),
         _ => {}
     }
+    options.given.push((info.name, word.to_owned()));
     (info.set)(options, value.unwrap_or("")).map_err(|why| Fail::usage(format!("mount option {word}: {why}")))
 }
 
@@ -353,6 +401,21 @@ mod tests {
         assert!(!parse_one("ro,rw").unwrap().core.read_only);
         assert!(!parse(&["suid".into(), "nosuid".into()]).unwrap().suid);
         assert_eq!(parse_one("cp=1,cp=2").unwrap().past.as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn what_a_remount_cannot_change_is_found() {
+        let mount = parse_one("commit=2,noatime,discard").unwrap().lasting();
+        let unlike = |text: &str| parse_one(text).unwrap().first_unlike(&mount).map(str::to_owned);
+        for same in ["", "ro,nosuid,dev,noexec", "commit=2.0,noatime,discard", "cache=writethrough,default_permissions"]
+        {
+            assert_eq!(unlike(same), None, "{same}");
+        }
+        for other in ["commit=30", "relatime", "nodiscard", "cache=writeback", "own_check", "mmp", "cache-size=8M"] {
+            assert_eq!(unlike(&format!("ro,{other}")).as_deref(), Some(other));
+        }
+        let o = parse_one("ro,rw,nodev,dev").unwrap();
+        assert_eq!((o.last_given(&["ro", "rw"]), o.last_given(&["suid", "nosuid"])), (Some("rw"), None));
     }
 
     #[test]

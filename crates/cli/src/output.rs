@@ -2,11 +2,26 @@
 
 use crate::error::Fail;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Prints text. A reader that has gone away is no failure.
+/// Why something could not be printed.
+static UNPRINTED: OnceLock<String> = OnceLock::new();
+
+/// Prints text. That it cannot be is told in the end ([`failed`]): what a command does it does all the same.
 pub fn print(text: &str) {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+    let mut out = io::stdout().lock();
+    if let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has gone away has read enough.
+        if e.kind() != io::ErrorKind::BrokenPipe {
+            let _ = UNPRINTED.set(e.to_string());
+        }
+    }
+}
+
+/// The failure of what could not be printed, if any.
+pub fn failed() -> Option<Fail> {
+    UNPRINTED.get().map(|why| Fail::at("standard output", why))
 }
 
 /// Prints a line.

@@ -127,7 +127,7 @@ fn quick(path: &Path) -> Outcome {
         Ok(clean) => {
             let state = if clean { "clean" } else { "recovers when it is mounted" };
             output::line(format!("{}: {state}", path.display()));
-            Ok(0)
+            output::failed().map_or(Ok(0), |f| Err(could_not(f)))
         }
         Err(e) => Err(could_not(device::describe_volume(path, devices.first().and_then(device::foreign), &e))),
     }

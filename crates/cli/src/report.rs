@@ -529,7 +529,8 @@ pub fn show_volume(v: &VolumeInfo) -> String {
     }
     for m in &v.mounts {
         let what = m.checkpoint.map_or_else(|| "live".to_owned(), |c| format!("checkpoint {c}"));
-        row("mounted at", format!("{} ({what})", printable(&m.directory)));
+        let how = if m.detached { ", detached and still in use" } else { "" };
+        row("mounted at", format!("{} ({what}{how})", printable(&m.directory)));
     }
     let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(v.total_bytes).unwrap_or(0);
     row("live", format!("{} ({} %), {} inodes", show_bytes(v.live_bytes), percent(v.live_bytes), v.inodes));
@@ -573,6 +574,12 @@ pub fn show_volume(v: &VolumeInfo) -> String {
         row("problem", printable(problem));
     }
     out
+}
+
+/// A state of the past in a few words.
+pub fn show_state(c: &CheckpointData) -> String {
+    let name = c.name.as_deref().map(|n| format!(", snapshot {}", printable(n))).unwrap_or_default();
+    format!("checkpoint {} of {}{name}", c.cno, when::show(c.nanos))
 }
 
 /// Checkpoints for people.

@@ -10,16 +10,18 @@
 //! 2. What is replaced is kept in the past, or not replaced.
 //! 3. Until the last step nobody but the user who copies can enter the copy, or put something else in its place: it is
 //!    made in a directory of its own that is held open, and reached through that.
+//! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
+//!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::then::Then;
-use crate::{less, mounts, output};
+use crate::{less, mounts, output, remove};
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -59,6 +61,8 @@ pub struct Calls<'a> {
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
+    pub fits: &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>,
     /// Where the newest snapshot shows what is about to be replaced, if there is one.
     pub snapshot: &'a dyn Fn() -> Option<Then>,
     /// Whether to stop: then nothing has changed.
@@ -91,6 +95,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         Some(path) => result.and(Err(unknown(path))),
         None => result,
     };
+    let result = result.and_then(|()| (calls.fits)(&left_out));
     let result =
         result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, &mut keep));
     let here = |e: Fail| Fail {
@@ -166,13 +171,16 @@ impl<'a> Place<'a> {
             return Err(no_past(to));
         }
         for left in left_over(above) {
-            output::notice(format!("{} is left from a restore that was broken off; remove it", left.display()));
+            output::notice(left_behind(&left));
         }
         if keeps {
             keep()?;
         }
         let hidden = OsString::from(format!("{HIDDEN}{}", std::process::id()));
-        sys::mkdirat(&parent, &hidden, Mode::RWXU).at(above.display())?;
+        sys::mkdirat(&parent, &hidden, Mode::RWXU).map_err(|e| match e {
+            Errno::EXIST => left_behind(&above.join(&hidden)),
+            e => Fail::at(above.display(), e),
+        })?;
         match private_directory(&parent, &hidden) {
             Ok(private) => Ok(Self { to, name, parent, hidden, private, is_same_volume }),
             Err(why) => {
@@ -184,7 +192,12 @@ impl<'a> Place<'a> {
 
     /// Where the copy is, whatever becomes of the names above it.
     fn copy(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}/copy", self.private.as_raw_fd()))
+        within(&self.private).join("copy")
+    }
+
+    /// What has the name, likewise.
+    fn there(&self) -> PathBuf {
+        within(&self.parent).join(self.name)
     }
 
     /// Durable first, so that no crash shows an empty file under the name.
@@ -203,19 +216,19 @@ impl<'a> Place<'a> {
         let movable = Movable::new(&self.copy()).at(&place)?;
         match rename(RenameFlags::NOREPLACE) {
             // A file system without such renames; it is not one of ours.
-            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.to).is_err() => {
+            Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.there()).is_err() => {
                 rename(RenameFlags::empty()).at(&place)?;
             }
             Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) if replace => {
                 self.may_be_replaced()?;
                 // What changed within a directory its own times do not tell.
-                let now = fs::symlink_metadata(self.to).at(&place)?;
+                let now = fs::symlink_metadata(self.there()).at(&place)?;
                 let same =
                     |m: &Metadata| (m.ino(), m.ctime(), m.ctime_nsec()) == (now.ino(), now.ctime(), now.ctime_nsec());
                 if now.is_dir() || !known.is_some_and(same) {
                     keep()?;
                 }
-                let old = Movable::new(self.to).at(&place)?;
+                let old = Movable::new(&self.there()).at(&place)?;
                 rename(RenameFlags::EXCHANGE).at(&place)?;
                 drop(old);
             }
@@ -229,7 +242,7 @@ impl<'a> Place<'a> {
     /// What is replaced is removed, with all that is in it: only where it has a past.
     fn may_be_replaced(&self) -> Result<(), Fail> {
         let place = self.to.display();
-        let meta = fs::symlink_metadata(self.to).at(place.to_string())?;
+        let meta = fs::symlink_metadata(self.there()).at(place.to_string())?;
         is_replaceable(self.to, &meta)?;
         if !self.is_same_volume {
             return Err(no_past(self.to));
@@ -237,7 +250,7 @@ impl<'a> Place<'a> {
         if !meta.is_dir() {
             return Ok(());
         }
-        let real = fs::canonicalize(self.to).at(place.to_string())?;
+        let real = fs::canonicalize(self.there()).at(place.to_string())?;
         match mounts::all().at("/proc/self/mountinfo")?.iter().find(|m| m.point.starts_with(&real)) {
             Some(m) => Err(Fail::at(m.point.display(), "something is mounted there; unmount it first")),
             None => Ok(()),
@@ -248,12 +261,17 @@ impl<'a> Place<'a> {
     fn tidy(&self) -> Result<(), Fail> {
         let shown = self.to.with_file_name(&self.hidden);
         let device = self.private.metadata().at(shown.display())?.dev();
-        match remove(&self.copy(), device) {
+        match remove::tree(&self.private, c"copy", device) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Fail::at(shown.display(), e)),
             _ => {}
         }
         sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(shown.display())
     }
+}
+
+/// The path of an open directory that stays right when it is moved.
+fn within(directory: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
 /// Whoever names a device as what to restore to hardly means to lose it.
@@ -279,6 +297,11 @@ pub fn with_way_out(e: Fail, to: &Path, is_same_volume: bool) -> Fail {
     let (place, said) = (format!("{}: ", to.display()), &e.message);
     let said = said.strip_prefix(&place).unwrap_or(said);
     Fail { message: format!("{place}{said}; nenrin clean, or deleting snapshots or files, makes some"), ..e }
+}
+
+/// What a process left that was killed; another may have its number by now.
+fn left_behind(place: &Path) -> Fail {
+    Fail::at(place.display(), "left from a restore that was broken off; remove it")
 }
 
 /// Private directories in `above` whose processes are gone.
@@ -311,13 +334,13 @@ struct Movable(Option<(File, Metadata)>);
 
 impl Movable {
     fn new(path: &Path) -> io::Result<Self> {
-        let meta = fs::symlink_metadata(path)?;
-        if !meta.is_dir() || meta.mode() & 0o200 != 0 {
-            return Ok(Self(None));
-        }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(directory) = sys::open(path, flags, Mode::empty()) else { return Ok(Self(None)) };
         let directory = File::from(directory);
+        let meta = directory.metadata()?;
+        if meta.mode() & 0o200 != 0 {
+            return Ok(Self(None));
+        }
         // Who is not its owner is told by the rename.
         let changed = directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777 | 0o200));
         Ok(Self(changed.is_ok().then_some((directory, meta))))
@@ -326,24 +349,6 @@ impl Movable {
         let Some((directory, meta)) = self.0.take() else { return Ok(()) };
         directory.set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
     }
-}
-
-/// Removes a tree, and nothing that is mounted in it.
-fn remove(path: &Path, device: u64) -> io::Result<()> {
-    let meta = fs::symlink_metadata(path)?;
-    if !meta.is_dir() {
-        return fs::remove_file(path);
-    }
-    if meta.dev() != device {
-        return Err(io::Error::other("something is mounted in it"));
-    }
-    if meta.mode() & 0o700 != 0o700 {
-        fs::set_permissions(path, Permissions::from_mode(meta.mode() & 0o7777 | 0o700))?;
-    }
-    for entry in fs::read_dir(path)? {
-        remove(&entry?.path(), device)?;
-    }
-    fs::remove_dir(path)
 }
 
 /// The failure when something is in the way.
@@ -373,43 +378,48 @@ impl Work<'_> {
         if (self.stop)() {
             return Err(Fail::new("interrupted; nothing was restored").with_code(INTERRUPTED));
         }
-        let meta = match fs::symlink_metadata(from) {
-            Err(e) if self.may_leave_out(&e, from) => return Ok(()),
-            other => other.at(from.display())?,
-        };
-        if meta.is_dir() {
-            self.directory(from, to, &meta)?;
-        } else {
-            if meta.nlink() > 1 {
-                if let Some(first) = self.links.get(&meta.ino()) {
-                    return fs::hard_link(first, to).at(to.display());
+        let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
+        if let Some(first) = self.links.get(&meta.ino()) {
+            return fs::hard_link(first, to).at(to.display());
+        }
+        // First, since nothing is made of what has to be left out.
+        let Some(xattrs) = self.known(from, xattrs_of(from))? else { return Ok(()) };
+        let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
+        if is_made {
+            self.attributes(to, &meta, &xattrs)?;
+            if meta.is_dir() {
+                self.copied.directories += 1;
+            } else {
+                self.copied.files += 1;
+                if meta.nlink() > 1 {
+                    self.links.insert(meta.ino(), to.to_owned());
                 }
-                self.links.insert(meta.ino(), to.to_owned());
             }
-            let left_out = self.left_out.len();
-            self.file(from, to, &meta)?;
-            self.copied.files += u64::from(left_out == self.left_out.len());
         }
         (self.progress)(&self.copied);
         Ok(())
     }
 
-    /// Notes what the state does not know, within what is copied.
-    fn may_leave_out(&mut self, e: &io::Error, from: &Path) -> bool {
-        let may = self.depth > 0 && is_unknown(e);
-        if may {
-            self.left_out.push(from.to_owned());
+    /// What was read of `from`; nothing where the state does not know it, and the rest of what is copied can do without.
+    fn known<T>(&mut self, from: &Path, read: io::Result<T>) -> Result<Option<T>, Fail> {
+        match read {
+            Err(e) if self.depth > 0 && is_unknown(&e) => {
+                self.left_out.push(from.to_owned());
+                Ok(None)
+            }
+            Err(e) if is_unknown(&e) => {
+                let text = format!("is not known in that state; nenrin history tells what is known of it: {e}");
+                Err(Fail::at(from.display(), text))
+            }
+            other => other.at(from.display()).map(Some),
         }
-        may
     }
 
-    fn directory(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    /// Whether it was made: what is not known is not.
+    fn directory(&mut self, from: &Path, to: &Path) -> Result<bool, Fail> {
         // What is in it comes at once or not at all.
         let entries = fs::read_dir(from).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = match entries {
-            Err(e) if self.may_leave_out(&e, from) => return Ok(()),
-            other => other.at(from.display())?,
-        };
+        let Some(entries) = self.known(from, entries)? else { return Ok(false) };
         DirBuilder::new().mode(0o700).create(to).at(to.display())?;
         self.depth += 1;
         for entry in entries {
@@ -417,38 +427,49 @@ impl Work<'_> {
             self.copy(&from.join(&name), &to.join(&name))?;
         }
         self.depth -= 1;
-        self.copied.directories += 1;
-        self.attributes(from, to, meta)
+        Ok(true)
     }
 
-    fn file(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    /// The same of anything else.
+    fn file(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<bool, Fail> {
         let kind = meta.file_type();
         if kind.is_file() {
-            let source = File::open(from).at(from.display())?;
-            let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
-            match self.content(&source, &target, meta.len()) {
-                Err(e) if self.may_leave_out(&e, from) => return fs::remove_file(to).at(to.display()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    return Err(Fail::new(e.to_string()).with_code(INTERRUPTED));
-                }
-                other => other.at(to.display())?,
-            }
-            if self.syncs_each {
-                target.sync_all().at(to.display())?;
-            }
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(from).at(from.display())?, to).at(to.display())?;
-        } else {
-            let special = [
-                (kind.is_fifo(), FileType::Fifo),
-                (kind.is_socket(), FileType::Socket),
-                (kind.is_char_device(), FileType::CharacterDevice),
-                (kind.is_block_device(), FileType::BlockDevice),
-            ];
-            let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
-            sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()).at(to.display())?;
+            return self.regular(from, to, meta.len());
         }
-        self.attributes(from, to, meta)
+        if kind.is_symlink() {
+            let Some(target) = self.known(from, fs::read_link(from))? else { return Ok(false) };
+            return symlink(target, to).at(to.display()).map(|()| true);
+        }
+        let special = [
+            (kind.is_fifo(), FileType::Fifo),
+            (kind.is_socket(), FileType::Socket),
+            (kind.is_char_device(), FileType::CharacterDevice),
+            (kind.is_block_device(), FileType::BlockDevice),
+        ];
+        let kind = special.into_iter().find(|(is, _)| *is).map_or(FileType::Unknown, |(_, kind)| kind);
+        sys::mknodat(CWD, to, kind, Mode::from_raw_mode(0o600), meta.rdev()).at(to.display())?;
+        Ok(true)
+    }
+
+    fn regular(&mut self, from: &Path, to: &Path, bytes: u64) -> Result<bool, Fail> {
+        let Some(source) = self.known(from, File::open(from))? else { return Ok(false) };
+        let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
+        let before = self.copied.bytes;
+        match self.content(&source, &target, bytes) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                return Err(Fail::new(e.to_string()).with_code(INTERRUPTED));
+            }
+            Err(e) if is_unknown(&e) => {
+                self.copied.bytes = before;
+                fs::remove_file(to).at(to.display())?;
+                return self.known(from, Err::<(), _>(e)).map(|_| false);
+            }
+            other => other.at(to.display())?,
+        }
+        if self.syncs_each {
+            target.sync_all().at(to.display())?;
+        }
+        Ok(true)
     }
 
     /// Content where there is some, holes where there are holes.
@@ -500,14 +521,14 @@ impl Work<'_> {
 
     /// Everything but content. Times last, since all else changes them; before
     /// them the mode, since a change of the owner takes set-id bits away.
-    fn attributes(&mut self, from: &Path, to: &Path, meta: &Metadata) -> Result<(), Fail> {
+    fn attributes(&mut self, to: &Path, meta: &Metadata, xattrs: &[Xattr]) -> Result<(), Fail> {
         let is_link = meta.file_type().is_symlink();
         match lchown(to, Some(meta.uid()), Some(meta.gid())) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.copied.owners_lost += 1,
             Err(e) => return Err(Fail::at(to.display(), e)),
         }
-        copy_xattrs(from, to)?;
+        set_xattrs(to, xattrs)?;
         if !is_link {
             fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o7777)).at(to.display())?;
         }
@@ -520,23 +541,34 @@ impl Work<'_> {
     }
 }
 
-/// Those that the user may set; access lists are among them.
-fn copy_xattrs(from: &Path, to: &Path) -> Result<(), Fail> {
+/// An extended attribute: its name and its value.
+type Xattr = (CString, Vec<u8>);
+
+/// Those of a file, access lists among them.
+fn xattrs_of(path: &Path) -> io::Result<Vec<Xattr>> {
     let mut names = vec![0; 65_536];
-    let bytes = match sys::llistxattr(from, names.as_mut_slice()) {
+    let bytes = match sys::llistxattr(path, names.as_mut_slice()) {
         Ok(bytes) => bytes,
-        Err(Errno::OPNOTSUPP) => return Ok(()),
-        Err(e) => return Err(Fail::at(from.display(), e)),
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(e) => return Err(e.into()),
     };
     let mut value = vec![0; 65_536];
+    let mut all = Vec::new();
     for name in names[..bytes].split_inclusive(|b| *b == 0) {
-        let name = CStr::from_bytes_with_nul(name).at(from.display())?;
-        let bytes = match sys::lgetxattr(from, name, value.as_mut_slice()) {
-            Ok(bytes) => bytes,
-            Err(Errno::NODATA) => continue,
-            Err(e) => return Err(Fail::at(from.display(), e)),
-        };
-        match sys::lsetxattr(to, name, &value[..bytes], XattrFlags::empty()) {
+        let name = CStr::from_bytes_with_nul(name).map_err(io::Error::other)?;
+        match sys::lgetxattr(path, name, value.as_mut_slice()) {
+            Ok(bytes) => all.push((name.to_owned(), value[..bytes].to_vec())),
+            Err(Errno::NODATA) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(all)
+}
+
+/// Those that the user may set.
+fn set_xattrs(to: &Path, xattrs: &[Xattr]) -> Result<(), Fail> {
+    for (name, value) in xattrs {
+        match sys::lsetxattr(to, name, value, XattrFlags::empty()) {
             Ok(()) => {}
             // trusted.* and security.* are root's.
             Err(Errno::PERM | Errno::OPNOTSUPP) if !name.to_bytes().starts_with(b"user.") => {}
@@ -549,6 +581,73 @@ fn copy_xattrs(from: &Path, to: &Path) -> Result<(), Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
+    type Fits<'a> = &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>;
+
+    /// Copies within one file system, with these calls.
+    fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>) -> Result<Restored, Fail> {
+        let mut calls = Calls {
+            volume: fs::metadata(from).unwrap().dev(),
+            progress: &mut |_| {},
+            sync: &mut || Ok(()),
+            keep,
+            fits,
+            snapshot: &|| None,
+            stop: &|| false,
+        };
+        copy(from, to, replace, &mut calls)
+    }
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        let mut all: Vec<_> = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn what_does_not_fit_in_the_end_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("f"), "then").unwrap();
+        let went = copied(&from, &to, false, &mut || Ok(()), &mut |_| Err(Fail::new("it went")));
+        assert_eq!(went.unwrap_err().message, "it went");
+        assert_eq!(names(dir.path()), ["from"]);
+        copied(&from, &to, false, &mut || Ok(()), &mut |_| Ok(())).unwrap();
+        assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
+    }
+
+    /// Whose the directory above is puts a link in its place, at the last moment.
+    #[test]
+    fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for made in ["from", "above/d", "victim/d"] {
+            fs::create_dir_all(at(made)).unwrap();
+        }
+        fs::write(at("victim/d/f"), "").unwrap();
+        fs::write(at("from/new"), "").unwrap();
+        for closed in ["above/d", "victim/d"] {
+            fs::set_permissions(at(closed), Permissions::from_mode(0o500)).unwrap();
+        }
+        let mut asked = 0;
+        let mut exchange = || {
+            asked += 1;
+            // The first time before anything was done.
+            if asked == 2 {
+                fs::rename(at("above"), at("moved")).unwrap();
+                symlink(at("victim"), at("above")).unwrap();
+            }
+            Ok(())
+        };
+        copied(&at("from"), &at("above/d"), true, &mut exchange, &mut |_| Ok(())).unwrap();
+        assert_eq!(asked, 2);
+        assert_eq!(fs::metadata(at("victim/d")).unwrap().mode() & 0o7777, 0o500);
+        assert_eq!((names(&at("victim/d")), names(&at("moved/d"))), (vec!["f".into()], vec!["new".into()]));
+        assert_eq!(names(&at("moved")), ["d"]);
+        fs::set_permissions(at("victim/d"), Permissions::from_mode(0o700)).unwrap();
+    }
 
     #[test]
     fn a_full_volume_is_told_with_what_helps() {

@@ -75,6 +75,9 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.trim() != name || name.contains(|c: char| c.is_control() || c == '/' || c == ',') {
         return Err(format!("{name:?}: a snapshot's name is not empty and has no slash, comma or blank at its ends"));
     }
+    if matches!(name, "." | "..") {
+        return Err(format!("{name:?}: of that name there is a directory everywhere; a snapshot needs another one"));
+    }
     match parse(name, 0) {
         Ok(When::Name(_)) => Ok(()),
         _ => Err(format!("{name:?}: a snapshot's name must not look like a number or a time")),
@@ -432,7 +435,7 @@ mod tests {
         for name in ["monday", "before upgrade", "v1.2", "2025", "年輪"] {
             assert_eq!(check_name(name).is_ok(), name != "2025", "{name}");
         }
-        for name in ["", " x", "a/b", "a,b", "a\nb", "2025-06-01", "3 days ago", &"x".repeat(256)] {
+        for name in ["", ".", "..", " x", "a/b", "a,b", "a\nb", "2025-06-01", "3 days ago", &"x".repeat(256)] {
             assert!(check_name(name).is_err(), "{name}");
         }
     }

@@ -62,23 +62,35 @@ fn same(a: &Metadata, b: &Metadata) -> bool {
     a.dev() == b.dev() && a.ino() == b.ino()
 }
 
-/// Where a block device is mounted, from lines like
-/// `29 1 8:1 / /home rw,relatime - ext4 /dev/sda1 rw`.
+/// Where a block device is mounted.
 fn mounted_at(device: &Metadata) -> Option<String> {
     if !device.file_type().is_block_device() {
         return None;
     }
     let wanted = format!("{}:{}", libc::major(device.rdev()), libc::minor(device.rdev()));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
-        let mut words = line.split_ascii_whitespace().skip(2);
-        (words.next()? == wanted).then(|| words.nth(1).map(str::to_owned))?
+    point_of(&wanted, &fs::read("/proc/self/mountinfo").ok()?)
+}
+
+/// The first mount point of a device, from lines like `29 1 8:1 / /home rw,relatime - ext4 /dev/sda1 rw`: bytes, as names are.
+fn point_of(device: &str, mounts: &[u8]) -> Option<String> {
+    mounts.split(|b| *b == b'\n').find_map(|line| {
+        let mut words = line.split(|b| *b == b' ').skip(2);
+        let point = (words.next()? == device.as_bytes()).then(|| words.nth(1))??;
+        Some(String::from_utf8_lossy(point).into_owned())
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_mount_points_are_bytes() {
+        let mounts = b"28 1 8:2 / /\xff rw - ext4 /dev/sda2 rw\n29 1 8:1 / /home rw - ext4 /dev/sda1 rw\n";
+        assert_eq!(point_of("8:1", mounts).as_deref(), Some("/home"));
+        assert_eq!(point_of("8:2", mounts).as_deref(), Some("/\u{fffd}"));
+        assert_eq!(point_of("8:3", mounts), None);
+    }
 
     #[test]
     fn who_has_a_file_open_is_found_without_a_lock() {

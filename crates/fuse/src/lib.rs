@@ -7,7 +7,7 @@
 //! Requests come by read(2) from /dev/fuse (`device`), or over io_uring (`ring`).
 //!
 //! Deliberately absent: splice, locks of our own (the kernel keeps them, since the
-//! volume has one mount), ioctl, and access times.
+//! volume has one mount), and ioctl.
 //!
 //! Invariants
 //! 1. The kernel protocol stays in this crate, and unsafe code in `sys` and `ring::sys`.
@@ -21,7 +21,7 @@ mod errno;
 mod helper;
 mod init;
 mod mount;
-mod mountinfo;
+pub mod mountinfo;
 mod nodes;
 mod notify;
 mod past;

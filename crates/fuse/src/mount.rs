@@ -9,7 +9,7 @@
 //! 4. What somebody else has mounted since in the place of a mount of ours stays.
 
 use crate::device::DEVICE_PATH;
-use crate::mountinfo::{self, MountPoint};
+use crate::mountinfo;
 use crate::sys;
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -45,8 +45,6 @@ pub struct MountOptions {
     pub exec: bool,
     /// Reading moves no access times.
     pub noatime: bool,
-    /// Longest read request in bytes, if it shall be shorter than the kernel's.
-    pub max_read: Option<u32>,
 }
 
 impl MountOptions {
@@ -62,7 +60,6 @@ impl MountOptions {
             suid: false,
             exec: true,
             noatime: false,
-            max_read: None,
         }
     }
 }
@@ -141,26 +138,27 @@ impl std::error::Error for MountError {
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     directory: PathBuf,
-    /// How the kernel lists it; a helper may have mounted where that cannot be seen.
-    listed: Option<MountPoint>,
+    /// The number of its file system, as the kernel lists it; a helper may have mounted where that cannot be seen.
+    listed: Option<String>,
 }
 
 impl Seat {
     /// Of what was mounted just now.
     fn new(directory: PathBuf) -> Self {
         let listed = mountinfo::find(&directory).ok().flatten().filter(|m| m.fstype == FSTYPE);
-        Self { directory, listed }
+        Self { directory, listed: listed.map(|m| m.device) }
     }
     /// Absolute and without links.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
-    pub fn listed(&self) -> Option<&MountPoint> {
-        self.listed.as_ref()
+    /// `major:minor` of its file system.
+    pub fn device(&self) -> Option<&str> {
+        self.listed.as_deref()
     }
     /// Takes the mount out of the name space, if it is still there, and under no other.
     pub fn leave(&self) -> io::Result<()> {
-        if self.listed.is_some() && mountinfo::find(&self.directory)? != self.listed {
+        if self.listed.is_some() && mountinfo::find(&self.directory)?.map(|m| m.device) != self.listed {
             return Ok(());
         }
         unmount_lazily(&self.directory)
@@ -313,9 +311,6 @@ fn mount_directly(options: &MountOptions, directory: &Path, default_permissions:
     if options.allow_other {
         data += ",allow_other";
     }
-    if let Some(bytes) = options.max_read {
-        data += &format!(",max_read={bytes}");
-    }
     let flag = |set: bool, flag: libc::c_ulong| if set { flag } else { 0 };
     let flags = flag(!options.suid, libc::MS_NOSUID)
         | flag(!options.dev, libc::MS_NODEV)
@@ -358,7 +353,6 @@ fn helper_options(options: &MountOptions, default_permissions: bool) -> Result<S
     add(options.noatime, "noatime");
     add(options.allow_other, "allow_other");
     add(default_permissions, "default_permissions");
-    add(options.max_read.is_some(), &format!("max_read={}", options.max_read.unwrap_or(0)));
     Ok(text)
 }
 
@@ -417,8 +411,7 @@ mod tests {
     fn a_source_may_contain_commas() {
         let mut options = MountOptions::new(r"a,b\c", "/mnt");
         options.read_only = true;
-        options.max_read = Some(4096);
         let text = helper_options(&options, true).unwrap();
-        assert_eq!(text, r"fsname=a\,b\\c,subtype=nenrin,ro,default_permissions,max_read=4096");
+        assert_eq!(text, r"fsname=a\,b\\c,subtype=nenrin,ro,default_permissions");
     }
 }

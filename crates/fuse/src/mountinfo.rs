@@ -6,48 +6,97 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One line of mountinfo, as far as the front end looks at it.
+/// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MountPoint {
+pub struct Mount {
     /// `major:minor` of the file system, as in /sys/class/bdi.
     pub device: String,
-    pub path: PathBuf,
+    /// What of the file system is shown there; a bind mount may show a directory.
+    pub root: PathBuf,
+    /// Where it is, absolute and without links.
+    pub point: PathBuf,
+    /// Options of this mount.
+    pub options: String,
+    /// Type, with subtype.
     pub fstype: String,
+    /// What it was mounted from: the device's path.
+    pub source: PathBuf,
+    /// Who runs the program behind it.
+    pub user: u32,
+    /// Other users may enter.
+    pub allow_other: bool,
+}
+
+/// All mounts; a later one lies over an earlier one.
+///
+/// # Errors
+/// The list cannot be read.
+pub fn all() -> io::Result<Vec<Mount>> {
+    Ok(parse_all(&agreed(|| fs::read("/proc/self/mountinfo"))?))
 }
 
 /// The topmost mount at `path`, which must be absolute and without links.
-pub(crate) fn find(path: &Path) -> io::Result<Option<MountPoint>> {
-    let text = fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|&b| b == b'\n').filter_map(parse).rfind(|m| m.path == path))
+pub(crate) fn find(path: &Path) -> io::Result<Option<Mount>> {
+    Ok(all()?.into_iter().rfind(|m| m.point == path))
 }
 
-/// `ID PARENT MAJ:MIN ROOT PATH OPTIONS [TAG...] - FSTYPE SOURCE SUPER-OPTIONS`
-fn parse(line: &[u8]) -> Option<MountPoint> {
-    let mut fields = line.split(|&b| b == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
-    let path = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
-    let fstype = fields.skip_while(|f| *f != b"-").nth(1)?;
-    Some(MountPoint { device, path, fstype: String::from_utf8_lossy(fstype).into_owned() })
+/// Readings of the list after which the last one has to do.
+const READINGS_MAX: usize = 20;
+
+/// The kernel gives the list in pieces of a page, and a line may be missing where something is
+/// unmounted between two of them. So it is read until two readings agree.
+fn agreed(mut read: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    let mut last = read()?;
+    for _ in 1..READINGS_MAX {
+        let next = read()?;
+        if next == last {
+            break;
+        }
+        last = next;
+    }
+    Ok(last)
+}
+
+/// The mounts in the text of such a list.
+#[must_use]
+pub fn parse_all(text: &[u8]) -> Vec<Mount> {
+    text.split(|&b| b == b'\n').filter_map(parse).collect()
+}
+
+/// `ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAG...] - FSTYPE SOURCE SUPER-OPTIONS`
+fn parse(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    let path = |b: &[u8]| PathBuf::from(OsString::from_vec(unescape(b)));
+    let dash = fields.iter().position(|f| *f == b"-")?;
+    let super_options = text(fields.get(dash + 3)?);
+    let user = super_options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
+    Some(Mount {
+        device: text(fields.get(2)?),
+        root: path(fields.get(3)?),
+        point: path(fields.get(4)?),
+        options: text(fields.get(5)?),
+        fstype: text(fields.get(dash + 1)?),
+        source: path(fields.get(dash + 2)?),
+        user: user.unwrap_or(0),
+        allow_other: super_options.split(',').any(|o| o == "allow_other"),
+    })
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\` and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
-    let digit = |b: &u8| b.is_ascii_digit().then(|| u32::from(b - b'0'));
     let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let code = match (first, tail) {
-            (b'\\', [a, b, c, ..]) => digit(a).zip(digit(b)).zip(digit(c)),
-            _ => None,
-        };
+    let mut i = 0;
+    while i < field.len() {
+        let code = field.get(i + 1..i + 4).filter(|d| field[i] == b'\\' && d.iter().all(|b| (b'0'..b'8').contains(b)));
         match code {
-            Some(((a, b), c)) => {
-                out.push((a * 64 + b * 8 + c) as u8);
-                rest = &tail[3..];
+            Some(d) => {
+                out.push((d[0] - b'0').wrapping_mul(64) + (d[1] - b'0') * 8 + (d[2] - b'0'));
+                i += 4;
             }
             None => {
-                out.push(*first);
-                rest = tail;
+                out.push(field[i]);
+                i += 1;
             }
         }
     }
@@ -58,14 +107,35 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// A line that one reading missed is there in the next; where no two agree, it ends all the same.
     #[test]
-    fn a_line_with_everything() {
-        let line = br"36 35 98:0 /root /mnt\0402 rw,noatime shared:1 master:2 - fuse.nenrin /dev/x rw";
-        let want = MountPoint { device: "98:0".into(), path: "/mnt 2".into(), fstype: "fuse.nenrin".into() };
-        assert_eq!(parse(line), Some(want));
-        assert_eq!(parse(b""), None);
-        assert_eq!(parse(b"36 35 98:0 / /mnt rw -"), None);
-        assert_eq!(unescape(br"a\134b\9"), br"a\b\9");
+    fn a_list_counts_when_two_readings_agree() {
+        let readings = [&b"a\nb\n"[..], b"a\n", b"a\nb\nc\n", b"a\nb\nc\n", b"later"];
+        let mut left = readings.iter();
+        assert_eq!(agreed(|| Ok(left.next().unwrap().to_vec())).unwrap(), b"a\nb\nc\n");
+        assert_eq!(left.len(), 1);
+        let mut count = 0u8;
+        let changing = || {
+            count += 1;
+            Ok(vec![count])
+        };
+        assert_eq!(agreed(changing).unwrap(), [READINGS_MAX as u8]);
+    }
+
+    #[test]
+    fn lines_of_mountinfo() {
+        let text =
+            br"36 35 0:45 / /mnt\0402 rw,nosuid shared:1 master:2 - fuse.nenrin /a\134b rw,user_id=1000,allow_other
+1 0 8:1 /root / rw - ext4 /dev/sda1 rw
+garbage
+36 35 98:0 / /mnt rw -";
+        let all = parse_all(text);
+        assert_eq!(all.len(), 2);
+        assert_eq!((&*all[0].point, &*all[0].source), (Path::new("/mnt 2"), Path::new(r"/a\b")));
+        assert_eq!((all[0].user, all[0].device.as_str(), all[0].allow_other), (1000, "0:45", true));
+        assert_eq!((all[0].fstype.as_str(), all[0].options.as_str()), ("fuse.nenrin", "rw,nosuid"));
+        assert_eq!((all[1].user, all[1].allow_other, &*all[1].root), (0, false, Path::new("/root")));
+        assert_eq!(unescape(br"\377\9"), b"\xff\\9");
     }
 
     #[test]

@@ -5,16 +5,17 @@
 //! 1. A view lives while the kernel knows an inode of it, and its number is not
 //!    given to another meanwhile.
 //! 2. At most [`HELD_MAX`] checkpoints are held.
+//! 3. Names are many and anybody's to make up: where they have taken their share of the numbers, a state gets one for all of them.
 
 use crate::errno::Errno;
 use crate::volume::Volume;
 use nenrin_core::Attr;
 use nenrin_format::{Cno, Ino};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A directory below whose names states of the past lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shelf {
     /// `.nenrin/at`: by WHEN, as on the command line.
     At,
@@ -45,6 +46,8 @@ const PAST: u64 = 1 << 63;
 const VIEW_SHIFT: u32 = 48;
 const INO_MASK: u64 = (1 << VIEW_SHIFT) - 1;
 const VIEW_MAX: u16 = (1 << 15) - 1;
+/// Views from which on names share those of their states: half of the numbers are left for states.
+const OWN_VIEWS_MAX: usize = 1 << 14;
 
 /// Checkpoints that are held because somebody looked into them.
 const HELD_MAX: usize = 64;
@@ -147,22 +150,30 @@ pub(crate) fn mode_of_both(then: &Attr, now: &Attr, same_acl: bool) -> u32 {
 }
 
 struct View {
-    cno: Cno,
-    /// By which name it was entered.
-    shelf: Shelf,
-    name: Vec<u8>,
+    /// Which state, and by which name it was entered first.
+    entrance: Entrance,
     /// References that the kernel has.
     known: u64,
     held: bool,
-    /// When it was entered last, by count.
-    entered: u64,
+}
+
+/// The name of a state on a shelf.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Entrance {
+    cno: Cno,
+    shelf: Shelf,
+    name: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Table {
     views: HashMap<u16, View>,
+    by_entrance: HashMap<Entrance, u16>,
+    /// One of the views of each state that has any, on each shelf.
+    by_state: HashMap<(Cno, Shelf), u16>,
+    /// Those that are held, in the order in which they were entered.
+    held: VecDeque<u16>,
     last: u16,
-    entries: u64,
 }
 
 /// The states that the kernel knows something of.
@@ -177,42 +188,25 @@ impl Views {
     /// The view of a checkpoint by this name, with one reference to be given back.
     pub fn enter(&self, volume: &dyn Volume, cno: Cno, shelf: Shelf, name: &[u8]) -> Result<u16, Errno> {
         let mut table = self.lock();
-        table.entries += 1;
-        let entered = table.entries;
-        let is_it = |v: &View| v.cno == cno && v.shelf == shelf && v.name == name;
-        let there = table.views.iter().find(|(_, v)| is_it(v)).map(|(number, _)| *number);
-        let number = match there {
-            Some(number) => number,
-            None => table.free_number().ok_or(Errno(libc::ENFILE))?,
-        };
-        let held = table.views.get(&number).is_some_and(|v| v.held);
-        if !held {
+        let entrance = Entrance { cno, shelf, name: name.to_vec() };
+        let there = table.there(&entrance, OWN_VIEWS_MAX);
+        let is_held = there.and_then(|number| table.views.get(&number)).is_some_and(|v| v.held);
+        if !is_held {
             volume.hold_checkpoint(cno)?;
         }
-        let view = table.views.entry(number).or_insert_with(|| View {
-            cno,
-            shelf,
-            name: name.to_vec(),
-            known: 0,
-            held: true,
-            entered,
-        });
-        view.known += 1;
-        view.held = true;
-        view.entered = entered;
-        let others = table.views.values_mut().filter(|v| v.held);
-        if let (count, Some(oldest)) = oldest(others) {
-            if count > HELD_MAX {
-                oldest.held = false;
-                volume.let_checkpoint_go(oldest.cno);
-            }
+        let Some(number) = there.or_else(|| table.add(entrance)) else {
+            volume.let_checkpoint_go(cno);
+            return Err(Errno(libc::ENFILE));
+        };
+        if let Some(gone) = table.enter(number) {
+            volume.let_checkpoint_go(gone);
         }
         Ok(number)
     }
 
     /// The checkpoint of a view.
     pub fn cno(&self, view: u16) -> Option<Cno> {
-        self.lock().views.get(&view).map(|v| v.cno)
+        self.lock().views.get(&view).map(|v| v.entrance.cno)
     }
 
     /// One more reply tells the kernel of an inode of it.
@@ -228,31 +222,67 @@ impl Views {
         let Some(v) = table.views.get_mut(&view) else { return };
         v.known = v.known.saturating_sub(lookups);
         if v.known == 0 {
-            let (cno, held) = (v.cno, v.held);
-            table.views.remove(&view);
-            if held {
-                volume.let_checkpoint_go(cno);
+            if let Some(held) = table.remove(view) {
+                volume.let_checkpoint_go(held);
             }
         }
     }
 
     /// Gives everything back, when the kernel is gone.
     pub fn drain(&self, volume: &dyn Volume) {
-        for (_, v) in self.lock().views.drain().filter(|(_, v)| v.held) {
-            volume.let_checkpoint_go(v.cno);
+        let table = std::mem::take(&mut *self.lock());
+        for v in table.views.into_values().filter(|v| v.held) {
+            volume.let_checkpoint_go(v.entrance.cno);
         }
     }
 }
 
-/// How many there are, and the one entered the longest ago.
-fn oldest<'a>(views: impl Iterator<Item = &'a mut View>) -> (usize, Option<&'a mut View>) {
-    let mut count = 0;
-    let counted = views.inspect(|_| count += 1);
-    let oldest = counted.min_by_key(|v| v.entered);
-    (count, oldest)
-}
-
 impl Table {
+    /// The view that a name has; or another one of its state, where names have as many as they may.
+    fn there(&self, entrance: &Entrance, own_max: usize) -> Option<u16> {
+        let shared = || {
+            let state = self.by_state.get(&(entrance.cno, entrance.shelf));
+            state.filter(|_| self.views.len() >= own_max)
+        };
+        self.by_entrance.get(entrance).or_else(shared).copied()
+    }
+
+    /// A new view, of which nobody knows yet; `None` when there is no number for it.
+    fn add(&mut self, entrance: Entrance) -> Option<u16> {
+        let number = self.free_number()?;
+        self.by_state.entry((entrance.cno, entrance.shelf)).or_insert(number);
+        self.by_entrance.insert(entrance.clone(), number);
+        self.views.insert(number, View { entrance, known: 0, held: false });
+        Some(number)
+    }
+
+    /// One more reference to a view, whose checkpoint is held from now on. The one that was entered the longest ago is let go for
+    /// that, where they are too many.
+    fn enter(&mut self, number: u16) -> Option<Cno> {
+        if let Some(view) = self.views.get_mut(&number) {
+            view.known += 1;
+            view.held = true;
+        }
+        self.held.retain(|held| *held != number);
+        self.held.push_back(number);
+        let oldest = if self.held.len() > HELD_MAX { self.held.pop_front() } else { None };
+        let oldest = self.views.get_mut(&oldest?)?;
+        oldest.held = false;
+        Some(oldest.entrance.cno)
+    }
+
+    /// Nobody knows of a view any more. Its checkpoint, if that was held.
+    fn remove(&mut self, number: u16) -> Option<Cno> {
+        let View { entrance, held, .. } = self.views.remove(&number)?;
+        self.held.retain(|held| *held != number);
+        self.by_entrance.remove(&entrance);
+        let state = (entrance.cno, entrance.shelf);
+        if self.by_state.get(&state) == Some(&number) {
+            self.by_state.remove(&state);
+        }
+        held.then_some(entrance.cno)
+    }
+
     /// Numbers go round, so that one is not given again soon.
     fn free_number(&mut self) -> Option<u16> {
         for _ in 0..VIEW_MAX {
@@ -286,6 +316,33 @@ mod tests {
             }
         }
         assert_eq!(id_of(1, Ino(INO_MASK + 1)), None);
+    }
+
+    /// However many names somebody makes up, they do not take the numbers that other states need.
+    #[test]
+    fn names_share_views_where_they_are_many() {
+        const OWN_MAX: usize = 100;
+        let mut table = Table::default();
+        let mut enter = |cno, shelf, name: usize| {
+            let entrance = Entrance { cno: Cno(cno), shelf, name: name.to_string().into_bytes() };
+            let number = table.there(&entrance, OWN_MAX).or_else(|| table.add(entrance)).unwrap();
+            table.enter(number);
+            (number, table.views.len())
+        };
+        let alone: Vec<u16> = (0..OWN_MAX).map(|name| enter(name as u64 % 3, Shelf::At, name).0).collect();
+        for name in 0..40_000 {
+            let (number, count) = enter(name as u64 % 3, Shelf::At, name);
+            assert!(count == OWN_MAX && (name >= OWN_MAX || alone[name] == number));
+        }
+        // Each directory stays on its shelf, and a state that nobody looked into yet gets a view.
+        let (other, count) = enter(0, Shelf::Snapshots, 0);
+        assert!(count == OWN_MAX + 1 && !alone.contains(&other));
+        assert_eq!(enter(7, Shelf::At, 50_000).1, OWN_MAX + 2);
+        assert_eq!(table.held.len(), HELD_MAX);
+        let all: Vec<u16> = table.views.keys().copied().collect();
+        let held = all.into_iter().filter_map(|number| table.remove(number)).count();
+        assert_eq!(held, HELD_MAX);
+        assert!(table.by_entrance.is_empty() && table.by_state.is_empty() && table.held.is_empty());
     }
 
     #[test]

@@ -141,10 +141,12 @@ impl Stopper {
     /// # Errors
     /// What umount2(2) or fusermount3 say; or that the list of mounts cannot be read.
     pub fn stop(&self) -> io::Result<()> {
-        if self.ended.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.seat.leave()
+        if self.has_ended() { Ok(()) } else { self.seat.leave() }
+    }
+    /// Whether the kernel has let go of it: where it was unmounted, but is mounted elsewhere as well, or used, it has not.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
     /// Where the volume is mounted, absolute and without links.
     #[must_use]
@@ -487,11 +489,11 @@ fn shake_hands(fd: OwnedFd, wishes: Wishes) -> Result<(FuseDevice, Agreed), Hand
 /// ([`sys::set_io_flusher`]), so that they never wait for what only they can end; it may be as much as with any file system. Where they
 /// cannot be marked it stays little.
 fn raise_limits(seat: &Seat, read_ahead_kib: u32, writeback: bool) {
-    let Some(mount) = seat.listed() else {
+    let Some(device) = seat.device() else {
         return;
     };
     let raise = |name: &str, wanted: u32| {
-        let path = format!("/sys/class/bdi/{}/{name}", mount.device);
+        let path = format!("/sys/class/bdi/{device}/{name}");
         let now = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
         if now.is_some_and(|now| now < wanted) {
             // Without the right to, reading or writing is slower and nothing else.

@@ -12,7 +12,7 @@ use nenrin_format::Cno;
 use nenrin_fuse::{Cache, MountError, MountOptions, Permissions, Session, SessionOptions, Volume};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -182,6 +182,33 @@ fn every_fsync_is_answered() {
     });
     File::open(m.root()).unwrap().sync_all().unwrap();
     assert_eq!(toy.syncs.load(Ordering::Relaxed), 16 * 50 + 1);
+}
+
+/// After a write the kernel asks for the sync; after these it does not.
+#[test]
+fn what_else_changes_a_file_opened_with_o_dsync_is_synced() {
+    let toy = Arc::new(Toy::new());
+    let Some(m) = mount(toy.clone(), At::Live, nothing) else { return };
+    fs::write(m.join("from"), [1; 9000]).unwrap();
+    let from = File::open(m.join("from")).unwrap();
+    let syncs = |flags: i32, change: &dyn Fn(&File)| {
+        let path = m.join("to");
+        let to = OpenOptions::new().create(true).truncate(false).write(true).custom_flags(flags).open(path).unwrap();
+        let before = toy.syncs.load(Ordering::Relaxed);
+        change(&to);
+        toy.syncs.load(Ordering::Relaxed) - before
+    };
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let changes: [&dyn Fn(&File); 4] = [
+        &|to| raw::fallocate(to, 0, 0, 100_000).unwrap(),
+        &|to| raw::fallocate(to, punch, 0, 4096).unwrap(),
+        &|to| raw::fallocate(to, libc::FALLOC_FL_ZERO_RANGE, 0, 4096).unwrap(),
+        &|to| assert_eq!(raw::copy_file_range(&from, 0, to, 0, 9000).unwrap(), 9000),
+    ];
+    for change in changes {
+        assert_eq!([0, libc::O_DSYNC, libc::O_SYNC].map(|flags| syncs(flags, change)), [0, 1, 1]);
+    }
+    m.end();
 }
 
 #[test]

@@ -108,7 +108,8 @@ fn verify(named: &[PathBuf], data: bool, as_json: bool) -> Outcome {
     } else {
         show(path, &report, data);
     }
-    Ok(if report.clean() { 0 } else { DAMAGED })
+    // Nobody takes for clean what could not be told.
+    output::failed().map_or(Ok(if report.clean() { 0 } else { DAMAGED }), Err)
 }
 
 /// What is under way, for progress.

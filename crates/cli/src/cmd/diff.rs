@@ -8,9 +8,10 @@ use crate::output::{self, printable};
 use crate::then::Then;
 use crate::{clock, when};
 use similar::TextDiff;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub const COMMAND: Command = Command {
             newest state not later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified\n\
             (content or attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
             (see nenrin retention --help). --content writes names as patch(1) reads them: those with control characters, quotes or\n\
-            backslashes in quotes.",
+            backslashes, and those that are no text, in quotes; --json has the bytes of the latter as path_bytes and from_bytes.",
     examples: &[
         ("diff ~/work monday", "since the snapshot monday"),
         ("diff ~/work/src '1 hour ago' '10 minutes ago'", "between two times"),
@@ -103,13 +104,14 @@ impl Places {
         if d.kind != "file" {
             return None;
         }
-        let from = d.from.as_deref().unwrap_or(&d.path);
-        let was = (d.change != "+").then(|| self.old.join(Path::new(from)));
-        let is = (d.change != "-").then(|| self.new.join(Path::new(&d.path)));
-        let name = |prefix: &str, path: &str, there: bool| {
-            if there { quoted(&format!("{prefix}/{path}")) } else { "/dev/null".into() }
+        let (from, path) = (d.from_as_bytes(), d.path_as_bytes());
+        let within = |then: &Then, path: &[u8]| then.join(Path::new(OsStr::from_bytes(path)));
+        let was = (d.change != "+").then(|| within(&self.old, from));
+        let is = (d.change != "-").then(|| within(&self.new, path));
+        let name = |prefix: &[u8], path: &[u8], there: bool| {
+            if there { quoted(&[prefix, path].concat()) } else { "/dev/null".into() }
         };
-        let names = (name("a", from, was.is_some()), name("b", &d.path, is.is_some()));
+        let names = (name(b"a/", from, was.is_some()), name(b"b/", path, is.is_some()));
         match content_diff(was.as_ref(), is.as_ref(), &names) {
             Ok(content) => content,
             Err(Unread::Gone(path)) => {
@@ -155,26 +157,27 @@ fn read(place: Option<&Then>) -> Result<Option<Vec<u8>>, Unread> {
 }
 
 /// A name as patch(1) takes it from a header, and on one line: in quotes, as of a string in C, where it could not be told from what
-/// is around it.
-fn quoted(name: &str) -> String {
+/// is around it, or is no text.
+fn quoted(name: &[u8]) -> String {
     let is_special = |c: char| c.is_control() || matches!(c, '"' | '\\');
-    if !name.contains(is_special) && !name.ends_with(char::is_whitespace) {
-        return name.to_owned();
+    match std::str::from_utf8(name) {
+        Ok(text) if !text.contains(is_special) && !text.ends_with(char::is_whitespace) => return text.to_owned(),
+        _ => {}
     }
     let mut out = String::from('"');
-    for c in name.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c.is_control() => {
-                let mut bytes = [0; 4];
-                let bytes = c.encode_utf8(&mut bytes).bytes();
-                out.extend(bytes.map(|b| format!("\\{b:03o}")));
+    let octal = |out: &mut String, bytes: &[u8]| out.extend(bytes.iter().map(|b| format!("\\{b:03o}")));
+    for part in name.utf8_chunks() {
+        for c in part.valid().chars() {
+            match c {
+                '"' | '\\' => out.extend(['\\', c]),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                c if c.is_control() => octal(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c => out.push(c),
             }
-            c => out.push(c),
         }
+        octal(&mut out, part.invalid());
     }
     out.push('"');
     out
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn names_in_headers() {
-        let header = |name: &str| in_header(&quoted(name));
+        let header = |name: &str| in_header(&quoted(name.as_bytes()));
         for plain in ["a/f", "a/\u{5e74}\u{8f2a}", "/dev/null", "a/it's"] {
             assert_eq!(header(plain), plain);
         }
@@ -220,5 +223,6 @@ mod tests {
         assert_eq!(header("a/x\ny z"), r#""a/x\ny z""#);
         assert_eq!(header("a/t\tr\re\u{1b}[31m\u{7f}\u{85}"), r#""a/t\tr\re\033[31m\177\302\205""#);
         assert_eq!(header("a/\"q\" \\"), r#""a/\"q\" \\""#);
+        assert_eq!(quoted(b"a/gr\xfc\xdf \xe5\xb9\xb4"), "\"a/gr\\374\\337 \u{5e74}\"");
     }
 }

@@ -11,7 +11,7 @@ use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The command.
@@ -36,8 +36,8 @@ pub const COMMAND: Command = Command {
             A device that was used before needs --force, unless its first 256K are zeros, as after blkdiscard on most, and nothing\n\
             that is known (a second partition table, RAID, ZFS) is marked at its end.\n\
             An image file is allocated whole by writing zeros, so that later syncs never wait for the host's journal. On a\n\
-            host that copies on write the file is marked NOCOW. The root directory belongs to who runs this (under sudo,\n\
-            to root).",
+            host that copies on write the file is marked NOCOW. One that is made only its owner can read (mode 600); one that\n\
+            is there keeps its mode. The root directory belongs to who runs this (under sudo, to root).",
     examples: &[
         ("mkfs --size 10G work.img", "a volume of 10 GiB in a new file"),
         ("mkfs --label backup /dev/sdb1", "a volume on a partition"),
@@ -178,16 +178,24 @@ fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
     refuse_content(path, meta.is_file(), wishes.force)
 }
 
+/// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
+fn is_for_devices(path: &Path) -> bool {
+    let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
+    let above = path.parent().and_then(|above| above.canonicalize().ok()).unwrap_or_else(|| path.to_owned());
+    above.starts_with("/dev") && (device(&above).is_none() || device(&above) == device(Path::new("/dev")))
+}
+
 /// Creates an empty file of the wanted size.
 fn new_image(path: &Path, wishes: &Wishes) -> Result<PathBuf, Fail> {
-    if path.starts_with("/dev") {
+    if is_for_devices(path) {
         return Err(Fail::at(path.display(), "no such device"));
     }
     let Some(bytes) = wishes.size else {
         return Err(Fail::at(path.display(), "no such file or device; --size SIZE makes an image file of that size"));
     };
     enough(path, bytes)?;
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).at(path.display())?;
+    // What is in the volume is for those whom its mount lets in.
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).at(path.display())?;
     let sized = size_image(path, &file, bytes, wishes.sparse);
     if sized.is_err() {
         let _ = fs::remove_file(path);
@@ -244,14 +252,22 @@ fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
         drop(device::open(path, OpenMode::OWNER)?);
         refuse_content(path, is_file, wishes.force)?;
     }
-    if let (false, Some(bytes)) = (new, wishes.size) {
-        enough(path, bytes)?;
-        let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
-        if bytes < meta.len() {
-            file.set_len(bytes).at(path.display())?;
-        }
-        size_image(path, &file, bytes, wishes.sparse)?;
+    let Some(bytes) = wishes.size.filter(|_| !new) else { return cleared(path, is_file, wishes) };
+    enough(path, bytes)?;
+    let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
+    if bytes < meta.len() {
+        file.set_len(bytes).at(path.display())?;
     }
+    let made = size_image(path, &file, bytes, wishes.sparse).and_then(|()| cleared(path, is_file, wishes));
+    if made.is_err() && bytes > meta.len() {
+        // The host may be full with what it was made longer by.
+        let _ = file.set_len(meta.len());
+    }
+    made
+}
+
+/// The device, with nothing left on it that others would take for theirs.
+fn cleared(path: &Path, is_file: bool, wishes: &Wishes) -> Result<Device, Fail> {
     let device = device::open(path, OpenMode::OWNER)?;
     let bytes = device.geometry().bytes;
     enough(path, bytes)?;

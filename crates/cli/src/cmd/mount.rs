@@ -2,11 +2,12 @@
 //! owns it to show a state of the past as well.
 
 use crate::command::{Command, arguments, text_value};
-use crate::control::{self, CheckpointData, PastMount, Request};
+use crate::control::{self, CheckpointData, Client, PastMount, Request};
 use crate::daemon::{self, Plan, Started};
 use crate::error::{At, FAILURE, Fail, Outcome};
+use crate::mounts::{self, Mount};
 use crate::options::{self, Options};
-use crate::{clock, libmount, members, mounts, output, sys, when};
+use crate::{clock, libmount, members, output, report, sys, when};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ pub const COMMAND: Command = Command {
 \n\
 A device that was away is brought up to date in the background.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
+remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else.\n\
 Returns when the mount is up. A mount whose program was killed is cleared; an owner that is only finishing is\n\
 waited for, up to 10 seconds.",
     examples: &[
@@ -131,15 +133,10 @@ fn ask_owner(device: &Path, source: &Path, directory: &Path, when: &str, o: &Opt
         noexec: o.noexec,
     });
     Some(owner.call(&request).map_err(|f| Fail::at(source.display(), f)).map(|c: CheckpointData| {
-        say_state(&c);
+        output::line(report::show_state(&c));
         libmount::remember(source, directory);
         0
     }))
-}
-
-fn say_state(c: &CheckpointData) {
-    let name = c.name.as_deref().map(|n| format!(", snapshot {}", output::printable(n))).unwrap_or_default();
-    output::line(format!("checkpoint {} of {}{name}", c.cno, when::show(c.nanos)));
 }
 
 /// Starts the daemon and waits until the mount is up, or has failed.
@@ -161,6 +158,9 @@ fn start(call: &Call, source: &Path, directory: &Path, log: Option<&Path>) -> Ou
         return Err(Fail::at(source.display(), format!("the daemon ended before the mount was up ({ended})")));
     };
     started.notes.iter().for_each(output::notice);
+    if let Some(shown) = &started.shown {
+        output::line(report::show_state(shown));
+    }
     match started.error {
         None => {
             libmount::remember(source, directory);
@@ -179,22 +179,56 @@ fn read_start(child: &mut Child) -> Option<Started> {
     serde_json::from_str(&line).ok()
 }
 
-/// Changes the flags of a mount that is there. The daemon goes on.
+/// Changes those flags of a mount that were given. The daemon goes on.
 fn remount(directory: &Path, o: &Options) -> Outcome {
     let real = mounts::real_path(directory).at(directory.display())?;
-    let mount = mounts::of_point(&real).filter(|m| m.fstype == mounts::FSTYPE);
-    if mount.is_none() {
+    let Some(mount) = mounts::of_point(&real).filter(|m| m.fstype == mounts::FSTYPE) else {
         return Err(Fail::at(directory.display(), "no nenrin volume is mounted here, so nothing can be remounted"));
-    }
-    let flag = |set: bool, flag: libc::c_ulong| if set { flag } else { 0 };
-    let flags = flag(o.core.read_only, libc::MS_RDONLY)
-        | flag(o.noexec, libc::MS_NOEXEC)
-        | flag(!o.suid, libc::MS_NOSUID)
-        | flag(!o.dev, libc::MS_NODEV)
-        | flag(o.noatime, libc::MS_NOATIME);
-    sys::remount(&real, flags).map_err(|e| match e.kind() {
+    };
+    let (mut owner, ..) = control::owner_of_directory(&real)?;
+    may_be_remounted(&mut owner, &mount, o).map_err(|why| Fail::at(directory.display(), why))?;
+    sys::remount(&real, flags(&mount, o)).map_err(|e| match e.kind() {
         std::io::ErrorKind::PermissionDenied => Fail::at(directory.display(), "only root can remount"),
         _ => Fail::at(directory.display(), e),
     })?;
     Ok(0)
+}
+
+/// Whether a mount can become what is asked for while its owner stays as it is.
+fn may_be_remounted(owner: &mut Client, mount: &Mount, o: &Options) -> Result<(), Fail> {
+    let shown = owner.hello.mounts.iter().find(|m| m.device == mount.device).and_then(|m| m.checkpoint);
+    let becomes_writable = o.last_given(&["ro", "rw"]) == Some("rw");
+    if becomes_writable && shown.is_some() {
+        return Err(Fail::new("shows a state of the past, which nothing changes"));
+    }
+    if becomes_writable && owner.hello.read_only {
+        return Err(Fail::new("the volume was opened read-only, and stays so; unmount it, then mount it writable"));
+    }
+    let meant = o.past.as_deref().map(|when| when::for_owner(when, clock::now()).map_err(Fail::new)).transpose()?;
+    let meant = meant.map(|when| owner.call::<CheckpointData>(&Request::Find { when })).transpose()?;
+    let differs = match shown {
+        // How the volume is mounted is another mount's matter.
+        Some(cno) => meant.filter(|c| c.cno != cno).map(|_| "what it shows"),
+        None if meant.is_some() => Some("what it shows"),
+        None => o.first_unlike(&owner.call(&Request::Lasting)?),
+    };
+    let differs = differs.or((o.allow_other && !mount.allow_other).then_some("allow_other"));
+    differs.map_or(Ok(()), |what| {
+        let text = "a remount changes only ro, suid, dev, exec and their opposites; unmount it, then mount it so";
+        Err(Fail::new(format!("{what}: {text}")))
+    })
+}
+
+/// What was given, and of what was not, what there is.
+fn flags(mount: &Mount, o: &Options) -> libc::c_ulong {
+    let now: Vec<&str> = mount.options.split(',').collect();
+    let all = [
+        ("ro", "rw", libc::MS_RDONLY),
+        ("nosuid", "suid", libc::MS_NOSUID),
+        ("nodev", "dev", libc::MS_NODEV),
+        ("noexec", "exec", libc::MS_NOEXEC),
+    ];
+    let is_set = |on: &str, off: &str| o.last_given(&[on, off]).map_or(now.contains(&on), |given| given == on);
+    let flag = |(on, off, flag)| if is_set(on, off) { flag } else { 0 };
+    all.into_iter().map(flag).fold(0, |flags, flag| flags | flag)
 }

@@ -3,7 +3,7 @@
 use super::history::inside;
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Client, GoneData, Request};
-use crate::error::{At, Fail, Outcome};
+use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Restored};
@@ -38,7 +38,8 @@ pub const COMMAND: Command = Command {
             The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
-            checkpoint would bring back: --force replaces it only when the newest snapshot shows it.",
+            checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
+            of a tree is left out, and named: the rest is restored, and the exit code is 1.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
@@ -142,6 +143,15 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
     Err(Fail::at(path.display(), text))
 }
 
+/// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.
+fn is_still_there(owner: &mut Client, state: &CheckpointData) -> Result<(), Fail> {
+    let now: CheckpointData = owner.call(&Request::Find { when: state.cno.to_string() })?;
+    if now.landmarks_only == state.landmarks_only {
+        return Ok(());
+    }
+    Err(Fail::new(format!("checkpoint {} was let go while it was copied; of it only single files are left", state.cno)))
+}
+
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
     let (mut owner, mount, inside) = inside(path)?;
     let when = when::for_owner(at, clock::now()).map_err(Fail::new)?;
@@ -180,6 +190,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
         keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        fits: &mut |left_out: &[PathBuf]| match left_out {
+            [] => Ok(()),
+            _ => is_still_there(&mut owner.borrow_mut(), &state),
+        },
         snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
@@ -187,12 +201,10 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
-    if !left_out.is_empty() {
-        // That the state itself went meanwhile looks the same.
-        owner.borrow_mut().call::<CheckpointData>(&Request::Find { when: state.cno.to_string() })?;
-    }
     let left_out: Vec<String> =
         left_out.iter().map(|p| path.join(p.strip_prefix(&from).unwrap_or(p)).to_string_lossy().into_owned()).collect();
+    // What is there is not all that was.
+    let code = if left_out.is_empty() { 0 } else { FAILURE };
     for p in &left_out {
         output::notice(format!("{} is not known in {named}, and was left out", printable(p)));
     }
@@ -209,7 +221,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "owners_lost": copied.owners_lost,
             "left_out": left_out,
         }))?;
-        return Ok(0);
+        return Ok(code);
     }
     let bytes = match copied.bytes {
         n if n < 1024 => plural(n, "byte", "bytes"),
@@ -222,5 +234,5 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         }
     };
     output::line(format!("{} restored from {named}: {what}", dest.display()));
-    Ok(0)
+    Ok(code)
 }

@@ -16,7 +16,8 @@ pub const COMMAND: Command = Command {
     options: &[],
     notes: "A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
-            past are mounted as well, the volume is released with the last of its mounts.",
+            past are mounted as well, the volume is released with the last of its mounts. What a bind mount or another mount\n\
+            name space (a container) shows as well goes on there: DIR is unmounted, and it is told where the volume is still used.",
     examples: &[("umount ~/work", "unmounts, commits, releases")],
     run,
 };
@@ -58,6 +59,8 @@ pub fn umount(directory: &Path) -> Outcome {
     let released: Released = owner.call(&Request::Umount { directory: real })?;
     if released.released {
         owner.wait_for_end();
+    } else if let Some(why) = &released.stays {
+        output::notice(format!("the volume stays in use: {}", output::printable(why)));
     } else if released.mounts.iter().all(|m| m.checkpoint.is_some()) {
         // The live state has gone, which is what a user means by unmounting.
         let places: Vec<String> = released.mounts.iter().map(|m| output::printable(&m.directory)).collect();

@@ -12,6 +12,8 @@ pub enum Request {
     Hello,
     /// Everything about the volume.
     Info,
+    /// What the volume was mounted with and has until its end, by the names of the mount options.
+    Lasting,
     /// Make everything received durable.
     Sync,
     /// All checkpoints.
@@ -201,6 +203,9 @@ pub struct MountData {
     pub device: String,
     /// The checkpoint that is shown; none for the live state.
     pub checkpoint: Option<u64>,
+    /// It is mounted there no more, nor anywhere else that its owner sees, and goes on because somebody uses it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
 }
 
 /// A state of the past to mount.
@@ -235,6 +240,12 @@ pub struct DiffData {
     pub path: String,
     /// The path it had before, if that is another: it, or a directory above it, was renamed.
     pub from: Option<String>,
+    /// The bytes of these two, where they are no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
+    /// See `path_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_bytes: Option<Vec<u8>>,
     /// file, directory, symlink, ...
     pub kind: String,
     /// Bytes, in the state that has it.
@@ -242,6 +253,20 @@ pub struct DiffData {
     /// What changed in it, as `diff -u` shows it, where that was asked for and is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+}
+
+impl DiffData {
+    /// Its path, byte for byte.
+    pub fn path_as_bytes(&self) -> &[u8] {
+        self.path_bytes.as_deref().unwrap_or(self.path.as_bytes())
+    }
+    /// The path it had before; its path, where that is none.
+    pub fn from_as_bytes(&self) -> &[u8] {
+        match &self.from {
+            Some(from) => self.from_bytes.as_deref().unwrap_or(from.as_bytes()),
+            None => self.path_as_bytes(),
+        }
+    }
 }
 
 /// What differs between two states.
@@ -504,6 +529,9 @@ pub struct Released {
     pub released: bool,
     /// Where it is still mounted.
     pub mounts: Vec<MountData>,
+    /// Why what was unmounted goes on all the same, if it does: where else it is shown, or who uses it.
+    #[serde(default)]
+    pub stays: Option<String>,
 }
 
 /// A checkpoint, for listings.

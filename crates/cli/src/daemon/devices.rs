@@ -7,9 +7,10 @@ use crate::{device, report, sys};
 use nenrin_core::{DeviceHealth, Fs};
 use nenrin_format::BLOCK_BYTES;
 use serde_json::Value;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -76,28 +77,44 @@ impl Service {
             }
         };
         let name = d.name.as_deref().ok_or_else(|| Fail::new(format!("device {} is absent", d.index + 1)))?;
-        let path = PathBuf::from(name);
-        let meta = fs::metadata(&path).at(path.display())?;
-        let there = if meta.is_file() { meta.len() } else { device::block_bytes(&path)? };
+        // One at a time: who fails takes back what he made longer.
+        let mut to_cut = self.to_cut();
+        let file = self.opened(Path::new(name))?;
+        let meta = file.metadata().at(name)?;
+        let there = device::bytes_of(&file).at(name)?;
         let bytes = bytes.unwrap_or(there) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        let grown = meta.is_file() && bytes > there;
-        if grown {
-            let file = OpenOptions::new().write(true).open(&path).at(path.display())?;
-            // A file with holes stays one.
-            let is_sparse = meta.blocks() * 512 < there;
-            let done = if is_sparse { file.set_len(bytes) } else { sys::reserve(&file, bytes) };
-            done.and_then(|()| file.sync_all()).at(path.display())?;
-        }
-        let done = fs.device_resize(d.index, bytes / BLOCK_BYTES as u64).at(path.display());
+        let grows = meta.is_file() && bytes > there;
+        let grown = if grows { lengthen(&file, &meta, bytes).at(name) } else { Ok(()) };
+        let done = grown.and_then(|()| fs.device_resize(d.index, bytes / BLOCK_BYTES as u64).at(name));
         // Where that failed on the way the roots may say that it is used.
-        if done.is_err() && grown && fs.failed().is_none() {
-            cut(&path, there);
+        if done.is_err() && grows && fs.failed().is_none() {
+            cut(&file, there);
         }
         done?;
-        *self.to_cut() = (meta.is_file() && bytes < there).then_some((path, bytes));
+        *to_cut = (meta.is_file() && bytes < there).then_some((file, bytes));
+        drop(to_cut);
         self.watch_anew(&fs);
         self.log.line(&format!("device {}: {bytes} bytes are to be used", d.index + 1));
         value(&(d.index + 1))
+    }
+
+    /// The device that the volume has there, and not what somebody may have put in its place.
+    fn opened(&self, path: &Path) -> Result<File, Fail> {
+        let is_file = fs::symlink_metadata(path).is_ok_and(|m| m.is_file());
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let opened = OpenOptions::new().read(true).write(is_file).custom_flags(flags).open(path);
+        let is_it = |file: &File| {
+            let identity = file.metadata().map(|m| device::identity_of(&m));
+            identity.is_ok_and(|i| self.watches().iter().any(|w| w.is_at(path) && w.identity() == i))
+        };
+        match opened {
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ELOOP)) => Err(Fail::at(path.display(), e)),
+            Ok(file) if is_it(&file) => Ok(file),
+            _ => Err(Fail::at(
+                path.display(),
+                "deleted or replaced while mounted, so it cannot be resized; put it back first",
+            )),
+        }
     }
 
     pub(super) fn lay(&self, bytes: u64) -> Result<Value, Fail> {
@@ -105,8 +122,8 @@ impl Service {
         let status = fs.laying_step(bytes.min(STEP_BYTES_MAX)).map_err(plain)?;
         if status.is_none() {
             self.watch_anew(&fs);
-            if let Some((path, bytes)) = self.to_cut().take() {
-                cut(&path, bytes);
+            if let Some((file, bytes)) = self.to_cut().take() {
+                cut(&file, bytes);
             }
             await_left(&fs);
             self.log.line("everything lies as it should on the devices there are");
@@ -124,7 +141,14 @@ pub(super) fn await_left(fs: &Fs) {
     }
 }
 
+/// Makes an image file longer. One with holes stays one.
+fn lengthen(file: &File, meta: &Metadata, bytes: u64) -> io::Result<()> {
+    let is_sparse = meta.blocks() * 512 < meta.len();
+    let done = if is_sparse { file.set_len(bytes) } else { sys::reserve(file, bytes) };
+    done.and_then(|()| file.sync_all())
+}
+
 /// What lies behind is the volume's no more: where it stays, it only takes room.
-fn cut(path: &Path, bytes: u64) {
-    let _ = OpenOptions::new().write(true).open(path).and_then(|f| f.set_len(bytes));
+fn cut(file: &File, bytes: u64) {
+    let _ = file.set_len(bytes);
 }

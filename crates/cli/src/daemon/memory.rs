@@ -75,6 +75,7 @@ mod tests {
             fstype: fstype.into(),
             source: "cgroup".into(),
             user: 0,
+            allow_other: false,
         }
     }
 

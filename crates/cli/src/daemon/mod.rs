@@ -9,13 +9,14 @@
 //! 4. A request is answered "released" only after the device was closed.
 
 mod devices;
+mod leaving;
 mod log;
 mod memory;
 mod replacing;
 mod service;
 mod watch;
 
-use crate::control::Server;
+use crate::control::{CheckpointData, Server};
 use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
@@ -70,6 +71,8 @@ pub struct Started {
     pub error: Option<(u8, String)>,
     /// What the user should know, one line each.
     pub notes: Vec<String>,
+    /// The state of the past that is shown, if one was asked for.
+    pub shown: Option<CheckpointData>,
 }
 
 /// Serves until the last mount has ended. The exit code is for who waits in the
@@ -85,7 +88,7 @@ pub fn run(plan: &Plan) -> Outcome {
     match start(plan) {
         Ok(running) => running.serve(),
         Err(fail) if plan.report_start => {
-            tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new() });
+            tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new(), shown: None });
             Ok(fail.code)
         }
         Err(fail) => Err(fail),
@@ -145,15 +148,16 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let fs = device::open_volume(&plan.device, members.devices, core)?;
     let notes = notes(&fs, plan);
     let (sender, events) = mpsc::channel();
-    let service = Arc::new(Service::new(fs, plan.device.clone(), mode.polling, log.clone(), sender));
+    let service = Arc::new(Service::new(fs, plan.device.clone(), &plan.options, log.clone(), sender));
 
-    let started = mount(&service, plan).and_then(|()| {
+    let started = mount(&service, plan).and_then(|shown| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
         let handler = service.clone();
-        Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone()).at("control socket")
+        let server = Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone());
+        server.at("control socket").map(|server| (server, shown))
     });
-    let server = match started {
-        Ok(server) => server,
+    let (server, shown) = match started {
+        Ok(started) => started,
         Err(fail) => {
             service.stop_all();
             return Err(service.close().err().unwrap_or(fail));
@@ -170,10 +174,14 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     };
     thread::Builder::new().name("nenrin-signal".into()).spawn(waiter).at("a thread")?;
 
-    log.line(&format!("{} mounted at {}", plan.device.display(), plan.directory.display()));
+    let (place, directory) = (plan.device.display(), plan.directory.display());
+    log.line(&match &shown {
+        Some(c) => format!("{} of {place} mounted at {directory}", report::show_state(c)),
+        None => format!("{place} mounted at {directory}"),
+    });
     notes.iter().for_each(|n| log.line(n));
     if plan.report_start {
-        tell(&Started { error: None, notes });
+        tell(&Started { error: None, notes, shown });
         let _ = detach(plan.log.as_deref());
     }
     Ok(Running { service, events, server, ticker, judge, beater })
@@ -217,13 +225,7 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
         let late = Instant::now() >= end;
         let stays = |o: &control::Client| !o.hello.closing && o.hello.mounts.iter().any(|m| late || is_seen(m));
         if let Some(owner) = owner.filter(stays) {
-            let places: Vec<&str> = owner.hello.mounts.iter().map(|m| m.directory.as_str()).collect();
-            let text = format!(
-                "{error}, mounted at {}; nenrin umount {} releases it",
-                places.join(" and "),
-                places.first().unwrap_or(&"DIR")
-            );
-            return Err(Fail::at(path.display(), text));
+            return Err(Fail::at(path.display(), format!("{error}, {}", where_it_is(&owner.hello.mounts))));
         }
         let ours = command.as_ref().is_none_or(|c| c.contains("nenrin"));
         if !ours || late {
@@ -231,6 +233,17 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
         }
         thread::sleep(TICK);
     }
+}
+
+/// Where a volume is in use that cannot be mounted for that, and what to do.
+fn where_it_is(all: &[control::MountData]) -> String {
+    let places: Vec<&str> = all.iter().filter(|m| !m.detached).map(|m| m.directory.as_str()).collect();
+    if let Some(first) = places.first() {
+        return format!("mounted at {}; nenrin umount {first} releases it", places.join(" and "));
+    }
+    let gone: Vec<&str> = all.iter().map(|m| m.directory.as_str()).collect();
+    let holders = all.first().map(|m| mounts::held_by(&m.device)).unwrap_or_default();
+    format!("detached from {}, {holders}", gone.join(" and "))
 }
 
 /// Whether a mount that its owner tells of is still in the kernel's list: after umount(2) the owner hears of it a moment
@@ -253,13 +266,12 @@ fn notes(fs: &Fs, plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Mounts what the plan says.
-fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
+/// Mounts what the plan says. Which state of the past that is, if one.
+fn mount(service: &Arc<Service>, plan: &Plan) -> Result<Option<CheckpointData>, Fail> {
     let fs = service.fs()?;
-    let at = match &plan.options.past {
-        Some(when) => At::Past(past::find(&fs, when).map_err(|f| Fail::at(plan.device.display(), f))?.cno),
-        None => At::Live,
-    };
+    let found = plan.options.past.as_deref().map(|when| past::find(&fs, when)).transpose();
+    let shown = found.map_err(|f| Fail::at(plan.device.display(), f))?;
+    let at = shown.as_ref().map_or(At::Live, |c| At::Past(c.cno));
     let o = &plan.options;
     let mut how = MountOptions::new(plan.source.display().to_string(), &plan.directory);
     how.read_only = fs.options().read_only;
@@ -271,7 +283,8 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<(), Fail> {
     how.noatime = o.noatime;
     let mut options = session_options(o);
     options.past = ShowPast(Some(Arc::new(past::Shelves(fs))));
-    service.add(at, &how, &options)
+    service.add(at, &how, &options)?;
+    Ok(shown.as_ref().map(report::checkpoint))
 }
 
 /// The library is ticked by [`start_ticking`], also while only the past is mounted.

@@ -4,14 +4,18 @@
 use super::log::Log;
 use super::watch::Watch;
 use crate::control::{
-    CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, PastMount, Released, Request, VolumeInfo,
+    CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, PastMount, Request, VolumeInfo,
 };
 use crate::error::{At as _, Fail};
-use crate::{diff, mounts, past, report, states};
+use crate::mounts::{self, Mount};
+use crate::options::Options;
+use crate::{diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -36,9 +40,9 @@ const REST_LOGGED_EVERY: Duration = Duration::from_secs(600);
 /// Checkpoints let go by one commit.
 const CHECKPOINTS_AT_ONCE: usize = 512;
 
-fn watches_of(fs: &Fs) -> Arc<[Watch]> {
+fn watches_of(fs: &Fs, before: &[Watch]) -> Arc<[Watch]> {
     let there = fs.health().into_iter();
-    there.filter_map(|d| Some(Watch::new(Path::new(&d.name?), d.bytes))).collect()
+    there.filter_map(|d| Some(Watch::anew(before, Path::new(&d.name?), d.uuid, d.bytes))).collect()
 }
 
 /// What wakes the daemon's main thread.
@@ -70,21 +74,22 @@ impl Drop for Hold {
 }
 
 /// One mount that is served.
-pub struct Mounted {
-    number: u64,
+pub(super) struct Mounted {
+    pub number: u64,
     at: At,
-    stopper: Stopper,
-    device: String,
+    pub stopper: Stopper,
+    /// As the list of mounts has it; empty where it could not be seen there.
+    pub device: String,
 }
 
-struct State {
+pub(super) struct State {
     /// Gone once the volume was closed.
     fs: Option<Arc<Fs>>,
-    mounts: Vec<Mounted>,
+    pub mounts: Vec<Mounted>,
     next_number: u64,
     closing: bool,
     /// How closing went, once it did.
-    closed: Option<Result<(), Fail>>,
+    pub closed: Option<Result<(), Fail>>,
     /// What is wrong besides what the library knows.
     problem: Option<String>,
     /// Failure of the library that was logged.
@@ -100,13 +105,13 @@ struct State {
 /// See the module.
 pub struct Service {
     state: Mutex<State>,
-    changed: Condvar,
-    path: PathBuf,
+    pub(super) changed: Condvar,
+    pub(super) path: PathBuf,
     /// Its devices as they were when they were opened or last changed. Nobody looks at a device with this locked: where
     /// one stands still that does not return.
     watches: Mutex<Arc<[Watch]>>,
     /// An image file that is to be cut, once nothing lies behind that length.
-    to_cut: Mutex<Option<(PathBuf, u64)>>,
+    to_cut: Mutex<Option<(File, u64)>>,
     /// How far the last replacement was when it was asked for.
     joined: Mutex<JoinData>,
     /// The volume until it is closed, also while that takes its time.
@@ -116,14 +121,16 @@ pub struct Service {
     clean: Mutex<Option<Clean>>,
     /// The path that was asked about last, and its inodes.
     forget: Mutex<Option<(PathBuf, Vec<Ino>)>>,
+    /// What is asked for by [`Request::Lasting`].
+    lasting: BTreeMap<String, String>,
     /// Devices that are added may be polled for ([`OpenMode::polling`]).
     pub(super) polling: bool,
     pub(super) log: Arc<Log>,
 }
 
 impl Service {
-    pub fn new(fs: Arc<Fs>, path: PathBuf, polling: bool, log: Arc<Log>, events: Sender<Event>) -> Self {
-        let (watches, judged) = (Mutex::new(watches_of(&fs)), Mutex::new(Arc::downgrade(&fs)));
+    pub fn new(fs: Arc<Fs>, path: PathBuf, options: &Options, log: Arc<Log>, events: Sender<Event>) -> Self {
+        let (watches, judged) = (Mutex::new(watches_of(&fs, &[])), Mutex::new(Arc::downgrade(&fs)));
         let state = State {
             fs: Some(fs),
             mounts: Vec::new(),
@@ -148,12 +155,13 @@ impl Service {
             scrub: Mutex::default(),
             clean: Mutex::default(),
             forget: Mutex::default(),
-            polling,
+            lasting: options.lasting(),
+            polling: !options.nopoll,
             log,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Everything under this lock is replaced whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -309,13 +317,13 @@ impl Service {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(PathBuf, u64)>> {
+    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(File, u64)>> {
         self.to_cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The devices have changed, or how much of them is used.
     pub(super) fn watch_anew(&self, fs: &Fs) {
-        let watches = watches_of(fs);
+        let watches = watches_of(fs, &self.watches());
         *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
     }
 
@@ -362,8 +370,10 @@ impl Service {
         }
     }
 
-    fn mounts(&self) -> Vec<MountData> {
-        self.lock().mounts.iter().map(data).collect()
+    pub(super) fn mounts(&self) -> Vec<MountData> {
+        // Without a descriptor to read it by they are where they were.
+        let listed = mounts::all().ok();
+        self.lock().mounts.iter().map(|m| data(m, listed.as_deref())).collect()
     }
 
     /// Answers a command.
@@ -371,6 +381,7 @@ impl Service {
         match request {
             Request::Hello => value(&self.hello()),
             Request::Info => value(&self.info()?),
+            Request::Lasting => value(&self.lasting),
             Request::Sync => {
                 self.fs()?.sync_all().map_err(plain)?;
                 value(&())
@@ -378,6 +389,7 @@ impl Service {
             Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
             Request::Snapshots => value(&report::snapshots(&*self.fs()?).map_err(plain)?),
             Request::CheckpointCreate { name } => {
+                name.as_deref().map_or(Ok(()), when::check_name).map_err(Fail::usage)?;
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 value(&report::checkpoint(&info))
             }
@@ -504,13 +516,14 @@ impl Service {
     }
 
     fn hello(&self) -> Hello {
+        let mounts = self.mounts();
         let state = self.lock();
         Hello {
             identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
             read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: state.closing,
-            mounts: state.mounts.iter().map(data).collect(),
+            mounts,
         }
     }
 
@@ -523,6 +536,7 @@ impl Service {
     }
 
     fn name(&self, cno: Cno, name: &str) -> Result<Value, Fail> {
+        when::check_name(name).map_err(Fail::usage)?;
         let fs = self.fs()?;
         fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
@@ -587,48 +601,10 @@ impl Service {
         options.dev = how.dev;
         options.suid = how.suid;
         options.exec = !how.noexec;
-        self.add(At::Past(info.cno), &options, &super::session_options(&crate::options::Options::default()))?;
-        self.log.line(&format!("checkpoint {} mounted at {}", info.cno, how.directory.display()));
-        value(&report::checkpoint(&info))
-    }
-
-    /// Commits, unmounts, and where it was the last mount waits for the release.
-    fn umount(&self, directory: &Path) -> Result<Value, Fail> {
-        let wanted = |m: &Mounted| m.stopper.directory() == directory;
-        let Some(number) = self.lock().mounts.iter().find(|m| wanted(m)).map(|m| m.number) else {
-            return Err(Fail::at(directory.display(), "not mounted here any more"));
-        };
-        // What cannot be committed is reported, and keeps nobody from leaving.
-        let fs = self.fs()?;
-        let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
-        let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
-        drop(fs);
-        leave(directory).map_err(|e| {
-            let users = mounts::users(directory);
-            let busy = is_busy(&e);
-            Fail::at(
-                directory.display(),
-                match users.as_slice() {
-                    [] if busy => "in use; close what uses it, then try again".to_owned(),
-                    _ if busy => format!("in use by {}; close it, then try again", users.join(", ")),
-                    _ => e.to_string(),
-                },
-            )
-        })?;
-        let mut state = self.lock();
-        while state.mounts.iter().any(|m| m.number == number) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.mounts.is_empty() {
-            while state.closed.is_none() {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-        }
-        let released = Released { released: state.closed.is_some(), mounts: state.mounts.iter().map(data).collect() };
-        let closed = state.closed.clone().unwrap_or(Ok(()));
-        drop(state);
-        synced.and(closed)?;
-        value(&released)
+        self.add(At::Past(info.cno), &options, &super::session_options(&Options::default()))?;
+        let shown = report::checkpoint(&info);
+        self.log.line(&format!("{} mounted at {}", report::show_state(&shown), how.directory.display()));
+        value(&shown)
     }
 }
 
@@ -636,18 +612,24 @@ fn segment_blocks(fs: &Fs) -> u64 {
     u64::from(fs.superblock().segment_blocks)
 }
 
-fn data(m: &Mounted) -> MountData {
+/// A mount, where the list of mounts shows it now: it may be bound elsewhere, and have left where it was.
+fn data(m: &Mounted, listed: Option<&[Mount]>) -> MountData {
+    let own = m.stopper.directory();
+    let points: Vec<&Path> =
+        listed.unwrap_or_default().iter().filter(|l| l.device == m.device).map(|l| &*l.point).collect();
+    let shown = points.iter().find(|p| **p == own).or(points.first());
     MountData {
-        directory: m.stopper.directory().display().to_string(),
+        directory: shown.unwrap_or(&own).display().to_string(),
         device: m.device.clone(),
         checkpoint: match m.at {
             At::Live => None,
             At::Past(cno) => Some(cno.0),
         },
+        detached: listed.is_some() && shown.is_none() && !m.device.is_empty(),
     }
 }
 
-fn value(of: &impl serde::Serialize) -> Result<Value, Fail> {
+pub(super) fn value(of: &impl serde::Serialize) -> Result<Value, Fail> {
     serde_json::to_value(of).at("answer")
 }
 
@@ -665,24 +647,3 @@ fn describe_mount(e: &MountError) -> Fail {
         _ => Fail::new(e.to_string()),
     }
 }
-
-fn is_busy(e: &std::io::Error) -> bool {
-    e.raw_os_error() == Some(libc::EBUSY) || e.to_string().contains("busy")
-}
-
-/// Unmounts. The kernel lets go of the last handle a moment after its process
-/// did, so a directory that nobody is seen to use is tried again for a while.
-fn leave(directory: &Path) -> std::io::Result<()> {
-    let begin = std::time::Instant::now();
-    loop {
-        match nenrin_fuse::unmount(directory) {
-            Err(e) if is_busy(&e) && begin.elapsed() < LEAVE_TIME && mounts::users(directory).is_empty() => {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
-            other => return other,
-        }
-    }
-}
-
-/// How long a busy directory without users is tried again.
-const LEAVE_TIME: std::time::Duration = std::time::Duration::from_secs(3);

@@ -8,22 +8,37 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// An image file, as it was when it was opened.
+#[derive(Clone)]
 pub struct Watch {
     path: PathBuf,
+    uuid: [u8; 16],
     identity: String,
     bytes: u64,
     block_device: bool,
 }
 
 impl Watch {
-    /// Of the device at `path`, which is `bytes` long.
-    pub fn new(path: &Path, bytes: u64) -> Self {
+    /// Of the device at `path`, which the volume knows as `uuid` and uses `bytes` of.
+    pub fn new(path: &Path, uuid: [u8; 16], bytes: u64) -> Self {
         Self {
             path: path.to_owned(),
+            uuid,
             identity: device::identity(path).unwrap_or_default(),
             bytes,
             block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
         }
+    }
+    /// The same, after the devices or how much is used of them have changed. Of one that was there before, what is at its path
+    /// by now is not asked for again.
+    pub fn anew(before: &[Self], path: &Path, uuid: [u8; 16], bytes: u64) -> Self {
+        match before.iter().find(|w| w.uuid == uuid && w.path == path) {
+            Some(known) => Self { bytes, ..known.clone() },
+            None => Self::new(path, uuid, bytes),
+        }
+    }
+    /// Whether it is of the device at `path`.
+    pub fn is_at(&self, path: &Path) -> bool {
+        self.path == path
     }
     /// What tells it from other devices.
     pub fn identity(&self) -> &str {
@@ -64,7 +79,7 @@ mod tests {
         fs::write(&path, [0; 8192]).unwrap();
         // The daemon has it open, so its number is given to no other file.
         let _open = fs::File::open(&path).unwrap();
-        let watch = Watch::new(&path, 8192);
+        let watch = Watch::new(&path, [1; 16], 8192);
         assert_eq!(watch.problem(), None);
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         assert!(watch.problem().unwrap().contains("cut to 4096 of 8192"));
@@ -73,5 +88,9 @@ mod tests {
         fs::write(dir.path().join("other"), [0; 8192]).unwrap();
         fs::rename(dir.path().join("other"), &path).unwrap();
         assert!(watch.problem().is_some());
+        // What is there instead does not become what is watched when something else changes; another device is.
+        let again = Watch::anew(&[watch.clone()], &path, [1; 16], 4096);
+        assert!(again.identity() == watch.identity() && again.problem().is_some());
+        assert_eq!(Watch::anew(&[watch], &path, [2; 16], 4096).problem(), None);
     }
 }

@@ -442,3 +442,28 @@ fn an_image_deleted_or_cut_while_mounted() {
     let _ = place.umount();
     assert!(!Path::new(&place.text("mnt/note")).exists());
 }
+
+/// What could not be printed was not told: the command says so, and a script that asked sees it.
+#[test]
+fn output_that_cannot_be_written() {
+    let place = Place::with_volume();
+    let image = place.image();
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for (args, code) in [
+        (vec!["info", "--json", &image], 1),
+        (vec!["info", &image], 1),
+        (vec!["help"], 1),
+        (vec!["check", "--help"], 1),
+        (vec!["check", &image], 8),
+        (vec!["check", "--json", &image], 8),
+    ] {
+        let out = Out::of(command(&args).stdout(full()).stderr(std::process::Stdio::piped()).output().unwrap());
+        out.fails(code, &["standard output", "No space left"]);
+    }
+    // Nor does it matter where the line that says what is wrong cannot be written.
+    let status = command(["info", "/no/such/image"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    // A reader that has gone away has read enough.
+    let script = "{ $NENRIN check --json image; echo $? >code; } | true; cat code";
+    assert_eq!(shell(script, place.dir()).ok(), "0\n");
+}

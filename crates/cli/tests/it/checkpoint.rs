@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 
 #[test]
 fn what_is_created_is_listed_and_survives() {
@@ -71,6 +72,20 @@ fn snapshots_have_names() {
     assert_eq!(names[..3], ["one", "two", "three"]);
 
     nenrin(["snapshot", "create", &mnt, "two"]).fails(1, &["a snapshot named two exists"]);
+    for name in [".", ".."] {
+        nenrin(["snapshot", "create", &mnt, name]).fails(2, &["a snapshot needs another one"]);
+    }
+    // The owner looks at names, too, whoever asks it.
+    let socket = format!("/run/nenrin/{}.sock", place.info()["uuid"].as_str().unwrap());
+    for request in
+        [r#""checkpoint_create","name":"a/b""#.to_owned(), format!(r#""snapshot_name","cno":{cno},"name":"..""#)]
+    {
+        let stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        writeln!(&stream, r#"{{"do":{request}}}"#).unwrap();
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer).unwrap();
+        assert!(answer.starts_with(r#"{"error":{"code":2"#) && answer.contains("a snapshot"), "{answer}");
+    }
     nenrin(["snapshot", "create", "--of", "4711", &mnt, "x"]).fails(1, &["no checkpoint 4711"]);
     nenrin(["snapshot", "delete", &mnt, "none"]).fails(1, &["no snapshot \"none\"", "snapshot list"]);
     let past = place.sub("past");

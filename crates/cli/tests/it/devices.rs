@@ -326,3 +326,73 @@ fn devices_of_a_mounted_volume_change() {
     nenrin(["umount", &mnt]).ok();
     nenrin(["check", "--data", &b]).ok();
 }
+
+/// What was put in the place of an image is not the volume's: it is neither cut nor made longer.
+#[test]
+fn an_image_that_was_replaced_is_not_resized() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let (mnt, other) = (place.text("mnt"), vec![7; 40 << 20]);
+    fs::rename(place.image(), place.path("away")).unwrap();
+    fs::write(place.image(), &other).unwrap();
+    let refused = || {
+        for size in ["24M", "48M", "max"] {
+            nenrin(["resize", &mnt, size]).fails(1, &["image: deleted or replaced while mounted"]);
+        }
+    };
+    refused();
+    assert!(fs::read(place.image()).unwrap() == other);
+    fs::rename(place.image(), place.path("other")).unwrap();
+    for to in ["other", "away"] {
+        std::os::unix::fs::symlink(to, place.image()).unwrap();
+        refused();
+        fs::remove_file(place.image()).unwrap();
+    }
+    refused();
+    fs::rename(place.path("away"), place.image()).unwrap();
+    nenrin(["resize", &mnt, "48M"]).ok();
+    nenrin(["resize", &mnt, "24M"]).ok();
+    assert_eq!(fs::metadata(place.image()).unwrap().len(), 24 << 20);
+    assert!(fs::read(place.path("other")).unwrap() == other);
+    place.umount().ok();
+    nenrin(["check", &place.image()]).ok();
+}
+
+/// ext4 takes all the room there is, and makes the file longer, before it says that there is too little.
+#[test]
+fn what_does_not_fit_on_the_host_takes_no_room_there() {
+    if !can_mount() || !has("mkfs.ext4") {
+        return;
+    }
+    let disk = Place::new();
+    fs::File::create(disk.path("disk")).unwrap().set_len(96 << 20).unwrap();
+    let Some(host) = Loop::over(&disk.text("disk")) else { return };
+    run("mkfs.ext4", &["-q", &host.0]).ok();
+    let place = Place::new();
+    let (dir, mnt) = (place.sub("host"), place.sub("mnt"));
+    run("mount", &[&host.0, &dir]).ok();
+    let (image, there) = (place.text("host/image"), place.text("host/there"));
+    nenrin(["mkfs", "--size", SIZE, &image]).ok();
+    fs::write(&there, vec![0; 8 << 20]).unwrap();
+    nenrin(["mount", &image, &mnt]).ok();
+    let room = || {
+        run("sync", &["-f", &dir]).ok();
+        run("stat", &["-f", "-c", "%a", &dir]).ok().trim().parse::<u64>().unwrap()
+    };
+    let before = room();
+    let left = |what: &str| {
+        let lengths = [&image, &there].map(|path| fs::metadata(path).unwrap().len());
+        assert_eq!(lengths, [32 << 20, 8 << 20], "{what}");
+        assert!(room().abs_diff(before) < 1024, "{what}: {} blocks were free, now {}", before, room());
+    };
+    nenrin(["resize", &mnt, "500M"]).fails(1, &["image", "No space left"]);
+    left("resize");
+    nenrin(["mkfs", "--size", "500M", &there]).fails(1, &["there: the host has no room"]);
+    left("mkfs");
+    fs::write(place.path("mnt/f"), vec![7; 1 << 20]).unwrap();
+    nenrin(["umount", &mnt]).ok();
+    nenrin(["check", "--data", &image]).ok();
+}

@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 
 /// Exit code and what was printed, without the line that names the states.
@@ -162,6 +163,44 @@ fn names_with_blanks_and_worse() {
     }
     assert_eq!(fs::read_to_string(place.path("kept/come too")).unwrap(), "come\n");
     assert_eq!(fs::read_dir(&kept).unwrap().count(), names.len() + 1);
+}
+
+/// Names from before UTF-8 are bytes, and files like any other.
+#[test]
+fn names_that_are_no_text() {
+    if !can_mount() || !has("patch") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    let latin = |bytes: &[u8]| mnt.join(std::ffi::OsStr::from_bytes(bytes));
+    fs::create_dir(latin(b"stra\xdfe")).unwrap();
+    fs::write(latin(b"stra\xdfe/gr\xfcn"), "old\n").unwrap();
+    fs::write(latin(b"weg\xe4"), "gone\n").unwrap();
+    nenrin(["snapshot", "create", &root, "s"]).ok();
+    let kept = place.sub("kept");
+    run("cp", &["-a", &format!("{root}/."), &kept]).ok();
+    fs::write(latin(b"stra\xdfe/gr\xfcn"), "new\n").unwrap();
+    fs::remove_file(latin(b"weg\xe4")).unwrap();
+    fs::write(latin(b"m\xf6glich"), "come\n").unwrap();
+    let out = nenrin(["diff", "--content", &root, "s"]);
+    assert_eq!(out.stderr.lines().count(), 1, "{}", out.stderr);
+    let text = out.ok();
+    let name = r"stra\337e/gr\374n";
+    assert!(text.contains(&format!("--- \"a/{name}\"\n+++ \"b/{name}\"\n@@ -1 +1 @@\n-old\n+new\n")), "{text}");
+    fs::write(place.path("patch"), &text).unwrap();
+    shell("cd kept && patch -s -p1 <../patch", place.dir()).ok();
+    run("diff", &["-r", &kept, &root]).ok();
+    // A directory that was renamed, with what came along.
+    fs::rename(latin(b"stra\xdfe"), latin(b"stra\xdfen")).unwrap();
+    let json = nenrin(["diff", "--json", "--content", &root, "s"]).json();
+    let all = json["differences"].as_array().unwrap();
+    let came_along = all.iter().find(|d| d["path"].as_str().unwrap().ends_with("/gr\u{fffd}n")).unwrap();
+    let bytes = |of: &str| serde_json::from_value::<Vec<u8>>(came_along[of].clone()).unwrap();
+    assert_eq!(bytes("path_bytes"), b"stra\xdfen/gr\xfcn");
+    assert_eq!(bytes("from_bytes"), b"stra\xdfe/gr\xfcn");
+    assert!(came_along["content"].as_str().unwrap().ends_with("-old\n+new\n"));
 }
 
 /// Where a file was is known also when only its directory was renamed.

@@ -62,6 +62,55 @@ fn mount_helper() {
     mount("mount.nenrin", &["/no/such/image", &mnt]).fails(32, &["no such file or device"]);
 }
 
+/// A remount says yes to what it did, and to nothing else.
+#[test]
+fn what_a_remount_cannot_change_it_refuses() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    let mount = |options: &str| helper(&place, "mount.nenrin", &[&image, &mnt, "-o", options]);
+    let shown = || {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        mounts.lines().find(|l| l.contains(&mnt)).unwrap().split(' ').nth(3).unwrap().to_owned()
+    };
+    mount("ro").ok();
+    mount("rw,remount").fails(32, &["mnt: the volume was opened read-only", "unmount it"]);
+    assert!(shown().starts_with("ro,"));
+    mount("ro,noexec,remount").ok();
+    mount("nosuid,remount").ok();
+    assert!(shown().starts_with("ro,nosuid,nodev,noexec,"), "{}", shown());
+    place.umount().ok();
+
+    mount("rw,suid,dev,commit=5").ok();
+    let flags = |options: &str| {
+        mount(options).ok();
+        let shown = shown();
+        ["ro", "nosuid", "nodev", "noexec"].map(|flag| shown.split(',').any(|o| o == flag))
+    };
+    assert_eq!(flags("ro,commit=5,relatime,user_id=0,default_permissions,remount"), [true, false, false, false]);
+    assert_eq!(flags("rw,nodev,noexec,remount"), [false, false, true, true]);
+    assert_eq!(flags("exec,remount"), [false, false, true, false]);
+    for other in ["commit=30", "cache=writeback", "noatime", "allow_other", "own_check"] {
+        mount(&format!("rw,{other},remount")).fails(32, &["mnt: ", other, "a remount changes only ro"]);
+    }
+    mount("ro,cp=1,remount").fails(32, &["mnt: "]);
+    assert_eq!(place.info()["options"]["commit"], "5");
+
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    let cno = nenrin(["checkpoint", "create", "--json", &mnt]).json()["cno"].to_string();
+    fs::write(place.path("mnt/note"), b"new").unwrap();
+    let later = nenrin(["checkpoint", "create", "--json", &mnt]).json()["cno"].to_string();
+    let past = place.sub("past");
+    let of_past = |options: &str| helper(&place, "mount.nenrin", &[&image, &past, "-o", options]);
+    of_past(&format!("ro,cp={cno}")).ok();
+    of_past("rw,remount").fails(32, &["past: shows a state of the past"]);
+    of_past(&format!("ro,noexec,cp={cno},remount")).ok();
+    of_past(&format!("ro,cp={later},remount")).fails(32, &["past: what it shows: a remount changes only ro"]);
+    assert_eq!(fs::read(place.path("past/note")).unwrap(), b"kept");
+}
+
 /// mount(8) itself, with the helper where it looks for it, in a mount name space of its own.
 #[test]
 fn mount_8_finds_the_helper() {

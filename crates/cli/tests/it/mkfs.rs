@@ -13,6 +13,21 @@ fn an_image_is_allocated_whole() {
     assert!(meta.blocks() * 512 >= meta.len(), "only {} of {} bytes are allocated", meta.blocks() * 512, meta.len());
 }
 
+/// What is in a volume is for those whom its mount lets in, whatever the umask says of new files.
+#[test]
+fn an_image_that_is_made_only_its_owner_reads() {
+    let place = Place::new();
+    let mode = |name: &str| fs::metadata(place.path(name)).unwrap().mode() & 0o7777;
+    shell(
+        &format!("umask 022; $NENRIN mkfs --size {SIZE} made; $NENRIN mkfs --size {SIZE} --sparse holes"),
+        place.dir(),
+    )
+    .ok();
+    assert_eq!([mode("made"), mode("holes")], [0o600; 2]);
+    shell(&format!("umask 022; : >there; $NENRIN mkfs --size {SIZE} there"), place.dir()).ok();
+    assert_eq!(mode("there"), 0o644);
+}
+
 #[test]
 fn a_sparse_image_is_not() {
     let place = Place::new();
@@ -63,6 +78,7 @@ fn wrong_calls() {
         (vec!["mkfs", "--frob", &image], 2, vec!["unknown option --frob"]),
         (vec!["mkfs", "--profile", "parity", "--size", SIZE, &image, "second"], 2, vec!["at least three devices"]),
         (vec!["mkfs", "--size", SIZE, "/dev/no-such-device"], 1, vec!["no such device"]),
+        (vec!["mkfs", "--size", SIZE, "/dev/no-such-directory/device"], 1, vec!["no such device"]),
         (vec!["mkfs", "/dev/null"], 1, vec!["neither a regular file nor a block device"]),
         (vec!["mkfs", "--size", SIZE, "/no/such/dir/image"], 1, vec!["/no/such/dir/image"]),
     ] {
@@ -72,6 +88,22 @@ fn wrong_calls() {
         out.fails(code, &parts);
     }
     assert!(!place.path("image").exists(), "a failed mkfs leaves no file");
+}
+
+/// What is mounted below /dev holds files like any other place.
+#[test]
+fn an_image_in_shared_memory() {
+    use std::path::Path;
+    let device = |path: &str| fs::metadata(path).map(|m| m.dev()).ok();
+    if device("/dev/shm").is_none() || device("/dev/shm") == device("/dev") {
+        return eprintln!("skipped: nothing is mounted at /dev/shm");
+    }
+    let image = format!("/dev/shm/nenrin-{}.img", std::process::id());
+    let out = nenrin(["mkfs", "--size", SIZE, "--sparse", &image]);
+    let made = Path::new(&image).exists();
+    let _ = fs::remove_file(&image);
+    out.ok();
+    assert!(made);
 }
 
 /// Every foreign thing that can be made by writing a few bytes.

@@ -117,8 +117,12 @@ fn states_of_the_past_beside_the_live_mount() {
     nenrin(["umount", &past]).ok();
     nenrin(["umount", &other]).ok();
     // Without a live mount, and as the newest state that is not later.
-    nenrin(["mount", "-o", "at=0 seconds ago", &image, &past]).ok();
+    let log = place.text("log");
+    let said = nenrin(["mount", "-o", "at=0 seconds ago", "--log", &log, &image, &past]).ok();
     assert_eq!(fs::read(place.path("past/note")).unwrap(), b"second");
+    let shown = nenrin(["info", "--json", &past]).json()["mounts"][0]["checkpoint"].to_string();
+    let named = |text: &str| text.contains(&format!("checkpoint {shown} of ")) && text.contains(", snapshot two");
+    assert!(named(&said) && named(&fs::read_to_string(log).unwrap()), "{said}");
 }
 
 #[test]

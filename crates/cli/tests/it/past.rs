@@ -234,3 +234,32 @@ fn what_is_looked_into_is_held_and_let_go() {
     fs::write(mnt.join("f"), "on").unwrap();
     place.umount().ok();
 }
+
+/// Names of states are anybody's to make up: who asks for very many keeps nobody else from any state.
+#[test]
+fn names_beyond_number_leave_the_past_open() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.path("mnt");
+    fs::write(mnt.join("f"), "first").unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "first"]).ok();
+    fs::write(mnt.join("f"), "second").unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "second"]).ok();
+    let shelf = mnt.join(".snapshots");
+    // A working directory in the past stays where it is.
+    let before = fs::File::open(shelf.join("@GMT-2099.01.01-00.00.00")).unwrap();
+    for n in 0..33_500 {
+        let name = format!("@GMT-2099.01.{:02}-{:02}.{:02}.{:02}", 2 + n / 86_400, n / 3600 % 24, n / 60 % 60, n % 60);
+        assert!(fs::symlink_metadata(shelf.join(&name)).unwrap().is_dir(), "{name}");
+    }
+    assert_eq!(fs::read_to_string(shelf.join("@GMT-2099.02.01-00.00.00/f")).unwrap(), "second");
+    assert_eq!(fs::read_to_string(mnt.join(".nenrin/at/first/f")).unwrap(), "first");
+    assert_eq!(fs::read_to_string(mnt.join(".nenrin/at/second/f")).unwrap(), "second");
+    let inside = format!("/proc/self/fd/{}/f", std::os::fd::AsRawFd::as_raw_fd(&before));
+    assert_eq!(fs::read_to_string(inside).unwrap(), "second");
+    drop(before);
+    place.umount().ok();
+}

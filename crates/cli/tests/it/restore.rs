@@ -304,6 +304,51 @@ fn what_keeps_less_history_is_not_lost() {
     restore(&[&file, "--at", &cno, "--force"]).ok();
 }
 
+/// Of what keeps no history a state knows that it was there, and not what it was: the rest of a tree comes back without it.
+#[test]
+fn what_a_state_does_not_know_is_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let tree = place.path("mnt/d");
+    fs::create_dir_all(tree.join("deep")).unwrap();
+    for (name, content) in [("kept", "kept"), ("linked", "old"), ("empty", "")] {
+        fs::write(tree.join(name), content).unwrap();
+    }
+    symlink("kept", tree.join("link")).unwrap();
+    for name in ["linked", "empty"] {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(tree.join(name), c"user.nenrin.history", b"none", flags).unwrap();
+    }
+    fs::hard_link(tree.join("linked"), tree.join("again")).unwrap();
+    fs::hard_link(tree.join("linked"), tree.join("deep/third")).unwrap();
+    fs::hard_link(tree.join("kept"), tree.join("deep/kept")).unwrap();
+    let cno = cut(&place);
+    fs::write(tree.join("linked"), "new").unwrap();
+    fs::set_permissions(tree.join("empty"), Permissions::from_mode(0o640)).unwrap();
+    cut(&place);
+    let to = place.text("mnt/d2");
+    let out = restore(&["--json", tree.to_str().unwrap(), "--at", &cno, "--to", &to]);
+    assert_eq!((out.code, out.stderr.matches("and was left out").count()), (1, 4), "{}", out.stderr);
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    let mut left_out: Vec<_> = told["left_out"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+    left_out.sort_unstable();
+    let want = ["again", "deep/third", "empty", "linked"].map(|name| format!("{}/{name}", tree.display()));
+    assert_eq!(left_out, want);
+    assert_eq!((told["files"].as_u64(), told["directories"].as_u64()), (Some(2), Some(2)));
+    let mut names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["deep", "kept", "link"]);
+    let ino = |name: &str| fs::metadata(format!("{to}/{name}")).unwrap().ino();
+    assert_eq!(ino("kept"), ino("deep/kept"));
+    // By itself it is no tree that could do without.
+    let empty = tree.join("empty").to_str().unwrap().to_owned();
+    restore(&[&empty, "--at", &cno, "--to", &place.text("mnt/e")]).fails(1, &["empty: is not known in that state"]);
+    assert!(!place.path("mnt/e").exists());
+}
+
 /// A symbolic link that a state has where there is a directory now leads out of that state: to what is there now, or elsewhere.
 #[test]
 fn links_of_the_past_lead_nowhere() {
@@ -430,4 +475,21 @@ fn a_restore_that_is_ended_leaves_nothing() {
         }
     }
     panic!("never hit it while it copied");
+}
+
+/// What a process left that was killed is not another restore's, whatever number that has.
+#[test]
+fn what_a_broken_restore_left_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    fs::write(place.path("mnt/f"), "f").unwrap();
+    let cno = cut(&place);
+    // The shell becomes the program, and its number stays.
+    let script = format!("mkdir .restoring-$$; exec $NENRIN restore f --at {cno} --to g");
+    shell(&script, &place.path("mnt")).fails(1, &[".restoring-", "left from a restore that was broken off; remove it"]);
+    assert!(!place.path("mnt/g").exists());
+    restore(&[&place.text("mnt/f"), "--at", &cno, "--to", &place.text("mnt/g")]).ok();
 }

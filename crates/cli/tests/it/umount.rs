@@ -50,6 +50,62 @@ fn who_uses_it_is_named() {
     place.umount().ok();
 }
 
+/// A mount that is shown elsewhere, too, goes on there: the command returns, and tells where.
+#[test]
+fn what_is_shown_elsewhere_goes_on_there() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let (mnt, other) = (place.text("mnt"), place.sub("other"));
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    run("mount", &["--bind", &mnt, &other]).ok();
+    let umount = |dir: &str| {
+        let out = run("timeout", &["10", env!("CARGO_BIN_EXE_nenrin"), "umount", dir]);
+        assert_eq!((out.code, out.stdout.as_str()), (0, ""), "{out:?}");
+        out.stderr
+    };
+    let said = umount(&mnt);
+    assert!(said.contains("stays in use: also mounted at") && said.contains(&other), "{said}");
+    assert_eq!(fs::read(place.path("other/note")).unwrap(), b"kept");
+    assert_eq!(nenrin(["info", "--json", &other]).json()["mounts"][0]["directory"], other);
+    nenrin(["mount", &place.image(), &mnt]).fails(1, &["mounted at", &other, "nenrin umount", "releases it"]);
+    assert_eq!(umount(&other), "");
+    assert_eq!(nenrin(["info", "--json", &place.image()]).json()["recovery"]["clean"], true);
+    // The second first: then it is the other that goes on.
+    place.mount("").ok();
+    run("mount", &["--bind", &mnt, &other]).ok();
+    assert!(umount(&other).contains(&mnt));
+    assert_eq!(umount(&mnt), "");
+}
+
+/// The same in another mount name space, of which somebody who is there is named.
+#[test]
+fn what_another_name_space_shows_goes_on_there() {
+    if !can_mount() || !has("unshare") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let mut inside = std::process::Command::new("unshare");
+    let mut inside = inside.args(["-m", "--propagation", "private", "sleep", "100"]).spawn().unwrap();
+    wait_until("it has a name space of its own", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", inside.id())).unwrap();
+        comm.trim_end() == "sleep"
+    });
+    let out = run("timeout", &["20", env!("CARGO_BIN_EXE_nenrin"), "umount", &place.text("mnt")]);
+    let again = place.mount("");
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    let holder = format!("still used by sleep (pid {})", inside.id());
+    assert_eq!((out.code, out.stderr.contains(&holder)), (0, true), "{out:?}");
+    again.fails(1, &["detached from", &holder]);
+    // With the last process the name space goes, and with it the mount.
+    place.mount("").ok();
+    place.umount().ok();
+}
+
 #[test]
 fn wrong_calls() {
     let place = Place::new();

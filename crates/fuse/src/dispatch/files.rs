@@ -1,8 +1,8 @@
 //! Content: OPEN, READ, WRITE, RELEASE, FSYNC, SYNCFS, FALLOCATE, LSEEK,
 //! COPY_FILE_RANGE.
 //!
-//! A file handle is no number of anything: it carries two bits that say what
-//! its RELEASE and its COPY_FILE_RANGE have to do, and the tables are kept by inode.
+//! A file handle is no number of anything: it carries two bits that say what its
+//! RELEASE, FALLOCATE and COPY_FILE_RANGE have to do, and the tables are kept by inode.
 
 use super::{Result, Server, Syncs};
 use crate::errno::Errno;
@@ -25,7 +25,7 @@ pub(super) enum Written<'a> {
 /// The handle may write.
 const HANDLE_WRITES: u64 = 1;
 /// The handle was opened with O_SYNC or O_DSYNC. For writes the kernel asks for
-/// the sync; for copies it does not.
+/// the sync; for copies and for what is allocated or punched it does not.
 const HANDLE_SYNCS: u64 = 2;
 
 /// What an open(2) asks for. O_ACCMODE 3 is for device control only.
@@ -221,12 +221,23 @@ impl Server {
             // `copy` took no more than this form can say.
             Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
         };
-        match self.copy(head, args, wide) {
-            Ok(bytes) if args.fh_out & HANDLE_SYNCS != 0 => {
-                let done = move |result: nenrin_core::Result<()>| answer(result.map(|()| bytes).map_err(Errno::from));
-                self.volume.fsync(Ino(args.nodeid_out), Box::new(done));
+        self.answer_changed(args.nodeid_out, args.fh_out, self.copy(head, args, wide), answer);
+    }
+
+    /// Answers a change that came through a handle: of one that syncs when it is durable.
+    pub(super) fn answer_changed<T: Send + 'static>(
+        &self,
+        ino: u64,
+        fh: u64,
+        changed: Result<T>,
+        answer: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        match changed {
+            Ok(value) if fh & HANDLE_SYNCS != 0 => {
+                let done = move |result: nenrin_core::Result<()>| answer(result.map(|()| value).map_err(Errno::from));
+                self.volume.fsync(Ino(ino), Box::new(done));
             }
-            copied => answer(copied),
+            changed => answer(changed),
         }
     }
 

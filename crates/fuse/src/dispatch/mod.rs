@@ -210,8 +210,9 @@ impl Server {
             Op::Release { fh } => reply.done(self.release(node, fh)),
             Op::Fsync | Op::Fsyncdir => self.fsync(node, reply, syncs),
             Op::Syncfs => self.syncfs(reply),
-            Op::Fallocate { offset, bytes, mode } => {
-                reply.done(self.fallocate(&head, offset, bytes, mode));
+            Op::Fallocate { fh, offset, bytes, mode } => {
+                let allocated = self.fallocate(&head, offset, bytes, mode);
+                self.answer_changed(node, fh, allocated, move |result| reply.done(result));
             }
             Op::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
             Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply),

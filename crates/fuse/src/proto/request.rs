@@ -99,6 +99,7 @@ pub enum Op<'a> {
     Fsyncdir,
     Syncfs,
     Fallocate {
+        fh: u64,
         offset: u64,
         bytes: u64,
         mode: u32,
@@ -327,8 +328,8 @@ fn decode_op<'a>(opcode: u32, mut b: Body<'a>, setxattr_ext: bool) -> Result<Op<
         Opcode::Fsyncdir => Op::Fsyncdir,
         Opcode::Syncfs => Op::Syncfs,
         Opcode::Fallocate => {
-            let abi::FallocateIn { offset, length, mode, .. } = b.take()?;
-            Op::Fallocate { offset, bytes: length, mode }
+            let abi::FallocateIn { fh, offset, length, mode, .. } = b.take()?;
+            Op::Fallocate { fh, offset, bytes: length, mode }
         }
         Opcode::Lseek => {
             let abi::LseekIn { offset, whence, .. } = b.take()?;
