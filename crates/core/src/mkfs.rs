@@ -229,7 +229,6 @@ fn empty(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
-        owners_gone: 0,
         retention: Vec::new(),
     };
     let root = Inode {

@@ -104,7 +104,7 @@ impl Places {
         if d.kind != "file" {
             return None;
         }
-        let (from, path) = (d.from_as_bytes(), d.path_as_bytes());
+        let (from, path) = (d.old_path_as_bytes(), d.path_as_bytes());
         let within = |then: &Then, path: &[u8]| then.join(Path::new(OsStr::from_bytes(path)));
         let was = (d.change != "+").then(|| within(&self.old, from));
         let is = (d.change != "-").then(|| within(&self.new, path));

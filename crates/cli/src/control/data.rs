@@ -261,7 +261,7 @@ impl DiffData {
         self.path_bytes.as_deref().unwrap_or(self.path.as_bytes())
     }
     /// The path it had before; its path, where that is none.
-    pub fn from_as_bytes(&self) -> &[u8] {
+    pub fn old_path_as_bytes(&self) -> &[u8] {
         match &self.from {
             Some(from) => self.from_bytes.as_deref().unwrap_or(from.as_bytes()),
             None => self.path_as_bytes(),

@@ -89,7 +89,7 @@ mod tests {
         fs::rename(dir.path().join("other"), &path).unwrap();
         assert!(watch.problem().is_some());
         // What is there instead does not become what is watched when something else changes; another device is.
-        let again = Watch::anew(&[watch.clone()], &path, [1; 16], 4096);
+        let again = Watch::anew(std::slice::from_ref(&watch), &path, [1; 16], 4096);
         assert!(again.identity() == watch.identity() && again.problem().is_some());
         assert_eq!(Watch::anew(&[watch], &path, [2; 16], 4096).problem(), None);
     }

@@ -144,9 +144,8 @@ fn check_slots(
     let entry = |sb: &Superblock| sb.devices.get(usize::from(index)).copied();
     let blocks = entry(newest).map_or(0, |e| e.blocks);
     // Of a time at which this device was no member, or not up to date.
-    let missed = |root: &Superblock| {
-        entry(root).is_none_or(|e| !e.active || entry(newest).is_none_or(|now| now.uuid != e.uuid))
-    };
+    let missed =
+        |root: &Superblock| entry(root).is_none_or(|e| !e.active || entry(newest).is_none_or(|now| now.uuid != e.uuid));
     let root_of = |generation: Generation| roots.iter().find(|r| r.generation == generation);
     let of = name.map_or_else(|| "the device".to_owned(), str::to_owned);
     let g = newest.generation.0;

@@ -287,7 +287,9 @@ impl Inner {
     pub(super) fn let_orphan_left_go(&mut self, fs: &Fs) -> Result<bool> {
         while let Some(ino) = self.orphans_left.pop_first() {
             let gone = match self.state.inode(ino) {
-                Ok(Some(inode)) if inode.nlink == 0 && self.is_unused(ino) => self.let_orphan_go(fs, ino).map(|()| true),
+                Ok(Some(inode)) if inode.nlink == 0 && self.is_unused(ino) => {
+                    self.let_orphan_go(fs, ino).map(|()| true)
+                }
                 other => other.map(|_| false),
             };
             match gone {

@@ -432,7 +432,6 @@ fn load_state(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
-        owners_gone: 0,
         retention: root.retention.clone(),
         cache,
     };

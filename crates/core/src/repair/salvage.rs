@@ -305,7 +305,6 @@ fn base(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
-        owners_gone: 0,
         retention: Vec::new(),
     };
     let chain = Chain {

@@ -18,6 +18,9 @@ use nenrin_format::node::TreeId;
 use nenrin_format::{Ino, Time};
 use std::ops::ControlFlow;
 
+/// Items to be forgotten, and where to go on, or `None` at the end of the tree.
+type ToForget = (Vec<(Key, Value)>, Option<Key>);
+
 impl State {
     /// Puts inodes on the list; those that are in the live tree stay off it.
     pub(super) fn forget(&mut self, time: Time, inos: &[Ino]) -> Result<()> {
@@ -55,8 +58,8 @@ impl State {
         self.forgetting.contains(&Ino(key.ino)) || named()
     }
 
-    /// What is to be forgotten among up to `max` items of a tree from `from` on; and where to go on, or `None` at its end.
-    pub(super) fn forgotten(&self, tree: TreeId, from: &Key, max: u32) -> Result<(Vec<(Key, Value)>, Option<Key>)> {
+    /// What is to be forgotten among up to `max` items of a tree from `from` on.
+    pub(super) fn forgotten(&self, tree: TreeId, from: &Key, max: u32) -> Result<ToForget> {
         let past = self.history.iter().find(|t| t.tree.id() == tree);
         let found = match past {
             None if tree != TreeId::LIVE => return Ok((Vec::new(), None)),
@@ -103,7 +106,6 @@ impl State {
             let e = Extent::decode(value).map_err(|why| bad_item(key, why))?;
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
-                self.owners_gone += 1;
             }
             self.change_need(&e, Need::History, Need::None)?;
         }

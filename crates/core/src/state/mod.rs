@@ -95,8 +95,6 @@ pub struct State {
     pub shed: Sheds,
     /// Records applied since it was read.
     pub applied: u64,
-    /// Owners of shared blocks that went since then.
-    pub owners_gone: u64,
 }
 
 /// An error for an item whose bytes cannot be what they should.
@@ -231,7 +229,6 @@ impl State {
         if let Some(e) = extent {
             if e.is_shared() {
                 self.remove_backref(key, &e)?;
-                self.owners_gone += 1;
             }
             let before = self.history_blocks;
             self.change_need(&e, Need::Live, if visible { Need::History } else { Need::None })?;

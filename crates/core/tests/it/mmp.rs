@@ -352,7 +352,7 @@ fn spoil(w: &World, slot: bool) {
     let (addr, _) = sb.root[1];
     let block = match slot {
         true => slot_blocks(Generation(sb.generation.0 - 2), blocks)[0],
-        false => u64::from(segment_block(addr.segment().0 as u32, sb.segment_blocks)) + u64::from(addr.block()),
+        false => segment_block(addr.segment().0 as u32, sb.segment_blocks) + u64::from(addr.block()),
     };
     w.devices[0].write(block * BLOCK_BYTES as u64, Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]))).unwrap();
 }

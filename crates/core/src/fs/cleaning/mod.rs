@@ -174,9 +174,9 @@ impl Job {
 enum Left {
     /// Something in it cannot be moved.
     Stuck,
-    /// Moving something in it makes so many leaves dirty at once: until there is room for them, or there are fewer owners than when
-    /// so many had gone.
-    Beyond { leaves: u64, gone: u64 },
+    /// Moving something in it makes so many leaves dirty at once: until there is room for them, or the space tree no longer has so
+    /// many items, which is when owners came or went.
+    Beyond { leaves: u64, items: u64 },
     /// Not worth it in idle time.
     Costly,
 }
@@ -368,11 +368,11 @@ impl Fs {
         let mut inner = self.lock_to_change()?;
         inner.reap_writes();
         let blocks = self.storage.segment_blocks;
-        let gone = inner.state.owners_gone;
+        let items = inner.state.space.items();
         cleaner.left.retain(|no, (used, why)| {
-            let fewer =
-                matches!(why, Left::Beyond { gone: then, .. } if *then != gone) && !broken(Break::BeyondForEver);
-            !fewer && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
+            let others =
+                matches!(why, Left::Beyond { items: then, .. } if *then != items) && !broken(Break::BeyondForEver);
+            !others && inner.state.segments.get(*no).is_some_and(|s| s.used_blocks() == *used)
         });
         let mut candidates = inner.candidates(self, pace, &cleaner.left);
         inner.note_left(&cleaner.left);
@@ -499,7 +499,7 @@ impl Fs {
     fn end_job(&self, cleaner: &mut Cleaner) {
         let Some(job) = cleaner.job.take() else { return };
         let mut inner = self.lock();
-        let gone = inner.state.owners_gone;
+        let items = inner.state.space.items();
         for no in job.victims.keys() {
             inner.segments().unpin(*no);
             let used = inner.state.segments.get(*no).map_or(0, |s| s.used_blocks());
@@ -509,7 +509,7 @@ impl Fs {
                 cleaner.left.insert(*no, (used, Left::Stuck));
             } else if let Some(leaves) = job.beyond.get(no) {
                 if cleaner.left.get(no).is_none_or(|(_, why)| *why != Left::Stuck) {
-                    cleaner.left.insert(*no, (used, Left::Beyond { leaves: *leaves, gone }));
+                    cleaner.left.insert(*no, (used, Left::Beyond { leaves: *leaves, items }));
                 }
             }
         }
