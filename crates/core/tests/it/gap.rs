@@ -386,7 +386,8 @@ fn cut_off_in_the_gap() {
         assert!(has(&report, LossKind::FileUncertain) && fs.getattr(At::Live, cut).unwrap().size == size);
         fs.close().unwrap();
         drop(fs);
-        let found = check(std::slice::from_ref(&device), &CheckOptions { data: true }, &mut |_| {}).unwrap().findings;
+        let devices: [Arc<dyn BlockDevice>; 1] = [device.clone()];
+        let found = check(&devices, &CheckOptions { data: true }, &mut |_| {}).unwrap().findings;
         let text = "what was cut off is behind the end of the file";
         assert!(found.iter().all(|f| f.what != What::TailNotZero), "{text}: {found:?}");
         let clock = Arc::new(crate::common::TestClock::default());
