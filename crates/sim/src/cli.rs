@@ -373,10 +373,12 @@ const EACH_IMAGES_MAX: u64 = 300;
 fn one_seed<S: Subject>(a: &Arguments, seed: u64, tally: &mut Tally) -> Result<(), Box<Failure>> {
     let config = a.config(seed);
     let recorded = run_and_cut::<S>(&config, &a.plan_of_world(), tally)?;
-    for plan in fault::plans(seed, recorded.last_cut() - recorded.first_cut(), a.faults) {
+    // One of the devices gets its share of them.
+    let operations = (recorded.last_cut() - recorded.first_cut()) / usize::from(config.members.count);
+    for plan in fault::plans(seed, operations, a.faults) {
         fault::run_with_fault::<S>(&config, plan, tally)?;
     }
-    for lie in lie::lies(seed, recorded.last_cut() - recorded.first_cut(), a.lies) {
+    for lie in lie::lies(seed, operations, a.lies) {
         lie::run_with_lie::<S>(&config, lie, tally)?;
     }
     if a.flips > 0 && seed % a.flips == 0 {

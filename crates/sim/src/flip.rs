@@ -8,6 +8,7 @@
 use crate::config::Config;
 use crate::driver::{Failure, Tally};
 use crate::hash;
+use crate::lie::judge_listed;
 use crate::members::Members;
 use crate::ops::Op;
 use crate::oracle::{self, Binds, Rules};
@@ -84,6 +85,8 @@ struct Rotten<S> {
     order: nenrin_core::Order,
     /// Blocks that have a second copy elsewhere.
     twice: BTreeSet<u64>,
+    /// What was acknowledged up to this device operation has been proven durable since.
+    settled: usize,
 }
 
 impl<S: Subject> Rotten<S> {
@@ -99,6 +102,7 @@ impl<S: Subject> Rotten<S> {
         // The daemon ticks ten times a second; background work may delay the mark.
         let ticks = if config.barrier == Barrier::Sync { 30 } else { 450 };
         run.step(&Op::SyncAll)?;
+        let settled = run.disk.cut_points();
         for _ in 0..ticks {
             run.step(&Op::Advance { nanos: 100_000_000 })?;
             run.step(&Op::Tick)?;
@@ -116,6 +120,7 @@ impl<S: Subject> Rotten<S> {
             seed: config.seed,
             order: config.order,
             twice: twice(config, &run)?,
+            settled,
             run,
         };
         let fs = this.mount(None)?;
@@ -159,9 +164,11 @@ impl<S: Subject> Rotten<S> {
             Err(e) => return Err(format!("block {block}: {e}")),
         };
         tally.verdicts_of_wrong(&fs);
-        let listed = fs.checkpoints();
-        if found == self.whole && listed.iter().eq(self.past.iter().map(|(info, _)| info)) {
-            return self.judge_past(&fs, block).map(Some);
+        let (listed, settled) = (fs.checkpoints(), self.settled);
+        let unproven = judge_listed(self.run.model()?, settled, &listed).is_ok() && !self.twice.contains(&block);
+        let is_same = listed.len() == self.past.len() || unproven;
+        if found == self.whole && is_same && listed.iter().all(|l| self.past.iter().any(|(info, _)| info == l)) {
+            return self.judge_past(&fs, &listed, block).map(Some);
         }
         if self.twice.contains(&block) {
             return Err(format!("block {block} has a second copy, and yet another state is shown"));
@@ -177,9 +184,9 @@ impl<S: Subject> Rotten<S> {
     }
 
     /// With a flip that neither what lives nor the list of checkpoints shows: each checkpoint shows what it did, or an error.
-    fn judge_past(&self, fs: &S, block: u64) -> Result<Noticed, String> {
+    fn judge_past(&self, fs: &S, listed: &[CheckpointInfo], block: u64) -> Result<Noticed, String> {
         let mut noticed = Noticed::Same;
-        for (info, was) in &self.past {
+        for (info, was) in self.past.iter().filter(|(info, _)| listed.contains(info)) {
             let cno = info.cno;
             match walk(fs, At::Past(cno), None) {
                 Ok(found) if found == *was => {}

@@ -23,7 +23,7 @@ use crate::run::Step;
 use crate::subject::Subject;
 use crate::walk::walk;
 use crate::wrong::{Wrong, alone};
-use nenrin_core::{At, Barrier, MountOptions};
+use nenrin_core::{At, Barrier, CheckpointInfo, MountOptions, Order};
 use nenrin_device::{BlockDevice, CrashDisk, Fault};
 use nenrin_format::{BLOCK_BYTES, NODE_BYTES, node};
 use std::sync::Arc;
@@ -155,7 +155,7 @@ fn live<S: Subject>(config: &Config, lie: Lie, tally: &mut Tally) -> Result<Noti
             Fault::FlipRead { number, byte, mask, for_good: lie.kind == Kind::Stuck }
         }
     };
-    let mut liar = Liar { wrong, others_stand_in: config.members.bears_a_loss() };
+    let mut liar = Liar { wrong, others_stand_in: config.members.bears_a_loss(), settled: 0 };
     // What is in memory is not read: for reads the volume was used before, and is mounted anew.
     let before = if lie.kind.reads() { config.steps / 2 } else { 0 };
     let told = liar.go(config, before, fault)?;
@@ -188,6 +188,8 @@ struct Liar<S> {
     wrong: Wrong<S>,
     /// The other devices have all that this one has.
     others_stand_in: bool,
+    /// What was acknowledged up to this device operation has been proven durable since.
+    settled: usize,
 }
 
 impl<S: Subject> Liar<S> {
@@ -226,6 +228,7 @@ impl<S: Subject> Liar<S> {
                 Ok(Step::Failed(e)) if may_tell && is_report(&e.to_string()) => return Ok(true),
                 Ok(Step::Failed(e)) => return Err(format!("{op:?}: the volume failed: {e}")),
                 Ok(Step::Done) if matches!(op, Op::Tmpfile { .. }) => workload.opened(self.wrong.run.newest_inode()?),
+                Ok(_) if matches!(op, Op::SyncAll) => self.settled = self.wrong.run.disk.cut_points(),
                 Ok(_) => {}
             }
         }
@@ -273,11 +276,12 @@ impl<S: Subject> Liar<S> {
             Err(e) => return Err(format!("afterwards: {e}")),
         };
         tally.verdicts_of_wrong(&fs);
-        let k = self.wrong.run.disk.cut_points();
+        let (k, settled) = (self.wrong.run.disk.cut_points(), self.settled);
         let model = self.wrong.run.model()?;
         let strictly = Rules { order: config.order, binds: Binds::Acknowledged };
         let live = oracle::judge(model, strictly, k, &found).map(drop);
-        let past = live.clone().and_then(|()| judge_history(&fs, model, strictly, k));
+        let past = live.and_then(|()| judge_listed(model, settled, &fs.checkpoints()));
+        let past = past.and_then(|()| judge_history(&fs, model, k));
         let missing = match past {
             Ok(None) => return Ok(Noticed::Same),
             Ok(Some(_)) if !self.others_stand_in => return Ok(Noticed::Error),
@@ -287,13 +291,24 @@ impl<S: Subject> Liar<S> {
             return Err(format!("nothing is said about damage, and {missing}"));
         };
         let loosely = Rules { binds: Binds::Nothing, ..strictly };
-        let past = oracle::judge(model, loosely, k, &found).and_then(|_| judge_history(&fs, model, loosely, k));
+        let past = oracle::judge(model, loosely, k, &found).and_then(|_| judge_history(&fs, model, k));
         past.map(|_| Noticed::Damage).map_err(|e| format!("afterwards, where {damage}: {e}"))
     }
 }
 
-/// The list of checkpoints is right, and each shows what it did, or says that bytes are damaged: what it says then.
-fn judge_history<S: Subject>(fs: &S, model: &Model, rules: Rules, k: usize) -> Result<Option<String>, String> {
+/// Checkpoints that are there must be listed, but for those that time has brought after the last sync: of these the last may
+/// not be proven yet.
+pub(crate) fn judge_listed(model: &Model, settled: usize, listed: &[CheckpointInfo]) -> Result<(), String> {
+    let mut must = model.checkpoints.iter().filter(|(_, c)| c.promised <= settled && c.gone.is_none());
+    match must.find(|(cno, _)| !listed.iter().any(|i| i.cno.0 == **cno)) {
+        Some((cno, _)) => Err(format!("checkpoint {cno} was acknowledged and is gone")),
+        None => Ok(()),
+    }
+}
+
+/// Each checkpoint that is listed was made, and shows what it did, or says that bytes are damaged: what it says then.
+fn judge_history<S: Subject>(fs: &S, model: &Model, k: usize) -> Result<Option<String>, String> {
+    let rules = Rules { order: Order::Relaxed, binds: Binds::Nothing };
     let known = oracle::judge_checkpoints(model, rules, k, &fs.checkpoints())?;
     let mut damage = None;
     let shed = match fs.shed().map_err(|e| e.to_string()) {

@@ -290,6 +290,7 @@ impl Inner {
                 Ok(Some(inode)) if inode.nlink == 0 && self.is_unused(ino) => {
                     self.let_orphan_go(fs, ino).map(|()| true)
                 }
+                Err(_) if broken(Break::NotReadAhead) => self.let_orphan_go(fs, ino).map(|()| true),
                 other => other.map(|_| false),
             };
             match gone {

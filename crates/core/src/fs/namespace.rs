@@ -340,6 +340,7 @@ impl Fs {
             (true, true) if inode.entries > 0 => return Err(Error::NotEmpty),
             _ => {}
         }
+        inner.state.name_ahead(parent, ino, name)?;
         let unused = inner.is_unused(ino);
         let last = directory || inode.nlink == 1;
         let drop = unused && (!last || inner.can_drop(ino));
@@ -404,7 +405,9 @@ impl Fs {
             }
             (None, _) => {}
         }
-        if target.is_some() {
+        inner.state.name_ahead(from, ino, old)?;
+        if let Some(other) = target {
+            inner.state.name_ahead(to, other, new)?;
             inner.carry_content(ino);
         }
         let unused = replaced.is_some_and(|(other, _)| inner.is_unused(other));

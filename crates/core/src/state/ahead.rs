@@ -12,7 +12,7 @@ use super::{REST_FORK, State, bad_item, is_history, orphan_key, reap_key};
 use crate::breaks::{Break, broken};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
-use nenrin_format::items::{Extent, KeepRule, Reap};
+use nenrin_format::items::{Dirent, Extent, KeepRule, Reap};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::{Addr, Cno, Ino};
@@ -81,6 +81,25 @@ impl State {
             self.retire_ahead(&key, &value, self.open_cno, KeepRule::default())?;
         }
         Ok(true)
+    }
+
+    /// That a name can be taken from an inode.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn name_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        let rule = self.rule_of_name(parent, ino)?;
+        for (group, other) in [(self.dirent_key(parent, name), ino), (self.link_key(ino, parent, name), parent)] {
+            let is_it = |v: &[u8]| Dirent::decode(v).is_ok_and(|d| d.name == name && d.ino == other);
+            let Some((key, value)) = self.find_slot(group, is_it)? else {
+                return Err(Error::Corrupt(format!("inode {ino} bears a name that directory {parent} or it lacks")));
+            };
+            self.retire_ahead(&key, &value, self.open_cno, rule)?;
+        }
+        self.inode_ahead(ino).map(drop)
     }
 
     /// What a sweep of `max` items from `from` on would look at, up to what cannot be read.

@@ -161,12 +161,18 @@ fn a_lost_leaf_keeps_its_own_blocks_where_they_are() {
     let freed = clean(&fs);
     let stuck = fs.cleaner_status().stuck_segments;
     assert!(freed >= 10 && (1..150).contains(&stuck), "{freed} segments were freed, {stuck} left alone");
+    let is_lost = |n: &u64| match fs.read(At::Live, f, n * 2 * 4096, 4096) {
+        Ok(bytes) => {
+            assert_eq!(bytes, [*n as u8; 4096], "{n}");
+            false
+        }
+        Err(e) => matches!(e, Error::Damaged(..)) || panic!("{n}: {e}"),
+    };
+    let lost: Vec<u64> = (0..PIECES).filter(is_lost).collect();
+    assert!(lost.iter().copied().eq(0..lost.len() as u64), "what is lost was in the first leaf");
+    assert!((1..PIECES).contains(&(lost.len() as u64)), "{} pieces are lost", lost.len());
     for n in 0..PIECES {
         assert_eq!(fs.read(At::Live, h, n * 4096, 4096).unwrap(), [2 - (n % 2) as u8; 4096], "{n}");
-        match fs.read(At::Live, f, n * 2 * 4096, 4096) {
-            Ok(bytes) => assert_eq!(bytes, [n as u8; 4096], "{n}"),
-            Err(e) => assert!(matches!(e, Error::Damaged(..)) && n < PIECES / 4 * 3, "{n}: {e}"),
-        }
     }
 }
 

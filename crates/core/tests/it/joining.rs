@@ -30,26 +30,6 @@ fn verified(w: &World) {
     assert!(report.clean(), "{:?}", report.findings);
 }
 
-/// What its other slots should hold was written while it was away.
-#[test]
-fn a_device_that_came_back_for_a_moment_lacks_no_slot() {
-    for (mounts, stale) in [(1, 0), (1, 1), (2, 0), (3, 1)] {
-        let w = World::new(Profile::Mirror, &[24; 2]);
-        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
-        write(&fs, "old", &content(1, 9000));
-        fs.close().unwrap();
-        for i in 0..mounts {
-            let fs = w.open(&[1 - stale], degraded()).unwrap();
-            write(&fs, &format!("missed {i}"), &content(2, 9000));
-            fs.close().unwrap();
-        }
-        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
-        bring_up(&fs);
-        fs.close().unwrap();
-        verified(&w);
-    }
-}
-
 #[test]
 fn a_stale_device_is_brought_up_to_date_while_files_are_written() {
     for (width, stale) in [(2, 0), (2, 1), (3, 1), (4, 3)] {

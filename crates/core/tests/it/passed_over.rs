@@ -7,7 +7,7 @@ use crate::common::{World, file};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::node::{Entries, TreeId, decode, first_key};
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
-use nenrin_core::{At, Error, Fs, MountOptions, XattrMode};
+use nenrin_core::{At, Error, Fs, MountOptions, RenameMode, XattrMode};
 use std::sync::Arc;
 
 const TICK: u64 = 100_000_000;
@@ -111,7 +111,7 @@ fn volume_of_many() -> (World, Ino, Ino) {
     }
     let f = make("f".into());
     // The first blocks lie in another leaf than the inode, among the first items all the same.
-    fs.setxattr(f, b"user.large", &[7; 24_000], XattrMode::Any).unwrap();
+    fs.setxattr(f, b"user.large", &[7; 60_000], XattrMode::Any).unwrap();
     in_pieces(&fs, f, 500);
     for i in 0..1000 {
         make(format!("behind {i}"));
@@ -148,19 +148,28 @@ fn orphans_that_are_released_unread_are_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, an_orphan_is_lost);
 }
 
-/// The leaf that holds what goes with the name itself.
+/// A leaf of what goes with the last name: the file has no name then. And the one that says that it has it: the name stays.
 #[test]
 fn a_file_that_cannot_go_with_its_name_stays_without() {
-    let (w, f, g) = volume_of_many();
-    rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, 0));
-    let fs = open(&w);
-    fs.getattr(At::Live, f).unwrap();
-    fs.write(f, 0, &[9; BLOCK_BYTES], 0).unwrap();
-    fs.unlink(Ino::ROOT, b"f").unwrap();
-    assert!(matches!(fs.lookup(At::Live, Ino::ROOT, b"f"), Err(Error::NotFound)));
-    fs.sync_all().unwrap();
-    ticks(&w, &fs);
-    assert_goes_on(&w, fs, g);
+    for (key, goes) in [(Key::new(Ino(0), Kind::Xattr, 7, 0), true), (Key::new(Ino(0), Kind::Link, 0, 0), false)] {
+        let (w, f, g) = volume_of_many();
+        rot(&w, |k| k.ino == f.0 && (k.kind, k.fork) == (key.kind, key.fork));
+        let fs = open(&w);
+        if goes {
+            // It has no place any more then.
+            fs.write(f, 0, &[9; BLOCK_BYTES], 0).unwrap();
+        }
+        let gone = fs.unlink(Ino::ROOT, b"f");
+        let renamed = || fs.rename(Ino::ROOT, b"g", Ino::ROOT, b"f", RenameMode::Replace);
+        match goes {
+            true => gone.unwrap(),
+            false => assert!(matches!((gone, renamed()), (Err(Error::Damaged(..)), Err(Error::Damaged(..))))),
+        }
+        assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"f").is_ok(), !goes);
+        fs.sync_all().unwrap();
+        ticks(&w, &fs);
+        assert_goes_on(&w, fs, g);
+    }
 }
 
 /// A file whose blocks another one shares, and back references of which some are lost.
