@@ -31,9 +31,10 @@ pub const COMMAND: Command = Command {
             power cut leaves the volume as it was, or repaired. What has no second copy and no trace is lost; names and\n\
             files of which only a part is left are in /lost+found. Ranges that are lost read as errors, never as zeros;\n\
             only in files under /lost+found that lost their inode, what was not found may be a hole. Copy the device first if you can.\n\
-            Where part of the log is missing, a file that grew since is lost from where it ended before, unless the log says what is there:\n\
-            a hole may be among that. It also loses set-user-id, set-group-id and capabilities.\n\
-            Where no root is left, or none with a whole index, that is sought on the device and the log behind it is taken in; snapshots are lost then.\n\
+            Where part of the log is missing, a file that grew since is lost from where it ended before,\n\
+            unless the log says what is there: a hole may be among that. It also loses set-user-id, set-group-id and capabilities.\n\
+            Where no root is left, or none with a whole index, that is sought on the device and the log behind it\n\
+            is taken in; snapshots are lost then.\n\
             It refuses to write when another host mounted the volume since the plan was made.\n\
             exit codes, as fsck(8): 0 clean, 1 repaired, 4 damage found or left, 8 it could not run, 16 called wrongly.",
     examples: &[

@@ -4,7 +4,7 @@
 //! | what is found | where repair starts |
 //! |---|---|
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
-//! | no such root | that of which least is lost, see [`Lacks`], without the nodes that cannot be read |
+//! | no such root | that of the two newest of which least is lost, see [`Lacks`], without the nodes that cannot be read |
 //! | no root, or none whose live tree has all its branches | what [`salvage`] finds |
 //! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
@@ -177,14 +177,19 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     start(storage, chosen, held, is_recent, losses).map(Some)
 }
 
-/// The root of which least is lost, the newest of those alike.
+/// So many roots are usable: what these need is not written over.
+const RECENT: usize = 2;
+
+/// A root of which nothing is lost, else of the usable ones that of which least is lost; the newest of those alike.
 fn choose(all: &[Candidate], furthest: u64) -> usize {
     let lacks: Vec<Lacks> = all.iter().map(|c| c.lacks(furthest)).collect();
     let nothing = Lacks { branches: false, log: 0, live: 0, others: 0 };
     if broken(Break::RootAllOrNone) {
         return lacks.iter().position(|l| *l == nothing).unwrap_or(0);
     }
-    (0..lacks.len()).min_by_key(|i| lacks[*i]).unwrap_or(0)
+    // Of an older one nodes may have been written over since: it must be whole.
+    let sound = lacks.iter().position(|l| *l == nothing);
+    sound.or_else(|| (0..lacks.len().min(RECENT)).min_by_key(|i| lacks[*i])).unwrap_or(0)
 }
 
 fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {

@@ -6,7 +6,7 @@ use crate::common::{World, file};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::partial::{DATA_MOVED, Header, PartialKind};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
-use nenrin_core::{At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, Rest, SetAttr, check};
+use nenrin_core::{At, CheckOptions, Error, Fs, MkfsOptions, MountOptions, Rest, SetAttr, XattrMode, check};
 use nenrin_device::BlockDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -138,11 +138,15 @@ fn without_summaries_the_trees_are_walked() {
 #[test]
 fn a_lost_leaf_keeps_its_own_blocks_where_they_are() {
     const PIECES: u64 = 6000;
+    // Checksums that are all different, so that a leaf holds few of them.
+    let content = |n: u64| n.to_le_bytes().repeat(512);
     let w = World::with(128 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
     let fs = open(&w);
     let [f, h] = ["f", "h"].map(|name| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino);
+    // Its extents begin in another leaf than the inode.
+    fs.setxattr(f, b"user.large", &[7; 60_000], XattrMode::Any).unwrap();
     for n in 0..PIECES {
-        fs.write(f, n * 2 * 4096, &[n as u8; 4096], 0).unwrap();
+        fs.write(f, n * 2 * 4096, &content(n), 0).unwrap();
         fs.write(h, n * 4096, &[1; 4096], 0).unwrap();
         if n % 20 == 19 {
             fs.sync_all().unwrap();
@@ -163,7 +167,7 @@ fn a_lost_leaf_keeps_its_own_blocks_where_they_are() {
     assert!(freed >= 10 && (1..150).contains(&stuck), "{freed} segments were freed, {stuck} left alone");
     let is_lost = |n: &u64| match fs.read(At::Live, f, n * 2 * 4096, 4096) {
         Ok(bytes) => {
-            assert_eq!(bytes, [*n as u8; 4096], "{n}");
+            assert_eq!(bytes, content(*n), "{n}");
             false
         }
         Err(e) => matches!(e, Error::Damaged(..)) || panic!("{n}: {e}"),

@@ -435,7 +435,9 @@ fn a_sync_beside_a_wipe(wiped: fn(Box<dyn FnOnce()>)) {
     gate.close(is_wiped_slot, 0);
     let wiper = {
         let fs = fs.clone();
-        let wipe = move || drop((0..2000).find(|_| fs.forget_step(1 << 20).unwrap().is_none()));
+        let wipe = move || {
+            let _ = (0..2000).find(|_| fs.forget_step(1 << 20).unwrap().is_none());
+        };
         thread::spawn(move || wiped(Box::new(wipe)))
     };
     gate.wait_until(|g| g.held > 0);

@@ -50,21 +50,10 @@ fn a_repair_of_back_references_that_is_cut_finds_the_same_again() {
 /// Room is short: what a repair has taken that was cut behind its root is missing for the next.
 #[test]
 fn a_repair_that_is_cut_behind_its_root_needs_no_more_room() {
-    cut_where_room_is_short();
-}
-
-fn cut_where_room_is_short() {
     let life = Life::Repair(Damage::Behind);
     let mut tally = Tally::default();
     life::carry_out(&life.config(468), None, &mut tally).unwrap_or_else(|e| panic!("{e}\n{}", e.detail));
     assert!(tally.workloads == 1 && tally.distinct > 10, "{tally:?}");
-}
-
-#[cfg(feature = "breaks")]
-#[test]
-#[should_panic(expected = "free segments and there are")]
-fn a_repair_that_is_cut_and_has_no_room_is_noticed() {
-    nenrin_core::breaks::with(nenrin_core::breaks::Break::SlotsTakeRoom, cut_where_room_is_short);
 }
 
 /// The line that a failure of a repair prints means that repair, and the cut in it.
