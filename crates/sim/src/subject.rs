@@ -46,7 +46,7 @@ pub struct Excused {
 impl Excused {
     const fn covers(self, what: check::What) -> bool {
         match what {
-            check::What::SlotDamaged | check::What::SlotStale => self.slots,
+            check::What::SlotDamaged | check::What::SlotStale | check::What::SlotUnfinished => self.slots,
             check::What::DeviceAbsent => self.absent,
             _ => false,
         }
@@ -231,7 +231,9 @@ impl Subject for Arc<Fs> {
     }
     fn check(drive: impl Into<Drive>, excused: Excused) -> Result<Vec<String>> {
         let report = check::check(&drive.into().present(), &check::CheckOptions { data: true }, &mut |_| {})?;
-        let wrong = |w: check::What| w.severity() == check::Severity::Error && !excused.covers(w);
+        // After a close without a cut no slot was being written.
+        let counts = |w: check::What| w.severity() == check::Severity::Error || w == check::What::SlotUnfinished;
+        let wrong = |w: check::What| counts(w) && !excused.covers(w);
         let errors = report.findings.iter().filter(|f| wrong(f.what));
         Ok(errors.map(ToString::to_string).collect())
     }
