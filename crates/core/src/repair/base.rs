@@ -153,7 +153,9 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     // What any of them proves to have been durable, all of them must reach.
     let durable = all.iter().map(|c| c.log.durable_seq.0.max(c.reaches()));
     let furthest = durable.chain(found.roots.iter().map(|r| r.chain_seq.0)).chain([proven.0]).max().unwrap_or(0);
-    let chosen = choose(&all, furthest);
+    let is_usable = |c: &&Candidate| found.roots.iter().take(2).any(|r| r.generation == c.superblock.generation);
+    let usable = all.iter().take_while(is_usable).count();
+    let chosen = choose(&all, usable, furthest);
     if let Some(c) = all.get_mut(chosen) {
         c.miss(&storage, furthest)?;
     }
@@ -177,11 +179,9 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     start(storage, chosen, held, is_recent, losses).map(Some)
 }
 
-/// So many roots are usable: what these need is not written over.
-const RECENT: usize = 2;
-
-/// A root of which nothing is lost, else of the usable ones that of which least is lost; the newest of those alike.
-fn choose(all: &[Candidate], furthest: u64) -> usize {
+/// A root of which nothing is lost, else of the first `usable` ones, whose nodes are not written over, that of which least is lost; the
+/// newest of those alike.
+fn choose(all: &[Candidate], usable: usize, furthest: u64) -> usize {
     let lacks: Vec<Lacks> = all.iter().map(|c| c.lacks(furthest)).collect();
     let nothing = Lacks { branches: false, log: 0, live: 0, others: 0 };
     if broken(Break::RootAllOrNone) {
@@ -189,7 +189,7 @@ fn choose(all: &[Candidate], furthest: u64) -> usize {
     }
     // Of an older one nodes may have been written over since: it must be whole.
     let sound = lacks.iter().position(|l| *l == nothing);
-    sound.or_else(|| (0..lacks.len().min(RECENT)).min_by_key(|i| lacks[*i])).unwrap_or(0)
+    sound.or_else(|| (0..usable).min_by_key(|i| lacks[*i])).unwrap_or(0)
 }
 
 fn candidate(storage: &Arc<Storage>, superblock: &Superblock, root: Root) -> Result<Candidate> {
