@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
 //! | no such root | that of the two newest of which least is lost, see [`Lacks`], without the nodes that cannot be read |
-//! | no root, or none whose live tree has all its branches | what [`salvage`] finds |
+//! | no root, or the live tree of neither of these two has all its branches | what [`salvage`] finds |
 //! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
 //! Invariants
@@ -100,8 +100,8 @@ impl Candidate {
     }
     /// Partials of the log that are not there, as far as others prove that they were.
     fn missing(&self, furthest: u64) -> u64 {
-        let there = self.log.accepted.len() + self.islands.iter().map(Vec::len).sum::<usize>();
-        furthest.saturating_sub(self.superblock.chain_seq.0).saturating_sub(there as u64)
+        let there = self.log.accepted.iter().chain(self.islands.iter().flatten());
+        missing(self.superblock.chain_seq.0, furthest, there.map(|f| f.header.seq.0))
     }
     /// A log that ends without damage before what others prove is damaged, too.
     fn miss(&mut self, storage: &Storage, furthest: u64) -> Result<()> {
@@ -117,6 +117,11 @@ impl Candidate {
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
     }
+}
+
+/// Partials behind `begin`, up to the furthest that is proven, that are not there. What comes behind that makes up for none of them.
+fn missing(begin: u64, furthest: u64, there: impl Iterator<Item = u64>) -> u64 {
+    furthest.saturating_sub(begin).saturating_sub(there.filter(|seq| *seq <= furthest).count() as u64)
 }
 
 /// What is lost where a repair starts from a root; the less, the better. What is said first weighs most.
@@ -546,5 +551,18 @@ fn about(record: &Record<'_>) -> About {
         | Record::Release { ino }
         | Record::ReapStep { ino, .. } => About::Inode(*ino),
         _ => About::Volume,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn what_comes_behind_what_is_proven_makes_up_for_nothing() {
+        // Partials 103, and 75 and 103, are missing; up to 109 is proven, up to 110 is there.
+        let from = |begin: u64, lost: &[u64]| missing(begin, 109, (begin + 1..=110).filter(|seq| !lost.contains(seq)));
+        assert_eq!((from(100, &[103]), from(50, &[75, 103])), (1, 2));
+        assert_eq!((from(100, &[]), from(120, &[])), (0, 0));
     }
 }

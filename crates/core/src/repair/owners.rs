@@ -4,17 +4,18 @@
 //! |---|---|
 //! | one has another checksum than the block | it was given to the other: it loses the block |
 //! | neither has the checksum | both lose it |
-//! | both have it | the second by key loses all its blocks |
+//! | both have it | both share it from now on |
 //!
 //! Invariants
 //! 1. What an extent loses reads as an error, in the past too.
 //! 2. Memory: three bits for each block of the volume.
 
-use super::losses::{About, LossKind};
+use super::losses::{About, LossKind, MendKind};
 use super::mender::Mender;
 use super::salvage::lost_extent;
 use super::space::written;
 use crate::breaks::{Break, broken};
+use crate::index::Value;
 use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_format::items::{EXTENT_SHARED, Extent};
@@ -123,6 +124,7 @@ impl Mender {
         if !broken(Break::FirstOwnerKeeps) {
             let storage = self.storage.clone();
             self.take_away(&mut |e| not_its_own(&storage, e, &contested))?;
+            self.share(&contested)?;
         }
         let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
         self.take_away(&mut |e| Ok(owners.claim(e).is_none().then_some(0..e.blocks).into_iter().collect()))
@@ -147,6 +149,34 @@ impl Mender {
             })?;
         }
         Ok(contested)
+    }
+
+    /// Extents with a contested block share their blocks: who has not lost it has its checksum.
+    fn share(&mut self, contested: &Bits) -> Result<()> {
+        let shared = |key: &Key, value: &Value| {
+            let e =
+                written(key, value).filter(|e| !shares(e) && (0..e.blocks).any(|i| contested.has(e.addr.add(i))))?;
+            Some(Value::from(Extent { flags: e.flags | EXTENT_SHARED, ..e }.encode()))
+        };
+        let mut count = 0u64;
+        self.sweep(&mut |this, key, value| {
+            let Some(value) = shared(key, value) else { return Ok(()) };
+            count += 1;
+            this.set(*key, value.to_vec())
+        })?;
+        for i in 0..self.state.history.len() {
+            let mut changed = Vec::new();
+            self.state.history[i].tree.walk(&self.state.cache, &mut |key, value| {
+                changed.extend(shared(key, value).map(|value| (*key, value)));
+                Ok(())
+            })?;
+            count += changed.len() as u64;
+            for (key, value) in changed {
+                self.state.history[i].tree.insert(&self.state.cache, key, value)?;
+            }
+        }
+        self.losses.mended(MendKind::SharingRestored, count);
+        Ok(())
     }
 
     /// Extents lose the blocks that `which` says.

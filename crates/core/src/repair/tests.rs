@@ -11,7 +11,7 @@ use crate::storage::probe;
 use crate::testing::TestClock;
 use crate::{At, Clock, Error, FileKind, Fs, MkfsOptions, MountOptions, NewInode, SetAttr, XattrMode, mkfs};
 use nenrin_device::{BlockDevice, MemDevice, Prng};
-use nenrin_format::key::{Key, Kind};
+use nenrin_format::key::Key;
 use nenrin_format::node::NodePtr;
 use nenrin_format::superblock::{segment_block, slot_blocks};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Ino, NODE_BYTES};
@@ -642,7 +642,11 @@ fn with_old_forks(blocks: usize) -> Arc<dyn BlockDevice> {
 fn old_forks_of_what_was_removed_are_reaped() {
     let all = |device: &Arc<dyn BlockDevice>| {
         let opened = recover(std::slice::from_ref(device), &MountOptions::default()).unwrap();
-        opened.state.pending_reaps(Kind::Reap, 9).unwrap()
+        let mut keys = BTreeSet::new();
+        while let Some(key) = opened.state.next_reap(&|key| keys.contains(key)).unwrap() {
+            keys.insert(key);
+        }
+        keys.into_iter().collect::<Vec<_>>()
     };
     for (blocks, count) in [(0, 2), (3072, 3)] {
         for lost in (0..count).map(Some).chain([None]) {
@@ -653,7 +657,7 @@ fn old_forks_of_what_was_removed_are_reaped() {
             let mut opened: Opened = recover(std::slice::from_ref(&device), &options).unwrap();
             let s = &mut opened.state;
             if let Some(lost) = lost {
-                s.space.remove(&s.cache, &pending[lost].0).unwrap();
+                s.space.remove(&s.cache, &pending[lost]).unwrap();
             }
             // So that there is something to be repaired in any case.
             let mut root = s.need_inode(Ino::ROOT).unwrap();
