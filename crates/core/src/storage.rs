@@ -396,6 +396,15 @@ impl Storage {
         Ok(self.flushes.watch(|| Ok(self.devices.change(change)?))??)
     }
 
+    /// Everything is copied to a device that joins: it takes its place ([`Devices::end_joining`]). Whether it did.
+    pub fn end_joining(&self, uuid: [u8; 16]) -> Result<bool> {
+        self.about_to_wait();
+        if broken(Break::TableUnwatched) {
+            return Ok(self.devices.end_joining(uuid)?);
+        }
+        self.flushes.watch(|| Ok(self.devices.end_joining(uuid)?))
+    }
+
     /// From now on segments lie like this.
     pub fn lay(&self, bands: Vec<Band>) {
         self.devices.lay(bands);

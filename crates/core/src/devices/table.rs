@@ -132,6 +132,8 @@ impl Devices {
         let roster = self.roster();
         let changed = before.iter().zip(after).zip(&roster.members);
         let changed = changed.filter(|((old, new), _)| old.blocks != new.blocks && !old.removed && !new.removed);
+        // One that failed is brought up to date before it counts, and that needs none of its slots.
+        let changed = changed.filter(|(_, member)| member.is_active());
         let tail = |((old, new), member): ((&DeviceEntry, &DeviceEntry), &Arc<Member>)| {
             let device = member.device.as_ref()?;
             let offset = area(old.blocks) * BLOCK_BYTES as u64;

@@ -253,7 +253,8 @@ impl Fs {
 
     fn end_join(&self, joiner: &mut Joiner) -> Result<()> {
         let Some(job) = joiner.job.take() else { return Ok(()) };
-        let joined = self.storage.devices().end_joining(job.new.map_or([0; 16], |n| n.uuid));
+        let joined = self.storage.end_joining(job.new.map_or([0; 16], |n| n.uuid));
+        self.fail_with_flushes()?;
         let joined = joined.inspect_err(|e| self.lock().fail(&e.to_string()))?;
         if joined {
             self.lock().counters.joined += 1;

@@ -1,14 +1,16 @@
 //! Devices that are brought up to date while the volume is in use.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::common::file;
+use crate::common::gate::gated;
+use crate::common::{TestClock, file};
 use crate::devices::{World, bring_up, content, degraded, read, write};
 use nenrin_core::check::{CheckOptions, check};
-use nenrin_core::format::Ino;
-use nenrin_core::format::superblock::Profile;
-use nenrin_core::{Fs, MountOptions, NewDevice, Standing};
-use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
+use nenrin_core::format::superblock::{Profile, SLOTS_PER_AREA};
+use nenrin_core::format::{BLOCK_BYTES, Ino};
+use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewDevice, Standing, mkfs_on};
+use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, Op, OpKind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A mirror of which device `stale` misses what was written last, open again with all of them.
 fn with_stale(width: usize, stale: usize) -> (World, Arc<Fs>) {
@@ -268,6 +270,67 @@ fn a_new_device_that_fails_leaves_the_old_one() {
             assert!(fs.health().iter().all(|h| h.standing == Standing::Active));
         }
     }
+}
+
+/// The slots of the device that is replaced are ended.
+fn ends_roots(op: &Op) -> bool {
+    matches!(op, Op::Write { data, .. } if data.len() == SLOTS_PER_AREA as usize * BLOCK_BYTES && data.iter().all(|b| *b == 0))
+}
+
+/// A flush of the device that stays fails when the table is written to it, and nothing is told before the one that goes is done.
+/// Whether that flush was it.
+fn a_device_is_replaced_and_a_flush_fails(number: u64) -> bool {
+    let stays = Arc::new(Faulty::new(MemDevice::new(64 << 20)));
+    let (goes, gate) = gated(64 << 20);
+    let devices: Vec<Arc<dyn BlockDevice>> = vec![stays.clone(), goes];
+    let clock = Arc::new(TestClock::default());
+    let time: Arc<dyn Clock> = clock.clone();
+    mkfs_on(&devices, &time, &MkfsOptions { profile: Profile::Stripe, ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open(devices, time, MountOptions::default()).unwrap();
+    let ino = write(&fs, "old", &content(1, 4 << 20));
+    replace(&fs, 1, &fresh(64)).unwrap();
+    gate.close(ends_roots, 0);
+    stays.faults().inject(Fault::Fail { kind: OpKind::Flush, from: number, times: 1 });
+    let joining = fs.clone();
+    let joins = crate::leading::spawn(move || {
+        while joining.is_joining() && joining.tick().is_ok() {
+            clock.0.fetch_add(100_000_000, Relaxed);
+        }
+    });
+    while gate.held() == 0 && !joins.is_finished() {
+        std::thread::yield_now();
+    }
+    let is_it = gate.held() > 0 && stays.faults().fired() > 0 && fs.failed().is_none();
+    std::thread::scope(|s| {
+        let syncs = s.spawn(|| is_it && fs.write(ino, 0, &[7; 5000], 0).is_ok() && fs.fsync_wait(ino).is_ok());
+        for _ in 0..100 {
+            if !syncs.is_finished() {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+        gate.open();
+        assert!(!syncs.join().unwrap(), "a sync was told to be durable");
+        joins.join().unwrap();
+        assert!(!is_it || fs.failed().is_some());
+        is_it
+    })
+}
+
+fn a_flush_fails_with_the_table() {
+    assert!((1..40).any(a_device_is_replaced_and_a_flush_fails));
+}
+
+/// P5: a device tells of what it has lost once, be it to who replaces another.
+#[test]
+fn a_flush_that_fails_while_a_device_is_replaced_is_the_last() {
+    a_flush_fails_with_the_table();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "a sync was told to be durable")]
+fn a_flush_that_is_forgotten_with_a_replacement_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::TableUnwatched, a_flush_fails_with_the_table);
 }
 
 #[test]

@@ -426,6 +426,44 @@ fn a_flush_that_is_forgotten_with_a_length_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::TableUnwatched, a_length_is_settled_and_a_flush_fails);
 }
 
+/// A device that fails when all of it is emptied that goes: it is as long as it was until it is there again.
+#[test]
+fn the_length_of_an_absent_device_is_not_settled() {
+    let device = Arc::new(Faulty::new(MemDevice::new(24 << 20)));
+    let mut w = World::new(Profile::Mirror, &[24, 24]);
+    drop(w.fs.take());
+    w.devices[1] = device.clone();
+    let time: Arc<dyn Clock> = w.clock.clone();
+    let options = MkfsOptions { profile: Profile::Mirror, segment_blocks: 64, ..MkfsOptions::default() };
+    mkfs_on(&w.devices, &time, &options).unwrap();
+    w.mount();
+    w.fill(1, FILE);
+    let fs = w.fs().clone();
+    fs.device_resize(1, (18 << 20) / 4096).unwrap();
+    for round in 0.. {
+        assert!(round < 1000, "{:?}", fs.laying_status());
+        if fs.segments().iter().all(|s| 16 + (s.segment.0 + 1) * 64 <= (18 << 20) / 4096 - 16) {
+            break;
+        }
+        fs.laying_step(1 << 20).unwrap();
+    }
+    device.faults().inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    w.fill(1, FILE);
+    assert_eq!(fs.health()[1].standing, Standing::Absent);
+    for _ in 0..4 {
+        let status = fs.laying_step(1 << 20).unwrap();
+        assert!(status.is_some_and(|s| s.waits.is_some_and(|why| why.contains("absent"))));
+    }
+    drop(fs);
+    device.faults().clear();
+    w.mount();
+    let fs = w.fs().clone();
+    while fs.health().iter().any(|h| h.standing != Standing::Active) {
+        fs.tick().unwrap();
+    }
+    w.finish(FILE);
+}
+
 /// The generations of the roots in an area of slots.
 fn roots(device: &dyn BlockDevice, area: u64) -> Vec<u64> {
     let slot = |i: u64| Superblock::decode(&device.read((area + SLOT_BLOCK + i) * 4096, 4096).unwrap()).ok();

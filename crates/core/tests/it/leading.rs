@@ -33,7 +33,7 @@ fn files(count: usize) -> (World, Vec<Ino>) {
 type Answer = mpsc::Receiver<Result<(), Error>>;
 
 /// Another thread, for which the same is broken.
-fn spawn<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+pub(crate) fn spawn<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     #[cfg(feature = "breaks")]
     if let Some(broken) = nenrin_core::breaks::now() {
         return thread::spawn(move || with(broken, what));
