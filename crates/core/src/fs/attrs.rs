@@ -24,10 +24,15 @@ impl Fs {
     /// # Errors
     /// [`Error::NotFound`]; for sizes those of writing.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if set.kill_privileges && set.size.is_some() {
+            // Of what is cut off some may be committed before the rest.
+            self.setattr(ino, &SetAttr { kill_privileges: true, ..SetAttr::default() })?;
+        }
         let mut inner = match set.size {
             Some(size) => self.truncate(ino, size, set.editor)?,
             None => self.room_to_remove()?,
         };
+        inner.state.inode_ahead(ino)?;
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
         let wall = self.clock.wall();
         let resolve = |t: SetTime| match t {

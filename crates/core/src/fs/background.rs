@@ -7,10 +7,11 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::Looked;
 use crate::{Error, Result};
-use nenrin_format::key::{Key, Kind};
+use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
+use std::collections::BTreeSet;
 
 /// A truncation is held back at most this long.
 pub(super) const HOLD_NANOS_MAX: u64 = 30_000_000_000;
@@ -67,8 +68,8 @@ pub(super) enum Reaped {
 /// Reaping what was removed.
 #[derive(Default)]
 pub(super) struct Reaper {
-    /// All before was passed over, since it cannot be read.
-    from: Option<Key>,
+    /// What was passed over, since it cannot be read.
+    passed: BTreeSet<Key>,
     /// When (monotonic) that is tried again.
     not_before: u64,
     /// What could not be read, until it is told.
@@ -76,10 +77,18 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    /// What comes first of what is to be reaped.
-    fn from(&self, now: u64) -> Key {
-        let passed = self.from.filter(|_| now < self.not_before);
-        passed.unwrap_or(Key::space(Kind::Reap, 0, 0))
+    /// Whether this was passed over, and is not tried again yet.
+    fn rests(&self, key: &Key, now: u64) -> bool {
+        now < self.not_before && self.passed.contains(key)
+    }
+
+    fn pass_over(&mut self, key: Key, why: Error, now: u64) {
+        if now >= self.not_before {
+            self.passed.clear();
+            self.not_before = now.saturating_add(SWEEP_REST_NANOS);
+        }
+        self.passed.insert(key);
+        self.lost.get_or_insert(why);
     }
 }
 
@@ -354,15 +363,19 @@ impl Inner {
         }
     }
 
-    /// What is left to be swept, the next one first; it is for the caller now, who ends `sweeping`.
-    pub(super) fn take_released(&mut self) -> Vec<ToSweep> {
+    /// What is left to be swept, the next one first, and whether something was passed over before; it is for the caller now, who
+    /// ends `sweeping`.
+    pub(super) fn take_released(&mut self) -> (Vec<ToSweep>, bool) {
         self.sweeping = true;
-        let left = self.sweep.take().map(|s| s.ranges).unwrap_or_default();
+        let left = self.sweep.take().unwrap_or_default();
         let all = self.state.history.iter().map(|t| ToSweep::all_of(t.tree.id()));
-        // What is let go meanwhile asks for a sweep of its own.
-        let what: Vec<_> = if std::mem::take(&mut self.sweep_wanted) { all.collect() } else { left };
+        // What is let go meanwhile asks for a sweep of its own. All is all of what was passed over, too.
+        let (what, unread): (Vec<_>, _) = match std::mem::take(&mut self.sweep_wanted) {
+            true => (all.collect(), false),
+            false => (left.ranges, left.lost.is_some()),
+        };
         // The newest first, as items move to older ones.
-        what.into_iter().rev().collect()
+        (what.into_iter().rev().collect(), unread)
     }
 
     /// All is swept once more, and not at once: some of it cannot be read.
@@ -389,24 +402,22 @@ impl Inner {
 
     /// Whether there is something to reap that was not passed over.
     pub(super) fn has_to_reap(&self, now: u64) -> Result<bool> {
-        Ok(!self.orphans_left.is_empty() || !self.state.pending_reaps_from(self.reaper.from(now), 1)?.is_empty())
+        Ok(!self.orphans_left.is_empty() || self.next_to_reap(now)?.is_some())
+    }
+
+    /// What comes first of what is to be reaped, but for what was passed over.
+    fn next_to_reap(&self, now: u64) -> Result<Option<Key>> {
+        self.state.next_reap(&|key| self.reaper.rests(key, now))
     }
 
     /// Reaps at most so many items of what comes first, and can be read; for how many that counts, 0 when there is nothing.
     fn reap_next(&mut self, most: u32, now: u64) -> Result<u32> {
-        let from = self.reaper.from(now);
-        let Some((key, _)) = self.state.pending_reaps_from(from, 1)?.pop() else { return Ok(0) };
+        let Some(key) = self.next_to_reap(now)? else { return Ok(0) };
         let (ino, fork) = (Ino(key.off), key.fork);
         match self.state.reap_ahead(ino, fork, most) {
             Ok(max) => self.log(&Record::ReapStep { ino, fork, max }, now)?,
             // The others first.
-            Err(why) => {
-                if now >= self.reaper.not_before {
-                    self.reaper.not_before = now.saturating_add(SWEEP_REST_NANOS);
-                }
-                self.reaper.from = key.successor();
-                self.reaper.lost.get_or_insert(why);
-            }
+            Err(why) => self.reaper.pass_over(key, why, now),
         }
         Ok(most)
     }
@@ -415,6 +426,23 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MountOptions;
+    use crate::testing::{create, device, mount};
+
+    /// Who makes room takes a sweep over with what it had passed over.
+    #[test]
+    fn what_was_passed_over_is_swept_again_whoever_ends_the_sweep() {
+        let fs = mount(&device(16, 0), MountOptions::default());
+        fs.write(create(&fs, "f"), 0, &[1; 4096], 0).unwrap();
+        fs.checkpoint_create(None).unwrap();
+        let lost = Some(Error::Corrupt("a leaf".into()));
+        let mut inner = fs.lock();
+        (inner.sweep, inner.sweep_wanted) = (Some(Sweeper { lost, ..Sweeper::default() }), false);
+        drop(inner);
+        assert!(!fs.sweep_released().unwrap());
+        let inner = fs.lock();
+        assert!(inner.sweep_wanted && inner.sweep_rests(fs.clock.monotonic_nanos()));
+    }
 
     #[test]
     fn a_window_is_longer_where_the_index_costs_much_and_room_is_plenty() {

@@ -166,7 +166,15 @@ impl Fs {
             return Ok(true);
         }
         if inner.nodes_to_spare(self) == 0 {
-            return Err(Error::NoSpace);
+            drop(inner);
+            inner = self.room_for_nodes()?.ok_or(Error::NoSpace)?;
+            // Others may have written meanwhile.
+            if inner.little_to_cut(self, ino, cut)?.is_some() {
+                return Ok(false);
+            }
+            if inner.files.get(&ino).is_some_and(|f| f.content.is_some()) {
+                return Ok(true);
+            }
         }
         inner.counters.cut_steps += 1;
         inner.cut_last(self, ino, cut).map(|()| true)
@@ -178,6 +186,7 @@ mod tests {
     use super::*;
     use crate::testing::{create, device, mount};
     use crate::{AllocateMode, MountOptions, SetAttr};
+    use nenrin_format::wire::Reader;
     use std::sync::Arc;
 
     const EXTENTS: u64 = 6000;
@@ -194,6 +203,39 @@ mod tests {
 
     fn set_size(fs: &Fs, ino: Ino, size: u64) {
         fs.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    }
+
+    /// The steps may be committed with the batch of somebody else, each before the next.
+    #[test]
+    fn privileges_go_before_what_is_cut_off() {
+        let (_, fs, ino) = scattered(128);
+        fs.setattr(ino, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+        fs.sync_all().unwrap();
+        fs.setattr(ino, &SetAttr { size: Some(4 * BLOCK), kill_privileges: true, ..SetAttr::default() }).unwrap();
+        let inner = fs.lock();
+        let records = inner.batch.records.iter().map(|bytes| Record::decode(&mut Reader::new(bytes)).unwrap());
+        let kinds: Vec<u8> = records
+            .filter_map(|r| match r {
+                Record::SetAttr { mode, .. } if mode & 0o4000 == 0 => Some(0),
+                Record::Content { .. } => Some(1),
+                _ => None,
+            })
+            .collect();
+        assert!(kinds.len() > 2 && kinds.is_sorted(), "{kinds:?}");
+    }
+
+    /// What waits for an index checkpoint may be all that leaves no room for nodes: it is made.
+    #[test]
+    fn what_waits_makes_room_to_cut() {
+        let (_, fs, ino) = scattered(128);
+        let other = create(&fs, "g");
+        fs.write(other, 0, &[7; 4096], 0).unwrap();
+        let mut inner = fs.lock();
+        inner.frozen_nodes = inner.nodes_to_spare(&fs) * 10;
+        assert_eq!(inner.nodes_to_spare(&fs), 0);
+        drop(inner);
+        set_size(&fs, ino, 4 * BLOCK);
+        fs.close().unwrap();
     }
 
     /// Extents that the commit of what is received takes away.

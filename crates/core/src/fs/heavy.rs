@@ -268,18 +268,32 @@ impl Fs {
         let under_way = self.lock().survey.take();
         let Some(mut survey) = under_way.or_else(|| self.survey()) else { return Ok(false) };
         let _counting = Counting::begin(self);
+        let mut unread = false;
+        let found = self.shed_found(&mut survey, &mut unread);
+        if unread {
+            self.lock().rest_sweep(self.clock.monotonic_nanos());
+        }
+        found
+    }
+
+    /// The same, of what a survey finds.
+    fn shed_found(&self, survey: &mut Survey, unread: &mut bool) -> Result<bool> {
         let mut any = false;
         loop {
-            let ranges = match self.survey_some(&mut survey)? {
+            let ranges = match self.survey_some(survey)? {
                 Found::More => continue,
-                Found::Heavy(heavy) => self.let_go_of(&mut survey, &heavy)?,
+                Found::Heavy(heavy) => self.let_go_of(survey, &heavy)?,
                 Found::All => return Ok(any),
             };
             any |= !ranges.is_empty();
             // The newest first, as items move to older ones.
             for range in ranges.into_iter().rev() {
-                if !self.sweep_for_room(range)? {
-                    return Ok(true);
+                match self.sweep_for_room(range) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(true),
+                    Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),
+                    // The others can be read, and other files.
+                    Err(_) => *unread = true,
                 }
             }
         }

@@ -66,7 +66,6 @@ use crate::state::State;
 use crate::storage::Storage;
 use crate::{Barrier, Clock, Error, MountOptions, Result};
 use nenrin_device::{AlignedBuf, Ticket};
-use nenrin_format::key::Kind;
 use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::{Addr, Cno, Generation, Ino, SegmentNo, Seq};
@@ -577,8 +576,8 @@ impl Fs {
     /// After a mount: lets orphans go, as far as there is room for that; the others when there is some. What cannot be read stays.
     pub(crate) fn release_orphans(&mut self) -> Result<()> {
         let mut inner = self.lock_to_change()?;
-        match inner.state.pending_reaps(Kind::Orphan, usize::MAX) {
-            Ok(orphans) => inner.orphans_left.extend(orphans.into_iter().map(|(key, _)| Ino(key.off))),
+        match inner.state.orphans() {
+            Ok(orphans) => inner.orphans_left.extend(orphans),
             Err(why) => inner.reaper.lost = Some(why),
         }
         while inner.nodes_to_spare(self) > 0 && inner.let_orphan_left_go(self)? {}

@@ -108,9 +108,17 @@ impl Inner {
         self.files.get(&ino).is_none_or(|f| f.uses == 0)
     }
 
-    /// Whether what goes with the last name of an inode can be read. Else it stays without a name, and each mount tries again.
-    fn can_drop(&self, ino: Ino) -> bool {
-        self.state.drop_ahead(ino, self.state.open_cno).is_ok()
+    /// Whether the last name of an inode takes it along. Where somebody uses it, or what goes with it cannot be read, it stays without a
+    /// name, and each mount tries again.
+    ///
+    /// # Errors
+    /// It cannot be noted either that it stays: the space tree cannot be read there.
+    fn goes_with_last_name(&self, ino: Ino) -> Result<bool> {
+        let goes = self.is_unused(ino) && self.state.drop_ahead(ino, self.state.open_cno).is_ok();
+        if !goes {
+            self.state.orphan_ahead(ino)?;
+        }
+        Ok(goes)
     }
 
     /// Forgets uncommitted content of an inode that is gone.
@@ -249,6 +257,7 @@ impl Fs {
         if inner.state.dirent(parent, name)?.is_some() {
             return Err(Error::Exists);
         }
+        inner.state.new_name_ahead(parent, inner.state.next_ino, name)?;
         self.make(&mut inner, parent, name, new)
     }
 
@@ -258,6 +267,7 @@ impl Fs {
     /// [`Error::NoSpace`].
     pub fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
         let mut inner = self.room_for(1)?;
+        inner.state.orphan_ahead(inner.state.next_ino)?;
         let attr = self.make(&mut inner, Ino(0), b"", new)?;
         inner.files.entry(attr.ino).or_default().uses += 1;
         Ok(attr)
@@ -297,6 +307,10 @@ impl Fs {
         }
         if inner.state.dirent(parent, name)?.is_some() {
             return Err(Error::Exists);
+        }
+        inner.state.new_name_ahead(parent, ino, name)?;
+        if inode.nlink == 0 {
+            inner.state.orphan_ahead(ino)?;
         }
         inner.carry_content(ino);
         let time = self.clock.wall();
@@ -343,7 +357,7 @@ impl Fs {
         inner.state.name_ahead(parent, ino, name)?;
         let unused = inner.is_unused(ino);
         let last = directory || inode.nlink == 1;
-        let drop = unused && (!last || inner.can_drop(ino));
+        let drop = if last { inner.goes_with_last_name(ino)? } else { unused };
         let time = self.clock.wall();
         inner.log(&Record::Unlink { parent, drop, time, name }, self.clock.monotonic_nanos())?;
         inner.set_content_ctime(ino, time);
@@ -388,7 +402,6 @@ impl Fs {
                 if other == ino {
                     return Ok(());
                 }
-                inner.carry_content(other);
             }
             (Some(other), RenameMode::Replace) => {
                 if other == ino {
@@ -406,13 +419,25 @@ impl Fs {
             (None, _) => {}
         }
         inner.state.name_ahead(from, ino, old)?;
+        inner.state.new_name_ahead(to, ino, new)?;
         if let Some(other) = target {
             inner.state.name_ahead(to, other, new)?;
-            inner.carry_content(ino);
+        }
+        let flags = if mode == RenameMode::Exchange { RENAME_EXCHANGE } else { 0 };
+        if let Some(other) = target.filter(|_| flags != 0) {
+            inner.state.new_name_ahead(from, other, old)?;
         }
         let unused = replaced.is_some_and(|(other, _)| inner.is_unused(other));
-        let drop = unused && replaced.is_none_or(|(other, last)| !last || inner.can_drop(other));
-        let flags = if mode == RenameMode::Exchange { RENAME_EXCHANGE } else { 0 };
+        let drop = match replaced {
+            Some((other, true)) => inner.goes_with_last_name(other)?,
+            _ => unused,
+        };
+        if let Some(other) = target {
+            inner.carry_content(ino);
+            if mode == RenameMode::Exchange {
+                inner.carry_content(other);
+            }
+        }
         let time = self.clock.wall();
         inner.log(&Record::Rename { from, to, flags, drop, time, old, new }, self.clock.monotonic_nanos())?;
         for touched in [Some(ino), target].into_iter().flatten() {

@@ -584,9 +584,9 @@ impl Fs {
 
     /// Frees what was let go and was not swept yet; whether all of it. In the background it would go by and by, but df counts it
     /// already.
-    fn sweep_released(&self) -> Result<bool> {
-        let what = self.lock_to_change()?.take_released();
-        let (mut all, mut unread) = (true, false);
+    pub(super) fn sweep_released(&self) -> Result<bool> {
+        let (what, mut unread) = self.lock_to_change()?.take_released();
+        let mut all = true;
         let mut ended = Ok(());
         for range in what {
             match self.sweep_for_room(range) {
@@ -610,6 +610,16 @@ impl Fs {
         ended.map(|()| all && !unread)
     }
 
+    /// Writes out what waits, so that steps which make nodes of the index dirty have room for them; `None` where there is none after that
+    /// either.
+    pub(super) fn room_for_nodes(&self) -> Result<Option<Guard<'_>>> {
+        self.sync_received(false)?;
+        self.index_checkpoint(false)?;
+        self.index_checkpoint(false)?;
+        let inner = self.lock_to_change()?;
+        Ok((inner.nodes_to_spare(self) > 0).then_some(inner))
+    }
+
     /// Sweeps this much; false when there was no room left to do it in. What cannot be read is passed over, and told then.
     pub(super) fn sweep_for_room(&self, what: ToSweep) -> Result<bool> {
         let (mut from, mut lost) = (Some(what.from), None);
@@ -617,13 +627,8 @@ impl Fs {
             let mut inner = self.lock_to_change()?;
             if inner.nodes_to_spare(self) == 0 {
                 drop(inner);
-                self.sync_received(false)?;
-                self.index_checkpoint(false)?;
-                self.index_checkpoint(false)?;
-                inner = self.lock_to_change()?;
-                if inner.nodes_to_spare(self) == 0 {
-                    return Ok(false);
-                }
+                let Some(with_room) = self.room_for_nodes()? else { return Ok(false) };
+                inner = with_room;
             }
             let looked = self.sweep_step(&mut inner, what.tree, key, SWEEP_ITEMS)?;
             from = looked.go_on;

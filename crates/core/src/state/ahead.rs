@@ -1,6 +1,9 @@
 //! What of the index a record needs, read before the record is logged: an error in the middle of applying one ends all writing,
 //! while a node that is lost should keep nothing from going but what it held.
 //!
+//! That is so for names, attributes, and what removes, moves and sweeps. Content that is written, and extended attributes, are not
+//! looked at before: there a lost leaf ends all writing, and the record is not in the log (decision 0025).
+//!
 //! Invariants
 //! 1. What is read here is all that [`State::apply`] reads of the record, whatever that removes first. So nothing may be changed
 //!    between the two.
@@ -63,11 +66,23 @@ impl State {
         }
         let inode = self.need_inode(ino)?;
         let (fork, rule) = (inode.fork, inode.keep_rule());
-        // One of them is the inode item, which goes before the others.
-        let (items, read) = self.dying(ino, &Reap { death, fork, whole: true, rule }, ITEMS_AT_ONCE + 1);
+        // The inode item and that of its name, where it has one, go before the others.
+        let at_once = ITEMS_AT_ONCE + 1 + usize::from(inode.nlink > 0);
+        let (items, read) = self.dying(ino, &Reap { death, fork, whole: true, rule }, at_once);
         read?;
-        items.iter().try_for_each(|(key, value)| self.retire_ahead(key, value, death, rule))?;
+        items.iter().take(at_once).try_for_each(|(key, value)| self.retire_ahead(key, value, death, rule))?;
+        if items.len() <= at_once {
+            return Ok(());
+        }
         [0, REST_FORK].into_iter().try_for_each(|fork| self.space.reach(&self.cache, &reap_key(ino, fork)))
+    }
+
+    /// That it can be noted that an inode has no name.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn orphan_ahead(&self, ino: Ino) -> Result<()> {
+        if broken(Break::NotReadAhead) { Ok(()) } else { self.space.reach(&self.cache, &orphan_key(ino)) }
     }
 
     /// Whether there is an inode. Its item can be replaced then.
@@ -99,6 +114,22 @@ impl State {
             };
             self.retire_ahead(&key, &value, self.open_cno, rule)?;
         }
+        self.inode_ahead(parent)?;
+        self.inode_ahead(ino).map(drop)
+    }
+
+    /// That a name can be given to an inode.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn new_name_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        for group in [self.dirent_key(parent, name), self.link_key(ino, parent, name)] {
+            self.find_slot(group, |_| false)?;
+        }
+        self.inode_ahead(parent)?;
         self.inode_ahead(ino).map(drop)
     }
 

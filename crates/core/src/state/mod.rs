@@ -39,7 +39,7 @@ use crate::breaks::{Break, broken};
 use crate::index::{NodeCache, Tree, Value};
 use crate::segments::Segments;
 use crate::{Error, Result};
-use nenrin_format::items::{self, Checkpoint, Extent, Inode, Keep, KeepRule, Reap};
+use nenrin_format::items::{self, Checkpoint, Extent, Inode, Keep, KeepRule};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
@@ -338,27 +338,33 @@ impl State {
         Key::new(ino, Kind::Link, 0, self.name_hash(parent.0, name))
     }
 
-    /// Orphans and reap work, in order.
-    pub fn pending_reaps(&self, kind: Kind, max: usize) -> Result<Vec<(Key, Reap)>> {
-        self.pending_reaps_from(Key::space(kind, 0, 0), max)
+    /// Orphans, in order.
+    pub fn orphans(&self) -> Result<Vec<Ino>> {
+        let mut out = Vec::new();
+        self.scan_reaps(Kind::Orphan, &mut |k| {
+            out.push(Ino(k.off));
+            ControlFlow::Continue(())
+        })?;
+        Ok(out)
     }
 
-    /// The same from a key on.
-    pub fn pending_reaps_from(&self, from: Key, max: usize) -> Result<Vec<(Key, Reap)>> {
-        let mut out = Vec::new();
-        let mut bad = None;
-        let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
-        self.space.scan(&self.cache, &from, &to, &mut |k, v| {
-            match Reap::decode(v) {
-                Ok(r) => out.push((*k, r)),
-                Err(why) => {
-                    bad = Some(bad_item(k, why));
-                    return ControlFlow::Break(());
-                }
+    /// What comes first of what is to be reaped, but for what rests.
+    pub fn next_reap(&self, rests: &dyn Fn(&Key) -> bool) -> Result<Option<Key>> {
+        let mut found = None;
+        self.scan_reaps(Kind::Reap, &mut |k| match rests(k) {
+            true => ControlFlow::Continue(()),
+            false => {
+                found = Some(*k);
+                ControlFlow::Break(())
             }
-            if out.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        bad.map_or(Ok(out), Err)
+        Ok(found)
+    }
+
+    fn scan_reaps(&self, kind: Kind, each: &mut dyn FnMut(&Key) -> ControlFlow<()>) -> Result<()> {
+        let from = Key::space(kind, 0, 0);
+        let to = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..from };
+        self.space.scan(&self.cache, &from, &to, &mut |k, _| each(k))
     }
 }
 

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
 use crate::applied::{BLOCK, CHANGED, PIECES, piece, rot, volume};
-use crate::common::{World, file};
+use crate::common::{World, dir, file};
 use nenrin_core::format::key::{Key, Kind};
 use nenrin_core::format::node::{Entries, TreeId, decode, first_key};
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
-use nenrin_core::{At, Error, Fs, MountOptions, RenameMode, XattrMode};
+use nenrin_core::{At, Error, Fs, MountOptions, RenameMode, SetAttr, XattrMode};
+use nenrin_device::{MemDevice, Observed};
 use std::sync::Arc;
 
 const TICK: u64 = 100_000_000;
@@ -99,6 +100,115 @@ fn removing_a_file_with_a_lost_leaf_ends_nothing() {
 #[should_panic(expected = "what cannot be read ends all writing")]
 fn what_is_reaped_unread_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, a_file_with_a_lost_leaf_is_removed);
+}
+
+/// What is removed after something was passed over does not wait for it, wherever it comes in the order of what is reaped.
+#[test]
+fn what_is_removed_later_does_not_rest_with_what_was_passed_over() {
+    let (w, f, g) = volume_of_many();
+    let fs = open(&w);
+    let h = fs.lookup(At::Live, Ino::ROOT, b"before 7").unwrap().ino;
+    in_pieces(&fs, f, 4000);
+    in_pieces(&fs, h, 100);
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, 7000));
+    let fs = open(&w);
+    let some_ticks = || {
+        let told = (0..20).filter(|_| {
+            w.pass(TICK);
+            fs.tick().is_err()
+        });
+        told.count()
+    };
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    assert!(some_ticks() > 0, "nothing was passed over");
+    let before = blocks(&fs);
+    fs.unlink(Ino::ROOT, b"before 7").unwrap();
+    some_ticks();
+    let left = blocks(&fs);
+    assert!(left + 100 <= before, "{left} blocks of {before} are left");
+    assert_goes_on(&w, fs, g);
+}
+
+/// The leaf of what is looked at when a file goes with its last name, and does not go with it.
+#[test]
+fn a_file_goes_up_to_a_leaf_that_is_lost() {
+    let w = World::new(128 << 20);
+    let fs = open(&w);
+    let make = |name: String| fs.create(Ino::ROOT, name.as_bytes(), &file(0o600)).unwrap().ino;
+    let files: Vec<Ino> = (0..1400).map(|i| make(format!("f{i}"))).collect();
+    files.iter().for_each(|ino| in_pieces(&fs, *ino, 9 + ino.0 % 11));
+    let g = make("g".into());
+    fs.write(g, 0, &[1; BLOCK_BYTES], 0).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let bytes = w.device.inner().snapshot();
+    // Its first eight extents go with it.
+    let begins = |node: &[u8]| match first_key(node).map(|(_, key)| key) {
+        Ok(Some(key)) if key == Key::new(Ino(key.ino), Kind::Extent, 0, 16) => Some(key),
+        _ => None,
+    };
+    let candidates: Vec<Key> = bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES).filter_map(begins).collect();
+    let mut tried = 0;
+    for key in &candidates {
+        let device = Arc::new(Observed::new(MemDevice::from_bytes(bytes.clone())));
+        let w = World { device, clock: w.clock.clone() };
+        rot(&w, |k| k == key);
+        let fs = open(&w);
+        let reads = |block: u64| fs.read(At::Live, Ino(key.ino), block * BLOCK, BLOCK_BYTES).is_ok();
+        if !reads(14) || reads(16) {
+            continue;
+        }
+        tried += 1;
+        let at = files.iter().position(|ino| ino.0 == key.ino).unwrap();
+        fs.unlink(Ino::ROOT, format!("f{at}").as_bytes()).unwrap();
+        ticks(&w, &fs);
+        assert_goes_on(&w, fs, g);
+    }
+    assert!(tried > 0, "{candidates:?}");
+}
+
+/// A closed volume with many directories, each with two files, and of which each was something else before; and a file.
+fn volume_of_directories() -> (World, Vec<Ino>, Ino) {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let make = |i: usize| fs.create(Ino::ROOT, format!("d{i}").as_bytes(), &dir()).unwrap().ino;
+    let dirs: Vec<Ino> = (0..1000).map(make).collect();
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap().ino;
+    for name in [&b"one"[..], b"two"] {
+        dirs.iter().for_each(|d| drop(fs.create(*d, name, &file(0o600)).unwrap()));
+        fs.checkpoint_create(Some(name)).unwrap();
+    }
+    fs.close().unwrap();
+    (w, dirs, g)
+}
+
+/// Where a directory, as it was, has no place in the past, its names stay as they are.
+#[test]
+fn names_of_a_directory_with_a_lost_past_are_refused() {
+    let (w, dirs, g) = volume_of_directories();
+    let d = dirs[500];
+    rot(&w, |key| key.ino == d.0 && key.kind == Kind::Inode && key.death > 0);
+    let fs = open(&w);
+    let other = dirs[0];
+    let rename = |from, to| fs.rename(from, b"one", to, b"three", RenameMode::Replace);
+    let one = fs.lookup(At::Live, other, b"one").unwrap().ino;
+    let refused = [
+        fs.unlink(d, b"one"),
+        rename(d, other),
+        rename(other, d),
+        fs.rename(d, b"one", other, b"one", RenameMode::Exchange),
+        fs.create(d, b"three", &file(0o600)).map(drop),
+        fs.link(one, d, b"three").map(drop),
+        fs.setattr(d, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).map(drop),
+    ];
+    for (i, outcome) in refused.iter().enumerate() {
+        assert!(matches!(outcome, Err(Error::Damaged(..))), "{i}: {outcome:?}");
+    }
+    rename(other, dirs[999]).unwrap();
+    assert_eq!(fs.failed(), None);
+    assert_goes_on(&w, fs, g);
 }
 
 /// Many files before `f`, so that what it has lies in leaves without the root directory.
