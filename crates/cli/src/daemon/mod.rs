@@ -303,6 +303,7 @@ fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
             service.watch();
             service.note_let_go();
             service.note_rest();
+            service.cut_in_background();
         }
     })
 }
