@@ -60,6 +60,15 @@ fn mount_helper() {
     mount("mount.nenrin", &[&image]).fails(1, &["a device and a directory are needed"]);
     mount("mount.nenrin", &[&image, &mnt, "-o", "frobnicate"]).fails(1, &["unknown mount option \"frobnicate\""]);
     mount("mount.nenrin", &["/no/such/image", &mnt]).fails(32, &["no such file or device"]);
+    mount("umount.nenrin", &[&mnt]).fails(32, &["nothing is mounted here"]);
+    mount("umount.nenrin", &[]).fails(1, &["a directory is needed"]);
+    // What is printed of a state of the past, and cannot be, is no wrong call.
+    place.mount("").ok();
+    let cno = nenrin(["checkpoint", "create", "--json", &mnt]).json()["cno"].to_string();
+    let mut past = Command::new(place.path("mount.nenrin"));
+    past.args([&image, &place.sub("past"), "-o", &format!("ro,cp={cno}")]);
+    past.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()).stderr(std::process::Stdio::piped());
+    Out::of(past.output().unwrap()).fails(32, &["standard output", "No space left"]);
 }
 
 /// A remount says yes to what it did, and to nothing else.
