@@ -523,13 +523,15 @@ impl Service {
 
     fn hello(&self) -> Hello {
         let mounts = self.mounts();
-        let state = self.lock();
+        let fs = self.fs().ok();
         Hello {
             identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
-            read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
-            closing: state.closing,
+            read_only: fs.as_ref().is_none_or(|fs| fs.options().read_only),
+            failed: fs.as_ref().and_then(|fs| report::why_read_only(fs)),
+            closing: self.lock().closing,
             mounts,
+            space: mounts::space(),
         }
     }
 
