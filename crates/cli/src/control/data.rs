@@ -162,6 +162,11 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         directory: PathBuf,
     },
+    /// The sender has unmounted it in a mount name space of his own: release the volume if that was its last mount.
+    Left {
+        /// `major:minor` in mountinfo.
+        device: String,
+    },
 }
 
 /// The answer: a value, or one line that says why not.

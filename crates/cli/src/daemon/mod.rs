@@ -22,6 +22,7 @@ use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
 use crate::size::show_bytes;
 use crate::{control, members, mounts, output, past, report, sys};
+pub use leaving::leave;
 pub use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};

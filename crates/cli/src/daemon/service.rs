@@ -446,6 +446,7 @@ impl Service {
             Request::LayingStep { bytes } => self.lay(bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
+            Request::Left { device } => self.left(&device),
         }
     }
 
