@@ -5,7 +5,7 @@ use crate::common::*;
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
-/// A mount name space that one test keeps shows the mounts of the others, too: one test at a time has one for long.
+/// A mount name space that one test keeps shows the mounts of the others, too, which then go on: not while one looks whether they end.
 static SPACES: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -13,6 +13,7 @@ fn it_returns_when_the_device_is_free() {
     if !can_mount() {
         return;
     }
+    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("commit=60").ok();
     fs::write(place.path("mnt/note"), b"kept").unwrap();
@@ -60,6 +61,7 @@ fn what_is_shown_elsewhere_goes_on_there() {
     if !can_mount() {
         return;
     }
+    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("").ok();
     let (mnt, other) = (place.text("mnt"), place.sub("other"));
