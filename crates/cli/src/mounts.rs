@@ -44,6 +44,15 @@ pub fn points(device: &str) -> Vec<PathBuf> {
     all.into_iter().filter(|m| m.device == device).map(|m| m.point).collect()
 }
 
+/// The mount name space that this process is in.
+pub fn space() -> Option<String> {
+    space_of("self").map(|link| link.to_string_lossy().into_owned())
+}
+
+fn space_of(pid: &str) -> Option<PathBuf> {
+    fs::read_link(Path::new("/proc").join(pid).join("ns/mnt")).ok()
+}
+
 /// Places in one line.
 pub fn listed(places: &[PathBuf]) -> String {
     places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" and ")
@@ -70,13 +79,12 @@ pub fn held_by(device: &str) -> String {
 
 /// Who uses something of a file system, and in each other mount name space that shows it somebody who is there.
 fn holders(device: &str) -> Vec<String> {
-    let space = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("ns/mnt")).ok();
-    let mut seen = HashSet::from([space("self")]);
+    let mut seen = HashSet::from([space_of("self")]);
     let shows = |pid: u32| {
         fs::read(format!("/proc/{pid}/mountinfo")).is_ok_and(|t| parse_all(&t).iter().any(|m| m.device == device))
     };
     let mut holds = |pid: &u32| {
-        let elsewhere = seen.insert(space(&pid.to_string())) && shows(*pid);
+        let elsewhere = seen.insert(space_of(&pid.to_string())) && shows(*pid);
         elsewhere || links_of(*pid).any(|l| device_of(&l).is_some_and(|d| d == device))
     };
     others().filter(|pid| holds(pid)).map(named).collect()

@@ -39,7 +39,7 @@ pub const HELPERS: &[Helper] = &[
     helper("fsck.nenrin", "check", |parser| fsck(parser).map_err(check::misuse)),
 ];
 
-/// mount(8): wrong call, and failure.
+/// mount(8) and umount(8): wrong call, and failure.
 const MOUNT_MISUSE: u8 = 1;
 const MOUNT_FAILED: u8 = 32;
 
@@ -50,9 +50,16 @@ pub fn run(name: &str, arguments: Vec<OsString>) -> Option<Outcome> {
 }
 
 fn mount_helper(parser: &mut lexopt::Parser) -> Outcome {
-    mount_as_asked(parser).map_err(|f| {
-        let code = if f.code == crate::error::USAGE { MOUNT_MISUSE } else { MOUNT_FAILED };
-        if f.code == 0 { f } else { f.with_code(code) }
+    for_mount8(mount_as_asked(parser))
+}
+
+/// As mount(8) and umount(8) count.
+fn for_mount8(outcome: Outcome) -> Outcome {
+    let outcome = outcome.and_then(|code| output::failed().map_or(Ok(code), Err));
+    outcome.map_err(|f| match f.code {
+        0 => f,
+        crate::error::USAGE => f.with_code(MOUNT_MISUSE),
+        _ => f.with_code(MOUNT_FAILED),
     })
 }
 
@@ -82,6 +89,10 @@ fn mount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
 
 /// So that a plain umount(8), too, returns when everything is on the device.
 fn umount_helper(parser: &mut lexopt::Parser) -> Outcome {
+    for_mount8(umount_as_asked(parser))
+}
+
+fn umount_as_asked(parser: &mut lexopt::Parser) -> Outcome {
     let (mut lazy, mut directory) = (false, None);
     while let Some(arg) = parser.next()? {
         match arg {

@@ -44,6 +44,8 @@ pub fn run(named: &[PathBuf], how: How) -> Outcome {
     if !how.json {
         show(path, plan.report());
     }
+    // Nobody asked for losses that he could not be told.
+    output::failed().map_or(Ok(()), Err)?;
     let go = needed && !how.dry && (how.yes || asked());
     let mut report = plan.report().clone();
     if go {
@@ -58,11 +60,13 @@ pub fn run(named: &[PathBuf], how: How) -> Outcome {
         let what = if go { "repaired" } else { "nothing was changed" };
         output::line(format!("{}: {what}", path.display()));
     }
-    Ok(match (needed && !go, report.leaves_damage(), go) {
+    let code = match (needed && !go, report.leaves_damage(), go) {
         (true, ..) | (_, true, _) => DAMAGED,
         (_, _, true) => REPAIRED,
         _ => 0,
-    })
+    };
+    let done = if go { "; it was repaired all the same" } else { "" };
+    output::failed().map_or(Ok(code), |f| Err(Fail { message: format!("{}{done}", f.message), ..f }))
 }
 
 fn asked() -> bool {

@@ -27,6 +27,13 @@ pub fn failure(why: &str) -> String {
     )
 }
 
+/// Why a volume that was to be written to is read-only.
+pub fn why_read_only(fs: &Fs) -> Option<String> {
+    let damaged =
+        |why: &String| format!("damaged, so mounted read-only: {why}; unmount it, then nenrin check tells more");
+    fs.failed().map(|why| failure(&why)).or_else(|| fs.recovery_report().damage.as_ref().map(damaged))
+}
+
 /// Hexadecimal, with the dashes of a UUID.
 pub fn show_uuid(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();

@@ -48,6 +48,29 @@ pub struct Restored {
     pub copied: Copied,
     /// What was not.
     pub left_out: Vec<PathBuf>,
+    /// What stayed behind of what was replaced, and why.
+    pub rest: Option<Rest>,
+}
+
+/// What was made beside the destination and could not be removed in the end.
+#[derive(Debug)]
+pub struct Rest {
+    /// The directory.
+    pub path: PathBuf,
+    /// What was replaced is in it, or what is left of that.
+    pub has_replaced: bool,
+    /// Why it stayed.
+    pub why: String,
+}
+
+impl std::fmt::Display for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (path, why) = (self.path.display(), &self.why);
+        match self.has_replaced {
+            true => write!(f, "what was replaced could not be removed: what is left of it is in {path}: {why}"),
+            false => write!(f, "{path} could not be removed: {why}"),
+        }
+    }
 }
 
 /// What a copy tells, and asks for.
@@ -103,16 +126,24 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         ..e
     };
     match result {
-        Ok(()) => place.tidy().map_err(here).map(|()| Restored { copied, left_out }),
+        Ok(has_replaced) => {
+            let rest = |why: io::Error| Rest { path: place.shown(), has_replaced, why: why.to_string() };
+            Ok(Restored { copied, left_out, rest: place.tidy().err().map(rest) })
+        }
         Err(Stop::Before(e)) => {
             // What was copied in vain goes, whatever else is wrong.
             let _ = place.tidy();
             Err(here(e))
         }
-        Err(Stop::After(e)) => {
-            let rest = to.with_file_name(&place.hidden);
+        Err(Stop::After(e, true)) => {
             let e = here(e);
-            Err(Fail { message: format!("{}; what was there before is in {}", e.message, rest.display()), ..e })
+            let message = format!("{}; what was there before is in {}", e.message, place.shown().display());
+            Err(Fail { message, ..e })
+        }
+        Err(Stop::After(e, false)) => {
+            // There is nothing in it.
+            let _ = place.tidy();
+            Err(here(e))
         }
     }
 }
@@ -128,10 +159,10 @@ fn is_unknown(e: &io::Error) -> bool {
     e.raw_os_error() == Some(Errno::STALE.raw_os_error())
 }
 
-/// Why the end was not reached: before the name changed hands, or when it had.
+/// Why the end was not reached: before the name changed hands, or when it had, and whether something was replaced by that.
 enum Stop {
     Before(Fail),
-    After(Fail),
+    After(Fail, bool),
 }
 
 impl From<Fail> for Stop {
@@ -195,25 +226,31 @@ impl<'a> Place<'a> {
         within(&self.private).join("copy")
     }
 
-    /// What has the name, likewise.
+    /// The directory in which it is, for people.
+    fn shown(&self) -> PathBuf {
+        self.to.with_file_name(&self.hidden)
+    }
+
+    /// What has the name, as [`Place::copy`].
     fn there(&self) -> PathBuf {
         within(&self.parent).join(self.name)
     }
 
-    /// Durable first, so that no crash shows an empty file under the name.
+    /// Durable first, so that no crash shows an empty file under the name. Whether something was replaced.
     fn take_name(
         &self,
         replace: bool,
         known: Option<&Metadata>,
         sync: &mut dyn FnMut() -> Result<(), Fail>,
         keep: &mut dyn FnMut() -> Result<(), Fail>,
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         let place = self.to.display();
         sys::syncfs(&self.parent).at(&place)?;
         sync()?;
         let rename = |flags| sys::renameat_with(&self.private, "copy", &self.parent, self.name, flags);
         // A directory that moves to another one has to be writable, for its "..".
         let movable = Movable::new(&self.copy()).at(&place)?;
+        let mut has_replaced = false;
         match rename(RenameFlags::NOREPLACE) {
             // A file system without such renames; it is not one of ours.
             Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(self.there()).is_err() => {
@@ -229,14 +266,17 @@ impl<'a> Place<'a> {
                     keep()?;
                 }
                 let old = Movable::new(&self.there()).at(&place)?;
-                rename(RenameFlags::EXCHANGE).at(&place)?;
-                drop(old);
+                if let Err(e) = rename(RenameFlags::EXCHANGE) {
+                    let _ = old.restore();
+                    return Err(Fail::at(&place, e).into());
+                }
+                has_replaced = true;
             }
             Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => return Err(exists(self.to).into()),
             other => other.at(&place)?,
         }
         let durable = movable.restore().and_then(|()| self.parent.sync_all()).at(&place).and_then(|()| sync());
-        durable.map_err(Stop::After)
+        durable.map(|()| has_replaced).map_err(|e| Stop::After(e, has_replaced))
     }
 
     /// What is replaced is removed, with all that is in it: only where it has a past.
@@ -258,14 +298,13 @@ impl<'a> Place<'a> {
     }
 
     /// What is in the private directory by now goes: what was replaced, or what was copied in vain.
-    fn tidy(&self) -> Result<(), Fail> {
-        let shown = self.to.with_file_name(&self.hidden);
-        let device = self.private.metadata().at(shown.display())?.dev();
+    fn tidy(&self) -> io::Result<()> {
+        let device = self.private.metadata()?.dev();
         match remove::tree(&self.private, c"copy", device) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Fail::at(shown.display(), e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR).at(shown.display())
+        Ok(sys::unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR)?)
     }
 }
 
@@ -647,6 +686,96 @@ mod tests {
         assert_eq!((names(&at("victim/d")), names(&at("moved/d"))), (vec!["f".into()], vec!["new".into()]));
         assert_eq!(names(&at("moved")), ["d"]);
         fs::set_permissions(at("victim/d"), Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// A directory that nobody may write to keeps its mode where the names cannot change hands.
+    #[test]
+    fn what_is_not_replaced_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        for made in [&from, &to] {
+            fs::create_dir(made).unwrap();
+            fs::set_permissions(made, Permissions::from_mode(0o555)).unwrap();
+        }
+        let mut asked = 0;
+        let mut spoil = || {
+            asked += 1;
+            if asked == 2 {
+                let hidden = dir.path().join(format!("{HIDDEN}{}", std::process::id()));
+                fs::rename(hidden.join("copy"), dir.path().join("away")).unwrap();
+            }
+            Ok(())
+        };
+        let told = copied(&from, &to, true, &mut spoil, &mut |_| Ok(())).unwrap_err();
+        assert!(told.message.contains("to: No such file"), "{told}");
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o555);
+        assert_eq!(names(dir.path()), ["away", "from", "to"]);
+    }
+
+    /// What could not be removed is told, and which it is; the restore is done.
+    #[test]
+    fn what_stays_behind_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let hidden = at(&format!("{HIDDEN}{}", std::process::id()));
+        fs::write(at("from"), "then").unwrap();
+        for (to, has_replaced) in [("new", false), ("there", true)] {
+            if has_replaced {
+                fs::write(at(to), "now").unwrap();
+            }
+            let volume = fs::metadata(dir.path()).unwrap().dev();
+            let mut synced = 0;
+            let mut calls = Calls {
+                volume,
+                progress: &mut |_| {},
+                // The second time the name has changed hands.
+                sync: &mut || {
+                    synced += 1;
+                    if synced == 2 {
+                        fs::create_dir(hidden.join("more")).unwrap();
+                    }
+                    Ok(())
+                },
+                keep: &mut || Ok(()),
+                fits: &mut |_| Ok(()),
+                snapshot: &|| None,
+                stop: &|| false,
+            };
+            let rest = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap().rest.unwrap();
+            assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
+            assert!(rest.to_string().contains("could not be removed"), "{rest}");
+            assert_eq!(fs::read_to_string(at(to)).unwrap(), "then");
+            fs::remove_dir_all(&hidden).unwrap();
+        }
+    }
+
+    /// Of where nothing was there is not said that it was kept.
+    #[test]
+    fn a_name_that_is_not_durable_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("from"), "then").unwrap();
+        for (to, has_replaced) in [("new", false), ("there", true)] {
+            if has_replaced {
+                fs::write(at(to), "now").unwrap();
+            }
+            let mut synced = 0;
+            let mut calls = Calls {
+                volume: fs::metadata(dir.path()).unwrap().dev(),
+                progress: &mut |_| {},
+                sync: &mut || {
+                    synced += 1;
+                    if synced == 2 { Err(Fail::new("it failed")) } else { Ok(()) }
+                },
+                keep: &mut || Ok(()),
+                fits: &mut |_| Ok(()),
+                snapshot: &|| None,
+                stop: &|| false,
+            };
+            let told = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap_err().message;
+            assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
+            assert_eq!(names(dir.path()).iter().any(|n| is_hidden(n.as_encoded_bytes())), has_replaced);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::{fmt, fs, io};
 
 const SUBTYPE: &str = "nenrin";
@@ -234,12 +234,23 @@ pub fn unmount(directory: &Path) -> io::Result<()> {
 }
 
 fn unmount_by_helper(directory: &Path, lazy: bool) -> io::Result<()> {
-    let flags: &[&str] = if lazy { &["-u", "-z", "-q", "--"] } else { &["-u", "-q", "--"] };
+    let flags: &[&str] = if lazy { &["-u", "-z", "--"] } else { &["-u", "--"] };
     let output = Command::new(HELPER).args(flags).arg(directory).stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
+    if output.status.success() { Ok(()) } else { Err(told_by_helper(&output)) }
+}
+
+/// Why the helper failed. It says so in words, and always in English.
+fn told_by_helper(output: &Output) -> io::Error {
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    // As the C libraries have it: "Device or resource busy", "Resource busy".
+    if text.to_ascii_lowercase().ends_with("resource busy") {
+        return io::Error::from_raw_os_error(libc::EBUSY);
     }
-    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    io::Error::other(if text.is_empty() { without_a_word(output) } else { text })
+}
+
+fn without_a_word(output: &Output) -> String {
+    format!("{HELPER} failed without a word ({})", output.status)
 }
 
 /// Looks at the directory, clears a dead mount of ours, and gives the real path.
@@ -382,11 +393,7 @@ fn mount_by_helper(options: &MountOptions, directory: &Path, default_permissions
         Err(e) if output.status.success() => Err(fail(e)),
         _ => {
             let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(MountError::Helper(if text.is_empty() {
-                format!("{HELPER} failed without a word ({})", output.status)
-            } else {
-                text
-            }))
+            Err(MountError::Helper(if text.is_empty() { without_a_word(&output) } else { text }))
         }
     }
 }
@@ -413,5 +420,19 @@ mod tests {
         options.read_only = true;
         let text = helper_options(&options, true).unwrap();
         assert_eq!(text, r"fsname=a\,b\\c,subtype=nenrin,ro,default_permissions");
+    }
+
+    #[test]
+    fn what_the_helper_says_is_told() {
+        use std::os::unix::process::ExitStatusExt;
+        let told = |stderr: &str| {
+            let status = std::process::ExitStatus::from_raw(1 << 8);
+            told_by_helper(&Output { status, stdout: Vec::new(), stderr: stderr.into() })
+        };
+        let busy = told("fusermount3: failed to unmount /tmp/mnt: Device or resource busy\n");
+        assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
+        let other = told("fusermount3: failed to unmount /resource busy/mnt: Invalid argument\n");
+        assert_eq!(other.to_string(), "fusermount3: failed to unmount /resource busy/mnt: Invalid argument");
+        assert!(told("").to_string().contains("without a word (exit status: 1)"));
     }
 }

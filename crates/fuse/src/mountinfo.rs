@@ -25,6 +25,8 @@ pub struct Mount {
     pub user: u32,
     /// Other users may enter.
     pub allow_other: bool,
+    /// The file system as a whole is read-only, whatever this mount of it says.
+    pub read_only: bool,
 }
 
 /// All mounts; a later one lies over an earlier one.
@@ -80,6 +82,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
         source: path(fields.get(dash + 2)?),
         user: user.unwrap_or(0),
         allow_other: super_options.split(',').any(|o| o == "allow_other"),
+        read_only: super_options.split(',').any(|o| o == "ro"),
     })
 }
 
@@ -125,7 +128,7 @@ mod tests {
     #[test]
     fn lines_of_mountinfo() {
         let text =
-            br"36 35 0:45 / /mnt\0402 rw,nosuid shared:1 master:2 - fuse.nenrin /a\134b rw,user_id=1000,allow_other
+            br"36 35 0:45 / /mnt\0402 rw,nosuid shared:1 master:2 - fuse.nenrin /a\134b ro,user_id=1000,allow_other
 1 0 8:1 /root / rw - ext4 /dev/sda1 rw
 garbage
 36 35 98:0 / /mnt rw -";
@@ -135,6 +138,7 @@ garbage
         assert_eq!((all[0].user, all[0].device.as_str(), all[0].allow_other), (1000, "0:45", true));
         assert_eq!((all[0].fstype.as_str(), all[0].options.as_str()), ("fuse.nenrin", "rw,nosuid"));
         assert_eq!((all[1].user, all[1].allow_other, &*all[1].root), (0, false, Path::new("/root")));
+        assert_eq!((all[0].read_only, all[1].read_only), (true, false));
         assert_eq!(unescape(br"\377\9"), b"\xff\\9");
     }
 

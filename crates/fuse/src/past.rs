@@ -169,7 +169,8 @@ struct Entrance {
 struct Table {
     views: HashMap<u16, View>,
     by_entrance: HashMap<Entrance, u16>,
-    /// One of the views of each state that has any, on each shelf.
+    /// One of the views of a state, on each shelf, for names to share. A state whose one was forgotten has none here, also where it
+    /// has other views, until the next is added.
     by_state: HashMap<(Cno, Shelf), u16>,
     /// Those that are held, in the order in which they were entered.
     held: VecDeque<u16>,

@@ -108,7 +108,7 @@ fn profile(text: &str) -> Result<Profile, Fail> {
 }
 
 fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
-    let (mut new, mut devices, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut new, mut devices, mut seen, mut longer) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut prepare_all = || -> Result<(), Fail> {
         // Nothing is touched before all of them were looked at.
         for path in paths {
@@ -130,7 +130,7 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
                 return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
             }
             seen.push(identity);
-            devices.push(prepare(path, wishes, is_new)?);
+            devices.push(prepare(path, wishes, is_new, &mut longer)?);
         }
         Ok(())
     };
@@ -141,8 +141,19 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
         for path in new {
             let _ = fs::remove_file(path);
         }
+        take_back(&longer);
     }
     result
+}
+
+/// An image file that was there and was made longer, and how long it was.
+type Longer = (File, u64);
+
+/// The host may be full with what they were made longer by.
+fn take_back(longer: &[Longer]) {
+    for (file, bytes) in longer {
+        let _ = file.set_len(*bytes);
+    }
 }
 
 /// Whether a device that is there may become one of a volume.
@@ -164,9 +175,13 @@ pub(super) fn prepare_for(path: &Path, size: Option<u64>, sparse: bool, force: b
         Err(e) => return Err(Fail::at(path.display(), e)),
         Ok(_) => false,
     };
-    let prepared = prepare(path, &wishes, is_new);
-    if prepared.is_err() && is_new {
-        let _ = fs::remove_file(path);
+    let mut longer = Vec::new();
+    let prepared = prepare(path, &wishes, is_new, &mut longer);
+    if prepared.is_err() {
+        take_back(&longer);
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
     }
     prepared.map(|_| is_new)
 }
@@ -234,8 +249,8 @@ fn size_image(path: &Path, file: &File, bytes: u64, sparse: bool) -> Result<(), 
     })
 }
 
-/// Opens the device for this process alone, after a look at what is there.
-fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
+/// Opens the device for this process alone, after a look at what is there. What it makes longer it adds to `longer`.
+fn prepare(path: &Path, wishes: &Wishes, new: bool, longer: &mut Vec<Longer>) -> Result<Device, Fail> {
     let meta = fs::metadata(path).at(path.display())?;
     let is_file = meta.is_file();
     if !is_file && !meta.file_type().is_block_device() {
@@ -258,12 +273,11 @@ fn prepare(path: &Path, wishes: &Wishes, new: bool) -> Result<Device, Fail> {
     if bytes < meta.len() {
         file.set_len(bytes).at(path.display())?;
     }
-    let made = size_image(path, &file, bytes, wishes.sparse).and_then(|()| cleared(path, is_file, wishes));
-    if made.is_err() && bytes > meta.len() {
-        // The host may be full with what it was made longer by.
-        let _ = file.set_len(meta.len());
+    if bytes > meta.len() {
+        longer.push((file.try_clone().at(path.display())?, meta.len()));
     }
-    made
+    size_image(path, &file, bytes, wishes.sparse)?;
+    cleared(path, is_file, wishes)
 }
 
 /// The device, with nothing left on it that others would take for theirs.

@@ -186,20 +186,25 @@ fn remount(directory: &Path, o: &Options) -> Outcome {
         return Err(Fail::at(directory.display(), "no nenrin volume is mounted here, so nothing can be remounted"));
     };
     let (mut owner, ..) = control::owner_of_directory(&real)?;
-    may_be_remounted(&mut owner, &mount, o).map_err(|why| Fail::at(directory.display(), why))?;
-    sys::remount(&real, flags(&mount, o)).map_err(|e| match e.kind() {
+    let shown = owner.hello.mounts.iter().find(|m| m.device == mount.device).and_then(|m| m.checkpoint);
+    may_be_remounted(&mut owner, &mount, shown, o).map_err(|why| Fail::at(directory.display(), why))?;
+    let always = if shown.is_some() { libc::MS_RDONLY } else { 0 };
+    sys::remount(&real, flags(&mount, o) | always).map_err(|e| match e.kind() {
         std::io::ErrorKind::PermissionDenied => Fail::at(directory.display(), "only root can remount"),
         _ => Fail::at(directory.display(), e),
     })?;
     Ok(0)
 }
 
-/// Whether a mount can become what is asked for while its owner stays as it is.
-fn may_be_remounted(owner: &mut Client, mount: &Mount, o: &Options) -> Result<(), Fail> {
-    let shown = owner.hello.mounts.iter().find(|m| m.device == mount.device).and_then(|m| m.checkpoint);
-    let becomes_writable = o.last_given(&["ro", "rw"]) == Some("rw");
+/// Whether a mount, which may show a checkpoint, can become what is asked for while its owner stays as it is.
+fn may_be_remounted(owner: &mut Client, mount: &Mount, shown: Option<u64>, o: &Options) -> Result<(), Fail> {
+    // mount(8) puts rw before what fstab says unless that is ro, which who names a state of the past need not say.
+    let becomes_writable = o.last_given(&["ro", "rw"]) == Some("rw") && o.past.is_none();
     if becomes_writable && shown.is_some() {
         return Err(Fail::new("shows a state of the past, which nothing changes"));
+    }
+    if let Some(why) = owner.hello.failed.as_ref().filter(|_| becomes_writable) {
+        return Err(Fail::new(why.clone()));
     }
     if becomes_writable && owner.hello.read_only {
         return Err(Fail::new("the volume was opened read-only, and stays so; unmount it, then mount it writable"));
@@ -221,7 +226,11 @@ fn may_be_remounted(owner: &mut Client, mount: &Mount, o: &Options) -> Result<()
 
 /// What was given, and of what was not, what there is.
 fn flags(mount: &Mount, o: &Options) -> libc::c_ulong {
-    let now: Vec<&str> = mount.options.split(',').collect();
+    let mut now: Vec<&str> = mount.options.split(',').collect();
+    if mount.read_only {
+        // A bind mount may say nothing of it, and yet a remount there is one of the whole.
+        now.push("ro");
+    }
     let all = [
         ("ro", "rw", libc::MS_RDONLY),
         ("nosuid", "suid", libc::MS_NOSUID),

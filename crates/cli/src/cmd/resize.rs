@@ -15,8 +15,8 @@ pub const COMMAND: Command = Command {
     options: &[("--device DEVICE", "which, by path or number, where there are several"), ("--json", "as JSON")],
     notes: "max, the default: all there is, after the partition or the volume below became longer. With SIZE an image file is made as long\n\
             as that, or cut when what lay behind was moved. A partition is made shorter after this, not before. It goes on in the\n\
-            background when it is interrupted, and with the next mount; nenrin device remove --cancel DIR DEVICE takes a shorter\n\
-            SIZE back as long as it is on the way.",
+            background when it is interrupted, and with the next mount; that cuts no image file: the same command, given again, does.\n\
+            nenrin device remove --cancel DIR DEVICE takes a shorter SIZE back as long as it is on the way.",
     examples: &[
         ("resize ~/work 20G", "an image file"),
         ("resize ~/work max", "a partition that was made longer"),

@@ -39,7 +39,8 @@ pub const COMMAND: Command = Command {
             taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
-            of a tree is left out, and named: the rest is restored, and the exit code is 1.",
+            of a tree is left out, and named: the rest is restored, and the exit code is 1. So it is where what was replaced\n\
+            cannot be removed, as directories of other users; it is told where that is then.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
@@ -197,16 +198,19 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
-    let Restored { copied, left_out } = restore::copy(&from, dest, force, &mut calls)
+    let Restored { copied, left_out, rest } = restore::copy(&from, dest, force, &mut calls)
         .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
     let left_out: Vec<String> =
         left_out.iter().map(|p| path.join(p.strip_prefix(&from).unwrap_or(p)).to_string_lossy().into_owned()).collect();
-    // What is there is not all that was.
-    let code = if left_out.is_empty() { 0 } else { FAILURE };
+    // What is there is not all that was, or more than that.
+    let code = if left_out.is_empty() && rest.is_none() { 0 } else { FAILURE };
     for p in &left_out {
         output::notice(format!("{} is not known in {named}, and was left out", printable(p)));
+    }
+    if let Some(rest) = &rest {
+        output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
     }
     if copied.owners_lost > 0 {
         output::notice(format!("{} got you as owner; only root can give them back to others", copied.owners_lost));
@@ -220,6 +224,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "bytes": copied.bytes,
             "owners_lost": copied.owners_lost,
             "left_out": left_out,
+            "rest": rest.map(|r| r.path.to_string_lossy().into_owned()),
         }))?;
         return Ok(code);
     }

@@ -1,10 +1,10 @@
 //! `nenrin umount`: unlike umount(2), it returns when everything is on the device.
 
 use crate::command::{Command, arguments};
-use crate::control::{self, Released, Request};
+use crate::control::{self, Client, Released, Request};
 use crate::error::{At, Fail, Outcome};
 use crate::mounts::{self, FSTYPE};
-use crate::{libmount, output, sys};
+use crate::{daemon, libmount, output, sys};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -17,7 +17,8 @@ pub const COMMAND: Command = Command {
     notes: "A plain umount(8) works too; without the helper umount.nenrin in /sbin (make install) it returns before the last\n\
             commit, for which the next mount waits. Where states of the\n\
             past are mounted as well, the volume is released with the last of its mounts. What a bind mount or another mount\n\
-            name space (a container) shows as well goes on there: DIR is unmounted, and it is told where the volume is still used.",
+            name space (a container) shows as well goes on there: DIR is unmounted, where the command runs, and it is told where the\n\
+            volume is still used.",
     examples: &[("umount ~/work", "unmounts, commits, releases")],
     run,
 };
@@ -26,9 +27,19 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let given = arguments(&COMMAND, parser, 1, |_, _| Ok(false))?;
     let [directory] = given.as_slice() else { return Err(COMMAND.misuse("a directory is needed")) };
     let directory = Path::new(directory);
-    let code = umount(directory)?;
-    libmount::forget(&mounts::real_path(directory).at(directory.display())?);
-    Ok(code)
+    if unmounted(directory)? == Seen::ByOwner {
+        libmount::forget(&mounts::real_path(directory).at(directory.display())?);
+    }
+    Ok(0)
+}
+
+/// What a directory was to the owner of the volume.
+#[derive(PartialEq, Eq)]
+enum Seen {
+    /// The same as here.
+    ByOwner,
+    /// He is in another mount name space.
+    Here,
 }
 
 /// Takes the mount out of sight at once; the volume is released when its last user has gone.
@@ -39,6 +50,10 @@ pub fn detach(directory: &Path) -> Outcome {
 
 /// Commits, unmounts, and waits for the release.
 pub fn umount(directory: &Path) -> Outcome {
+    unmounted(directory).map(|_| 0)
+}
+
+fn unmounted(directory: &Path) -> Result<Seen, Fail> {
     let real = mounts::real_path(directory).at(directory.display())?;
     let Some(mount) = mounts::of_point(&real) else {
         return Err(Fail::at(directory.display(), "nothing is mounted here"));
@@ -53,10 +68,14 @@ pub fn umount(directory: &Path) -> Outcome {
             "{}: the program behind this mount had ended; the mount is cleared, and the next mount of the volume recovers it",
             directory.display()
         ));
-        return Ok(0);
+        return Ok(Seen::ByOwner);
     }
     let (mut owner, ..) = control::owner_of_directory(&real)?;
-    let released: Released = owner.call(&Request::Umount { directory: real })?;
+    let is_elsewhere = owner.hello.space.is_some() && owner.hello.space != mounts::space();
+    let released: Released = match is_elsewhere {
+        true => leave_here(&mut owner, &real, mount.device)?,
+        false => owner.call(&Request::Umount { directory: real })?,
+    };
     if released.released {
         owner.wait_for_end();
     } else if let Some(why) = &released.stays {
@@ -66,7 +85,19 @@ pub fn umount(directory: &Path) -> Outcome {
         let places: Vec<String> = released.mounts.iter().map(|m| output::printable(&m.directory)).collect();
         output::notice(format!("the volume stays in use: also mounted at {}", places.join(" and ")));
     }
-    Ok(0)
+    Ok(if is_elsewhere { Seen::Here } else { Seen::ByOwner })
+}
+
+/// In another mount name space than the owner's a path is of something else there, or of nothing: who asks unmounts it himself.
+fn leave_here(owner: &mut Client, real: &Path, device: String) -> Result<Released, Fail> {
+    // What cannot be committed is reported, and keeps nobody from leaving.
+    let synced = if owner.hello.read_only { Ok(()) } else { owner.call::<()>(&Request::Sync) };
+    daemon::leave(real, &device)?;
+    let mut released: Released = owner.call(&Request::Left { device })?;
+    if let Some(why) = &mut released.stays {
+        why.push_str(", in the mount name space of its owner");
+    }
+    synced.map(|()| released)
 }
 
 /// Takes a mount away whether it is used or not, by fusermount3 where the system does not let us.

@@ -80,7 +80,12 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
     let (sender, found) = mpsc::channel();
     for (socket, uid) in uids.iter().flat_map(|uid| sockets(*uid).into_iter().map(move |s| (s, *uid))) {
         let sender = sender.clone();
-        let ask = move || Client::connect(&socket, uid).map_or(Ok(()), |client| sender.send(client));
+        let ask = move || {
+            if let Some(client) = Client::connect(&socket, uid) {
+                // Who asked may have found another.
+                let _ = sender.send(client);
+            }
+        };
         // Without a thread there is no more of this process than this command.
         let _ = sys::spawned_deaf(|| thread::Builder::new().name("nenrin-hello".into()).spawn(ask));
     }

@@ -162,6 +162,11 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         directory: PathBuf,
     },
+    /// The sender has unmounted it in a mount name space of his own: release the volume if that was its last mount.
+    Left {
+        /// `major:minor` in mountinfo.
+        device: String,
+    },
 }
 
 /// The answer: a value, or one line that says why not.
@@ -188,10 +193,16 @@ pub struct Hello {
     pub pid: u32,
     /// Nothing can be changed.
     pub read_only: bool,
+    /// Why nothing can be changed although that was asked for: something failed, or is damaged.
+    #[serde(default)]
+    pub failed: Option<String>,
     /// It is being released.
     pub closing: bool,
     /// Its mounts.
     pub mounts: Vec<MountData>,
+    /// The mount name space in which its paths are right, where it can tell.
+    #[serde(default)]
+    pub space: Option<String>,
 }
 
 /// One mount of a volume.

@@ -11,6 +11,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Arc, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,40 @@ fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
     found.ok_or_else(|| Fail::at(text, "no device of this volume; nenrin device list shows them"))
 }
 
+/// An image file that is to be cut, once the volume uses no more of it than that.
+pub(super) struct Cut {
+    file: File,
+    /// The device that it is, as the volume knows it.
+    uuid: [u8; 16],
+    bytes: u64,
+}
+
+/// What is to become of a [`Cut`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// Nothing lies behind the new end.
+    Cut,
+    /// Something may still lie there.
+    Wait,
+    /// The file is none of the volume's any more, or the volume is to use more of it after all.
+    Drop,
+}
+
+impl Cut {
+    /// By what the volume says of its devices now, whoever changed them since.
+    fn then(&self, fs: &Fs) -> Then {
+        let all = fs.health();
+        // Asked after the lengths: that nothing is being laid is said of a table at least as new.
+        let is_laid = fs.laying_status().is_none() && fs.failed().is_none();
+        match all.iter().find(|d| d.uuid == self.uuid) {
+            Some(d) if d.target_bytes == 0 || d.target_bytes > self.bytes => Then::Drop,
+            Some(d) if is_laid && d.bytes == d.target_bytes => Then::Cut,
+            Some(_) => Then::Wait,
+            None => Then::Drop,
+        }
+    }
+}
+
 impl Service {
     pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
         let fs = self.fs()?;
@@ -54,11 +89,12 @@ impl Service {
         let fs = self.fs()?;
         let d = member(&fs, which)?;
         if keep {
-            let was = fs.device_keep(d.index).at(which)?;
-            *self.to_cut() = None;
-            if !was {
+            // Held meanwhile, so that what it drops is no later order.
+            let mut to_cut = self.to_cut();
+            if !fs.device_keep(d.index).at(which)? {
                 return Err(Fail::at(which, "it is not being removed or shrunk"));
             }
+            to_cut.retain(|c| c.uuid != d.uuid);
         } else {
             fs.device_remove(d.index).at(which)?;
             self.log.line(&format!("device {} is being removed", d.index + 1));
@@ -91,7 +127,10 @@ impl Service {
             cut(&file, there);
         }
         done?;
-        *to_cut = (meta.is_file() && bytes < there).then_some((file, bytes));
+        to_cut.retain(|c| c.uuid != d.uuid);
+        if meta.is_file() && bytes < there {
+            to_cut.push(Cut { file, uuid: d.uuid, bytes });
+        }
         drop(to_cut);
         self.watch_anew(&fs);
         self.log.line(&format!("device {}: {bytes} bytes are to be used", d.index + 1));
@@ -122,13 +161,46 @@ impl Service {
         let status = fs.laying_step(bytes.min(STEP_BYTES_MAX)).map_err(plain)?;
         if status.is_none() {
             self.watch_anew(&fs);
-            if let Some((file, bytes)) = self.to_cut().take() {
-                cut(&file, bytes);
-            }
+            self.cut_emptied(&fs, &mut self.to_cut());
             await_left(&fs);
             self.log.line("everything lies as it should on the devices there are");
         }
         value(&report::laying_data(&fs, status))
+    }
+
+    /// Cuts images of which the volume uses no more than was asked for. Who asked may have gone, and what is left to do was done
+    /// in the background then.
+    pub(super) fn cut_emptied(&self, fs: &Fs, to_cut: &mut Vec<Cut>) {
+        to_cut.retain(|order| {
+            let then = order.then(fs);
+            if then == Then::Cut {
+                self.watch_anew(fs);
+                cut(&order.file, order.bytes);
+            }
+            then == Then::Wait
+        });
+    }
+
+    /// The same, on a thread of its own: where the host takes its time the volume does not wait.
+    pub(super) fn cut_in_background(self: &Arc<Self>) {
+        let is_due = |fs: &Fs| match self.to_cut.try_lock() {
+            Ok(to_cut) => to_cut.iter().any(|c| c.then(fs) != Then::Wait),
+            Err(TryLockError::Poisoned(e)) => e.into_inner().iter().any(|c| c.then(fs) != Then::Wait),
+            // Who has it is at work on a device.
+            Err(TryLockError::WouldBlock) => false,
+        };
+        if self.fs().is_ok_and(|fs| is_due(&fs)) {
+            let this = self.clone();
+            let body = move || {
+                // First, so that who closes the volume can wait until nobody here has it any more.
+                let mut to_cut = this.to_cut();
+                if let Ok(fs) = this.fs() {
+                    this.cut_emptied(&fs, &mut to_cut);
+                }
+            };
+            // Without a thread it is tried again.
+            drop(thread::Builder::new().name("nenrin-cut".into()).spawn(body));
+        }
     }
 }
 
@@ -151,4 +223,101 @@ fn lengthen(file: &File, meta: &Metadata, bytes: u64) -> io::Result<()> {
 /// What lies behind is the volume's no more: where it stays, it only takes room.
 fn cut(file: &File, bytes: u64) {
     let _ = file.set_len(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::HostClock;
+    use crate::daemon::Log;
+    use crate::options::Options;
+    use nenrin_core::{MkfsOptions, MountOptions, mkfs_on};
+    use nenrin_device::OpenMode;
+    use std::path::PathBuf;
+    use std::sync::mpsc;
+    use tempfile::TempDir;
+
+    const BYTES: u64 = 64 << 20;
+    const HALF: u64 = BYTES / 2;
+
+    /// A volume in the file `image`, and who owns it.
+    fn owned() -> (TempDir, PathBuf, Arc<Service>) {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        File::create(&image).unwrap().set_len(BYTES).unwrap();
+        let device = device::open(&image, OpenMode::OWNER).unwrap();
+        let options = MkfsOptions { uuid: [7; 16], ..MkfsOptions::default() };
+        mkfs_on(std::slice::from_ref(&device), &HostClock::shared(), &options).unwrap();
+        let fs = device::open_volume(&image, vec![device], MountOptions::default()).unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let service = Service::new(fs, image.clone(), &Options::default(), log, mpsc::channel().0);
+        (dir, image, Arc::new(service))
+    }
+
+    fn length(image: &Path) -> u64 {
+        fs::metadata(image).unwrap().len()
+    }
+
+    fn lay(fs: &Fs) {
+        while fs.laying_step(STEP_BYTES_MAX).unwrap().is_some() {}
+    }
+
+    /// A command ends as another asks for less: nothing was moved by then.
+    #[test]
+    fn an_image_is_not_cut_by_who_laid_before() {
+        let (_dir, image, service) = owned();
+        let fs = service.fs().unwrap();
+        let mut to_cut = service.to_cut();
+        let other = service.clone();
+        let laying = thread::spawn(move || other.lay(STEP_BYTES_MAX));
+        // It waits for the orders.
+        thread::sleep(Duration::from_millis(500));
+        let (file, uuid) = (service.opened(&image).unwrap(), fs.health()[0].uuid);
+        fs.device_resize(0, HALF / BLOCK_BYTES as u64).unwrap();
+        to_cut.push(Cut { file, uuid, bytes: HALF });
+        drop(to_cut);
+        laying.join().unwrap().unwrap();
+        assert_eq!((length(&image), service.to_cut().len()), (BYTES, 1));
+        lay(&fs);
+        service.lay(STEP_BYTES_MAX).unwrap();
+        assert_eq!((length(&image), service.to_cut().len()), (HALF, 0));
+        fs.close().unwrap();
+    }
+
+    /// The command was ended, and since then the device was replaced: its file is somebody else's.
+    #[test]
+    fn an_image_that_left_is_not_cut() {
+        let (dir, image, service) = owned();
+        let fs = service.fs().unwrap();
+        service.resize(None, Some(HALF)).unwrap();
+        lay(&fs);
+        let other = dir.path().join("other");
+        File::create(&other).unwrap().set_len(BYTES).unwrap();
+        service.replace("1", &other, [9; 16]).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while service.join_data().unwrap()["done"] != true {
+            assert!(Instant::now() < end);
+            service.tick();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(fs.health()[0].name.as_deref(), other.to_str());
+        service.lay(STEP_BYTES_MAX).unwrap();
+        assert_eq!((length(&image), length(&other), service.to_cut().len()), (BYTES, BYTES, 0));
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn who_takes_it_back_or_asks_for_more_has_no_image_cut() {
+        let (_dir, image, service) = owned();
+        let fs = service.fs().unwrap();
+        service.resize(None, Some(HALF)).unwrap();
+        service.device_remove("1", true).unwrap();
+        assert!(service.to_cut().is_empty());
+        service.resize(None, Some(HALF)).unwrap();
+        service.resize(None, Some(BYTES)).unwrap();
+        lay(&fs);
+        service.lay(STEP_BYTES_MAX).unwrap();
+        assert_eq!((length(&image), service.to_cut().len()), (BYTES, 0));
+        fs.close().unwrap();
+    }
 }

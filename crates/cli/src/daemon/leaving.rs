@@ -26,8 +26,21 @@ impl Service {
         let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
         let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
         drop(fs);
-        leave(directory).map_err(|e| cannot_leave(directory, &e))?;
-        let stays = self.await_end(number, &device);
+        leave(directory, &device)?;
+        let released = self.await_release(number, &device);
+        synced.and(released)
+    }
+
+    /// The same where somebody else unmounted it, who saw it as `device`.
+    pub(super) fn left(&self, device: &str) -> Result<Value, Fail> {
+        let number = self.lock().mounts.iter().find(|m| m.device == device).map(|m| m.number);
+        // Without one it has ended already.
+        self.await_release(number.unwrap_or(u64::MAX), device)
+    }
+
+    /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too.
+    fn await_release(&self, number: u64, device: &str) -> Result<Value, Fail> {
+        let stays = self.await_end(number, device);
         let mut state = self.lock();
         while state.mounts.is_empty() && state.closed.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +48,7 @@ impl Service {
         let closed = state.closed.clone();
         drop(state);
         let released = Released { released: closed.is_some(), mounts: self.mounts(), stays };
-        synced.and(closed.unwrap_or(Ok(())))?;
+        closed.unwrap_or(Ok(()))?;
         value(&released)
     }
 
@@ -75,6 +88,34 @@ impl Service {
     }
 }
 
+/// Unmounts `directory`, where the file system `device` is seen; where that is not known, whatever is there. The kernel lets go of
+/// the last handle a moment after its process did, so a directory that nobody is seen to use is tried again for a while.
+///
+/// # Errors
+/// What uses it; what else is in the way.
+pub fn leave(directory: &Path, device: &str) -> Result<(), Fail> {
+    let begin = Instant::now();
+    loop {
+        // Committing took its time, and trying does.
+        if is_covered(directory, device) {
+            let text = "something else was mounted over it meanwhile; unmount that first";
+            return Err(Fail::at(directory.display(), text));
+        }
+        match nenrin_fuse::unmount(directory) {
+            Ok(()) => return Ok(()),
+            Err(e) if is_busy(&e) && begin.elapsed() < LEAVE_TIME && mounts::users(directory).is_empty() => {
+                thread::sleep(LEAVE_STEP);
+            }
+            Err(e) => return Err(cannot_leave(directory, &e)),
+        }
+    }
+}
+
+/// Whether another file system is mounted there than `device`, which may not be known.
+fn is_covered(directory: &Path, device: &str) -> bool {
+    !device.is_empty() && mounts::of_point(directory).is_some_and(|m| m.device != device)
+}
+
 fn cannot_leave(directory: &Path, e: &io::Error) -> Fail {
     let busy = is_busy(e);
     let text = match mounts::users(directory).as_slice() {
@@ -86,19 +127,18 @@ fn cannot_leave(directory: &Path, e: &io::Error) -> Fail {
 }
 
 fn is_busy(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::EBUSY) || e.to_string().contains("busy")
+    e.raw_os_error() == Some(libc::EBUSY)
 }
 
-/// Unmounts. The kernel lets go of the last handle a moment after its process
-/// did, so a directory that nobody is seen to use is tried again for a while.
-fn leave(directory: &Path) -> io::Result<()> {
-    let begin = Instant::now();
-    loop {
-        match nenrin_fuse::unmount(directory) {
-            Err(e) if is_busy(&e) && begin.elapsed() < LEAVE_TIME && mounts::users(directory).is_empty() => {
-                thread::sleep(LEAVE_STEP);
-            }
-            other => return other,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_over_it_is_seen() {
+        let proc = Path::new("/proc");
+        let device = mounts::of_point(proc).unwrap().device;
+        assert!(is_covered(proc, "4095:1048575") && !is_covered(proc, &device) && !is_covered(proc, ""));
+        assert!(!is_covered(Path::new("/no/such/place"), "4095:1048575"));
     }
 }

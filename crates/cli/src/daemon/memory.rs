@@ -76,6 +76,7 @@ mod tests {
             source: "cgroup".into(),
             user: 0,
             allow_other: false,
+            read_only: false,
         }
     }
 

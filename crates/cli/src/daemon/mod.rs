@@ -22,6 +22,7 @@ use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
 use crate::size::show_bytes;
 use crate::{control, members, mounts, output, past, report, sys};
+pub use leaving::leave;
 pub use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};
@@ -303,6 +304,7 @@ fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
             service.watch();
             service.note_let_go();
             service.note_rest();
+            service.cut_in_background();
         }
     })
 }

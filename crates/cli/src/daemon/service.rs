@@ -1,6 +1,7 @@
 //! What the threads of a daemon share: the volume, its mounts, and the answers
 //! to commands.
 
+use super::devices::Cut;
 use super::log::Log;
 use super::watch::Watch;
 use crate::control::{
@@ -15,7 +16,6 @@ use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -110,8 +110,10 @@ pub struct Service {
     /// Its devices as they were when they were opened or last changed. Nobody looks at a device with this locked: where
     /// one stands still that does not return.
     watches: Mutex<Arc<[Watch]>>,
-    /// An image file that is to be cut, once nothing lies behind that length.
-    to_cut: Mutex<Option<(File, u64)>>,
+    /// Held by who finds out what the watches are by now: of two at once the later one has to be right.
+    watching_anew: Mutex<()>,
+    /// Images that are to be cut. Held while a device is resized.
+    pub(super) to_cut: Mutex<Vec<Cut>>,
     /// How far the last replacement was when it was asked for.
     joined: Mutex<JoinData>,
     /// The volume until it is closed, also while that takes its time.
@@ -149,6 +151,7 @@ impl Service {
             path,
             watches,
             judged,
+            watching_anew: Mutex::default(),
             to_cut: Mutex::default(),
             joined: Mutex::default(),
             events: Mutex::new(events),
@@ -248,6 +251,8 @@ impl Service {
             Some(fs) => {
                 let closed = fs.close().map_err(|e| Fail::at(self.path.display(), e));
                 *self.judged() = Weak::new();
+                // Who cuts an image in the background has it, too.
+                drop(self.to_cut());
                 drop(fs);
                 closed
             }
@@ -317,12 +322,13 @@ impl Service {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn to_cut(&self) -> MutexGuard<'_, Option<(File, u64)>> {
+    pub(super) fn to_cut(&self) -> MutexGuard<'_, Vec<Cut>> {
         self.to_cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The devices have changed, or how much of them is used.
     pub(super) fn watch_anew(&self, fs: &Fs) {
+        let _alone = self.watching_anew.lock().unwrap_or_else(PoisonError::into_inner);
         let watches = watches_of(fs, &self.watches());
         *self.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
     }
@@ -440,6 +446,7 @@ impl Service {
             Request::LayingStep { bytes } => self.lay(bytes),
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
+            Request::Left { device } => self.left(&device),
         }
     }
 
@@ -517,13 +524,15 @@ impl Service {
 
     fn hello(&self) -> Hello {
         let mounts = self.mounts();
-        let state = self.lock();
+        let fs = self.fs().ok();
         Hello {
             identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
-            read_only: state.fs.as_ref().is_none_or(|fs| fs.options().read_only),
-            closing: state.closing,
+            read_only: fs.as_ref().is_none_or(|fs| fs.options().read_only),
+            failed: fs.as_ref().and_then(|fs| report::why_read_only(fs)),
+            closing: self.lock().closing,
             mounts,
+            space: mounts::space(),
         }
     }
 

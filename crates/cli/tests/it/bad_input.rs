@@ -195,35 +195,6 @@ fn unknown_and_impossible_options() {
     nenrin(["mount", "--frob", "a", "b"]).fails(2, &["unknown option --frob"]);
 }
 
-/// Runs a script as a user without rights, if that is possible here.
-fn as_nobody(place: &Place, script: &str) -> Option<Out> {
-    if !is_root() || !has("setpriv") || !has("unshare") {
-        return None;
-    }
-    // Where that user may go: the program lies below a directory that may be closed.
-    let program = place.path("nenrin");
-    if !program.exists() {
-        // By another process: a file open for writing here, and for a moment in
-        // what other tests start, cannot be executed.
-        run("cp", &[env!("CARGO_BIN_EXE_nenrin"), program.to_str().unwrap()]).ok();
-    }
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    // Its own /dev, where everybody may open what everybody usually may.
-    let devices = "
-        mount -t tmpfs none /dev
-        for d in 'null c 1 3' 'zero c 1 5' 'urandom c 1 9' 'fuse c 10 229'; do mknod -m 666 /dev/$d; done
-        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -ec \"$0\"";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-ec", devices, script]);
-    command.current_dir(place.dir()).env("NENRIN", program).env_remove("XDG_RUNTIME_DIR");
-    let output = command.output().unwrap();
-    Some(Out {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
-}
-
 #[test]
 fn no_permission() {
     let place = Place::with_volume();
@@ -258,6 +229,11 @@ fn without_root() {
         cat past/note mnt/note
         $NENRIN umount past
         $NENRIN info mnt | grep -q 'health       good'
+        sleep 60 <mnt/note & holder=$!
+        $NENRIN umount mnt 2>&1 && exit 1
+        kill $holder; wait $holder || true
+        $HIDDEN 0.7 <mnt/note &
+        sleep 0.2
         $NENRIN umount mnt
         $NENRIN mount -o allow_other,dev image mnt 2>&1 || true
         $NENRIN mount -o ro image mnt
@@ -265,8 +241,13 @@ fn without_root() {
         $NENRIN mount image mnt
         cat mnt/note
         $NENRIN umount mnt";
-    let Some(out) = as_nobody(&place, script) else { return };
+    // What a program that may not be read has open its user cannot see either.
+    let hidden = place.path("hidden-sleep");
+    run("cp", &["/bin/sleep", hidden.to_str().unwrap()]).ok();
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o711)).unwrap();
+    let Some(out) = as_nobody(&place, &script.replace("$HIDDEN", "./hidden-sleep")) else { return };
     let text = out.ok();
+    assert!(text.contains("in use by sleep (pid") && text.contains("close it, then try again"), "{text}");
     assert!(text.contains("first\nsecond\n") && text.ends_with("second\n"), "{text}");
     assert!(text.contains("only root can mount with"), "{text}");
 }

@@ -110,6 +110,30 @@ fn a_damaged_slot_is_repaired() {
     nenrin(["check", "--repair", "--yes", &place.image()]).ok();
 }
 
+/// Whoever is to lose something reads first what.
+#[test]
+fn a_repair_whose_plan_cannot_be_told_is_not_made() {
+    let place = Place::with_volume();
+    let full = |args: &[&str]| {
+        let out = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = command(["check", "--repair"].iter().chain(args));
+        Out::of(command.arg(place.image()).stdout(out).stderr(std::process::Stdio::piped()).output().unwrap())
+    };
+    for args in [&["-n"][..], &["--yes"], &["-n", "--json"], &["--yes", "--json"]] {
+        full(args).fails(8, &["standard output", "No space left"]);
+    }
+    let slot = *place.slots().iter().find(|o| fs::read(place.image()).unwrap()[**o as usize] != 0).unwrap();
+    place.patch(slot + 60, b"rotten");
+    let before = fs::read(place.image()).unwrap();
+    for args in [&["-n"][..], &["--yes"]] {
+        full(args).fails(8, &["standard output", "No space left"]);
+        assert!(fs::read(place.image()).unwrap() == before, "{args:?} wrote to the image");
+    }
+    // Nobody reads a plan in JSON before it is carried out.
+    full(&["--yes", "--json"]).fails(8, &["standard output", "it was repaired all the same"]);
+    nenrin(["check", &place.image()]).ok();
+}
+
 #[test]
 fn content_that_is_damaged_is_listed_and_left() {
     let Some(place) = used_volume() else { return };

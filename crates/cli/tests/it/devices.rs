@@ -361,6 +361,39 @@ fn an_image_that_was_replaced_is_not_resized() {
     nenrin(["check", &place.image()]).ok();
 }
 
+/// Who asked for less may go: what was moved in the background is cut off in the background.
+#[test]
+fn an_image_is_cut_when_the_command_was_ended() {
+    use std::io::{BufRead, BufReader, Write};
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    fs::write(place.path("mnt/f"), vec![7; 5 << 20]).unwrap();
+    let uuid = place.info()["uuid"].as_str().unwrap().to_owned();
+    // What the command does before it waits.
+    let socket = format!("/run/nenrin/{uuid}.sock");
+    let mut owner = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    owner.write_all(b"{\"do\":\"resize\",\"device\":null,\"bytes\":25165824}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(&owner).read_line(&mut answer).unwrap();
+    assert!(answer.starts_with("{\"ok\":"), "{answer}");
+    drop(owner);
+    wait_until("it is cut", || fs::metadata(place.image()).unwrap().len() == 24 << 20);
+    assert_eq!(place.info()["problems"].as_array().unwrap().len(), 0);
+    place.umount().ok();
+    nenrin(["check", "--data", &place.image()]).ok();
+    // After a mount nobody knows what was asked for; whoever asks again gets it.
+    fs::OpenOptions::new().write(true).open(place.image()).unwrap().set_len(32 << 20).unwrap();
+    place.mount("").ok();
+    nenrin(["resize", &place.text("mnt"), "24M"]).ok();
+    assert_eq!(fs::metadata(place.image()).unwrap().len(), 24 << 20);
+    assert!(fs::read(place.path("mnt/f")).unwrap() == vec![7; 5 << 20]);
+    place.umount().ok();
+    nenrin(["check", "--data", &place.image()]).ok();
+}
+
 /// ext4 takes all the room there is, and makes the file longer, before it says that there is too little.
 #[test]
 fn what_does_not_fit_on_the_host_takes_no_room_there() {

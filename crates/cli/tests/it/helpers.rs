@@ -60,6 +60,40 @@ fn mount_helper() {
     mount("mount.nenrin", &[&image]).fails(1, &["a device and a directory are needed"]);
     mount("mount.nenrin", &[&image, &mnt, "-o", "frobnicate"]).fails(1, &["unknown mount option \"frobnicate\""]);
     mount("mount.nenrin", &["/no/such/image", &mnt]).fails(32, &["no such file or device"]);
+    mount("umount.nenrin", &[&mnt]).fails(32, &["nothing is mounted here"]);
+    mount("umount.nenrin", &[]).fails(1, &["a directory is needed"]);
+    // What is printed of a state of the past, and cannot be, is no wrong call.
+    place.mount("").ok();
+    let cno = nenrin(["checkpoint", "create", "--json", &mnt]).json()["cno"].to_string();
+    let mut past = Command::new(place.path("mount.nenrin"));
+    past.args([&image, &place.sub("past"), "-o", &format!("ro,cp={cno}")]);
+    past.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap()).stderr(std::process::Stdio::piped());
+    Out::of(past.output().unwrap()).fails(32, &["standard output", "No space left"]);
+}
+
+/// A volume that failed cannot be written to, whatever its mount says (P5).
+#[test]
+fn a_volume_that_failed_is_not_remounted_writable() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let host = place.sub("host");
+    run("mount", &["-t", "tmpfs", "-o", "size=12M", "none", &host]).ok();
+    let (image, mnt) = (place.text("host/image"), place.sub("mnt"));
+    nenrin(["mkfs", "--sparse", "--size", "64M", &image]).ok();
+    let mount = |options: &str| helper(&place, "mount.nenrin", &[&image, &mnt, "-o", options]);
+    mount("rw").ok();
+    let write = |n: usize| {
+        let mut file = fs::File::create(place.path("mnt").join(n.to_string()))?;
+        std::io::Write::write_all(&mut file, &vec![7; 1 << 20])?;
+        file.sync_all()
+    };
+    assert!((0..60).any(|n| write(n).is_err()), "64 MiB went into 12");
+    wait_until("it failed", || place.info()["problems"].to_string().contains("a write failed"));
+    mount("ro,remount").ok();
+    mount("rw,remount").fails(32, &["mnt: a write failed, so the volume is read-only", "No space left", "mount again"]);
+    assert_eq!(place.umount().code, 1);
 }
 
 /// A remount says yes to what it did, and to nothing else.
@@ -108,7 +142,38 @@ fn what_a_remount_cannot_change_it_refuses() {
     of_past("rw,remount").fails(32, &["past: shows a state of the past"]);
     of_past(&format!("ro,noexec,cp={cno},remount")).ok();
     of_past(&format!("ro,cp={later},remount")).fails(32, &["past: what it shows: a remount changes only ro"]);
+    // As mount(8) says what is in fstab without ro.
+    of_past(&format!("rw,nosuid,cp={cno},remount")).ok();
+    of_past(&format!("rw,cp={later},remount")).fails(32, &["past: what it shows: a remount changes only ro"]);
+    let shown = fs::read_to_string("/proc/self/mounts").unwrap();
+    let shown = shown.lines().find(|l| l.contains(&past)).unwrap().split(' ').nth(3).unwrap();
+    assert!(shown.starts_with("ro,nosuid,"), "{shown}");
     assert_eq!(fs::read(place.path("past/note")).unwrap(), b"kept");
+}
+
+/// Of a bind mount the kernel does not say that the volume as a whole is read-only; a remount there leaves it so.
+#[test]
+fn a_remount_of_a_bind_mount_leaves_the_volume_read_only() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let (image, mnt, other) = (place.image(), place.text("mnt"), place.sub("other"));
+    run("mount", &["--bind", &mnt, &other]).ok();
+    let remount = |dir: &str, options: &str| helper(&place, "mount.nenrin", &[&image, dir, "-o", options]).ok();
+    let is_writable = || {
+        let listed = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mut ours = listed.lines().filter(|l| l.contains(&mnt) || l.contains(&other));
+        ours.all(|l| l.split(" - ").nth(1).unwrap().split(' ').nth(2).unwrap().starts_with("rw,"))
+    };
+    assert!(is_writable());
+    remount(&mnt, "ro,remount");
+    assert!(!is_writable());
+    remount(&other, "nosuid,remount");
+    assert!(!is_writable());
+    remount(&other, "rw,remount");
+    assert!(is_writable());
 }
 
 /// mount(8) itself, with the helper where it looks for it, in a mount name space of its own.
@@ -134,6 +199,13 @@ fn mount_8_finds_the_helper() {
         ! touch mnt/note 2>/dev/null
         mount -o remount,rw mnt
         touch mnt/note
+        mkdir past
+        cno=$($NENRIN checkpoint create --json mnt | sed -n \"s/.*cno.: \\([0-9]*\\).*/\\1/p\")
+        echo \"$PWD/image $PWD/past nenrin cp=$cno 0 0\" >fstab
+        mount -T fstab past >/dev/null
+        mount -T fstab -o remount,noexec past
+        grep -q \"$PWD/past fuse.nenrin ro.*noexec\" /proc/mounts
+        umount past
         umount mnt
         # By the helper, so the owner has ended already.
         flock -n -x image true

@@ -246,3 +246,23 @@ fn the_root_belongs_to_who_made_it() {
     let meta = fs::metadata(place.path("mnt")).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o755));
 }
+
+/// Where one image finds no room the others, which were there and were made longer, get their length back.
+#[test]
+fn what_was_made_longer_in_vain_is_made_shorter_again() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let host = place.sub("host");
+    run("mount", &["-t", "tmpfs", "-o", "size=24M", "none", &host]).ok();
+    let paths = ["a", "b", "c"].map(|name| place.text(&format!("host/{name}")));
+    for path in &paths[..2] {
+        fs::write(path, vec![0; 1 << 20]).unwrap();
+    }
+    let mut args = vec!["mkfs", "--size", "10M", "--force"];
+    args.extend(paths.iter().map(String::as_str));
+    nenrin(&args).fails(1, &["c: the host has no room"]);
+    let lengths: Vec<_> = paths.iter().map(|path| fs::metadata(path).map(|m| m.len()).ok()).collect();
+    assert_eq!(lengths, [Some(1 << 20), Some(1 << 20), None]);
+}

@@ -252,6 +252,45 @@ fn what_cannot_be_restored() {
     }
 }
 
+/// A directory in what is replaced is another user's by now, who alone may empty it: the restore is done, and it is told what stays.
+#[test]
+fn what_cannot_be_removed_stays_beside() {
+    if !can_mount() || !has("fusermount3") {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let proj = place.path("mnt/proj");
+    fs::create_dir_all(proj.join("out")).unwrap();
+    fs::write(proj.join("f"), "then").unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "then"]).ok();
+    fs::write(proj.join("f"), "now").unwrap();
+    fs::write(proj.join("out/built"), "by root").unwrap();
+    for path in [&place.path("mnt"), &proj, &proj.join("f")] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    }
+    place.umount().ok();
+    for path in ["image", "mnt"] {
+        std::os::unix::fs::chown(place.path(path), Some(65534), Some(65534)).unwrap();
+    }
+    let script = "
+        $NENRIN mount image mnt
+        $NENRIN restore --json mnt/proj --at then --force && exit 9
+        cat mnt/proj/f mnt/.restoring-*/copy/out/built
+        $NENRIN umount mnt";
+    let Some(out) = as_nobody(&place, script) else { return };
+    let said = out.stderr.clone();
+    let text = out.ok();
+    assert!(text.contains("\"rest\": \"mnt/.restoring-") && text.ends_with("thenby root"), "{text}");
+    let parts = [
+        "what was replaced could not be removed",
+        "is in mnt/.restoring-",
+        "Permission denied",
+        "mnt/proj is restored",
+    ];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+}
+
 /// What is replaced can be brought back, or is not replaced.
 #[test]
 fn what_keeps_less_history_is_not_lost() {

@@ -3,12 +3,17 @@
 
 use crate::common::*;
 use std::fs;
+use std::sync::{Mutex, PoisonError};
+
+/// A mount name space that one test keeps shows the mounts of the others, too, which then go on: not while one looks whether they end.
+static SPACES: Mutex<()> = Mutex::new(());
 
 #[test]
 fn it_returns_when_the_device_is_free() {
     if !can_mount() {
         return;
     }
+    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("commit=60").ok();
     fs::write(place.path("mnt/note"), b"kept").unwrap();
@@ -56,6 +61,7 @@ fn what_is_shown_elsewhere_goes_on_there() {
     if !can_mount() {
         return;
     }
+    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("").ok();
     let (mnt, other) = (place.text("mnt"), place.sub("other"));
@@ -86,6 +92,7 @@ fn what_another_name_space_shows_goes_on_there() {
     if !can_mount() || !has("unshare") {
         return;
     }
+    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("").ok();
     let mut inside = std::process::Command::new("unshare");
@@ -104,6 +111,45 @@ fn what_another_name_space_shows_goes_on_there() {
     // With the last process the name space goes, and with it the mount.
     place.mount("").ok();
     place.umount().ok();
+}
+
+/// Who unmounts it in a name space of his own does so there, and the owner's mount stays.
+#[test]
+fn it_is_unmounted_where_the_command_runs() {
+    if !can_mount() || !has("unshare") {
+        return;
+    }
+    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::with_volume();
+    place.mount("").ok();
+    let mnt = place.text("mnt");
+    fs::write(place.path("mnt/note"), b"kept").unwrap();
+    let script = "
+        $NENRIN umount mnt
+        ! grep -q \" $PWD/mnt \" /proc/self/mountinfo
+        ! $NENRIN umount mnt";
+    let out = shell(&format!("exec unshare -m --propagation private sh -ec '{script}'"), place.dir());
+    assert_eq!(out.code, 0, "{out:?}");
+    let said: Vec<&str> = out.stderr.lines().collect();
+    assert!(said[0].contains("stays in use: also mounted at") && said[0].contains(&mnt), "{said:?}");
+    assert!(said[0].contains("in the mount name space of its owner"), "{said:?}");
+    assert!(said[1].contains("nothing is mounted here"), "{said:?}");
+    assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"kept");
+    assert!(nenrin(["info", "--json", &mnt]).json()["mounts"][0]["detached"].is_null());
+    // Where it is mounted nowhere else any more, it returns when the device is free.
+    let mut inside = std::process::Command::new("unshare");
+    let script = "touch ready; read _ <go; exec $NENRIN umount mnt";
+    run("mkfifo", &[&place.text("go")]).ok();
+    inside.args(["-m", "--propagation", "private", "sh", "-ec", script]).current_dir(place.dir());
+    inside.env("NENRIN", env!("CARGO_BIN_EXE_nenrin")).stderr(std::process::Stdio::piped());
+    let inside = inside.spawn().unwrap();
+    wait_until("it has a name space of its own", || place.path("ready").exists());
+    let pid = place.pid();
+    run("umount", &[&mnt]).ok();
+    fs::write(place.path("go"), "\n").unwrap();
+    let out = Out::of(inside.wait_with_output().unwrap());
+    assert_eq!((out.code, out.stderr.as_str()), (0, ""));
+    assert!(!std::path::Path::new(&format!("/proc/{pid}/fd/0")).exists(), "the owner still runs");
 }
 
 #[test]

@@ -133,7 +133,8 @@ impl Server {
     }
 
     /// The view of the state that a name means, with one reference to be given back.
-    /// Each name has its own: the kernel wants a directory to have one name only.
+    /// Each name has its own, since the kernel wants a directory to have one name only, until they are very many
+    /// ([`past`], invariant 3).
     fn enter(&self, shelf: Shelf, name: &[u8]) -> Result<Option<u16>> {
         let name = checked_name(name)?;
         let Some(cno) = self.behaviour.past.as_ref().and_then(|states| states.find(shelf, name)) else {

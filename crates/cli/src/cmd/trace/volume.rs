@@ -251,11 +251,13 @@ impl Home {
         Self { path: path.to_owned(), sectors, name: is_device.then(name).flatten() }
     }
 
-    /// Which device of a trace this is: of those that are as long the one of the same name, or the only one. Loop devices are
+    /// Which device of a trace this is: of those that have as many blocks the one of the same name, or the only one. Loop devices are
     /// numbered anew each time, so they go by their length; and so does an image file, which has been behind one of them.
     fn among(&self, devices: &[DeviceInfo]) -> Result<usize, String> {
         let is_loop = |name: &str| name.starts_with("loop");
-        let fits = |d: &DeviceInfo| d.sectors == self.sectors && (self.name.is_some() || is_loop(&d.name));
+        // Of the volume's only whole blocks are known.
+        let is_as_long = |d: &DeviceInfo| d.sectors / SECTORS == self.sectors / SECTORS;
+        let fits = |d: &DeviceInfo| is_as_long(d) && (self.name.is_some() || is_loop(&d.name));
         let as_long: Vec<usize> = (0..devices.len()).filter(|i| devices.get(*i).is_some_and(fits)).collect();
         let same = as_long.iter().find(|i| devices.get(**i).is_some_and(|d| Some(&d.name) == self.name.as_ref()));
         match (same, as_long.as_slice()) {
@@ -450,8 +452,11 @@ mod tests {
         assert_eq!(among(Some("sda1"), &[("sda1", 9000), ("sdb1", 8000)]), Ok(1), "it got another name");
         assert_eq!(among(Some("loop7"), &[("loop3", 8000)]), Ok(0));
         assert_eq!(among(None, &[("sda", 8000), ("loop3", 8000)]), Ok(1));
+        // The last block of a device is not always whole.
+        assert_eq!(among(Some("sdb1"), &[("sdb", 9000), ("sdb1", 8003)]), Ok(1));
         for (name, all, said) in [
             (Some("sda1"), &[("sda", 9000)][..], "a trace of that device"),
+            (Some("sda1"), &[("sda1", 8008)][..], "a trace of that device"),
             (None, &[("sda", 8000)][..], "the loop device over that file"),
             (None, &[("loop3", 8000), ("loop4", 8000)][..], "several devices"),
             (Some("sda"), &[("8,0", 0)][..], "does not tell how long devices are"),

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -74,6 +75,30 @@ pub fn shell(script: &str, dir: &Path) -> Out {
     let mut command = Command::new("sh");
     command.arg("-ec").arg(script).current_dir(dir).stdin(Stdio::null()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
     Out::of(command.output().unwrap())
+}
+
+/// Runs a script as a user without rights, if that is possible here.
+pub fn as_nobody(place: &Place, script: &str) -> Option<Out> {
+    if !is_root() || !has("setpriv") || !has("unshare") {
+        return None;
+    }
+    // Where that user may go: the program lies below a directory that may be closed.
+    let program = place.path("nenrin");
+    if !program.exists() {
+        // By another process: a file open for writing here, and for a moment in
+        // what other tests start, cannot be executed.
+        run("cp", &[env!("CARGO_BIN_EXE_nenrin"), program.to_str().unwrap()]).ok();
+    }
+    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    // Its own /dev, where everybody may open what everybody usually may.
+    let devices = "
+        mount -t tmpfs none /dev
+        for d in 'null c 1 3' 'zero c 1 5' 'urandom c 1 9' 'fuse c 10 229'; do mknod -m 666 /dev/$d; done
+        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -ec \"$0\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-ec", devices, script]);
+    command.current_dir(place.dir()).env("NENRIN", program).env_remove("XDG_RUNTIME_DIR");
+    Some(Out::of(command.output().unwrap()))
 }
 
 /// Whether mounts are possible here; says so when not.
