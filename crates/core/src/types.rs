@@ -156,6 +156,15 @@ pub struct DirEntry {
     pub cookie: u64,
 }
 
+impl DirEntry {
+    /// Grows in a listing, and is the same for a name in all states of a directory; few names share one. So two states can be
+    /// compared while they are listed.
+    #[must_use]
+    pub const fn place(&self) -> u64 {
+        self.cookie / (crate::state::SLOT_MASK + 1)
+    }
+}
+
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {

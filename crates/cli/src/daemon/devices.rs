@@ -2,11 +2,11 @@
 
 use super::open_owned;
 use super::service::Service;
+use crate::control::Answer;
 use crate::error::{At as _, Fail};
 use crate::{device, report, sys};
 use nenrin_core::{DeviceHealth, Fs};
 use nenrin_format::BLOCK_BYTES;
-use serde_json::Value;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -24,10 +24,6 @@ fn plain(e: impl std::fmt::Display) -> Fail {
     Fail::new(e.to_string())
 }
 
-fn value(data: &impl serde::Serialize) -> Result<Value, Fail> {
-    serde_json::to_value(data).map_err(plain)
-}
-
 /// The device that a number or a path means.
 fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
     let all = fs.health();
@@ -42,15 +38,15 @@ fn member(fs: &Fs, text: &str) -> Result<DeviceHealth, Fail> {
 }
 
 impl Service {
-    pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
+    pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let added = fs.device_add(open_owned(path, self.polling)?, uuid).at(path.display())?;
         self.watch_anew(&fs);
         self.log.line(&format!("{} added as device {}", path.display(), added + 1));
-        value(&(added + 1))
+        Ok(Answer::of(added + 1))
     }
 
-    pub(super) fn device_remove(&self, which: &str, keep: bool) -> Result<Value, Fail> {
+    pub(super) fn device_remove(&self, which: &str, keep: bool) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let d = member(&fs, which)?;
         if keep {
@@ -63,11 +59,11 @@ impl Service {
             fs.device_remove(d.index).at(which)?;
             self.log.line(&format!("device {} is being removed", d.index + 1));
         }
-        value(&(d.index + 1))
+        Ok(Answer::of(d.index + 1))
     }
 
     /// Uses more or less of a device; an image file is made as long as that.
-    pub(super) fn resize(&self, which: Option<&str>, bytes: Option<u64>) -> Result<Value, Fail> {
+    pub(super) fn resize(&self, which: Option<&str>, bytes: Option<u64>) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let d = match (which, &fs.health()[..]) {
             (Some(which), _) => member(&fs, which)?,
@@ -95,7 +91,7 @@ impl Service {
         drop(to_cut);
         self.watch_anew(&fs);
         self.log.line(&format!("device {}: {bytes} bytes are to be used", d.index + 1));
-        value(&(d.index + 1))
+        Ok(Answer::of(d.index + 1))
     }
 
     /// The device that the volume has there, and not what somebody may have put in its place.
@@ -117,7 +113,7 @@ impl Service {
         }
     }
 
-    pub(super) fn lay(&self, bytes: u64) -> Result<Value, Fail> {
+    pub(super) fn lay(&self, bytes: u64) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let status = fs.laying_step(bytes.min(STEP_BYTES_MAX)).map_err(plain)?;
         if status.is_none() {
@@ -128,7 +124,7 @@ impl Service {
             await_left(&fs);
             self.log.line("everything lies as it should on the devices there are");
         }
-        value(&report::laying_data(&fs, status))
+        Ok(Answer::of(report::laying_data(&fs, status)))
     }
 }
 

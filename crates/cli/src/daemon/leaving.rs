@@ -1,10 +1,9 @@
 //! Mounts that end on request of a command.
 
-use super::service::{Service, value};
-use crate::control::Released;
+use super::service::Service;
+use crate::control::{Answer, Released};
 use crate::error::Fail;
 use crate::mounts;
-use serde_json::Value;
 use std::io;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -19,7 +18,7 @@ const END_TIME: Duration = Duration::from_secs(3);
 
 impl Service {
     /// Commits, unmounts, and where it was the last mount waits for the release; but not where it is shown or used elsewhere, too.
-    pub(super) fn umount(&self, directory: &Path) -> Result<Value, Fail> {
+    pub(super) fn umount(&self, directory: &Path) -> Result<Answer, Fail> {
         let (number, device) = self.shown_at(directory)?;
         // What cannot be committed is reported, and keeps nobody from leaving.
         let fs = self.fs()?;
@@ -36,7 +35,7 @@ impl Service {
         drop(state);
         let released = Released { released: closed.is_some(), mounts: self.mounts(), stays };
         synced.and(closed.unwrap_or(Ok(())))?;
-        value(&released)
+        Ok(Answer::of(released))
     }
 
     /// The mount that a directory shows, be it by a bind mount: its number, and that of its file system.

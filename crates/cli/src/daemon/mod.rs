@@ -153,7 +153,11 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let started = mount(&service, plan).and_then(|shown| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
         let handler = service.clone();
-        let server = Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone());
+        let server = Server::start(
+            &uuid,
+            Arc::new(move |request, parts: &mut control::Parts<'_>| handler.answer(request, parts)),
+            log.clone(),
+        );
         server.at("control socket").map(|server| (server, shown))
     });
     let (server, shown) = match started {
