@@ -137,9 +137,14 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
 
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
     let mode = OpenMode { read_only, exclusive: true, polling: !plan.options.nopoll };
-    let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
     let mut core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
-    if let Some(allowed) = memory::fit(&mut core, plan.options.cache_size_given) {
+    let limited = memory::fit(&mut core, plan.options.cache_size_given);
+    if limited.is_some() {
+        // Before anything is allocated that stays.
+        sys::save_memory();
+    }
+    let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
+    if let Some(allowed) = limited {
         let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
         log.line(&format!(
             "the control group allows {allowed} of memory: {index} are used for the index, {content} for content not yet written"

@@ -441,6 +441,7 @@ impl Fs {
 
     /// Makes room until there is enough, or until nothing helps any more.
     fn make_room_until(&self, enough: &dyn Fn(&Inner) -> bool) -> Result<Guard<'_>> {
+        self.hold_for_nodes()?;
         let mut best = 0;
         let mut idle = 0;
         let mut round = 0;
@@ -483,6 +484,24 @@ impl Fs {
             }
             round += 1;
         }
+    }
+
+    /// Waits until memory holds no more changed index nodes than it may: what is changed while an index checkpoint writes them adds to
+    /// them, however slow the device is.
+    fn hold_for_nodes(&self) -> Result<()> {
+        let mut inner = self.lock_to_accept()?;
+        while inner.dirty_nodes() >= 2 * self.options.dirty_nodes_max {
+            inner.counters.held_for_memory += 1;
+            if inner.checkpointing {
+                inner = self.wait_idle(inner);
+                inner.check_alive()?;
+            } else {
+                drop(inner);
+                self.index_checkpoint(false)?;
+                inner = self.lock_to_accept()?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes room in the background where there are fewer than so many blocks, as those who write would: they come to it soon.
