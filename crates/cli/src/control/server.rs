@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 /// Answers one request; of a long answer it sends parts before.
 pub type Handler = dyn Fn(Request, &mut Parts<'_>) -> Result<Answer, Fail> + Send + Sync;
 
+type WriteTo = dyn FnOnce(&mut dyn Write) -> serde_json::Result<()>;
+
 /// A value to be told, which is written where it goes and is nowhere else before: who owns a volume may have little memory.
-pub struct Answer(Box<dyn FnOnce(&mut dyn Write) -> serde_json::Result<()>>);
+pub struct Answer(Box<WriteTo>);
 
 impl Answer {
     /// To be told as it is.
