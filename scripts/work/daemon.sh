@@ -267,6 +267,36 @@ little_memory() {
     checked
 }
 
+# 100,000 files made, told of and looked at by a daemon with little memory: what it knows of each, what of the index is not yet written,
+# and its answers take hardly any.
+with_many_files() {
+    local begin told
+    volume 1G
+    group daemon 48 "many files of a daemon with little memory" || return 0
+    ( enter "$BASHPID"; exec "$NENRIN" mount -o "$(mount_options)" --log "$LOG" "$IMG" "$MNT" )
+    DAEMON=$(daemon_pid)
+    "$NENRIN" snapshot create "$MNT" before >/dev/null
+    begin=$(now_ms)
+    python3 -c '
+import os, sys
+for d in range(50):
+    os.mkdir(f"{sys.argv[1]}/{d}")
+    for f in range(2000): os.close(os.open(f"{sys.argv[1]}/{d}/a name of some length {f}", os.O_CREAT | os.O_WRONLY))' "$MNT" || wrong "100,000 files cannot be made"
+    kill -0 "$DAEMON" 2>/dev/null || wrong "making 100,000 files has killed the daemon"
+    figure "100,000 files made, the daemon in 48 MiB, ms" "$(($(now_ms) - begin))"
+    figure "its resident memory then, KiB" "$(awk '/^Rss:/ { print $2 }' "/proc/$DAEMON/smaps_rollup")"
+    begin=$(now_ms)
+    told=$("$NENRIN" diff "$MNT" before 2>"$W/said" | wc -l) || true
+    kill -0 "$DAEMON" 2>/dev/null || wrong "a diff of 100,000 files has killed the daemon: $(cat "$W/said")"
+    [ "$told" = 100050 ] || wrong "diff told of $told files and directories, not of 100,050"
+    figure "a diff of them, ms" "$(($(now_ms) - begin))"
+    "$NENRIN" segments "$MNT" >/dev/null || wrong "segments fails"
+    other_is_well
+    down
+    leave_group
+    checked
+}
+
 with_dirty_mappings() {
     local options
     for options in cache=writethrough cache=writeback; do
@@ -291,6 +321,7 @@ run_limits() {
     other_begins
     without_descriptors
     with_little_memory
+    with_many_files
     with_dirty_mappings
     other_ends
 }

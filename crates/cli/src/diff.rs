@@ -1,27 +1,64 @@
 //! What differs between two states of a directory. Directories are read in
 //! pieces, so that nobody has to wait for the walk.
 
-use crate::control::DiffData;
+use crate::control::{DiffData, PART_ENTRIES};
 use crate::error::Fail;
 use crate::states::kind;
-use nenrin_core::{At, Attr, Error, FileKind, Fs};
-use nenrin_format::Ino;
-use std::collections::{BTreeMap, HashMap};
+use nenrin_core::{At, Attr, DirEntry, Error, FileKind, Fs};
+use nenrin_format::{Ino, Time};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Entries read without letting others in.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// Something that only one of the states has under a path.
+/// Something is told so often, be it nothing: whether anybody still waits for it is seen by that.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// What of an inode counts as a change; reading alone changes nothing.
+#[derive(PartialEq)]
+struct Seen {
+    kind: FileKind,
+    size: u64,
+    mode: u32,
+    nlink: u32,
+    owner: (u32, u32),
+    times: (Time, Time),
+}
+
+impl Seen {
+    fn of(a: &Attr) -> Self {
+        Self {
+            kind: a.kind(),
+            size: a.size,
+            mode: a.mode,
+            nlink: a.nlink,
+            owner: (a.uid, a.gid),
+            times: (a.mtime, a.ctime),
+        }
+    }
+}
+
+/// Something that only one of the states has under a path, and both have under some.
 struct Lone {
     ino: Ino,
     path: Vec<u8>,
-    attr: Attr,
+    seen: Seen,
 }
 
-/// A directory to compare: in the old state, in the new one, its path.
-type Pair = (Option<Ino>, Option<Ino>, Vec<u8>);
+/// A directory to compare: in the old state, in the new one, and its path.
+struct Pair {
+    old: Option<Ino>,
+    new: Option<Ino>,
+    path: Vec<u8>,
+    /// The path that it has in the old state, where that is another.
+    from: Option<Vec<u8>>,
+}
+
+/// Takes some of what was found.
+type Each<'a> = dyn FnMut(Vec<DiffData>) -> Result<(), Fail> + 'a;
 
 struct Walk<'a> {
     fs: &'a Fs,
@@ -30,14 +67,21 @@ struct Walk<'a> {
     to_do: Vec<Pair>,
     gone: Vec<Lone>,
     come: Vec<Lone>,
+    /// Directories among these that were not looked into: whoever was only renamed is compared with itself.
+    gone_to_do: HashMap<Ino, Vec<u8>>,
+    come_to_do: HashMap<Ino, Vec<u8>>,
     found: Vec<DiffData>,
+    each: &'a mut Each<'a>,
+    /// When it got something.
+    told_at: Instant,
 }
 
-/// What differs below `path` (from the root of the volume), by path.
+/// Tells what differs below `path` (from the root of the volume) between an old state and a new one, in any order and some at a
+/// time; the rest is returned. No more is kept than directories to be compared, and what may have been renamed.
 ///
 /// # Errors
-/// Neither state has such a directory; damage; a state that was let go meanwhile.
-pub fn between(fs: &Fs, path: &Path, old: At, new: At) -> Result<Vec<DiffData>, Fail> {
+/// Neither state has such a directory; damage; a state that was let go meanwhile; what `each` says.
+pub fn between(fs: &Fs, path: &Path, (old, new): (At, At), each: &mut Each<'_>) -> Result<Vec<DiffData>, Fail> {
     let (was, is) = (found(fs, old, path)?, found(fs, new, path)?);
     let directory = |a: &Option<Attr>| a.as_ref().filter(|a| a.kind() == FileKind::Directory).map(|a| a.ino);
     let (in_old, in_new) = (directory(&was), directory(&is));
@@ -48,12 +92,21 @@ pub fn between(fs: &Fs, path: &Path, old: At, new: At) -> Result<Vec<DiffData>, 
         };
         return Err(Fail::at(path.display(), text));
     }
+    let to_do = vec![Pair { old: in_old, new: in_new, path: Vec::new(), from: None }];
     let (gone, come, found) = (Vec::new(), Vec::new(), Vec::new());
-    let mut walk = Walk { fs, old, new, to_do: vec![(in_old, in_new, Vec::new())], gone, come, found };
-    while let Some(pair) = walk.to_do.pop() {
-        walk.compare(pair)?;
+    let (gone_to_do, come_to_do) = (HashMap::new(), HashMap::new());
+    let told_at = Instant::now();
+    let mut walk = Walk { fs, old, new, to_do, gone, come, gone_to_do, come_to_do, found, each, told_at };
+    while walk.has_more() {
+        while let Some(pair) = walk.to_do.pop() {
+            walk.compare(&pair)?;
+        }
     }
-    Ok(walk.conclude())
+    let rest = walk.conclude()?;
+    // Of a state that went meanwhile it cannot be told what it had.
+    let mut both = [old, new].into_iter();
+    both.try_for_each(|at| fs.getattr(at, Ino::ROOT).map(drop)).map_err(|e| Fail::at(path.display(), e))?;
+    Ok(rest)
 }
 
 fn found(fs: &Fs, at: At, path: &Path) -> Result<Option<Attr>, Fail> {
@@ -69,46 +122,117 @@ fn found(fs: &Fs, at: At, path: &Path) -> Result<Option<Attr>, Fail> {
 }
 
 impl Walk<'_> {
-    fn compare(&mut self, (old, new, path): Pair) -> Result<(), Fail> {
-        let fail = |e: Error| Fail::at(String::from_utf8_lossy(&path), e);
-        let listed = (entries(self.fs, self.old, old), entries(self.fs, self.new, new));
+    /// Whether anything is to be compared. Those that were renamed come first: what came along with them needs not be kept.
+    fn has_more(&mut self) -> bool {
+        let gone = &mut self.gone_to_do;
+        self.come_to_do.retain(|ino, path| match gone.remove(ino) {
+            None => true,
+            Some(from) => {
+                self.to_do.push(Pair {
+                    old: Some(*ino),
+                    new: Some(*ino),
+                    path: std::mem::take(path),
+                    from: Some(from),
+                });
+                false
+            }
+        });
+        if self.to_do.is_empty() {
+            let pair = |old, new, path| Pair { old, new, path, from: None };
+            self.to_do.extend(self.gone_to_do.drain().map(|(ino, path)| pair(Some(ino), None, path)));
+            self.to_do.extend(self.come_to_do.drain().map(|(ino, path)| pair(None, Some(ino), path)));
+        }
+        !self.to_do.is_empty()
+    }
+
+    fn compare(&mut self, pair: &Pair) -> Result<(), Fail> {
+        let fail = |e: Error| Fail::at(String::from_utf8_lossy(&pair.path), e);
+        let (mut was, mut is) = (Names::of(self.fs, self.old, pair.old), Names::of(self.fs, self.new, pair.new));
+        let listed = (was.next_place(), is.next_place());
         let is_unknown = match &listed {
             (Err(Error::Stale), _) => self.is_there(self.old),
             (_, Err(Error::Stale)) => self.is_there(self.new),
             _ => false,
         };
         if is_unknown {
-            self.unknown(&path, "directory");
-            return Ok(());
+            return self.tell("?", &pair.path, None, "directory", 0);
         }
-        let (was, is) = (listed.0.map_err(fail)?, listed.1.map_err(fail)?);
-        let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
-        for (name, ino) in &was {
-            let place = below(name);
+        let mut next = (listed.0.map_err(fail)?, listed.1.map_err(fail)?);
+        while let Some(place) = next.0.into_iter().chain(next.1).min() {
+            let (old, new) = (was.at_place(place).map_err(fail)?, is.at_place(place).map_err(fail)?);
+            self.compare_names(pair, &old, &new)?;
+            next = (was.next_place().map_err(fail)?, is.next_place().map_err(fail)?);
+        }
+        Ok(())
+    }
+
+    /// Compares what a directory has under some names.
+    fn compare_names(&mut self, pair: &Pair, was: &Entries, is: &Entries) -> Result<(), Fail> {
+        if self.told_at.elapsed() >= TOLD_EVERY {
+            self.send()?;
+        }
+        let old_path = pair.from.as_ref().unwrap_or(&pair.path);
+        for (name, ino) in was {
             if is.get(name) == Some(ino) {
-                let (a, b) = (self.attr(self.old, *ino, &place)?, self.attr(self.new, *ino, &place)?);
-                let (Some(a), Some(b)) = (a, b) else { continue };
-                if b.kind() == FileKind::Directory {
-                    self.to_do.push((Some(*ino), Some(*ino), place.clone()));
-                }
-                if has_changed(&a, &b) {
-                    self.found.push(data("M", &place, None, &b));
-                }
-            } else if let Some(attr) = self.attr(self.old, *ino, &place)? {
-                if attr.kind() == FileKind::Directory {
-                    self.to_do.push((Some(*ino), None, place.clone()));
-                }
-                self.gone.push(Lone { ino: *ino, path: place, attr });
+                self.compare_same(pair, name, *ino)?;
+            } else {
+                self.note_gone(*ino, below(old_path, name))?;
             }
         }
         for (name, ino) in is.iter().filter(|(name, ino)| was.get(*name) != Some(*ino)) {
-            let place = below(name);
-            // Of the live state something may go while it is read.
-            let Some(attr) = self.attr(self.new, *ino, &place)? else { continue };
-            if attr.kind() == FileKind::Directory {
-                self.to_do.push((None, Some(*ino), place.clone()));
+            self.note_come(*ino, below(&pair.path, name))?;
+        }
+        Ok(())
+    }
+
+    /// The same inode under the same name.
+    fn compare_same(&mut self, pair: &Pair, name: &[u8], ino: Ino) -> Result<(), Fail> {
+        let (path, from) = (below(&pair.path, name), pair.from.as_ref().map(|from| below(from, name)));
+        let was = self.attr(self.old, ino, from.as_ref().unwrap_or(&path))?;
+        let (Some(was), Some(is)) = (was, self.attr(self.new, ino, &path)?) else { return Ok(()) };
+        let (old, new) = (Seen::of(&was), Seen::of(&is));
+        if old != new {
+            self.tell_seen("M", &path, from.as_deref(), &new)?;
+        }
+        if is.kind() == FileKind::Directory {
+            self.to_do.push(Pair { old: Some(ino), new: Some(ino), path, from });
+        }
+        Ok(())
+    }
+
+    /// Something that the old state alone has there.
+    fn note_gone(&mut self, ino: Ino, path: Vec<u8>) -> Result<(), Fail> {
+        let Some(attr) = self.attr(self.old, ino, &path)? else { return Ok(()) };
+        let (is_dir, seen) = (attr.kind() == FileKind::Directory, Seen::of(&attr));
+        if self.has(self.new, ino)? {
+            if is_dir {
+                self.gone_to_do.insert(ino, path.clone());
             }
-            self.come.push(Lone { ino: *ino, path: place, attr });
+            self.gone.push(Lone { ino, path, seen });
+            return Ok(());
+        }
+        self.tell_seen("-", &path, None, &seen)?;
+        if is_dir {
+            self.to_do.push(Pair { old: Some(ino), new: None, path, from: None });
+        }
+        Ok(())
+    }
+
+    /// Something that the new state alone has there.
+    fn note_come(&mut self, ino: Ino, path: Vec<u8>) -> Result<(), Fail> {
+        // Of the live state something may go while it is read.
+        let Some(attr) = self.attr(self.new, ino, &path)? else { return Ok(()) };
+        let (is_dir, seen) = (attr.kind() == FileKind::Directory, Seen::of(&attr));
+        if self.has(self.old, ino)? {
+            if is_dir {
+                self.come_to_do.insert(ino, path.clone());
+            }
+            self.come.push(Lone { ino, path, seen });
+            return Ok(());
+        }
+        self.tell_seen("+", &path, None, &seen)?;
+        if is_dir {
+            self.to_do.push(Pair { old: None, new: Some(ino), path, from: None });
         }
         Ok(())
     }
@@ -118,9 +242,28 @@ impl Walk<'_> {
         self.fs.getattr(at, Ino::ROOT).is_ok()
     }
 
-    /// Of one of the states it is not known what this was.
-    fn unknown(&mut self, path: &[u8], kind: &str) {
-        self.found.push(difference("?", path, None, kind, 0));
+    /// Whether a state has an inode, under whatever name: what it has not was not renamed.
+    fn has(&self, at: At, ino: Ino) -> Result<bool, Fail> {
+        match self.fs.getattr(at, ino) {
+            Ok(_) => Ok(true),
+            // The past does not tell these apart; that it is still there is looked at in the end.
+            Err(Error::NotFound | Error::Stale) => Ok(false),
+            Err(e) => Err(Fail::new(e.to_string())),
+        }
+    }
+
+    fn tell_seen(&mut self, change: &str, path: &[u8], from: Option<&[u8]>, seen: &Seen) -> Result<(), Fail> {
+        self.tell(change, path, from, kind(seen.kind), seen.size)
+    }
+
+    fn tell(&mut self, change: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: u64) -> Result<(), Fail> {
+        self.found.push(difference(change, path, from, kind, size));
+        if self.found.len() < PART_ENTRIES { Ok(()) } else { self.send() }
+    }
+
+    fn send(&mut self) -> Result<(), Fail> {
+        self.told_at = Instant::now();
+        (self.each)(std::mem::take(&mut self.found))
     }
 
     fn attr(&mut self, at: At, ino: Ino, path: &[u8]) -> Result<Option<Attr>, Fail> {
@@ -128,15 +271,15 @@ impl Walk<'_> {
             Ok(attr) => Ok(Some(attr)),
             Err(Error::NotFound) => Ok(None),
             Err(Error::Stale) if self.is_there(at) => {
-                self.unknown(path, "unknown");
+                self.tell("?", path, None, "unknown", 0)?;
                 Ok(None)
             }
             Err(e) => Err(Fail::new(e.to_string())),
         }
     }
 
-    /// Finds what was renamed among what came and went.
-    fn conclude(mut self) -> Vec<DiffData> {
+    /// Finds what was renamed among what came and went. What was not sent yet.
+    fn conclude(mut self) -> Result<Vec<DiffData>, Fail> {
         let mut gone: HashMap<Ino, Vec<Lone>> = HashMap::new();
         for lone in std::mem::take(&mut self.gone) {
             gone.entry(lone.ino).or_default().push(lone);
@@ -145,11 +288,11 @@ impl Walk<'_> {
         for new in std::mem::take(&mut self.come) {
             match gone.get_mut(&new.ino).and_then(Vec::pop) {
                 Some(old) => renamed.push((old, new)),
-                None => self.found.push(data("+", &new.path, None, &new.attr)),
+                None => self.tell_seen("+", &new.path, None, &new.seen)?,
             }
         }
         for lone in gone.into_values().flatten() {
-            self.found.push(data("-", &lone.path, None, &lone.attr));
+            self.tell_seen("-", &lone.path, None, &lone.seen)?;
         }
         let moved: HashMap<&[u8], &[u8]> = renamed.iter().map(|(old, new)| (&old.path[..], &new.path[..])).collect();
         for (old, new) in &renamed {
@@ -157,13 +300,12 @@ impl Walk<'_> {
             let (from, to) = (split(&old.path), split(&new.path));
             let came_along = from.1 == to.1 && moved.get(from.0) == Some(&to.0);
             if !came_along {
-                self.found.push(data("R", &new.path, Some(&old.path), &new.attr));
-            } else if has_changed(&old.attr, &new.attr) {
-                self.found.push(data("M", &new.path, Some(&old.path), &new.attr));
+                self.tell_seen("R", &new.path, Some(&old.path), &new.seen)?;
+            } else if old.seen != new.seen {
+                self.tell_seen("M", &new.path, Some(&old.path), &new.seen)?;
             }
         }
-        self.found.sort_by(|a, b| a.path_as_bytes().cmp(b.path_as_bytes()));
-        self.found
+        Ok(self.found)
     }
 }
 
@@ -175,38 +317,64 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Reading alone changes nothing.
-fn has_changed(a: &Attr, b: &Attr) -> bool {
-    (a.mode, a.nlink, a.uid, a.gid, a.size, a.mtime, a.ctime)
-        != (b.mode, b.nlink, b.uid, b.gid, b.size, b.mtime, b.ctime)
+fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// In pieces, between which others get the volume.
-fn entries(fs: &Fs, at: At, dir: Option<Ino>) -> Result<BTreeMap<Vec<u8>, Ino>, Error> {
-    let mut out = BTreeMap::new();
-    let Some(dir) = dir else { return Ok(out) };
-    let mut cookie = 0;
-    loop {
+/// Some names of a directory.
+type Entries = BTreeMap<Vec<u8>, Ino>;
+
+/// The names of a directory, read in pieces, between which others get the volume.
+struct Names<'a> {
+    fs: &'a Fs,
+    at: At,
+    /// None once all was read, and where there is no such directory.
+    dir: Option<Ino>,
+    cookie: u64,
+    read: VecDeque<DirEntry>,
+}
+
+impl<'a> Names<'a> {
+    fn of(fs: &'a Fs, at: At, dir: Option<Ino>) -> Self {
+        Self { fs, at, dir, cookie: 0, read: VecDeque::new() }
+    }
+
+    /// The place of the next of them, if there is any.
+    fn next_place(&mut self) -> Result<Option<u64>, Error> {
+        while let (Some(dir), true) = (self.dir, self.read.is_empty()) {
+            self.read_some(dir)?;
+        }
+        Ok(self.read.front().map(DirEntry::place))
+    }
+
+    /// Those at this place, if they are the next.
+    fn at_place(&mut self, place: u64) -> Result<Entries, Error> {
+        let mut out = Entries::new();
+        while self.next_place()? == Some(place) {
+            out.extend(self.read.pop_front().map(|e| (e.name, e.ino)));
+        }
+        Ok(out)
+    }
+
+    fn read_some(&mut self, dir: Ino) -> Result<(), Error> {
+        let Self { fs, at, cookie, read, .. } = self;
         let mut seen = 0;
-        let listed = fs.readdir(at, dir, cookie, &mut |e| {
-            cookie = e.cookie;
+        let listed = fs.readdir(*at, dir, *cookie, &mut |e| {
+            *cookie = e.cookie;
             seen += 1;
             if e.name != b"." && e.name != b".." {
-                out.insert(e.name, e.ino);
+                read.push_back(e);
             }
             seen < ENTRIES_AT_ONCE
         });
         match listed {
-            Ok(()) if seen < ENTRIES_AT_ONCE => return Ok(out),
-            Ok(()) => {}
-            Err(Error::NotFound) => return Ok(out),
+            Ok(()) if seen == ENTRIES_AT_ONCE => return Ok(()),
+            Ok(()) | Err(Error::NotFound) => {}
             Err(e) => return Err(e),
         }
+        self.dir = None;
+        Ok(())
     }
-}
-
-fn data(letter: &str, path: &[u8], from: Option<&[u8]>, attr: &Attr) -> DiffData {
-    difference(letter, path, from, kind(attr.kind()), attr.size)
 }
 
 fn difference(letter: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: u64) -> DiffData {

@@ -168,6 +168,7 @@ mod tests {
             format!("| checkpoints | every {} s ", seconds(o.checkpoint_nanos)),
             format!("| memory for clean index nodes | {} MiB |", mib(o.cache_bytes)),
             format!("| memory for content not yet written | {} MiB |", mib(o.dirty_bytes_max)),
+            format!("| changed index nodes in memory | {}, ", o.dirty_nodes_max),
             format!("| content held in the index | files up to {} KiB |", nenrin_format::INLINE_BYTES_MAX >> 10),
         ] {
             assert!(table.contains(&row), "DESIGN.md does not say: {row}");

@@ -3,8 +3,10 @@
 use crate::clock;
 use crate::control::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData,
-    LayingData, MmpData, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, VolumeInfo,
+    LayingData, MmpData, PART_ENTRIES, RecoveryData, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData,
+    VolumeInfo,
 };
+use crate::error::Fail;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
@@ -66,9 +68,16 @@ pub fn snapshots(fs: &Fs) -> nenrin_core::Result<Vec<CheckpointData>> {
     Ok(named.map(|c| CheckpointData { frees_bytes: frees(&c), ..checkpoint(&c) }).collect())
 }
 
-/// All segments.
-pub fn segments(fs: &Fs) -> Vec<SegmentData> {
-    fs.segments().iter().map(segment).collect()
+/// All segments, some at a time; the last ones are returned.
+///
+/// # Errors
+/// What `each` says.
+pub fn segments(fs: &Fs, each: &mut dyn FnMut(Vec<SegmentData>) -> Result<(), Fail>) -> Result<Vec<SegmentData>, Fail> {
+    let all = fs.segments();
+    let (parts, rest) = all.split_at(all.len() / PART_ENTRIES * PART_ENTRIES);
+    let data = |some: &[SegmentInfo]| some.iter().map(segment).collect();
+    parts.chunks(PART_ENTRIES).try_for_each(|some| each(data(some)))?;
+    Ok(data(rest))
 }
 
 /// What cleaning would gain: whole segments, since only these count, and files in order.

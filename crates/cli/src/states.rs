@@ -1,12 +1,13 @@
 //! The states of a name, as the data that is printed and sent.
 
-use crate::control::{GoneData, StateData};
+use crate::control::{GoneData, PART_ENTRIES, StateData};
 use crate::error::Fail;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::{Change, CheckpointInfo, Error, FileKind, Fs, GoneName, LandmarkInfo, NameState};
 use nenrin_format::Cno;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -44,11 +45,15 @@ pub fn of(fs: &Fs, path: &Path) -> Result<Vec<StateData>, Fail> {
     }
 }
 
-/// The names that the directory `path` has no more.
+/// The names that the directory `path` has no more, in any order and some at a time; the last ones are returned.
 ///
 /// # Errors
-/// There never was such a directory, as far as is known; damage.
-pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
+/// There never was such a directory, as far as is known; damage; what `each` says.
+pub fn gone(
+    fs: &Fs,
+    path: &Path,
+    each: &mut dyn FnMut(Vec<GoneData>) -> Result<(), Fail>,
+) -> Result<Vec<GoneData>, Fail> {
     let checkpoints = fs.checkpoints();
     let data = |g: &GoneName| {
         let checkpoint = checkpoints.iter().find(|c| c.cno == g.last).map(|c| c.wall);
@@ -65,8 +70,16 @@ pub fn gone(fs: &Fs, path: &Path) -> Result<Vec<GoneData>, Fail> {
             now: g.now.as_deref().map(text),
         }
     };
-    match fs.gone(&parts(path)) {
-        Ok(list) => Ok(list.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data).collect()),
+    let (mut ready, mut sent) = (Vec::new(), Ok(()));
+    let told = fs.gone_in_parts(&parts(path), &mut |some| {
+        ready.extend(some.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data));
+        if ready.len() >= PART_ENTRIES {
+            sent = each(std::mem::take(&mut ready));
+        }
+        if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    match told {
+        Ok(()) => sent.map(|()| ready),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
         Err(Error::NotDirectory) => Err(Fail::at(
             path.display(),

@@ -88,10 +88,16 @@ impl Target {
     }
     /// Its segments.
     pub fn segments(&mut self) -> Result<Vec<SegmentData>, Fail> {
-        match self {
-            Self::Owner(owner) => owner.call(&Request::Segments),
-            Self::Device(fs, _) => Ok(report::segments(fs)),
-        }
+        let mut all = Vec::new();
+        let rest: Vec<SegmentData> = match self {
+            Self::Owner(owner) => owner.call_for_parts(&Request::Segments, &mut |some: Vec<_>| all.extend(some))?,
+            Self::Device(fs, _) => report::segments(fs, &mut |some| {
+                all.extend(some);
+                Ok(())
+            })?,
+        };
+        all.extend(rest);
+        Ok(all)
     }
     /// The owner, for what changes the volume.
     ///

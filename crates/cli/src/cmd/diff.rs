@@ -53,7 +53,13 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (mut owner, mount, path) = super::history::inside(Path::new(dir))?;
     let when = |t: &OsString| when::for_owner(&t.to_string_lossy(), clock::now()).map_err(Fail::new);
     let (from, to) = (when(from)?, given.get(2).map(when).transpose()?);
-    let mut result: DiffResult = owner.call(&Request::Diff { path: path.clone(), from, to })?;
+    let mut all = Vec::new();
+    let request = Request::Diff { path: path.clone(), from, to };
+    let mut result: DiffResult = owner.call_for_parts(&request, &mut |some: Vec<DiffData>| all.extend(some))?;
+    all.append(&mut result.differences);
+    // What went under a name before what came under it.
+    all.sort_by(|a, b| a.path_as_bytes().cmp(b.path_as_bytes()).then((a.change != "-").cmp(&(b.change != "-"))));
+    result.differences = all;
     let places = content.then(|| Places::new(&mount, &result, &path)).transpose()?;
     let mut code = 0;
     if json {

@@ -104,7 +104,10 @@ pub fn state_root(mount: &Mount, cno: u64) -> Result<PathBuf, Fail> {
 
 fn list_deleted(dir: &Path, json: bool) -> Outcome {
     let (mut owner, _, path) = inside(dir)?;
-    let list: Vec<GoneData> = owner.call(&Request::Gone { path })?;
+    let mut list = Vec::new();
+    let rest: Vec<GoneData> = owner.call_for_parts(&Request::Gone { path }, &mut |some: Vec<_>| list.extend(some))?;
+    list.extend(rest);
+    list.sort_by(|a, b| a.name.cmp(&b.name));
     if json {
         output::json(&list)?;
     } else {

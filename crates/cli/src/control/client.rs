@@ -5,9 +5,10 @@ use crate::device;
 use crate::error::Fail;
 use crate::members;
 use crate::mounts::{self, FSTYPE, Mount};
+use crate::size::show_bytes;
 use crate::sys;
 use serde::de::DeserializeOwned;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -35,7 +36,7 @@ impl Client {
         }
         stream.set_read_timeout(Some(HELLO_TIME)).ok()?;
         let mut stream = BufReader::new(stream);
-        let hello = call(&mut stream, &Request::Hello).ok()?;
+        let hello = call(&mut stream, &Request::Hello, &mut |()| ()).ok()?;
         // What is asked later may take its time.
         stream.get_ref().set_read_timeout(None).ok()?;
         Some(Self { stream, hello })
@@ -46,7 +47,19 @@ impl Client {
     /// # Errors
     /// What the owner answered; or that it went away.
     pub fn call<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, Fail> {
-        call(&mut self.stream, request)
+        call(&mut self.stream, request, &mut |()| ())
+    }
+
+    /// Asks for something long: `each` gets the parts as they come.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn call_for_parts<T: DeserializeOwned, P: DeserializeOwned>(
+        &mut self,
+        request: &Request,
+        each: &mut dyn FnMut(P),
+    ) -> Result<T, Fail> {
+        call(&mut self.stream, request, each)
     }
 
     /// Waits until the owner's process has closed the connection.
@@ -57,21 +70,37 @@ impl Client {
     }
 }
 
-fn call<T: DeserializeOwned>(stream: &mut BufReader<UnixStream>, request: &Request) -> Result<T, Fail> {
-    let gone = |e: std::io::Error| Fail::new(format!("the process that owns the volume went away: {e}"));
-    let strange = |e: serde_json::Error| Fail::new(format!("the owner's answer makes no sense: {e}"));
-    let mut line = serde_json::to_string(request).map_err(strange)?;
+fn call<T: DeserializeOwned, P: DeserializeOwned>(
+    stream: &mut BufReader<UnixStream>,
+    request: &Request,
+    each: &mut dyn FnMut(P),
+) -> Result<T, Fail> {
+    let mut line = serde_json::to_string(request).map_err(|e| strange(&e))?;
     line.push('\n');
-    stream.get_mut().write_all(line.as_bytes()).map_err(gone)?;
-    let mut answer = String::new();
-    let bytes = stream.by_ref().take(REPLY_BYTES_MAX).read_line(&mut answer).map_err(gone)?;
-    if bytes == 0 {
-        return Err(gone(std::io::ErrorKind::UnexpectedEof.into()));
+    stream.get_mut().write_all(line.as_bytes()).map_err(|e| gone(&e))?;
+    loop {
+        let mut answer = Vec::new();
+        let bytes = stream.by_ref().take(REPLY_BYTES_MAX).read_until(b'\n', &mut answer).map_err(|e| gone(&e))?;
+        match serde_json::from_slice(&answer) {
+            Ok(Reply::Part(part)) => each(part),
+            Ok(Reply::Ok(value)) => return Ok(value),
+            Ok(Reply::Error { code, message }) => return Err(Fail { code, message }),
+            Err(_) if bytes as u64 == REPLY_BYTES_MAX => {
+                return Err(Fail::new(format!("the owner's answer has more than {}", show_bytes(REPLY_BYTES_MAX))));
+            }
+            // It ends with a line, or with who wrote it.
+            Err(_) if !answer.ends_with(b"\n") => return Err(gone(&io::ErrorKind::UnexpectedEof.into())),
+            Err(e) => return Err(strange(&e)),
+        }
     }
-    match serde_json::from_str(&answer).map_err(strange)? {
-        Reply::Ok(value) => serde_json::from_value(value).map_err(strange),
-        Reply::Error { code, message } => Err(Fail { code, message }),
-    }
+}
+
+fn gone(e: &io::Error) -> Fail {
+    Fail::new(format!("the process that owns the volume went away: {e}"))
+}
+
+fn strange(e: &serde_json::Error) -> Fail {
+    Fail::new(format!("the owner's answer makes no sense: {e}"))
 }
 
 /// Asks the daemons of this user, and as another user also root's, for the one that fits: all at once, since one that
@@ -132,5 +161,51 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
             Err(Fail::at(path.display(), "the volume was mounted by another user; ask as that user or as root"))
         }
         None => Err(Fail::at(path.display(), "the process that owns the volume does not answer")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a command makes of these bytes, after which nothing comes: the parts, and the answer.
+    fn told(bytes: &[u8]) -> (Vec<u32>, Result<Vec<u32>, String>) {
+        let (mut owner, command) = UnixStream::pair().unwrap();
+        owner.write_all(bytes).unwrap();
+        owner.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut parts = Vec::new();
+        let each = &mut |some: Vec<u32>| parts.extend(some);
+        let answer = call(&mut BufReader::new(command), &Request::Segments, each);
+        (parts, answer.map_err(|fail| fail.message))
+    }
+
+    #[test]
+    fn parts_come_before_the_answer() {
+        assert_eq!(told(b"{\"ok\":[7]}\n"), (vec![], Ok(vec![7])));
+        assert_eq!(
+            told(b"{\"part\":[1,2]}\n{\"part\":[]}\n{\"part\":[3]}\n{\"ok\":[4]}\n"),
+            (vec![1, 2, 3], Ok(vec![4]))
+        );
+    }
+
+    /// Half of an answer is never told as all of it.
+    #[test]
+    fn an_answer_that_ends_in_the_middle_is_an_error() {
+        let (_, answer) = told(b"{\"part\":[1]}\n{\"error\":{\"code\":1,\"message\":\"damaged\"}}\n");
+        assert_eq!(answer.unwrap_err(), "damaged");
+        for cut in [
+            &b""[..],
+            b"{\"part\":[1]}\n",
+            b"{\"part\":[1]}\n{\"part\":[2",
+            b"{\"part\":[1]}\n{\"ok\":[2,",
+            b"{\"part\":\"\xc3",
+        ] {
+            let why = told(cut).1.unwrap_err();
+            assert!(why.starts_with("the process that owns the volume went away"), "{why}");
+        }
+        for nonsense in [&b"{\"part\":[1]}\n{\"later\":[2]}\n"[..], b"{\"ok\":[2,{\"error\":1}\n"] {
+            let why = told(nonsense).1.unwrap_err();
+            assert!(why.starts_with("the owner's answer makes no sense"), "{why}");
+        }
     }
 }

@@ -169,12 +169,14 @@ pub enum Request {
     },
 }
 
-/// The answer: a value, or one line that says why not.
+/// The answer: a value, or one line that says why not. What is long comes in parts before it, of which each has a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum Reply<T, P> {
+    /// A part, and more follows.
+    Part(P),
     /// It was done.
-    Ok(serde_json::Value),
+    Ok(T),
     /// It was not.
     Error {
         /// Exit code.
@@ -287,7 +289,7 @@ pub struct DiffResult {
     pub from: CheckpointData,
     /// The newer one; none for what there is now.
     pub to: Option<CheckpointData>,
-    /// By path.
+    /// By path. The owner sends them in any order, and of many the first ones before this, in parts.
     pub differences: Vec<DiffData>,
 }
 

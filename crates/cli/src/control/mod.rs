@@ -21,7 +21,7 @@ pub use data::{
     RecoveryData, Released, Reply, Request, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, StateData,
     VolumeInfo,
 };
-pub use server::Server;
+pub use server::{Answer, Parts, Server};
 
 use crate::sys;
 use std::fs::{self, DirBuilder};
@@ -33,6 +33,8 @@ use std::path::{Path, PathBuf};
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// Longest line of an answer: a listing of very many checkpoints.
 const REPLY_BYTES_MAX: u64 = 256 << 20;
+/// Entries of a long listing that are sent at a time.
+pub const PART_ENTRIES: usize = 1000;
 
 /// Directories in which a user's daemons may have their sockets, best first.
 fn directories(uid: u32) -> Vec<PathBuf> {

@@ -2,20 +2,88 @@
 
 use super::{REQUEST_BYTES_MAX, Reply, Request, own_directory};
 use crate::daemon::Log;
-use crate::error::Fail;
+use crate::error::{At as _, Fail};
 use crate::sys;
+use serde::Serialize;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Answers one request.
-pub type Handler = dyn Fn(Request) -> Result<serde_json::Value, Fail> + Send + Sync;
+/// Answers one request; of a long answer it sends parts before.
+pub type Handler = dyn Fn(Request, &mut Parts<'_>) -> Result<Answer, Fail> + Send + Sync;
+
+type WriteTo = dyn FnOnce(&mut dyn Write) -> serde_json::Result<()>;
+
+/// A value to be told, which is written where it goes and is nowhere else before: who owns a volume may have little memory.
+pub struct Answer(Box<WriteTo>);
+
+impl Answer {
+    /// To be told as it is.
+    pub fn of(value: impl Serialize + 'static) -> Self {
+        Self(Box::new(move |to| serde_json::to_writer(to, &Reply::<_, ()>::Ok(value))))
+    }
+}
+
+/// Where the parts of a long answer go as they come.
+pub struct Parts<'a> {
+    to: &'a mut dyn Write,
+    leaving: &'a AtomicBool,
+}
+
+impl Parts<'_> {
+    /// Sends one. No lock of the library may be held: it waits for who asked.
+    ///
+    /// # Errors
+    /// Who asked went away or does not read on; the volume is being released.
+    pub fn send(&mut self, part: &impl Serialize) -> Result<(), Fail> {
+        if self.leaving.load(Ordering::Acquire) {
+            return Err(Fail::new("the volume is being released"));
+        }
+        serde_json::to_writer(&mut *self.to, &Reply::<(), _>::Part(part)).at("answer")?;
+        self.to.write_all(b"\n").at("answer")
+    }
+}
+
+/// How long an answer waits for who asked to read on.
+const READ_ON_TIME: Duration = Duration::from_secs(60);
+
+/// Where an answer goes. Who asked and does not read on keeps nobody from releasing the volume.
+struct Outlet<'a> {
+    stream: &'a UnixStream,
+    leaving: &'a AtomicBool,
+    /// What was sent ends where it ends: nothing more may follow.
+    ended: bool,
+}
+
+impl Write for Outlet<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let begin = Instant::now();
+        while !self.ended {
+            match self.stream.write(bytes) {
+                // Nothing was read for the time that a write to it waits at most.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.ended = self.leaving.load(Ordering::Acquire) || begin.elapsed() >= READ_ON_TIME;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => {
+                    self.ended = other.is_err();
+                    return other;
+                }
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// Volumes with one identity that may be served at a time: copies of an image.
 const COPIES_MAX: u32 = 64;
@@ -29,7 +97,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A bound socket; its name goes when this does.
 pub struct Server {
     name: Option<Name>,
-    busy: Arc<AtomicUsize>,
+    state: Arc<State>,
+}
+
+/// What it shares with its threads.
+#[derive(Default)]
+struct State {
+    /// Requests that are being answered.
+    busy: AtomicUsize,
+    /// The volume is being released.
+    leaving: AtomicBool,
 }
 
 /// The name of one socket, which goes with this. Whoever is found there instead stays.
@@ -68,8 +145,8 @@ impl Server {
 
     fn start_in(directory: &Path, uuid: &str, handler: Arc<Handler>, log: Arc<Log>) -> io::Result<Self> {
         let (listener, name) = bind(directory, uuid)?;
-        let busy = Arc::new(AtomicUsize::new(0));
-        let this = Self { name: Some(name), busy: busy.clone() };
+        let state = Arc::<State>::default();
+        let this = Self { name: Some(name), state: state.clone() };
         thread::Builder::new().name("nenrin-control".into()).spawn(move || {
             let mut short = false;
             for stream in listener.incoming() {
@@ -85,9 +162,10 @@ impl Server {
                     }
                 };
                 short = false;
-                let (handler, busy) = (handler.clone(), busy.clone());
-                let spawned =
-                    thread::Builder::new().name("nenrin-request".into()).spawn(move || serve(stream, &*handler, &busy));
+                let (handler, state) = (handler.clone(), state.clone());
+                let spawned = thread::Builder::new()
+                    .name("nenrin-request".into())
+                    .spawn(move || serve(stream, &*handler, &state));
                 if spawned.is_err() {
                     // The connection was dropped, which the other side sees.
                     thread::sleep(PAUSE);
@@ -97,15 +175,16 @@ impl Server {
         Ok(this)
     }
 
-    /// Takes the name away, so that nobody new asks. From then on it may be another's.
+    /// Takes the name away, so that nobody new asks. From then on it may be another's. Long answers end.
     pub fn retire(&mut self) {
         self.name = None;
+        self.state.leaving.store(true, Ordering::Release);
     }
 
     /// Waits until every request was answered, but not for ever.
     pub fn finish(&self, time: Duration) {
         let end = Instant::now() + time;
-        while self.busy.load(Ordering::Acquire) > 0 && Instant::now() < end {
+        while self.state.busy.load(Ordering::Acquire) > 0 && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -169,8 +248,11 @@ impl Drop for Busy<'_> {
     }
 }
 
-fn serve(stream: UnixStream, handler: &Handler, busy: &AtomicUsize) {
+fn serve(stream: UnixStream, handler: &Handler, state: &State) {
     let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == sys::euid());
+    if stream.set_write_timeout(Some(PAUSE)).is_err() {
+        return;
+    }
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -178,11 +260,10 @@ fn serve(stream: UnixStream, handler: &Handler, busy: &AtomicUsize) {
             Ok(n) if n > 0 => {}
             _ => return,
         }
-        let busy = Busy::new(busy);
-        let reply = answer(&line, allowed, handler);
-        let mut text = serde_json::to_string(&reply).unwrap_or_default();
-        text.push('\n');
-        let sent = stream.get_mut().write_all(text.as_bytes());
+        let busy = Busy::new(&state.busy);
+        let mut to = BufWriter::new(Outlet { stream: stream.get_ref(), leaving: &state.leaving, ended: false });
+        let sent = answer(&line, allowed, handler, &mut to, &state.leaving).and_then(|()| to.flush());
+        drop(to);
         drop(busy);
         if sent.is_err() || !allowed {
             return;
@@ -190,21 +271,22 @@ fn serve(stream: UnixStream, handler: &Handler, busy: &AtomicUsize) {
     }
 }
 
-fn answer(line: &str, allowed: bool, handler: &Handler) -> Reply {
+fn answer(line: &str, allowed: bool, handler: &Handler, to: &mut dyn Write, leaving: &AtomicBool) -> io::Result<()> {
     let result = if !allowed {
         Err(Fail::new("permission denied: only root and the user who mounted the volume are answered"))
     } else {
         match serde_json::from_str(line) {
-            Ok(request) => handler(request),
+            Ok(request) => handler(request, &mut Parts { to, leaving }),
             Err(_) => {
                 Err(Fail::new("the owner of the volume does not understand this request; mount it with this nenrin"))
             }
         }
     };
     match result {
-        Ok(value) => Reply::Ok(value),
-        Err(Fail { code, message }) => Reply::Error { code, message },
+        Ok(Answer(write)) => write(to)?,
+        Err(Fail { code, message }) => serde_json::to_writer(&mut *to, &Reply::<(), ()>::Error { code, message })?,
     }
+    to.write_all(b"\n")
 }
 
 #[cfg(test)]
@@ -214,7 +296,8 @@ mod tests {
 
     fn start(directory: &Path) -> Server {
         let log = Arc::new(Log::open(None, false).unwrap());
-        Server::start_in(directory, "volume", Arc::new(|_| Ok(serde_json::Value::Null)), log).unwrap()
+        let handler = |_, _: &mut Parts<'_>| Ok(Answer::of(()));
+        Server::start_in(directory, "volume", Arc::new(handler), log).unwrap()
     }
 
     #[test]
@@ -232,6 +315,36 @@ mod tests {
         drop(second);
         drop(beside);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// The volume is released, be there ever so much to tell.
+    #[test]
+    fn who_does_not_read_on_holds_up_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = ended.clone();
+        let handler = move |_, parts: &mut Parts<'_>| {
+            while parts.send(&vec![7; 1000]).is_ok() {}
+            told.store(true, Ordering::Release);
+            Ok(Answer::of("the end"))
+        };
+        let mut server = Server::start_in(dir.path(), "volume", Arc::new(handler), log).unwrap();
+        let mut command = UnixStream::connect(dir.path().join("volume.sock")).unwrap();
+        command.write_all(b"{\"do\":\"segments\"}\n").unwrap();
+        // What it read of the answer, and then no more.
+        let mut read = vec![0; 64 << 10];
+        command.read_exact(&mut read).unwrap();
+        thread::sleep(3 * PAUSE);
+        assert!(!ended.load(Ordering::Acquire), "it may read on");
+        let begin = Instant::now();
+        server.retire();
+        server.finish(Duration::from_secs(20));
+        assert!(ended.load(Ordering::Acquire) && begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        command.read_to_end(&mut read).unwrap();
+        let lines: Vec<&[u8]> = read.split(|byte| *byte == b'\n').collect();
+        assert!(lines.iter().all(|line| b"{\"part\":[7,".starts_with(&line[..line.len().min(11)])), "no part");
+        assert!(!lines.last().unwrap().ends_with(b"}"), "something follows what was cut off");
     }
 
     #[test]

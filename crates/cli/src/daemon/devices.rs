@@ -2,11 +2,11 @@
 
 use super::open_owned;
 use super::service::Service;
+use crate::control::Answer;
 use crate::error::{At as _, Fail};
 use crate::{device, report, sys};
 use nenrin_core::{DeviceHealth, Fs};
 use nenrin_format::BLOCK_BYTES;
-use serde_json::Value;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -23,10 +23,6 @@ const STEP_BYTES_MAX: u64 = 64 << 20;
 
 fn plain(e: impl std::fmt::Display) -> Fail {
     Fail::new(e.to_string())
-}
-
-fn value(data: &impl serde::Serialize) -> Result<Value, Fail> {
-    serde_json::to_value(data).map_err(plain)
 }
 
 /// The device that a number or a path means.
@@ -77,15 +73,15 @@ impl Cut {
 }
 
 impl Service {
-    pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
+    pub(super) fn device_add(&self, path: &Path, uuid: [u8; 16]) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let added = fs.device_add(open_owned(path, self.polling)?, uuid).at(path.display())?;
         self.watch_anew(&fs);
         self.log.line(&format!("{} added as device {}", path.display(), added + 1));
-        value(&(added + 1))
+        Ok(Answer::of(added + 1))
     }
 
-    pub(super) fn device_remove(&self, which: &str, keep: bool) -> Result<Value, Fail> {
+    pub(super) fn device_remove(&self, which: &str, keep: bool) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let d = member(&fs, which)?;
         if keep {
@@ -99,11 +95,11 @@ impl Service {
             fs.device_remove(d.index).at(which)?;
             self.log.line(&format!("device {} is being removed", d.index + 1));
         }
-        value(&(d.index + 1))
+        Ok(Answer::of(d.index + 1))
     }
 
     /// Uses more or less of a device; an image file is made as long as that.
-    pub(super) fn resize(&self, which: Option<&str>, bytes: Option<u64>) -> Result<Value, Fail> {
+    pub(super) fn resize(&self, which: Option<&str>, bytes: Option<u64>) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let d = match (which, &fs.health()[..]) {
             (Some(which), _) => member(&fs, which)?,
@@ -134,7 +130,7 @@ impl Service {
         drop(to_cut);
         self.watch_anew(&fs);
         self.log.line(&format!("device {}: {bytes} bytes are to be used", d.index + 1));
-        value(&(d.index + 1))
+        Ok(Answer::of(d.index + 1))
     }
 
     /// The device that the volume has there, and not what somebody may have put in its place.
@@ -156,7 +152,7 @@ impl Service {
         }
     }
 
-    pub(super) fn lay(&self, bytes: u64) -> Result<Value, Fail> {
+    pub(super) fn lay(&self, bytes: u64) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let status = fs.laying_step(bytes.min(STEP_BYTES_MAX)).map_err(plain)?;
         if status.is_none() {
@@ -165,7 +161,7 @@ impl Service {
             await_left(&fs);
             self.log.line("everything lies as it should on the devices there are");
         }
-        value(&report::laying_data(&fs, status))
+        Ok(Answer::of(report::laying_data(&fs, status)))
     }
 
     /// Cuts images of which the volume uses no more than was asked for. Who asked may have gone, and what is left to do was done
@@ -269,7 +265,7 @@ mod tests {
         let fs = service.fs().unwrap();
         let mut to_cut = service.to_cut();
         let other = service.clone();
-        let laying = thread::spawn(move || other.lay(STEP_BYTES_MAX));
+        let laying = thread::spawn(move || other.lay(STEP_BYTES_MAX).map(drop));
         // It waits for the orders.
         thread::sleep(Duration::from_millis(500));
         let (file, uuid) = (service.opened(&image).unwrap(), fs.health()[0].uuid);
@@ -295,11 +291,12 @@ mod tests {
         File::create(&other).unwrap().set_len(BYTES).unwrap();
         service.replace("1", &other, [9; 16]).unwrap();
         let end = Instant::now() + Duration::from_secs(60);
-        while service.join_data().unwrap()["done"] != true {
+        while fs.is_joining() {
             assert!(Instant::now() < end);
             service.tick();
             thread::sleep(Duration::from_millis(5));
         }
+        assert!(service.join_data().is_ok());
         assert_eq!(fs.health()[0].name.as_deref(), other.to_str());
         service.lay(STEP_BYTES_MAX).unwrap();
         assert_eq!((length(&image), length(&other), service.to_cut().len()), (BYTES, BYTES, 0));

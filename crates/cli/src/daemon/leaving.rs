@@ -1,10 +1,9 @@
 //! Mounts that end on request of a command.
 
-use super::service::{Service, value};
-use crate::control::Released;
+use super::service::Service;
+use crate::control::{Answer, Released};
 use crate::error::Fail;
 use crate::mounts;
-use serde_json::Value;
 use std::io;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -19,7 +18,7 @@ const END_TIME: Duration = Duration::from_secs(3);
 
 impl Service {
     /// Commits, unmounts, and where it was the last mount waits for the release; but not where it is shown or used elsewhere, too.
-    pub(super) fn umount(&self, directory: &Path) -> Result<Value, Fail> {
+    pub(super) fn umount(&self, directory: &Path) -> Result<Answer, Fail> {
         let (number, device) = self.shown_at(directory)?;
         // What cannot be committed is reported, and keeps nobody from leaving.
         let fs = self.fs()?;
@@ -32,14 +31,14 @@ impl Service {
     }
 
     /// The same where somebody else unmounted it, who saw it as `device`.
-    pub(super) fn left(&self, device: &str) -> Result<Value, Fail> {
+    pub(super) fn left(&self, device: &str) -> Result<Answer, Fail> {
         let number = self.lock().mounts.iter().find(|m| m.device == device).map(|m| m.number);
         // Without one it has ended already.
         self.await_release(number.unwrap_or(u64::MAX), device)
     }
 
     /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too.
-    fn await_release(&self, number: u64, device: &str) -> Result<Value, Fail> {
+    fn await_release(&self, number: u64, device: &str) -> Result<Answer, Fail> {
         let stays = self.await_end(number, device);
         let mut state = self.lock();
         while state.mounts.is_empty() && state.closed.is_none() {
@@ -49,7 +48,7 @@ impl Service {
         drop(state);
         let released = Released { released: closed.is_some(), mounts: self.mounts(), stays };
         closed.unwrap_or(Ok(()))?;
-        value(&released)
+        Ok(Answer::of(released))
     }
 
     /// The mount that a directory shows, be it by a bind mount: its number, and that of its file system.

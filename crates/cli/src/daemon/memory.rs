@@ -6,10 +6,14 @@ use nenrin_core::MountOptions;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of what is allowed, content that is not yet written and clean index nodes take one part each of so many at most. The rest is for
-/// requests and answers under way, what is known of files and segments, and the program itself, about 25 MiB.
+/// Of what is allowed, content that is not yet written, clean index nodes and changed ones take one part each of so many at most. The
+/// rest is for requests and answers under way, what is known of files and segments, and the program itself, about 25 MiB.
 const CONTENT_PART: usize = 6;
 const NODES_PART: usize = 4;
+const CHANGED_PART: usize = 6;
+/// So much is reckoned for each changed node that asks for an index checkpoint: one takes a third of that, and as many again are changed
+/// while they are written.
+const CHANGED_BYTES: usize = 128 << 10;
 /// Less would be slow, and save little: a burst, and the nodes of one operation.
 const BYTES_MIN: usize = 4 << 20;
 /// Version 1 says "no limit" with the largest number that is a multiple of a page.
@@ -25,6 +29,7 @@ fn fit_into(allowed: u64, options: &mut MountOptions, nodes_given: bool) -> Opti
     let part = |of: usize| (usize::try_from(allowed).unwrap_or(usize::MAX) / of).max(BYTES_MIN);
     let before = (options.dirty_bytes_max, options.cache_bytes);
     options.dirty_bytes_max = before.0.min(part(CONTENT_PART));
+    options.dirty_nodes_max = options.dirty_nodes_max.min((part(CHANGED_PART) / CHANGED_BYTES) as u64);
     if !nodes_given {
         options.cache_bytes = before.1.min(part(NODES_PART));
     }
@@ -130,6 +135,7 @@ mod tests {
         assert_eq!((options.dirty_bytes_max, options.cache_bytes), (default.dirty_bytes_max, default.cache_bytes));
         assert_eq!(fit_into(48 << 20, &mut options, true), Some(48 << 20));
         assert_eq!((options.dirty_bytes_max, options.cache_bytes), (8 << 20, default.cache_bytes));
+        assert_eq!((default.dirty_nodes_max, options.dirty_nodes_max), (1000, 64));
         assert_eq!(fit_into(48 << 20, &mut options, false), Some(48 << 20));
         assert_eq!((options.dirty_bytes_max, options.cache_bytes), (8 << 20, 12 << 20));
         assert_eq!(fit_into(1, &mut options, false), Some(1));

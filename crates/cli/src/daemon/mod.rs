@@ -138,9 +138,14 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
 
     let read_only = plan.options.core.read_only || plan.options.past.is_some();
     let mode = OpenMode { read_only, exclusive: true, polling: !plan.options.nopoll };
-    let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
     let mut core = nenrin_core::MountOptions { read_only, ..plan.options.core.clone() };
-    if let Some(allowed) = memory::fit(&mut core, plan.options.cache_size_given) {
+    let limited = memory::fit(&mut core, plan.options.cache_size_given);
+    if limited.is_some() {
+        // Before anything is allocated that stays.
+        sys::save_memory();
+    }
+    let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
+    if let Some(allowed) = limited {
         let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
         log.line(&format!(
             "the control group allows {allowed} of memory: {index} are used for the index, {content} for content not yet written"
@@ -154,7 +159,11 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let started = mount(&service, plan).and_then(|shown| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
         let handler = service.clone();
-        let server = Server::start(&uuid, Arc::new(move |request| handler.answer(request)), log.clone());
+        let server = Server::start(
+            &uuid,
+            Arc::new(move |request, parts: &mut control::Parts<'_>| handler.answer(request, parts)),
+            log.clone(),
+        );
         server.at("control socket").map(|server| (server, shown))
     });
     let (server, shown) = match started {

@@ -2,18 +2,13 @@
 
 use super::devices::await_left;
 use super::service::Service;
-use crate::control::JoinData;
+use crate::control::{Answer, JoinData};
 use crate::device;
-use crate::error::{At as _, Fail};
+use crate::error::Fail;
 use nenrin_core::{Fs, NewDevice};
 use nenrin_device::OpenMode;
 use nenrin_format::BLOCK_BYTES;
-use serde_json::Value;
 use std::path::Path;
-
-fn value(data: &impl serde::Serialize) -> Result<Value, Fail> {
-    serde_json::to_value(data).at("answer")
-}
 
 /// The index of the device that a number or a path means.
 fn index_of(fs: &Fs, text: &str) -> Result<u16, Fail> {
@@ -28,26 +23,26 @@ fn index_of(fs: &Fs, text: &str) -> Result<u16, Fail> {
 }
 
 impl Service {
-    pub(super) fn replace(&self, old: &str, new: &Path, uuid: [u8; 16]) -> Result<Value, Fail> {
+    pub(super) fn replace(&self, old: &str, new: &Path, uuid: [u8; 16]) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let index = index_of(&fs, old)?;
         let device = device::open(new, OpenMode { polling: self.polling, ..OpenMode::OWNER })?;
         fs.replace_device(index, NewDevice { device, uuid }).map_err(|e| Fail::new(e.to_string()))?;
         self.watch_anew(&fs);
         self.log.line(&format!("device {} is being replaced by {}", index + 1, new.display()));
-        value(&(index + 1))
+        Ok(Answer::of(index + 1))
     }
 
-    pub(super) fn stop_replacing(&self) -> Result<Value, Fail> {
+    pub(super) fn stop_replacing(&self) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let under_way = fs.join_status().is_some_and(|s| s.replacement.is_some());
         fs.stop_replacing();
         self.watch_anew(&fs);
         await_left(&fs);
-        value(&under_way)
+        Ok(Answer::of(under_way))
     }
 
-    pub(super) fn join_data(&self) -> Result<Value, Fail> {
+    pub(super) fn join_data(&self) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let status = fs.join_status().filter(|s| s.replacement.is_some());
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
@@ -69,6 +64,6 @@ impl Service {
             }
         };
         last.clone_from(&data);
-        value(&data)
+        Ok(Answer::of(data))
     }
 }

@@ -5,16 +5,15 @@ use super::devices::Cut;
 use super::log::Log;
 use super::watch::Watch;
 use crate::control::{
-    CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, PastMount, Request, VolumeInfo,
+    Answer, CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, Parts, PastMount, Request, VolumeInfo,
 };
-use crate::error::{At as _, Fail};
+use crate::error::Fail;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::{diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -383,51 +382,51 @@ impl Service {
     }
 
     /// Answers a command.
-    pub fn answer(self: &Arc<Self>, request: Request) -> Result<Value, Fail> {
+    pub fn answer(self: &Arc<Self>, request: Request, parts: &mut Parts<'_>) -> Result<Answer, Fail> {
         match request {
-            Request::Hello => value(&self.hello()),
-            Request::Info => value(&self.info()?),
-            Request::Lasting => value(&self.lasting),
+            Request::Hello => Ok(Answer::of(self.hello())),
+            Request::Info => Ok(Answer::of(self.info()?)),
+            Request::Lasting => Ok(Answer::of(self.lasting.clone())),
             Request::Sync => {
                 self.fs()?.sync_all().map_err(plain)?;
-                value(&())
+                Ok(Answer::of(()))
             }
-            Request::Checkpoints => value(&report::checkpoints(&*self.fs()?)),
-            Request::Snapshots => value(&report::snapshots(&*self.fs()?).map_err(plain)?),
+            Request::Checkpoints => Ok(Answer::of(report::checkpoints(&*self.fs()?))),
+            Request::Snapshots => Ok(Answer::of(report::snapshots(&*self.fs()?).map_err(plain)?)),
             Request::CheckpointCreate { name } => {
                 name.as_deref().map_or(Ok(()), when::check_name).map_err(Fail::usage)?;
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
-                value(&report::checkpoint(&info))
+                Ok(Answer::of(report::checkpoint(&info)))
             }
             Request::CheckpointDelete { from, to } => self.delete_checkpoints(from, to),
             Request::SnapshotName { cno, name } => self.name(Cno(cno), &name),
             Request::SnapshotDelete { name } => self.delete(&name),
-            Request::Retention => value(&self.fs()?.retention()),
+            Request::Retention => Ok(Answer::of(self.fs()?.retention())),
             Request::History { path } => {
                 let fs = self.fs()?;
-                value(&crate::states::of(&fs, &path)?)
+                Ok(Answer::of(crate::states::of(&fs, &path)?))
             }
             Request::Gone { path } => {
                 let fs = self.fs()?;
-                value(&crate::states::gone(&fs, &path)?)
+                Ok(Answer::of(crate::states::gone(&fs, &path, &mut |some| parts.send(&some))?))
             }
             Request::Find { when } => {
                 let fs = self.fs()?;
                 let (found, landmarks_only) = past::find_or_landmark(&fs, &when)?;
-                value(&CheckpointData { landmarks_only, ..report::checkpoint(&found) })
+                Ok(Answer::of(CheckpointData { landmarks_only, ..report::checkpoint(&found) }))
             }
-            Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref()),
+            Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref(), parts),
             Request::SetRetention { rule } => {
                 let fs = self.fs()?;
                 fs.set_retention(&rule).map_err(plain)?;
-                value(&fs.retention())
+                Ok(Answer::of(fs.retention()))
             }
-            Request::Segments => value(&report::segments(&*self.fs()?)),
+            Request::Segments => Ok(Answer::of(report::segments(&*self.fs()?, &mut |some| parts.send(&some))?)),
             Request::Scrub { begin, bytes } => self.scrub(begin, bytes),
             Request::CleanEstimate => {
                 let fs = self.fs()?;
                 let order = fs.order_estimate().map_err(plain)?;
-                value(&report::clean_estimate(&fs.clean_estimate(), &order, segment_blocks(&fs)))
+                Ok(Answer::of(report::clean_estimate(&fs.clean_estimate(), &order, segment_blocks(&fs))))
             }
             Request::Clean { begin, bytes } => self.clean(begin, bytes),
             Request::ForgetPlan { path } => self.forget_plan(path),
@@ -435,7 +434,7 @@ impl Service {
             Request::ForgetStep { bytes } => {
                 let fs = self.fs()?;
                 let status = fs.forget_step(bytes.min(FORGET_STEP_BYTES_MAX)).map_err(plain)?;
-                value(&report::forget(&fs, status))
+                Ok(Answer::of(report::forget(&fs, status)))
             }
             Request::Replace { old, new, uuid } => self.replace(&old, &new, uuid),
             Request::ReplaceCancel => self.stop_replacing(),
@@ -451,7 +450,7 @@ impl Service {
     }
 
     /// One scrub at a time: who begins anew takes over.
-    fn scrub(&self, begin: bool, bytes: u64) -> Result<Value, Fail> {
+    fn scrub(&self, begin: bool, bytes: u64) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let mut current = self.scrub.lock().unwrap_or_else(PoisonError::into_inner);
         if begin {
@@ -468,11 +467,11 @@ impl Service {
                     .line(&format!("scrub: {damaged} copies damaged, {mended} mended, {lost} pieces of content lost"));
             }
         }
-        value(&data)
+        Ok(Answer::of(data))
     }
 
     /// One cleaning at a time: who begins anew takes over.
-    fn clean(&self, begin: bool, bytes: u64) -> Result<Value, Fail> {
+    fn clean(&self, begin: bool, bytes: u64) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let mut current = self.clean.lock().unwrap_or_else(PoisonError::into_inner);
         if begin {
@@ -485,11 +484,11 @@ impl Service {
         if data.done {
             *current = None;
         }
-        value(&data)
+        Ok(Answer::of(data))
     }
 
     /// What a path stands for is noted, since its names go before it is forgotten.
-    fn forget_plan(&self, path: PathBuf) -> Result<Value, Fail> {
+    fn forget_plan(&self, path: PathBuf) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let plan = fs.forget_plan(&states::parts(&path)).map_err(|e| match e {
             Error::NotFound => states::never(&path, &fs.checkpoints()),
@@ -501,10 +500,10 @@ impl Service {
         }
         let data = report::forget_plan(&plan);
         *self.forget.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, plan.inodes));
-        value(&data)
+        Ok(Answer::of(data))
     }
 
-    fn forget(&self, path: &Path) -> Result<Value, Fail> {
+    fn forget(&self, path: &Path) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let planned = self.forget.lock().unwrap_or_else(PoisonError::into_inner).take();
         let inodes = planned.filter(|(of, _)| of == path).map(|(_, inodes)| inodes);
@@ -519,7 +518,7 @@ impl Service {
             }
         };
         self.log.line(&format!("forgetting {forgotten} files and directories"));
-        value(&forgotten)
+        Ok(Answer::of(forgotten))
     }
 
     fn hello(&self) -> Hello {
@@ -544,16 +543,16 @@ impl Service {
         Ok(info)
     }
 
-    fn name(&self, cno: Cno, name: &str) -> Result<Value, Fail> {
+    fn name(&self, cno: Cno, name: &str) -> Result<Answer, Fail> {
         when::check_name(name).map_err(Fail::usage)?;
         let fs = self.fs()?;
         fs.checkpoint_name(cno, Some(name.as_bytes())).map_err(plain)?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| Fail::new("the checkpoint was let go"))?;
-        value(&report::checkpoint(&info))
+        Ok(Answer::of(report::checkpoint(&info)))
     }
 
     /// What has a name, and what is mounted, stays.
-    fn delete_checkpoints(&self, from: u64, to: u64) -> Result<Value, Fail> {
+    fn delete_checkpoints(&self, from: u64, to: u64) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let in_use: Vec<u64> = self.mounts().into_iter().filter_map(|m| m.checkpoint).collect();
         let mut data = DeletedData { deleted: 0, freed_bytes: 0, named: Vec::new(), mounted: Vec::new() };
@@ -570,11 +569,11 @@ impl Service {
             fs.checkpoint_drop(cnos).map_err(plain)?;
             data.deleted += cnos.len() as u64;
         }
-        value(&data)
+        Ok(Answer::of(data))
     }
 
     /// A snapshot that is mounted stays.
-    fn delete(&self, name: &str) -> Result<Value, Fail> {
+    fn delete(&self, name: &str) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let info = fs.checkpoint_find(name.as_bytes()).ok_or_else(|| {
             Fail::new(format!("there is no snapshot {name:?}; nenrin snapshot list shows what there is"))
@@ -586,22 +585,23 @@ impl Service {
         fs.checkpoint_name(info.cno, None).map_err(plain)?;
         // By now only the retention rule might keep it, which a user who deletes does not mean.
         fs.checkpoint_drop(&[info.cno]).map_err(plain)?;
-        value(&report::checkpoint(&info))
+        Ok(Answer::of(report::checkpoint(&info)))
     }
 
     /// Both states are held meanwhile; programs go on.
-    fn diff(&self, path: &Path, from: &str, to: Option<&str>) -> Result<Value, Fail> {
+    fn diff(&self, path: &Path, from: &str, to: Option<&str>, parts: &mut Parts<'_>) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let old = past::find(&fs, from)?;
         let new = to.map(|to| past::find(&fs, to)).transpose()?;
         let (old_at, new_at) = (At::Past(old.cno), new.as_ref().map_or(At::Live, |c| At::Past(c.cno)));
         let held = [Hold::new(fs.clone(), old_at).map_err(plain)?, Hold::new(fs.clone(), new_at).map_err(plain)?];
-        let differences = diff::between(&fs, path, old_at, new_at)?;
+        let differences = diff::between(&fs, path, (old_at, new_at), &mut |some| parts.send(&some))?;
         drop(held);
-        value(&DiffResult { from: report::checkpoint(&old), to: new.as_ref().map(report::checkpoint), differences })
+        let (from, to) = (report::checkpoint(&old), new.as_ref().map(report::checkpoint));
+        Ok(Answer::of(DiffResult { from, to, differences }))
     }
 
-    fn mount_past(self: &Arc<Self>, how: &PastMount) -> Result<Value, Fail> {
+    fn mount_past(self: &Arc<Self>, how: &PastMount) -> Result<Answer, Fail> {
         let info = past::find(&*self.fs()?, &how.when)?;
         let mut options = MountOptions::new(how.source.display().to_string(), &how.directory);
         options.read_only = true;
@@ -613,7 +613,7 @@ impl Service {
         self.add(At::Past(info.cno), &options, &super::session_options(&Options::default()))?;
         let shown = report::checkpoint(&info);
         self.log.line(&format!("{} mounted at {}", report::show_state(&shown), how.directory.display()));
-        value(&shown)
+        Ok(Answer::of(shown))
     }
 }
 
@@ -636,10 +636,6 @@ fn data(m: &Mounted, listed: Option<&[Mount]>) -> MountData {
         },
         detached: listed.is_some() && shown.is_none() && !m.device.is_empty(),
     }
-}
-
-pub(super) fn value(of: &impl serde::Serialize) -> Result<Value, Fail> {
-    serde_json::to_value(of).at("answer")
 }
 
 fn plain(e: nenrin_core::Error) -> Fail {

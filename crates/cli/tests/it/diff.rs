@@ -82,6 +82,38 @@ fn what_came_went_changed_and_moved() {
     assert_eq!(json["from"]["name"], "before");
 }
 
+/// Answers with more than fits a part of them, and a large directory that was renamed.
+#[test]
+fn very_many_differences() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, root) = (place.path("mnt"), place.text("mnt"));
+    nenrin(["snapshot", "create", &root, "before"]).ok();
+    fs::create_dir(mnt.join("many")).unwrap();
+    let mut want = vec!["+ many/".to_owned()];
+    for n in 0..2500 {
+        fs::write(mnt.join(format!("many/{n:04}")), "").unwrap();
+        want.push(format!("+ many/{n:04}"));
+    }
+    assert_eq!(told(&[&root, "before"]), (0, want));
+    nenrin(["snapshot", "create", &root, "full"]).ok();
+    fs::rename(mnt.join("many"), mnt.join("other")).unwrap();
+    fs::write(mnt.join("other/0005"), "changed").unwrap();
+    fs::rename(mnt.join("other/0007"), mnt.join("other/seven")).unwrap();
+    fs::rename(mnt.join("other/0009"), mnt.join("moved out")).unwrap();
+    let want = ["R many/0009 -> moved out", "R many/ -> other/", "M other/0005", "R many/0007 -> other/seven"];
+    assert_eq!(told(&[&root, "full"]), (0, want.map(str::to_owned).to_vec()));
+    nenrin(["snapshot", "create", &root, "renamed"]).ok();
+    let other = place.text("mnt/other");
+    run("sh", &["-c", "rm \"$0\"/*", &other]).ok();
+    let gone = nenrin(["restore", "--json", "--list-deleted", &other]).json();
+    let names: Vec<&str> = gone.as_array().unwrap().iter().map(|g| g["name"].as_str().unwrap()).collect();
+    assert!(names.len() == 2500 - 1 && names.is_sorted(), "{} names", names.len());
+}
+
 #[test]
 fn what_changed_in_files() {
     if !can_mount() || !has("patch") {

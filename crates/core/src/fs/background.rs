@@ -36,8 +36,6 @@ const SWEPT_MAX: u32 = 8 * SWEEP_ITEMS;
 const RECORD_ITEMS: u32 = 64;
 /// How long sweeping, and what could not be reaped, rests after an error.
 pub(super) const SWEEP_REST_NANOS: u64 = 60_000_000_000;
-/// Dirty nodes that trigger an index checkpoint: bounds memory, up to 110 KB for each leaf of single blocks.
-pub(super) const DIRTY_NODES_MAX: u64 = 1000;
 
 /// What is to be swept of a history tree: from a key up to an inode.
 #[derive(Clone, Copy)]
@@ -186,7 +184,8 @@ impl Fs {
         // What a root or a reader still holds is not waited for: on a full volume that would never end.
         let short = segments.free_count() <= inner.floor_segments(self) + 2 && segments.promotable_count() > 0;
         let unflushed = inner.unflushed_blocks() > super::commit::UNFLUSHED_BLOCKS_MAX;
-        short || unflushed || inner.window_bytes >= self.window_due(inner) || inner.dirty_nodes() >= DIRTY_NODES_MAX
+        let much = inner.window_bytes >= self.window_due(inner) || inner.dirty_nodes() >= self.options.dirty_nodes_max;
+        short || unflushed || much
     }
 
     /// Chain bytes after which an index checkpoint is due now.

@@ -10,7 +10,6 @@
 //! 2. Each step leaves the file as it was, but shorter, or with a longer hole: what was received before is committed first, and
 //!    up to the last step the file takes no other change.
 
-use super::background::DIRTY_NODES_MAX;
 use super::beside::giving_way;
 use super::guard::Guard;
 use super::space::Room;
@@ -153,7 +152,7 @@ impl Fs {
 
     /// A step of that; whether there is more to do.
     fn cut_step(&self, ino: Ino, cut: Cut) -> Result<bool> {
-        if self.lock().dirty_nodes() >= DIRTY_NODES_MAX {
+        if self.lock().dirty_nodes() >= self.options.dirty_nodes_max {
             self.index_checkpoint(false)?;
         }
         let mut inner = self.room_to_remove()?;

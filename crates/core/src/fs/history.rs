@@ -10,6 +10,7 @@ use nenrin_format::items::{Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Cno, Ino, NAME_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 /// Directories on the way to the root before a loop is assumed.
 const DEPTH_MAX: usize = 4096;
@@ -142,6 +143,20 @@ impl Fs {
     /// [`Error::NotFound`] when there never was anything of this name, as far as is known; [`Error::NotDirectory`]
     /// when that never was a directory.
     pub fn gone(&self, path: &[&[u8]]) -> Result<Vec<GoneName>> {
+        let mut all = Vec::new();
+        self.gone_in_parts(path, &mut |some| {
+            all.extend(some);
+            ControlFlow::Continue(())
+        })?;
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// [`Fs::gone`], some at a time and in any order, until `each` breaks.
+    ///
+    /// # Errors
+    /// Those of [`Fs::gone`].
+    pub fn gone_in_parts(&self, path: &[&[u8]], each: &mut dyn FnMut(Vec<GoneName>) -> ControlFlow<()>) -> Result<()> {
         let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
         for name in path {
             named = self.lock().state.named(&named, name)?;
@@ -162,32 +177,22 @@ impl Fs {
             return Err(Error::NotDirectory);
         }
         let now = named.iter().find(|n| n.span.to.is_none()).map(|n| n.ino);
-        let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
-        for dir in &named {
-            for piece in 0..GONE_PIECES {
+        for piece in 0..GONE_PIECES {
+            // A name is in the same piece of each directory.
+            let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
+            for dir in &named {
                 // Others get the volume in between.
                 self.lock().gone_in_piece(dir, piece, &mut newest)?;
             }
-        }
-        let all: Vec<_> = newest.into_iter().collect();
-        let mut out = Vec::new();
-        for some in all.chunks(GONE_AT_ONCE) {
-            let inner = self.lock();
-            for (name, (last, ino)) in some {
-                let is_there = now.map(|dir| inner.state.dirent(dir, name)).transpose()?.flatten().is_some();
-                // Meanwhile the checkpoint may have been let go.
-                let Ok(attr) = inner.attr(At::Past(*last), *ino) else { continue };
-                if is_there {
-                    continue;
+            let found: Vec<_> = newest.into_iter().collect();
+            for some in found.chunks(GONE_AT_ONCE) {
+                let gone = self.lock().gone_of(now, some)?;
+                if !gone.is_empty() && each(gone).is_break() {
+                    return Ok(());
                 }
-                let links = inner.state.links(*ino)?;
-                let has_name = links.iter().any(|l| l.span.to.is_none());
-                let now = has_name.then(|| inner.state.path_in(&links, Cno(u64::MAX))).transpose()?;
-                let is_landmark = !inner.state.kept.contains_key(last);
-                out.push(GoneName { name: name.clone(), last: *last, is_landmark, attr, now });
             }
         }
-        Ok(out)
+        Ok(())
     }
 }
 
@@ -196,6 +201,25 @@ const GONE_PIECES: u64 = 64;
 const GONE_AT_ONCE: usize = 256;
 
 impl Inner {
+    /// Those of these names that the directory `now` has no more.
+    fn gone_of(&self, now: Option<Ino>, some: &[(Vec<u8>, (Cno, Ino))]) -> Result<Vec<GoneName>> {
+        let mut out = Vec::new();
+        for (name, (last, ino)) in some {
+            let is_there = now.map(|dir| self.state.dirent(dir, name)).transpose()?.flatten().is_some();
+            // Meanwhile the checkpoint may have been let go.
+            let Ok(attr) = self.attr(At::Past(*last), *ino) else { continue };
+            if is_there {
+                continue;
+            }
+            let links = self.state.links(*ino)?;
+            let has_name = links.iter().any(|l| l.span.to.is_none());
+            let now = has_name.then(|| self.state.path_in(&links, Cno(u64::MAX))).transpose()?;
+            let is_landmark = !self.state.kept.contains_key(last);
+            out.push(GoneName { name: name.clone(), last: *last, is_landmark, attr, now });
+        }
+        Ok(out)
+    }
+
     /// Adds the names of a piece of `dir` that a checkpoint or a landmark shows and that ended, or that the directory
     /// took along when it lost its own name.
     fn gone_in_piece(&self, dir: &Named, piece: u64, newest: &mut BTreeMap<Vec<u8>, (Cno, Ino)>) -> Result<()> {

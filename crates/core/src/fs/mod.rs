@@ -153,7 +153,8 @@ pub struct Counters {
     pub held_by_own_sync: u64,
     /// Steps in which very many extents of a file were cut off.
     pub cut_steps: u64,
-    /// Times that a writer committed what there is and waited for that, since there was no memory left for what he wrote.
+    /// Times that a writer committed what there is and waited for that, since there was no memory left for what he wrote; and that who
+    /// changed names waited for an index checkpoint, since there was none left for index nodes.
     pub held_for_memory: u64,
     /// Blocks written anew because a copy on one device was wrong.
     pub mended_blocks: u64,

@@ -445,7 +445,7 @@ impl Fs {
         let mut idle = 0;
         let mut round = 0;
         loop {
-            let mut inner = self.lock_to_accept()?;
+            let mut inner = self.lock_with_nodes()?;
             if inner.making_room && !enough(&inner) {
                 // One at a time, or each would shed history for all of them.
                 drop(self.wait_idle(inner));
@@ -483,6 +483,24 @@ impl Fs {
             }
             round += 1;
         }
+    }
+
+    /// The lock, as soon as memory holds no more changed index nodes than it may: what is changed while an index checkpoint writes them
+    /// adds to them, however slow the device is.
+    fn lock_with_nodes(&self) -> Result<Guard<'_>> {
+        let mut inner = self.lock_to_accept()?;
+        while inner.dirty_nodes() >= 2 * self.options.dirty_nodes_max {
+            inner.counters.held_for_memory += 1;
+            if inner.checkpointing {
+                inner = self.wait_idle(inner);
+                inner.check_alive()?;
+            } else {
+                drop(inner);
+                self.index_checkpoint(false)?;
+                inner = self.lock_to_accept()?;
+            }
+        }
+        Ok(inner)
     }
 
     /// Makes room in the background where there are fewer than so many blocks, as those who write would: they come to it soon.

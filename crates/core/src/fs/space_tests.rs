@@ -2,6 +2,7 @@
 
 use crate::fs::Inner;
 use crate::segments::KIND_DATA;
+use crate::testing::{create, device, mount};
 use crate::{Clock, Error, Fs, MkfsOptions, MountOptions, NewInode, mkfs};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
 use nenrin_format::superblock::AREA_BLOCKS;
@@ -194,4 +195,24 @@ fn three_free_segments_are_enough_to_mount() {
         }
         assert_eq!(fs.failed(), None);
     }
+}
+
+/// Memory: nobody ticks, or an index checkpoint takes long, and what it writes is all there is of changed nodes.
+#[test]
+fn who_changes_names_waits_for_index_checkpoints() {
+    let fs = mount(&device(64, 64), MountOptions { dirty_nodes_max: 8, ..MountOptions::default() });
+    let mut most = 0;
+    for i in 0..3000 {
+        create(&fs, &format!("file number {i}"));
+        most = most.max(fs.lock().dirty_nodes());
+    }
+    assert!(most < 2 * 8 + 12, "{most}");
+    let counted = fs.counters();
+    assert!(counted.held_for_memory > 0 && counted.index_checkpoints >= counted.held_for_memory, "{counted:?}");
+    for i in 0..3000 {
+        fs.unlink(Ino::ROOT, format!("file number {i}").as_bytes()).unwrap();
+        most = most.max(fs.lock().dirty_nodes());
+    }
+    assert!(most < 2 * 8 + 12, "{most}");
+    fs.close().unwrap();
 }

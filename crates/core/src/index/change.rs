@@ -36,6 +36,13 @@ impl Old {
             Self::Mem(node) => node.written.get().copied(),
         }
     }
+
+    /// Keeps no more than the place of a version that has one by now.
+    pub fn let_node_go(&mut self) {
+        if let Some(ptr) = self.ptr() {
+            *self = Self::Disk(ptr);
+        }
+    }
 }
 
 /// What is counted about a tree while it changes.

@@ -15,6 +15,7 @@ use nenrin_format::root::TreeRoot;
 use nenrin_format::{Addr, Ino, Invalid};
 use proptest::prelude::*;
 
+use super::change::Old;
 use super::node::{Body, CAPACITY, Child, Expect, Node};
 use super::{Frozen, NodeCache, NodeSource, Tree, Value};
 use crate::{Error, Result};
@@ -571,5 +572,20 @@ fn leaves_fit_whatever_their_first_key_is() {
         v.check_shape();
     }
     v.reopen();
+    v.check_all();
+}
+
+/// Memory: what left the tree while it was being written is kept until the next index checkpoint, but no node of it.
+#[test]
+fn a_version_on_disk_is_no_more_than_its_place() {
+    let mut v = Volume::new(0);
+    (0..2000).for_each(|i| v.insert(key(i), value(100, 1)));
+    v.freeze();
+    (0..2000).for_each(|i| v.insert(key(i), value(100, 2)));
+    v.write();
+    v.settle();
+    let superseded = &v.tree.book.superseded;
+    assert!(superseded.len() > 10 && superseded.iter().all(|(_, old)| matches!(old, Old::Disk(_))));
+    v.checkpoint();
     v.check_all();
 }

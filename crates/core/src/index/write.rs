@@ -119,6 +119,10 @@ impl Tree {
         for ptr in &freed {
             cache.forget(ptr);
         }
+        // Until the next call a version on disk is nothing but its place.
+        for (_, old) in &mut self.book.superseded {
+            old.let_node_go();
+        }
         freed
     }
 
