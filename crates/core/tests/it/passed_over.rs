@@ -50,7 +50,7 @@ fn blocks(fs: &Fs) -> u32 {
 }
 
 /// All keys of backward references that the device has, in order.
-fn backrefs(w: &World) -> Vec<Key> {
+pub(crate) fn backrefs(w: &World) -> Vec<Key> {
     let bytes = w.device.inner().snapshot();
     let mut all = Vec::new();
     for node in bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES) {
