@@ -649,6 +649,24 @@ mod tests {
         fs::set_permissions(at("victim/d"), Permissions::from_mode(0o700)).unwrap();
     }
 
+    /// A link that is put in the place of a directory which is about to move.
+    #[test]
+    fn what_a_link_leads_to_is_not_made_movable() {
+        let dir = tempfile::tempdir().unwrap();
+        let (closed, link) = (dir.path().join("closed"), dir.path().join("link"));
+        fs::create_dir(&closed).unwrap();
+        fs::set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
+        symlink(&closed, &link).unwrap();
+        let mode = || fs::metadata(&closed).unwrap().mode() & 0o7777;
+        let movable = Movable::new(&link).unwrap();
+        assert!(movable.0.is_none() && mode() == 0o500);
+        let movable = Movable::new(&closed).unwrap();
+        assert_eq!(mode(), 0o700);
+        movable.restore().unwrap();
+        assert_eq!(mode(), 0o500);
+        fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    }
+
     #[test]
     fn a_full_volume_is_told_with_what_helps() {
         let told = |message: &str, same| with_way_out(Fail::new(message), Path::new("/v/f"), same).message;
