@@ -92,6 +92,10 @@ mod tests {
         for (path, mode) in [("a/b", 0o000), ("a", 0o300)] {
             fs::set_permissions(top.join(path), Permissions::from_mode(mode)).unwrap();
         }
+        // What is mounted in it lies on another file system.
+        let parent = File::open(dir.path()).unwrap();
+        let other = parent.metadata().unwrap().dev() + 1;
+        assert!(tree(&parent, c"top", other).unwrap_err().to_string().contains("mounted") && top.exists());
         removed(dir.path(), c"top").unwrap();
         removed(dir.path(), c"link").unwrap();
         assert!(!top.exists() && fs::symlink_metadata(dir.path().join("link")).is_err());

@@ -429,6 +429,29 @@ fn a_device_that_fails_is_left_out_and_the_roots_say_so() {
     }
 }
 
+/// Until the others say that it is absent what it failed to write is under way: so nobody copies that from it, nor takes its place.
+#[test]
+fn what_failed_is_under_way_until_that_is_known() {
+    let disk = Arc::new(Meanwhile { disk: Arc::new(CrashDisk::new(4 << 20)), called: Mutex::default() });
+    let faulty = Faulty::new(MemDevice::new(4 << 20));
+    faulty.faults().inject(Fault::Fail { kind: OpKind::Write, from: 1, times: u64::MAX });
+    let superblock = Superblock {
+        devices: vec![DeviceEntry::active([0; 16], 1024, 1); 2],
+        bands: vec![Band { first: SegmentNo(0), segments: 6, copies: 2, parity: false, members: vec![(0, 0), (1, 0)] }],
+        ..superblock()
+    };
+    let given: Vec<Arc<dyn BlockDevice>> = vec![disk.clone(), Arc::new(faulty)];
+    let devices = Devices::open(given.into_iter().map(Some).collect(), &[], superblock, Vec::new(), false);
+    let (told, was_writing) = std::sync::mpsc::channel();
+    let looks = devices.clone();
+    // The first flush is that of the table which says so.
+    *disk.called.lock().unwrap() = Some(Box::new(move || told.send(looks.is_writing()).unwrap()));
+    devices.write(at(1, 0), data(1, 4)).unwrap();
+    assert_eq!(devices.health()[1].standing, Standing::Absent);
+    assert!(was_writing.try_recv().unwrap(), "what failed counts as written");
+    assert!(!devices.is_writing());
+}
+
 #[test]
 fn a_stripe_bears_no_failure() {
     let w = World::new(2, 1);

@@ -387,3 +387,38 @@ impl Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::testing::{Still, create, device, mount};
+    use nenrin_device::{Fault, Faulty, OpKind};
+    use std::sync::Arc;
+
+    /// What the index has at the place of its destination cannot be read.
+    #[test]
+    fn a_copy_that_is_refused_lets_go_of_its_source() {
+        const PIECES: u64 = 6000;
+        let memory = device(96, 64);
+        let fs = mount(&memory, MountOptions::default());
+        let to = create(&fs, "to");
+        for n in 0..PIECES {
+            assert!(fs.write(to, n * 2 * BLOCK, &[n as u8; BLOCK_BYTES], 0).unwrap() > 0);
+        }
+        fs.close().unwrap();
+        drop(fs);
+        let faulty = Arc::new(Faulty::new(memory));
+        let few = MountOptions { cache_bytes: 1, ..MountOptions::default() };
+        let fs = Fs::open(vec![faulty.clone()], Arc::new(Still), few).unwrap();
+        let from = create(&fs, "from");
+        assert_eq!(fs.write(from, 0, &[1; 1 << 20], 0).unwrap(), 1 << 20);
+        fs.sync_all().unwrap();
+        let pins = || fs.lock().state.segments.iter().map(|(_, s)| s.pins).sum::<u32>();
+        let before = pins();
+        faulty.faults().inject(Fault::Fail { kind: OpKind::Read, from: 1, times: u64::MAX / 2 });
+        let refused = fs.copy_range(from, 0, to, PIECES * BLOCK, 1 << 20, 0);
+        assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
+        assert_eq!(pins(), before);
+    }
+}

@@ -1,15 +1,18 @@
 //! Volumes of which no root is left, or whose index has lost branches.
 
+use super::losses::Losses;
 use super::tests::{
     assert_exact, assert_said, clock, destroy, device, new, nodes, numbers, offset, read_only, repair, tree, volume,
 };
-use super::{LossKind, MendKind, RepairPlan, RepairReport};
+use super::{LossKind, MendKind, RepairPlan, RepairReport, base};
+use crate::devices::assemble;
 use crate::testing::TestClock;
-use crate::{At, Error, Fs, MkfsOptions, MountOptions, mkfs};
+use crate::{At, Error, Fs, MkfsOptions, MountOptions, SetAttr, mkfs};
 use nenrin_device::{BlockDevice, MemDevice};
 use nenrin_format::node::{NODE_MAGIC, NodeHeader, NodePtr, TreeId};
 use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::records::Record;
+use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BYTES};
 use std::sync::Arc;
@@ -159,6 +162,61 @@ fn an_older_root_that_is_not_taken_is_noticed() {
     crate::breaks::with(crate::breaks::Break::RootAllOrNone, roots_of_which_none_is_whole);
 }
 
+/// A volume whose last four roots have each changed a leaf that none before it has, and share one of history.
+fn with_different_roots() -> Vec<u8> {
+    let memory = Arc::new(MemDevice::from_bytes(with_checkpoints(400)));
+    let fs = Fs::open(vec![memory.clone()], clock(), MountOptions::default()).unwrap();
+    for round in 0..6u32 {
+        let set = SetAttr { mode: Some(0o600 + round), ..SetAttr::default() };
+        fs.setattr(Ino::ROOT, &set).unwrap();
+        fs.index_checkpoint(true).unwrap();
+    }
+    drop(fs);
+    memory.snapshot()
+}
+
+/// The root from which a repair starts, counted from the newest: one of all that can be read of the same volume.
+fn start_of(bytes: &[u8], roots: &[Superblock]) -> usize {
+    let assembly = assemble(&[device(bytes)], true).unwrap();
+    let base = base::find(&assembly, &mut Losses::default()).unwrap().unwrap();
+    roots.iter().position(|r| r.generation == base.superblock.generation).unwrap()
+}
+
+/// Of roots before the two newest nodes may have been written over: where none is whole the less that is lost behind one of these is no
+/// reason to start there, also where the newest root cannot be read.
+#[test]
+fn of_roots_that_are_not_whole_an_old_one_is_not_taken() {
+    let bytes = with_different_roots();
+    let roots = assemble(&[device(&bytes)], true).unwrap().found.roots;
+    assert!(roots.len() >= 4 && start_of(&bytes, &roots) == 0);
+    let mut shared = bytes.clone();
+    destroy(&mut shared, &old_leaf_of_history(&bytes));
+    let lose = |damaged: &mut Vec<u8>, of: usize| {
+        let of = roots[of].generation.0;
+        assert!(destroy_nodes(damaged, |tree, level, generation| tree == 1 && level == 0 && generation == of) >= 2);
+    };
+    for (lost, start) in [(0, 0), (1, 1), (2, 0)] {
+        let mut damaged = shared.clone();
+        (0..lost).for_each(|of| lose(&mut damaged, of));
+        assert_eq!(start_of(&damaged, &roots), start, "{lost} roots lack a leaf");
+    }
+    for (lost, start) in [(false, 1), (true, 1)] {
+        let mut damaged = shared.clone();
+        for (addr, _) in roots[0].root {
+            let at = offset(&bytes, addr);
+            damaged[at..at + BLOCK_BYTES].fill(0x5a);
+        }
+        if lost {
+            lose(&mut damaged, 1);
+        }
+        assert_eq!(start_of(&damaged, &roots), start, "the newest cannot be read, the next one lacks a leaf: {lost}");
+    }
+    // One that is whole is taken, however old.
+    let mut damaged = bytes;
+    (0..2).for_each(|of| lose(&mut damaged, of));
+    assert_eq!(start_of(&damaged, &roots), 2);
+}
+
 /// How long checkpoints are kept stands in each root, whatever became of the index.
 #[test]
 fn the_rule_of_retention_outlives_the_index() {
@@ -178,15 +236,33 @@ fn the_rule_of_retention_outlives_the_index() {
     assert_eq!(read_only(&after).retention(), rule, "{:?}", report.losses);
     let is_told = |report: &RepairReport| report.losses.iter().any(|l| l.text.contains("by the usual rule"));
     assert!(!is_told(&report));
-    // Without a root, and where the log does not say it either.
-    destroy_roots(&mut damaged);
+    // Where the log says nothing of it, and then without a root, too.
     for block in damaged.chunks_exact_mut(BLOCK_BYTES) {
         if Header::peek(block).is_ok_and(|h| h.kind == PartialKind::Chain) {
             block.fill(0x5a);
         }
     }
     let (after, report) = repair(&damaged);
+    assert!(read_only(&after).retention() == rule && !is_told(&report), "{:?}", report.losses);
+    destroy_roots(&mut damaged);
+    let (after, report) = repair(&damaged);
     assert!(read_only(&after).retention() == usual && is_told(&report), "{:?}", report.losses);
+    // What the log says is newer than what the roots say, and counts alone where there is none.
+    let fs = open();
+    fs.set_retention("3h:all 40d:1d").unwrap();
+    let newer = fs.retention();
+    assert!(newer != rule && newer != usual);
+    fs.sync_all().unwrap();
+    drop(fs);
+    for has_roots in [true, false] {
+        let mut damaged = memory.snapshot();
+        assert!(destroy_nodes(&mut damaged, |tree, level, _| tree == 1 && level > 0) > 1);
+        if !has_roots {
+            destroy_roots(&mut damaged);
+        }
+        let (after, report) = repair(&damaged);
+        assert!(read_only(&after).retention() == newer && !is_told(&report), "{:?}", report.losses);
+    }
 }
 
 /// Nothing of the index is left: names and content come from the log.

@@ -107,15 +107,8 @@ fn snapshots_do_not_stop_it_and_stay() {
     assert_sound(&w);
 }
 
-/// A crash can leave the summary of a data partial unwritten. Then nothing says
-/// whose the blocks are but the trees.
-#[test]
-fn without_summaries_the_trees_are_walked() {
-    let w = small();
-    let fs = open(&w);
-    let files = half_garbage(&fs, 240);
-    fs.close().unwrap();
-    drop(fs);
+/// Erases the summaries of all data partials.
+fn erase_summaries(w: &World) {
     let mut erased = 0;
     let bytes = w.device.inner().snapshot();
     for block in 16..bytes.len() / BLOCK_BYTES - 16 {
@@ -127,11 +120,84 @@ fn without_summaries_the_trees_are_walked() {
         }
     }
     assert!(erased > 20);
+}
+
+/// A crash can leave the summary of a data partial unwritten. Then nothing says
+/// whose the blocks are but the trees.
+#[test]
+fn without_summaries_the_trees_are_walked() {
+    let w = small();
+    let fs = open(&w);
+    let files = half_garbage(&fs, 240);
+    fs.close().unwrap();
+    drop(fs);
+    erase_summaries(&w);
     let fs = open(&w);
     let freed = clean(&fs);
     assert!(freed >= 20, "{freed}");
     assert!(fs.counters().tree_walks > 0);
     assert_files(&fs, &files);
+}
+
+/// A volume with a file that has its extents in several leaves of their own, of checksums that are all different, so that a leaf holds
+/// few of them; and files of which half is garbage.
+fn with_leaves_of_its_own() -> (World, Arc<Fs>, Ino, Vec<(String, u8)>) {
+    let w = World::with(128 << 20, &MkfsOptions { segment_blocks: 64, ..MkfsOptions::default() });
+    let fs = open(&w);
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.setxattr(f, b"user.large", &[7; 60_000], XattrMode::Any).unwrap();
+    for n in 0..3000u64 {
+        fs.write(f, n * 2 * 4096, &n.to_le_bytes().repeat(512), 0).unwrap();
+    }
+    fs.sync_all().unwrap();
+    let files = half_garbage(&fs, 240);
+    (w, fs, f, files)
+}
+
+/// The walk goes on behind a leaf that is lost.
+#[test]
+fn without_summaries_a_lost_leaf_is_walked_past() {
+    let (w, fs, f, files) = with_leaves_of_its_own();
+    fs.close().unwrap();
+    drop(fs);
+    erase_summaries(&w);
+    crate::applied::rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, 0));
+    let fs = open(&w);
+    let freed = clean(&fs);
+    assert!(freed >= 20, "{freed}");
+    assert!(fs.counters().tree_walks > 0);
+    assert_files(&fs, &files);
+}
+
+/// Where back references are lost, what is shared there stays where it is, and all else is cleaned.
+#[test]
+fn lost_back_references_keep_shared_blocks_where_they_are() {
+    let (w, fs, f, files) = with_leaves_of_its_own();
+    let g = fs.create(Ino::ROOT, b"g", &file(0o600)).unwrap().ino;
+    let (mut done, all) = (0, 6000 * 4096);
+    while done < all - 4096 {
+        done += fs.copy_range(f, done, g, done, all - done, 0).unwrap();
+    }
+    fs.sync_all().unwrap();
+    for n in (0..3000).step_by(2) {
+        [f, g].iter().for_each(|ino| assert!(fs.write(*ino, n * 2 * 4096, &[1; 4096], 0).unwrap() > 0));
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let all = crate::passed_over::backrefs(&w);
+    let lost = all[all.len() / 2];
+    crate::applied::rot(&w, |key| *key == lost);
+    let fs = open(&w);
+    let freed = clean(&fs);
+    let stuck = fs.cleaner_status().stuck_segments;
+    assert!(freed >= 20 && stuck > 0, "{freed} segments were freed, {stuck} left alone");
+    assert_files(&fs, &files);
+    let content = |n: u64| if n % 2 == 0 { vec![1; 4096] } else { n.to_le_bytes().repeat(512) };
+    for n in 0..3000 {
+        for ino in [f, g] {
+            assert_eq!(fs.read(At::Live, ino, n * 2 * 4096, 4096).unwrap(), content(n), "{n}");
+        }
+    }
 }
 
 /// Of one file the first leaf is lost: where its blocks are nothing moves, and all else is cleaned.

@@ -172,6 +172,32 @@ fn merging_goes_on_after_an_error() {
     p.verify();
 }
 
+/// A leaf of one tree is lost: its neighbours are merged with others, long before that is tried again.
+#[test]
+fn a_tree_that_cannot_be_read_keeps_no_others_from_being_merged() {
+    let mut p = Past::new(17);
+    for byte in 1..5 {
+        p.round(byte);
+        p.tick();
+    }
+    assert_eq!(p.fs.counters().merged_items, 0);
+    p.fs.close().unwrap();
+    let lost = *p.then.keys().nth(1).unwrap();
+    crate::applied::rot(&p.w, |key| key.death == lost.0);
+    p.fs = p.w.open_with(options());
+    let mut told = 0;
+    for byte in 5..13 {
+        p.round(byte);
+        p.w.pass(SECOND / 10);
+        told += u32::from(p.fs.tick().is_err());
+    }
+    assert!(told > 0, "nothing was read");
+    assert!(p.fs.counters().merged_items > 100, "the others are not merged: {}", p.fs.counters().merged_items);
+    assert_eq!(p.fs.failed(), None);
+    p.then.clear();
+    p.verify();
+}
+
 /// Nodes written for blocks that are overwritten here and there, with a checkpoint now and then: with one large tree each has a
 /// leaf of its own.
 #[test]

@@ -179,7 +179,24 @@ fn a_flush_that_fails_for_want_of_a_slot_is_noticed() {
     assert_eq!(a_flush_of_seventeen_rows(fails), Err(DeviceError::Misuse("the row log is full")));
 }
 
-/// Four logs at once on slow devices, and nobody flushes but to have slots.
+/// Rows that are full have all sixteen slots. Who begins another one is told that it has no copy yet, and flushes for one.
+#[test]
+fn who_finds_no_slot_is_told_and_gets_one_of_a_row_that_is_full() {
+    let (given, mut superblock) = rows_world();
+    superblock.bands[0].segments = 20;
+    let d = opened(&given, &superblock, None);
+    (0..17).for_each(|no| d.begin_segment(SegmentNo(no)));
+    (0..16).for_each(|no| d.write(at(no, 0), data(no as u8, 1)).unwrap());
+    d.flush().unwrap();
+    (0..16).for_each(|no| d.write(at(no, 1), data(no as u8 + 1, 31)).unwrap());
+    assert!(!d.write_unflushed(at(16, 0), data(16, 1)).unwrap());
+    d.protect_unflushed().unwrap();
+    for no in 0..17 {
+        assert!(is_safe(&given, &superblock, at(no, 0), &data(no as u8, 1)), "the row of segment {no}");
+    }
+}
+
+/// More logs at once on slow devices than there are slots, and nobody flushes but to have some.
 #[test]
 fn slots_are_given_back_while_several_write_without_a_flush() {
     let (given, mut superblock) = rows_world();
@@ -190,17 +207,15 @@ fn slots_are_given_back_while_several_write_without_a_flush() {
         Some(Arc::new(device) as Arc<dyn BlockDevice>)
     };
     let d = Devices::open(given.iter().map(slow).collect(), &[], superblock.clone(), Vec::new(), false);
-    let log = |first: u64| {
-        for no in first..first + 5 {
-            d.begin_segment(SegmentNo(no));
-            for block in (0..128).step_by(16) {
-                if !d.write_unflushed(at(no, block), data(no as u8, 16)).unwrap() {
-                    d.protect_unflushed().unwrap();
-                }
+    (0..20).for_each(|no| d.begin_segment(SegmentNo(no)));
+    let log = |no: u64| {
+        for block in (0..128).step_by(16) {
+            if !d.write_unflushed(at(no, block), data(no as u8, 16)).unwrap() {
+                d.protect_unflushed().unwrap();
             }
         }
     };
-    thread::scope(|s| (0..4).for_each(|i| drop(s.spawn(move || log(i * 5)))));
+    thread::scope(|s| (0..20).for_each(|no| drop(s.spawn(move || log(no)))));
     for no in 0..20 {
         let want: Vec<u8> = (0..8).flat_map(|_| data(no as u8, 16).to_vec()).collect();
         assert!(is_safe(&given, &superblock, at(no, 0), &AlignedBuf::padded(&want)), "segment {no}");

@@ -1,0 +1,191 @@
+//! Tests of restoring, on any file system.
+
+use super::*;
+
+type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
+type Fits<'a> = &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>;
+
+/// Copies within one file system, with these calls.
+fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>) -> Result<Restored, Fail> {
+    let mut calls = Calls {
+        volume: fs::metadata(from).unwrap().dev(),
+        progress: &mut |_| {},
+        sync: &mut || Ok(()),
+        keep,
+        fits,
+        snapshot: &|| None,
+        stop: &|| false,
+    };
+    copy(from, to, replace, &mut calls)
+}
+
+fn names(directory: &Path) -> Vec<OsString> {
+    let mut all: Vec<_> = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn what_does_not_fit_in_the_end_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("f"), "then").unwrap();
+    let went = copied(&from, &to, false, &mut || Ok(()), &mut |_| Err(Fail::new("it went")));
+    assert_eq!(went.unwrap_err().message, "it went");
+    assert_eq!(names(dir.path()), ["from"]);
+    copied(&from, &to, false, &mut || Ok(()), &mut |_| Ok(())).unwrap();
+    assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
+}
+
+/// Whose the directory above is puts a link in its place, at the last moment.
+#[test]
+fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for made in ["from", "above/d", "victim/d"] {
+        fs::create_dir_all(at(made)).unwrap();
+    }
+    fs::write(at("victim/d/f"), "").unwrap();
+    fs::write(at("from/new"), "").unwrap();
+    for closed in ["above/d", "victim/d"] {
+        fs::set_permissions(at(closed), Permissions::from_mode(0o500)).unwrap();
+    }
+    let mut asked = 0;
+    let mut exchange = || {
+        asked += 1;
+        // The first time before anything was done.
+        if asked == 2 {
+            fs::rename(at("above"), at("moved")).unwrap();
+            symlink(at("victim"), at("above")).unwrap();
+        }
+        Ok(())
+    };
+    copied(&at("from"), &at("above/d"), true, &mut exchange, &mut |_| Ok(())).unwrap();
+    assert_eq!(asked, 2);
+    assert_eq!(fs::metadata(at("victim/d")).unwrap().mode() & 0o7777, 0o500);
+    assert_eq!((names(&at("victim/d")), names(&at("moved/d"))), (vec!["f".into()], vec!["new".into()]));
+    assert_eq!(names(&at("moved")), ["d"]);
+    fs::set_permissions(at("victim/d"), Permissions::from_mode(0o700)).unwrap();
+}
+
+/// A directory that nobody may write to keeps its mode where the names cannot change hands.
+#[test]
+fn what_is_not_replaced_keeps_its_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for made in [&from, &to] {
+        fs::create_dir(made).unwrap();
+        fs::set_permissions(made, Permissions::from_mode(0o555)).unwrap();
+    }
+    let mut asked = 0;
+    let mut spoil = || {
+        asked += 1;
+        if asked == 2 {
+            let hidden = dir.path().join(format!("{HIDDEN}{}", std::process::id()));
+            fs::rename(hidden.join("copy"), dir.path().join("away")).unwrap();
+        }
+        Ok(())
+    };
+    let told = copied(&from, &to, true, &mut spoil, &mut |_| Ok(())).unwrap_err();
+    assert!(told.message.contains("to: No such file"), "{told}");
+    assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o555);
+    assert_eq!(names(dir.path()), ["away", "from", "to"]);
+}
+
+/// What could not be removed is told, and which it is; the restore is done.
+#[test]
+fn what_stays_behind_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let hidden = at(&format!("{HIDDEN}{}", std::process::id()));
+    fs::write(at("from"), "then").unwrap();
+    for (to, has_replaced) in [("new", false), ("there", true)] {
+        if has_replaced {
+            fs::write(at(to), "now").unwrap();
+        }
+        let volume = fs::metadata(dir.path()).unwrap().dev();
+        let mut synced = 0;
+        let mut calls = Calls {
+            volume,
+            progress: &mut |_| {},
+            // The second time the name has changed hands.
+            sync: &mut || {
+                synced += 1;
+                if synced == 2 {
+                    fs::create_dir(hidden.join("more")).unwrap();
+                }
+                Ok(())
+            },
+            keep: &mut || Ok(()),
+            fits: &mut |_| Ok(()),
+            snapshot: &|| None,
+            stop: &|| false,
+        };
+        let rest = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap().rest.unwrap();
+        assert_eq!((&rest.path, rest.has_replaced), (&hidden, has_replaced));
+        assert!(rest.to_string().contains("could not be removed"), "{rest}");
+        assert_eq!(fs::read_to_string(at(to)).unwrap(), "then");
+        fs::remove_dir_all(&hidden).unwrap();
+    }
+}
+
+/// Of where nothing was there is not said that it was kept.
+#[test]
+fn a_name_that_is_not_durable_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("from"), "then").unwrap();
+    for (to, has_replaced) in [("new", false), ("there", true)] {
+        if has_replaced {
+            fs::write(at(to), "now").unwrap();
+        }
+        let mut synced = 0;
+        let mut calls = Calls {
+            volume: fs::metadata(dir.path()).unwrap().dev(),
+            progress: &mut |_| {},
+            sync: &mut || {
+                synced += 1;
+                if synced == 2 { Err(Fail::new("it failed")) } else { Ok(()) }
+            },
+            keep: &mut || Ok(()),
+            fits: &mut |_| Ok(()),
+            snapshot: &|| None,
+            stop: &|| false,
+        };
+        let told = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap_err().message;
+        assert_eq!(told.contains("what was there before is in"), has_replaced, "{told}");
+        assert_eq!(names(dir.path()).iter().any(|n| is_hidden(n.as_encoded_bytes())), has_replaced);
+    }
+}
+
+/// A link that is put in the place of a directory which is about to move.
+#[test]
+fn what_a_link_leads_to_is_not_made_movable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (closed, link) = (dir.path().join("closed"), dir.path().join("link"));
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
+    symlink(&closed, &link).unwrap();
+    let mode = || fs::metadata(&closed).unwrap().mode() & 0o7777;
+    let movable = Movable::new(&link).unwrap();
+    assert!(movable.0.is_none() && mode() == 0o500);
+    let movable = Movable::new(&closed).unwrap();
+    assert_eq!(mode(), 0o700);
+    movable.restore().unwrap();
+    assert_eq!(mode(), 0o500);
+    fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn a_full_volume_is_told_with_what_helps() {
+    let told = |message: &str, same| with_way_out(Fail::new(message), Path::new("/v/f"), same).message;
+    let way_out = "nenrin clean, or deleting snapshots or files, makes some";
+    for full in ["no space left on the volume", "No space left on device (os error 28)"] {
+        assert_eq!(told(full, true), format!("/v/f: {full}; {way_out}"));
+        assert_eq!(told(&format!("/v/f: {full}"), true), format!("/v/f: {full}; {way_out}"));
+    }
+    let elsewhere = "/usb/f: No space left on device (os error 28)";
+    assert_eq!(told(elsewhere, false), elsewhere);
+    assert_eq!(told("/v/f: Permission denied", true), "/v/f: Permission denied");
+}
