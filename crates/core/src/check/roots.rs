@@ -147,6 +147,8 @@ fn check_slots(
     let missed =
         |root: &Superblock| entry(root).is_none_or(|e| !e.active || entry(newest).is_none_or(|now| now.uuid != e.uuid));
     let root_of = |generation: Generation| roots.iter().find(|r| r.generation == generation);
+    // It has come back since then: what was in its slots before may be anything, or nothing.
+    let is_back = roots.iter().any(missed);
     let of = name.map_or_else(|| "the device".to_owned(), str::to_owned);
     let g = newest.generation.0;
     for area in [0, blocks.saturating_sub(AREA_BLOCKS)] {
@@ -177,14 +179,15 @@ fn check_slots(
                 (Ok(sb), Some(e)) if sb.generation == e => None,
                 (Ok(_), Some(e)) if root_of(e).is_some_and(missed) => None,
                 (Ok(sb), _) => {
-                    let older = sb.generation.0.checked_add(SLOTS_PER_AREA) == expected.map(|e| e.0);
+                    let before = sb.generation.0.checked_add(SLOTS_PER_AREA);
+                    let older = expected.is_some_and(|e| before == Some(e.0) || is_back && sb.generation < e);
                     let what = if unwritten && older { What::SlotUnfinished } else { What::SlotStale };
                     Some((what, format!("holds generation {}", sb.generation)))
                 }
                 (Err(_), None) if empty => None,
                 (Err(_), Some(e)) if empty && root_of(e).is_none_or(missed) => None,
                 (Err(_), Some(e)) if empty => {
-                    let first = e.0 <= SLOTS_PER_AREA && unwritten;
+                    let first = (e.0 <= SLOTS_PER_AREA || is_back) && unwritten;
                     let what = if first { What::SlotUnfinished } else { What::SlotStale };
                     Some((what, "is empty".to_owned()))
                 }

@@ -4,13 +4,13 @@
 use crate::common::gate::gated;
 use crate::common::{TestClock, file};
 use crate::devices::{World, bring_up, content, degraded, read, write};
-use nenrin_core::check::{CheckOptions, check};
+use nenrin_core::check::{CheckOptions, What, check};
 use nenrin_core::format::superblock::{Profile, SLOTS_PER_AREA};
 use nenrin_core::format::{BLOCK_BYTES, Ino};
 use nenrin_core::{Clock, Fs, MkfsOptions, MountOptions, NewDevice, Standing, mkfs_on};
-use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, Op, OpKind};
+use nenrin_device::{BlockDevice, DeviceError, Fault, Faulty, Geometry, MemDevice, Op, OpKind, Ticket};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A mirror of which device `stale` misses what was written last, open again with all of them.
 fn with_stale(width: usize, stale: usize) -> (World, Arc<Fs>) {
@@ -30,6 +30,61 @@ fn with_stale(width: usize, stale: usize) -> (World, Arc<Fs>) {
 fn verified(w: &World) {
     let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
     assert!(report.clean(), "{:?}", report.findings);
+}
+
+/// A device on which nothing is written any more when so many writes were made to this and to others.
+struct Cut {
+    device: Arc<dyn BlockDevice>,
+    left: Arc<AtomicU64>,
+}
+
+impl BlockDevice for Cut {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+    fn submit(&self, op: Op) -> Ticket {
+        let takes = |left: u64| left.checked_sub(1);
+        match op {
+            Op::Write { .. } if self.left.fetch_update(SeqCst, SeqCst, takes).is_err() => {
+                Ticket::done(Err(DeviceError::Off))
+            }
+            op => self.device.submit(op),
+        }
+    }
+}
+
+/// Where power is cut before the next roots have taken the places of what its other slots have, which is of before it was away.
+#[test]
+fn a_device_that_has_just_joined_lacks_no_slot() {
+    let stale = |left: &Arc<AtomicU64>| {
+        let w = World::new(Profile::Mirror, &[24; 2]);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        write(&fs, "old", &content(1, 9000));
+        fs.close().unwrap();
+        for i in 0..2 {
+            let fs = w.open(&[0], degraded()).unwrap();
+            write(&fs, &format!("missed {i}"), &content(2, 9000));
+            fs.close().unwrap();
+        }
+        let cut = |device| Arc::new(Cut { device, left: left.clone() }) as Arc<dyn BlockDevice>;
+        let fs = Fs::open(w.all().into_iter().map(cut).collect(), w.time(), MountOptions::default()).unwrap();
+        (w, fs)
+    };
+    let left = Arc::new(AtomicU64::new(u64::MAX));
+    let (_w, fs) = stale(&left);
+    left.store(u64::MAX, SeqCst);
+    bring_up(&fs);
+    let writes = u64::MAX - left.load(SeqCst);
+    // With the last of these roots no other tells any more that it was away.
+    for made in 0..writes - 2 {
+        left.store(u64::MAX, SeqCst);
+        let (w, fs) = stale(&left);
+        left.store(made, SeqCst);
+        let _ = (0..1000).find(|_| fs.tick().is_err());
+        drop(fs);
+        let report = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        assert_eq!(report.count(What::SlotStale), 0, "{made} of {writes} writes: {:?}", report.findings);
+    }
 }
 
 #[test]
@@ -294,7 +349,7 @@ fn a_device_is_replaced_and_a_flush_fails(number: u64) -> bool {
     let joining = fs.clone();
     let joins = crate::leading::spawn(move || {
         while joining.is_joining() && joining.tick().is_ok() {
-            clock.0.fetch_add(100_000_000, Relaxed);
+            clock.0.fetch_add(100_000_000, SeqCst);
         }
     });
     while gate.held() == 0 && !joins.is_finished() {
