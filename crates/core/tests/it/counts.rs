@@ -140,7 +140,8 @@ fn nodes_of_operations(n: u32) -> [(u64, f64); 3] {
 fn assert_logarithmic(small: &[(u64, f64); 3], large: &[(u64, f64); 3]) {
     for ((_, small), (most, large)) in small.iter().zip(large) {
         assert!(*large <= small + 4.0, "{small} nodes became {large}");
-        assert!(*most <= 24, "{most} nodes for one operation");
+        // Most is read by the first one after a mount: in each tree what it changes, and where that goes in the past.
+        assert!(*most <= 30, "{most} nodes for one operation");
     }
 }
 
