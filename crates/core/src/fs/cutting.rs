@@ -223,20 +223,6 @@ mod tests {
         assert!(kinds.len() > 2 && kinds.is_sorted(), "{kinds:?}");
     }
 
-    /// What waits for an index checkpoint may be all that leaves no room for nodes: it is made.
-    #[test]
-    fn what_waits_makes_room_to_cut() {
-        let (_, fs, ino) = scattered(128);
-        let other = create(&fs, "g");
-        fs.write(other, 0, &[7; 4096], 0).unwrap();
-        let mut inner = fs.lock();
-        inner.frozen_nodes = inner.nodes_to_spare(&fs) * 10;
-        assert_eq!(inner.nodes_to_spare(&fs), 0);
-        drop(inner);
-        set_size(&fs, ino, 4 * BLOCK);
-        fs.close().unwrap();
-    }
-
     /// Extents that the commit of what is received takes away.
     fn cut_by_a_commit(fs: &Fs) -> u64 {
         let before = fs.lock().state.live.items();
