@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const ENTRIES_AT_ONCE: usize = 1024;
 
 /// Something is told so often, be it nothing: whether anybody still waits for it is seen by that.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+pub const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// What of an inode counts as a change; reading alone changes nothing.
 #[derive(PartialEq)]

@@ -1,6 +1,7 @@
 //! The states of a name, as the data that is printed and sent.
 
 use crate::control::{GoneData, PART_ENTRIES, StateData};
+use crate::diff::TOLD_EVERY;
 use crate::error::Fail;
 use crate::output::{printable, table};
 use crate::size::show_bytes;
@@ -10,6 +11,7 @@ use nenrin_format::Cno;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Instant;
 
 /// What stands for the end of time.
 const FOREVER: &str = "forever";
@@ -70,11 +72,11 @@ pub fn gone(
             now: g.now.as_deref().map(text),
         }
     };
-    let (mut ready, mut sent) = (Vec::new(), Ok(()));
+    let (mut ready, mut sent, mut told_at) = (Vec::new(), Ok(()), Instant::now());
     let told = fs.gone_in_parts(&parts(path), &mut |some| {
         ready.extend(some.iter().filter(|g| !crate::restore::is_hidden(&g.name)).map(data));
-        if ready.len() >= PART_ENTRIES {
-            sent = each(std::mem::take(&mut ready));
+        if ready.len() >= PART_ENTRIES || told_at.elapsed() >= TOLD_EVERY {
+            (sent, told_at) = (each(std::mem::take(&mut ready)), Instant::now());
         }
         if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

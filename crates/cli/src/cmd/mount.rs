@@ -203,8 +203,9 @@ fn may_be_remounted(owner: &mut Client, mount: &Mount, shown: Option<u64>, o: &O
     if becomes_writable && shown.is_some() {
         return Err(Fail::new("shows a state of the past, which nothing changes"));
     }
-    if let Some(why) = owner.hello.failed.as_ref().filter(|_| becomes_writable) {
-        return Err(Fail::new(why.clone()));
+    let failed = if becomes_writable { owner.call::<Option<String>>(&Request::Failure)? } else { None };
+    if let Some(why) = failed {
+        return Err(Fail::new(why));
     }
     if becomes_writable && owner.hello.read_only {
         return Err(Fail::new("the volume was opened read-only, and stays so; unmount it, then mount it writable"));

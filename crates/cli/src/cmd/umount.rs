@@ -93,11 +93,12 @@ fn leave_here(owner: &mut Client, real: &Path, device: String) -> Result<Release
     // What cannot be committed is reported, and keeps nobody from leaving.
     let synced = if owner.hello.read_only { Ok(()) } else { owner.call::<()>(&Request::Sync) };
     daemon::leave(real, &device)?;
-    let mut released: Released = owner.call(&Request::Left { device })?;
-    if let Some(why) = &mut released.stays {
-        why.push_str(", in the mount name space of its owner");
-    }
-    synced.map(|()| released)
+    let released = match owner.call(&Request::Left { device }) {
+        // It was the last mount, and he has released the volume before we could ask.
+        Err(_) if owner.has_ended() => Ok(Released { released: true, mounts: Vec::new(), stays: None }),
+        other => other,
+    };
+    synced.and(released)
 }
 
 /// Takes a mount away whether it is used or not, by fusermount3 where the system does not let us.

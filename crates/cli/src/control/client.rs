@@ -62,6 +62,18 @@ impl Client {
         call(&mut self.stream, request, each)
     }
 
+    /// Whether the owner's process has closed the connection by now.
+    pub fn has_ended(&self) -> bool {
+        let mut stream = self.stream.get_ref();
+        let _ = stream.set_nonblocking(true);
+        let ended = match stream.read(&mut [0]) {
+            Ok(bytes) => bytes == 0,
+            Err(e) => e.kind() != io::ErrorKind::WouldBlock,
+        };
+        let _ = stream.set_nonblocking(false);
+        ended
+    }
+
     /// Waits until the owner's process has closed the connection.
     pub fn wait_for_end(mut self) {
         let _ = self.stream.get_ref().set_read_timeout(Some(Duration::from_secs(30)));

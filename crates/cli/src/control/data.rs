@@ -162,6 +162,9 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         directory: PathBuf,
     },
+    /// Why nothing can be changed although that was asked for: something failed, or is damaged. Not told by hello, since that waits
+    /// for nobody who uses the volume.
+    Failure,
     /// The sender has unmounted it in a mount name space of his own: release the volume if that was its last mount.
     Left {
         /// `major:minor` in mountinfo.
@@ -195,9 +198,6 @@ pub struct Hello {
     pub pid: u32,
     /// Nothing can be changed.
     pub read_only: bool,
-    /// Why nothing can be changed although that was asked for: something failed, or is damaged.
-    #[serde(default)]
-    pub failed: Option<String>,
     /// It is being released.
     pub closing: bool,
     /// Its mounts.

@@ -46,7 +46,9 @@ impl Parts<'_> {
             return Err(Fail::new("the volume is being released"));
         }
         serde_json::to_writer(&mut *self.to, &Reply::<(), _>::Part(part)).at("answer")?;
-        self.to.write_all(b"\n").at("answer")
+        self.to.write_all(b"\n").at("answer")?;
+        // Whether anybody still waits for it is seen by that.
+        self.to.flush().at("answer")
     }
 }
 
@@ -345,6 +347,32 @@ mod tests {
         let lines: Vec<&[u8]> = read.split(|byte| *byte == b'\n').collect();
         assert!(lines.iter().all(|line| b"{\"part\":[7,".starts_with(&line[..line.len().min(11)])), "no part");
         assert!(!lines.last().unwrap().ends_with(b"}"), "something follows what was cut off");
+    }
+
+    /// What is sent to be seen is sent at once, be it nothing.
+    #[test]
+    fn a_command_that_has_ended_is_noticed_by_the_next_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(Log::open(None, false).unwrap());
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = ended.clone();
+        let handler = move |_, parts: &mut Parts<'_>| {
+            while parts.send(&Vec::<u32>::new()).is_ok() {
+                thread::sleep(PAUSE);
+            }
+            told.store(true, Ordering::Release);
+            Ok(Answer::of("the end"))
+        };
+        let _server = Server::start_in(dir.path(), "volume", Arc::new(handler), log).unwrap();
+        let mut command = UnixStream::connect(dir.path().join("volume.sock")).unwrap();
+        command.write_all(b"{\"do\":\"segments\"}\n").unwrap();
+        command.read_exact(&mut [0; 12]).unwrap();
+        drop(command);
+        let end = Instant::now() + Duration::from_secs(30);
+        while !ended.load(Ordering::Acquire) {
+            assert!(Instant::now() < end, "nobody waits for it any more");
+            thread::sleep(PAUSE / 5);
+        }
     }
 
     #[test]

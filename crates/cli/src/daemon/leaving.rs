@@ -26,7 +26,7 @@ impl Service {
         let synced = synced.map_err(|e| Fail::at(self.path.display(), e));
         drop(fs);
         leave(directory, &device)?;
-        let released = self.await_release(number, &device);
+        let released = self.await_release(number, &device, "");
         synced.and(released)
     }
 
@@ -34,12 +34,13 @@ impl Service {
     pub(super) fn left(&self, device: &str) -> Result<Answer, Fail> {
         let number = self.lock().mounts.iter().find(|m| m.device == device).map(|m| m.number);
         // Without one it has ended already.
-        self.await_release(number.unwrap_or(u64::MAX), device)
+        self.await_release(number.unwrap_or(u64::MAX), device, ", in the mount name space of its owner")
     }
 
-    /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too.
-    fn await_release(&self, number: u64, device: &str) -> Result<Answer, Fail> {
-        let stays = self.await_end(number, device);
+    /// Waits for the release where what was unmounted was the last mount; but not where it is shown or used elsewhere, too. `here`: what
+    /// is said of places that this process sees.
+    fn await_release(&self, number: u64, device: &str, here: &str) -> Result<Answer, Fail> {
+        let stays = self.await_end(number, device, here);
         let mut state = self.lock();
         while state.mounts.is_empty() && state.closed.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -67,11 +68,11 @@ impl Service {
     }
 
     /// Waits until a mount has ended. Where it goes on: what keeps it.
-    fn await_end(&self, number: u64, device: &str) -> Option<String> {
+    fn await_end(&self, number: u64, device: &str, here: &str) -> Option<String> {
         let begun = Instant::now();
         let points = mounts::points(device);
         if !points.is_empty() {
-            return Some(format!("also mounted at {}", mounts::listed(&points)));
+            return Some(format!("also mounted at {}{here}", mounts::listed(&points)));
         }
         let mut state = self.lock();
         loop {

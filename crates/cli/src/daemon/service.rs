@@ -446,6 +446,7 @@ impl Service {
             Request::MountPast(how) => self.mount_past(&how),
             Request::Umount { directory } => self.umount(&directory),
             Request::Left { device } => self.left(&device),
+            Request::Failure => Ok(Answer::of(report::why_read_only(&*self.fs()?))),
         }
     }
 
@@ -528,7 +529,6 @@ impl Service {
             identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
             pid: std::process::id(),
             read_only: fs.as_ref().is_none_or(|fs| fs.options().read_only),
-            failed: fs.as_ref().and_then(|fs| report::why_read_only(fs)),
             closing: self.lock().closing,
             mounts,
             space: mounts::space(),

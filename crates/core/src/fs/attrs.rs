@@ -29,10 +29,16 @@ impl Fs {
             self.setattr(ino, &SetAttr { kill_privileges: true, ..SetAttr::default() })?;
         }
         let mut inner = match set.size {
-            Some(size) => self.truncate(ino, size, set.editor)?,
-            None => self.room_to_remove()?,
+            Some(size) => {
+                self.lock_to_accept()?.state.inode_ahead(ino)?;
+                self.truncate(ino, size, set.editor)?
+            }
+            None => {
+                let inner = self.room_to_remove()?;
+                inner.state.inode_ahead(ino)?;
+                inner
+            }
         };
-        inner.state.inode_ahead(ino)?;
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
         let wall = self.clock.wall();
         let resolve = |t: SetTime| match t {

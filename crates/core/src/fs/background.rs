@@ -253,6 +253,11 @@ impl Fs {
         if inner.nodes_to_spare(self) == 0 {
             return Ok(Reaped::NoRoom);
         }
+        if inner.dirty_nodes() >= self.options.dirty_nodes_max {
+            drop(inner);
+            self.index_checkpoint(false)?;
+            return Ok(Reaped::Some);
+        }
         if inner.let_orphan_left_go(self)? {
             return Ok(Reaped::Some);
         }

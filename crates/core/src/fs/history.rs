@@ -152,7 +152,7 @@ impl Fs {
         Ok(all)
     }
 
-    /// [`Fs::gone`], some at a time and in any order, until `each` breaks.
+    /// [`Fs::gone`], some at a time and in any order, or none where all of many are still there, until `each` breaks.
     ///
     /// # Errors
     /// Those of [`Fs::gone`].
@@ -187,7 +187,7 @@ impl Fs {
             let found: Vec<_> = newest.into_iter().collect();
             for some in found.chunks(GONE_AT_ONCE) {
                 let gone = self.lock().gone_of(now, some)?;
-                if !gone.is_empty() && each(gone).is_break() {
+                if each(gone).is_break() {
                     return Ok(());
                 }
             }

@@ -581,7 +581,9 @@ impl Fs {
             Ok(orphans) => inner.orphans_left.extend(orphans),
             Err(why) => inner.reaper.lost = Some(why),
         }
-        while inner.nodes_to_spare(self) > 0 && inner.let_orphan_left_go(self)? {}
+        let has_room =
+            |inner: &Inner| inner.nodes_to_spare(self) > 0 && inner.dirty_nodes() < self.options.dirty_nodes_max;
+        while has_room(&inner) && inner.let_orphan_left_go(self)? {}
         let left = inner.reaper.lost.take();
         drop(inner);
         let note = |why| format!("a file that was removed while it was in use keeps its space: {why}");

@@ -565,7 +565,7 @@ impl Fs {
             // Cleaning costs copies, shedding costs the past: whichever helps, in turn.
             1 => return self.clean_for_room(),
             // What was let go already comes before more of it.
-            3 if released && self.sweep_released()? => return Ok(true),
+            3 if released && self.sweep_gains()? => return Ok(true),
             // What was let go may have been swept by now but for what cannot be read.
             3 if unnamed > 0 && !in_vain && !self.lock_to_change()?.has_released(now) => return self.shed_history(),
             _ => {}
@@ -598,6 +598,12 @@ impl Fs {
             inner.shed_in_vain();
         }
         Ok(all)
+    }
+
+    /// Frees what was let go and was not swept yet; whether that gained something, or all of it is free.
+    fn sweep_gains(&self) -> Result<bool> {
+        let before = self.lock().state.history_blocks;
+        Ok(self.sweep_released()? || self.lock().state.history_blocks < before)
     }
 
     /// Frees what was let go and was not swept yet; whether all of it. In the background it would go by and by, but df counts it
@@ -643,7 +649,7 @@ impl Fs {
         let (mut from, mut lost) = (Some(what.from), None);
         while let Some(key) = from.filter(|key| key.ino < what.behind.0) {
             let mut inner = self.lock_to_change()?;
-            if inner.nodes_to_spare(self) == 0 {
+            if inner.nodes_to_spare(self) == 0 || inner.dirty_nodes() >= self.options.dirty_nodes_max {
                 drop(inner);
                 let Some(with_room) = self.room_for_nodes()? else { return Ok(false) };
                 inner = with_room;

@@ -216,3 +216,18 @@ fn who_changes_names_waits_for_index_checkpoints() {
     assert!(most < 2 * 8 + 12, "{most}");
     fs.close().unwrap();
 }
+
+/// Nor does who reaps for room.
+#[test]
+fn who_reaps_for_room_waits_for_index_checkpoints() {
+    let fs = mount(&device(160, 64), MountOptions { dirty_nodes_max: 4, ..MountOptions::default() });
+    let ino = create(&fs, "f");
+    (0..20_000).for_each(|n| assert_eq!(fs.write(ino, n * 2 * 4096, &[1; 4096], 0).unwrap(), 4096));
+    fs.sync_all().unwrap();
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    let (before, leaves) = (fs.counters().index_checkpoints, fs.lock().state.live.nodes());
+    fs.reap_for_room().unwrap();
+    let (after, left) = (fs.counters().index_checkpoints, fs.lock().state.live.nodes());
+    assert!(leaves - left > 2 * 4 && after > before, "{before} {after} {leaves} {left}");
+    fs.close().unwrap();
+}

@@ -124,7 +124,9 @@ impl Mender {
         if !broken(Break::FirstOwnerKeeps) {
             let storage = self.storage.clone();
             self.take_away(&mut |e| not_its_own(&storage, e, &contested))?;
-            self.share(&contested)?;
+            if let Some(contested) = self.contested()? {
+                self.share(&contested)?;
+            }
         }
         let mut owners = Owners::new(self.storage.end(), self.storage.segment_blocks);
         self.take_away(&mut |e| Ok(owners.claim(e).is_none().then_some(0..e.blocks).into_iter().collect()))

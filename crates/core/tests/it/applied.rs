@@ -187,6 +187,9 @@ fn attributes_that_cannot_be_applied_are_refused() {
     fs.fsync_wait(g).unwrap();
     set(&fs, g, 0o600).unwrap();
     assert!(matches!(set(&fs, f, 0o644), Err(Error::Damaged(..))));
+    let cut = SetAttr { size: Some(100), ..SetAttr::default() };
+    assert!(matches!(fs.setattr(f, &cut), Err(Error::Damaged(..))));
+    assert_eq!(fs.getattr(At::Live, f).unwrap().size, 0);
     fs.fsync_wait(g).unwrap();
     drop(fs);
     let fs = mounted_again(&w);

@@ -254,10 +254,6 @@ impl Fs {
                 self.unlist(i as u16)?;
                 continue;
             }
-            // What is absent has its last slots where it ends now.
-            if !e.active {
-                continue;
-            }
             self.change_table(|entries, number| {
                 if let Some(e) = entries.get_mut(i) {
                     (e.blocks, e.member_generation) = (e.target_blocks, number);
