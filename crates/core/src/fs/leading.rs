@@ -43,12 +43,21 @@ pub(super) enum Stay {
     Once,
 }
 
+/// The last so many commits tell whether the device holds requests back.
+const HELD_BACK_OF: f64 = 512.0;
+/// It does where they take so many times as long, on the average, as is usual.
+const HELD_BACK_TIMES: f64 = 3.0;
+/// One of them counts as so many times as long at most: one accident tells nothing.
+const HELD_BACK_MOST: f64 = HELD_BACK_OF * (HELD_BACK_TIMES - 1.0);
+
 /// What commits at once cost, against one at a time: nanoseconds of the device for each, which are those that it takes for one by
 /// the number that was under way; the recent ones count most. `None` where there was none yet.
 #[derive(Default)]
 struct Gains {
     alone: Option<u64>,
     beside: Option<u64>,
+    /// How many times as long they take, accidents among them, as is usual.
+    times: f64,
 }
 
 impl Gains {
@@ -59,19 +68,29 @@ impl Gains {
         let mean = if under_way > 1 { &mut self.beside } else { &mut self.alone };
         // One that took very long is an accident, and would keep commits apart until some probes have made up for it: the first one
         // does not decide, and a later one counts as twice the mean.
-        *mean = Some(match *mean {
-            None => each.min(pays),
-            Some(m) => m - m / 8 + each.min(2 * m + ACCIDENT_NANOS) / 8,
-        });
+        let Some(m) = *mean else {
+            *mean = Some(each.min(pays));
+            return;
+        };
+        *mean = Some(m - m / 8 + each.min(2 * m + ACCIDENT_NANOS) / 8);
+        let times = each as f64 / (m + ACCIDENT_NANOS) as f64;
+        self.times += (times.min(HELD_BACK_MOST) - self.times) / HELD_BACK_OF;
     }
 
     /// A device that takes requests one after another is not faster with several commits, which carry less each: there one that finds n - 1
     /// takes n times as long, or less by the half of one where it comes at any time. So much as that is no gain.
     fn pay(&self) -> bool {
         match (self.alone, self.beside) {
+            _ if self.are_held_back() => false,
             (Some(alone), Some(beside)) => beside <= worth(alone),
             _ => true,
         }
+    }
+
+    /// Whether most of the time goes by with requests that the device holds back, as one does that takes so many in a second, at once, and
+    /// then none: there it is their number that counts, so fewer commits that carry more.
+    fn are_held_back(&self) -> bool {
+        self.times > HELD_BACK_TIMES
     }
 }
 
@@ -459,6 +478,31 @@ mod tests {
             device.gains.note(4, 1_200_000);
         }
         assert!(!device.has_room());
+    }
+
+    /// 200 requests in a second, as the kernel's limit has it: twenty at once, and none for the rest of a tenth of a second.
+    #[test]
+    fn a_device_that_holds_requests_back_gets_fewer_that_carry_more() {
+        let tenths = |device: &mut Leading, under_way: u64, count: u64| {
+            for n in 1..=20 * count {
+                let nanos = if n % 20 == 0 { 90_000_000 } else { 150_000 };
+                device.gains.note(under_way, nanos);
+                device.begun = n;
+            }
+        };
+        for under_way in [1, 4] {
+            let mut device = led([300_000, 160_000]);
+            assert!(device.has_room());
+            tenths(&mut device, under_way, 5);
+            assert!(!device.has_room(), "{under_way}: {:?}", device.gains.times);
+            // It holds none back any more.
+            (0..6_000).for_each(|_| device.gains.note(under_way, 150_000));
+            assert!(!device.gains.are_held_back(), "{under_way}: {:?}", device.gains.times);
+        }
+        // Where time stands still nothing is held back.
+        let mut still = led([0, 0]);
+        still.gains.note(1, 0);
+        assert!(still.has_room());
     }
 
     #[test]
