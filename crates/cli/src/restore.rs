@@ -82,7 +82,8 @@ pub struct Calls<'a> {
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
     /// reach a file system in user space.
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
-    /// What is there now is about to be replaced, and has to be seen by a checkpoint.
+    /// What is there now is about to be replaced, and has to be seen by a checkpoint: all of it, also of a file that a program
+    /// has emptied and is writing anew.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>,

@@ -193,7 +193,12 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         volume,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
-        keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        keep: &mut || {
+            // A checkpoint leaves out what is being written anew to a file that was emptied for that: first it is synced.
+            let mut owner = owner.borrow_mut();
+            owner.call::<serde_json::Value>(&Request::Sync)?;
+            owner.call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop)
+        },
         fits: &mut |left_out: &[PathBuf]| match left_out {
             [] => Ok(()),
             _ => is_still_there(&mut owner.borrow_mut(), &state),

@@ -21,9 +21,11 @@ pub const COMMAND: Command = Command {
         ("--rate SIZE", "read at most so much in a second (default 200M; 0: as fast as it goes)"),
         ("--json", "what was found as JSON"),
     ],
-    notes: "Index nodes, roots and superblock slots have two copies; a damaged one is written anew elsewhere. Content has one:\n\
-            damage is listed by path and offset, and stays until the file is written again or restored. A volume that is\n\
-            not mounted, or mounted read-only, is verified and not changed. It can be interrupted at any time.\n\
+    notes: "Index nodes, roots and superblock slots have two copies; a damaged one is written anew elsewhere. Where the log is\n\
+            damaged that a mount would read, the index takes in what it says. Content has one copy, on a mirror two, with\n\
+            parity what it can be made of: where none is right, the damage is listed by path and offset, and stays until the\n\
+            file is written again or restored. A volume that is not mounted, or mounted read-only, is verified and not changed.\n\
+            It can be interrupted at any time.\n\
             exit codes: 0 nothing wrong, 1 all damage was mended, 4 damage is left, 8 it could not run.",
     examples: &[
         ("scrub ~/work", "the volume mounted there"),

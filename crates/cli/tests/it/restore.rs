@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
@@ -341,6 +342,28 @@ fn what_keeps_less_history_is_not_lost() {
     attribute("full", &file);
     fs::write(&file, "last").unwrap();
     restore(&[&file, "--at", &cno, "--force"]).ok();
+}
+
+/// A program has emptied a file and writes it anew, and has it open still: that is kept as well when something takes its place.
+#[test]
+fn what_is_being_written_anew_is_kept() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let path = place.text("mnt/report");
+    fs::write(&path, "old").unwrap();
+    let cno = cut(&place);
+    let mut open = fs::File::create(&path).unwrap();
+    open.write_all(b"the work of today").unwrap();
+    restore(&[&path, "--at", &cno, "--force"]).ok();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    drop(open);
+    let states = nenrin(["history", "--json", &path]).json();
+    let kept = states.as_array().unwrap().iter().find(|s| s["size"] == 17).expect("what was replaced");
+    let at = place.path("mnt/.nenrin/at").join(kept["cno"].to_string()).join("report");
+    assert_eq!(fs::read_to_string(at).unwrap(), "the work of today");
 }
 
 /// Of what keeps no history a state knows that it was there, and not what it was: the rest of a tree comes back without it.

@@ -10,6 +10,7 @@
 //!    only a copy is written over that is wrong, with what others prove it to be: content of a mirror, and in rows with parity
 //!    also nodes, and parity.
 //! 2. No lock is held while the device is read.
+//! 3. What the log has and no index node yet is in memory: where the log is damaged, index checkpoints make it needless.
 
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
@@ -27,6 +28,8 @@ use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, NODE_BYTES, SegmentNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
+mod log;
+
 /// Nodes looked at under one clone of a tree.
 const NODES_AT_ONCE: usize = 64;
 /// Extents verified under one clone of a tree.
@@ -43,7 +46,7 @@ pub struct ScrubReport {
     pub nodes: u64,
     /// Blocks of content verified.
     pub blocks: u64,
-    /// Copies of index nodes, roots and superblock slots that were damaged.
+    /// Copies of index nodes, roots, superblock slots and of partials of the log that were damaged.
     pub copies_damaged: u64,
     /// Of these, those that were written anew.
     pub copies_mended: u64,
@@ -80,6 +83,8 @@ pub struct ScrubFinding {
 
 enum Stage {
     Roots,
+    /// How far it was looked at, when that has begun.
+    Log(Option<log::Walked>),
     Nodes(TreeId),
     Content(TreeId),
     Mend,
@@ -93,6 +98,8 @@ pub struct Scrub {
     touched: u64,
     /// Damaged copies of roots and slots: the next roots replace them.
     roots_damaged: u64,
+    /// The same of the log: needless once both usable roots are new.
+    log_damaged: u64,
     /// Rows whose parity was not right when something in them was looked at.
     rows_unlike: BTreeSet<RowId>,
     /// Of these, rows with content that is wrong where it lies, and could not be mended there: it is had from the rest.
@@ -150,7 +157,8 @@ impl Fs {
         let history: Vec<TreeId> = inner.state.history.iter().rev().map(|t| t.tree.id()).collect();
         let trees = || [TreeId::LIVE, TreeId::SPACE].into_iter().chain(history.iter().copied());
         let contents = trees().filter(|t| *t != TreeId::SPACE);
-        let stages = [Stage::Roots].into_iter().chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
+        let first = [Stage::Roots, Stage::Log(None)].into_iter();
+        let stages = first.chain(trees().map(Stage::Nodes)).chain(contents.map(Stage::Content));
         let nodes: u64 = trees().filter_map(|t| inner.tree(t)).map(Tree::nodes).sum();
         let blocks = inner.state.live_blocks.saturating_add(inner.state.history_blocks);
         Scrub {
@@ -158,6 +166,7 @@ impl Fs {
             from: Key::first(),
             touched: 0,
             roots_damaged: 0,
+            log_damaged: 0,
             rows_unlike: BTreeSet::new(),
             rows_needed: BTreeSet::new(),
             bytes: 0,
@@ -175,12 +184,16 @@ impl Fs {
         let _way = super::beside::giving_way();
         let end = scrub.bytes.saturating_add(bytes);
         while scrub.bytes < end {
-            match scrub.stages.front() {
+            match scrub.stages.front_mut() {
                 None => return Ok(()),
                 Some(Stage::Roots) => {
                     scrub.roots_damaged = self.damaged_roots()?;
                     scrub.report.copies_damaged += scrub.roots_damaged;
                     scrub.next_stage();
+                }
+                Some(Stage::Log(walked)) => {
+                    let walked = walked.take();
+                    self.scrub_log(scrub, walked)?;
                 }
                 Some(Stage::Nodes(tree)) => {
                     let tree = *tree;
@@ -440,11 +453,12 @@ impl Fs {
             (0..ROOTS_USABLE).try_for_each(|_| self.index_checkpoint(false))?;
         }
         self.mend_rows(scrub, may_mend)?;
-        if scrub.touched + scrub.roots_damaged == 0 || !may_mend {
+        if scrub.touched + scrub.roots_damaged + scrub.log_damaged == 0 || !may_mend {
             return Ok(());
         }
-        self.index_checkpoint(false)?;
-        scrub.report.copies_mended += scrub.touched;
+        let roots = if scrub.log_damaged > 0 { ROOTS_USABLE } else { 1 };
+        (0..roots).try_for_each(|_| self.index_checkpoint(false))?;
+        scrub.report.copies_mended += scrub.touched + scrub.log_damaged;
         // Each new root replaces one slot and both copies of the root before.
         let mut left = scrub.roots_damaged;
         for _ in 0..SLOTS_PER_AREA {

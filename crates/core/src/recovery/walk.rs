@@ -398,22 +398,24 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// Walks to the end.
-    pub fn run(mut self) -> Result<Outcome> {
-        let mut found: Vec<Found> = Vec::new();
-        let mut durable_seq = self.at.seq;
-        loop {
-            self.unread = None;
-            let mut next = self.resumed()?;
-            if next.is_none() && self.at.block < self.storage.segment_blocks {
-                next = self.following_from(self.at.segment, self.at.block)?;
+    /// Where it is: behind the last partial that followed.
+    pub fn at(&self) -> &Chain {
+        &self.at
+    }
+
+    /// The next partial that follows.
+    pub fn step(&mut self) -> Result<Option<Found>> {
+        self.unread = None;
+        let mut next = self.resumed()?;
+        if next.is_none() && self.at.block < self.storage.segment_blocks {
+            next = self.following_from(self.at.segment, self.at.block)?;
+        }
+        if next.is_none() {
+            if let Some(segment) = self.at.next {
+                next = self.following_from(segment, 0)?;
             }
-            if next.is_none() {
-                if let Some(segment) = self.at.next {
-                    next = self.following_from(segment, 0)?;
-                }
-            }
-            let Some(f) = next else { break };
+        }
+        if let Some(f) = &next {
             self.at.epoch = f.header.epoch;
             self.at.segment = f.header.addr.segment();
             self.at.block = f.header.addr.block() + f.header.total_blocks();
@@ -421,6 +423,15 @@ impl<'a> Walk<'a> {
             self.at.seq = f.header.seq;
             self.at.last_addr = f.header.addr;
             self.at.last_crc = f.crc;
+        }
+        Ok(next)
+    }
+
+    /// Walks to the end.
+    pub fn run(mut self) -> Result<Outcome> {
+        let mut found: Vec<Found> = Vec::new();
+        let mut durable_seq = self.at.seq;
+        while let Some(f) = self.step()? {
             durable_seq = durable_seq.max(f.header.durable_seq);
             found.push(f);
         }

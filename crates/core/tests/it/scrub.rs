@@ -4,7 +4,9 @@
 
 use crate::applied::{CHANGED, PIECES};
 use crate::common::{World, dir, file};
+use crate::devices;
 use nenrin_core::format::key::{Key, Kind};
+use nenrin_core::format::superblock::Profile;
 use nenrin_core::format::{Addr, Ino};
 use nenrin_core::{At, Fs, MountOptions, ScrubReport, SegmentState};
 use nenrin_device::{AlignedBuf, BlockDevice};
@@ -191,4 +193,63 @@ fn content_right_behind_a_lost_leaf_is_verified() {
     let report = scrubbed(&fs);
     let found = report.findings.iter().filter(|found| found.ino == Some(f));
     assert_eq!(found.map(|found| found.offset).collect::<Vec<_>>(), [Some(offset)], "{report:?}");
+}
+
+/// Records that were synced since the last index checkpoint: only the log has them.
+fn with_a_log(w: &World) -> (Arc<Fs>, usize) {
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"late", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, b"only the log has this", 0).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    let holds = |at: &usize| {
+        let bytes = w.device.read((at * BLOCK) as u64, BLOCK).unwrap();
+        bytes.windows(21).any(|piece| piece == b"only the log has this")
+    };
+    let at = (0..(64 << 20) / BLOCK).find(holds).unwrap();
+    (fs, at)
+}
+
+/// A cut right after a scrub, which found rot in the log, loses nothing.
+#[test]
+fn rot_in_the_log_is_found_and_matters_no_more() {
+    let (w, _) = volume();
+    let (fs, at) = with_a_log(&w);
+    rot(&w, [at]);
+    let report = scrubbed(&fs);
+    assert_eq!((report.copies_damaged, report.copies_mended, report.has_losses()), (1, 1, false), "{report:?}");
+    let again = scrubbed(&fs);
+    assert_eq!((again.copies_damaged, again.has_losses()), (0, false), "{again:?}");
+    drop(fs);
+    let fs = w.open();
+    let late = fs.lookup(At::Live, Ino::ROOT, b"late").unwrap();
+    assert_eq!(fs.read(At::Live, late.ino, 0, 100).unwrap(), b"only the log has this");
+}
+
+#[test]
+fn a_sound_log_is_left_alone() {
+    let (w, _) = volume();
+    let (fs, _) = with_a_log(&w);
+    let writes = w.device.counters().writes;
+    assert_eq!(scrubbed(&fs).copies_damaged, 0);
+    assert_eq!(w.device.counters().writes, writes);
+}
+
+/// One copy of the log rots: the device that has it is as good as the other after a scrub.
+#[test]
+fn rot_in_one_copy_of_the_log_is_found() {
+    let w = devices::World::new(Profile::Mirror, &[64, 64]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let f = fs.create(Ino::ROOT, b"late", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, b"only the log has this", 0).unwrap();
+    fs.fsync_wait(f.ino).unwrap();
+    let device = w.members[0].inner().inner();
+    let bytes = device.snapshot();
+    let at = bytes.chunks(BLOCK).position(|b| b.windows(21).any(|piece| piece == b"only the log has this")).unwrap();
+    device.write((at * BLOCK) as u64, Arc::new(AlignedBuf::zeroed(BLOCK))).unwrap();
+    let report = scrubbed(&fs);
+    assert_eq!((report.copies_damaged, report.copies_mended, report.has_losses()), (1, 1, false), "{report:?}");
+    drop(fs);
+    let fs = w.open(&[0], devices::degraded()).unwrap();
+    let late = fs.lookup(At::Live, Ino::ROOT, b"late").unwrap();
+    assert_eq!(fs.read(At::Live, late.ino, 0, 100).unwrap(), b"only the log has this");
 }

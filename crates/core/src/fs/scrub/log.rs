@@ -1,0 +1,131 @@
+//! The log behind the older of the two roots that recovery may begin with: until index nodes have what its records say, they are
+//! nowhere else on the device.
+//!
+//! Invariants
+//! 1. Only what was durable before it is looked at, so nothing that is just being written seems damaged.
+//! 2. What is damaged there counts only if no root was written since the walk began: behind a newer one it may not be needed,
+//!    and its place have been used again.
+
+use super::{Fs, Scrub, ScrubFinding, Stage};
+use crate::Result;
+use crate::log::chain::Chain;
+use crate::recovery::{Found, Walk, chain_of};
+use crate::storage::probe_storage;
+use nenrin_format::superblock::Superblock;
+use nenrin_format::{Addr, BLOCK_BYTES, Generation, Seq};
+
+/// Partials looked at before others get their turn.
+const PARTIALS_AT_ONCE: usize = 256;
+/// Times that it is begun anew, since roots were written meanwhile.
+const BEGUN_MAX: u32 = 4;
+
+/// How far a walk over the log has come.
+pub(super) struct Walked {
+    at: Chain,
+    /// This was durable when it began.
+    until: Seq,
+    /// The newest root was this one then.
+    generation: Generation,
+    /// Copies that were damaged so far, and the first of them.
+    damaged: u64,
+    first: Option<Addr>,
+    begun: u32,
+}
+
+impl Fs {
+    /// Verifies some of the log, in all copies.
+    ///
+    /// # Errors
+    /// None for what cannot be read.
+    pub(super) fn scrub_log(&self, scrub: &mut Scrub, walked: Option<Walked>) -> Result<()> {
+        let Some(mut walked) = walked.or_else(|| self.walk_the_log(1)) else {
+            scrub.next_stage();
+            return Ok(());
+        };
+        let mut walk = Walk::new(&self.storage, &walked.at);
+        let mut ended = walked.at.seq >= walked.until;
+        for _ in 0..PARTIALS_AT_ONCE {
+            if ended {
+                break;
+            }
+            match walk.step() {
+                Ok(Some(f)) => {
+                    scrub.bytes += u64::from(f.header.total_blocks()) * BLOCK_BYTES as u64;
+                    walked.note(f.header.addr, self.damaged_summaries(&f));
+                    ended = f.header.seq >= walked.until;
+                }
+                // It was durable, and is nowhere.
+                Ok(None) | Err(_) => {
+                    walked.note(walk.at().last_addr, 1);
+                    ended = true;
+                }
+            }
+        }
+        walked.at = walk.at().clone();
+        if !ended {
+            scrub.go_on_with_log(walked);
+            return Ok(());
+        }
+        if walked.damaged > 0 && self.lock().generation() != walked.generation {
+            match self.walk_the_log(walked.begun + 1).filter(|w| w.begun <= BEGUN_MAX) {
+                Some(again) => scrub.go_on_with_log(again),
+                None => scrub.next_stage(),
+            }
+            return Ok(());
+        }
+        self.log_was_walked(scrub, &walked);
+        Ok(())
+    }
+
+    /// A walk from the older of the roots that recovery may begin with.
+    fn walk_the_log(&self, begun: u32) -> Option<Walked> {
+        let inner = self.lock();
+        let (until, generation) = (inner.durable_seq, inner.generation());
+        drop(inner);
+        let mut roots: Vec<Superblock> =
+            probe_storage(&self.storage).into_iter().flatten().flat_map(|p| p.roots).collect();
+        roots.sort_by_key(|r| std::cmp::Reverse(r.generation));
+        roots.dedup_by_key(|r| r.generation);
+        let older = roots.get(super::ROOTS_USABLE as usize - 1).or(roots.last())?;
+        Some(Walked { at: chain_of(older), until, generation, damaged: 0, first: None, begun })
+    }
+
+    /// Copies of what holds the records of this partial that are not right. It was found, so one is.
+    fn damaged_summaries(&self, f: &Found) -> u64 {
+        if self.storage.has_parity() {
+            return 0;
+        }
+        let (addr, blocks) = (f.header.addr, f.header.summary_blocks);
+        let right = |avoid: &u16| {
+            let read = self.storage.read_around(addr, blocks, *avoid);
+            read.is_ok_and(|bytes| super::summary_crc(&bytes) == Some(f.crc))
+        };
+        self.storage.ways_around(addr, blocks).iter().filter(|avoid| !right(avoid)).count() as u64
+    }
+
+    fn log_was_walked(&self, scrub: &mut Scrub, walked: &Walked) {
+        scrub.log_damaged = walked.damaged;
+        scrub.report.copies_damaged += walked.damaged;
+        if let Some(addr) = walked.first.filter(|_| !self.may_mend()) {
+            let text = "the log is damaged: what it has is in no index yet, and would be missed by a mount for writing"
+                .to_string();
+            scrub.note(ScrubFinding { text, ino: None, path: None, offset: None, addr });
+        }
+        scrub.next_stage();
+    }
+}
+
+impl Walked {
+    fn note(&mut self, addr: Addr, damaged: u64) {
+        self.damaged += damaged;
+        self.first = self.first.or((damaged > 0).then_some(addr));
+    }
+}
+
+impl Scrub {
+    fn go_on_with_log(&mut self, walked: Walked) {
+        if let Some(stage) = self.stages.front_mut() {
+            *stage = Stage::Log(Some(walked));
+        }
+    }
+}
