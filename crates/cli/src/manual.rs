@@ -18,12 +18,14 @@ const MORE: &[(&str, &str, &[&str])] = &[
             "A sync is fsync(2), fdatasync(2), msync(2) with MS_SYNC, or a write to a file that is open with O_SYNC or O_DSYNC; nenrin umount and \
          nenrin checkpoint create promise the same for the whole volume. sync(2), syncfs(2) and umount(2) return without waiting for the daemon, as for any \
          ordinary FUSE file system: what they were called for is committed within the time of commit=, and the next mount waits for it.",
+            "One exception: what is written anew to a file that was emptied (O_TRUNC) is held back until that file is closed or synced, for 30 seconds at most. Until then commits \
+         by time, syncs of other files under order=relaxed, checkpoints and snapshots leave it out: they have the old content, and so has the file after a crash. nenrin umount waits for nobody and leaves nothing out.",
             "Whatever the options, but for barrier=none on a device that loses its cache, after a crash the volume mounts by itself. Names are a prefix of the changes that were made to them, in their order. Each file has \
          exactly the content of one of its commits, never a mix, and a request to write is there whole or not at all; cutting off more than a thousand extents, or punching a hole through them, may be there in part, from the end. A rename over a name, or a file emptied \
          to be written anew, shows the old content or the new, never an empty or torn file. The end of the daemon alone (killed, out of memory) loses nothing that was acknowledged, under any barrier=.",
             "order=relaxed (default):\nA sync carries its file, and all changes of names, types, modes, owners and attributes before it, on the whole volume; not what other files contain. \
          After a crash other files may be of another moment, by commit= at most; under cache=writeback also by what the kernel kept.",
-            "order=strict:\nA sync carries all that was received before it, of every file. After a crash names and all files are of one moment. Excludes cache=writeback.",
+            "order=strict:\nA sync carries all that was received before it, of every file. After a crash names and all files are of one moment, but for a file that was emptied and is being written anew: where no sync came since, that may be older, by 30 seconds at most. Excludes cache=writeback.",
             "barrier=sync (default):\nA sync returns when what it wrote and all that it needs cannot be lost with the cache of the device: after a flush, or, where it needs nothing else, by a write that is durable by itself. \
              What was acknowledged survives a power cut.",
             "barrier=checkpoint:\nThe device is flushed when the index is written out, not at each sync. After a power cut the volume is consistent, and has all that was acknowledged before the last \

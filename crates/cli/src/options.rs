@@ -159,7 +159,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         Ok(())
     }),
     with("commit", "SECONDS", |o, v| {
-        o.core.commit_nanos = seconds(v, 1_000_000)?;
+        o.core.commit_nanos = seconds(v, COMMIT_NANOS_MIN)?;
         Ok(())
     }),
     with("checkpoint", "SECONDS", |o, v| {
@@ -307,10 +307,13 @@ fn choose<T: Copy>(value: &str, all: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
+/// What can be kept: it is looked at every 100 ms, and a commit takes its time.
+const COMMIT_NANOS_MIN: u64 = 200_000_000;
+
 fn seconds(value: &str, min: u64) -> Result<u64, String> {
     let nanos = parse_seconds(value).ok_or("seconds are needed, such as 5 or 0.5")?;
     if nanos < min || nanos > NANOS_MAX {
-        return Err("that is out of range".into());
+        return Err(format!("that is out of range, which begins with {} s", min as f64 / 1e9));
     }
     Ok(nanos)
 }
@@ -430,6 +433,7 @@ mod tests {
             ("order=loose", "\"loose\" is none of relaxed, strict"),
             ("barrier=", "none of sync, checkpoint, none"),
             ("commit=0", "out of range"),
+            ("commit=0.1", "begins with 0.2 s"),
             ("commit=soon", "seconds are needed"),
             ("checkpoint=2d", "seconds are needed"),
             ("cache-size=12", "at least 1M"),

@@ -32,7 +32,7 @@ pub const COMMAND: Command = Command {
 \x20 cache=writethrough|writeback       where written content is kept first\n\
 \x20 transport=classic|uring            how requests of the kernel come; uring where enable_uring of the module fuse is Y\n\
 \x20 nopoll               syncs of a program that is alone do not spend processor time to be faster\n\
-\x20 commit=SECONDS       everything is committed within this time (1)\n\
+\x20 commit=SECONDS       everything is committed within this time (1; 0.2 at least)\n\
 \x20 checkpoint=SECONDS   an unnamed checkpoint is cut this often (5; 0: never)\n\
 \x20 cache-size=SIZE      memory for the index (96M)\n\
 \x20 noatime, relatime, discard, norecovery, allow_other, nonempty\n\

@@ -22,7 +22,9 @@ pub const COMMAND: Command = Command {
     notes: "With one argument, create and delete take it for a directory if there is one of that name, else for the snapshot's\n\
             name. Without a name, create uses the time. A name must not look like a number or a time.\n\
             What a listing says that a snapshot frees becomes available (df) when it alone is deleted; what two keep, with the\n\
-            second. What unnamed checkpoints keep is available already: they go when room is short.",
+            second. What unnamed checkpoints keep is available already: they go when room is short.\n\
+            Of a file that a program has emptied and is writing anew the state has the old content, until that is closed or\n\
+            synced, for 30 seconds at most.",
     examples: &[
         ("snapshot create ~/work monday", "keeps the state of now"),
         ("snapshot create --of 1234 ~/work before-upgrade", "keeps an earlier state"),

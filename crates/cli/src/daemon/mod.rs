@@ -105,6 +105,7 @@ struct Running {
     events: Receiver<Event>,
     server: Server,
     ticker: Repeated,
+    committer: Repeated,
     judge: Repeated,
     beater: Option<Repeated>,
 }
@@ -174,7 +175,10 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         }
     };
     let ticker = start_ticking(&service).at("a thread")?;
-    // A tick may wait for a device that does not answer.
+    // A tick may be long at other work.
+    let committing = service.clone();
+    let committer = Repeated::start("nenrin-commit", move || committing.commit_due()).at("a thread")?;
+    // It may wait for a device that does not answer.
     let judging = service.clone();
     let judge = Repeated::start("nenrin-judge", move || judging.judge()).at("a thread")?;
     let beater = start_beating(&service).at("a thread")?;
@@ -194,7 +198,7 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         tell(&Started { error: None, notes, shown });
         let _ = detach(plan.log.as_deref());
     }
-    Ok(Running { service, events, server, ticker, judge, beater })
+    Ok(Running { service, events, server, ticker, committer, judge, beater })
 }
 
 /// Lets go of the caller's terminal and directory.
@@ -348,6 +352,7 @@ impl Running {
         }
         self.server.retire();
         self.ticker.stop();
+        self.committer.stop();
         let closed = self.service.close();
         // Until then: closing may take its time, and wait for a device.
         self.judge.stop();

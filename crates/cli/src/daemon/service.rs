@@ -289,6 +289,13 @@ impl Service {
         }
     }
 
+    /// Has the library commit what would else wait for too long. A failure is logged by the next tick.
+    pub fn commit_due(&self) {
+        if let Ok(fs) = self.fs() {
+            drop(fs.commit_due());
+        }
+    }
+
     /// Has the library look which devices are slow or do not answer, and logs what changed.
     pub fn judge(&self) {
         // Held until that is done: when closing lets go of the volume nobody else has it.

@@ -124,11 +124,9 @@ impl Fs {
         inner.reap_writes();
         inner.note_written(now);
         self.log_old_accesses(&mut inner, now)?;
-        if inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now) {
-            drop(inner);
-            self.sync_received(false)?;
-            inner = self.lock();
-        }
+        drop(inner);
+        self.commit_due()?;
+        let inner = self.lock();
         let every = self.options.checkpoint_nanos;
         let cut_due = every > 0
             && inner.changed_since_cut
@@ -176,6 +174,21 @@ impl Fs {
             self.mark()?;
         }
         result
+    }
+
+    /// Commits what was received and would else wait for longer than it may. [`Fs::tick`] does so, too, but may be long at other work:
+    /// whoever calls it from a thread of its own, about every 100 ms, keeps to the time.
+    ///
+    /// # Errors
+    /// When a write or flush failed; the volume is read-only then.
+    pub fn commit_due(&self) -> Result<()> {
+        let now = self.clock.monotonic_nanos();
+        let mut inner = self.lock();
+        inner.check_alive()?;
+        let is_due = inner.commit_due_at(now, self.options.commit_nanos).is_some_and(|at| at <= now);
+        let is_due = is_due && !inner.closing && !self.options.read_only;
+        drop(inner);
+        if is_due { self.sync_received(false) } else { Ok(()) }
     }
 
     /// Whether what recovery would read, or what memory holds, asks for an index checkpoint.
@@ -316,6 +329,10 @@ impl Fs {
     }
 }
 
+/// A commit by time begins so long before it would be late, and earlier than that where it is soon: it is looked at about every 100 ms,
+/// and takes its time.
+const COMMIT_AHEAD_NANOS: u64 = 200_000_000;
+
 /// Chain bytes that recovery reads at most before an index checkpoint is due.
 /// DESIGN section 6 allows 64 MiB; commits under way come on top.
 pub(super) const WINDOW_BYTES_MAX: u64 = 32 << 20;
@@ -329,7 +346,7 @@ fn longer_window(usual: u64, node_bytes: u64, room: u64) -> u64 {
 }
 
 impl Inner {
-    /// When (monotonic) the next commit by time is due; may be past.
+    /// When (monotonic) the next commit by time is to begin; may be past.
     fn commit_due_at(&mut self, now: u64, commit_nanos: u64) -> Option<u64> {
         let mut since = self.batch.since;
         for f in self.files.values_mut() {
@@ -342,7 +359,8 @@ impl Inner {
                 }
             }
         }
-        since.map(|s| s.saturating_add(commit_nanos))
+        let wait = commit_nanos - COMMIT_AHEAD_NANOS.min(commit_nanos / 4 * 3);
+        since.map(|s| s.saturating_add(wait))
     }
 
     /// Whether something was let go that is not swept yet, and nothing speaks against sweeping it.

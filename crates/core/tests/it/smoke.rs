@@ -356,3 +356,22 @@ fn what_is_cut_off_takes_no_blocks_any_more() {
     assert_eq!(blocks(), 40);
     fs.close().unwrap();
 }
+
+/// What nobody syncs is on the device when its time is over, not only begun to be written: a commit takes its time, and so do ticks.
+#[test]
+fn what_was_received_is_committed_before_its_time_is_over() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, b"received", 0).unwrap();
+    let writes = w.device.counters().writes;
+    w.pass(700_000_000);
+    fs.commit_due().unwrap();
+    assert_eq!(w.device.counters().writes, writes, "more may come that shares the commit");
+    w.pass(200_000_000);
+    fs.commit_due().unwrap();
+    drop(fs);
+    let fs = w.open();
+    let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap();
+    assert_eq!(fs.read(At::Live, f.ino, 0, 100).unwrap(), b"received");
+}
