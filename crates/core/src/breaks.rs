@@ -298,6 +298,10 @@ pub enum Break {
     SharedStatesUntold,
     /// Of a run that is wrong on two devices, in different units, nothing is put together.
     UnitsUnmixed,
+    /// A repair starts from a root with a gap in the log behind it, whatever whole tree of later is there.
+    NewerTreeLeft,
+    /// A mount that writes does not look whether the root directory can be read.
+    RootUnread,
     /// A history tree that got items of a newer one is not looked into for these.
     MergedUnseen,
     /// The last item of a piece of history that is merged gets lost.

@@ -71,6 +71,11 @@ impl Content<'_> {
     fn is_unproven(&self, (first, blocks): (u64, u64)) -> bool {
         self.unproven.iter().any(|(at, count)| at.0 < first + blocks && first < at.0 + u64::from(*count))
     }
+
+    /// What it is that one copy of these blocks is wrong and another right.
+    fn copy_is_wrong(&self, blocks: (u64, u64)) -> What {
+        if self.is_unproven(blocks) { What::ContentCopyUnproven } else { What::ContentCopyDamaged }
+    }
 }
 
 fn check_tree(content: &Content<'_>, tree: &Tree, log: &mut Log<'_>) -> Result<()> {
@@ -111,17 +116,20 @@ fn verify(content: &Content<'_>, batch: &mut Vec<Piece>, log: &mut Log<'_>) {
     batch.sort_by_key(Piece::span);
     let mut rest: &[Piece] = batch;
     while !rest.is_empty() {
-        let mut reads: Vec<(&[Piece], u64, Result<Ticket>)> = Vec::with_capacity(READS);
+        let mut reads: Vec<(&[Piece], (u64, u64), Result<Ticket>)> = Vec::with_capacity(READS);
         while reads.len() < READS && !rest.is_empty() {
             let (run, first, blocks) = next_run(&mut rest);
-            reads.push((run, first, content.storage.submit_read(Addr(first), blocks as u32)));
+            reads.push((run, (first, blocks), content.storage.submit_read(Addr(first), blocks as u32)));
         }
-        for (run, first, ticket) in reads {
-            match ticket.and_then(|t| t.wait().map_err(Error::from)) {
-                Ok(bytes) => run.iter().for_each(|p| one(content, p, &bytes, first, log)),
+        for (run, (first, blocks), ticket) in reads {
+            let read = ticket.and_then(|t| t.wait().map_err(Error::from));
+            let is_right = |p: &&Piece| match &read {
+                Ok(bytes) => one(content, p, bytes, first, log),
                 // Find out which of them cannot be read.
-                Err(_) => run.iter().for_each(|p| alone(content, p, log)),
-            }
+                Err(_) => alone(content, p, log),
+            };
+            let right: Vec<&Piece> = run.iter().filter(is_right).collect();
+            copies(content, &right, (first, blocks), log);
         }
     }
     batch.clear();
@@ -147,23 +155,59 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
     (run, first, end - first)
 }
 
-fn alone(content: &Content<'_>, p: &Piece, log: &mut Log<'_>) {
-    let (first, blocks) = p.span();
-    match content.storage.read(Addr(first), blocks as u32) {
-        Ok(bytes) => one(content, p, &bytes, first, log),
-        Err(e) => bad(content.state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log),
+/// Verifies what is right on one device on the others that have it.
+fn copies(content: &Content<'_>, right: &[&Piece], (first, blocks): (u64, u64), log: &mut Log<'_>) {
+    let Content { state, storage, .. } = content;
+    // What lies in rows has no copy; its parity is looked at by itself.
+    if storage.has_parity() {
+        return;
+    }
+    let mut wrong: Vec<&Piece> = Vec::new();
+    for avoid in storage.ways_around(Addr(first), blocks as u32) {
+        let all = storage.read_around(Addr(first), blocks as u32, avoid);
+        for p in right {
+            let (start, blocks) = p.span();
+            let is_right = match &all {
+                Ok(bytes) => {
+                    let at = (start - first) as usize * BLOCK_BYTES;
+                    let covered = bytes.get(at..at + blocks as usize * BLOCK_BYTES);
+                    covered.is_some_and(|bytes| crate::fs::verify(&p.extent, bytes).is_ok())
+                }
+                Err(_) => {
+                    let read = storage.read_around(Addr(start), blocks as u32, avoid);
+                    read.is_ok_and(|bytes| crate::fs::verify(&p.extent, &bytes).is_ok())
+                }
+            };
+            if !is_right && !wrong.iter().any(|other| std::ptr::eq(*other, *p)) {
+                wrong.push(p);
+                let what = content.copy_is_wrong(p.span());
+                bad(state, p, what, p.extent.addr, "checksum mismatch on another device", log);
+            }
+        }
     }
 }
 
-/// Verifies one extent in what was read from block `from` on.
-fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) {
+fn alone(content: &Content<'_>, p: &Piece, log: &mut Log<'_>) -> bool {
+    let (first, blocks) = p.span();
+    match content.storage.read(Addr(first), blocks as u32) {
+        Ok(bytes) => one(content, p, &bytes, first, log),
+        Err(e) => {
+            bad(content.state, p, What::ContentUnreadable, p.extent.addr, &e.to_string(), log);
+            false
+        }
+    }
+}
+
+/// Verifies one extent in what was read from block `from` on; whether its checksum is right there.
+fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<'_>) -> bool {
     let state = content.state;
     log.advance(u64::from(p.extent.blocks));
     log.report.counts.blocks_verified += u64::from(p.extent.blocks);
     let (first, blocks) = p.span();
     let start = (first.saturating_sub(from)) as usize * BLOCK_BYTES;
     let Some(covered) = bytes.get(start..start + blocks as usize * BLOCK_BYTES) else {
-        return bad(state, p, What::ContentUnreadable, p.extent.addr, "the device read too little", log);
+        bad(state, p, What::ContentUnreadable, p.extent.addr, "the device read too little", log);
+        return false;
     };
     let right = |bytes: &[u8]| crate::fs::verify(&p.extent, bytes).is_ok();
     let mut other = None;
@@ -171,15 +215,15 @@ fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<
         let addr = if let Error::Damaged(addr, _) = e { addr } else { p.extent.addr };
         other = content.storage.read_other(Addr(first), blocks as u32, right);
         let what = match other {
-            Some(_) if content.is_unproven((first, blocks)) => What::ContentCopyUnproven,
-            Some(_) => What::ContentCopyDamaged,
+            Some(_) => content.copy_is_wrong((first, blocks)),
             None => What::ContentDamaged,
         };
         bad(state, p, what, addr, "checksum mismatch", log);
         if other.is_none() {
-            return;
+            return false;
         }
     }
+    let is_right = other.is_none();
     let covered = other.as_deref().unwrap_or(covered);
     if let Some((block, rest)) = p.end {
         let start = (p.extent.lead + block) as usize * BLOCK_BYTES;
@@ -188,6 +232,7 @@ fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<
             bad(state, p, What::TailNotZero, p.extent.addr.add(block), "bytes behind the end", log);
         }
     }
+    is_right
 }
 
 fn bad(state: &State, p: &Piece, what: What, addr: Addr, why: &str, log: &mut Log<'_>) {

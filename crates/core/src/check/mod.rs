@@ -71,7 +71,12 @@ pub fn check(
 /// Checks a state that is only in memory as if it had been written.
 pub(crate) fn check_planned(opened: Opened, progress: &mut dyn FnMut(Progress)) -> Result<(Opened, CheckReport)> {
     let mut log = Log::new(progress);
-    let copies = opened.state.segments.iter().map(|(_, s)| s.nodes).collect();
+    let mut copies = vec![0; opened.storage.end() as usize];
+    for (no, s) in opened.state.segments.iter() {
+        if let Some(count) = copies.get_mut(no.0 as usize) {
+            *count = s.nodes;
+        }
+    }
     let audit = nodes::Audit { copies, ..nodes::Audit::default() };
     let mut superblock = opened.superblock.clone();
     superblock.chain = (opened.chain.segment, opened.chain.block);

@@ -187,6 +187,10 @@ impl Fs {
             match scrub.stages.front_mut() {
                 None => return Ok(()),
                 Some(Stage::Roots) => {
+                    // What is only in memory could not be looked at where it is going to be.
+                    if self.may_mend() {
+                        self.sync_received(false)?;
+                    }
                     scrub.roots_damaged = self.damaged_roots()?;
                     scrub.report.copies_damaged += scrub.roots_damaged;
                     scrub.next_stage();

@@ -129,7 +129,8 @@ fn recover_from_all(assembly: &Assembly, options: &MountOptions) -> Result<Opene
     }
     // All that was committed, from either root; only then a part of it.
     for (rank, root) in found.roots.iter().take(2).enumerate() {
-        match roll_forward(assembly, root, options, report.clone(), Reach::All) {
+        let opened = roll_forward(assembly, root, options, report.clone(), Reach::All);
+        match opened.and_then(|opened| has_root_directory(opened, Reach::All)) {
             Ok(opened) => return went_back(found, rank, opened, options),
             Err(e @ Error::Open(_)) => return Err(e),
             // All of the log is there, and can be read: that is no damage. What an older root leaves free this one may use.
@@ -188,7 +189,7 @@ fn furthest(
     let roll = |rank: usize| match assembly.found.roots.get(rank) {
         None => Ok(None),
         Some(root) => match roll_forward(assembly, root, options, report.clone(), reach) {
-            Ok(opened) => Ok(Some(opened)),
+            Ok(opened) => has_root_directory(opened, reach).map(Some),
             Err(e @ Error::Open(_)) => Err(e),
             Err(_) => Ok(None),
         },
@@ -204,6 +205,26 @@ fn furthest(
             roll(1)?.map(|opened| (1, opened))
         }
     })
+}
+
+/// Without the root directory nothing is shown, and a mount that writes would replace the roots from which a repair brings it back.
+fn has_root_directory(mut opened: Opened, reach: Reach) -> Result<Opened> {
+    match opened.state.inode(Ino::ROOT) {
+        Err(why @ (Error::Damaged(..) | Error::Device(_))) if !broken(Break::RootUnread) => {
+            if reach == Reach::All {
+                return Err(why);
+            }
+            let text = format!(
+                "the root directory cannot be read: {why}; nenrin check --repair -n tells what a repair would do"
+            );
+            let report = &mut opened.report;
+            report.damage =
+                Some(report.damage.take().map_or_else(|| text.clone(), |also| format!("{text}; and {also}")));
+            report.verdicts.push(Verdict::Damage);
+            Ok(opened)
+        }
+        _ => Ok(opened),
+    }
 }
 
 /// How much of the log has to be applied.

@@ -6,6 +6,7 @@
 //! | a root whose nodes all verify, and an unbroken log behind it that reaches every other root | there, newest first: nothing is lost |
 //! | no such root | that of the two newest of which least is lost, see [`Lacks`], without the nodes that cannot be read |
 //! | no root, or the live tree of neither of these two has all its branches | what [`salvage`] finds |
+//! | the same two, with a log that ends before a whole live tree was written that is on the device still, and no snapshot | the same |
 //! | damage in the log behind it | all before the damage, then every linked run of partials behind it |
 //!
 //! Invariants
@@ -37,6 +38,7 @@ use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, COUNTER_MAX, Cno, Ino, SegmentNo, Seq, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Memory for index nodes while repairing.
@@ -113,6 +115,18 @@ impl Candidate {
         }
         Ok(())
     }
+    /// Whether somebody gave a checkpoint a name, as far as the space tree can be read; a salvage would lose it.
+    fn has_snapshots(&self) -> Result<bool> {
+        let mut has = false;
+        for (tree, _) in self.trees.iter().filter(|(tree, _)| tree.id() == TreeId::SPACE) {
+            tree.scan_readable(&self.cache, &Key::first(), &Key::last(), &mut |key, value| {
+                let is_checkpoint = is_space_key(key) && key.kind == Kind::Checkpoint;
+                has |= is_checkpoint && Checkpoint::decode(value).is_ok_and(|c| !c.name.is_empty());
+                ControlFlow::Continue(())
+            });
+        }
+        Ok(has)
+    }
     /// Highest sequence that the state after roll-forward contains.
     fn reaches(&self) -> u64 {
         self.log.accepted.last().map_or(self.superblock.chain_seq, |f| f.header.seq).0
@@ -171,8 +185,16 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
     for root in found.roots.iter().take(2) {
         hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
-    // A lost inner node hides what is below it: a whole tree is worth more, wherever it is found.
-    if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
+    // A lost inner node hides what is below it, and a gap in the log what came later: a whole tree is worth more, wherever it is found.
+    let is_behind = |c: &Candidate| -> Result<bool> {
+        let lacks = c.log.damage.is_some() && !c.has_snapshots()? && !broken(Break::NewerTreeLeft);
+        Ok(lacks && salvage::whole_tree(&storage, found, newest)?.is_some_and(|seq| seq.0 > c.reaches()))
+    };
+    let salvages = match all.get(chosen) {
+        Some(c) => c.has_lost_branches() || is_behind(c)?,
+        None => true,
+    };
+    if salvages {
         return salvage::find(&storage, found, newest, held, losses);
     }
     let chosen = all.swap_remove(chosen);

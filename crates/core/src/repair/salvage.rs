@@ -76,7 +76,7 @@ pub(super) fn find(
     losses: &mut Losses,
 ) -> Result<Option<Base>> {
     let cache = Arc::new(NodeCache::new(storage.clone(), CACHE_BYTES));
-    let epoch = found.roots.iter().map(|r| r.epoch).max().unwrap_or(newest.epoch);
+    let epoch = newest_epoch(found, newest);
     let nodes = scan(storage, newest, epoch)?;
     for n in &nodes {
         hold(&mut held, n.addr);
@@ -97,6 +97,19 @@ pub(super) fn find(
     verify(&mut base, losses)?;
     let pieces = if is_gapless { 0 } else { pieces::find(&mut base, epoch, &told(&islands), losses)? };
     Ok((!nodes.is_empty() || !islands.is_empty() || pieces > 0).then_some(base))
+}
+
+/// Up to which part of the log the newest whole tree has all that was done, if one is found of which nothing is doubtful.
+pub(super) fn whole_tree(storage: &Arc<Storage>, found: &Probe, newest: &Superblock) -> Result<Option<Seq>> {
+    let cache = Arc::new(NodeCache::new(storage.clone(), CACHE_BYTES));
+    let nodes = scan(storage, newest, newest_epoch(found, newest))?;
+    let start = choose(storage, &cache, &nodes, newest, &mut Losses::default())?;
+    Ok(start.lost.is_empty().then_some(start.seq))
+}
+
+/// What a salvage that was cut has written is of a later one.
+fn newest_epoch(found: &Probe, newest: &Superblock) -> Epoch {
+    found.roots.iter().map(|r| r.epoch).max().unwrap_or(newest.epoch)
 }
 
 /// The rule of the newest root that can be read, or what the log behind it says.

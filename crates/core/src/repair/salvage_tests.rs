@@ -14,7 +14,7 @@ use nenrin_format::partial::{Header, PartialKind};
 use nenrin_format::records::Record;
 use nenrin_format::superblock::Superblock;
 use nenrin_format::wire::Reader;
-use nenrin_format::{BLOCK_BYTES, Ino, NODE_BYTES};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BYTES};
 use std::sync::Arc;
 
 /// Destroys every root partial there is.
@@ -433,4 +433,44 @@ fn where_nothing_is_left_nothing_is_done() {
     let refused = RepairPlan::new(std::slice::from_ref(&device), clock().as_ref(), &mut |_| {}).unwrap_err();
     assert!(matches!(&refused, Error::Open(t) if t.contains("nothing was changed")), "{refused}");
     assert!(!numbers(&device).is_empty());
+}
+
+/// The newest root cannot be read, and of the log behind the one before, which has nothing yet, the beginning: the tree of the newest is
+/// there, and whole.
+fn a_whole_tree_is_behind_a_gap() {
+    let memory = Arc::new(MemDevice::new(48 << 20));
+    let shared: Arc<dyn BlockDevice> = memory.clone();
+    mkfs(&shared, &clock(), &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(vec![shared.clone()], clock(), MountOptions::default()).unwrap();
+    let dir = fs.create(Ino::ROOT, b"dir", &new(0o040_755)).unwrap().ino;
+    for i in 0..200 {
+        let ino = fs.create(dir, format!("file {i}").as_bytes(), &new(0o100_600)).unwrap().ino;
+        fs.write(ino, 0, format!("content {i}").as_bytes(), 0).unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let bytes = memory.snapshot();
+    let roots = assemble(&[device(&bytes)], true).unwrap().found.roots;
+    let newest = roots[0].root.map(|(addr, _)| addr);
+    let begins = [Some(roots[1].chain.0), roots[1].chain_next].into_iter().flatten().map(|s| Addr::new(s, 0));
+    let mut damaged = bytes.clone();
+    for addr in newest.into_iter().chain(begins) {
+        let at = offset(&bytes, addr);
+        damaged[at..at + BLOCK_BYTES].fill(0x5a);
+    }
+    let before = tree(&read_only(&bytes), At::Live);
+    let (after, report) = repair(&damaged);
+    assert!(before == tree(&read_only(&after), At::Live), "names are gone: {:?}", report.losses);
+}
+
+#[test]
+fn a_whole_tree_is_worth_more_than_an_older_root_with_a_gap() {
+    a_whole_tree_is_behind_a_gap();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "names are gone")]
+fn a_newer_tree_that_is_not_taken_is_noticed() {
+    crate::breaks::with(crate::breaks::Break::NewerTreeLeft, a_whole_tree_is_behind_a_gap);
 }

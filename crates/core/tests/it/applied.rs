@@ -8,6 +8,7 @@ use nenrin_core::format::node::{Entries, TreeId, decode, first_key};
 use nenrin_core::format::{BLOCK_BYTES, Ino, NODE_BYTES};
 use nenrin_core::{AllocateMode, At, Error, Fs, MountOptions, Result, SetAttr};
 use nenrin_device::{AlignedBuf, BlockDevice, MemDevice};
+use std::cell::Cell;
 use std::sync::Arc;
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -35,28 +36,43 @@ pub(crate) fn piece(n: u64) -> [u8; BLOCK_BYTES] {
 
 /// Damages all copies of the leaves with an item for which `holds` is true.
 pub(crate) fn rot(w: &World, holds: impl Fn(&Key) -> bool) {
-    rot_nodes(w, |_, entries| matches!(entries, Entries::Leaf(items) if items.iter().any(|(key, _)| holds(key))));
+    let has = |entries: &Entries| matches!(entries, Entries::Leaf(items) if items.iter().any(|(key, _)| holds(key)));
+    assert!(rot_nodes(w, |_, _, entries| has(entries)) >= 2);
+}
+
+/// The same of those that were written last.
+pub(crate) fn rot_newest(w: &World, holds: impl Fn(&Key) -> bool) {
+    let has = |entries: &Entries| matches!(entries, Entries::Leaf(items) if items.iter().any(|(key, _)| holds(key)));
+    let newest = Cell::new(0);
+    let note = |generation: u64, entries: &Entries| {
+        newest.set(if has(entries) { generation.max(newest.get()) } else { newest.get() });
+        false
+    };
+    rot_nodes(w, |_, generation, entries| note(generation, entries));
+    assert_eq!(rot_nodes(w, |_, generation, entries| generation == newest.get() && has(entries)), 2);
 }
 
 /// Damages all copies of all nodes above the leaves of history trees.
 pub(crate) fn rot_inner(w: &World) {
-    rot_nodes(w, |tree, entries| tree >= TreeId::HISTORY && matches!(entries, Entries::Inner(_)));
+    let inner = |tree, entries: &Entries| tree >= TreeId::HISTORY && matches!(entries, Entries::Inner(_));
+    assert!(rot_nodes(w, |tree, _, entries| inner(tree, entries)) >= 2);
 }
 
-fn rot_nodes(w: &World, which: impl Fn(TreeId, &Entries) -> bool) {
+/// Damages nodes, told by tree, generation and what they have; how many.
+fn rot_nodes(w: &World, which: impl Fn(TreeId, u64, &Entries) -> bool) -> usize {
     let bytes = w.device.inner().snapshot();
     let mut copies = 0;
     for (block, node) in (0..).zip(bytes.windows(NODE_BYTES).step_by(BLOCK_BYTES)) {
         let Ok((head, _)) = first_key(node) else { continue };
         let tree = TreeId(head.tree.get());
-        if decode(tree, node).is_ok_and(|(_, entries)| which(tree, &entries)) {
+        if decode(tree, node).is_ok_and(|(_, entries)| which(tree, head.generation.get(), &entries)) {
             let mut damaged = node[..BLOCK_BYTES].to_vec();
             damaged[1234] ^= 8;
             w.device.write(block * BLOCK, Arc::new(AlignedBuf::padded(&damaged))).unwrap();
             copies += 1;
         }
     }
-    assert!(copies >= 2, "{copies}");
+    copies
 }
 
 /// Nothing is acknowledged any more.

@@ -3,7 +3,7 @@
 //! and a repair brings back the rest.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests say what went wrong by stopping
 
-use crate::applied::{BLOCK, CHANGED, CHANGES, Change, PIECES, piece, rot, rot_inner, volume};
+use crate::applied::{BLOCK, CHANGED, CHANGES, Change, PIECES, piece, rot, rot_inner, rot_newest, volume};
 use crate::common::{TestClock, World, dir, file};
 use nenrin_core::check::{Finding, What, check};
 use nenrin_core::format::key::{Key, Kind};
@@ -345,4 +345,37 @@ fn lost_inner_nodes_keep_no_index_from_being_written() {
     let fs = mount(&device, false).unwrap();
     assert!(fs.recovery_report().clean, "{:?}", fs.recovery_report());
     assert_eq!(block(&fs, g, 0).unwrap(), [2; BLOCK_BYTES]);
+}
+
+/// The leaf with the root directory went bad: the root before, with the log behind it, has all that was; where it is lost in both a mount
+/// writes nothing, so that a repair finds what it would have found before.
+fn the_root_directory_is_lost() {
+    let (w, f, _) = volume();
+    let of_root = |key: &Key| key.ino == Ino::ROOT.0 && key.kind == Kind::Inode && key.death == 0;
+    settle(&w);
+    let fs = w.open();
+    fs.setattr(Ino::ROOT, &SetAttr { mode: Some(0o750), ..SetAttr::default() }).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    rot_newest(&w, of_root);
+    let device = cut(&w);
+    let fs = mount(&device, false).unwrap();
+    let found = fs.lookup(At::Live, Ino::ROOT, b"f").map(|f| f.ino);
+    assert!(matches!(found, Ok(ino) if ino == f), "all names are gone: {found:?}");
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, of_root);
+    mounted_read_only(&cut(&w), false);
+}
+
+#[test]
+fn a_lost_root_directory_is_noticed_before_anything_is_written() {
+    the_root_directory_is_lost();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "all names are gone")]
+fn a_root_directory_that_is_not_looked_for_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::RootUnread, the_root_directory_is_lost);
 }

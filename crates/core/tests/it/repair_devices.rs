@@ -95,7 +95,7 @@ fn of_a_file(device: &dyn BlockDevice) -> u64 {
     (FIRST..device.geometry().bytes - MIB).step_by(64 << 10).find(begins).unwrap()
 }
 
-/// What a check that reads one copy of each, or no parity, does not see.
+/// Copies that are not the first to be read, and parity.
 #[test]
 fn copies_that_nobody_would_read_are_mended() {
     for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
@@ -104,6 +104,9 @@ fn copies_that_nobody_would_read_are_mended() {
         assert!(!plan(&w).report().needed);
         for lost in 0..count {
             zero(w.members[lost].as_ref(), of_a_file(w.members[lost].as_ref()), 64 << 10);
+            let found = check(&w.all(), &CheckOptions { data: true }, &mut |_| {}).unwrap();
+            let seen = found.count(What::ContentCopyDamaged) > 0 || profile == Profile::Parity;
+            assert!(seen, "device {lost} is wrong: {:?}", found.findings);
             let repair = plan(&w);
             let rewritten = |(kind, n): &(MendKind, u64)| *kind == MendKind::CopiesRewritten && *n > 0;
             assert!(repair.report().mends.iter().any(rewritten), "{profile:?} {lost}: {:?}", repair.report());
@@ -112,6 +115,26 @@ fn copies_that_nobody_would_read_are_mended() {
             assert!(!plan(&w).report().needed);
             all_there_without_another(&w, count, lost);
         }
+    }
+}
+
+/// Where devices came later segments have other numbers than where all were there from the beginning.
+#[test]
+fn a_volume_that_got_another_device_is_repaired() {
+    for (profile, count) in [(Profile::Mirror, 2), (Profile::Parity, 3)] {
+        let w = volume(profile, count);
+        let fs = w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap();
+        let new: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        fs.device_add(new.clone(), [9; 16]).unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        let devices = [w.all(), vec![new.clone()]].concat();
+        clean(&devices);
+        zero(new.as_ref(), 4 * 4096, 4 * 4096);
+        let report = repair(&devices, &w).unwrap();
+        assert!(report.needed && report.losses.is_empty(), "{profile:?}: {report:?}");
+        clean(&devices);
+        all_there(&Fs::open(devices, w.time(), MountOptions::default()).unwrap());
     }
 }
 

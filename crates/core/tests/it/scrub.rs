@@ -234,6 +234,16 @@ fn a_sound_log_is_left_alone() {
     assert_eq!(w.device.counters().writes, writes);
 }
 
+/// What nobody has synced is committed first, so that all is looked at where it lies.
+#[test]
+fn what_is_not_committed_yet_is_verified_as_well() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let f = fs.create(Ino::ROOT, b"new", &file(0o600)).unwrap();
+    fs.write(f.ino, 0, &vec![7; 3 << 20], 0).unwrap();
+    assert!(scrubbed(&fs).blocks >= 768);
+}
+
 /// One copy of the log rots: the device that has it is as good as the other after a scrub.
 #[test]
 fn rot_in_one_copy_of_the_log_is_found() {
