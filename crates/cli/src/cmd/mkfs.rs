@@ -20,7 +20,7 @@ pub const COMMAND: Command = Command {
     usage: &["mkfs [--size SIZE] [--label LABEL] [--profile PROFILE] [--sparse] [--force] DEVICE..."],
     about: "Makes an empty volume on block devices or in image files",
     options: &[
-        ("--size SIZE", "size of each image file, which is made or made longer; K, M, G, T are powers of 1024"),
+        ("--size SIZE", "size of each image file, which is made, or made so long; K, M, G, T are powers of 1024"),
         ("--label LABEL", "a name for the volume, at most 64 bytes"),
         (
             "--profile PROFILE",

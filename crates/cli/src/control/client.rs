@@ -170,7 +170,12 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
     match found {
         Some(client) => Ok((client, mount, real)),
         None if mount.user != sys::euid() && sys::euid() != 0 => {
-            Err(Fail::at(path.display(), "the volume was mounted by another user; ask as that user or as root"))
+            let point = mount.point.display();
+            let text = format!(
+                "the volume was mounted by another user; ask as that user or as root, or look for earlier states in \
+                 {point}/.nenrin/at/WHEN"
+            );
+            Err(Fail::at(path.display(), text))
         }
         None => Err(Fail::at(path.display(), "the process that owns the volume does not answer")),
     }

@@ -80,7 +80,9 @@ impl Fs {
     /// A walk from the older of the roots that recovery may begin with.
     fn walk_the_log(&self, begun: u32) -> Option<Walked> {
         let inner = self.lock();
-        let (until, generation) = (inner.durable_seq, inner.generation());
+        // A mount that writes has seen to it that all devices have what counts.
+        let until = if self.options.read_only { self.recovery_report().durable_seq } else { inner.durable_seq };
+        let generation = inner.generation();
         drop(inner);
         let mut roots: Vec<Superblock> =
             probe_storage(&self.storage).into_iter().flatten().flat_map(|p| p.roots).collect();
