@@ -126,11 +126,21 @@ impl State {
         if broken(Break::NotReadAhead) {
             return Ok(());
         }
-        for group in [self.dirent_key(parent, name), self.link_key(ino, parent, name)] {
-            self.find_slot(group, |_| false)?;
-        }
-        self.inode_ahead(parent)?;
+        self.find_slot(self.dirent_key(parent, name), |_| false)?;
+        self.unused_name_ahead(parent, ino, name)?;
         self.inode_ahead(ino).map(drop)
+    }
+
+    /// The same for a name that was just sought in vain, and an inode that does not change or is new.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn unused_name_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        self.find_slot(self.link_key(ino, parent, name), |_| false)?;
+        self.inode_ahead(parent).map(drop)
     }
 
     /// What a sweep of `max` items from `from` on would look at, up to what cannot be read.
