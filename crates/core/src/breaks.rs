@@ -408,6 +408,8 @@ pub enum Break {
     HeadersBelieved,
     /// What the background records is not read before.
     NotReadAhead,
+    /// Looking for files with much history ends at what cannot be read.
+    SurveyStops,
     /// Emptying a file that is empty asks for room as if it grew.
     EmptyNeedsRoom,
 }

@@ -290,9 +290,9 @@ pub struct MountOptions {
     pub cache_bytes: usize,
     /// Memory for content not yet written; writers wait beyond it.
     pub dirty_bytes_max: usize,
-    /// Changed index nodes that ask for an index checkpoint, at least 1; who changes something waits for it at twice as many.
-    /// Bounds memory, but for what one commit changes at once: one takes about 45 KB, and up to 110 KB where it is a leaf of
-    /// single blocks.
+    /// Changed index nodes that ask for an index checkpoint, at least 1; who changes something waits for it at twice as many, those
+    /// that a commit of what was received would change included. Bounds memory, but for what one call changes: one takes about 45 KB,
+    /// and up to 110 KB where it is a leaf of single blocks.
     pub dirty_nodes_max: u64,
     /// Tell the device about freed segments.
     pub discard: bool,

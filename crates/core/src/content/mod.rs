@@ -298,6 +298,13 @@ impl Content {
         if self.held_since.is_some() && self.replaced { self.before } else { 0 }
     }
 
+    /// The first block from `from` on that is in memory, cut, reserved or written ahead.
+    pub fn changed_from(&self, from: u64) -> Option<u64> {
+        let page = self.pages.range(from..).next().map(|(block, _)| *block);
+        let over = self.overlay.overlapping(from, u64::MAX).next().map(|(start, ..)| start.max(from));
+        page.into_iter().chain(over).min()
+    }
+
     /// Takes the pages in `range` out, in runs of consecutive blocks.
     pub fn take_runs(&mut self, range: Range<u64>) -> Vec<(u64, Vec<Page>)> {
         let mut runs: Vec<(u64, Vec<Page>)> = Vec::new();

@@ -13,6 +13,7 @@
 use super::background::SWEEP_REST_NANOS;
 use super::{Fs, Inner, locked};
 use crate::breaks::{Break, broken};
+use crate::index::Value;
 use crate::state::{KeptFor, KnownPast, weight};
 use crate::{Error, Result};
 use nenrin_format::items::{self, Checkpoint, Extent};
@@ -40,6 +41,14 @@ pub(super) type Kept = BTreeMap<Cno, Checkpoint>;
 pub(super) struct Place {
     trees: Vec<TreeId>,
     from: Key,
+    /// What cannot be read is passed over: right where what is counted need not be all.
+    passes_over: bool,
+}
+
+impl Place {
+    pub(super) fn passing_over(self) -> Self {
+        Self { passes_over: !broken(Break::SurveyStops), ..self }
+    }
 }
 
 /// Counting what snapshots keep, under way.
@@ -204,7 +213,8 @@ impl Fs {
         let (cache, generation) = (inner.state.cache.clone(), inner.generation());
         drop(inner);
         let (mut seen, mut next, mut found) = (0, None, Vec::new());
-        let scanned = tree.scan(&cache, &place.from, &Key::last(), &mut |k, v| {
+        let mut lost = None;
+        let mut each_item = |k: &Key, v: &Value| {
             if seen == ITEMS_AT_ONCE {
                 next = Some(*k);
                 return ControlFlow::Break(());
@@ -216,12 +226,17 @@ impl Fs {
                 found.push((*k, birth, keep, weight(k, v), extent.filter(|e| e.stored_blocks() > 0)));
             }
             ControlFlow::Continue(())
+        };
+        tree.scan_over(&cache, (&place.from, &Key::last()), &mut each_item, &mut |why, _| {
+            lost.get_or_insert(why);
+            if place.passes_over { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        match scanned {
-            Ok(()) => {}
+        match lost {
+            None => {}
             // Index checkpoints since then may have used the places of old nodes again.
-            Err(_) if self.lock().generation() != generation => return Ok(ITEMS_AT_ONCE),
-            Err(e) => return Err(e),
+            Some(_) if self.lock().generation() != generation => return Ok(ITEMS_AT_ONCE),
+            Some(why) if !place.passes_over => return Err(why),
+            Some(_) => {}
         }
         for some in found.chunks(LIVES_AT_ONCE) {
             let inner = self.lock();
@@ -232,7 +247,8 @@ impl Fs {
                 let blocks = extent.as_ref().filter(|e| !e.is_shared()).map_or(0, |e| u64::from(e.blocks));
                 each(Piece { ino: Ino(key.ino), lives: &[life], blocks, bytes: *bytes, marked });
                 if let Some(e) = extent.as_ref().filter(|e| e.is_shared()) {
-                    inner.shared_lives(key, e, each)?;
+                    let found = inner.shared_lives(key, e, each);
+                    found.or_else(|why| if place.passes_over { Ok(()) } else { Err(why) })?;
                 }
             }
         }
@@ -250,7 +266,7 @@ impl Fs {
     pub(super) fn history_from(&self, first: Cno) -> Place {
         let inner = self.lock();
         let trees = inner.state.history.iter().filter(|t| t.may_hold(first)).map(|t| t.tree.id()).collect();
-        Place { trees, from: Key::first() }
+        Place { trees, from: Key::first(), passes_over: false }
     }
 
     /// Nodes of the history trees that hold deaths from this one on.

@@ -17,6 +17,7 @@ use std::ops::ControlFlow;
 const CLOSED_PAGES_MAX: usize = 31;
 /// An attribute that is replaced may become a little larger: up to a multiple of so many bytes.
 const REPLACED_BYTES: usize = 256;
+const CAPS_XATTR: &[u8] = b"security.capability";
 
 impl Fs {
     /// Changes attributes; a new size cuts or extends the content.
@@ -40,6 +41,10 @@ impl Fs {
             }
         };
         let inode = inner.state.inode(ino)?.ok_or(Error::NotFound)?;
+        let loses_caps = set.kill_privileges && inode.flags & INODE_CAPS != 0;
+        if loses_caps {
+            inner.state.xattr_ahead(ino, CAPS_XATTR, None)?;
+        }
         let wall = self.clock.wall();
         let resolve = |t: SetTime| match t {
             SetTime::Now => wall,
@@ -91,8 +96,8 @@ impl Fs {
                 }
             }
         }
-        if set.kill_privileges && inode.flags & INODE_CAPS != 0 {
-            let record = Record::RemoveXattr { ino, ctime: wall, name: b"security.capability" };
+        if loses_caps {
+            let record = Record::RemoveXattr { ino, ctime: wall, name: CAPS_XATTR };
             inner.log(&record, now)?;
             inner.set_content_ctime(ino, wall);
         }
@@ -200,6 +205,7 @@ impl Fs {
         let passes = (replaces || permissions.is_some() || name == HISTORY_XATTR) && !broken(Break::AttributesGrow);
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;
         inner.check_xattr(ino, name, mode)?;
+        inner.state.xattr_ahead(ino, name, Some(value.len()))?;
         let ctime = self.clock.wall();
         let record = Record::SetXattr { ino, ctime, mode: permissions.map_or(u32::MAX, |m| m & 0o7777), name, value };
         inner.log(&record, self.clock.monotonic_nanos())?;
@@ -217,6 +223,7 @@ impl Fs {
         if inner.xattr_bytes(ino, name)?.is_none() {
             return Err(Error::NoAttribute);
         }
+        inner.state.xattr_ahead(ino, name, None)?;
         let ctime = self.clock.wall();
         inner.log(&Record::RemoveXattr { ino, ctime, name }, self.clock.monotonic_nanos())?;
         inner.set_content_ctime(ino, ctime);

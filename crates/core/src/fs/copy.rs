@@ -316,7 +316,9 @@ impl Inner {
         if span.bytes == 0 {
             return Ok(());
         }
-        self.promise_ends(span.to, span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK))
+        let (from, to) = (span.to_offset / BLOCK, (span.to_offset + span.bytes).div_ceil(BLOCK));
+        self.content_ahead(span.to, from, to)?;
+        self.promise_ends(span.to, from, to)
     }
 
     /// Makes pieces and edges content of the destination.

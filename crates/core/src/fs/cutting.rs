@@ -183,8 +183,10 @@ impl Fs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segments::KIND_DATA;
     use crate::testing::{create, device, mount};
     use crate::{AllocateMode, MountOptions, SetAttr};
+    use nenrin_format::Addr;
     use nenrin_format::wire::Reader;
     use std::sync::Arc;
 
@@ -221,6 +223,33 @@ mod tests {
             })
             .collect();
         assert!(kinds.len() > 2 && kinds.is_sorted(), "{kinds:?}");
+    }
+
+    /// What others wrote here and there may be all that leaves no room for nodes, where there is room to remove: it is committed.
+    #[test]
+    fn what_waits_makes_room_to_cut() {
+        let device = device(400, 64);
+        let fs = mount(&device, MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let [ino, other] = ["f", "g"].map(|name| create(&fs, name));
+        (0..60_000).for_each(|n| assert_eq!(fs.write(ino, n * 2 * BLOCK, &[1; 4096], 0).unwrap(), 4096));
+        fs.checkpoint_create(None).unwrap();
+        // There is a past then, where as many leaves may change.
+        fs.write(ino, 0, &[2; 4096], 0).unwrap();
+        fs.sync_all().unwrap();
+        fs.index_checkpoint(false).unwrap();
+        fs.index_checkpoint(false).unwrap();
+        (0..60).for_each(|n| assert_eq!(fs.write(other, n * 2 * BLOCK, &[1; 4096], 0).unwrap(), 4096));
+        let mut inner = fs.lock();
+        while inner.nodes_to_spare(&fs) > 0 {
+            let segment = inner.segments().allocate(KIND_DATA, fs.clock.wall()).unwrap();
+            inner.segments().add_live(Addr::new(segment, 1), 63);
+            inner.segments().seal(segment);
+        }
+        assert!(inner.has_room(&fs, Room::Removal));
+        assert!(inner.little_to_cut(&fs, ino, Cut::Behind(BLOCK)).unwrap().is_none());
+        drop(inner);
+        assert!(fs.cut_step(ino, Cut::Behind(BLOCK)).unwrap());
+        assert_eq!(fs.counters().cut_steps, 1);
     }
 
     /// Extents that the commit of what is received takes away.

@@ -9,7 +9,7 @@
 use super::account::{self, Counting, Kept, Piece, Place, sees};
 use super::background::ToSweep;
 use super::{Fs, Inner};
-use crate::state::{SHED_MAX, bad_item};
+use crate::state::SHED_MAX;
 use crate::{Error, Result};
 use nenrin_format::items::{self, Extent};
 use nenrin_format::key::{Key, Kind};
@@ -177,7 +177,7 @@ impl Fs {
         }
         let named = inner.named_kept();
         drop(inner);
-        let stage = Stage::Counting(self.history_from(Cno(0)), Heaviest::default());
+        let stage = Stage::Counting(self.history_from(Cno(0)).passing_over(), Heaviest::default());
         Some(Survey { blocks, any: false, named, stage })
     }
 
@@ -206,7 +206,7 @@ impl Fs {
                     }
                     return Ok(Found::All);
                 };
-                if self.weigh_some(file, &mut survey.named)? {
+                if self.weigh_some(file, &mut survey.named) {
                     return Ok(Found::More);
                 }
                 let heavy = file.older_half();
@@ -217,8 +217,8 @@ impl Fs {
     }
 
     /// Looks at some of the history of a file; whether there is more.
-    fn weigh_some(&self, file: &mut Weighing, named: &mut Kept) -> Result<bool> {
-        let Some(id) = file.trees.last().copied() else { return Ok(false) };
+    fn weigh_some(&self, file: &mut Weighing, named: &mut Kept) -> bool {
+        let Some(id) = file.trees.last().copied() else { return false };
         let inner = self.lock();
         let named_now = inner.named_kept();
         if named_now.keys().ne(named.keys()) {
@@ -226,12 +226,12 @@ impl Fs {
             *named = named_now;
             let trees = inner.state.history.iter().map(|t| t.tree.id()).collect();
             *file = Weighing::new(file.ino, trees);
-            return Ok(true);
+            return true;
         }
         let (mut left, mut tree) = (ITEMS_AT_ONCE, Some(id));
         while let Some(id) = tree.filter(|_| left > 0) {
             let next = match inner.tree(id) {
-                Some(tree) => inner.deaths_of(tree, &file.from, &mut left, named, &mut file.deaths)?,
+                Some(tree) => inner.deaths_of(tree, &file.from, &mut left, named, &mut file.deaths),
                 None => None,
             };
             if next.is_none() {
@@ -242,7 +242,7 @@ impl Fs {
         }
         drop(inner);
         file.join();
-        Ok(true)
+        true
     }
 
     /// Lets go of the older half of what unnamed checkpoints keep of a file: what is to be swept then, unless it has to wait.
@@ -332,6 +332,7 @@ impl Inner {
     }
 
     /// Adds when some extents of one inode died, from a key on, that no snapshot sees; where to go on when no more are `left` to look at.
+    /// What cannot be read is passed over: there is that much less to let go.
     fn deaths_of(
         &self,
         tree: &crate::index::Tree,
@@ -339,32 +340,26 @@ impl Inner {
         left: &mut usize,
         named: &Kept,
         deaths: &mut BTreeMap<Cno, u64>,
-    ) -> Result<Option<Key>> {
+    ) -> Option<Key> {
         let last = Key::new(Ino(from.ino), Kind::Extent, u32::MAX, u64::MAX).died(u64::MAX);
-        let (mut go_on, mut bad) = (None, None);
+        let mut go_on = None;
         let state = &self.state;
-        tree.scan(&state.cache, from, &last, &mut |k, v| {
+        tree.scan_readable(&state.cache, from, &last, &mut |k, v| {
             if *left == 0 {
                 go_on = Some(*k);
                 return ControlFlow::Break(());
             }
             *left -= 1;
             let death = Cno(k.death);
-            match (Extent::decode(v), items::keep_of(k.kind, v)) {
-                (Ok(e), Ok(keep)) => {
-                    let life = (e.birth, death, state.kept_by(k, keep, death));
-                    if e.stored_blocks() > 0 && !sees(named, &[life]) {
-                        *deaths.entry(death).or_default() += u64::from(e.blocks);
-                    }
-                    ControlFlow::Continue(())
-                }
-                (Err(why), _) | (_, Err(why)) => {
-                    bad = Some(bad_item(k, why));
-                    ControlFlow::Break(())
+            if let (Ok(e), Ok(keep)) = (Extent::decode(v), items::keep_of(k.kind, v)) {
+                let life = (e.birth, death, state.kept_by(k, keep, death));
+                if e.stored_blocks() > 0 && !sees(named, &[life]) {
+                    *deaths.entry(death).or_default() += u64::from(e.blocks);
                 }
             }
-        })?;
-        bad.map_or(Ok(go_on), |e: Error| Err(e))
+            ControlFlow::Continue(())
+        });
+        go_on
     }
 }
 

@@ -43,6 +43,7 @@ mod leading;
 mod little;
 mod merging;
 mod namespace;
+mod nodes;
 mod promise;
 mod read;
 mod recency;
@@ -289,6 +290,7 @@ struct Inner {
     frozen_nodes: u64,
     /// Runs of uncommitted content that were placed, and leaves of what it cuts off, of all files.
     placed: u64,
+    counted: nodes::Counted,
     /// Threads in [`Fs::wait_idle`].
     idle_waiters: u32,
     durable_seq: Seq,
@@ -407,7 +409,9 @@ pub(crate) fn locked<'a, T>(mutex: &'a Mutex<T>, clock: &dyn Clock) -> LockResul
 }
 
 impl Fs {
-    pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, options: MountOptions) -> Self {
+    pub(crate) fn assemble(opened: Opened, clock: Arc<dyn Clock>, mut options: MountOptions) -> Self {
+        // With none at all there would be nothing to wait for.
+        options.dirty_nodes_max = options.dirty_nodes_max.max(1);
         let now = clock.monotonic_nanos();
         opened.storage.take_turns(&clock);
         let durable_seq = opened.chain.seq;
@@ -452,6 +456,7 @@ impl Fs {
             survey: None,
             frozen_nodes: 0,
             placed: 0,
+            counted: nodes::Counted::default(),
             idle_waiters: 0,
             durable_seq,
             superblock: opened.superblock,

@@ -257,7 +257,7 @@ impl Fs {
         if inner.state.dirent(parent, name)?.is_some() {
             return Err(Error::Exists);
         }
-        inner.state.new_name_ahead(parent, inner.state.next_ino, name)?;
+        inner.state.unused_name_ahead(parent, inner.state.next_ino, name)?;
         self.make(&mut inner, parent, name, new)
     }
 

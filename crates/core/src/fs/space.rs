@@ -21,7 +21,6 @@ use crate::breaks::{Break, broken};
 use crate::content::Content;
 use crate::devices::Avoided;
 use crate::log::index::IndexLog;
-use crate::state::HistoryTree;
 use crate::{Error, Result};
 use nenrin_format::records::Record;
 use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS};
@@ -94,11 +93,6 @@ pub(super) struct PictureOfRoom {
 }
 
 impl Inner {
-    pub(super) fn dirty_nodes(&self) -> u64 {
-        let history: usize = self.state.history.iter().map(|t: &HistoryTree| t.tree.dirty_nodes()).sum();
-        (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
-    }
-
     /// Segments that an index checkpoint may take now, with the chain around it,
     /// and what the one under way may still take.
     pub(super) fn checkpoint_segments(&self, fs: &Fs) -> u64 {
@@ -483,24 +477,6 @@ impl Fs {
             }
             round += 1;
         }
-    }
-
-    /// The lock, as soon as memory holds no more changed index nodes than it may: what is changed while an index checkpoint writes them
-    /// adds to them, however slow the device is.
-    fn lock_with_nodes(&self) -> Result<Guard<'_>> {
-        let mut inner = self.lock_to_accept()?;
-        while inner.dirty_nodes() >= 2 * self.options.dirty_nodes_max {
-            inner.counters.held_for_memory += 1;
-            if inner.checkpointing {
-                inner = self.wait_idle(inner);
-                inner.check_alive()?;
-            } else {
-                drop(inner);
-                self.index_checkpoint(false)?;
-                inner = self.lock_to_accept()?;
-            }
-        }
-        Ok(inner)
     }
 
     /// Makes room in the background where there are fewer than so many blocks, as those who write would: they come to it soon.

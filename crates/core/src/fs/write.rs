@@ -112,6 +112,15 @@ impl Inner {
         SCATTERED_PAGES_MAX.min(limit).min(room).max(WRITE_BEHIND_PAGES)
     }
 
+    /// That changing file blocks `[from, to)` can be committed. Only where nodes were lost already who writes pays for looking.
+    pub(super) fn content_ahead(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        if !self.state.cache.met_damage() {
+            return Ok(());
+        }
+        let replaced = self.files.get(&ino).and_then(|f| f.content.as_ref()).is_some_and(|c| c.replaced);
+        self.state.content_ahead(ino, from, if replaced { from } else { to })
+    }
+
     /// Whether block `block` is a page, or is known to hold nothing.
     fn has_page(&self, ino: Ino, block: u64) -> bool {
         self.files.get(&ino).and_then(|f| f.content.as_ref()).is_some_and(|c| c.pages.contains_key(&block))
@@ -264,6 +273,7 @@ impl Fs {
         // Behind the end there is nothing to read, and must be nothing if the write is refused.
         let edges = |size: u64| cut_blocks(offset, end).into_iter().filter(|b| b * BLOCK < size).collect();
         let mut inner = self.room_and_pages(Room::Write(ino, first, last + 1), ino, &edges)?;
+        inner.content_ahead(ino, first, last + 1)?;
         inner.promise_ends(ino, first, last + 1)?;
         let wall = self.clock.wall();
         let content = inner.content_mut(self, ino)?;
@@ -315,6 +325,7 @@ impl Fs {
         let room = if grows { Room::Passing(1) } else { Room::Removal };
         let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
         let mut inner = self.room_and_pages_to_cut(room, ino, &edges, Cut::Behind(size))?;
+        inner.content_ahead(ino, size.div_ceil(BLOCK), if size > 0 { u64::MAX } else { 0 })?;
         let now = self.clock.monotonic_nanos();
         let wall = self.clock.wall();
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);
@@ -388,6 +399,7 @@ impl Fs {
         };
         let cut = Cut::Within(offset.div_ceil(BLOCK), end / BLOCK);
         let mut inner = self.room_and_pages_to_cut(Room::Removal, ino, &edges, cut)?;
+        inner.content_ahead(ino, offset / BLOCK, end.div_ceil(BLOCK))?;
         let wall = self.clock.wall();
         let size = inner.content_mut(self, ino)?.size;
         let whole_end = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };

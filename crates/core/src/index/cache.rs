@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nenrin_format::node::{NodePtr, TreeId};
@@ -44,6 +45,8 @@ pub struct CacheCounters {
 pub struct NodeCache {
     source: Arc<dyn NodeSource>,
     shards: Box<[Mutex<Shard>]>,
+    /// A node could not be read, or was damaged.
+    met_damage: AtomicBool,
 }
 
 /// Addresses are multiples of a node's blocks: one multiplication spreads them.
@@ -153,7 +156,7 @@ impl NodeCache {
     pub fn new(source: Arc<dyn NodeSource>, bytes_max: usize) -> Self {
         let count = if bytes_max >= 64 << 20 { 16 } else { 1 };
         let shard = || Mutex::new(Shard { bytes_max: bytes_max / count, ..Shard::default() });
-        Self { source, shards: (0..count).map(|_| shard()).collect() }
+        Self { source, shards: (0..count).map(|_| shard()).collect(), met_damage: AtomicBool::new(false) }
     }
 
     /// What the cache did so far.
@@ -184,11 +187,24 @@ impl NodeCache {
             node.check(tree, ptr, expect)?;
             return Ok(node);
         }
-        let bytes = self.source.read_node(ptr)?;
-        let node = Arc::new(Node::decode(tree, ptr, &bytes)?);
+        let read = self.read(tree, ptr, expect);
+        match &read {
+            Ok(node) => self.put(*ptr, node.clone()),
+            Err(_) => self.met_damage.store(true, Ordering::Relaxed),
+        }
+        read
+    }
+
+    fn read(&self, tree: TreeId, ptr: &NodePtr, expect: &Expect) -> Result<Arc<Node>> {
+        let node = Node::decode(tree, ptr, &self.source.read_node(ptr)?)?;
         node.check(tree, ptr, expect)?;
-        self.put(*ptr, node.clone());
-        Ok(node)
+        Ok(Arc::new(node))
+    }
+
+    /// Whether some node could not be read, or was damaged, so that others are better looked at before they are needed.
+    #[must_use]
+    pub fn met_damage(&self) -> bool {
+        self.met_damage.load(Ordering::Relaxed)
     }
 
     /// As [`NodeCache::load`], for a node about to be replaced: it leaves the cache.

@@ -430,25 +430,22 @@ impl Tree {
 
     /// First key of the leaf that would have `key`, and whether the leaf is dirty.
     fn leaf_of(&self, cache: &NodeCache, key: &Key) -> Result<Option<(Key, bool)>> {
-        self.check_level()?;
-        let Some(root) = &self.root else { return Ok(None) };
-        let (mut child, mut expect) = (root.clone(), Expect::root(self.level));
-        loop {
-            let node = self.node(cache, &child, &expect)?;
-            let next = match &node.body {
-                Body::Leaf(_) => {
-                    let dirty = matches!(&child, Child::Mem(n) if n.generation == self.book.generation);
-                    return Ok(node.body.first_key().map(|k| (k, dirty)));
-                }
-                Body::Inner(v) => {
-                    let i = child_index(v, key);
-                    let Some((_, next)) = v.get(i) else { return Ok(None) };
-                    (next.clone(), expect.child(v, i))
-                }
-            };
-            drop(node);
-            (child, expect) = next;
-        }
+        let Some((leaf, expect)) = self.child_at(cache, 0, key)? else { return Ok(None) };
+        let first = self.node(cache, &leaf, &expect)?.body.first_key();
+        Ok(first.map(|first| (first, self.is_dirty(&leaf))))
+    }
+
+    /// Where the leaf ends that would have `key`, unless it is the last one, and whether it is dirty. The leaf itself is not read.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub fn leaf_end(&self, cache: &NodeCache, key: &Key) -> Result<(Option<Key>, bool)> {
+        let leaf = self.child_at(cache, 0, key)?;
+        Ok(leaf.map_or((None, false), |(leaf, expect)| (expect.high, self.is_dirty(&leaf))))
+    }
+
+    fn is_dirty(&self, child: &Child) -> bool {
+        matches!(child, Child::Mem(n) if n.generation == self.book.generation)
     }
 
     /// Whether the node on `level` whose range has `key` is this version.
@@ -462,6 +459,12 @@ impl Tree {
 
     /// Where the node on `level` whose range has `key` is on disk.
     fn version_at(&self, cache: &NodeCache, level: u8, key: &Key) -> Result<Option<NodePtr>> {
+        Ok(self.child_at(cache, level, key)?.and_then(|(child, _)| child.ptr()))
+    }
+
+    /// The node on `level` whose range has `key`, as its parent knows it.
+    fn child_at(&self, cache: &NodeCache, level: u8, key: &Key) -> Result<Option<(Child, Expect)>> {
+        self.check_level()?;
         let Some(root) = self.root.as_ref().filter(|_| level <= self.level) else { return Ok(None) };
         let (mut child, mut expect) = (root.clone(), Expect::root(self.level));
         while expect.level > level {
@@ -475,6 +478,6 @@ impl Tree {
             };
             (child, expect) = next;
         }
-        Ok(child.ptr())
+        Ok(Some((child, expect)))
     }
 }

@@ -1,8 +1,9 @@
 //! What of the index a record needs, read before the record is logged: an error in the middle of applying one ends all writing,
 //! while a node that is lost should keep nothing from going but what it held.
 //!
-//! That is so for names, attributes, and what removes, moves and sweeps. Content that is written, and extended attributes, are not
-//! looked at before: there a lost leaf ends all writing, and the record is not in the log (decision 0025).
+//! That is so for names, attributes, and what removes, moves and sweeps. Content is committed later than it is accepted, and who
+//! writes it needs no walk down the index: that is looked at before only once a node could not be read. The first to meet a lost leaf
+//! may so be a commit, which ends all writing, and its records are not in the log (decision 0025).
 //!
 //! Invariants
 //! 1. What is read here is all that [`State::apply`] reads of the record, whatever that removes first. So nothing may be changed
@@ -10,15 +11,15 @@
 
 use super::content::extent;
 use super::history::Looked;
-use super::namespace::ITEMS_AT_ONCE;
+use super::namespace::{ITEMS_AT_ONCE, xattr_pieces};
 use super::{REST_FORK, State, bad_item, is_history, orphan_key, reap_key};
 use crate::breaks::{Break, broken};
 use crate::index::{Tree, Value};
 use crate::{Error, Result};
-use nenrin_format::items::{Dirent, Extent, KeepRule, Reap};
+use nenrin_format::items::{Dirent, Extent, HISTORY_XATTR, KeepRule, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
-use nenrin_format::{Addr, Cno, Ino};
+use nenrin_format::{Addr, Cno, Ino, XATTR_BYTES_MAX};
 
 impl State {
     /// How many items a step of the reaper can take, at most `max`.
@@ -126,11 +127,74 @@ impl State {
         if broken(Break::NotReadAhead) {
             return Ok(());
         }
-        for group in [self.dirent_key(parent, name), self.link_key(ino, parent, name)] {
-            self.find_slot(group, |_| false)?;
-        }
-        self.inode_ahead(parent)?;
+        self.find_slot(self.dirent_key(parent, name), |_| false)?;
+        self.unused_name_ahead(parent, ino, name)?;
         self.inode_ahead(ino).map(drop)
+    }
+
+    /// The same for a name that was just sought in vain, and an inode that does not change or is new.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn unused_name_ahead(&self, parent: Ino, ino: Ino, name: &[u8]) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        self.find_slot(self.link_key(ino, parent, name), |_| false)?;
+        self.inode_ahead(parent).map(drop)
+    }
+
+    /// That an extended attribute of an inode can get a value of so many bytes, or go.
+    ///
+    /// # Errors
+    /// What that needs cannot be read, or the inode cannot have it.
+    pub fn xattr_ahead(&self, ino: Ino, name: &[u8], value_bytes: Option<usize>) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        self.inode_ahead(ino)?;
+        if name == HISTORY_XATTR {
+            return Ok(());
+        }
+        let rule = self.need_inode(ino)?.keep_rule();
+        let group = self.xattr_key(ino, name);
+        let first = match self.find_slot(group, |v| XattrPiece::decode(v).is_ok_and(|p| p.name == name))? {
+            None => self.free_slot(group)?,
+            Some((first, value)) => {
+                let piece = XattrPiece::decode(&value).map_err(|why| bad_item(&first, why))?;
+                for fork in 0..xattr_pieces((piece.value_bytes as usize).min(XATTR_BYTES_MAX)) {
+                    let key = Key { fork, ..first };
+                    if let Some(old) = self.get(&key)? {
+                        self.retire_ahead(&key, &old, self.open_cno, rule)?;
+                    }
+                }
+                first
+            }
+        };
+        let pieces = value_bytes.map_or(0, xattr_pieces);
+        (0..pieces).try_for_each(|fork| self.live.reach(&self.cache, &Key { fork, ..first }))
+    }
+
+    /// That file blocks `[from, to)` can be written or cut off, and the inode changed with them.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn content_ahead(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        if !self.inode_ahead(ino)? || from >= to || broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        let inode = self.need_inode(ino)?;
+        let rule = inode.keep_rule();
+        let inline = Key::new(ino, Kind::Inline, 0, 0);
+        if let Some(old) = self.get(&inline)? {
+            self.retire_ahead(&inline, &old, self.open_cno, rule)?;
+        }
+        for (key, e) in self.extents(ino, inode.fork, from, to, usize::MAX)? {
+            let gone = Key { off: key.off.max(from), ..key };
+            let part = e.slice((gone.off - key.off) as u32, e.blocks - (gone.off - key.off) as u32);
+            self.retire_ahead(&gone, &part.encode().into(), self.open_cno, rule)?;
+        }
+        self.live.reach(&self.cache, &Key::new(ino, Kind::Extent, inode.fork, to))
     }
 
     /// What a sweep of `max` items from `from` on would look at, up to what cannot be read.

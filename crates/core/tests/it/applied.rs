@@ -175,6 +175,69 @@ fn what_cannot_be_cut_off_is_refused() {
     }
 }
 
+/// Where somebody was told that a leaf cannot be read, what would need it is refused: who writes over what he could not read.
+fn what_was_seen_to_be_lost_is_not_written_over() {
+    for (what, change) in &CHANGES {
+        let (w, f, g) = volume();
+        rot(&w, |key| *key == Key::new(f, Kind::Extent, 0, CHANGED));
+        let fs = w.open();
+        assert!(matches!(fs.read(At::Live, f, CHANGED * BLOCK, 1), Err(Error::Damaged(..))));
+        let before = fs.getattr(At::Live, f).unwrap();
+        let refused = change(&fs, f);
+        fs.write(g, 0, &[2; BLOCK_BYTES], 0).unwrap();
+        fs.create(Ino::ROOT, b"h", &file(0o600)).unwrap();
+        fs.sync_all().unwrap_or_else(|e| panic!("{what} that was accepted ends all writing: {e}"));
+        assert!(matches!(refused, Err(Error::Damaged(..))), "{what}: {refused:?}");
+        assert_eq!(fs.getattr(At::Live, f).unwrap().size, before.size, "{what}");
+        // What lies elsewhere is written, and all of it can go.
+        assert_eq!(fs.write(f, 0, &[1; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES);
+        fs.sync_all().unwrap();
+        fs.setattr(f, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        assert_eq!(fs.write(f, CHANGED * BLOCK, &[5; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES);
+        fs.sync_all().unwrap();
+        drop(fs);
+        let fs = mounted_again(&w);
+        assert_eq!(fs.read(At::Live, f, CHANGED * BLOCK, BLOCK_BYTES).unwrap(), [5; BLOCK_BYTES], "{what}");
+    }
+}
+
+#[test]
+fn writing_over_what_was_seen_to_be_lost_is_refused() {
+    what_was_seen_to_be_lost_is_not_written_over();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "that was accepted ends all writing")]
+fn content_that_is_accepted_unread_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, what_was_seen_to_be_lost_is_not_written_over);
+}
+
+/// What a file held has no place in the past: the same.
+#[test]
+fn writing_over_what_has_no_place_in_the_past_is_refused() {
+    let (w, f, g) = volume();
+    let fs = w.open();
+    for n in 0..2 {
+        fs.checkpoint_create(Some(&[b'a' + n])).unwrap();
+        (0..PIECES).for_each(|n| assert!(fs.write(f, n * 2 * BLOCK, &piece(n), 0).is_ok()));
+    }
+    fs.sync_all().unwrap();
+    let cno = fs.checkpoint_create(Some(b"c")).unwrap().cno;
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.living() == Key::new(f, Kind::Extent, 0, CHANGED) && key.death > 0);
+    let fs = w.open();
+    let first = fs.checkpoints()[0].cno;
+    assert!(first < cno && fs.read(At::Past(first), f, CHANGED * BLOCK, 1).is_err());
+    for (what, change) in &CHANGES {
+        assert!(matches!(change(&fs, f), Err(Error::Damaged(..))), "{what}");
+    }
+    fs.write(g, 0, &[3; BLOCK_BYTES], 0).unwrap();
+    fs.sync_all().unwrap();
+    fs.close().unwrap();
+}
+
 fn set(fs: &Fs, ino: Ino, mode: u32) -> Result<nenrin_core::Attr> {
     fs.setattr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })
 }
@@ -202,9 +265,10 @@ fn attributes_that_cannot_be_applied_are_refused() {
     set(&fs, g, 0o644).unwrap();
     fs.fsync_wait(g).unwrap();
     set(&fs, g, 0o600).unwrap();
-    assert!(matches!(set(&fs, f, 0o644), Err(Error::Damaged(..))));
+    // The first to meet it.
     let cut = SetAttr { size: Some(100), ..SetAttr::default() };
     assert!(matches!(fs.setattr(f, &cut), Err(Error::Damaged(..))));
+    assert!(matches!(set(&fs, f, 0o644), Err(Error::Damaged(..))));
     assert_eq!(fs.getattr(At::Live, f).unwrap().size, 0);
     fs.fsync_wait(g).unwrap();
     drop(fs);

@@ -232,6 +232,45 @@ fn volume_of_many() -> (World, Ino, Ino) {
     (w, f, g)
 }
 
+/// A piece of a large attribute is lost, or its place in the past.
+fn an_attribute_cannot_be_changed() {
+    for past in [false, true] {
+        let (w, f, g) = volume_of_many();
+        if past {
+            let fs = open(&w);
+            for n in 0..2 {
+                fs.checkpoint_create(Some(&[b'a' + n])).unwrap();
+                fs.setxattr(f, b"user.large", &[n; 60_000], XattrMode::Any).unwrap();
+            }
+            fs.checkpoint_create(Some(b"c")).unwrap();
+            fs.close().unwrap();
+        }
+        rot(&w, |key| key.ino == f.0 && (key.kind, key.fork) == (Kind::Xattr, 7) && (key.death > 0) == past);
+        let fs = open(&w);
+        let large = |bytes| fs.setxattr(f, b"user.large", bytes, XattrMode::Any);
+        let before = fs.getattr(At::Live, f).unwrap();
+        for outcome in [large(&[9; 60_000]), large(b"little"), fs.removexattr(f, b"user.large")] {
+            let why = outcome.expect_err("what cannot be applied is accepted");
+            assert!(matches!(why, Error::Damaged(..)), "what cannot be read ends all writing: {why}");
+        }
+        assert_eq!((fs.getattr(At::Live, f).unwrap(), fs.failed()), (before, None));
+        fs.setxattr(f, b"user.other", b"little", XattrMode::Any).unwrap();
+        assert_goes_on(&w, fs, g);
+    }
+}
+
+#[test]
+fn attributes_with_a_lost_piece_are_refused() {
+    an_attribute_cannot_be_changed();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what cannot be read ends all writing")]
+fn attributes_that_are_changed_unread_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::NotReadAhead, an_attribute_cannot_be_changed);
+}
+
 /// The leaf that holds the inode of a file that was removed while it was in use.
 fn an_orphan_is_lost() {
     let (w, f, g) = volume_of_many();
@@ -362,9 +401,8 @@ fn what_is_behind_a_lost_leaf_is_swept() {
     assert_goes_on(&w, fs, g);
 }
 
-/// The same while somebody needs the room.
-#[test]
-fn history_gives_room_although_a_leaf_of_it_is_lost() {
+/// The same while somebody needs the room: it comes from the file that has much history, not from whole checkpoints.
+fn history_with_a_lost_leaf_gives_room() {
     let (w, f, _) = volume();
     let fs = open(&w);
     for _ in 0..2 {
@@ -386,8 +424,21 @@ fn history_gives_room_although_a_leaf_of_it_is_lost() {
             fs.fsync_wait(h).unwrap();
         }
     }
-    assert!(fs.counters().checkpoints_shed + fs.counters().inodes_shed > 0);
+    let counted = fs.counters();
+    assert!(counted.inodes_shed > 0 && counted.checkpoints_shed == 0, "whole checkpoints go: {counted:?}");
     assert_goes_on(&w, fs, k);
+}
+
+#[test]
+fn history_gives_room_although_a_leaf_of_it_is_lost() {
+    history_with_a_lost_leaf_gives_room();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "whole checkpoints go")]
+fn a_survey_that_ends_at_a_lost_leaf_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::SurveyStops, history_with_a_lost_leaf_gives_room);
 }
 
 /// Of a file that is read the place is lost where its inode would go as it was.

@@ -1,0 +1,228 @@
+//! Memory for changed index nodes: who changes something waits before they become too many.
+//!
+//! Names and attributes change the index when they are accepted, content when it is committed, all of a file at once: blocks written
+//! here and there may make a leaf dirty with each. So what a commit of all that was received would change counts, too. Counting it
+//! exactly takes a walk down the index for each leaf, which nobody is to pay for with each write; so what could be at most is
+//! looked at first, and a count holds good until calls could have made it wrong.
+//!
+//! Invariants
+//! 1. While an index checkpoint is written, [`MountOptions::dirty_nodes_max`](crate::MountOptions) more nodes become dirty by content, or
+//!    twice as many by names; else twice as many by both together; but for what one call changes.
+//! 2. Who is held commits and writes the index at most once for what was received, so nobody waits for what cannot be committed.
+
+use super::guard::Guard;
+use super::{Fs, Inner};
+use crate::Result;
+use crate::content::Content;
+use crate::index::{NodeCache, Tree};
+use crate::state::HistoryTree;
+use nenrin_format::Ino;
+use nenrin_format::key::{Key, Kind};
+
+/// Leaves that one block, or one call, makes dirty at most: those of the inode and of the extent, and of what these replace.
+const LEAVES_OF_ONE: u64 = 4;
+/// So many new items make a node, where they are long runs one behind the other; of single blocks it takes more.
+const ITEMS_IN_NEW_NODE: u64 = 64;
+
+/// What a commit would make dirty, as it was last counted.
+#[derive(Default)]
+pub(super) struct Counted {
+    leaves: u64,
+    /// Calls that may have added to it since.
+    calls: u64,
+}
+
+/// Leaves of a tree at keys that come in order, each counted once, but for dirty ones.
+struct CleanLeaves<'a> {
+    tree: &'a Tree,
+    cache: &'a NodeCache,
+    count: u64,
+    /// Where the last one ends, if anything is behind it.
+    end: Option<Key>,
+    is_first: bool,
+}
+
+impl CleanLeaves<'_> {
+    /// Whether a key lies in the last one.
+    fn has(&self, key: &Key) -> bool {
+        !self.is_first && self.end.is_none_or(|end| *key < end)
+    }
+
+    /// Counts that of a key. Where that cannot be said, as one with nothing else in it.
+    fn add(&mut self, key: &Key) {
+        if !self.has(key) {
+            let (end, is_dirty) = self.tree.leaf_end(self.cache, key).unwrap_or((key.successor(), false));
+            (self.end, self.is_first) = (end, false);
+            self.count += u64::from(!is_dirty);
+        }
+    }
+
+    /// Counts those of the items that committing the content of a file changes; not on beyond `max`.
+    fn add_file(&mut self, ino: Ino, fork: u32, content: &Content, max: u64) {
+        let mut from = 0;
+        while let Some(block) = content.changed_from(from).filter(|_| self.count < max) {
+            let key = Key::new(ino, Kind::Extent, fork, block);
+            self.add(&key);
+            match self.end {
+                // What is cut off first is little, or left to the reaper.
+                _ if content.replaced => break,
+                Some(end) if (end.ino, end.kind, end.fork) == (key.ino, key.kind, key.fork) => {
+                    from = end.off.max(block.saturating_add(1));
+                }
+                _ => break,
+            }
+        }
+    }
+}
+
+fn clean_nodes(tree: &Tree) -> u64 {
+    tree.nodes().saturating_sub(tree.dirty_nodes() as u64)
+}
+
+impl Inner {
+    pub(super) fn dirty_nodes(&self) -> u64 {
+        let history: usize = self.state.history.iter().map(|t: &HistoryTree| t.tree.dirty_nodes()).sum();
+        (self.state.live.dirty_nodes() + self.state.space.dirty_nodes() + history) as u64
+    }
+
+    /// Clean nodes of the history tree that takes what is replaced.
+    fn clean_history(&self) -> u64 {
+        self.state.history.last().filter(|t| !t.sealed).map_or(0, |t| clean_nodes(&t.tree))
+    }
+
+    /// Whether a commit of what was received comes near to making so many nodes dirty. Asked by each call that may add to that.
+    fn changes_many(&mut self, nodes: u64) -> bool {
+        let items = self.pages + self.placed;
+        let new = items / ITEMS_IN_NEW_NODE;
+        let there_are = clean_nodes(&self.state.live) + self.clean_history();
+        self.counted.calls += 1;
+        let since = self.counted.calls.saturating_mul(LEAVES_OF_ONE);
+        let at_most = there_are.min(items * LEAVES_OF_ONE).min(self.counted.leaves + since) + new;
+        if items == 0 || at_most < nodes - nodes / 4 {
+            return false;
+        }
+        let near = nodes / 2;
+        self.counted = Counted { leaves: self.leaves_to_change(near + 1), calls: 0 };
+        self.counted.leaves + new > near
+    }
+
+    /// Clean leaves that a commit of what was received makes dirty; not counted on beyond `max`.
+    fn leaves_to_change(&self, max: u64) -> u64 {
+        let ready = |c: &&Content| c.held_since.is_none();
+        let of_file = |ino: &Ino| self.files.get(ino).and_then(|f| f.content.as_ref()).filter(ready);
+        let mut files: Vec<Ino> = self.files.keys().filter(|ino| of_file(ino).is_some()).copied().collect();
+        files.sort_unstable();
+        let (tree, cache) = (&self.state.live, &self.state.cache);
+        let mut leaves = CleanLeaves { tree, cache, count: 0, end: None, is_first: true };
+        for ino in files {
+            if leaves.count >= max {
+                break;
+            }
+            leaves.add(&Key::new(ino, Kind::Inode, 0, 0));
+            if leaves.has(&Key::new(ino, Kind::Extent, u32::MAX, u64::MAX)) {
+                continue;
+            }
+            if let (Some(content), Ok(Some(inode))) = (of_file(&ino), self.state.inode(ino)) {
+                leaves.add_file(ino, inode.fork, content, max);
+            }
+        }
+        leaves.count + leaves.count.min(self.clean_history()) + self.batch.aside.len() as u64
+    }
+}
+
+impl Fs {
+    /// The lock, as soon as memory holds no more changed index nodes than it may, with those that the next commit adds: what is changed
+    /// while an index checkpoint writes them comes on top, however slow the device is.
+    pub(super) fn lock_with_nodes(&self) -> Result<Guard<'_>> {
+        let max = self.options.dirty_nodes_max;
+        let mut committed = false;
+        loop {
+            let mut inner = self.lock_to_accept()?;
+            let dirty = inner.dirty_nodes();
+            let many = dirty >= 2 * max;
+            let bound = if inner.checkpointing { max } else { 2 * max };
+            if !many && (committed || !inner.changes_many(bound.saturating_sub(dirty))) {
+                return Ok(inner);
+            }
+            inner.counters.held_for_memory += 1;
+            if inner.checkpointing {
+                self.wait_idle(inner).check_alive()?;
+                continue;
+            }
+            drop(inner);
+            if !many {
+                self.sync_received(false)?;
+                committed = true;
+            }
+            // Who led that commit may have seen to it already.
+            if self.lock().dirty_nodes() >= max {
+                self.index_checkpoint(false)?;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{create, device, mount};
+    use crate::{Fs, MountOptions};
+    use nenrin_format::Ino;
+    use nenrin_format::key::{Key, Kind};
+
+    const BLOCKS: u64 = 60_000;
+
+    fn write_block(fs: &Fs, ino: Ino, block: u64) {
+        assert_eq!(fs.write(ino, block * 4096, &[block as u8; 4096], 0).unwrap(), 4096);
+    }
+
+    /// Nodes that are dirty, and leaves that are not and have blocks of a file which wait for a commit.
+    fn dirty_with_waiting(fs: &Fs, ino: Ino) -> u64 {
+        let inner = fs.lock();
+        let waiting = inner.files.get(&ino).and_then(|f| f.content.as_ref());
+        let blocks: Vec<u64> = waiting.map_or(Vec::new(), |c| {
+            let over = c.overlay.iter().flat_map(|(from, to, _)| from..to);
+            over.chain(c.pages.keys().copied()).collect()
+        });
+        let mut keys: Vec<Key> = blocks.iter().map(|block| Key::new(ino, Kind::Extent, 0, *block)).collect();
+        keys.sort_unstable();
+        inner.dirty_nodes() + inner.state.live.clean_leaves(&inner.state.cache, keys.iter()).unwrap()
+    }
+
+    /// Most of these while single blocks of a file of 46 leaves were written over here and there.
+    fn most_dirty(dirty_nodes_max: u64, writes: u64) -> u64 {
+        let device = device(400, 64);
+        let fs = mount(&device, MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let ino = create(&fs, "f");
+        (0..BLOCKS).for_each(|n| write_block(&fs, ino, n * 2));
+        fs.checkpoint_create(None).unwrap();
+        fs.close().unwrap();
+        let fs = mount(&device, MountOptions { dirty_nodes_max, checkpoint_nanos: 0, ..MountOptions::default() });
+        let mut random = nenrin_device::Prng::new(1);
+        let mut after_write = || {
+            write_block(&fs, ino, random.below(BLOCKS) * 2);
+            dirty_with_waiting(&fs, ino)
+        };
+        let most = (0..writes).map(|_| after_write()).max().unwrap();
+        fs.sync_all().unwrap();
+        let counted = fs.counters();
+        assert!(counted.index_checkpoints <= counted.held_for_memory + 2, "{counted:?}");
+        fs.close().unwrap();
+        most
+    }
+
+    /// What a batch will change counts before it is committed.
+    #[test]
+    fn who_writes_here_and_there_waits_for_index_checkpoints() {
+        let most = most_dirty(6, 3000);
+        assert!(most <= 2 * 6 + 2, "{most}");
+    }
+
+    /// However small the bound is, all goes on.
+    #[test]
+    fn the_smallest_bound_stops_nobody() {
+        for max in 0..3 {
+            let most = most_dirty(max, 40);
+            assert!(most <= 12, "{most}");
+        }
+    }
+}
