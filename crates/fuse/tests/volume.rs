@@ -11,6 +11,7 @@ use common::{mount, raw};
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::{At, MkfsOptions};
 use nenrin_device::BlockDevice;
+use nenrin_format::Ino;
 use nenrin_fuse::{Cache, MountOptions, SessionOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -182,4 +183,37 @@ fn requests_in_flight_reach_several_devices() {
     // That this is what makes the difference: with four threads there are never more than four.
     let Some(most) = reads_at_once(4, libc::O_DIRECT) else { return };
     assert!(most.iter().all(|n| *n <= 4), "{most:?}");
+}
+
+/// What a checkpoint of this moment shows of a file.
+fn now_in_the_past(fs: &nenrin_core::Fs, name: &str) -> Vec<u8> {
+    let at = At::Past(fs.checkpoint_create(None).unwrap().cno);
+    fs.read(at, fs.lookup(at, Ino::ROOT, name.as_bytes()).unwrap().ino, 0, 100).unwrap()
+}
+
+/// P3: what will be closed is held back until then; what is emptied by its name has no such end.
+#[test]
+fn what_is_emptied_by_its_name_is_not_held_back() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, _| ()) else { return };
+    let path = mounted.join("file");
+    let fill = || {
+        fs::write(&path, b"old").unwrap();
+        fs.sync_all().unwrap();
+    };
+    fill();
+    raw::truncate(&path, 0).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"");
+    fill();
+    let open = File::create(&path).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    open.write_all_at(b"new", 0).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    open.set_len(0).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    drop(open);
+    mounted.end();
+    assert_eq!(now_in_the_past(&fs, "file"), b"");
+    fs.close().unwrap();
 }

@@ -8,7 +8,7 @@ use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, page_with, zero_page};
-use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result};
+use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result, SetAttr};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{BLOCK_BYTES, Ino};
@@ -304,7 +304,7 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate(&self, ino: Ino, size: u64, editor: Option<u32>) -> Result<Guard<'_>> {
+    pub(super) fn truncate(&self, ino: Ino, size: u64, set: &SetAttr) -> Result<Guard<'_>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
@@ -338,7 +338,7 @@ impl Fs {
             content.pages.clear();
             content.overlay.set(0, u64::MAX, Over::Hole);
             content.replaced = true;
-            if (committed > 0 || owed && before > 0) && !broken(Break::NoHold) {
+            if !set.closed && (committed > 0 || owed && before > 0) && !broken(Break::NoHold) {
                 content.held_since.get_or_insert(now);
             }
         } else if size < content.size {
@@ -354,7 +354,7 @@ impl Fs {
         content.size = size;
         content.mtime = wall;
         content.ctime = wall;
-        content.editor_uid = editor.unwrap_or(content.editor_uid);
+        content.editor_uid = set.editor.unwrap_or(content.editor_uid);
         content.version += 1;
         inner.pages -= removed as u64;
         Ok(inner)
