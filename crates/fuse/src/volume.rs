@@ -3,7 +3,7 @@
 
 use nenrin_core::{
     Accepted, AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result,
-    Seek, SetAttr, Usage, XattrMode,
+    Seek, SetAttr, Usage, Writer, XattrMode,
 };
 use nenrin_format::{Cno, Ino};
 
@@ -42,10 +42,10 @@ pub trait Volume: Send + Sync {
 
     fn retain(&self, ino: Ino);
     fn release(&self, ino: Ino);
-    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted>;
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted>;
     /// As `accept`, of bytes that are given away.
-    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
-        self.accept(ino, offset, &data, uid)
+    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, writer: Writer) -> Result<Accepted> {
+        self.accept(ino, offset, &data, writer)
     }
     fn tell_later(&self, _ino: Ino, done: Done) {
         done(Ok(()));
@@ -160,11 +160,11 @@ impl Volume for Fs {
     fn release(&self, ino: Ino) {
         Self::release(self, ino);
     }
-    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
-        Self::accept(self, ino, offset, data, uid)
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
+        Self::accept(self, ino, offset, data, writer)
     }
-    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
-        Self::accept_buf(self, ino, offset, data, uid)
+    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, writer: Writer) -> Result<Accepted> {
+        Self::accept_buf(self, ino, offset, data, writer)
     }
     fn tell_later(&self, ino: Ino, done: Done) {
         Self::tell_later(self, ino, done);

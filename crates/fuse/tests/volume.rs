@@ -217,3 +217,39 @@ fn what_is_emptied_by_its_name_is_not_held_back() {
     assert_eq!(now_in_the_past(&fs, "file"), b"");
     fs.close().unwrap();
 }
+
+/// Under writeback the kernel has the times. What it sends of them is not all: a second write in the same tick of its clock
+/// changes none.
+#[test]
+fn what_comes_out_of_the_cache_leaves_the_times_to_the_kernel() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, writeback) else { return };
+    let file = File::create(mounted.join("file")).unwrap();
+    let times = |meta: fs::Metadata| (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+    let twice_in_a_tick = || {
+        file.write_all_at(&[1; 5000], 0).unwrap();
+        file.sync_all().unwrap();
+        let first = times(file.metadata().unwrap());
+        file.write_all_at(b"second", 100).unwrap();
+        first == times(file.metadata().unwrap())
+    };
+    assert!((0..1000).any(|_| twice_in_a_tick()), "a clock that never stands");
+    let shown = times(file.metadata().unwrap());
+    drop(file);
+    mounted.end();
+    let kept = fs.lookup(At::Live, Ino::ROOT, b"file").unwrap();
+    let parts = |t: nenrin_format::Time| (t.0.div_euclid(1_000_000_000), t.0.rem_euclid(1_000_000_000));
+    // The time of the change tells both states apart all the same.
+    let (mtime, ctime) = (parts(kept.mtime), parts(nenrin_format::Time(kept.ctime.0 - 1)));
+    assert_eq!((mtime.0, mtime.1, ctime.0, ctime.1), shown);
+    assert_eq!(&fs.read(At::Live, kept.ino, 100, 6).unwrap(), b"second");
+    // What goes past the cache is the volume's to stamp.
+    let Some(mounted) = mount(fs.clone(), At::Live, writeback) else { return };
+    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(mounted.join("file")).unwrap();
+    direct.write_all_at(&[2; 4096], 0).unwrap();
+    assert!(fs.getattr(At::Live, kept.ino).unwrap().mtime > kept.mtime);
+    drop(direct);
+    mounted.end();
+    fs.close().unwrap();
+}

@@ -92,7 +92,7 @@ pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 pub use submit::{ReadTicket, SyncTicket, WriteTicket};
-pub use write::Accepted;
+pub use write::{Accepted, Writer};
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
