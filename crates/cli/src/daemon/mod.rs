@@ -315,6 +315,7 @@ fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
             service.watch();
+            service.note_damage();
             service.note_let_go();
             service.note_rest();
             service.cut_in_background();

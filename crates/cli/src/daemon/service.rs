@@ -10,7 +10,8 @@ use crate::control::{
 use crate::error::Fail;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
-use crate::{diff, past, report, states, when};
+use crate::output::printable;
+use crate::{clock, diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
@@ -93,6 +94,10 @@ pub(super) struct State {
     problem: Option<String>,
     /// Failure of the library that was logged.
     logged: Option<String>,
+    /// Files of which it was logged that they are damaged.
+    damage_logged: usize,
+    /// What the last scrub found that is left.
+    scrubbed: Option<String>,
     /// What had been done when it was last looked at.
     counters: Counters,
     /// When it was last logged that checkpoints rest.
@@ -140,6 +145,8 @@ impl Service {
             closed: None,
             problem: None,
             logged: None,
+            damage_logged: 0,
+            scrubbed: None,
             counters: Counters::default(),
             rest_logged: None,
             slow: Vec::new(),
@@ -242,6 +249,7 @@ impl Service {
 
     /// Commits everything, writes a clean root, closes the device.
     pub fn close(&self) -> Result<(), Fail> {
+        self.note_damage();
         let mut state = self.lock();
         state.closing = true;
         let fs = state.fs.take();
@@ -361,6 +369,17 @@ impl Service {
         }
     }
 
+    /// Logs what could not be read because of damage: of each file once.
+    pub fn note_damage(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let files = fs.damaged_reads().first;
+        let logged = std::mem::replace(&mut self.lock().damage_logged, files.len());
+        // Those of before may have been found whole again.
+        for read in files.iter().skip(if logged > files.len() { 0 } else { logged }) {
+            self.log.line(&format!("{}: {}", self.path.display(), printable(&report::damaged_read(&fs, read))));
+        }
+    }
+
     /// Logs what was let go for want of room.
     pub fn note_let_go(&self) {
         let Ok(fs) = self.fs() else { return };
@@ -469,6 +488,10 @@ impl Service {
         let data = report::scrub(scrub);
         if data.done {
             *current = None;
+            self.lock().scrubbed = report::scrub_problem(&data, clock::now());
+            if !data.has_losses {
+                fs.damage_is_gone();
+            }
             if data.copies_damaged > 0 || data.has_losses {
                 let (damaged, mended, lost) = (data.copies_damaged, data.copies_mended, data.extents_damaged);
                 self.log
@@ -546,7 +569,9 @@ impl Service {
         let mut info = report::volume(&*self.fs()?, &self.path);
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
-        info.problems.extend(self.lock().problem.clone());
+        let state = self.lock();
+        info.problems.extend(state.problem.iter().chain(&state.scrubbed).cloned());
+        drop(state);
         Ok(info)
     }
 

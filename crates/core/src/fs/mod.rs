@@ -31,6 +31,7 @@ mod crowded;
 #[cfg(test)]
 mod crowded_tests;
 mod cutting;
+mod damage;
 mod forget;
 mod growth;
 pub(crate) mod guard;
@@ -81,6 +82,7 @@ use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;
 pub use crowded::CheckpointsRest;
+pub use damage::{DamagedRead, DamagedReads};
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 use guard::Guard;
 pub use heavy::ShedInfo;
@@ -373,6 +375,8 @@ pub struct Fs {
     reads_ahead: AtomicUsize,
     /// When (monotonic) a sync was last asked for; 0 before the first one.
     synced_at: AtomicU64,
+    /// Taken alone.
+    damaged: Mutex<DamagedReads>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -504,6 +508,7 @@ impl Fs {
             heard: crate::heartbeat::Said::Nothing,
             reads_ahead: AtomicUsize::new(0),
             synced_at: AtomicU64::new(0),
+            damaged: Mutex::default(),
             storage: opened.storage,
             clock,
             options,

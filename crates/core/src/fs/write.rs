@@ -146,7 +146,7 @@ impl Fs {
             }
             let pieces = inner.pieces(At::Live, ino, block, block + 1)?;
             drop(inner);
-            let bytes = self.fetch(pieces)?.into_vec();
+            let bytes = self.fetch(ino, block, pieces)?.into_vec();
             inner = self.lock_to_accept()?;
             let content = inner.content_mut(self, ino)?;
             if content.version != version || content.pages.contains_key(&block) {
