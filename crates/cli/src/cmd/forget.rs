@@ -57,6 +57,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         let text = "forgetting needs the writable mount of the volume's root";
         return Err(Fail::at(mount.point.display(), text));
     }
+    if inside.as_os_str().is_empty() {
+        let text = "is the root of the volume, which cannot be forgotten; forget what was removed from it";
+        return Err(Fail::at(path.display(), text));
+    }
     let plan: ForgetPlanData = owner.call(&Request::ForgetPlan { path: inside.clone() })?;
     let me = sys::euid();
     if me != 0 && plan.owners.iter().any(|uid| *uid != me) {

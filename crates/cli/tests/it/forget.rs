@@ -103,7 +103,7 @@ fn what_is_in_use_or_unknown_is_refused() {
     nenrin(["forget", "--yes", &path]).ok();
     assert_eq!(leaks(&place.path("image"), "").0, 0);
     nenrin(["forget", "--yes", &path]).fails(1, &["there is and was nothing of this name"]);
-    nenrin(["forget", "--yes", &place.text("mnt")]).fails(1, &["root"]);
+    nenrin(["forget", "--yes", &place.text("mnt")]).fails(1, &[&format!("{}: is the root", place.text("mnt"))]);
     nenrin(["forget", "--yes", &place.image()]).fails(1, &["not on a nenrin volume"]);
     nenrin(["forget"]).fails(2, &["a path is needed"]);
 }
