@@ -74,6 +74,11 @@ pub fn foreign(device: &Device) -> Option<&'static str> {
     signature::find(&head).filter(|name| !name.contains("nenrin"))
 }
 
+/// Whether there is no volume at all.
+pub fn is_foreign(error: &Error) -> bool {
+    matches!(error, Error::Open(text) if text.contains("not a nenrin volume"))
+}
+
 /// One line for a volume that cannot be opened.
 pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error) -> Fail {
     let text = match error {
@@ -91,7 +96,7 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
         // It says itself where.
         return Fail::new(text);
     }
-    if text.contains("not a nenrin volume") {
+    if is_foreign(error) {
         return Fail::at(
             path.display(),
             match foreign {
