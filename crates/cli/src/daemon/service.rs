@@ -444,7 +444,10 @@ impl Service {
             Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref(), parts),
             Request::SetRetention { rule } => {
                 let fs = self.fs()?;
-                fs.set_retention(&rule).map_err(plain)?;
+                fs.set_retention(&rule).map_err(|e| match e {
+                    Error::BadRule(text) => Fail::usage(text),
+                    e => plain(e),
+                })?;
                 Ok(Answer::of(fs.retention()))
             }
             Request::Segments => Ok(Answer::of(report::segments(&*self.fs()?, &mut |some| parts.send(&some))?)),
