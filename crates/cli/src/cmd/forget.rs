@@ -22,9 +22,10 @@ pub const COMMAND: Command = Command {
             first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which\n\
             reads the whole volume and writes much of it; if that is interrupted, or the power fails, it goes on in the\n\
             background with the next mount, and nenrin info tells so.\n\
-            Only root or the owner of all of it may. What it cannot reach: blocks that a copy made by cp or restore shares (it is\n\
-            named), what a flash device keeps besides, copies that the host or a backup made, and memory of programs and of\n\
-            the kernel, whose cache of past states goes with the next unmount.",
+            Only root may, and who mounted the volume where all of it is his: where root mounted it, root alone. What it cannot\n\
+            reach: blocks that a copy made by cp or restore shares (it is named), what a flash device keeps besides, devices that\n\
+            were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
+            a backup made, and memory of programs and of the kernel, whose cache of past states goes with the next unmount.",
     examples: &[
         ("forget ~/work/secret.txt", "lists what goes, asks, forgets and wipes"),
         ("forget --yes ~/work/gone.txt", "what was removed long ago, too"),
@@ -38,7 +39,8 @@ const STEP_BYTES: u64 = 16 << 20;
 const LISTED_MAX: usize = 20;
 
 /// What no command can do.
-const NOT_REACHED: &str = "not reached: what flash devices keep besides, copies on the host or in backups, and memory of programs and the kernel";
+const NOT_REACHED: &str = "not reached: what flash devices keep besides, devices removed or replaced before, what is behind the end of one made shorter, \
+     copies on the host or in backups, and memory of programs and the kernel";
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (mut json, mut yes) = (false, false);

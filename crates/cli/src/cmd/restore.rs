@@ -35,8 +35,8 @@ pub const COMMAND: Command = Command {
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
             what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
             not later. A DEST off the volume that is there already is not replaced, since nothing would bring it back.\n\
-            The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
-            taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
+            The copy gets owner, times, extended attributes, access lists, hard links and holes, but no capabilities, and\n\
+            files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
             of a tree, and what is damaged, is left out, and named: the rest is restored, and the exit code is 1. So it is where\n\
