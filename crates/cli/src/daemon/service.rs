@@ -5,17 +5,18 @@ use super::devices::Cut;
 use super::log::Log;
 use super::watch::Watch;
 use crate::control::{
-    Answer, CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, Parts, PastMount, Request, VolumeInfo,
+    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, JoinData, MountData, Parts, PastMount,
+    Request, VolumeInfo,
 };
 use crate::error::Fail;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
 use crate::output::printable;
 use crate::{clock, diff, past, report, states, when};
-use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
+use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -106,6 +107,14 @@ pub(super) struct State {
     slow: Vec<u16>,
 }
 
+/// What a path stood for. When its names have gone nothing may be known of it any more.
+#[derive(Default)]
+struct Planned {
+    path: PathBuf,
+    inodes: Vec<Ino>,
+    owners: BTreeSet<u32>,
+}
+
 /// See the module.
 pub struct Service {
     state: Mutex<State>,
@@ -125,8 +134,8 @@ pub struct Service {
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
-    /// The path that was asked about last, and its inodes.
-    forget: Mutex<Option<(PathBuf, Vec<Ino>)>>,
+    /// What was to be forgotten when that was asked about last.
+    forget: Mutex<Option<Planned>>,
     /// What is asked for by [`Request::Lasting`].
     lasting: BTreeMap<String, String>,
     /// Devices that are added may be polled for ([`OpenMode::polling`]).
@@ -524,27 +533,39 @@ impl Service {
     /// What a path stands for is noted, since its names go before it is forgotten.
     fn forget_plan(&self, path: PathBuf) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let plan = fs.forget_plan(&states::parts(&path)).map_err(|e| match e {
-            Error::NotFound => states::never(&path, &fs.checkpoints()),
-            e => Fail::at(path.display(), e),
-        })?;
+        let mut noted = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = noted.take().filter(|p| p.path == path).unwrap_or_default();
+        let plan = match fs.forget_plan(&states::parts(&path)) {
+            Err(Error::NotFound) if before.inodes.is_empty() => None,
+            Err(Error::NotFound) => {
+                let plan = fs.forget_plan_of(before.inodes).map_err(|e| Fail::at(path.display(), e))?;
+                Some(ForgetPlan { owners: plan.owners.union(&before.owners).copied().collect(), ..plan })
+            }
+            other => Some(other.map_err(|e| Fail::at(path.display(), e))?),
+        };
+        let unknown = plan.is_none().then(|| states::unheard_of(&fs.checkpoints()));
+        let plan = plan.unwrap_or_default();
         if plan.names.iter().any(|n| n.is_now) {
             // Whoever removes it now must find it in the past then.
             fs.checkpoint_create(None).map_err(plain)?;
         }
-        let data = report::forget_plan(&plan);
-        *self.forget.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, plan.inodes));
+        let data = ForgetPlanData { unknown, ..report::forget_plan(&plan) };
+        *noted = Some(Planned { path, inodes: plan.inodes, owners: plan.owners });
         Ok(Answer::of(data))
     }
 
     fn forget(&self, path: &Path) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let planned = self.forget.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let inodes = planned.filter(|(of, _)| of == path).map(|(_, inodes)| inodes);
+        let inodes = planned.filter(|p| p.path == path).map(|p| p.inodes);
         let inodes = inodes.ok_or_else(|| Fail::at(path.display(), "somebody else forgets, too; try again"))?;
         let begin = std::time::Instant::now();
         let forgotten = loop {
-            match fs.forget(&states::parts(path), &inodes) {
+            let forgotten = match fs.forget(&states::parts(path), &inodes) {
+                Err(Error::NotFound) if inodes.is_empty() => fs.forget_free().map(|()| 0),
+                other => other,
+            };
+            match forgotten {
                 Err(Error::ForgetInUse(_)) if begin.elapsed() < FORGET_WAIT => {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                 }
