@@ -31,6 +31,11 @@ fn is_read_only(path: &Path) -> bool {
     is_block && fs::File::open(path).is_ok_and(|f| sys::block_device_is_read_only(&f))
 }
 
+/// Whether a device could be read, but not written to.
+pub fn is_write_protected(e: &DeviceError) -> bool {
+    matches!(e, DeviceError::ReadOnly | DeviceError::Os(libc::EROFS))
+}
+
 /// One line: what, where, what to do.
 pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
     let text = match error {
@@ -41,7 +46,7 @@ pub fn describe(path: &Path, mode: OpenMode, error: &DeviceError) -> Fail {
             let what = if mode.read_only { "read" } else { "write" };
             format!("permission denied: you may not {what} it; run this as its owner or as root")
         }
-        DeviceError::ReadOnly | DeviceError::Os(libc::EROFS) => "a read-only device; mount it with -o ro".to_owned(),
+        e if is_write_protected(e) => "a read-only device: nothing can be written to it".to_owned(),
         DeviceError::Os(libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM) => {
             "there is no device behind this name; look whether it is attached".to_owned()
         }
@@ -69,6 +74,11 @@ pub fn foreign(device: &Device) -> Option<&'static str> {
     signature::find(&head).filter(|name| !name.contains("nenrin"))
 }
 
+/// Whether there is no volume at all.
+pub fn is_foreign(error: &Error) -> bool {
+    matches!(error, Error::Open(text) if text.contains("not a nenrin volume"))
+}
+
 /// One line for a volume that cannot be opened.
 pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error) -> Fail {
     let text = match error {
@@ -86,7 +96,7 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
         // It says itself where.
         return Fail::new(text);
     }
-    if text.contains("not a nenrin volume") {
+    if is_foreign(error) {
         return Fail::at(
             path.display(),
             match foreign {

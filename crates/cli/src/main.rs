@@ -94,7 +94,10 @@ fn find(name: &str) -> Result<&'static command::Command, Fail> {
 fn help(parser: &mut lexopt::Parser) -> Outcome {
     match parser.next()? {
         None => output::print(&overview()),
-        Some(lexopt::Arg::Value(v)) => output::print(&find(&v.to_string_lossy())?.help()),
+        Some(lexopt::Arg::Value(v)) => match OTHERS.iter().find(|(name, _)| v == *name) {
+            Some((name, about)) => output::print(&format!("usage: nenrin {name}\n\n{about}.\n")),
+            None => output::print(&find(&v.to_string_lossy())?.help()),
+        },
         Some(lexopt::Arg::Long("man")) => manual::write(Path::new(&parser.value()?))?,
         Some(other) => return Err(other.unexpected().into()),
     }
@@ -107,15 +110,18 @@ Overwrote a file?  nenrin history FILE, then nenrin restore FILE --at NUMBER --f
 Deleted something? nenrin restore --list-deleted DIR, then nenrin restore DIR/NAME --at NUMBER
 Every state is also there to look at: MOUNTPOINT/.nenrin/at/NUMBER/
 ";
-const EXIT_CODES: &str = "exit codes: 0 done, 1 failed, 2 called wrongly; check has those of fsck(8).";
+const EXIT_CODES: &str = "exit codes: 0 done, 1 failed, or not all of it done, 2 called wrongly, 130 interrupted; check has those of fsck(8),\n\
+and scrub 0 nothing wrong, 1 all damage mended, 4 damage left, 8 it could not run.";
+/// What needs no module of its own.
+const OTHERS: [(&str, &str); 2] = [
+    ("help", "Lists the commands, or explains one: nenrin help COMMAND; manual pages: nenrin help --man DIR"),
+    ("version", "Prints the version"),
+];
 
 fn overview() -> String {
     let mut out = String::from("usage: nenrin COMMAND ...\n\ncommands:\n");
     let rows = cmd::ALL.iter().map(|c| (c.name, c.about));
-    for (name, about) in rows.chain([
-        ("help", "Lists the commands, or explains one: nenrin help COMMAND; manual pages: nenrin help --man DIR"),
-        ("version", "Prints the version"),
-    ]) {
+    for (name, about) in rows.chain(OTHERS) {
         out.push_str(&format!("  {name:<12} {about}\n"));
     }
     out.push_str(&format!("\n{GOING_BACK}\n{EXIT_CODES}\n"));
@@ -137,6 +143,18 @@ mod tests {
             }
             assert!(help.lines().all(|l| l.chars().count() <= 130), "{}: a line is too long", c.name);
             assert!(overview().contains(c.name));
+        }
+    }
+
+    #[test]
+    fn what_needs_no_module_explains_itself_too() {
+        for (name, about) in OTHERS {
+            assert!(overview().contains(about));
+            assert_eq!(help(&mut lexopt::Parser::from_args([name])), Ok(0));
+        }
+        assert!(help(&mut lexopt::Parser::from_args(["nothing"])).is_err());
+        for code in ["4 damage left", "8 it could not run", "130 interrupted"] {
+            assert!(overview().contains(code), "{code}");
         }
     }
 

@@ -18,7 +18,7 @@ const MORE: &[(&str, &str, &[&str])] = &[
             "A sync is fsync(2), fdatasync(2), msync(2) with MS_SYNC, or a write to a file that is open with O_SYNC or O_DSYNC; nenrin umount and \
          nenrin checkpoint create promise the same for the whole volume. sync(2), syncfs(2) and umount(2) return without waiting for the daemon, as for any \
          ordinary FUSE file system: what they were called for is committed within the time of commit=, and the next mount waits for it.",
-            "One exception: what is written anew to a file that was emptied (O_TRUNC) is held back until that file is closed or synced, for 30 seconds at most. Until then commits \
+            "One exception: what is written anew to a file that is open for it and was emptied (O_TRUNC, ftruncate(2)) is held back until that file is closed or synced, for 30 seconds at most. Until then commits \
          by time, syncs of other files under order=relaxed, checkpoints and snapshots leave it out: they have the old content, and so has the file after a crash. nenrin umount waits for nobody and leaves nothing out.",
             "Whatever the options, but for barrier=none on a device that loses its cache, after a crash the volume mounts by itself. Names are a prefix of the changes that were made to them, in their order. Each file has \
          exactly the content of one of its commits, never a mix, and a request to write is there whole or not at all; cutting off more than a thousand extents, or punching a hole through them, may be there in part, from the end. A rename over a name, or a file emptied \

@@ -13,10 +13,15 @@ use std::path::{Path, PathBuf};
 /// The type our mounts have.
 pub const FSTYPE: &str = "fuse.nenrin";
 
-/// The path without links, also where a dead mount is at its end.
+/// Whether what a path leads to is there, and cannot be read: the program of its mount has ended, or it was lost to damage.
+pub fn is_out_of_reach(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::ESTALE))
+}
+
+/// The path without links, also where what is at its end cannot be read.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(e) if is_out_of_reach(&e) => {
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             Ok(real_path(parent)?.join(path.file_name().ok_or(e)?))
         }

@@ -12,9 +12,9 @@ use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
-    CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DeviceHealth, ForgetPlan, ForgetStatus, Fs,
-    JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding, SegmentInfo, SegmentState, ShedInfo,
-    Standing,
+    CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
+    ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding,
+    SegmentInfo, SegmentState, ShedInfo, Standing,
 };
 use nenrin_format::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -369,6 +369,7 @@ pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
         snapshots: plan.snapshots.iter().map(checkpoint).collect(),
         shared_with: plan.shared_with.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect(),
         owners: plan.owners.iter().copied().collect(),
+        unknown: None,
     }
 }
 
@@ -400,7 +401,36 @@ pub fn problems(fs: &Fs) -> Vec<String> {
         Some(format!("device {}{name} failed, and no other has all that it has: {}", d.index + 1, d.failed?))
     });
     let damage = fs.recovery_report().damage.clone();
+    let damage = damage.into_iter().chain(damaged_reads(fs));
     fs.failed().map(|why| failure(&why)).into_iter().chain(damage).chain(absent).chain(failed).collect()
+}
+
+/// Reads that were refused because of damage, with what could not be read of the first few files.
+fn damaged_reads(fs: &Fs) -> Option<String> {
+    let DamagedReads { count, first } = fs.damaged_reads();
+    let files: Vec<String> = first.iter().take(DAMAGED_SHOWN).map(|read| damaged_read(fs, read)).collect();
+    let refused = if count == 1 { "1 read was".to_owned() } else { format!("{count} reads were") };
+    (count > 0).then(|| format!("{refused} refused because of damage: {}; nenrin scrub tells all", files.join("; ")))
+}
+
+/// Files of which `info` tells what could not be read.
+const DAMAGED_SHOWN: usize = 5;
+
+/// What could not be read of a file, in one line.
+pub fn damaged_read(fs: &Fs, read: &DamagedRead) -> String {
+    let named = fs.path_of_inode(read.ino).map(|p| String::from_utf8_lossy(&p).into_owned());
+    let named = named.unwrap_or_else(|| format!("inode {}", read.ino));
+    let offset = read.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
+    format!("{named}{offset} cannot be read: {}", read.why)
+}
+
+/// What a scrub found that is left, for as long as none has found it gone.
+pub fn scrub_problem(data: &ScrubData, now: i64) -> Option<String> {
+    let (content, nodes) = (data.extents_damaged, data.nodes_lost);
+    let time = when::show(now);
+    data.has_losses.then(|| {
+        format!("the scrub of {time} found {content} pieces of content and {nodes} index nodes damaged, without a right copy")
+    })
 }
 
 /// Devices that were not slow when it was last looked at, or are not any more, one line each.

@@ -23,9 +23,11 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink,
+};
 use std::path::{Path, PathBuf};
 
 /// What was copied.
@@ -41,15 +43,55 @@ pub struct Copied {
     pub owners_lost: u64,
 }
 
-/// A copy, and what had to be left out of it, from where it was copied: of that the state knows that it was there, and not what it was.
+/// A copy, and what had to be left out of it.
 #[derive(Debug)]
 pub struct Restored {
     /// What was copied.
     pub copied: Copied,
     /// What was not.
-    pub left_out: Vec<PathBuf>,
+    pub left_out: Vec<LeftOut>,
     /// What stayed behind of what was replaced, and why.
     pub rest: Option<Rest>,
+}
+
+/// What cannot be had of a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Where it would have been copied from.
+    pub path: PathBuf,
+    /// Why it was not.
+    pub lack: Lack,
+}
+
+/// Why something cannot be had of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// The state knows that it was there, and not what it was.
+    Unknown,
+    /// It is damaged.
+    Unreadable,
+    /// Its extended attributes alone are left out: they are more than the kernel lists.
+    Attributes,
+}
+
+impl Lack {
+    /// Why something of the state could not be read.
+    fn of(e: &io::Error) -> Option<Self> {
+        match Errno::from_io_error(e)? {
+            Errno::STALE => Some(Self::Unknown),
+            Errno::IO => Some(Self::Unreadable),
+            _ => None,
+        }
+    }
+
+    /// In words, of something.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Unknown => "is not known",
+            Self::Unreadable => "is damaged and cannot be read",
+            Self::Attributes => "has more extended attributes than can be listed",
+        }
+    }
 }
 
 /// What was made beside the destination and could not be removed in the end.
@@ -86,7 +128,7 @@ pub struct Calls<'a> {
     /// has emptied and is writing anew.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
-    pub fits: &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>,
+    pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
     /// Where the newest snapshot shows what is about to be replaced, if there is one.
     pub snapshot: &'a dyn Fn() -> Option<Then>,
     /// Whether to stop: then nothing has changed.
@@ -116,7 +158,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     let (copied, left_out) = (work.copied, work.left_out);
     // What is there instead has no past either.
     let result = match left_out.first().filter(|_| known.is_some()) {
-        Some(path) => result.and(Err(unknown(path))),
+        Some(left) => result.and(Err(lost(left))),
         None => result,
     };
     let result = result.and_then(|()| (calls.fits)(&left_out));
@@ -149,15 +191,11 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     }
 }
 
-/// What a state knows was there, and not what it was, cannot take the place of what is there.
-fn unknown(path: &Path) -> Fail {
-    let text = "is not known in that state, and would be lost where it is now; --to DEST restores the rest beside";
-    Fail::at(path.display(), text)
-}
-
-/// Whether a state does not know something that was there.
-fn is_unknown(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(Errno::STALE.raw_os_error())
+/// What cannot be had cannot take the place of what is there.
+fn lost(left: &LeftOut) -> Fail {
+    let why = left.lack.words();
+    let text = format!("{why} in that state, and would be lost where it is now; --to DEST restores the rest beside");
+    Fail::at(left.path.display(), text)
 }
 
 /// Why the end was not reached: before the name changed hands, or when it had, and whether something was replaced by that.
@@ -398,6 +436,8 @@ pub fn exists(to: &Path) -> Fail {
 
 /// Bytes copied through memory before somebody may ask to stop.
 const COPY_BYTES: u64 = 16 << 20;
+/// Of these, read and written at a time.
+const PIECE_BYTES: usize = 1 << 20;
 
 struct Work<'a> {
     copied: Copied,
@@ -409,21 +449,36 @@ struct Work<'a> {
     syncs_each: bool,
     /// Directories above that are copied, too.
     depth: usize,
-    /// What the state does not know.
-    left_out: Vec<PathBuf>,
+    /// What cannot be had of the state.
+    left_out: Vec<LeftOut>,
+}
+
+/// At which end copying of content failed.
+enum Failed {
+    Source(io::Error),
+    Target(io::Error),
+    /// Somebody asked to stop.
+    Stopped,
 }
 
 impl Work<'_> {
     fn copy(&mut self, from: &Path, to: &Path) -> Result<(), Fail> {
         if (self.stop)() {
-            return Err(Fail::new("interrupted; nothing was restored").with_code(INTERRUPTED));
+            return Err(stopped());
         }
         let Some(meta) = self.known(from, fs::symlink_metadata(from))? else { return Ok(()) };
         if let Some(first) = self.links.get(&meta.ino()) {
             return fs::hard_link(first, to).at(to.display());
         }
         // First, since nothing is made of what has to be left out.
-        let Some(xattrs) = self.known(from, xattrs_of(from))? else { return Ok(()) };
+        let listed = match xattrs_of(from) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::TOOBIG) => {
+                self.left_out.push(LeftOut { path: from.to_owned(), lack: Lack::Attributes });
+                Ok(Vec::new())
+            }
+            other => other,
+        };
+        let Some(xattrs) = self.known(from, listed)? else { return Ok(()) };
         let is_made = if meta.is_dir() { self.directory(from, to)? } else { self.file(from, to, &meta)? };
         if is_made {
             self.attributes(to, &meta, &xattrs)?;
@@ -440,19 +495,21 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What was read of `from`; nothing where the state does not know it, and the rest of what is copied can do without.
+    /// What was read of `from`; nothing where it cannot be had, and the rest of what is copied can do without.
     fn known<T>(&mut self, from: &Path, read: io::Result<T>) -> Result<Option<T>, Fail> {
-        match read {
-            Err(e) if self.depth > 0 && is_unknown(&e) => {
-                self.left_out.push(from.to_owned());
-                Ok(None)
+        let e = match read {
+            Ok(read) => return Ok(Some(read)),
+            Err(e) => e,
+        };
+        let text = match Lack::of(&e) {
+            Some(lack) if self.depth > 0 => {
+                self.left_out.push(LeftOut { path: from.to_owned(), lack });
+                return Ok(None);
             }
-            Err(e) if is_unknown(&e) => {
-                let text = format!("is not known in that state; nenrin history tells what is known of it: {e}");
-                Err(Fail::at(from.display(), text))
-            }
-            other => other.at(from.display()).map(Some),
-        }
+            Some(lack) => format!("{} in that state; nenrin history tells what is known of it: {e}", lack.words()),
+            None => e.to_string(),
+        };
+        Err(Fail::at(from.display(), text))
     }
 
     /// Whether it was made: what is not known is not.
@@ -496,15 +553,14 @@ impl Work<'_> {
         let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at(to.display())?;
         let before = self.copied.bytes;
         match self.content(&source, &target, bytes) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                return Err(Fail::new(e.to_string()).with_code(INTERRUPTED));
-            }
-            Err(e) if is_unknown(&e) => {
+            Ok(()) => {}
+            Err(Failed::Stopped) => return Err(stopped()),
+            Err(Failed::Source(e)) => {
                 self.copied.bytes = before;
                 fs::remove_file(to).at(to.display())?;
                 return self.known(from, Err::<(), _>(e)).map(|_| false);
             }
-            other => other.at(to.display())?,
+            Err(Failed::Target(e)) => return Err(Fail::at(to.display(), e)),
         }
         if self.syncs_each {
             target.sync_all().at(to.display())?;
@@ -513,46 +569,41 @@ impl Work<'_> {
     }
 
     /// Content where there is some, holes where there are holes.
-    fn content(&mut self, source: &File, target: &File, size: u64) -> io::Result<()> {
+    fn content(&mut self, source: &File, target: &File, size: u64) -> Result<(), Failed> {
+        let unread = |e: Errno| Failed::Source(e.into());
         let mut at = 0;
         while at < size {
             let begin = match sys::seek(source, SeekFrom::Data(at)) {
                 Ok(begin) => begin,
                 Err(Errno::NXIO) => break,
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(unread(e)),
             };
-            let end = sys::seek(source, SeekFrom::Hole(begin))?.min(size);
+            let end = sys::seek(source, SeekFrom::Hole(begin)).map_err(unread)?.min(size);
             self.range(source, target, begin, end)?;
             at = end;
         }
-        target.set_len(size)
+        target.set_len(size).map_err(Failed::Target)
     }
 
-    fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> io::Result<()> {
+    fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> Result<(), Failed> {
         let (mut from, mut to) = (begin, begin);
         while from < end {
             if (self.stop)() {
-                return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted; nothing was restored"));
+                return Err(Failed::Stopped);
             }
             let bytes = usize::try_from(end - from).unwrap_or(usize::MAX).min(1 << 30);
             match sys::copy_file_range(source, Some(&mut from), target, Some(&mut to), bytes) {
                 // Shorter by now; a state of the past never is.
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(0) => return Err(Failed::Source(io::ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.copied.bytes += n as u64,
-                // The destination lies elsewhere.
-                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                    let (mut source, mut target) = (source, target);
-                    sys::seek(source, SeekFrom::Start(from))?;
-                    sys::seek(target, SeekFrom::Start(to))?;
-                    let some = (end - from).min(COPY_BYTES);
-                    let n = io::copy(&mut Read::by_ref(&mut source).take(some), &mut target)?;
-                    if n < some {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
+                // The destination lies elsewhere; or one of both fails, and then it is seen which.
+                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::IO) => {
+                    let n = through_memory(source, target, from, (end - from).min(COPY_BYTES))?;
                     self.copied.bytes += n;
                     (from, to) = (from + n, to + n);
                 }
-                Err(e) => return Err(e.into()),
+                Err(e @ Errno::STALE) => return Err(Failed::Source(e.into())),
+                Err(e) => return Err(Failed::Target(e.into())),
             }
             (self.progress)(&self.copied);
         }
@@ -579,6 +630,25 @@ impl Work<'_> {
         };
         sys::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).at(to.display())
     }
+}
+
+/// Somebody asked to stop.
+fn stopped() -> Fail {
+    Fail::new("interrupted; nothing was restored").with_code(INTERRUPTED)
+}
+
+/// Copies bytes to the same place of another file.
+fn through_memory(source: &File, target: &File, at: u64, bytes: u64) -> Result<u64, Failed> {
+    let mut piece = vec![0; (bytes as usize).min(PIECE_BYTES)];
+    let mut done = 0;
+    while done < bytes {
+        let some = piece.len().min((bytes - done) as usize);
+        let piece = &mut piece[..some];
+        source.read_exact_at(piece, at + done).map_err(Failed::Source)?;
+        target.write_all_at(piece, at + done).map_err(Failed::Target)?;
+        done += some as u64;
+    }
+    Ok(done)
 }
 
 /// An extended attribute: its name and its value.

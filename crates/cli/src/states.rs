@@ -112,11 +112,16 @@ pub fn parts(path: &Path) -> Vec<&[u8]> {
 
 /// Nothing is known of a path.
 pub fn never(path: &Path, checkpoints: &[CheckpointInfo]) -> Fail {
+    Fail::at(path.display(), unheard_of(checkpoints))
+}
+
+/// That nothing is known of a name, and how far back anything is.
+pub fn unheard_of(checkpoints: &[CheckpointInfo]) -> String {
     let reach = checkpoints.first().map_or_else(
         || "the volume has no checkpoints yet".to_owned(),
         |c| format!("what is known begins with checkpoint {} of {}", c.cno, when::show_zoned(c.wall.0)),
     );
-    Fail::at(path.display(), format!("there is and was nothing of this name; {reach}"))
+    format!("there is and was nothing of this name; {reach}")
 }
 
 /// Until when the last of the checkpoints from `first` to `last` is kept.

@@ -2,7 +2,7 @@
 
 use crate::control::{self, CheckpointData, Client, Request, SegmentData, VolumeInfo};
 use crate::error::Fail;
-use crate::{device, members, report};
+use crate::{device, members, mounts, report};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
 use std::fs;
@@ -28,8 +28,7 @@ impl Target {
         }
         let directory = match fs::metadata(path) {
             Ok(m) => m.is_dir(),
-            // A mount whose program has ended.
-            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => true,
+            Err(e) if mounts::is_out_of_reach(&e) => true,
             Err(e) => return Err(Fail::at(path.display(), e)),
         };
         if directory {

@@ -109,6 +109,8 @@ pub struct SetAttr {
     pub size: Option<u64>,
     /// Who sets it: the one who changed the content last.
     pub editor: Option<u32>,
+    /// Nobody has the file open to write it, so that no close will come: emptied it is complete, and not held back.
+    pub closed: bool,
     /// Access time.
     pub atime: Option<SetTime>,
     /// Modification time.

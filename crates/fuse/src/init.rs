@@ -166,6 +166,18 @@ mod tests {
         assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
     }
 
+    /// The row of the table of defaults in docs/DESIGN.md.
+    #[test]
+    fn design_states_what_is_asked_for() {
+        let threads = crate::SessionOptions::default().threads;
+        let mib = TRANSFER_BYTES_MAX >> 20;
+        let row = format!("up to {mib} MiB, {BACKGROUND_MAX} in the background, {threads} serving threads");
+        assert!(
+            include_str!("../../../docs/DESIGN.md").contains(&format!("| requests of the kernel | {row} |")),
+            "{row}"
+        );
+    }
+
     #[test]
     fn an_old_kernel_gets_what_it_knows() {
         let offer = InitIn { major: 7, minor: 31, flags: 0x03ff_ffff, flags2: u32::MAX, ..Default::default() };

@@ -3,7 +3,7 @@
 
 use nenrin_core::{
     Accepted, AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result,
-    Seek, SetAttr, Usage, XattrMode,
+    Seek, SetAttr, Usage, Writer, XattrMode,
 };
 use nenrin_format::{Cno, Ino};
 
@@ -42,10 +42,10 @@ pub trait Volume: Send + Sync {
 
     fn retain(&self, ino: Ino);
     fn release(&self, ino: Ino);
-    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted>;
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted>;
     /// As `accept`, of bytes that are given away.
-    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
-        self.accept(ino, offset, &data, uid)
+    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, writer: Writer) -> Result<Accepted> {
+        self.accept(ino, offset, &data, writer)
     }
     fn tell_later(&self, _ino: Ino, done: Done) {
         done(Ok(()));
@@ -94,25 +94,25 @@ pub trait Volume: Send + Sync {
 
 impl Volume for Fs {
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
-        Self::lookup(self, at, parent, name)
+        self.noting(parent, Self::lookup(self, at, parent, name))
     }
     fn getattr(&self, at: At, ino: Ino) -> Result<Attr> {
-        Self::getattr(self, at, ino)
+        self.noting(ino, Self::getattr(self, at, ino))
     }
     fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
-        Self::readlink(self, at, ino)
+        self.noting(ino, Self::readlink(self, at, ino))
     }
     fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes> {
         Self::read_bytes(self, at, ino, offset, bytes)
     }
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        Self::readdir(self, at, dir, cookie, each)
+        self.noting(dir, Self::readdir(self, at, dir, cookie, each))
     }
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        Self::getxattr(self, at, ino, name)
+        self.noting(ino, Self::getxattr(self, at, ino, name))
     }
     fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        Self::listxattr(self, at, ino)
+        self.noting(ino, Self::listxattr(self, at, ino))
     }
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         Self::seek(self, at, ino, offset, what)
@@ -160,11 +160,11 @@ impl Volume for Fs {
     fn release(&self, ino: Ino) {
         Self::release(self, ino);
     }
-    fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
-        Self::accept(self, ino, offset, data, uid)
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
+        Self::accept(self, ino, offset, data, writer)
     }
-    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
-        Self::accept_buf(self, ino, offset, data, uid)
+    fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, writer: Writer) -> Result<Accepted> {
+        Self::accept_buf(self, ino, offset, data, writer)
     }
     fn tell_later(&self, ino: Ino, done: Done) {
         Self::tell_later(self, ino, done);

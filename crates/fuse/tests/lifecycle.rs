@@ -333,7 +333,7 @@ mod panics {
             removexattr(ino: Ino, name: &[u8]) -> Result<()>;
             retain(ino: Ino);
             release(ino: Ino);
-            accept(ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted>;
+            accept(ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted>;
             allocate(ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
             copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
             hold_checkpoint(cno: Cno) -> Result<()>;

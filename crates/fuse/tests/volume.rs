@@ -11,6 +11,7 @@ use common::{mount, raw};
 use nenrin_core::format::superblock::Profile;
 use nenrin_core::{At, MkfsOptions};
 use nenrin_device::BlockDevice;
+use nenrin_format::Ino;
 use nenrin_fuse::{Cache, MountOptions, SessionOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -182,4 +183,73 @@ fn requests_in_flight_reach_several_devices() {
     // That this is what makes the difference: with four threads there are never more than four.
     let Some(most) = reads_at_once(4, libc::O_DIRECT) else { return };
     assert!(most.iter().all(|n| *n <= 4), "{most:?}");
+}
+
+/// What a checkpoint of this moment shows of a file.
+fn now_in_the_past(fs: &nenrin_core::Fs, name: &str) -> Vec<u8> {
+    let at = At::Past(fs.checkpoint_create(None).unwrap().cno);
+    fs.read(at, fs.lookup(at, Ino::ROOT, name.as_bytes()).unwrap().ino, 0, 100).unwrap()
+}
+
+/// P3: what will be closed is held back until then; what is emptied by its name has no such end.
+#[test]
+fn what_is_emptied_by_its_name_is_not_held_back() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, _| ()) else { return };
+    let path = mounted.join("file");
+    let fill = || {
+        fs::write(&path, b"old").unwrap();
+        fs.sync_all().unwrap();
+    };
+    fill();
+    raw::truncate(&path, 0).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"");
+    fill();
+    let open = File::create(&path).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    open.write_all_at(b"new", 0).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    open.set_len(0).unwrap();
+    assert_eq!(now_in_the_past(&fs, "file"), b"old");
+    drop(open);
+    mounted.end();
+    assert_eq!(now_in_the_past(&fs, "file"), b"");
+    fs.close().unwrap();
+}
+
+/// Under writeback the kernel has the times. What it sends of them is not all: a second write in the same tick of its clock
+/// changes none.
+#[test]
+fn what_comes_out_of_the_cache_leaves_the_times_to_the_kernel() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, writeback) else { return };
+    let file = File::create(mounted.join("file")).unwrap();
+    let times = |meta: fs::Metadata| (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+    let twice_in_a_tick = || {
+        file.write_all_at(&[1; 5000], 0).unwrap();
+        file.sync_all().unwrap();
+        let first = times(file.metadata().unwrap());
+        file.write_all_at(b"second", 100).unwrap();
+        first == times(file.metadata().unwrap())
+    };
+    assert!((0..1000).any(|_| twice_in_a_tick()), "a clock that never stands");
+    let shown = times(file.metadata().unwrap());
+    drop(file);
+    mounted.end();
+    let kept = fs.lookup(At::Live, Ino::ROOT, b"file").unwrap();
+    let parts = |t: nenrin_format::Time| (t.0.div_euclid(1_000_000_000), t.0.rem_euclid(1_000_000_000));
+    // The time of the change tells both states apart all the same.
+    let (mtime, ctime) = (parts(kept.mtime), parts(nenrin_format::Time(kept.ctime.0 - 1)));
+    assert_eq!((mtime.0, mtime.1, ctime.0, ctime.1), shown);
+    assert_eq!(&fs.read(At::Live, kept.ino, 100, 6).unwrap(), b"second");
+    // What goes past the cache is the volume's to stamp.
+    let Some(mounted) = mount(fs.clone(), At::Live, writeback) else { return };
+    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(mounted.join("file")).unwrap();
+    direct.write_all_at(&[2; 4096], 0).unwrap();
+    assert!(fs.getattr(At::Live, kept.ino).unwrap().mtime > kept.mtime);
+    drop(direct);
+    mounted.end();
+    fs.close().unwrap();
 }

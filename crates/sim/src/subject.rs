@@ -365,7 +365,7 @@ impl Subject for Arc<Fs> {
         Fs::write(self, ino, offset, data, uid)
     }
     fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32, told: Done) -> Result<usize> {
-        let accepted = Fs::accept(self, ino, offset, data, uid)?;
+        let accepted = Fs::accept(self, ino, offset, data, uid.into())?;
         if accepted.is_told_later {
             self.tell_later(ino, told);
         } else {

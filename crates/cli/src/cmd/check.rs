@@ -36,6 +36,7 @@ pub const COMMAND: Command = Command {
             Where no root is left, or none with a whole index, that is sought on the device and the log behind it\n\
             is taken in; snapshots are lost then.\n\
             It refuses to write when another host mounted the volume since the plan was made.\n\
+            fsck.nenrin repairs nothing, with -y neither: it checks, and with -a or -p only looks whether there is a root.\n\
             exit codes, as fsck(8): 0 clean, 1 repaired, 4 damage found or left, 8 it could not run, 16 called wrongly.",
     examples: &[
         ("check --data work.img", "verifies everything"),

@@ -19,7 +19,7 @@ pub const COMMAND: Command = Command {
             cleaner does, or why it rests. What is available (df) counts garbage as free already: cleaning makes writing\n\
             faster later, but lets nothing more be stored.\n\
             Files are put in order only here: where parts of a file lie in runs shorter than 128 KiB they are copied, in order of\n\
-            the file. Those that share blocks with other files (cp --reflink) keep these where they are. Each file needs room\n\
+            the file. Those that share blocks with other files (a plain cp) keep these where they are. Each file needs room\n\
             for its copy; below a quarter of what is available none is taken, so that no history goes and nobody who writes waits.\n\
             It can be interrupted at any time.",
     examples: &[

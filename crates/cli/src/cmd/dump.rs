@@ -51,7 +51,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     // Not exclusive: a mounted volume may be looked at, while it changes.
     let device = device::open(path, OpenMode { exclusive: false, ..OpenMode::READER })?;
     let found = match segment {
-        None => slots(&device).at(path.display())?,
+        None => {
+            known(path, &device)?;
+            slots(&device).at(path.display())?
+        }
         Some(n) => dump_segment(path, &device, n, nodes)?,
     };
     if as_json {
@@ -60,6 +63,14 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         output::print(&describe::text(&found));
     }
     Ok(0)
+}
+
+/// Refuses what shows no trace of a volume, as other commands do; a damaged one is what this is for.
+fn known(path: &Path, device: &Device) -> Result<(), Fail> {
+    match nenrin_core::probe(&**device).at(path.display())?.newest() {
+        Err(e) if device::is_foreign(&e) => Err(device::describe_volume(path, device::foreign(device), &e)),
+        _ => Ok(()),
+    }
 }
 
 /// Both areas' slots, and the roots that the newest names.

@@ -21,10 +21,12 @@ pub const COMMAND: Command = Command {
             PATH goes, whole: all its versions, in snapshots too, and what was ever below it. What it takes along is listed\n\
             first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which\n\
             reads the whole volume and writes much of it; if that is interrupted, or the power fails, it goes on in the\n\
-            background with the next mount, and nenrin info tells so.\n\
-            Only root or the owner of all of it may. What it cannot reach: blocks that a copy made by cp or restore shares (it is\n\
-            named), what a flash device keeps besides, copies that the host or a backup made, and memory of programs and of\n\
-            the kernel, whose cache of past states goes with the next unmount.",
+            background with the next mount, and nenrin info tells so. Of what came and went between two checkpoints, or kept no\n\
+            history (user.nenrin.history), no state has the name: then nothing is forgotten, and all that is free is wiped.\n\
+            Only root may, and who mounted the volume where all of it is his: where root mounted it, root alone. What it cannot\n\
+            reach: blocks that a copy made by cp or restore shares (it is named), what a flash device keeps besides, devices that\n\
+            were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
+            a backup made, and memory of programs and of the kernel, whose cache of past states goes with the next unmount.",
     examples: &[
         ("forget ~/work/secret.txt", "lists what goes, asks, forgets and wipes"),
         ("forget --yes ~/work/gone.txt", "what was removed long ago, too"),
@@ -37,8 +39,13 @@ const STEP_BYTES: u64 = 16 << 20;
 /// Names and snapshots that are listed one by one.
 const LISTED_MAX: usize = 20;
 
+/// Of what no state has.
+const MAY_BE_LEFT: &str =
+    "what came and went between two checkpoints, or kept no history, may be left where the devices are free";
+
 /// What no command can do.
-const NOT_REACHED: &str = "not reached: what flash devices keep besides, copies on the host or in backups, and memory of programs and the kernel";
+const NOT_REACHED: &str = "not reached: what flash devices keep besides, devices removed or replaced before, what is behind the end of one made shorter, \
+     copies on the host or in backups, and memory of programs and the kernel";
 
 fn run(parser: &mut lexopt::Parser) -> Outcome {
     let (mut json, mut yes) = (false, false);
@@ -56,6 +63,10 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     if owner.hello.read_only || mount.root != Path::new("/") || of_past {
         let text = "forgetting needs the writable mount of the volume's root";
         return Err(Fail::at(mount.point.display(), text));
+    }
+    if inside.as_os_str().is_empty() {
+        let text = "is the root of the volume, which cannot be forgotten; forget what was removed from it";
+        return Err(Fail::at(path.display(), text));
     }
     let plan: ForgetPlanData = owner.call(&Request::ForgetPlan { path: inside.clone() })?;
     let me = sys::euid();
@@ -76,11 +87,24 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     }
     if !yes {
         if json || !io::stdin().is_terminal() {
-            let text = format!("{}; nobody is there to be asked: give --yes to forget it", summary(&plan));
+            let (what, to) = match &plan.unknown {
+                Some(why) => (format!("{why}; {MAY_BE_LEFT}"), "wipe all that is free"),
+                None => (summary(&plan), "forget it"),
+            };
+            let text = format!("{what}; nobody is there to be asked: give --yes to {to}");
             return Err(Fail::at(path.display(), text).with_code(crate::error::USAGE));
         }
-        list(path, &inside, &plan);
-        if !asked() {
+        let question = match &plan.unknown {
+            Some(why) => {
+                output::line(format!("{}: {why}; {MAY_BE_LEFT}", path.display()));
+                "No name is taken away by that. Wipe all that is free?"
+            }
+            None => {
+                list(path, &inside, &plan);
+                "Nothing brings it back. Forget it?"
+            }
+        };
+        if !asked(question) {
             output::line(format!("{}: nothing was changed", path.display()));
             return Ok(1);
         }
@@ -90,6 +114,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     if json {
         output::json(&json!({
             "path": path.to_string_lossy(),
+            "known": plan.unknown.is_none(),
             "forgotten": forgotten,
             "wiped": data.done,
             "waits": data.waits,
@@ -105,8 +130,11 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 }
 
 fn told(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) {
-    let what =
-        format!("{}: {} forgotten", path.display(), count(forgotten, "file or directory", "files and directories"));
+    let forgotten = match &plan.unknown {
+        Some(_) => "no state has anything of this name, so nothing was to be forgotten".to_owned(),
+        None => format!("{} forgotten", count(forgotten, "file or directory", "files and directories")),
+    };
+    let what = format!("{}: {forgotten}", path.display());
     match &data.waits {
         Some(why) => output::line(format!("{what}, and not wiped yet: {why}; it goes on in the background")),
         None => output::line(format!("{what}, and all {} segments wiped", data.segments)),
@@ -149,9 +177,9 @@ fn list(path: &Path, inside: &Path, plan: &ForgetPlanData) {
     some(plan.shared_with.iter().map(|p| format!("  blocks that {p} shares stay there")).collect());
 }
 
-fn asked() -> bool {
+fn asked(question: &str) -> bool {
     let mut out = io::stdout().lock();
-    let _ = write!(out, "Nothing brings it back. Forget it? [y/N] ");
+    let _ = write!(out, "{question} [y/N] ");
     let _ = out.flush();
     drop(out);
     let mut answer = String::new();

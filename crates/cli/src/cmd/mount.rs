@@ -100,7 +100,7 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
     let path = if path.is_absolute() { path } else { device.as_path() };
     let directory = daemon::check_directory(directory)?;
     if let (Some(when), false) = (&options.past, call.report_start) {
-        if let Some(done) = ask_owner(&device, path, &directory, when, &options) {
+        if let Some(done) = ask_owner(call, &device, path, &directory, when, &options) {
             return done;
         }
     }
@@ -113,10 +113,14 @@ pub fn mount(call: &Call, device: &OsString, directory: &Path) -> Outcome {
 }
 
 /// Has the owner of a mounted volume show a past state too; `None` when there is no owner.
-fn ask_owner(device: &Path, source: &Path, directory: &Path, when: &str, o: &Options) -> Option<Outcome> {
+fn ask_owner(call: &Call, device: &Path, source: &Path, directory: &Path, when: &str, o: &Options) -> Option<Outcome> {
     let mut owner = control::owner_of_device(device)?;
     if owner.hello.closing {
         return None;
+    }
+    if call.foreground || call.log.is_some() {
+        let text = "the volume is mounted, and its owner shows the past as well, with a log of its own; leave out -f and --log";
+        return Some(Err(Fail::usage(format!("{}: {text}", source.display()))));
     }
     let when = match when::for_owner(when, clock::now()) {
         Ok(when) => when,

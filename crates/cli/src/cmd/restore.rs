@@ -6,7 +6,7 @@ use crate::control::{CheckpointData, Client, GoneData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
-use crate::restore::{self, Calls, Copied, Restored};
+use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored};
 use crate::size::show_bytes;
 use crate::then::Then;
 use crate::{clock, states, sys, when};
@@ -35,12 +35,13 @@ pub const COMMAND: Command = Command {
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
             what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
             not later. A DEST off the volume that is there already is not replaced, since nothing would bring it back.\n\
-            The copy gets owner, times, extended attributes, access lists, hard links and holes; permissions that were\n\
-            taken away since do not come back. It shares its blocks with the past, so that it takes no\n\
+            The copy gets owner, times, extended attributes, access lists, hard links and holes, but no capabilities, and\n\
+            files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
-            of a tree is left out, and named: the rest is restored, and the exit code is 1. So it is where what was replaced\n\
-            cannot be removed, as directories of other users; it is told where that is then.",
+            of a tree, and what is damaged, is left out, and named: the rest is restored, and the exit code is 1. So it is where\n\
+            what was replaced cannot be removed, as directories of other users; it is told where that is then.\n\
+            exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
         ("restore ~/work/report.txt --at monday --to ~/work/report.monday.txt", "have both"),
@@ -199,9 +200,9 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             owner.call::<serde_json::Value>(&Request::Sync)?;
             owner.call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop)
         },
-        fits: &mut |left_out: &[PathBuf]| match left_out {
-            [] => Ok(()),
-            _ => is_still_there(&mut owner.borrow_mut(), &state),
+        fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
+            false => Ok(()),
+            true => is_still_there(&mut owner.borrow_mut(), &state),
         },
         snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
@@ -210,13 +211,17 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         .map_err(|e| restore::with_way_out(e, dest, device(parent).is_ok_and(|d| d == volume)))
         .map_err(|e| Fail { message: e.message.replace(&*from.to_string_lossy(), &path.to_string_lossy()), ..e })?;
     drop(progress);
-    let left_out: Vec<String> =
-        left_out.iter().map(|p| path.join(p.strip_prefix(&from).unwrap_or(p)).to_string_lossy().into_owned()).collect();
+    let shown = |p: &Path| match p.strip_prefix(&from) {
+        Ok(below) if below.as_os_str().is_empty() => path.to_string_lossy().into_owned(),
+        below => path.join(below.unwrap_or(p)).to_string_lossy().into_owned(),
+    };
     // What is there is not all that was, or more than that.
     let code = if left_out.is_empty() && rest.is_none() { 0 } else { FAILURE };
-    for p in &left_out {
-        output::notice(format!("{} is not known in {named}, and was left out", printable(p)));
+    for LeftOut { path, lack } in &left_out {
+        let what = if *lack == Lack::Attributes { "these were" } else { "was" };
+        output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
     }
+    let left_out: Vec<String> = left_out.iter().map(|l| shown(&l.path)).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
     }

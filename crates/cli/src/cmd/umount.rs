@@ -27,8 +27,9 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     let given = arguments(&COMMAND, parser, 1, |_, _| Ok(false))?;
     let [directory] = given.as_slice() else { return Err(COMMAND.misuse("a directory is needed")) };
     let directory = Path::new(directory);
+    let real = mounts::real_path(directory).at(directory.display())?;
     if unmounted(directory)? == Seen::ByOwner {
-        libmount::forget(&mounts::real_path(directory).at(directory.display())?);
+        libmount::forget(&real);
     }
     Ok(0)
 }
@@ -71,6 +72,8 @@ fn unmounted(directory: &Path) -> Result<Seen, Fail> {
         return Ok(Seen::ByOwner);
     }
     let (mut owner, ..) = control::owner_of_directory(&real)?;
+    // Who asks for it does not keep it.
+    std::env::set_current_dir("/").at("/")?;
     let is_elsewhere = owner.hello.space.is_some() && owner.hello.space != mounts::space();
     let released: Released = match is_elsewhere {
         true => leave_here(&mut owner, &real, mount.device)?,

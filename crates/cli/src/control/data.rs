@@ -449,6 +449,9 @@ pub struct ForgetPlanData {
     pub shared_with: Vec<String>,
     /// Their owners, now and in the past.
     pub owners: Vec<u32>,
+    /// Nothing is known of the path: why that may be.
+    #[serde(default)]
+    pub unknown: Option<String>,
 }
 
 /// A name of what is to be forgotten.

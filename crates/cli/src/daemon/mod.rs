@@ -233,7 +233,9 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
             Err(e) => e,
         };
         let DeviceError::Busy { command, .. } = &error else {
-            return Err(device::describe(path, mode, &error));
+            let fail = device::describe(path, mode, &error);
+            let help = if device::is_write_protected(&error) { "; mount it with -o ro" } else { "" };
+            return Err(Fail { message: fail.message + help, ..fail });
         };
         let owner = control::owner_of_device(path);
         let late = Instant::now() >= end;
@@ -315,6 +317,7 @@ fn start_ticking(service: &Arc<Service>) -> std::io::Result<Repeated> {
         count += 1;
         if count % TICKS_PER_WATCH == 0 {
             service.watch();
+            service.note_damage();
             service.note_let_go();
             service.note_rest();
             service.cut_in_background();

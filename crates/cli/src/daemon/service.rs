@@ -5,16 +5,18 @@ use super::devices::Cut;
 use super::log::Log;
 use super::watch::Watch;
 use crate::control::{
-    Answer, CheckpointData, DeletedData, DiffResult, Hello, JoinData, MountData, Parts, PastMount, Request, VolumeInfo,
+    Answer, CheckpointData, DeletedData, DiffResult, ForgetPlanData, Hello, JoinData, MountData, Parts, PastMount,
+    Request, VolumeInfo,
 };
 use crate::error::Fail;
 use crate::mounts::{self, Mount};
 use crate::options::Options;
-use crate::{diff, past, report, states, when};
-use nenrin_core::{At, Clean, Counters, Error, Fs, Scrub};
+use crate::output::printable;
+use crate::{clock, diff, past, report, states, when};
+use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
 use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -93,12 +95,24 @@ pub(super) struct State {
     problem: Option<String>,
     /// Failure of the library that was logged.
     logged: Option<String>,
+    /// Files of which it was logged that they are damaged.
+    damage_logged: usize,
+    /// What the last scrub found that is left.
+    scrubbed: Option<String>,
     /// What had been done when it was last looked at.
     counters: Counters,
     /// When it was last logged that checkpoints rest.
     rest_logged: Option<Instant>,
     /// Devices that were slow when it was last looked at.
     slow: Vec<u16>,
+}
+
+/// What a path stood for. When its names have gone nothing may be known of it any more.
+#[derive(Default)]
+struct Planned {
+    path: PathBuf,
+    inodes: Vec<Ino>,
+    owners: BTreeSet<u32>,
 }
 
 /// See the module.
@@ -120,8 +134,8 @@ pub struct Service {
     events: Mutex<Sender<Event>>,
     scrub: Mutex<Option<Scrub>>,
     clean: Mutex<Option<Clean>>,
-    /// The path that was asked about last, and its inodes.
-    forget: Mutex<Option<(PathBuf, Vec<Ino>)>>,
+    /// What was to be forgotten when that was asked about last.
+    forget: Mutex<Option<Planned>>,
     /// What is asked for by [`Request::Lasting`].
     lasting: BTreeMap<String, String>,
     /// Devices that are added may be polled for ([`OpenMode::polling`]).
@@ -140,6 +154,8 @@ impl Service {
             closed: None,
             problem: None,
             logged: None,
+            damage_logged: 0,
+            scrubbed: None,
             counters: Counters::default(),
             rest_logged: None,
             slow: Vec::new(),
@@ -242,6 +258,7 @@ impl Service {
 
     /// Commits everything, writes a clean root, closes the device.
     pub fn close(&self) -> Result<(), Fail> {
+        self.note_damage();
         let mut state = self.lock();
         state.closing = true;
         let fs = state.fs.take();
@@ -361,6 +378,17 @@ impl Service {
         }
     }
 
+    /// Logs what could not be read because of damage: of each file once.
+    pub fn note_damage(&self) {
+        let Ok(fs) = self.fs() else { return };
+        let files = fs.damaged_reads().first;
+        let logged = std::mem::replace(&mut self.lock().damage_logged, files.len());
+        // Those of before may have been found whole again.
+        for read in files.iter().skip(if logged > files.len() { 0 } else { logged }) {
+            self.log.line(&format!("{}: {}", self.path.display(), printable(&report::damaged_read(&fs, read))));
+        }
+    }
+
     /// Logs what was let go for want of room.
     pub fn note_let_go(&self) {
         let Ok(fs) = self.fs() else { return };
@@ -425,7 +453,10 @@ impl Service {
             Request::Diff { path, from, to } => self.diff(&path, &from, to.as_deref(), parts),
             Request::SetRetention { rule } => {
                 let fs = self.fs()?;
-                fs.set_retention(&rule).map_err(plain)?;
+                fs.set_retention(&rule).map_err(|e| match e {
+                    Error::BadRule(text) => Fail::usage(text),
+                    e => plain(e),
+                })?;
                 Ok(Answer::of(fs.retention()))
             }
             Request::Segments => Ok(Answer::of(report::segments(&*self.fs()?, &mut |some| parts.send(&some))?)),
@@ -469,6 +500,10 @@ impl Service {
         let data = report::scrub(scrub);
         if data.done {
             *current = None;
+            self.lock().scrubbed = report::scrub_problem(&data, clock::now());
+            if !data.has_losses {
+                fs.damage_is_gone();
+            }
             if data.copies_damaged > 0 || data.has_losses {
                 let (damaged, mended, lost) = (data.copies_damaged, data.copies_mended, data.extents_damaged);
                 self.log
@@ -498,27 +533,39 @@ impl Service {
     /// What a path stands for is noted, since its names go before it is forgotten.
     fn forget_plan(&self, path: PathBuf) -> Result<Answer, Fail> {
         let fs = self.fs()?;
-        let plan = fs.forget_plan(&states::parts(&path)).map_err(|e| match e {
-            Error::NotFound => states::never(&path, &fs.checkpoints()),
-            e => Fail::at(path.display(), e),
-        })?;
+        let mut noted = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = noted.take().filter(|p| p.path == path).unwrap_or_default();
+        let plan = match fs.forget_plan(&states::parts(&path)) {
+            Err(Error::NotFound) if before.inodes.is_empty() => None,
+            Err(Error::NotFound) => {
+                let plan = fs.forget_plan_of(before.inodes).map_err(|e| Fail::at(path.display(), e))?;
+                Some(ForgetPlan { owners: plan.owners.union(&before.owners).copied().collect(), ..plan })
+            }
+            other => Some(other.map_err(|e| Fail::at(path.display(), e))?),
+        };
+        let unknown = plan.is_none().then(|| states::unheard_of(&fs.checkpoints()));
+        let plan = plan.unwrap_or_default();
         if plan.names.iter().any(|n| n.is_now) {
             // Whoever removes it now must find it in the past then.
             fs.checkpoint_create(None).map_err(plain)?;
         }
-        let data = report::forget_plan(&plan);
-        *self.forget.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, plan.inodes));
+        let data = ForgetPlanData { unknown, ..report::forget_plan(&plan) };
+        *noted = Some(Planned { path, inodes: plan.inodes, owners: plan.owners });
         Ok(Answer::of(data))
     }
 
     fn forget(&self, path: &Path) -> Result<Answer, Fail> {
         let fs = self.fs()?;
         let planned = self.forget.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let inodes = planned.filter(|(of, _)| of == path).map(|(_, inodes)| inodes);
+        let inodes = planned.filter(|p| p.path == path).map(|p| p.inodes);
         let inodes = inodes.ok_or_else(|| Fail::at(path.display(), "somebody else forgets, too; try again"))?;
         let begin = std::time::Instant::now();
         let forgotten = loop {
-            match fs.forget(&states::parts(path), &inodes) {
+            let forgotten = match fs.forget(&states::parts(path), &inodes) {
+                Err(Error::NotFound) if inodes.is_empty() => fs.forget_free().map(|()| 0),
+                other => other,
+            };
+            match forgotten {
                 Err(Error::ForgetInUse(_)) if begin.elapsed() < FORGET_WAIT => {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                 }
@@ -546,7 +593,9 @@ impl Service {
         let mut info = report::volume(&*self.fs()?, &self.path);
         info.pid = Some(std::process::id());
         info.mounts = self.mounts();
-        info.problems.extend(self.lock().problem.clone());
+        let state = self.lock();
+        info.problems.extend(state.problem.iter().chain(&state.scrubbed).cloned());
+        drop(state);
         Ok(info)
     }
 

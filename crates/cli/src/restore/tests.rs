@@ -3,7 +3,7 @@
 use super::*;
 
 type Step<'a> = &'a mut dyn FnMut() -> Result<(), Fail>;
-type Fits<'a> = &'a mut dyn FnMut(&[PathBuf]) -> Result<(), Fail>;
+type Fits<'a> = &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>;
 
 /// Copies within one file system, with these calls.
 fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>) -> Result<Restored, Fail> {

@@ -281,12 +281,15 @@ fn a_read_only_device() {
     let right = nenrin(["mount", "-o", "ro", &device, &mnt]);
     let listed = nenrin(["info", "--json", &mnt]);
     nenrin(["umount", &mnt]);
-    let made = nenrin(["mkfs", "--force", &device]);
+    let others = [nenrin(["mkfs", "--force", &device]), nenrin(["check", "--repair", "--yes", &device])];
     run("losetup", &["--detach", &device]).ok();
     wrong.fails(1, &[&device, "read-only device", "-o ro"]);
     right.ok();
     assert_eq!(listed.json()["read_only"], true);
-    made.fails(1, &["read-only device"]);
+    for (out, code) in others.into_iter().zip([1, 8]) {
+        assert!(!out.stderr.contains("-o ro"), "nothing is to be mounted: {out:?}");
+        out.fails(code, &["read-only device: nothing can be written to it"]);
+    }
 }
 
 #[test]

@@ -333,3 +333,18 @@ fn what_cannot_be_compared() {
     nenrin(["diff", &mnt, "monday"]).fails(1, &["no snapshot \"monday\""]);
     nenrin(["diff", &format!("{mnt}/never"), "s"]).fails(1, &["never: neither of the two states has such a directory"]);
 }
+
+/// What a name holds does not steer a terminal.
+#[test]
+fn names_are_shown_without_what_steers_a_terminal() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    nenrin(["snapshot", "create", &mnt, "one"]).ok();
+    fs::write(place.path("mnt/a\u{1b}[2Jb\nc"), "x").unwrap();
+    let shown = nenrin(["diff", &mnt, "one"]).ok();
+    assert!(shown.contains("+ a\u{fffd}[2Jb\u{fffd}c\n"), "{shown:?}");
+}

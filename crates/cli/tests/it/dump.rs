@@ -86,5 +86,9 @@ fn wrong_calls() {
     nenrin(["dump", &place.image(), "x"]).fails(2, &["number of a segment"]);
     nenrin(["dump", &place.image(), "99999"]).fails(1, &["no segment 99999; the last is"]);
     nenrin(["dump", "/no/such/image"]).fails(1, &["no such file or device"]);
+    for bytes in [10, 1 << 20] {
+        fs::write(place.path("other"), vec![7; bytes]).unwrap();
+        nenrin(["dump", &place.text("other")]).fails(1, &["other: not a nenrin volume"]);
+    }
     nenrin(["segments", "/"]).fails(1, &["not on a nenrin volume"]);
 }

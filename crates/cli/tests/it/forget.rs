@@ -102,8 +102,8 @@ fn what_is_in_use_or_unknown_is_refused() {
     drop(open);
     nenrin(["forget", "--yes", &path]).ok();
     assert_eq!(leaks(&place.path("image"), "").0, 0);
-    nenrin(["forget", "--yes", &path]).fails(1, &["there is and was nothing of this name"]);
-    nenrin(["forget", "--yes", &place.text("mnt")]).fails(1, &["root"]);
+    nenrin(["forget", &path]).fails(2, &["there is and was nothing of this name", "--yes to wipe all that is free"]);
+    nenrin(["forget", "--yes", &place.text("mnt")]).fails(1, &[&format!("{}: is the root", place.text("mnt"))]);
     nenrin(["forget", "--yes", &place.image()]).fails(1, &["not on a nenrin volume"]);
     nenrin(["forget"]).fails(2, &["a path is needed"]);
 }
@@ -130,4 +130,64 @@ fn a_killed_mount_goes_on_with_the_wipe() {
     wait_until("nothing is left", || !place.info()["notes"].to_string().contains("still to be wiped"));
     assert_eq!(leaks(&place.path("image"), "").0, 0);
     assert!(!file.exists());
+}
+
+/// What no checkpoint ever saw has no name in any state, and its bytes may be on the device all the same.
+#[test]
+fn what_no_state_has_is_wiped_with_all_that_is_free() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (image, path) = (place.path("image"), place.text("mnt/file"));
+    let kept = vec![3; 500_000];
+    fs::write(place.path("mnt/kept"), &kept).unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "monday"]).ok();
+    for bytes in [500, 900_000] {
+        fs::write(&path, secret(bytes, bytes as u64)).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+    assert!(leaks(&image, "").0 > 1);
+    let open = place.path("mnt/open");
+    fs::write(&open, secret(9000, 1)).unwrap();
+    let held = fs::File::open(&open).unwrap();
+    fs::remove_file(&open).unwrap();
+    nenrin(["forget", "--yes", &path]).fails(1, &["a file that was removed is in use", "close it"]);
+    drop(held);
+    let told = nenrin(["forget", "--yes", "--json", &path]).json();
+    assert_eq!(
+        (&told["known"], &told["forgotten"], &told["wiped"]),
+        (&false.into(), &0.into(), &true.into()),
+        "{told}"
+    );
+    assert_eq!(leaks(&image, "").0, 0, "while it is mounted");
+    assert!(fs::read(place.path("mnt/kept")).unwrap() == kept);
+    assert!(fs::read(place.path("mnt/.nenrin/at/monday/kept")).unwrap() == kept);
+    let said = nenrin(["forget", "--yes", &path]).ok();
+    assert!(said.contains("no state has anything of this name") && said.contains("segments wiped"), "{said}");
+    place.umount().ok();
+    assert_eq!(leaks(&image, "").0, 0, "and when it is not");
+    nenrin(["check", "--data", &place.image()]).ok();
+}
+
+/// It was asked for while it was there: what it was is known from then, though it keeps no history.
+#[test]
+fn what_kept_no_history_is_known_from_when_it_was_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let dir = place.path("mnt/dir");
+    fs::create_dir(&dir).unwrap();
+    rustix::fs::setxattr(&dir, c"user.nenrin.history", b"none", rustix::fs::XattrFlags::empty()).unwrap();
+    let (file, path) = (dir.join("file"), place.text("mnt/dir/file"));
+    fs::write(&file, secret(50_000, 1)).unwrap();
+    nenrin(["forget", "--yes", &path]).fails(1, &["still there"]);
+    fs::remove_file(&file).unwrap();
+    let told = nenrin(["forget", "--yes", "--json", &path]).json();
+    assert_eq!((&told["known"], &told["forgotten"]), (&true.into(), &1.into()), "{told}");
+    assert_eq!(leaks(&place.path("image"), "").0, 0);
 }

@@ -263,3 +263,21 @@ fn names_beyond_number_leave_the_past_open() {
     drop(before);
     place.umount().ok();
 }
+
+/// Beside a live mount its owner shows the past: what else was asked for would not be done.
+#[test]
+fn what_the_owner_does_not_do_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    nenrin(["snapshot", "create", &place.text("mnt"), "one"]).ok();
+    let (image, past, log) = (place.image(), place.sub("past"), place.text("log"));
+    for more in [&["-f"][..], &["--log", &log]] {
+        let call = [&["mount"], more, &["-o", "at=one", &image, &past]].concat();
+        nenrin(call).fails(2, &["image: the volume is mounted", "leave out -f and --log"]);
+    }
+    assert!(!place.path("log").exists());
+    nenrin(["mount", "-o", "at=one", &image, &past]).ok();
+}

@@ -552,3 +552,64 @@ fn what_a_broken_restore_left_is_named() {
     assert!(!place.path("mnt/g").exists());
     restore(&[&place.text("mnt/f"), "--at", &cno, "--to", &place.text("mnt/g")]).ok();
 }
+
+/// P4: what is damaged of a tree is named where it was, and all else comes back.
+#[test]
+fn what_is_damaged_is_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let tree = place.path("mnt/d");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("bad"), vec![0xb3; 100_000]).unwrap();
+    fs::write(tree.join("good"), "good").unwrap();
+    let cno = cut(&place);
+    place.umount().ok();
+    let image = fs::read(place.image()).unwrap();
+    let at = image.chunks(4096).rposition(|b| b.iter().all(|x| *x == 0xb3)).unwrap();
+    place.patch(at as u64 * 4096, b"damage");
+    place.mount("checkpoint=0").ok();
+    let (tree, to) = (tree.to_str().unwrap(), place.text("elsewhere"));
+    let out = restore(&["--json", tree, "--at", &cno, "--to", &to]);
+    let said = format!("{tree}/bad is damaged and cannot be read in checkpoint {cno}");
+    assert!(out.code == 1 && out.stderr.contains(&said), "{out:?}");
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(told["left_out"], serde_json::json!([format!("{tree}/bad")]));
+    let names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["good"]);
+    // By itself it is no tree that could do without.
+    let bad = format!("{tree}/bad");
+    restore(&[&bad, "--at", &cno, "--to", &place.text("e")])
+        .fails(1, &[&format!("{bad}: is damaged and cannot be read")]);
+    assert!(!place.path("e").exists());
+}
+
+/// More names of attributes than the kernel lists: what they belong to comes back without them.
+#[test]
+fn attributes_that_cannot_be_listed_are_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let tree = place.path("mnt/d");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("many"), "content").unwrap();
+    fs::write(tree.join("one"), "").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    for i in 0..300 {
+        rustix::fs::setxattr(tree.join("many"), format!("user.{i:0240}"), b"v", flags).unwrap();
+    }
+    rustix::fs::setxattr(tree.join("one"), c"user.one", b"v", flags).unwrap();
+    let cno = cut(&place);
+    let tree = tree.to_str().unwrap();
+    restore(&[tree, "--at", &cno, "--force"]).fails(1, &["many", "has more extended attributes than can be listed"]);
+    fs::remove_dir_all(tree).unwrap();
+    let out = restore(&[tree, "--at", &cno]);
+    assert!(out.code == 1 && out.stderr.contains("and these were left out"), "{out:?}");
+    assert_eq!(fs::read_to_string(format!("{tree}/many")).unwrap(), "content");
+    let mut value = [0; 8];
+    assert_eq!(rustix::fs::getxattr(format!("{tree}/one"), c"user.one", value.as_mut_slice()).unwrap(), 1);
+}

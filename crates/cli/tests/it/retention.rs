@@ -16,7 +16,7 @@ fn the_rule_is_shown_set_and_kept() {
     place.mount("").ok();
     let mnt = place.text("mnt");
     assert_eq!(nenrin(["retention", "set", &mnt, "1d:all  1w:1h"]).ok(), "1d:all 7d:1h\n");
-    nenrin(["retention", "set", &mnt, "1d:now"]).fails(1, &["now", "a rule is like"]);
+    nenrin(["retention", "set", &mnt, "1d:now"]).fails(2, &["now", "a rule is like"]);
     place.umount().ok();
     let shown = nenrin(["retention", "show", "--json", &place.image()]).json();
     assert_eq!(shown["retention"], "1d:all 7d:1h");

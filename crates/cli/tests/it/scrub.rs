@@ -77,3 +77,66 @@ fn wrong_calls() {
     nenrin(["scrub", &place.text("nothing")]).fails(8, &["nothing"]);
     nenrin(["scrub", "/"]).fails(8, &["not"]);
 }
+
+/// The block of the image in which this content is wrong now, of the file with these bytes.
+fn torn(place: &Place, byte: u8) {
+    let image = fs::read(place.image()).unwrap();
+    let at = image.chunks(4096).position(|b| b.iter().all(|x| *x == byte)).unwrap();
+    place.patch(at as u64 * 4096 + 17, b"x");
+}
+
+/// P4: what `info` says of a mounted volume, and its log of the reads, until a scrub finds that all is right.
+#[test]
+fn damage_that_was_met_is_told_until_it_is_gone() {
+    let Some(place) = mounted() else { return };
+    place.umount().ok();
+    torn(&place, 0xa7);
+    let log = place.text("log");
+    nenrin(["mount", "--log", &log, "-o", "checkpoint=0", &place.image(), &place.text("mnt")]).ok();
+    let problems = || place.info()["problems"].as_array().unwrap().iter().map(|p| p.to_string()).collect::<Vec<_>>();
+    assert_eq!(problems(), Vec::<String>::new());
+    for _ in 0..2 {
+        assert_eq!(fs::read(place.path("mnt/dir/big")).unwrap_err().raw_os_error(), Some(5));
+    }
+    let told = problems();
+    assert!(told.len() == 1 && told[0].contains("/dir/big at byte 0 cannot be read: damage at block"), "{told:?}");
+    let shown = nenrin(["info", &place.text("mnt")]).ok();
+    assert!(shown.contains("NOT GOOD") && shown.contains("/dir/big at byte 0"), "{shown}");
+    let logged = || fs::read_to_string(&log).unwrap().matches("/dir/big at byte 0 cannot be read").count();
+    wait_until("it is in the log", || logged() > 0);
+    assert_eq!(nenrin(["scrub", &place.text("mnt")]).code, 4);
+    let told = problems();
+    assert!(told.len() == 2 && told[1].contains("found 1 pieces of content and 0 index nodes damaged"), "{told:?}");
+    fs::write(place.path("mnt/dir/big"), vec![0xa8; 1 << 20]).unwrap();
+    fs::File::open(place.path("mnt/dir/big")).unwrap().sync_all().unwrap();
+    assert_eq!(problems().len(), 2, "until that is known");
+    nenrin(["scrub", &place.text("mnt")]).ok();
+    assert_eq!(problems(), Vec::<String>::new());
+    assert_eq!(logged(), 1);
+}
+
+/// Even the directory by which the volume is asked for may be lost.
+#[test]
+fn a_volume_whose_root_directory_is_lost_is_found() {
+    let Some(place) = mounted() else { return };
+    for i in 0..1000 {
+        fs::write(place.path(&format!("mnt/name {i}")), b"").unwrap();
+    }
+    let mark = [b"beside the inode ".repeat(5), vec![0xff]].concat();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(place.path("mnt"), c"user.mark", &mark, flags).unwrap();
+    place.umount().ok();
+    let image = fs::read(place.image()).unwrap();
+    let found: Vec<usize> =
+        image.windows(mark.len()).enumerate().filter(|(_, w)| *w == mark).map(|(at, _)| at).collect();
+    found.iter().for_each(|at| place.patch(*at as u64, b"lost"));
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    assert_eq!(fs::metadata(&mnt).unwrap_err().raw_os_error(), Some(5));
+    let info = nenrin(["info", &mnt]).ok();
+    assert!(info.contains("NOT GOOD"), "{info}");
+    nenrin(["checkpoint", "list", &mnt]).ok();
+    let out = nenrin(["scrub", &mnt]);
+    assert!(out.code == 4 && out.stdout.contains("index nodes are damaged"), "{out:?}");
+    place.umount().ok();
+}

@@ -53,6 +53,9 @@ fn who_uses_it_is_named() {
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
     place.umount().ok();
+    // Who asks for it may have been started there.
+    place.mount("").ok();
+    Out::of(command(["umount", "."]).current_dir(place.path("mnt")).output().unwrap()).ok();
 }
 
 /// A mount that is shown elsewhere, too, goes on there: the command returns, and tells where.

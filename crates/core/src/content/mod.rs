@@ -256,6 +256,12 @@ impl Content {
         }
     }
 
+    /// Whether nothing changed yet.
+    pub const fn is_unchanged(&self) -> bool {
+        // Each has so many numbers of its own.
+        self.version.trailing_zeros() >= 32
+    }
+
     /// Blocks of the file, `committed` of them in the live tree. What is written
     /// over counts once where the file has no holes; where it has some, the
     /// answer lies between what there was and what there can be.

@@ -32,7 +32,7 @@ impl Fs {
         let mut inner = match set.size {
             Some(size) => {
                 self.lock_to_accept()?.state.inode_ahead(ino)?;
-                self.truncate(ino, size, set.editor)?
+                self.truncate(ino, size, set)?
             }
             None => {
                 let inner = self.room_to_remove()?;

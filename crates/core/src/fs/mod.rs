@@ -31,6 +31,7 @@ mod crowded;
 #[cfg(test)]
 mod crowded_tests;
 mod cutting;
+mod damage;
 mod forget;
 mod growth;
 pub(crate) mod guard;
@@ -82,6 +83,7 @@ use cleaning::Cleaner;
 pub use cleaning::{Clean, CleanEstimate, CleanerStatus, OrderStatus, Rest};
 pub use commit::Done;
 pub use crowded::CheckpointsRest;
+pub use damage::{DamagedRead, DamagedReads};
 pub use forget::{ForgetName, ForgetPlan, ForgetStatus};
 use guard::Guard;
 pub use heavy::ShedInfo;
@@ -93,7 +95,7 @@ pub use leading::COMMITS_AT_ONCE;
 pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 pub use submit::{ReadTicket, SyncTicket, WriteTicket};
-pub use write::Accepted;
+pub use write::{Accepted, Writer};
 
 /// Counts of what was done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -375,6 +377,8 @@ pub struct Fs {
     reads_ahead: AtomicUsize,
     /// When (monotonic) a sync was last asked for; 0 before the first one.
     synced_at: AtomicU64,
+    /// Taken alone.
+    damaged: Mutex<DamagedReads>,
     storage: Arc<Storage>,
     clock: Arc<dyn Clock>,
     options: MountOptions,
@@ -509,6 +513,7 @@ impl Fs {
             heard: crate::heartbeat::Said::Nothing,
             reads_ahead: AtomicUsize::new(0),
             synced_at: AtomicU64::new(0),
+            damaged: Mutex::default(),
             storage: opened.storage,
             clock,
             options,

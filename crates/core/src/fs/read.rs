@@ -314,6 +314,9 @@ fn runs(pieces: &[Piece]) -> Vec<Run> {
 /// Pieces under way from the devices. Dropping it lets go of their segments; what still comes goes nowhere.
 pub(super) struct Fetch<'a> {
     fs: &'a Fs,
+    ino: Ino,
+    /// The file block that is waited for.
+    block: u64,
     pieces: Vec<Piece>,
     runs: Vec<Run>,
     /// One for each run that is on the device, in their order.
@@ -363,18 +366,25 @@ impl Drop for Fetch<'_> {
 
 impl Fetch<'_> {
     fn wait(mut self) -> Result<ReadBytes> {
+        let read = self.all();
+        read.inspect_err(|why| self.fs.note_damage(self.ino, Some(self.block * BLOCK), why))
+    }
+
+    /// What all pieces are, in order.
+    fn all(&mut self) -> Result<ReadBytes> {
         let mut out = ReadBytes::default();
         let mut pieces = std::mem::take(&mut self.pieces).into_iter();
         for run in std::mem::take(&mut self.runs) {
             match run {
-                Run::One => match pieces.next().map(|p| (p.blocks, p.source)) {
-                    Some((_, Source::Memory(bytes))) => out.push_memory(bytes),
-                    Some((_, Source::Lost)) => {
-                        return Err(Error::Corrupt("this content was lost to damage".into()));
+                Run::One => {
+                    let Some(Piece { blocks, source }) = pieces.next() else { continue };
+                    match source {
+                        Source::Memory(bytes) => out.push_memory(bytes),
+                        Source::Lost => return Err(Error::Corrupt("this content was lost to damage".into())),
+                        _ => out.push_zeros(blocks as usize * BLOCK_BYTES),
                     }
-                    Some((blocks, _)) => out.push_zeros(blocks as usize * BLOCK_BYTES),
-                    None => {}
-                },
+                    self.block += blocks;
+                }
                 Run::Disk { pieces: count, .. } => {
                     let Some(ticket) = self.tickets.pop_front() else { continue };
                     let (buf, range) = self.verified(ticket?.wait()?, pieces.by_ref().take(count))?;
@@ -386,7 +396,11 @@ impl Fetch<'_> {
     }
 
     /// What came for pieces that lie together, mended where another copy can, and which part of it they are.
-    fn verified(&self, mut buf: AlignedBuf, pieces: impl Iterator<Item = Piece>) -> Result<(AlignedBuf, Range<usize>)> {
+    fn verified(
+        &mut self,
+        mut buf: AlignedBuf,
+        pieces: impl Iterator<Item = Piece>,
+    ) -> Result<(AlignedBuf, Range<usize>)> {
         let (mut start, mut end) = (None, 0);
         for p in pieces {
             let Source::Disk(e) = p.source else { continue };
@@ -394,12 +408,18 @@ impl Fetch<'_> {
             let place = end..end + covered;
             // Looked at as it came: to ask for it to be changed may cost a copy.
             if let Err(why) = verify(&e, buf.get(place.clone()).ok_or(bounds(&e))?) {
-                let right = self.fs.other_copy(&e).ok_or(why)?;
+                let Some(right) = self.fs.other_copy(&e) else {
+                    if let Error::Damaged(addr, _) = &why {
+                        self.block += addr.0.saturating_sub(e.addr.0);
+                    }
+                    return Err(why);
+                };
                 buf.get_mut(place).ok_or(bounds(&e))?.copy_from_slice(&right);
                 self.fs.mend_copies(&e);
             }
             start.get_or_insert(e.lead as usize * BLOCK_BYTES);
             end += covered - e.tail as usize * BLOCK_BYTES;
+            self.block += p.blocks;
         }
         Ok((buf, start.unwrap_or(0)..end))
     }
@@ -424,13 +444,19 @@ impl Fs {
 
     /// Starts reading content: the requests of all its pieces, to all devices that have some.
     pub(super) fn begin_read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Reading<'_>> {
+        self.noting(ino, self.begin_known(at, ino, offset, bytes))
+    }
+
+    /// The same, once it is known where that content is.
+    fn begin_known(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Reading<'_>> {
         let mut inner = self.lock();
         let inode = inner.current_inode(at, ino)?;
         readable(inode.mode)?;
         inner.state.view(at)?.content_is_known(ino)?;
         let end = inode.size.min(offset.saturating_add(bytes as u64));
         if offset >= end {
-            return Ok(Reading { fetch: self.begin_fetch(Vec::new()), skip: 0, bytes: 0, _ahead: self.ahead(0) });
+            let fetch = self.begin_fetch(ino, 0, Vec::new());
+            return Ok(Reading { fetch, skip: 0, bytes: 0, _ahead: self.ahead(0) });
         }
         let (from, to) = (offset / BLOCK, end.div_ceil(BLOCK));
         let pieces = if at != At::Live && broken(Break::PastNeedsAll) && self.lacks_a_device() {
@@ -441,7 +467,7 @@ impl Fs {
         drop(inner);
         let (skip, bytes) = ((offset - from * BLOCK) as usize, (end - offset) as usize);
         let ahead = self.ahead(bytes);
-        Ok(Reading { fetch: self.begin_fetch(pieces), skip, bytes, _ahead: ahead })
+        Ok(Reading { fetch: self.begin_fetch(ino, from, pieces), skip, bytes, _ahead: ahead })
     }
 
     fn lacks_a_device(&self) -> bool {
@@ -452,13 +478,13 @@ impl Fs {
         Ahead::new(&self.reads_ahead, bytes)
     }
 
-    /// The bytes of pieces, verified; unpins their segments.
-    pub(super) fn fetch(&self, pieces: Vec<Piece>) -> Result<ReadBytes> {
-        self.begin_fetch(pieces).wait()
+    /// The bytes of pieces of a file from `block` on, verified; unpins their segments.
+    pub(super) fn fetch(&self, ino: Ino, block: u64, pieces: Vec<Piece>) -> Result<ReadBytes> {
+        self.begin_fetch(ino, block, pieces).wait()
     }
 
-    /// Starts fetching pieces, whose segments are pinned.
-    fn begin_fetch(&self, pieces: Vec<Piece>) -> Fetch<'_> {
+    /// Starts fetching such pieces, whose segments are pinned.
+    fn begin_fetch(&self, ino: Ino, block: u64, pieces: Vec<Piece>) -> Fetch<'_> {
         let on_disk = |p: &Piece| if let Source::Disk(e) = &p.source { Some(e.addr.segment()) } else { None };
         let pinned = pieces.iter().filter_map(on_disk).collect();
         let runs = runs(&pieces);
@@ -468,7 +494,7 @@ impl Fs {
                 tickets.push_back(self.storage.submit_read(*first, *blocks));
             }
         }
-        Fetch { fs: self, pieces, runs, tickets, pinned }
+        Fetch { fs: self, ino, block, pieces, runs, tickets, pinned }
     }
 
     /// After reading something wrong: what an extent's checksums cover, from another copy.

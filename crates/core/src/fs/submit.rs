@@ -176,12 +176,12 @@ impl Fs {
     /// it becomes by a sync, or within the time of [`crate::MountOptions::commit_nanos`]. The call waits for room or memory where
     /// there is none.
     pub fn submit_write(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> WriteTicket {
-        WriteTicket(self.accept_of(Who::Writes, ino, offset, data, uid).map(|a| a.bytes))
+        WriteTicket(self.accept_of(Who::Writes, ino, offset, data, uid.into()).map(|a| a.bytes))
     }
 
     /// [`Fs::submit_write`] of bytes that the caller gives away: whole blocks go to the device from where they are.
     pub fn submit_write_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> WriteTicket {
-        WriteTicket(self.accept_buf_of(Who::Writes, ino, offset, data, uid).map(|a| a.bytes))
+        WriteTicket(self.accept_buf_of(Who::Writes, ino, offset, data, uid.into()).map(|a| a.bytes))
     }
 
     /// Starts making a file's content, and every namespace operation before, durable: what it has is on its way to the

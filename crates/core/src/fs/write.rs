@@ -8,10 +8,10 @@ use super::space::{PAGE_ROOM_BLOCKS, Room};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over, Page, page_with, zero_page};
-use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result};
+use crate::{AlignedBuf, AllocateMode, At, Error, FileKind, Order, Result, SetAttr};
 use nenrin_format::items::Inode;
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::{BLOCK_BYTES, Ino};
+use nenrin_format::{BLOCK_BYTES, Ino, Time};
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
@@ -26,6 +26,22 @@ const ASIDE_PAGES_MAX: usize = 32;
 pub(super) const WRITE_BEHIND_PAGES: usize = 256;
 /// The same of pages here and there, which may be written once more before they are committed: 64 MiB.
 const SCATTERED_PAGES_MAX: usize = 16384;
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writer {
+    /// The user.
+    pub uid: u32,
+    /// The caller has the times of the file, and sets them apart: they stay as they are, but that ctime tells one state from the next
+    /// by a nanosecond.
+    pub keeps_times: bool,
+}
+
+impl From<u32> for Writer {
+    fn from(uid: u32) -> Self {
+        Self { uid, keeps_times: false }
+    }
+}
 
 /// A write that was accepted.
 #[must_use = "the program may have to wait"]
@@ -139,7 +155,7 @@ impl Fs {
             }
             let pieces = inner.pieces(At::Live, ino, block, block + 1)?;
             drop(inner);
-            let bytes = self.fetch(pieces)?.into_vec();
+            let bytes = self.fetch(ino, block, pieces)?.into_vec();
             inner = self.lock_to_accept()?;
             let content = inner.content_mut(self, ino)?;
             if content.version != version || content.pages.contains_key(&block) {
@@ -202,25 +218,25 @@ impl Fs {
     ///
     /// # Errors
     /// Those of [`Fs::write`].
-    pub fn accept(&self, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
-        self.accept_of(Who::IsTold, ino, offset, data, uid)
+    pub fn accept(&self, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
+        self.accept_of(Who::IsTold, ino, offset, data, writer)
     }
 
     /// [`Fs::accept`] of bytes that the caller gives away, as [`Fs::write_buf`].
     ///
     /// # Errors
     /// Those of [`Fs::write`].
-    pub fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, uid: u32) -> Result<Accepted> {
-        self.accept_buf_of(Who::IsTold, ino, offset, data, uid)
+    pub fn accept_buf(&self, ino: Ino, offset: u64, data: AlignedBuf, writer: Writer) -> Result<Accepted> {
+        self.accept_buf_of(Who::IsTold, ino, offset, data, writer)
     }
 
-    pub(super) fn accept_of(&self, who: Who, ino: Ino, offset: u64, data: &[u8], uid: u32) -> Result<Accepted> {
+    pub(super) fn accept_of(&self, who: Who, ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted> {
         let whole = whole_blocks(offset, data.len());
         let prepared = (whole.end.saturating_sub(whole.start) >= DIRECT_BLOCKS_MIN).then(|| {
             let (from, to) = (whole.start * BLOCK - offset, whole.end * BLOCK - offset);
             Prepared::copied(whole.start, &data[from as usize..to as usize])
         });
-        self.write_prepared(who, ino, offset, data, prepared.as_ref(), uid)
+        self.write_prepared(who, ino, offset, data, prepared.as_ref(), writer)
     }
 
     /// [`Fs::write`] of bytes that the caller gives away: whole blocks go to
@@ -238,15 +254,15 @@ impl Fs {
         ino: Ino,
         offset: u64,
         data: AlignedBuf,
-        uid: u32,
+        writer: Writer,
     ) -> Result<Accepted> {
         let whole = whole_blocks(offset, data.len());
         let blocks = data.len() / BLOCK_BYTES;
         if !Self::takes_buf(offset, data.len()) || whole != (offset / BLOCK..offset / BLOCK + blocks as u64) {
-            return self.accept_of(who, ino, offset, &data, uid);
+            return self.accept_of(who, ino, offset, &data, writer);
         }
         let prepared = Prepared::new(whole.start, data);
-        self.write_prepared(who, ino, offset, prepared.bytes(), Some(&prepared), uid)
+        self.write_prepared(who, ino, offset, prepared.bytes(), Some(&prepared), writer)
     }
 
     /// Whether [`Fs::write_buf`] gains anything over [`Fs::write`] for these bytes.
@@ -262,7 +278,7 @@ impl Fs {
         offset: u64,
         data: &[u8],
         prepared: Option<&Prepared>,
-        uid: u32,
+        writer: Writer,
     ) -> Result<Accepted> {
         if data.is_empty() {
             return Ok(Accepted::default());
@@ -290,9 +306,14 @@ impl Fs {
             copy_in(content, offset, data);
         }
         content.size = content.size.max(end);
-        content.mtime = wall;
-        content.ctime = wall;
-        content.editor_uid = uid;
+        if !writer.keeps_times {
+            content.mtime = wall;
+            content.ctime = wall;
+        } else if content.is_unchanged() {
+            // No time may come for it, and who compares two states goes by times.
+            content.ctime = Time(content.ctime.0.saturating_add(1));
+        }
+        content.editor_uid = writer.uid;
         content.version += 1;
         let pages = content.pages.len();
         // A block that is not full yet stays.
@@ -314,7 +335,7 @@ impl Fs {
     }
 
     /// Sets the size: cuts content off or grows a hole.
-    pub(super) fn truncate(&self, ino: Ino, size: u64, editor: Option<u32>) -> Result<Guard<'_>> {
+    pub(super) fn truncate(&self, ino: Ino, size: u64, set: &SetAttr) -> Result<Guard<'_>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
@@ -349,7 +370,7 @@ impl Fs {
             content.pages.clear();
             content.overlay.set(0, u64::MAX, Over::Hole);
             content.replaced = true;
-            if (committed > 0 || owed && before > 0) && !broken(Break::NoHold) {
+            if !set.closed && (committed > 0 || owed && before > 0) && !broken(Break::NoHold) {
                 content.held_since.get_or_insert(now);
             }
         } else if size < content.size {
@@ -365,7 +386,7 @@ impl Fs {
         content.size = size;
         content.mtime = wall;
         content.ctime = wall;
-        content.editor_uid = editor.unwrap_or(content.editor_uid);
+        content.editor_uid = set.editor.unwrap_or(content.editor_uid);
         content.version += 1;
         inner.pages -= removed as u64;
         Ok(inner)

@@ -235,7 +235,7 @@ type Answer = mpsc::Receiver<nenrin_core::Result<()>>;
 /// Has MiB after MiB of a file accepted until the program is kept waiting, while a burst of 4 MiB is under way.
 fn kept_waiting(fs: &Fs, ino: Ino) -> Answer {
     for n in 0..20 {
-        let accepted = fs.accept(ino, n << 20, &vec![7; MIB], 0).unwrap();
+        let accepted = fs.accept(ino, n << 20, &vec![7; MIB], 0.into()).unwrap();
         assert_eq!(accepted.bytes, MIB);
         if accepted.is_told_later {
             assert_eq!(n, 7, "two bursts may be held back");

@@ -6,7 +6,7 @@ use crate::common::{TestClock, World, file};
 use nenrin_core::format::Ino;
 use nenrin_core::format::superblock::{self, Superblock};
 use nenrin_core::repair::{LossKind, RepairPlan};
-use nenrin_core::{At, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
+use nenrin_core::{At, DamagedReads, Error, Fs, MkfsOptions, MountOptions, SegmentState, probe};
 use nenrin_device::{BlockDevice, Fault, Faulty, MemDevice, OpKind};
 use std::sync::Arc;
 
@@ -322,4 +322,37 @@ fn a_log_that_is_lost_where_the_newest_root_begins_is_damage() {
     assert_eq!(fs.recovery_report().damage, None);
     assert_eq!(fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().size, 4 * 4096);
     fs.lookup(At::Live, Ino::ROOT, b"lost+found").unwrap();
+}
+
+/// What the front end tells: how many reads were refused, and of each file what was missed first.
+#[test]
+fn refused_reads_are_counted_and_the_first_of_each_file_told() {
+    let w = World::new(64 << 20);
+    let fs = w.open();
+    let [whole, torn] = [&b"whole"[..], b"torn"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    for ino in [whole, torn] {
+        fs.write(ino, 0, &vec![ino.0 as u8; 1 << 20], 0).unwrap();
+    }
+    fs.close().unwrap();
+    let mut bytes = w.device.inner().snapshot();
+    let blocks: Vec<usize> = (0..bytes.len() / BLOCK)
+        .filter(|b| bytes[b * BLOCK..(b + 1) * BLOCK].iter().all(|byte| u64::from(*byte) == torn.0))
+        .collect();
+    assert_eq!(blocks.len(), 256);
+    bytes[blocks[100] * BLOCK + 7] ^= 1;
+    let fs = open(bytes, false).unwrap();
+    let at = |from: u64, bytes: usize| fs.read(At::Live, torn, from * BLOCK as u64, bytes * BLOCK);
+    // One checksum may cover 16 blocks.
+    assert!(at(0, 96).is_ok() && at(112, 144).is_ok() && fs.read(At::Live, whole, 0, 1 << 20).is_ok());
+    assert_eq!(fs.damaged_reads().count, 0);
+    assert!(at(3, 200).is_err() && at(100, 1).is_err());
+    let damaged = fs.damaged_reads();
+    let first: Vec<_> = damaged.first.iter().map(|d| (d.ino, d.offset.map(|o| o / BLOCK as u64 / 16))).collect();
+    assert_eq!((damaged.count, first), (2, vec![(torn, Some(6))]));
+    assert_eq!(fs.path_of_inode(torn).as_deref(), Some(&b"/torn"[..]));
+    // A write to a part of it needs the rest, and is no more than noted either.
+    assert!(fs.write(torn, 100 * BLOCK as u64 + 5, b"x", 0).is_err());
+    assert_eq!(fs.damaged_reads().count, 3);
+    fs.damage_is_gone();
+    assert_eq!(fs.damaged_reads(), DamagedReads::default());
 }

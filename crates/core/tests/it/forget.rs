@@ -118,6 +118,34 @@ fn remove(fs: &Fs, parent: Ino, name: &[u8]) {
     fs.rmdir(parent, name).unwrap();
 }
 
+/// What no state ever had is nothing to be forgotten, and what it left is wiped with all that is free.
+#[test]
+fn what_no_state_had_is_wiped_with_all_that_is_free() {
+    let mut s = Secrets::new();
+    let kept = s.make(ROOT, b"kept");
+    s.fs.write(kept, 0, &plain(200_000, 1), 0).unwrap();
+    s.cut(Some(b"one"));
+    let name = s.next(40);
+    let gone = s.make(ROOT, &name);
+    s.fill(gone, 0, 300_000);
+    s.fs.retain(gone);
+    s.fs.unlink(ROOT, &name).unwrap();
+    assert!(matches!(s.fs.forget_free(), Err(Error::ForgetInUse(_))));
+    s.fs.release(gone);
+    assert!(matches!(s.fs.forget_plan(&[&name]), Err(Error::NotFound)));
+    assert!(matches!(s.fs.forget(&[&name], &[]), Err(Error::NotFound)));
+    let before = s.fs.usage().inodes;
+    s.fs.forget_free().unwrap();
+    s.wipe();
+    assert_eq!((s.leaks(), s.fs.forget_status(), s.fs.usage().inodes), (vec![], None, before));
+    let one = s.fs.checkpoint_find(b"one").unwrap().cno;
+    for at in [At::Live, At::Past(one)] {
+        assert_eq!(s.fs.read(at, kept, 0, 300_000).unwrap(), plain(200_000, 1));
+    }
+    s.fs.close().unwrap();
+    s.check();
+}
+
 #[test]
 fn what_was_overwritten_renamed_and_snapshotted_is_gone() {
     let mut s = Secrets::new();

@@ -108,6 +108,28 @@ fn content_that_a_sync_waits_to_commit_survives_being_emptied() {
     }
 }
 
+/// P1: nobody has the file open, so that no close will come: what emptied it is seen by the next checkpoint, and by the next commit of
+/// all files.
+#[test]
+fn what_nobody_has_open_is_emptied_at_once() {
+    for bytes in SIZES {
+        let World { device, clock, fs, .. } = world(MountOptions::default());
+        let f = fs.create(Ino::ROOT, b"file", &file(0o600)).unwrap().ino;
+        let fill = || {
+            fs.write(f, 0, &vec![1; bytes], 0).unwrap();
+            fs.sync_all().unwrap();
+            fs.setattr(f, &SetAttr { size: Some(0), closed: true, ..SetAttr::default() }).unwrap();
+        };
+        fill();
+        let cno = fs.checkpoint_create(None).unwrap().cno;
+        assert_eq!(fs.read(At::Past(cno), f, 0, 1 << 20).unwrap(), b"", "{bytes} bytes: the past");
+        fill();
+        clock.0.fetch_add(2_000_000_000, Ordering::Relaxed);
+        fs.tick().unwrap();
+        assert_eq!(content(&after_a_cut(&device), b"file"), b"", "{bytes} bytes: after a cut");
+    }
+}
+
 /// What waits for a commit goes with the file.
 #[test]
 fn a_file_that_is_gone_needs_no_commit() {

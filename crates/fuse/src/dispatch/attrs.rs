@@ -41,7 +41,9 @@ impl Server {
     pub(super) fn setattr(&self, head: &InHeader, change: &Setattr) -> Result<AttrOut> {
         self.changeable()?;
         let ino = head.nodeid;
-        let mut set = SetAttr { editor: Some(head.uid), ..change.set };
+        // The kernel opens a file before it empties it for O_TRUNC, and says of that no more than of truncate(2).
+        let closed = !change.by_handle && self.open_files.writer(ino).is_none();
+        let mut set = SetAttr { editor: Some(head.uid), closed, ..change.set };
         if self.behaviour.own_check {
             let attr = self.attr_of(ino)?;
             let needed = perm::may_set(&caller(head), &attr, change)?;

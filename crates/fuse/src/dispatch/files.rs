@@ -12,7 +12,7 @@ use crate::perm;
 use crate::proto::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, LseekOut, OpenOut, WriteIn, WriteOut};
 use crate::proto::flags::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, fopen};
 use crate::transport::Reply;
-use nenrin_core::{Accepted, AlignedBuf, AllocateMode, Done, Joined, ReadBytes, Seek, SetAttr};
+use nenrin_core::{Accepted, AlignedBuf, AllocateMode, Done, Joined, ReadBytes, Seek, SetAttr, Writer};
 use nenrin_format::Ino;
 use std::sync::Arc;
 
@@ -121,15 +121,14 @@ impl Server {
         if args.write_flags & WRITE_KILL_SUIDGID != 0 {
             self.shed_privileges(ino)?;
         }
-        // What comes out of the page cache comes from a thread of the kernel.
-        let uid = if args.write_flags & WRITE_CACHE != 0 {
-            self.open_files.writer(ino).unwrap_or(head.uid)
-        } else {
-            head.uid
-        };
+        // What comes out of the page cache comes from a thread of the kernel. Under writeback its times do, too: by SETATTR, unless
+        // the file had them already.
+        let is_cached = args.write_flags & WRITE_CACHE != 0;
+        let uid = if is_cached { self.open_files.writer(ino).unwrap_or(head.uid) } else { head.uid };
+        let writer = Writer { uid, keeps_times: is_cached && self.agreed.writeback() };
         Ok(match data {
-            Written::Lent(data) => self.volume.accept(Ino(ino), args.offset, data, uid)?,
-            Written::Given(data) => self.volume.accept_buf(Ino(ino), args.offset, data, uid)?,
+            Written::Lent(data) => self.volume.accept(Ino(ino), args.offset, data, writer)?,
+            Written::Given(data) => self.volume.accept_buf(Ino(ino), args.offset, data, writer)?,
         })
     }
 

@@ -126,6 +126,10 @@ impl Server {
         if name == acl::DEFAULT {
             self.plain_directories.remove(head.nodeid);
         }
+        if Self::is_acl(name) {
+            // As other file systems do: the mode alone is a list, too.
+            return self.remove_acl(head.nodeid, name);
+        }
         Ok(self.volume.removexattr(Ino(head.nodeid), name)?)
     }
 

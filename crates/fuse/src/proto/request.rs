@@ -171,6 +171,7 @@ impl Setattr {
             gid: has(setattr::GID).then_some(raw.gid),
             size: has(setattr::SIZE).then_some(raw.size),
             editor: None,
+            closed: false,
             atime: time(setattr::ATIME_NOW, setattr::ATIME, raw.atime, raw.atime_nanos),
             mtime: time(setattr::MTIME_NOW, setattr::MTIME, raw.mtime, raw.mtime_nanos),
             ctime: time(0, setattr::CTIME, raw.ctime, raw.ctime_nanos),

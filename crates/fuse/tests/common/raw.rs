@@ -83,6 +83,11 @@ pub fn mknod(p: &Path, mode: u32, dev: u64) -> io::Result<()> {
     check(unsafe { libc::mknod(path(p).as_ptr(), mode, dev) }.into()).map(drop)
 }
 
+pub fn truncate(p: &Path, bytes: i64) -> io::Result<()> {
+    // SAFETY: the path is a string that ends with zero.
+    check(unsafe { libc::truncate(path(p).as_ptr(), bytes) }.into()).map(drop)
+}
+
 pub fn open(p: &Path, flags: i32, mode: u32) -> io::Result<File> {
     // SAFETY: the pointer is to a live string, and the descriptor is new.
     unsafe {

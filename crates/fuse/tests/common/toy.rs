@@ -3,7 +3,7 @@
 
 use nenrin_core::{
     Accepted, AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, Joined, NewInode, ReadBytes, RenameMode, Result,
-    Seek, SetAttr, SetTime, Usage, XattrMode,
+    Seek, SetAttr, SetTime, Usage, Writer, XattrMode,
 };
 use nenrin_format::{Cno, Ino, Time};
 use nenrin_fuse::Volume;
@@ -450,7 +450,7 @@ impl Volume for Toy {
         s.get_mut(ino).unwrap().uses -= 1;
         s.reap(ino);
     }
-    fn accept(&self, ino: Ino, offset: u64, data: &[u8], _uid: u32) -> Result<Accepted> {
+    fn accept(&self, ino: Ino, offset: u64, data: &[u8], _writer: Writer) -> Result<Accepted> {
         let mut s = self.state();
         let inode = s.get_mut(ino)?;
         if self.keeps_content {

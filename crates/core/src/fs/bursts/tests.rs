@@ -211,7 +211,7 @@ fn writes_told_later(w: &Copied, writers: u64) -> (Meanwhile, Told) {
     let (kept, mut files) = (told.clone(), (0..writers).map(|n| create(&w.fs, &n.to_string())).collect::<Vec<_>>());
     let meanwhile = move |fs: &Arc<Fs>| {
         for (n, file) in (0..).zip(std::mem::take(&mut files)) {
-            let accepted = fs.accept(file, 0, &vec![3; 1 << 20], 0).unwrap();
+            let accepted = fs.accept(file, 0, &vec![3; 1 << 20], 0.into()).unwrap();
             assert_eq!(accepted, Accepted { bytes: 1 << 20, is_told_later: true }, "writer {n} waits for the rest");
             let kept = kept.clone();
             fs.tell_later(
@@ -242,7 +242,7 @@ fn who_can_be_told_later_takes_no_thread_while_somebody_rests() {
     assert_eq!((inner.bursts.led, inner.bursts.waiters, inner.counters.writes_told_later), (false, 0, 9));
     drop(inner);
     // Without a rest or a burst under way whoever asks is told at once.
-    let accepted = w.fs.accept(w.synced, 0, &[1; 4096], 0).unwrap();
+    let accepted = w.fs.accept(w.synced, 0, &[1; 4096], 0.into()).unwrap();
     assert!(!accepted.is_told_later);
     let (at_once, seen) = (told.clone(), told.lock().unwrap().len());
     w.fs.tell_later(
@@ -262,11 +262,11 @@ fn what_waits_to_be_told_is_bounded() {
         fs.fsync_wait(Ino::ROOT).unwrap();
         for file in std::mem::take(&mut files) {
             if fs.lock().under_way(|_| true) < fs.told_blocks_max() - 256 {
-                assert!(fs.accept(file, 0, &vec![3; 1 << 20], 0).unwrap().is_told_later);
+                assert!(fs.accept(file, 0, &vec![3; 1 << 20], 0.into()).unwrap().is_told_later);
                 fs.tell_later(file, Box::new(drop));
             } else if threads.lock().unwrap().is_empty() {
                 let writes = fs.clone();
-                let writer = std::thread::spawn(move || writes.accept(file, 0, &vec![3; 1 << 20], 0).unwrap());
+                let writer = std::thread::spawn(move || writes.accept(file, 0, &vec![3; 1 << 20], 0.into()).unwrap());
                 while fs.lock().bursts.waiters == 0 {
                     assert!(!writer.is_finished(), "more than memory may hold, and nobody waits");
                     std::thread::yield_now();

@@ -15,7 +15,7 @@ use super::history::{Link, Named};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::state::{Span, bad_item};
-use crate::{Barrier, CheckpointInfo, Error, FileKind, Result, Standing};
+use crate::{Barrier, CheckpointInfo, Error, FileKind, NewInode, Result, Standing};
 use nenrin_format::items::{Dirent, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::Record;
@@ -69,7 +69,15 @@ impl Fs {
         if !self.options.read_only {
             self.sync_received(false)?;
         }
-        let mut plan = ForgetPlan { inodes: self.inodes_of(path)?, ..ForgetPlan::default() };
+        self.forget_plan_of(self.inodes_of(path)?)
+    }
+
+    /// The same of inodes that an earlier plan told, of whose names no state may know any more.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn forget_plan_of(&self, inodes: Vec<Ino>) -> Result<ForgetPlan> {
+        let mut plan = ForgetPlan { inodes, ..ForgetPlan::default() };
         let all: BTreeSet<Ino> = plan.inodes.iter().copied().collect();
         let (mut names, mut snapshots, mut sharers) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for ino in plan.inodes.clone() {
@@ -101,13 +109,7 @@ impl Fs {
     /// absent; [`Error::NotFound`] as for [`Fs::forget_plan`].
     pub fn forget(&self, path: &[&[u8]], planned: &[Ino]) -> Result<u64> {
         drop(self.lock_to_accept()?);
-        if let Some(d) = self.health().iter().find(|d| d.standing != Standing::Active) {
-            let (number, joins) = (d.index + 1, d.standing == Standing::Joining);
-            let text = if joins { "is being brought up to date" } else { "is absent" };
-            let help = if joins { "try again when it is" } else { "mount with all devices" };
-            let text = format!("device {number} of the volume {text}, so nothing on it can be forgotten; {help}");
-            return Err(Error::Forget(text));
-        }
+        self.all_devices_are_there()?;
         self.sync_received(false)?;
         let mut all = match self.inodes_of(path) {
             Err(Error::NotFound) if !planned.is_empty() => Vec::new(),
@@ -125,6 +127,42 @@ impl Fs {
             let inner = self.lock();
             some.iter().try_for_each(|ino| inner.refuse_live(*ino))?;
         }
+        self.put_on_the_list(&all)?;
+        Ok(all.len() as u64)
+    }
+
+    /// Takes nothing away that a state knows, and has all wiped that is free: what went before any state knew it. The list of what is to
+    /// be forgotten gets an inode that never had a name.
+    ///
+    /// # Errors
+    /// [`Error::ForgetInUse`] while a file that was removed is in use; [`Error::Forget`] when a device is absent.
+    pub fn forget_free(&self) -> Result<()> {
+        drop(self.lock_to_accept()?);
+        self.all_devices_are_there()?;
+        let used = self.lock().state.orphans()?;
+        if !used.is_empty() {
+            let text =
+                "a file that was removed is in use by a program, and may be what is meant; close it, then try again";
+            return Err(Error::ForgetInUse(text.into()));
+        }
+        let ino = self.tmpfile(&NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" })?.ino;
+        self.release(ino);
+        self.sync_received(false)?;
+        self.put_on_the_list(&[ino])
+    }
+
+    fn all_devices_are_there(&self) -> Result<()> {
+        let health = self.health();
+        let Some(d) = health.iter().find(|d| d.standing != Standing::Active) else { return Ok(()) };
+        let (number, joins) = (d.index + 1, d.standing == Standing::Joining);
+        let text = if joins { "is being brought up to date" } else { "is absent" };
+        let help = if joins { "try again when it is" } else { "mount with all devices" };
+        let text = format!("device {number} of the volume {text}, so nothing on it can be forgotten; {help}");
+        Err(Error::Forget(text))
+    }
+
+    /// Durably: from then on no past state shows them, and they are wiped.
+    fn put_on_the_list(&self, all: &[Ino]) -> Result<()> {
         for inodes in all.chunks(LISTED_AT_ONCE) {
             let mut inner = self.room_to_let_go()?;
             let (time, now) = (self.clock.wall(), self.clock.monotonic_nanos());
@@ -143,7 +181,7 @@ impl Fs {
             self.index_checkpoint(false)?;
             self.flush_device().inspect_err(|e| self.lock().fail(&e.to_string()))?;
         }
-        Ok(all.len() as u64)
+        Ok(())
     }
 
     /// The inodes that ever bore a path, and all that was ever below them; these come first.

@@ -182,6 +182,9 @@ pub fn access_lists(root: &Path) {
     raw::setxattr(&f, ACCESS, &list, 0).unwrap();
     raw::removexattr(&f, ACCESS).unwrap();
     assert_eq!(errno(raw::getxattr(&f, ACCESS)), libc::ENODATA);
+    // Where there is none there is none to be missed.
+    raw::removexattr(&f, ACCESS).unwrap();
+    raw::removexattr(&f, DEFAULT).unwrap();
     // Who is not in the file's group cannot keep its set-group-id bit.
     chown(&f, Some(1000), Some(500)).unwrap();
     chmod(&f, 0o2770);

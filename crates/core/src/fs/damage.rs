@@ -1,0 +1,72 @@
+//! Reads that were refused because of damage: counted, and the first of some files told.
+
+use super::Fs;
+use crate::check::path_of;
+use crate::{Error, Result};
+use nenrin_format::Ino;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Files of which it is told what could not be read; reads of more are counted.
+const FILES_MAX: usize = 16;
+
+/// What could not be read of one file or directory at first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedRead {
+    /// Its inode.
+    pub ino: Ino,
+    /// The byte, where it was content.
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// Reads that were refused because of damage, since the volume was opened or [`Fs::damage_is_gone`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DamagedReads {
+    /// All of them.
+    pub count: u64,
+    /// The first of each file, of the first few files.
+    pub first: Vec<DamagedRead>,
+}
+
+impl Fs {
+    /// The outcome of a read of an inode; one that was refused because of damage is noted.
+    ///
+    /// # Errors
+    /// Those of the read.
+    pub fn noting<T>(&self, ino: Ino, read: Result<T>) -> Result<T> {
+        read.inspect_err(|why| self.note_damage(ino, None, why))
+    }
+
+    pub(super) fn note_damage(&self, ino: Ino, offset: Option<u64>, why: &Error) {
+        if !matches!(why, Error::Damaged(..) | Error::Corrupt(_) | Error::Device(_)) {
+            return;
+        }
+        let mut damaged = self.damaged();
+        damaged.count += 1;
+        if damaged.first.len() < FILES_MAX && damaged.first.iter().all(|d| d.ino != ino) {
+            damaged.first.push(DamagedRead { ino, offset, why: why.to_string() });
+        }
+    }
+
+    /// Reads that were refused because of damage.
+    #[must_use]
+    pub fn damaged_reads(&self) -> DamagedReads {
+        self.damaged().clone()
+    }
+
+    /// A path of an inode, now or, where it has no name any more, as it was.
+    #[must_use]
+    pub fn path_of_inode(&self, ino: Ino) -> Option<Vec<u8>> {
+        path_of(&self.lock().state, ino)
+    }
+
+    /// Everything was read, and nothing is damaged any more.
+    pub fn damage_is_gone(&self) {
+        *self.damaged() = DamagedReads::default();
+    }
+
+    fn damaged(&self) -> MutexGuard<'_, DamagedReads> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
