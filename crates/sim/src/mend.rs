@@ -32,10 +32,7 @@ const CHOICES: u64 = 5;
 /// Nodes tried until one is found that the volume needs.
 const TRIES: u64 = 12;
 
-/// What a plan says of damage that repair does not mend yet. Refusals for other reasons are failures.
-const NOT_YET: &str = "this damage cannot be repaired yet";
-
-/// What a plan says when too few segments are free.
+/// What a plan says when too few segments are free. Refusals for other reasons are failures.
 const NO_ROOM: &str = "free segments and there are";
 
 /// A file or directory as it is found: attributes, and a hash of its content.
@@ -372,9 +369,8 @@ fn damage(image: &Image, clock: &Arc<VirtualClock>, kind: Damage, random: &mut P
             continue;
         }
         let planned = plan(&disk, clock);
-        // Refused with nothing changed: nothing to cut. What only lacks leaves that held what they should is never refused.
-        let refused = |e: &String| e.contains(NO_ROOM) || kind != Damage::Behind && e.contains(NOT_YET);
-        if planned.as_ref().is_err_and(refused) {
+        // Refused with nothing changed: nothing to cut.
+        if planned.as_ref().is_err_and(|e: &String| e.contains(NO_ROOM)) {
             continue;
         }
         if planned?.report().needed {

@@ -140,6 +140,11 @@ impl Tree {
         Ok(count)
     }
 
+    /// Places of superseded nodes for which `goes` holds are nobody's concern any more.
+    pub fn drop_superseded(&mut self, goes: &dyn Fn(&NodePtr) -> bool) {
+        self.book.superseded.retain(|(_, old)| old.ptr().is_none_or(|ptr| !goes(&ptr)));
+    }
+
     fn count_below(
         &self,
         cache: &NodeCache,

@@ -41,6 +41,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// What a repair prefers where a newer tree is there than a root with a gap behind it leads to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    NewestTree,
+    Root,
+}
+
 /// Memory for index nodes while repairing.
 pub(super) const CACHE_BYTES: usize = 64 << 20;
 
@@ -70,6 +77,8 @@ pub(super) struct Base {
     pub holes: BTreeSet<Hole>,
     /// What of the log counts although nothing proves that every device has its copy.
     pub to_equalize: Vec<Unproven>,
+    /// It began with a tree that was found, and a root would do as well.
+    pub has_root: bool,
 }
 
 /// A root that can be read.
@@ -116,7 +125,7 @@ impl Candidate {
         Ok(())
     }
     /// Whether somebody gave a checkpoint a name, as far as the space tree can be read; a salvage would lose it.
-    fn has_snapshots(&self) -> Result<bool> {
+    fn has_snapshots(&self) -> bool {
         let mut has = false;
         for (tree, _) in self.trees.iter().filter(|(tree, _)| tree.id() == TreeId::SPACE) {
             tree.scan_readable(&self.cache, &Key::first(), &Key::last(), &mut |key, value| {
@@ -125,7 +134,7 @@ impl Candidate {
                 ControlFlow::Continue(())
             });
         }
-        Ok(has)
+        has
     }
     /// Highest sequence that the state after roll-forward contains.
     fn reaches(&self) -> u64 {
@@ -152,7 +161,7 @@ struct Lacks {
 }
 
 /// Finds the state to start from. `None` when no root can be read.
-pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Base>> {
+pub(super) fn find(assembly: &Assembly, begin: Begin, losses: &mut Losses) -> Result<Option<Base>> {
     let found = &assembly.found;
     let newest = found.newest()?;
     if let Access::ReadOnly(bits) = access(newest.features[1], newest.features[2]) {
@@ -186,16 +195,17 @@ pub(super) fn find(assembly: &Assembly, losses: &mut Losses) -> Result<Option<Ba
         hold_segments(&mut held, root.root.iter().map(|(addr, _)| addr.segment()));
     }
     // A lost inner node hides what is below it, and a gap in the log what came later: a whole tree is worth more, wherever it is found.
-    let is_behind = |c: &Candidate| -> Result<bool> {
-        let lacks = c.log.damage.is_some() && !c.has_snapshots()? && !broken(Break::NewerTreeLeft);
-        Ok(lacks && salvage::whole_tree(&storage, found, newest)?.is_some_and(|seq| seq.0 > c.reaches()))
-    };
-    let salvages = match all.get(chosen) {
-        Some(c) => c.has_lost_branches() || is_behind(c)?,
-        None => true,
-    };
-    if salvages {
+    if all.get(chosen).is_none_or(Candidate::has_lost_branches) {
         return salvage::find(&storage, found, newest, held, losses);
+    }
+    let may_be_behind = |c: &&Candidate| {
+        c.log.damage.is_some() && begin == Begin::NewestTree && !c.has_snapshots() && !broken(Break::NewerTreeLeft)
+    };
+    if let Some(c) = all.get(chosen).filter(may_be_behind) {
+        if salvage::whole_tree(&storage, found, newest)?.is_some_and(|seq| seq.0 > c.reaches()) {
+            let base = salvage::find(&storage, found, newest, held, losses)?;
+            return Ok(base.map(|base| Base { has_root: true, ..base }));
+        }
     }
     let chosen = all.swap_remove(chosen);
     if chosen.superblock.generation != newest.generation {
@@ -363,6 +373,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
         gap_from,
         unproven,
         to_equalize,
+        has_root: false,
     })
 }
 

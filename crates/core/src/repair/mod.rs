@@ -172,16 +172,25 @@ impl RepairPlan {
         if let Some((slots, report)) = slots::alone(&assembly, &before, devices, progress)? {
             return Ok(Self { report, ready: Ready::Slots(Box::new(slots)), planned });
         }
-        let mut losses = Losses::default();
-        losses.mended(MendKind::CopiesRewritten, copies);
-        let Some(base) = base::find(&assembly, &mut losses)? else {
-            return Err(Error::Open(
-                "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
-            ));
-        };
         let slots = before.kinds.iter().filter(|(what, _)| matches!(what.number(), 101..=107));
-        losses.mended(MendKind::SlotsRewritten, slots.map(|(_, k)| k.count).sum());
-        let (mut report, ready) = plan(base, &assembly.found, losses, clock, progress)?;
+        let slots = slots.map(|(_, k)| k.count).sum();
+        let mut begin = base::Begin::NewestTree;
+        let (mut report, ready) = loop {
+            let mut losses = Losses::default();
+            losses.mended(MendKind::CopiesRewritten, copies);
+            losses.mended(MendKind::SlotsRewritten, slots);
+            let Some(base) = base::find(&assembly, begin, &mut losses)? else {
+                return Err(Error::Open(
+                    "no root can be read, and neither nodes of the index nor parts of the log were found; nothing was changed".into(),
+                ));
+            };
+            let has_root = base.has_root;
+            match plan(base, &assembly.found, losses, clock, progress) {
+                // What is right leads from that root perhaps.
+                Err(Error::Open(_)) if has_root => begin = base::Begin::Root,
+                other => break other?,
+            }
+        };
         report.absent = assembly.notes;
         Ok(Self { report, ready, planned })
     }
@@ -295,6 +304,7 @@ fn plan(
         unproven,
         holes,
         to_equalize,
+        has_root: _,
     } = base;
     if let Some(l) = lost.iter().find(|l| l.level > 0) {
         return Err(Error::Open(format!(
@@ -329,6 +339,7 @@ fn plan(
     mender.space_items()?;
     mender.owners()?;
     mender.sharing()?;
+    mender.nodes_apart()?;
     mender.recount(superblock.generation.next())?;
     let Mender { mut state, losses, .. } = mender;
     // The next mount counts what snapshots keep now.

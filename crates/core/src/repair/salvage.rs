@@ -347,6 +347,7 @@ fn base(
         unproven: BTreeSet::new(),
         holes: BTreeSet::new(),
         to_equalize: Vec::new(),
+        has_root: false,
     }
 }
 

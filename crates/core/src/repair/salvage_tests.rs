@@ -178,7 +178,7 @@ fn with_different_roots() -> Vec<u8> {
 /// The root from which a repair starts, counted from the newest: one of all that can be read of the same volume.
 fn start_of(bytes: &[u8], roots: &[Superblock]) -> usize {
     let assembly = assemble(&[device(bytes)], true).unwrap();
-    let base = base::find(&assembly, &mut Losses::default()).unwrap().unwrap();
+    let base = base::find(&assembly, base::Begin::NewestTree, &mut Losses::default()).unwrap().unwrap();
     roots.iter().position(|r| r.generation == base.superblock.generation).unwrap()
 }
 

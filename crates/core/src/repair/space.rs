@@ -16,12 +16,15 @@ use crate::state::{State, is_space_key};
 use crate::{Error, Result};
 use nenrin_format::items::{BackrefDisk, Checkpoint, Extent, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
-use nenrin_format::node::TreeId;
+use nenrin_format::node::{NodePtr, TreeId};
 use nenrin_format::partial::summary_blocks;
 use nenrin_format::root::{Past, Root, TreeRoot};
 use nenrin_format::superblock::SLOTS_PER_AREA;
 use nenrin_format::{Generation, Ino, NODE_BLOCKS, SegmentNo};
 use std::collections::BTreeMap;
+
+/// Nodes looked for at once.
+const NODES_AT_ONCE: usize = 256;
 
 /// Segments that the chain takes when an epoch begins: its own and the next.
 const CHAIN_SEGMENTS: u64 = 2;
@@ -75,6 +78,40 @@ impl Mender {
     pub(super) fn sharing(&mut self) -> Result<()> {
         let mended = self.state.mend_backrefs()?;
         self.losses.mended(MendKind::SharingRestored, mended);
+        Ok(())
+    }
+
+    /// Behind an older root content may have come into segments in which its nodes lie: they are written elsewhere, and where they were
+    /// is theirs no more.
+    pub(super) fn nodes_apart(&mut self) -> Result<()> {
+        let state = &mut self.state;
+        let cache = state.cache.clone();
+        let mut content = vec![false; self.storage.end() as usize];
+        for tree in std::iter::once(&state.live).chain(state.history.iter().map(|t| &t.tree)) {
+            tree.walk(&cache, &mut |key, value| {
+                if let Some(e) = written(key, value) {
+                    content[e.addr.segment().0 as usize] = true;
+                }
+                Ok(())
+            })?;
+        }
+        let is_mixed = |ptr: &NodePtr| ptr.copies.iter().any(|a| content.get(a.segment().0 as usize) == Some(&true));
+        let mut touched = 0;
+        for tree in [&mut state.live, &mut state.space].into_iter().chain(state.history.iter_mut().map(|t| &mut t.tree))
+        {
+            let (mut nodes, mut from) = (Vec::new(), Some(Key::first()));
+            while let Some(key) = from {
+                let known = nodes.len();
+                from = tree.nodes_from(&cache, &key, known + NODES_AT_ONCE, &mut nodes)?;
+                let some = nodes.split_off(known);
+                nodes.extend(some.into_iter().filter(|n| is_mixed(&n.ptr)));
+            }
+            for n in &nodes {
+                touched += u64::from(tree.touch(&cache, n.level, &n.key, n.ptr.copies[0])?);
+            }
+            tree.drop_superseded(&is_mixed);
+        }
+        self.losses.mended(MendKind::NodesRewritten, touched);
         Ok(())
     }
 
