@@ -38,12 +38,15 @@ struct Piece {
 }
 
 impl Piece {
-    /// First block that its checksums cover, and how many they cover.
-    fn span(&self) -> (u64, u64) {
+    /// What its checksums cover.
+    fn span(&self) -> Blocks {
         let e = &self.extent;
         (e.addr.0.saturating_sub(u64::from(e.lead)), u64::from(e.lead + e.blocks + e.tail))
     }
 }
+
+/// The first block, and how many.
+type Blocks = (u64, u64);
 
 /// What content is verified against.
 struct Content<'a> {
@@ -68,12 +71,12 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
 
 impl Content<'_> {
     /// Whether a mount sees to it that every device has this: until then one may lack it.
-    fn is_unproven(&self, (first, blocks): (u64, u64)) -> bool {
+    fn is_unproven(&self, (first, blocks): Blocks) -> bool {
         self.unproven.iter().any(|(at, count)| at.0 < first + blocks && first < at.0 + u64::from(*count))
     }
 
     /// What it is that one copy of these blocks is wrong and another right.
-    fn copy_is_wrong(&self, blocks: (u64, u64)) -> What {
+    fn copy_is_wrong(&self, blocks: Blocks) -> What {
         if self.is_unproven(blocks) { What::ContentCopyUnproven } else { What::ContentCopyDamaged }
     }
 }
@@ -116,7 +119,7 @@ fn verify(content: &Content<'_>, batch: &mut Vec<Piece>, log: &mut Log<'_>) {
     batch.sort_by_key(Piece::span);
     let mut rest: &[Piece] = batch;
     while !rest.is_empty() {
-        let mut reads: Vec<(&[Piece], (u64, u64), Result<Ticket>)> = Vec::with_capacity(READS);
+        let mut reads: Vec<(&[Piece], Blocks, Result<Ticket>)> = Vec::with_capacity(READS);
         while reads.len() < READS && !rest.is_empty() {
             let (run, first, blocks) = next_run(&mut rest);
             reads.push((run, (first, blocks), content.storage.submit_read(Addr(first), blocks as u32)));
@@ -156,7 +159,7 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
 }
 
 /// Verifies what is right on one device on the others that have it.
-fn copies(content: &Content<'_>, right: &[&Piece], (first, blocks): (u64, u64), log: &mut Log<'_>) {
+fn copies(content: &Content<'_>, right: &[&Piece], (first, blocks): Blocks, log: &mut Log<'_>) {
     let Content { state, storage, .. } = content;
     // What lies in rows has no copy; its parity is looked at by itself.
     if storage.has_parity() {
