@@ -22,7 +22,8 @@ pub const COMMAND: Command = Command {
             first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which\n\
             reads the whole volume and writes much of it; if that is interrupted, or the power fails, it goes on in the\n\
             background with the next mount, and nenrin info tells so. Of what came and went between two checkpoints, or kept no\n\
-            history (user.nenrin.history), no state has the name: then nothing is forgotten, and all that is free is wiped.\n\
+            history (user.nenrin.history), no state has the name: then nothing is forgotten, all that is free is wiped, and\n\
+            the exit code is 1, since a path that was mistyped is as unknown.\n\
             Only root may, and who mounted the volume where all of it is his: where root mounted it, root alone. What it cannot\n\
             reach: blocks that a copy made by cp or restore shares (it is named), what a flash device keeps besides, devices that\n\
             were removed or replaced before, what lies behind the end of a device that was made shorter, copies that the host or\n\
@@ -126,7 +127,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
     } else {
         told(path, forgotten, &plan, &data);
     }
-    Ok(u8::from(!data.done))
+    // Who mistyped a path must not take it for forgotten.
+    Ok(u8::from(!data.done || plan.unknown.is_some()))
 }
 
 fn told(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) {

@@ -156,7 +156,9 @@ fn what_no_state_has_is_wiped_with_all_that_is_free() {
     fs::remove_file(&open).unwrap();
     nenrin(["forget", "--yes", &path]).fails(1, &["a file that was removed is in use", "close it"]);
     drop(held);
-    let told = nenrin(["forget", "--yes", "--json", &path]).json();
+    let out = nenrin(["forget", "--yes", "--json", &path]);
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(out.code, 1, "a path that was mistyped is not forgotten");
     assert_eq!(
         (&told["known"], &told["forgotten"], &told["wiped"]),
         (&false.into(), &0.into(), &true.into()),
@@ -165,7 +167,7 @@ fn what_no_state_has_is_wiped_with_all_that_is_free() {
     assert_eq!(leaks(&image, "").0, 0, "while it is mounted");
     assert!(fs::read(place.path("mnt/kept")).unwrap() == kept);
     assert!(fs::read(place.path("mnt/.nenrin/at/monday/kept")).unwrap() == kept);
-    let said = nenrin(["forget", "--yes", &path]).ok();
+    let said = nenrin(["forget", "--yes", &path]).stdout;
     assert!(said.contains("no state has anything of this name") && said.contains("segments wiped"), "{said}");
     place.umount().ok();
     assert_eq!(leaks(&image, "").0, 0, "and when it is not");
