@@ -78,8 +78,6 @@ moved=$(number 'blocks moved') refused=$(number 'for want of space')
 [ "${moved:-0}" -gt 1000 ] && [ "${refused:-0}" -gt 100 ] || fail "crash.sh: scenarios moved $moved blocks, refused $refused calls"
 decided "${rows[@]}"
 simulate 300 lives --seeds 100..104
-# Here a newer tree that is found leads to nothing that is right, and the older root does.
-simulate 20 lives --seeds 310..311 --life repair-behind
 simulate 3000 ace --length 1
 simulate 1000 ace --length 1 --order strict
 simulate 1000 ace --length 1 --barrier checkpoint

@@ -81,19 +81,22 @@ fn render(path: &Path) -> Result<()> {
 /// The work directory: locked, and emptied of what this run made when dropped.
 struct WorkDirectory {
     path: PathBuf,
+    /// It was not there before, and goes when it is empty.
+    is_made: bool,
     keep_images: bool,
     _lock: File,
 }
 
 impl WorkDirectory {
     fn open(path: &Path, keep_images: bool) -> Result<Self> {
+        let is_made = !path.exists();
         fs::create_dir_all(path).doing(|| format!("making {}", path.display()))?;
         let path = path.canonicalize().doing(|| format!("looking at {}", path.display()))?;
         let lock = File::create(path.join("lock")).doing(|| "making the lock".to_owned())?;
         sys::try_lock(&lock).map_err(|_| {
             Error::Refused(format!("another benchmark works in {}; wait for it or give --dir", path.display()))
         })?;
-        let directory = Self { path, keep_images, _lock: lock };
+        let directory = Self { path, is_made, keep_images, _lock: lock };
         directory.clear_leftovers();
         Ok(directory)
     }
@@ -129,7 +132,7 @@ impl Drop for WorkDirectory {
                 command::best_effort("removing a file of this run", fs::remove_file(entry.path()));
             }
         }
-        if !self.keep_images {
+        if self.is_made && !self.keep_images {
             // Fails when somebody else put something there, which then stays.
             let _ = fs::remove_dir(&self.path);
         }

@@ -19,6 +19,39 @@ pub fn is_kept(path: &Path, snapshot: &dyn Fn() -> Option<Then>) -> Result<(), F
     walk.look(path, &meta)
 }
 
+/// Syncs the files of what is about to be replaced: what the kernel still has of them, and what is being written anew to one that was
+/// emptied for that, no checkpoint would have. Only these: what other programs are writing is none of it. What may not be opened is left.
+///
+/// # Errors
+/// What cannot be written or read.
+pub fn sync(path: &Path) -> Result<(), Fail> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) => sync_below(path, &meta, meta.dev()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn sync_below(path: &Path, meta: &Metadata, device: u64) -> Result<(), Fail> {
+    if meta.dev() != device {
+        return Ok(());
+    }
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).at(path.display())? {
+            let path = entry.at(path.display())?.path();
+            let meta = fs::symlink_metadata(&path).at(path.display())?;
+            sync_below(&path, &meta, device)?;
+        }
+    } else if meta.is_file() {
+        let flags = sys::OFlags::RDONLY | sys::OFlags::NOFOLLOW | sys::OFlags::NONBLOCK | sys::OFlags::CLOEXEC;
+        match sys::open(path, flags, sys::Mode::empty()) {
+            Ok(file) => sys::fsync(&file).at(path.display())?,
+            Err(Errno::ACCESS | Errno::PERM) => {}
+            Err(e) => return Err(Fail::at(path.display(), e)),
+        }
+    }
+    Ok(())
+}
+
 /// Of an inode number; what is above tells states of the past apart.
 const INO_MASK: u64 = (1 << 48) - 1;
 

@@ -428,8 +428,14 @@ pub fn damaged_read(fs: &Fs, read: &DamagedRead) -> String {
 pub fn scrub_problem(data: &ScrubData, now: i64) -> Option<String> {
     let (content, nodes) = (data.extents_damaged, data.nodes_lost);
     let time = when::show(now);
-    data.has_losses.then(|| {
-        format!("the scrub of {time} found {content} pieces of content and {nodes} index nodes damaged, without a right copy")
+    data.has_losses.then(|| match content + nodes {
+        0 => {
+            let left = data.copies_damaged.saturating_sub(data.copies_mended);
+            format!("the scrub of {time} found {left} damaged copies that it could not mend")
+        }
+        _ => format!(
+            "the scrub of {time} found {content} pieces of content and {nodes} index nodes damaged, without a right copy"
+        ),
     })
 }
 

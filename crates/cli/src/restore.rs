@@ -124,8 +124,7 @@ pub struct Calls<'a> {
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
     /// reach a file system in user space.
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
-    /// What is there now is about to be replaced, and has to be seen by a checkpoint: all of it, also of a file that a program
-    /// has emptied and is writing anew.
+    /// What is there now is about to be replaced, and has to be seen by a checkpoint; it was synced.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
@@ -143,7 +142,10 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
-    let mut keep = || (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot));
+    let mut keep = || {
+        less::sync(to)?;
+        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot))
+    };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {
         copied: Copied::default(),

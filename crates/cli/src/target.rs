@@ -6,6 +6,7 @@ use crate::{device, members, mounts, report};
 use nenrin_core::{Fs, MountOptions};
 use nenrin_device::{DeviceError, OpenMode};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,12 @@ pub enum Target {
     Owner(Client),
     /// It is not, and was opened for reading.
     Device(Arc<Fs>, PathBuf),
+}
+
+/// Whether that is one of our mounts, of which not even the root can be read, or in one whose program has ended.
+fn is_ours(path: &Path, e: &io::Error) -> bool {
+    let is_dead = e.kind() == io::ErrorKind::NotConnected;
+    mounts::of(path).is_ok_and(|(mount, real)| mount.fstype == mounts::FSTYPE && (is_dead || mount.point == real))
 }
 
 impl Target {
@@ -28,7 +35,7 @@ impl Target {
         }
         let directory = match fs::metadata(path) {
             Ok(m) => m.is_dir(),
-            Err(e) if mounts::is_out_of_reach(&e) => true,
+            Err(e) if mounts::is_out_of_reach(&e) && is_ours(path, &e) => true,
             Err(e) => return Err(Fail::at(path.display(), e)),
         };
         if directory {

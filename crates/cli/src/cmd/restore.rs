@@ -39,8 +39,10 @@ pub const COMMAND: Command = Command {
             files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
-            of a tree, and what is damaged, is left out, and named: the rest is restored, and the exit code is 1. So it is where\n\
-            what was replaced cannot be removed, as directories of other users; it is told where that is then.\n\
+            of a tree, and what is read and damaged, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
+            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. Blocks\n\
+            that are shared are not read: what is damaged of them is so in the copy, too (nenrin scrub tells, --to DEST off the\n\
+            volume leaves it out).\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -194,12 +196,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         volume,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
         sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
-        keep: &mut || {
-            // A checkpoint leaves out what is being written anew to a file that was emptied for that: first it is synced.
-            let mut owner = owner.borrow_mut();
-            owner.call::<serde_json::Value>(&Request::Sync)?;
-            owner.call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop)
-        },
+        keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
         fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
             false => Ok(()),
             true => is_still_there(&mut owner.borrow_mut(), &state),

@@ -144,7 +144,9 @@ fn show(path: &Path, data: &ScrubData) {
     if all > told {
         output::line(format!("and {} more", all - told));
     }
-    let verdict = if data.has_losses {
+    let verdict = if data.has_losses && data.extents_damaged + data.nodes_lost == 0 {
+        "there are damaged copies that could not be mended".to_owned()
+    } else if data.has_losses {
         format!(
             "{} pieces of content and {} index nodes are damaged and have no second copy",
             data.extents_damaged, data.nodes_lost

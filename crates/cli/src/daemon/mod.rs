@@ -145,7 +145,8 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         // Before anything is allocated that stays.
         sys::save_memory();
     }
-    let members = members::open(&members::split(&plan.device), |path| open_device(path, mode))?;
+    let members =
+        members::open(&members::split(&plan.device), |path| open_device(path, mode, "; mount it with -o ro"))?;
     if let Some(allowed) = limited {
         let [allowed, index, content] = [allowed, core.cache_bytes as u64, core.dirty_bytes_max as u64].map(show_bytes);
         log.line(&format!(
@@ -221,11 +222,11 @@ fn spare_from_memory_shortage() {
 
 /// Opens a device for this process alone, so that the volume may use it.
 pub(super) fn open_owned(path: &Path, polling: bool) -> Result<Device, Fail> {
-    open_device(path, OpenMode { polling, ..OpenMode::OWNER })
+    open_device(path, OpenMode { polling, ..OpenMode::OWNER }, "")
 }
 
-/// Opens the device; an owner that is only finishing is waited for.
-fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
+/// Opens the device; an owner that is only finishing is waited for. `help`: what to do where it is write-protected.
+fn open_device(path: &Path, mode: OpenMode, help: &str) -> Result<Device, Fail> {
     let end = Instant::now() + OWNER_TIME;
     loop {
         let error = match device::try_open(path, mode) {
@@ -234,7 +235,7 @@ fn open_device(path: &Path, mode: OpenMode) -> Result<Device, Fail> {
         };
         let DeviceError::Busy { command, .. } = &error else {
             let fail = device::describe(path, mode, &error);
-            let help = if device::is_write_protected(&error) { "; mount it with -o ro" } else { "" };
+            let help = if device::is_write_protected(&error) { help } else { "" };
             return Err(Fail { message: fail.message + help, ..fail });
         };
         let owner = control::owner_of_device(path);

@@ -344,26 +344,34 @@ fn what_keeps_less_history_is_not_lost() {
     restore(&[&file, "--at", &cno, "--force"]).ok();
 }
 
-/// A program has emptied a file and writes it anew, and has it open still: that is kept as well when something takes its place.
+/// A program has emptied a file and writes it anew, and has it open still: that is kept as well when something takes its place. What
+/// another program is writing is none of it.
 #[test]
 fn what_is_being_written_anew_is_kept() {
     if !can_mount() {
         return;
     }
-    let place = Place::with_volume();
-    place.mount("checkpoint=0").ok();
-    let path = place.text("mnt/report");
-    fs::write(&path, "old").unwrap();
-    let cno = cut(&place);
-    let mut open = fs::File::create(&path).unwrap();
-    open.write_all(b"the work of today").unwrap();
-    restore(&[&path, "--at", &cno, "--force"]).ok();
-    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    drop(open);
-    let states = nenrin(["history", "--json", &path]).json();
-    let kept = states.as_array().unwrap().iter().find(|s| s["size"] == 17).expect("what was replaced");
-    let at = place.path("mnt/.nenrin/at").join(kept["cno"].to_string()).join("report");
-    assert_eq!(fs::read_to_string(at).unwrap(), "the work of today");
+    for options in ["checkpoint=0", "checkpoint=0,cache=writeback"] {
+        let place = Place::with_volume();
+        place.mount(options).ok();
+        let (path, other) = (place.text("mnt/report"), place.text("mnt/other"));
+        fs::write(&path, "old").unwrap();
+        fs::write(&other, "whole").unwrap();
+        let cno = cut(&place);
+        let [mut open, mut half] = [&path, &other].map(|path| fs::File::create(path).unwrap());
+        open.write_all(b"the work of today").unwrap();
+        half.write_all(b"ha").unwrap();
+        restore(&[&path, "--at", &cno, "--force"]).ok();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        drop(open);
+        let states = nenrin(["history", "--json", &path]).json();
+        let kept = states.as_array().unwrap().iter().find(|s| s["size"] == 17).expect("what was replaced");
+        let at = place.path("mnt/.nenrin/at").join(kept["cno"].to_string());
+        assert_eq!(fs::read_to_string(at.join("report")).unwrap(), "the work of today");
+        assert_eq!(fs::read_to_string(at.join("other")).unwrap(), "whole", "{options}");
+        drop(half);
+        place.umount().ok();
+    }
 }
 
 /// Of what keeps no history a state knows that it was there, and not what it was: the rest of a tree comes back without it.

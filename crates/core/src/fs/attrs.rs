@@ -31,7 +31,13 @@ impl Fs {
         }
         let mut inner = match set.size {
             Some(size) => {
-                self.lock_to_accept()?.state.inode_ahead(ino)?;
+                // Before anything is cut.
+                let inner = self.lock_to_accept()?;
+                inner.state.inode_ahead(ino)?;
+                if set.kill_privileges && inner.state.inode(ino)?.is_some_and(|i| i.flags & INODE_CAPS != 0) {
+                    inner.state.xattr_ahead(ino, CAPS_XATTR, None)?;
+                }
+                drop(inner);
                 self.truncate(ino, size, set)?
             }
             None => {

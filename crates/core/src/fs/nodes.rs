@@ -30,6 +30,8 @@ pub(super) struct Counted {
     leaves: u64,
     /// Calls that may have added to it since.
     calls: u64,
+    /// Pages and runs that the last commit which was made for this left waiting: those of files that are held back.
+    left: u64,
 }
 
 /// Leaves of a tree at keys that come in order, each counted once, but for dirty ones.
@@ -92,7 +94,9 @@ impl Inner {
 
     /// Whether a commit of what was received comes near to making so many nodes dirty. Asked by each call that may add to that.
     fn changes_many(&mut self, nodes: u64) -> bool {
-        let items = self.pages + self.placed;
+        let waiting = self.pages + self.placed;
+        self.counted.left = self.counted.left.min(waiting);
+        let items = waiting - self.counted.left;
         let new = items / ITEMS_IN_NEW_NODE;
         let there_are = clean_nodes(&self.state.live) + self.clean_history();
         self.counted.calls += 1;
@@ -102,7 +106,7 @@ impl Inner {
             return false;
         }
         let near = nodes / 2;
-        self.counted = Counted { leaves: self.leaves_to_change(near + 1), calls: 0 };
+        self.counted = Counted { leaves: self.leaves_to_change(near + 1), calls: 0, ..self.counted };
         self.counted.leaves + new > near
     }
 
@@ -153,6 +157,8 @@ impl Fs {
             if !many {
                 self.sync_received(false)?;
                 committed = true;
+                let mut inner = self.lock();
+                inner.counted.left = inner.pages + inner.placed;
             }
             // Who led that commit may have seen to it already.
             if self.lock().dirty_nodes() >= max {
@@ -224,5 +230,23 @@ mod tests {
             let most = most_dirty(max, 40);
             assert!(most <= 12, "{most}");
         }
+    }
+
+    /// What is held back is in no commit: nobody commits for it again and again.
+    #[test]
+    fn what_is_held_back_holds_nobody_for_long() {
+        let device = device(400, 64);
+        let fs = mount(&device, MountOptions { dirty_nodes_max: 8, checkpoint_nanos: 0, ..MountOptions::default() });
+        let ino = create(&fs, "f");
+        write_block(&fs, ino, 0);
+        fs.sync_all().unwrap();
+        fs.setattr(ino, &crate::SetAttr { size: Some(0), ..crate::SetAttr::default() }).unwrap();
+        (0..4000).for_each(|n| write_block(&fs, ino, n * 2));
+        assert!(fs.lock().files.values().any(|f| f.content.as_ref().is_some_and(|c| c.held_since.is_some())));
+        let before = fs.counters().held_for_memory;
+        (0..100).for_each(|n| assert!(create(&fs, &format!("name {n}")) > ino));
+        let held = fs.counters().held_for_memory - before;
+        assert!(held < 20, "{held}");
+        fs.close().unwrap();
     }
 }

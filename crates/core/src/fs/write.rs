@@ -27,13 +27,17 @@ pub(super) const WRITE_BEHIND_PAGES: usize = 256;
 /// The same of pages here and there, which may be written once more before they are committed: 64 MiB.
 const SCATTERED_PAGES_MAX: usize = 16384;
 
+/// A caller that keeps the times sends what it has within so long: a write that comes later is of a change whose time is still to come,
+/// and until then the file must not look as it did before.
+const KEPT_NANOS: i64 = 40_000_000_000;
+
 /// Who writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
     /// The user.
     pub uid: u32,
-    /// The caller has the times of the file, and sets them apart: they stay as they are, but that ctime tells one state from the next
-    /// by a nanosecond.
+    /// The caller has the times of the file, and sets them apart: recent ones stay as they are, but that ctime tells one state from the
+    /// next by a nanosecond.
     pub keeps_times: bool,
 }
 
@@ -306,7 +310,8 @@ impl Fs {
             copy_in(content, offset, data);
         }
         content.size = content.size.max(end);
-        if !writer.keeps_times {
+        let is_recent = wall.0.saturating_sub(content.mtime.0) < KEPT_NANOS;
+        if !(writer.keeps_times && is_recent) {
             content.mtime = wall;
             content.ctime = wall;
         } else if content.is_unchanged() {
@@ -346,7 +351,7 @@ impl Fs {
         let room = if grows { Room::Passing(1) } else { Room::Removal };
         let edges = |current: u64| if size < current { cut_blocks(size, size) } else { Vec::new() };
         let mut inner = self.room_and_pages_to_cut(room, ino, &edges, Cut::Behind(size))?;
-        inner.content_ahead(ino, size.div_ceil(BLOCK), if size > 0 { u64::MAX } else { 0 })?;
+        inner.content_ahead(ino, size / BLOCK, if size > 0 { u64::MAX } else { 0 })?;
         let now = self.clock.monotonic_nanos();
         let wall = self.clock.wall();
         let committed = inner.state.inode(ino)?.map_or(0, |i| i.size);

@@ -124,13 +124,25 @@ impl Candidate {
         }
         Ok(())
     }
-    /// Whether somebody gave a checkpoint a name, as far as the space tree can be read; a salvage would lose it.
+    /// Whether somebody gave a checkpoint a name, or asked for something to be forgotten, as far as the space tree and the log can be
+    /// read; a salvage would lose that.
     fn has_snapshots(&self) -> bool {
-        let mut has = false;
+        let mut has = self.log.accepted.iter().chain(self.islands.iter().flatten()).any(|f| {
+            let mut r = Reader::new(&f.records);
+            let mut asked = false;
+            while let (false, false, Ok(record)) = (asked, r.is_empty(), Record::decode(&mut r)) {
+                asked = match record {
+                    Record::Checkpoint { name, .. } | Record::NameCheckpoint { name, .. } => !name.is_empty(),
+                    record => matches!(record, Record::Forget { .. }),
+                };
+            }
+            asked
+        });
         for (tree, _) in self.trees.iter().filter(|(tree, _)| tree.id() == TreeId::SPACE) {
             tree.scan_readable(&self.cache, &Key::first(), &Key::last(), &mut |key, value| {
                 let is_checkpoint = is_space_key(key) && key.kind == Kind::Checkpoint;
                 has |= is_checkpoint && Checkpoint::decode(value).is_ok_and(|c| !c.name.is_empty());
+                has |= is_space_key(key) && key.kind == Kind::Forget;
                 ControlFlow::Continue(())
             });
         }

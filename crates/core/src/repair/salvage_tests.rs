@@ -437,7 +437,7 @@ fn where_nothing_is_left_nothing_is_done() {
 
 /// The newest root cannot be read, and of the log behind the one before, which has nothing yet, the beginning: the tree of the newest is
 /// there, and whole.
-fn a_whole_tree_is_behind_a_gap() {
+fn a_whole_tree_is_behind_a_gap(named: bool) {
     let memory = Arc::new(MemDevice::new(48 << 20));
     let shared: Arc<dyn BlockDevice> = memory.clone();
     mkfs(&shared, &clock(), &MkfsOptions::default()).unwrap();
@@ -446,6 +446,10 @@ fn a_whole_tree_is_behind_a_gap() {
     for i in 0..200 {
         let ino = fs.create(dir, format!("file {i}").as_bytes(), &new(0o100_600)).unwrap().ino;
         fs.write(ino, 0, format!("content {i}").as_bytes(), 0).unwrap();
+    }
+    if named {
+        fs.sync_all().unwrap();
+        fs.checkpoint_create(Some(b"keep")).unwrap();
     }
     fs.close().unwrap();
     drop(fs);
@@ -460,17 +464,26 @@ fn a_whole_tree_is_behind_a_gap() {
     }
     let before = tree(&read_only(&bytes), At::Live);
     let (after, report) = repair(&damaged);
-    assert!(before == tree(&read_only(&after), At::Live), "names are gone: {:?}", report.losses);
+    let fs = read_only(&after);
+    let has_snapshot = fs.checkpoints().iter().any(|c| c.name.as_deref() == Some(&b"keep"[..]));
+    assert!(has_snapshot == named, "{:?}", report.losses);
+    assert!(named || before == tree(&fs, At::Live), "names are gone: {:?}", report.losses);
 }
 
 #[test]
 fn a_whole_tree_is_worth_more_than_an_older_root_with_a_gap() {
-    a_whole_tree_is_behind_a_gap();
+    a_whole_tree_is_behind_a_gap(false);
+}
+
+/// A salvage would have nothing of the past, also of what only the log has.
+#[test]
+fn a_snapshot_is_worth_more_than_a_whole_tree() {
+    a_whole_tree_is_behind_a_gap(true);
 }
 
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic(expected = "names are gone")]
 fn a_newer_tree_that_is_not_taken_is_noticed() {
-    crate::breaks::with(crate::breaks::Break::NewerTreeLeft, a_whole_tree_is_behind_a_gap);
+    crate::breaks::with(crate::breaks::Break::NewerTreeLeft, || a_whole_tree_is_behind_a_gap(false));
 }

@@ -189,7 +189,9 @@ impl State {
         if let Some(old) = self.get(&inline)? {
             self.retire_ahead(&inline, &old, self.open_cno, rule)?;
         }
-        for (key, e) in self.extents(ino, inode.fork, from, to, usize::MAX)? {
+        // Of shared ones the back references are split before anything else: what that needs is not looked at.
+        for (key, e) in self.extents(ino, inode.fork, from, to, usize::MAX)?.into_iter().filter(|(_, e)| !e.is_shared())
+        {
             let gone = Key { off: key.off.max(from), ..key };
             let part = e.slice((gone.off - key.off) as u32, e.blocks - (gone.off - key.off) as u32);
             self.retire_ahead(&gone, &part.encode().into(), self.open_cno, rule)?;

@@ -279,3 +279,23 @@ fn attributes_that_cannot_be_applied_are_refused() {
     fs.sync_all().unwrap();
     fs.close().unwrap();
 }
+
+/// Blocks that two files share are no reason to refuse anything where something else was lost.
+#[test]
+fn shared_blocks_are_written_over_although_others_are_lost() {
+    let (w, f, _) = volume();
+    let fs = w.open();
+    let [s, t] = [&b"s"[..], b"t"].map(|name| fs.create(Ino::ROOT, name, &file(0o600)).unwrap().ino);
+    fs.write(s, 0, &vec![3; 1 << 20], 0).unwrap();
+    assert_eq!(fs.copy_range(s, 0, t, 0, 1 << 20, 0).unwrap(), 1 << 20);
+    fs.close().unwrap();
+    drop(fs);
+    rot(&w, |key| key.ino == f.0 && key.kind == Kind::Extent && key.off == PIECES);
+    let fs = w.open();
+    assert!(fs.read(At::Live, f, PIECES * BLOCK, BLOCK_BYTES).is_err());
+    assert_eq!(fs.write(s, 50 * BLOCK, &[7; BLOCK_BYTES], 0).unwrap(), BLOCK_BYTES);
+    fs.setattr(t, &SetAttr { size: Some(30 * BLOCK + 5), ..SetAttr::default() }).unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(fs.read(At::Live, s, 50 * BLOCK, 1).unwrap(), [7]);
+    assert_eq!(fs.read(At::Live, t, 29 * BLOCK, 1).unwrap(), [3]);
+}

@@ -50,6 +50,9 @@ seeds! {
     /// A mount does not show that a name came later.
     the_oracle_took_every_name_that_a_mount_finds_for_that_of_a_snapshot:
         "--seed 2099 --order relaxed --barrier sync --profile keep";
+    /// Behind an older root content had come to where one of its nodes was, and no plan was right.
+    a_repair_was_refused_where_a_segment_had_content_and_a_node_of_before:
+        "--seed 310 --order relaxed --barrier sync --life repair-behind --remounts false";
     /// A sync of a file that was emptied and punched, and had been empty, needs no device operation.
     the_oracle_took_a_state_that_it_asks_for_itself_for_one_not_yet_made:
         "--seed 900072 --order relaxed --barrier none";
