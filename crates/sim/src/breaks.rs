@@ -28,6 +28,8 @@ enum Hunt {
     Strict(Scenario),
     /// Random workloads of a kind, without a cut.
     Calls(Profile),
+    /// The same, where content waits so long for its commit that it meets ticks that do other things.
+    LateCommits(Profile),
     /// Power cuts in a named scenario.
     Scenario(Scenario),
     /// Requests of this kind that fail.
@@ -114,7 +116,7 @@ pub const TRIALS: [Trial; 89] = [
     trial(Break::NoCarry, "P3", Hunt::Scenario(Scenario::RenameNotClosed)),
     trial(Break::StaleTail, "P3", Hunt::Cuts(Profile::Content)),
     trial(Break::ReuseEarly, "P3", Hunt::Cuts(Profile::Fill)),
-    trial(Break::MoveBlind, "P3", Hunt::Calls(Profile::Clean)),
+    trial(Break::MoveBlind, "P3", Hunt::LateCommits(Profile::Clean)),
     trial(Break::VictimReused, "P1", Hunt::Cuts(Profile::Clean)),
     trial(Break::OwnersForgotten, "P3", Hunt::Cuts(Profile::Copies)),
     trial(Break::PastNotShared, "P3", Hunt::Cuts(Profile::Past)),
@@ -239,6 +241,11 @@ impl Trial {
             Hunt::Calls(profile) => {
                 tally.images += 1;
                 record::<Core>(&Config { profile: Some(profile), steps: 600, ..base }, false).map(drop)
+            }
+            Hunt::LateCommits(profile) => {
+                tally.images += 1;
+                let config = Config { profile: Some(profile), steps: 600, late_commits: true, ..base };
+                record::<Core>(&config, false).map(drop)
             }
             Hunt::Scenario(scenario) => {
                 let config = Config { scenario: Some(scenario), remounts: false, ..base };
