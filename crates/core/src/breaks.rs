@@ -300,6 +300,12 @@ pub enum Break {
     UnitsUnmixed,
     /// A repair starts from a root with a gap in the log behind it, whatever whole tree of later is there.
     NewerTreeLeft,
+    /// Scrubbing leaves the log out.
+    LogUnscrubbed,
+    /// A check reads one copy of what a mirror has twice.
+    OneCopyChecked,
+    /// A commit by time begins when its time is over.
+    CommitsLate,
     /// A mount that writes does not look whether the root directory can be read.
     RootUnread,
     /// A history tree that got items of a newer one is not looked into for these.

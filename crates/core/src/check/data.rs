@@ -10,6 +10,7 @@ use super::findings::What;
 use super::report::{Finding, Log, Step};
 use super::roots::Entered;
 use super::usage::died;
+use crate::breaks::{Break, broken};
 use crate::index::Tree;
 use crate::recovery::Unproven;
 use crate::state::State;
@@ -162,7 +163,7 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
 fn copies(content: &Content<'_>, right: &[&Piece], (first, blocks): Blocks, log: &mut Log<'_>) {
     let Content { state, storage, .. } = content;
     // What lies in rows has no copy; its parity is looked at by itself.
-    if storage.has_parity() {
+    if storage.has_parity() || broken(Break::OneCopyChecked) {
         return;
     }
     let mut wrong: Vec<&Piece> = Vec::new();

@@ -359,7 +359,8 @@ impl Inner {
                 }
             }
         }
-        let wait = commit_nanos - COMMIT_AHEAD_NANOS.min(commit_nanos / 4 * 3);
+        let ahead = if broken(Break::CommitsLate) { 0 } else { COMMIT_AHEAD_NANOS.min(commit_nanos / 4 * 3) };
+        let wait = commit_nanos - ahead;
         since.map(|s| s.saturating_add(wait))
     }
 

@@ -393,3 +393,10 @@ fn a_copy_that_nobody_was_promised_is_no_damage() {
         assert!(seen > 0, "{i}");
     }
 }
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "is wrong")]
+fn a_copy_that_is_not_checked_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::OneCopyChecked, copies_that_nobody_would_read_are_mended);
+}

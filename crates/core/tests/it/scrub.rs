@@ -263,3 +263,10 @@ fn rot_in_one_copy_of_the_log_is_found() {
     let late = fs.lookup(At::Live, Ino::ROOT, b"late").unwrap();
     assert_eq!(fs.read(At::Live, late.ino, 0, 100).unwrap(), b"only the log has this");
 }
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "copies_damaged: 0")]
+fn a_log_that_is_left_out_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::LogUnscrubbed, rot_in_the_log_is_found_and_matters_no_more);
+}

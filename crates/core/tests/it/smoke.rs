@@ -375,3 +375,11 @@ fn what_was_received_is_committed_before_its_time_is_over() {
     let f = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap();
     assert_eq!(fs.read(At::Live, f.ino, 0, 100).unwrap(), b"received");
 }
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "NotFound")]
+fn a_commit_that_comes_late_is_noticed() {
+    let late = nenrin_core::breaks::Break::CommitsLate;
+    nenrin_core::breaks::with(late, what_was_received_is_committed_before_its_time_is_over);
+}

@@ -8,6 +8,7 @@
 
 use super::{Fs, Scrub, ScrubFinding, Stage};
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::log::chain::Chain;
 use crate::recovery::{Found, Walk, chain_of};
 use crate::storage::probe_storage;
@@ -38,7 +39,8 @@ impl Fs {
     /// # Errors
     /// None for what cannot be read.
     pub(super) fn scrub_log(&self, scrub: &mut Scrub, walked: Option<Walked>) -> Result<()> {
-        let Some(mut walked) = walked.or_else(|| self.walk_the_log(1)) else {
+        let walked = walked.or_else(|| self.walk_the_log(1)).filter(|_| !broken(Break::LogUnscrubbed));
+        let Some(mut walked) = walked else {
             scrub.next_stage();
             return Ok(());
         };
