@@ -3,17 +3,20 @@
 
 use crate::common::*;
 use std::fs;
-use std::sync::{Mutex, PoisonError};
 
-/// A mount name space that one test keeps shows the mounts of the others, too, which then go on: not while one looks whether they end.
-static SPACES: Mutex<()> = Mutex::new(());
+/// A command in a mount name space of its own, which shows the mounts of `place` and of no other test.
+fn in_own_space(place: &Place, script: &str) -> std::process::Command {
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-ec", &format!("{LET_GO}\n{script}")]);
+    command.current_dir(place.dir()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
+    command
+}
 
 #[test]
 fn it_returns_when_the_device_is_free() {
     if !can_mount() {
         return;
     }
-    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("commit=60").ok();
     fs::write(place.path("mnt/note"), b"kept").unwrap();
@@ -64,7 +67,6 @@ fn what_is_shown_elsewhere_goes_on_there() {
     if !can_mount() {
         return;
     }
-    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("").ok();
     let (mnt, other) = (place.text("mnt"), place.sub("other"));
@@ -95,11 +97,9 @@ fn what_another_name_space_shows_goes_on_there() {
     if !can_mount() || !has("unshare") {
         return;
     }
-    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("").ok();
-    let mut inside = std::process::Command::new("unshare");
-    let mut inside = inside.args(["-m", "--propagation", "private", "sleep", "100"]).spawn().unwrap();
+    let mut inside = in_own_space(&place, "exec sleep 100").spawn().unwrap();
     wait_until("it has a name space of its own", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", inside.id())).unwrap();
         comm.trim_end() == "sleep"
@@ -122,7 +122,6 @@ fn it_is_unmounted_where_the_command_runs() {
     if !can_mount() || !has("unshare") {
         return;
     }
-    let _alone = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::with_volume();
     place.mount("").ok();
     let mnt = place.text("mnt");
@@ -131,7 +130,7 @@ fn it_is_unmounted_where_the_command_runs() {
         $NENRIN umount mnt
         ! grep -q \" $PWD/mnt \" /proc/self/mountinfo
         ! $NENRIN umount mnt";
-    let out = shell(&format!("exec unshare -m --propagation private sh -ec '{script}'"), place.dir());
+    let out = Out::of(in_own_space(&place, script).output().unwrap());
     assert_eq!(out.code, 0, "{out:?}");
     let said: Vec<&str> = out.stderr.lines().collect();
     assert!(said[0].contains("stays in use: also mounted at") && said[0].contains(&mnt), "{said:?}");
@@ -140,12 +139,9 @@ fn it_is_unmounted_where_the_command_runs() {
     assert_eq!(fs::read(place.path("mnt/note")).unwrap(), b"kept");
     assert!(nenrin(["info", "--json", &mnt]).json()["mounts"][0]["detached"].is_null());
     // Where it is mounted nowhere else any more, it returns when the device is free.
-    let mut inside = std::process::Command::new("unshare");
-    let script = "touch ready; read _ <go; exec $NENRIN umount mnt";
     run("mkfifo", &[&place.text("go")]).ok();
-    inside.args(["-m", "--propagation", "private", "sh", "-ec", script]).current_dir(place.dir());
-    inside.env("NENRIN", env!("CARGO_BIN_EXE_nenrin")).stderr(std::process::Stdio::piped());
-    let inside = inside.spawn().unwrap();
+    let mut inside = in_own_space(&place, "touch ready; read _ <go; exec $NENRIN umount mnt");
+    let inside = inside.stderr(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("it has a name space of its own", || place.path("ready").exists());
     let pid = place.pid();
     run("umount", &[&mnt]).ok();
