@@ -26,11 +26,13 @@ mod remove;
 mod repair;
 mod report;
 mod restore;
+mod shelf;
 mod signature;
 mod size;
 mod states;
 mod sys;
 mod target;
+mod teller;
 mod then;
 mod when;
 

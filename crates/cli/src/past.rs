@@ -1,8 +1,9 @@
 //! From WHEN to the checkpoint it means.
 
-use crate::clock;
+use crate::control::CheckpointData;
 use crate::error::Fail;
 use crate::when::{self, When};
+use crate::{clock, report};
 use nenrin_core::{CheckpointInfo, Fs};
 use nenrin_format::{Cno, Time};
 use nenrin_fuse::{Shelf, States};
@@ -68,6 +69,11 @@ impl States for Shelves {
             Shelf::At => find_or_landmark(&self.0, text).ok().map(|(c, _)| c.cno),
             Shelf::Snapshots => newest(&list, when::parse_gmt(text)?).map(|c| c.cno),
         }
+    }
+
+    fn told(&self, cno: Cno) -> Option<Vec<u8>> {
+        let (found, landmarks_only) = find_or_landmark(&self.0, &cno.to_string()).ok()?;
+        serde_json::to_vec(&CheckpointData { landmarks_only, ..report::checkpoint(&found) }).ok()
     }
 
     fn names(&self, shelf: Shelf) -> Vec<(u64, Vec<u8>)> {

@@ -121,6 +121,8 @@ pub struct Calls<'a> {
     pub volume: u64,
     /// So much was copied.
     pub progress: &'a mut dyn FnMut(&Copied),
+    /// Nobody can be asked for that, so that each file is synced by itself.
+    pub syncs_each: bool,
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
     /// reach a file system in user space.
     pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
@@ -152,7 +154,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         links: HashMap::new(),
         progress: calls.progress,
         stop: calls.stop,
-        syncs_each: !place.is_same_volume,
+        syncs_each: calls.syncs_each || !place.is_same_volume,
         depth: 0,
         left_out: Vec::new(),
     };

@@ -13,6 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
+/// Why there is no list of what is gone from something.
+pub const NO_DIRECTORY: &str = "is not a directory, so nothing was removed from it; nenrin history tells its states";
+
 /// What stands for the end of time.
 const FOREVER: &str = "forever";
 
@@ -83,10 +86,7 @@ pub fn gone(
     match told {
         Ok(()) => sent.map(|()| ready),
         Err(Error::NotFound) => Err(never(path, &checkpoints)),
-        Err(Error::NotDirectory) => Err(Fail::at(
-            path.display(),
-            "is not a directory, so nothing was removed from it; nenrin history tells its states",
-        )),
+        Err(Error::NotDirectory) => Err(Fail::at(path.display(), NO_DIRECTORY)),
         Err(e) => Err(Fail::at(path.display(), e)),
     }
 }

@@ -29,7 +29,12 @@ pub trait States: Send + Sync {
     fn find(&self, shelf: Shelf, name: &[u8]) -> Option<Cno>;
     /// The names that a listing shows, each with a place that grows and that the name keeps while others come and go.
     fn names(&self, shelf: Shelf) -> Vec<(u64, Vec<u8>)>;
+    /// What is told of a state by the attribute [`STATE`] of its root.
+    fn told(&self, cno: Cno) -> Option<Vec<u8>>;
 }
+
+/// An attribute that the root of every state of the past has, and no list shows.
+pub const STATE: &str = "system.nenrin.checkpoint";
 
 /// Whether and how the past is shown inside a live mount.
 #[derive(Clone, Default)]

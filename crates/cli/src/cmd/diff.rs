@@ -5,6 +5,7 @@ use crate::control::{DiffData, DiffResult, Request};
 use crate::error::{FAILURE, Fail, Outcome};
 use crate::mounts::Mount;
 use crate::output::{self, printable};
+use crate::shelf::Shelf;
 use crate::then::Then;
 use crate::{clock, when};
 use similar::TextDiff;
@@ -96,9 +97,10 @@ struct Places {
 
 impl Places {
     fn new(mount: &Mount, result: &DiffResult, path: &Path) -> Result<Self, Fail> {
-        let old = super::restore::state_root(mount, result.from.cno)?;
+        let shelf = Shelf::of(mount)?;
+        let old = shelf.root(result.from.cno);
         let new = match &result.to {
-            Some(to) => super::restore::state_root(mount, to.cno)?,
+            Some(to) => shelf.root(to.cno),
             None => mount.point.clone(),
         };
         Ok(Self { old: Then::new(old, path.to_owned()), new: Then::new(new, path.to_owned()) })

@@ -1,9 +1,11 @@
 //! `nenrin history`.
 
 use crate::command::{Command, arguments};
-use crate::control::{Client, Request, StateData, owner_of_directory};
+use crate::control::{Client, mount_of_directory, owner_of_directory};
 use crate::error::{Fail, Outcome};
 use crate::mounts::Mount;
+use crate::shelf::Shelf;
+use crate::teller::Teller;
 use crate::{output, states};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -19,7 +21,8 @@ pub const COMMAND: Command = Command {
             directories above it, and after it was removed. A state is there as long as a checkpoint that shows it is kept:\n\
             \"kept until\" is what the rule says (nenrin retention); a full volume may let unnamed ones go before. A version\n\
             that stood longer than those around it outlives the checkpoints that showed it, and is called a landmark then. \"by\" is\n\
-            the user who last wrote the content. A state is seen below .nenrin/at/CHECKPOINT/ in the root of the mount, and\n\
+            the user who last wrote the content. Who neither mounted the volume nor is root gets what the states let him see, without\n\
+            renames, and without \"by\" and \"kept until\". A state is seen below .nenrin/at/CHECKPOINT/ in the root of the mount, and\n\
             brought back by nenrin restore.",
     examples: &[
         ("history ~/work/report.txt", "each state of it, oldest first"),
@@ -35,8 +38,8 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
         Ok(flag.is("--json"))
     })?;
     let path = given.first().map(Path::new).ok_or_else(|| COMMAND.misuse("a path is needed"))?;
-    let (mut owner, _, inside) = inside(path)?;
-    let list: Vec<StateData> = owner.call(&Request::History { path: inside.clone() })?;
+    let (mut teller, _, inside) = told_by(path)?;
+    let list = teller.history(&inside, path)?;
     if json {
         output::json(&list)?;
     } else {
@@ -52,10 +55,29 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
 pub fn inside(path: &Path) -> Result<(Client, Mount, PathBuf), Fail> {
     let (there, gone) = existing(path)?;
     let (owner, mount, real) = owner_of_directory(&there)?;
-    let below = real.strip_prefix(&mount.point).map_err(|_| Fail::at(path.display(), "cannot be resolved"))?;
-    let inside = mount.root.join(below).join(&gone);
-    let inside = inside.components().filter(|c| matches!(c, Component::Normal(_))).collect();
+    let inside = from_root(&mount, &real, &gone).ok_or_else(|| Fail::at(path.display(), "cannot be resolved"))?;
     Ok((owner, mount, inside))
+}
+
+/// As [`inside`], with whoever tells of the past.
+///
+/// # Errors
+/// As there; the mount shows none.
+pub fn told_by(path: &Path) -> Result<(Teller, Mount, PathBuf), Fail> {
+    let (there, gone) = existing(path)?;
+    let (owner, mount, real) = mount_of_directory(&there)?;
+    let inside = from_root(&mount, &real, &gone).ok_or_else(|| Fail::at(path.display(), "cannot be resolved"))?;
+    let teller = match owner {
+        Some(owner) => Teller::Owner(owner),
+        None => Teller::Mount(Shelf::of(&mount)?),
+    };
+    Ok((teller, mount, inside))
+}
+
+/// The path from the root of the volume of what is `gone` below `real`.
+fn from_root(mount: &Mount, real: &Path, gone: &Path) -> Option<PathBuf> {
+    let inside = mount.root.join(real.strip_prefix(&mount.point).ok()?).join(gone);
+    Some(inside.components().filter(|c| matches!(c, Component::Normal(_))).collect())
 }
 
 /// The directory that is there and on the way to `path`, and the rest. The last part

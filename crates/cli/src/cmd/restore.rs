@@ -1,15 +1,16 @@
 //! `nenrin restore`.
 
-use super::history::inside;
+use super::history::{inside, told_by};
 use crate::command::{Command, arguments, text_value};
-use crate::control::{CheckpointData, Client, GoneData, Request};
+use crate::control::{CheckpointData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
-use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored};
+use crate::shelf::Shelf;
 use crate::size::show_bytes;
+use crate::teller::Teller;
 use crate::then::Then;
-use crate::{clock, states, sys, when};
+use crate::{states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -42,7 +43,7 @@ pub const COMMAND: Command = Command {
             of a tree, and what is read and damaged, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
             is where what was replaced cannot be removed, as directories of other users; it is told where that is then. Blocks\n\
             that are shared are not read: what is damaged of them is so in the copy, too (nenrin scrub tells, --to DEST off the\n\
-            volume leaves it out).\n\
+            volume leaves it out). Who neither mounted the volume nor is root restores what he may read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -85,32 +86,9 @@ fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// Where a state is seen.
-///
-/// # Errors
-/// Not from this mount.
-pub fn state_root(mount: &Mount, cno: u64) -> Result<PathBuf, Fail> {
-    if mount.root != Path::new("/") {
-        let text = "only a directory of the volume is mounted here; ask where its root is mounted";
-        return Err(Fail::at(mount.point.display(), text));
-    }
-    let shelf = mount.point.join(".nenrin/at");
-    // The numbers of what no volume stores have the highest bit.
-    match fs::symlink_metadata(&shelf) {
-        Ok(meta) if meta.ino() >> 63 == 1 => Ok(shelf.join(cno.to_string())),
-        Ok(_) => Err(Fail::at(shelf.display(), "is a directory of the volume's own, and hides the past; rename it")),
-        Err(_) => {
-            Err(Fail::at(mount.point.display(), "shows a state of the past; ask where the volume is mounted live"))
-        }
-    }
-}
-
 fn list_deleted(dir: &Path, json: bool) -> Outcome {
-    let (mut owner, _, path) = inside(dir)?;
-    let mut list = Vec::new();
-    let rest: Vec<GoneData> = owner.call_for_parts(&Request::Gone { path }, &mut |some: Vec<_>| list.extend(some))?;
-    list.extend(rest);
-    list.sort_by(|a, b| a.name.cmp(&b.name));
+    let (mut teller, _, path) = told_by(dir)?;
+    let list = teller.gone(&path, dir)?;
     if json {
         output::json(&list)?;
     } else {
@@ -120,11 +98,12 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
 }
 
 /// Where the newest snapshot shows what has this name now, if it does.
-fn shown_by_snapshot(owner: &mut Client, path: &Path) -> Option<Then> {
+fn shown_by_snapshot(teller: &mut Teller, path: &Path) -> Option<Then> {
+    let Teller::Owner(owner) = teller else { return None };
     let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints).ok()?;
     let newest = all.into_iter().rev().find(|c| c.name.is_some())?;
     let (_, mount, inside) = inside(path).ok()?;
-    Some(Then::new(state_root(&mount, newest.cno).ok()?, inside))
+    Some(Then::new(Shelf::of(&mount).ok()?.root(newest.cno), inside))
 }
 
 /// Whether a state, which is called so, has what is asked for.
@@ -151,8 +130,8 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
 }
 
 /// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.
-fn is_still_there(owner: &mut Client, state: &CheckpointData) -> Result<(), Fail> {
-    let now: CheckpointData = owner.call(&Request::Find { when: state.cno.to_string() })?;
+fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fail> {
+    let now = teller.find(&state.cno.to_string())?;
     if now.landmarks_only == state.landmarks_only {
         return Ok(());
     }
@@ -160,10 +139,9 @@ fn is_still_there(owner: &mut Client, state: &CheckpointData) -> Result<(), Fail
 }
 
 fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool) -> Outcome {
-    let (mut owner, mount, inside) = inside(path)?;
-    let when = when::for_owner(at, clock::now()).map_err(Fail::new)?;
-    let state: CheckpointData = owner.call(&Request::Find { when })?;
-    let root = state_root(&mount, state.cno)?;
+    let (mut teller, mount, inside) = told_by(path)?;
+    let state = teller.find(at)?;
+    let root = Shelf::of(&mount)?.root(state.cno);
     if inside.as_os_str().is_empty() && to.is_none() {
         return Err(Fail::at(
             path.display(),
@@ -190,18 +168,27 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
     let volume = device(&mount.point).at(mount.point.display())?;
     let from = then.path();
-    let owner = RefCell::new(owner);
+    let syncs_each = matches!(teller, Teller::Mount(_));
+    let teller = RefCell::new(teller);
     let mut progress = Progress::new();
     let mut calls = Calls {
         volume,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
-        sync: &mut || owner.borrow_mut().call::<serde_json::Value>(&Request::Sync).map(drop),
-        keep: &mut || owner.borrow_mut().call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop),
+        syncs_each,
+        sync: &mut || match &mut *teller.borrow_mut() {
+            Teller::Owner(owner) => owner.call::<serde_json::Value>(&Request::Sync).map(drop),
+            Teller::Mount(_) => Ok(()),
+        },
+        keep: &mut || {
+            let mut teller = teller.borrow_mut();
+            let owner = teller.owner("what is replaced has to go to a checkpoint first")?;
+            owner.call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop)
+        },
         fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
             false => Ok(()),
-            true => is_still_there(&mut owner.borrow_mut(), &state),
+            true => is_still_there(&mut teller.borrow_mut(), &state),
         },
-        snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
+        snapshot: &|| shown_by_snapshot(&mut teller.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
     let Restored { copied, left_out, rest } = restore::copy(&from, dest, force, &mut calls)

@@ -148,6 +148,24 @@ pub fn owner_of_device(path: &Path) -> Option<Client> {
 /// # Errors
 /// The path does not lie on a volume; the owner is gone, or somebody else's.
 pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail> {
+    match mount_of_directory(path)? {
+        (Some(client), mount, real) => Ok((client, mount, real)),
+        (None, mount, _) => {
+            let point = mount.point.display();
+            let text = format!(
+                "the volume was mounted by another user; ask as that user or as root; nenrin history and restore \
+                 answer you, and earlier states are in {point}/.nenrin/at/WHEN"
+            );
+            Err(Fail::at(path.display(), text))
+        }
+    }
+}
+
+/// As [`owner_of_directory`], without the owner where that is another user's, whom it does not answer.
+///
+/// # Errors
+/// As there.
+pub fn mount_of_directory(path: &Path) -> Result<(Option<Client>, Mount, PathBuf), Fail> {
     let (mount, real) = mounts::of(path)?;
     if mount.fstype != FSTYPE {
         return Err(Fail::at(path.display(), format!("lies on {}, not on a nenrin volume", mount.fstype)));
@@ -168,15 +186,8 @@ pub fn owner_of_directory(path: &Path) -> Result<(Client, Mount, PathBuf), Fail>
     };
     let found = find(&[mount.user], |hello| hello.mounts.iter().any(is_it));
     match found {
-        Some(client) => Ok((client, mount, real)),
-        None if mount.user != sys::euid() && sys::euid() != 0 => {
-            let point = mount.point.display();
-            let text = format!(
-                "the volume was mounted by another user; ask as that user or as root, or look for earlier states in \
-                 {point}/.nenrin/at/WHEN"
-            );
-            Err(Fail::at(path.display(), text))
-        }
+        None if mount.user != sys::euid() && sys::euid() != 0 => Ok((None, mount, real)),
+        Some(client) => Ok((Some(client), mount, real)),
         None => Err(Fail::at(path.display(), "the process that owns the volume does not answer")),
     }
 }

@@ -14,7 +14,7 @@ mod client;
 mod data;
 mod server;
 
-pub use client::{Client, owner_of_device, owner_of_directory};
+pub use client::{Client, mount_of_directory, owner_of_device, owner_of_directory};
 pub use data::{
     CheckpointData, CleanData, CleanEstimateData, CleanerData, DeletedData, DeviceData, DiffData, DiffResult,
     ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, LayingData, MmpData, MountData, PastMount,

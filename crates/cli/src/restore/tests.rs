@@ -10,6 +10,7 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
     let mut calls = Calls {
         volume: fs::metadata(from).unwrap().dev(),
         progress: &mut |_| {},
+        syncs_each: false,
         sync: &mut || Ok(()),
         keep,
         fits,
@@ -109,6 +110,7 @@ fn what_stays_behind_is_told() {
         let mut calls = Calls {
             volume,
             progress: &mut |_| {},
+            syncs_each: false,
             // The second time the name has changed hands.
             sync: &mut || {
                 synced += 1;
@@ -144,6 +146,7 @@ fn a_name_that_is_not_durable_is_told() {
         let mut calls = Calls {
             volume: fs::metadata(dir.path()).unwrap().dev(),
             progress: &mut |_| {},
+            syncs_each: false,
             sync: &mut || {
                 synced += 1;
                 if synced == 2 { Err(Fail::new("it failed")) } else { Ok(()) }

@@ -18,6 +18,7 @@ mod info;
 mod mkfs;
 mod mmp;
 mod mount;
+mod other_user;
 mod past;
 mod restore;
 mod retention;

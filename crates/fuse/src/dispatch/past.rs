@@ -213,6 +213,15 @@ impl Server {
         self.acl_of(place.at, place.ino.0, acl::ACCESS)
     }
 
+    /// What is told of the state whose root a node is.
+    pub(super) fn state_told(&self, id: u64) -> Result<Vec<u8>> {
+        let unknown = Errno(libc::EOPNOTSUPP);
+        let Node::Past(view, Ino::ROOT) = Node::of(id) else { return Err(unknown) };
+        let cno = self.views.cno(view).ok_or(Errno(libc::ESTALE))?;
+        let states = self.behaviour.past.as_ref().ok_or(unknown)?;
+        states.told(cno).ok_or(Errno(libc::ESTALE))
+    }
+
     /// An extended attribute of a node.
     pub(super) fn shown_xattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>> {
         if let Node::Made(_) = Node::of(id) {

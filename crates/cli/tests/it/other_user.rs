@@ -1,0 +1,179 @@
+//! A user of a mount with `allow_other` who did not mount it, nor is root: what he sees of the past, and what not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+use crate::common::*;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+
+/// A volume that root mounted for all, with a directory of nobody's.
+fn shared_place() -> Option<Place> {
+    if !can_mount() {
+        return None;
+    }
+    let place = Place::with_volume();
+    place.mount("allow_other,checkpoint=0").ok();
+    fs::create_dir(place.path("mnt/his")).unwrap();
+    chown(place.path("mnt/his"), Some(65534), Some(65534)).unwrap();
+    // Where nobody can run anything.
+    as_nobody(&place, "true").map(|_| place)
+}
+
+fn checkpoint(place: &Place) -> u64 {
+    nenrin(["checkpoint", "create", "--json", &place.text("mnt")]).json()["cno"].as_u64().unwrap()
+}
+
+/// Writes a file of nobody's.
+fn write(place: &Place, name: &str, content: &str) {
+    fs::write(place.path(name), content).unwrap();
+    chown(place.path(name), Some(65534), Some(65534)).unwrap();
+}
+
+#[test]
+fn his_history_is_what_the_states_show_him() {
+    let Some(place) = shared_place() else { return };
+    write(&place, "mnt/his/f", "a");
+    let (first, second) = (checkpoint(&place), checkpoint(&place));
+    write(&place, "mnt/his/f", "bb");
+    let third = checkpoint(&place);
+    fs::remove_file(place.path("mnt/his/f")).unwrap();
+    let fourth = checkpoint(&place);
+    write(&place, "mnt/his/f", "ccc");
+    let asked = |script: &str| as_nobody(&place, script).unwrap();
+    let rows = asked("./nenrin history --json mnt/his/f").json();
+    let rows: Vec<_> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| {
+            (
+                r["cno"].as_u64(),
+                r["last_cno"].as_u64(),
+                r["change"].as_str().unwrap().to_owned(),
+                r["size"].as_u64(),
+                r["is_now"] == true,
+            )
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            (Some(first), Some(second), "made".to_owned(), Some(1), false),
+            (Some(third), Some(third), "content".to_owned(), Some(2), false),
+            (Some(fourth), Some(fourth), "removed".to_owned(), None, false),
+            (None, None, "made".to_owned(), Some(3), true),
+        ]
+    );
+    // The same rows as root gets, but for what only the owner knows.
+    let of_root = nenrin(["history", "--json", &place.text("mnt/his/f")]).json();
+    let of_root: Vec<_> = of_root
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| {
+            (
+                r["cno"].as_u64(),
+                r["last_cno"].as_u64(),
+                r["change"].as_str().unwrap().to_owned(),
+                r["size"].as_u64(),
+                r["is_now"] == true,
+            )
+        })
+        .collect();
+    assert_eq!(rows, of_root);
+    let told = asked("./nenrin history mnt/his/f");
+    assert!(told.stderr.contains("mounted by another user") && told.stdout.contains("removed"), "{told:?}");
+    asked("./nenrin history mnt/his/never").fails(1, &["mnt/his/never", "there is and was nothing of this name"]);
+    asked("./nenrin history mnt/his/f/below").fails(1, &["nothing of this name"]);
+}
+
+#[test]
+fn he_brings_back_what_was_his() {
+    let Some(place) = shared_place() else { return };
+    write(&place, "mnt/his/f", "before");
+    fs::create_dir(place.path("mnt/his/d")).unwrap();
+    write(&place, "mnt/his/d/g", "below");
+    chown(place.path("mnt/his/d"), Some(65534), Some(65534)).unwrap();
+    let cno = checkpoint(&place);
+    fs::remove_file(place.path("mnt/his/f")).unwrap();
+    fs::remove_dir_all(place.path("mnt/his/d")).unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "after"]).ok();
+    let asked = |script: &str| as_nobody(&place, script).unwrap();
+    let gone = asked("./nenrin restore --json --list-deleted mnt/his").json();
+    let gone: Vec<_> =
+        gone.as_array().unwrap().iter().map(|g| (g["name"].as_str().unwrap(), g["cno"].as_u64().unwrap())).collect();
+    assert_eq!(gone, [("d", cno), ("f", cno)]);
+    asked(&format!("./nenrin restore mnt/his/f --at {cno}")).ok();
+    asked(&format!("./nenrin restore mnt/his/d --at {cno} --force")).ok();
+    assert_eq!(fs::read(place.path("mnt/his/f")).unwrap(), b"before");
+    assert_eq!(fs::read(place.path("mnt/his/d/g")).unwrap(), b"below");
+    asked(&format!("./nenrin restore mnt/his/f --at {cno} --to off")).ok();
+    assert_eq!(fs::read(place.path("off")).unwrap(), b"before");
+    assert!(asked("./nenrin restore --list-deleted mnt/his").ok().lines().count() <= 1, "all of it is back");
+    // What only the owner can do, and what there is not.
+    write(&place, "mnt/his/f", "now");
+    let fails = |arguments: &str, parts: &[&str]| asked(&format!("./nenrin restore {arguments}")).fails(1, parts);
+    fails(&format!("mnt/his/f --at {cno}"), &["mnt/his/f", "--force"]);
+    fails(
+        &format!("mnt/his/f --at {cno} --force"),
+        &["has to go to a checkpoint first", "only root and the user who mounted"],
+    );
+    fails("mnt/his/f --at after", &["mnt/his/f", "was not there in checkpoint"]);
+    fails("mnt/his/f --at 77", &["there is no state \"77\"", ".nenrin/at"]);
+    fails("mnt/his/f --at ../../his", &["there is no state"]);
+    fails("mnt/his/f --at ..", &["there is no state"]);
+    assert_eq!(fs::read(place.path("mnt/his/f")).unwrap(), b"now");
+    assert_eq!(fs::read_dir(place.path("mnt/his")).unwrap().count(), 2, "nothing is left behind");
+}
+
+#[test]
+fn what_he_may_not_see_stays_so() {
+    let Some(place) = shared_place() else { return };
+    let mode = |name: &str, mode| fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    fs::write(place.path("mnt/secret"), "root's").unwrap();
+    mode("mnt/secret", 0o600);
+    fs::create_dir(place.path("mnt/closed")).unwrap();
+    mode("mnt/closed", 0o700);
+    fs::write(place.path("mnt/closed/name"), "").unwrap();
+    let cno = checkpoint(&place);
+    fs::remove_file(place.path("mnt/closed/name")).unwrap();
+    mode("mnt/closed", 0o755);
+    let asked = |script: &str| as_nobody(&place, script).unwrap();
+    asked(&format!("./nenrin restore mnt/secret --at {cno} --to mnt/his/mine"))
+        .fails(1, &["secret", "ermission denied"]);
+    assert_eq!(fs::read_dir(place.path("mnt/his")).unwrap().count(), 0);
+    // It was closed when it had that name.
+    asked("./nenrin restore --list-deleted mnt/closed").fails(1, &["mnt/closed", "1 states could not be looked into"]);
+    asked("./nenrin history mnt/closed/name").fails(1, &["1 states could not be looked into"]);
+    // All else is for who mounted it.
+    asked("./nenrin info mnt").fails(1, &["mounted by another user"]);
+    asked(&format!("./nenrin diff mnt {cno}")).fails(1, &["mounted by another user"]);
+    asked("./nenrin checkpoint create mnt").fails(1, &["mounted by another user"]);
+    nenrin(["restore", "--list-deleted", &place.text("mnt/closed")]).ok();
+}
+
+/// The attribute that tells which checkpoint a WHEN means is there for who asks, and in no list.
+#[test]
+fn a_state_tells_which_checkpoint_it_is() {
+    let Some(place) = shared_place() else { return };
+    // Its root may be entered, and not read.
+    fs::set_permissions(place.path("mnt"), fs::Permissions::from_mode(0o711)).unwrap();
+    nenrin(["snapshot", "create", &place.text("mnt"), "first"]).ok();
+    let told = |name: &str| {
+        let mut bytes = [0; 4096];
+        let length = rustix::fs::lgetxattr(place.path(name), "system.nenrin.checkpoint", bytes.as_mut_slice())?;
+        Ok::<serde_json::Value, rustix::io::Errno>(serde_json::from_slice(&bytes[..length]).unwrap())
+    };
+    let list = nenrin(["checkpoint", "list", "--json", &place.text("mnt")]).json();
+    assert_eq!(told("mnt/.nenrin/at/first").unwrap()["nanos"], list[0]["nanos"]);
+    assert_eq!(told("mnt/.nenrin/at/first").unwrap()["name"], "first");
+    assert_eq!(told("mnt/.nenrin/at/1").unwrap()["cno"], 1);
+    for other in ["mnt", "mnt/his", "mnt/.nenrin", "mnt/.nenrin/at", "mnt/.nenrin/at/1/his"] {
+        assert_eq!(told(other).unwrap_err(), rustix::io::Errno::OPNOTSUPP, "{other}");
+    }
+    let mut names = [0_u8; 4096];
+    assert_eq!(rustix::fs::llistxattr(place.path("mnt/.nenrin/at/1"), names.as_mut_slice()).unwrap(), 0);
+    let set =
+        rustix::fs::lsetxattr(place.path("mnt"), "system.nenrin.checkpoint", b"x", rustix::fs::XattrFlags::empty());
+    assert_eq!(set.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
+    as_nobody(&place, "./nenrin history mnt/his").unwrap().ok();
+}
