@@ -213,7 +213,10 @@ fn mount_8_finds_the_helper() {
         cat mnt/note
         umount -l mnt";
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-ec", &format!("{LET_GO}\n{script}")]).current_dir(place.dir()).env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
+    command
+        .args(["-m", "sh", "-ec", &format!("{LET_GO}\n{script}")])
+        .current_dir(place.dir())
+        .env("NENRIN", env!("CARGO_BIN_EXE_nenrin"));
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
