@@ -2,7 +2,7 @@
 //! its own, and then gives it its name in one step.
 //!
 //! An ordinary client of the mount: content is asked for by copy_file_range(2),
-//! which shares blocks where both ends lie on one volume.
+//! which shares blocks where both ends lie on one volume. Before that it is read.
 //!
 //! Invariants
 //! 1. Until the last step what has the name stays what it was; a failure before leaves
@@ -12,10 +12,14 @@
 //!    made in a directory of its own that is held open, and reached through that.
 //! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
 //!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
+//! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies.
+
+mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
 use crate::then::Then;
 use crate::{less, mounts, output, remove};
+use reading::Reading;
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -152,7 +156,8 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         links: HashMap::new(),
         progress: calls.progress,
         stop: calls.stop,
-        syncs_each: !place.is_same_volume,
+        is_same_volume: place.is_same_volume,
+        reading: Reading::default(),
         depth: 0,
         left_out: Vec::new(),
     };
@@ -436,7 +441,7 @@ pub fn exists(to: &Path) -> Fail {
     Fail::at(to.display(), "is there already; --force replaces it, --to DEST restores beside it")
 }
 
-/// Bytes copied through memory before somebody may ask to stop.
+/// Bytes read, or copied through memory, before somebody may ask to stop.
 const COPY_BYTES: u64 = 16 << 20;
 /// Of these, read and written at a time.
 const PIECE_BYTES: usize = 1 << 20;
@@ -447,8 +452,9 @@ struct Work<'a> {
     links: HashMap<u64, PathBuf>,
     progress: &'a mut dyn FnMut(&Copied),
     stop: &'a dyn Fn() -> bool,
-    /// Nothing else makes the copies durable.
-    syncs_each: bool,
+    /// The copy lies on the volume: it shares blocks, and is made durable with all of the volume.
+    is_same_volume: bool,
+    reading: Reading,
     /// Directories above that are copied, too.
     depth: usize,
     /// What cannot be had of the state.
@@ -564,7 +570,7 @@ impl Work<'_> {
             }
             Err(Failed::Target(e)) => return Err(Fail::at(to.display(), e)),
         }
-        if self.syncs_each {
+        if !self.is_same_volume {
             target.sync_all().at(to.display())?;
         }
         Ok(true)
@@ -589,18 +595,24 @@ impl Work<'_> {
 
     fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> Result<(), Failed> {
         let (mut from, mut to) = (begin, begin);
+        // Up to here it may be asked for: off the volume it is read on the way.
+        let mut known = if self.is_same_volume { begin } else { end };
         while from < end {
             if (self.stop)() {
                 return Err(Failed::Stopped);
             }
-            let bytes = usize::try_from(end - from).unwrap_or(usize::MAX).min(1 << 30);
+            if from == known {
+                known = end.min(from + COPY_BYTES);
+                self.reading.read(source, from, known).map_err(Failed::Source)?;
+            }
+            let bytes = usize::try_from(known - from).unwrap_or(usize::MAX).min(1 << 30);
             match sys::copy_file_range(source, Some(&mut from), target, Some(&mut to), bytes) {
                 // Shorter by now; a state of the past never is.
                 Ok(0) => return Err(Failed::Source(io::ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.copied.bytes += n as u64,
                 // The destination lies elsewhere; or one of both fails, and then it is seen which.
                 Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::IO) => {
-                    let n = through_memory(source, target, from, (end - from).min(COPY_BYTES))?;
+                    let n = through_memory(source, target, from, (known - from).min(COPY_BYTES))?;
                     self.copied.bytes += n;
                     (from, to) = (from + n, to + n);
                 }

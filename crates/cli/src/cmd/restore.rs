@@ -40,9 +40,8 @@ pub const COMMAND: Command = Command {
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
             of a tree, and what is read and damaged, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
-            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. Blocks\n\
-            that are shared are not read: what is damaged of them is so in the copy, too (nenrin scrub tells, --to DEST off the\n\
-            volume leaves it out).\n\
+            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. All\n\
+            content is read before it is shared; where some of it is damaged --force replaces nothing.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),

@@ -594,6 +594,84 @@ fn what_is_damaged_is_left_out() {
     assert!(!place.path("e").exists());
 }
 
+/// Damages the last block of an image that is full of this byte, and of no other file.
+fn spoil(place: &Place, byte: u8) {
+    let image = fs::read(place.image()).unwrap();
+    let at = image.chunks(4096).rposition(|b| b.iter().all(|x| *x == byte)).unwrap();
+    place.patch(at as u64 * 4096, b"damage");
+}
+
+/// P4: blocks are read before they are shared, from the device: a copy is whole or is not made, and takes no good file's place.
+#[test]
+fn what_is_damaged_is_not_shared() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, tree) = (place.path("mnt"), place.path("mnt/d"));
+    let (bad, seen) = (place.text("mnt/d/bad"), place.text("mnt/d/seen"));
+    fs::create_dir(&tree).unwrap();
+    for (path, byte) in [(&bad, 0xb3), (&seen, 0xb5)] {
+        fs::write(path, vec![byte; 100_000]).unwrap();
+    }
+    fs::write(tree.join("good"), "good").unwrap();
+    let cno = cut(&place);
+    for path in [&bad, &seen] {
+        fs::write(path, "now").unwrap();
+    }
+    place.umount().ok();
+    spoil(&place, 0xb3);
+    place.mount("checkpoint=0").ok();
+    // This one rots while the kernel remembers what it was.
+    assert_eq!(fs::read(mnt.join(format!(".nenrin/at/{cno}/d/seen"))).unwrap(), vec![0xb5; 100_000]);
+    spoil(&place, 0xb5);
+
+    for path in [&bad, &seen] {
+        let damaged = format!("{path}: is damaged and cannot be read in that state");
+        restore(&[path, "--at", &cno, "--force"]).fails(1, &[&damaged]);
+        restore(&[path, "--at", &cno, "--to", &place.text("mnt/beside")]).fails(1, &[&damaged]);
+    }
+    let tree = tree.to_str().unwrap();
+    restore(&[tree, "--at", &cno, "--force"]).fails(1, &["is damaged and cannot be read", "would be lost where it is"]);
+    for path in [&bad, &seen] {
+        assert_eq!(fs::read_to_string(path).unwrap(), "now");
+    }
+    let out = restore(&[tree, "--at", &cno, "--to", &place.text("mnt/d2")]);
+    for path in [&bad, &seen] {
+        let said = format!("{path} is damaged and cannot be read in checkpoint {cno}");
+        assert!(out.code == 1 && out.stderr.contains(&said), "{out:?}");
+    }
+    assert!(out.stdout.contains("1 file and 1 directory, 4 bytes"), "{out:?}");
+    let names: Vec<_> = fs::read_dir(mnt.join("d2")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["good"]);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2, "nothing is left behind");
+}
+
+/// A file of which most is a hole comes back in no time, and holes stay holes.
+#[test]
+fn holes_are_not_read() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (path, end) = (place.text("mnt/f"), 1 << 44);
+    let file = fs::File::create(&path).unwrap();
+    for at in [5, 1 << 43, end - 3] {
+        file.write_all_at(b"end", at).unwrap();
+    }
+    drop(file);
+    let cno = cut(&place);
+    fs::write(&path, "now").unwrap();
+    restore(&[&path, "--at", &cno, "--force"]).ok();
+    let meta = fs::metadata(&path).unwrap();
+    assert!(meta.len() == end && meta.blocks() < 64, "{meta:?}");
+    let mut bytes = [0; 4];
+    fs::File::open(&path).unwrap().read_exact_at(&mut bytes, end - 4).unwrap();
+    assert_eq!(&bytes, b"\0end");
+}
+
 /// More names of attributes than the kernel lists: what they belong to comes back without them.
 #[test]
 fn attributes_that_cannot_be_listed_are_left_out() {
