@@ -88,6 +88,15 @@ impl Lack {
         }
     }
 
+    /// In one word, for programs.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Unreadable => "damaged",
+            Self::Attributes => "attributes",
+        }
+    }
+
     /// In words, of something.
     pub const fn words(self) -> &'static str {
         match self {

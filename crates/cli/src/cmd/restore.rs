@@ -40,8 +40,9 @@ pub const COMMAND: Command = Command {
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
             of a tree, and what is read and damaged, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
-            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. All\n\
-            content is read before it is shared; where some of it is damaged --force replaces nothing.\n\
+            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. With --json\n\
+            left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it is shared; where\n\
+            some of it is damaged --force replaces nothing.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -217,7 +218,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         let what = if *lack == Lack::Attributes { "these were" } else { "was" };
         output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
     }
-    let left_out: Vec<String> = left_out.iter().map(|l| shown(&l.path)).collect();
+    let left_out: Vec<_> = left_out.iter().map(|l| json!({ "path": shown(&l.path), "why": l.lack.word() })).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
     }

@@ -400,10 +400,12 @@ fn what_a_state_does_not_know_is_left_out() {
     let out = restore(&["--json", tree.to_str().unwrap(), "--at", &cno, "--to", &to]);
     assert_eq!((out.code, out.stderr.matches("and was left out").count()), (1, 3), "{}", out.stderr);
     let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
-    let mut left_out: Vec<_> = told["left_out"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
-    left_out.sort_unstable();
+    let left_out = told["left_out"].as_array().unwrap();
+    assert!(left_out.iter().all(|l| l["why"] == "unknown"), "{left_out:?}");
+    let mut paths: Vec<_> = left_out.iter().map(|l| l["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
     let want = ["again", "deep/third", "linked"].map(|name| format!("{}/{name}", tree.display()));
-    assert_eq!(left_out, want);
+    assert_eq!(paths, want);
     assert_eq!((told["files"].as_u64(), told["directories"].as_u64()), (Some(2), Some(2)));
     let mut names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
@@ -584,7 +586,7 @@ fn what_is_damaged_is_left_out() {
     let said = format!("{tree}/bad is damaged and cannot be read in checkpoint {cno}");
     assert!(out.code == 1 && out.stderr.contains(&said), "{out:?}");
     let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
-    assert_eq!(told["left_out"], serde_json::json!([format!("{tree}/bad")]));
+    assert_eq!(told["left_out"], serde_json::json!([{ "path": format!("{tree}/bad"), "why": "damaged" }]));
     let names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["good"]);
     // By itself it is no tree that could do without.
@@ -693,8 +695,10 @@ fn attributes_that_cannot_be_listed_are_left_out() {
     let tree = tree.to_str().unwrap();
     restore(&[tree, "--at", &cno, "--force"]).fails(1, &["many", "has more extended attributes than can be listed"]);
     fs::remove_dir_all(tree).unwrap();
-    let out = restore(&[tree, "--at", &cno]);
+    let out = restore(&["--json", tree, "--at", &cno]);
     assert!(out.code == 1 && out.stderr.contains("and these were left out"), "{out:?}");
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(told["left_out"], serde_json::json!([{ "path": format!("{tree}/many"), "why": "attributes" }]));
     assert_eq!(fs::read_to_string(format!("{tree}/many")).unwrap(), "content");
     let mut value = [0; 8];
     assert_eq!(rustix::fs::getxattr(format!("{tree}/one"), c"user.one", value.as_mut_slice()).unwrap(), 1);
