@@ -17,8 +17,8 @@
 mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
-use crate::then::Then;
-use crate::{less, mounts, output, remove};
+use crate::less::{self, Shown};
+use crate::{mounts, output, remove};
 use reading::Reading;
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -141,8 +141,8 @@ pub struct Calls<'a> {
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
-    /// Where the newest snapshot shows what is about to be replaced, if there is one.
-    pub snapshot: &'a dyn Fn() -> Option<Then>,
+    /// Where the newest state and the newest snapshot show what is about to be replaced, if there is a snapshot.
+    pub shown: &'a dyn Fn() -> Option<Shown>,
     /// Whether to stop: then nothing has changed.
     pub stop: &'a dyn Fn() -> bool,
 }
@@ -157,7 +157,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
     let mut keep = || {
         less::sync(to)?;
-        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot))
+        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {

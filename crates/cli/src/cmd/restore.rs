@@ -4,6 +4,7 @@ use super::history::inside;
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Client, GoneData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
+use crate::less::Shown;
 use crate::mounts::Mount;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored};
@@ -119,12 +120,13 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
     Ok(0)
 }
 
-/// Where the newest snapshot shows what has this name now, if it does.
-fn shown_by_snapshot(owner: &mut Client, path: &Path) -> Option<Then> {
+/// Where the newest state and the newest snapshot show what has this name now, if there is a snapshot.
+fn shown_by_states(owner: &mut Client, path: &Path) -> Option<Shown> {
     let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints).ok()?;
-    let newest = all.into_iter().rev().find(|c| c.name.is_some())?;
+    let snapshot = all.iter().rev().find(|c| c.name.is_some())?;
     let (_, mount, inside) = inside(path).ok()?;
-    Some(Then::new(state_root(&mount, newest.cno).ok()?, inside))
+    let by = |state: &CheckpointData| Some(Then::new(state_root(&mount, state.cno).ok()?, inside.clone()));
+    Some(Shown { now: by(all.last()?)?, snapshot: by(snapshot)? })
 }
 
 /// Whether a state, which is called so, has what is asked for.
@@ -201,7 +203,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             false => Ok(()),
             true => is_still_there(&mut owner.borrow_mut(), &state),
         },
-        snapshot: &|| shown_by_snapshot(&mut owner.borrow_mut(), dest),
+        shown: &|| shown_by_states(&mut owner.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
     let Restored { copied, left_out, rest } = restore::copy(&from, dest, force, &mut calls)
