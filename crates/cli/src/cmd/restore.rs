@@ -40,7 +40,7 @@ pub const COMMAND: Command = Command {
             files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
-            of a tree, and what is read and damaged, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
+            of a tree, and what is damaged of it, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
             is where what was replaced cannot be removed, as directories of other users; it is told where that is then. With --json\n\
             left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it is shared; where\n\
             some of it is damaged --force replaces nothing.\n\
