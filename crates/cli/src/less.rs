@@ -9,13 +9,23 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Whether all of a file or tree stays in the past when it is replaced. `snapshot` tells where the newest snapshot shows it.
+/// Where the volume shows what is about to be replaced.
+#[derive(Debug)]
+pub struct Shown {
+    /// In the newest state of all: what it is now.
+    pub now: Then,
+    /// In the newest snapshot.
+    pub snapshot: Then,
+}
+
+/// Whether all of a file or tree stays in the past when it is replaced. `shown` tells where states show it, if there is a
+/// snapshot; one of them was made after the last change.
 ///
 /// # Errors
 /// What would be lost, and what to do.
-pub fn is_kept(path: &Path, snapshot: &dyn Fn() -> Option<Then>) -> Result<(), Fail> {
+pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<(), Fail> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
-    let mut walk = Walk { device: meta.dev(), root: path, snapshot, shown: None };
+    let mut walk = Walk { device: meta.dev(), root: path, ask: shown, shown: None };
     walk.look(path, &meta)
 }
 
@@ -58,9 +68,9 @@ const INO_MASK: u64 = (1 << 48) - 1;
 struct Walk<'a> {
     device: u64,
     root: &'a Path,
-    snapshot: &'a dyn Fn() -> Option<Then>,
-    /// What `snapshot` said, once it was asked.
-    shown: Option<Option<Then>>,
+    ask: &'a dyn Fn() -> Option<Shown>,
+    /// What `ask` said, once it was asked.
+    shown: Option<Option<Shown>>,
 }
 
 impl Walk<'_> {
@@ -87,12 +97,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether the newest snapshot shows the same inode, unchanged.
+    /// Whether the newest snapshot shows the same inode, unchanged. Both times are the volume's, which has another one for each
+    /// state: under `cache=writeback` the kernel's own may be the same for two of them, and a nanosecond off.
     fn is_in_snapshot(&mut self, path: &Path, meta: &Metadata) -> bool {
-        let shown = self.shown.get_or_insert_with(self.snapshot);
-        let there = shown.as_ref().zip(path.strip_prefix(self.root).ok()).map(|(then, below)| then.join(below));
-        let key = |m: &Metadata| (m.ino() & INO_MASK, m.ctime(), m.ctime_nsec());
-        there.and_then(|there| there.metadata().ok()).is_some_and(|m| key(&m) == key(meta))
+        let shown = self.shown.get_or_insert_with(self.ask);
+        let (Some(shown), Ok(below)) = (shown, path.strip_prefix(self.root)) else { return false };
+        let key = |m: Metadata| (m.ino() & INO_MASK, m.ctime(), m.ctime_nsec());
+        let [now, snapshot] = [&shown.now, &shown.snapshot].map(|then| then.join(below).metadata().ok().map(key));
+        now.is_some_and(|now| now.0 == meta.ino() & INO_MASK) && now == snapshot
     }
 }
 

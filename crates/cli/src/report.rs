@@ -12,7 +12,7 @@ use crate::size::show_bytes;
 use crate::when;
 use nenrin_core::heartbeat::Said;
 use nenrin_core::{
-    CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
+    At, CheckpointInfo, CheckpointsRest, Clean, CleanEstimate, Counters, DamagedRead, DamagedReads, DeviceHealth,
     ForgetPlan, ForgetStatus, Fs, JoinStatus, LayingStatus, MountOptions, OrderStatus, Scrub, ScrubFinding,
     SegmentInfo, SegmentState, ShedInfo, Standing,
 };
@@ -418,10 +418,14 @@ const DAMAGED_SHOWN: usize = 5;
 
 /// What could not be read of a file, in one line.
 pub fn damaged_read(fs: &Fs, read: &DamagedRead) -> String {
-    let named = fs.path_of_inode(read.ino).map(|p| String::from_utf8_lossy(&p).into_owned());
+    let named = fs.path_of_inode(read.at, read.ino).map(|p| String::from_utf8_lossy(&p).into_owned());
     let named = named.unwrap_or_else(|| format!("inode {}", read.ino));
+    let state = match read.at {
+        At::Past(cno) => format!(" as of checkpoint {cno}"),
+        At::Live => String::new(),
+    };
     let offset = read.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
-    format!("{named}{offset} cannot be read: {}", read.why)
+    format!("{named}{state}{offset} cannot be read: {}", read.why)
 }
 
 /// What a scrub found that is left, for as long as none has found it gone.

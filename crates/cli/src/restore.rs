@@ -2,7 +2,7 @@
 //! its own, and then gives it its name in one step.
 //!
 //! An ordinary client of the mount: content is asked for by copy_file_range(2),
-//! which shares blocks where both ends lie on one volume.
+//! which shares blocks where both ends lie on one volume. Before that it is read.
 //!
 //! Invariants
 //! 1. Until the last step what has the name stays what it was; a failure before leaves
@@ -12,10 +12,14 @@
 //!    made in a directory of its own that is held open, and reached through that.
 //! 4. Where the destination lies is decided once: its directory is held open, and what has the name reached through that.
 //!    What was replaced its owner may still have open, and change: it is removed as [`remove`] does.
+//! 5. No block is shared that could not be read just before: what is damaged is left out, wherever the destination lies.
+
+mod reading;
 
 use crate::error::{At, Fail, INTERRUPTED};
-use crate::then::Then;
-use crate::{less, mounts, output, remove};
+use crate::less::{self, Shown};
+use crate::{mounts, output, remove};
+use reading::Reading;
 use rustix::fs::{
     self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -84,6 +88,15 @@ impl Lack {
         }
     }
 
+    /// In one word, for programs.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Unreadable => "damaged",
+            Self::Attributes => "attributes",
+        }
+    }
+
     /// In words, of something.
     pub const fn words(self) -> &'static str {
         match self {
@@ -130,8 +143,8 @@ pub struct Calls<'a> {
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
     pub fits: &'a mut dyn FnMut(&[LeftOut]) -> Result<(), Fail>,
-    /// Where the newest snapshot shows what is about to be replaced, if there is one.
-    pub snapshot: &'a dyn Fn() -> Option<Then>,
+    /// Where the newest state and the newest snapshot show what is about to be replaced, if there is a snapshot.
+    pub shown: &'a dyn Fn() -> Option<Shown>,
     /// Whether to stop: then nothing has changed.
     pub stop: &'a dyn Fn() -> bool,
 }
@@ -146,7 +159,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
     let mut keep = || {
         less::sync(to)?;
-        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.snapshot))
+        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {
@@ -155,6 +168,8 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         progress: calls.progress,
         stop: calls.stop,
         syncs_each: calls.syncs_each || !place.is_same_volume,
+        is_same_volume: place.is_same_volume,
+        reading: Reading::default(),
         depth: 0,
         left_out: Vec::new(),
     };
@@ -438,7 +453,7 @@ pub fn exists(to: &Path) -> Fail {
     Fail::at(to.display(), "is there already; --force replaces it, --to DEST restores beside it")
 }
 
-/// Bytes copied through memory before somebody may ask to stop.
+/// Bytes read, or copied through memory, before somebody may ask to stop.
 const COPY_BYTES: u64 = 16 << 20;
 /// Of these, read and written at a time.
 const PIECE_BYTES: usize = 1 << 20;
@@ -451,6 +466,9 @@ struct Work<'a> {
     stop: &'a dyn Fn() -> bool,
     /// Nothing else makes the copies durable.
     syncs_each: bool,
+    /// The copy lies on the volume, and shares its blocks.
+    is_same_volume: bool,
+    reading: Reading,
     /// Directories above that are copied, too.
     depth: usize,
     /// What cannot be had of the state.
@@ -591,18 +609,24 @@ impl Work<'_> {
 
     fn range(&mut self, source: &File, target: &File, begin: u64, end: u64) -> Result<(), Failed> {
         let (mut from, mut to) = (begin, begin);
+        // Up to here it may be asked for: off the volume it is read on the way.
+        let mut known = if self.is_same_volume { begin } else { end };
         while from < end {
             if (self.stop)() {
                 return Err(Failed::Stopped);
             }
-            let bytes = usize::try_from(end - from).unwrap_or(usize::MAX).min(1 << 30);
+            if from == known {
+                known = end.min(from + COPY_BYTES);
+                self.reading.read(source, from, known).map_err(Failed::Source)?;
+            }
+            let bytes = usize::try_from(known - from).unwrap_or(usize::MAX).min(1 << 30);
             match sys::copy_file_range(source, Some(&mut from), target, Some(&mut to), bytes) {
                 // Shorter by now; a state of the past never is.
                 Ok(0) => return Err(Failed::Source(io::ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.copied.bytes += n as u64,
                 // The destination lies elsewhere; or one of both fails, and then it is seen which.
                 Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::IO) => {
-                    let n = through_memory(source, target, from, (end - from).min(COPY_BYTES))?;
+                    let n = through_memory(source, target, from, (known - from).min(COPY_BYTES))?;
                     self.copied.bytes += n;
                     (from, to) = (from + n, to + n);
                 }

@@ -94,25 +94,25 @@ pub trait Volume: Send + Sync {
 
 impl Volume for Fs {
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
-        self.noting(parent, Self::lookup(self, at, parent, name))
+        self.noting(at, parent, Self::lookup(self, at, parent, name))
     }
     fn getattr(&self, at: At, ino: Ino) -> Result<Attr> {
-        self.noting(ino, Self::getattr(self, at, ino))
+        self.noting(at, ino, Self::getattr(self, at, ino))
     }
     fn readlink(&self, at: At, ino: Ino) -> Result<Vec<u8>> {
-        self.noting(ino, Self::readlink(self, at, ino))
+        self.noting(at, ino, Self::readlink(self, at, ino))
     }
     fn read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<ReadBytes> {
         Self::read_bytes(self, at, ino, offset, bytes)
     }
     fn readdir(&self, at: At, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        self.noting(dir, Self::readdir(self, at, dir, cookie, each))
+        self.noting(at, dir, Self::readdir(self, at, dir, cookie, each))
     }
     fn getxattr(&self, at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.noting(ino, Self::getxattr(self, at, ino, name))
+        self.noting(at, ino, Self::getxattr(self, at, ino, name))
     }
     fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.noting(ino, Self::listxattr(self, at, ino))
+        self.noting(at, ino, Self::listxattr(self, at, ino))
     }
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         Self::seek(self, at, ino, offset, what)

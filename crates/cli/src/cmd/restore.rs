@@ -4,6 +4,7 @@ use super::history::{inside, told_by};
 use crate::command::{Command, arguments, text_value};
 use crate::control::{CheckpointData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
+use crate::less::Shown;
 use crate::output::{self, Progress, printable};
 use crate::restore::{self, Calls, Copied, Lack, LeftOut, Restored};
 use crate::shelf::Shelf;
@@ -40,10 +41,10 @@ pub const COMMAND: Command = Command {
             files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no\n\
             room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
             checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
-            of a tree, and what is read and damaged, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
-            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. Blocks\n\
-            that are shared are not read: what is damaged of them is so in the copy, too (nenrin scrub tells, --to DEST off the\n\
-            volume leaves it out). Who neither mounted the volume nor is root restores what he may read, without --force.\n\
+            of a tree, and what is damaged of it, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
+            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. With --json\n\
+            left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it is shared; where\n\
+            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -97,13 +98,15 @@ fn list_deleted(dir: &Path, json: bool) -> Outcome {
     Ok(0)
 }
 
-/// Where the newest snapshot shows what has this name now, if it does.
-fn shown_by_snapshot(teller: &mut Teller, path: &Path) -> Option<Then> {
+/// Where the newest state and the newest snapshot show what has this name now, if there is a snapshot.
+fn shown_by_states(teller: &mut Teller, path: &Path) -> Option<Shown> {
     let Teller::Owner(owner) = teller else { return None };
     let all: Vec<CheckpointData> = owner.call(&Request::Checkpoints).ok()?;
-    let newest = all.into_iter().rev().find(|c| c.name.is_some())?;
+    let snapshot = all.iter().rev().find(|c| c.name.is_some())?;
     let (_, mount, inside) = inside(path).ok()?;
-    Some(Then::new(Shelf::of(&mount).ok()?.root(newest.cno), inside))
+    let shelf = Shelf::of(&mount).ok()?;
+    let by = |state: &CheckpointData| Then::new(shelf.root(state.cno), inside.clone());
+    Some(Shown { now: by(all.last()?), snapshot: by(snapshot) })
 }
 
 /// Whether a state, which is called so, has what is asked for.
@@ -188,7 +191,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             false => Ok(()),
             true => is_still_there(&mut teller.borrow_mut(), &state),
         },
-        snapshot: &|| shown_by_snapshot(&mut teller.borrow_mut(), dest),
+        shown: &|| shown_by_states(&mut teller.borrow_mut(), dest),
         stop: &sys::ending_signal_waits,
     };
     let Restored { copied, left_out, rest } = restore::copy(&from, dest, force, &mut calls)
@@ -205,7 +208,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
         let what = if *lack == Lack::Attributes { "these were" } else { "was" };
         output::notice(format!("{} {} in {named}, and {what} left out", printable(&shown(path)), lack.words()));
     }
-    let left_out: Vec<String> = left_out.iter().map(|l| shown(&l.path)).collect();
+    let left_out: Vec<_> = left_out.iter().map(|l| json!({ "path": shown(&l.path), "why": l.lack.word() })).collect();
     if let Some(rest) = &rest {
         output::notice(format!("{}; {} is restored", printable(&rest.to_string()), dest.display()));
     }

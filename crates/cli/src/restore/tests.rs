@@ -14,7 +14,7 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
         sync: &mut || Ok(()),
         keep,
         fits,
-        snapshot: &|| None,
+        shown: &|| None,
         stop: &|| false,
     };
     copy(from, to, replace, &mut calls)
@@ -121,7 +121,7 @@ fn what_stays_behind_is_told() {
             },
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
-            snapshot: &|| None,
+            shown: &|| None,
             stop: &|| false,
         };
         let rest = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap().rest.unwrap();
@@ -153,7 +153,7 @@ fn a_name_that_is_not_durable_is_told() {
             },
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
-            snapshot: &|| None,
+            shown: &|| None,
             stop: &|| false,
         };
         let told = copy(&at("from"), &at(to), has_replaced, &mut calls).unwrap_err().message;

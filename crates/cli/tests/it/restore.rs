@@ -344,6 +344,40 @@ fn what_keeps_less_history_is_not_lost() {
     restore(&[&file, "--at", &cno, "--force"]).ok();
 }
 
+/// Under `cache=writeback` the kernel has its own times of a file, and two writes within a tick of its clock have the same: what counts is
+/// what the volume has of it, in the snapshot and now.
+#[test]
+fn what_a_snapshot_shows_is_told_by_the_volume() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0,cache=writeback,barrier=none").ok();
+    let path = place.text("mnt/f");
+    fs::write(&path, "old").unwrap();
+    let cno = cut(&place);
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&path, c"user.nenrin.history", b"none", flags).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let write = |bytes: &[u8]| {
+        file.write_all_at(bytes, 0).unwrap();
+        file.sync_all().unwrap();
+        let meta = file.metadata().unwrap();
+        (meta.ctime(), meta.ctime_nsec())
+    };
+    if !(0..10_000).any(|_| write(b"one") == write(b"two")) {
+        eprintln!("skipped: the clock ticks faster than two writes");
+        return;
+    }
+    let way_out = ["would be lost", "nenrin snapshot create"];
+    restore(&[&path, "--at", &cno, "--force"]).fails(1, &way_out);
+    nenrin(["snapshot", "create", &place.text("mnt"), "now"]).ok();
+    restore(&[&path, "--at", &cno, "--force"]).ok();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    restore(&[&path, "--at", "now", "--force"]).ok();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+}
+
 /// A program has emptied a file and writes it anew, and has it open still: that is kept as well when something takes its place. What
 /// another program is writing is none of it.
 #[test]
@@ -400,10 +434,12 @@ fn what_a_state_does_not_know_is_left_out() {
     let out = restore(&["--json", tree.to_str().unwrap(), "--at", &cno, "--to", &to]);
     assert_eq!((out.code, out.stderr.matches("and was left out").count()), (1, 3), "{}", out.stderr);
     let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
-    let mut left_out: Vec<_> = told["left_out"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
-    left_out.sort_unstable();
+    let left_out = told["left_out"].as_array().unwrap();
+    assert!(left_out.iter().all(|l| l["why"] == "unknown"), "{left_out:?}");
+    let mut paths: Vec<_> = left_out.iter().map(|l| l["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
     let want = ["again", "deep/third", "linked"].map(|name| format!("{}/{name}", tree.display()));
-    assert_eq!(left_out, want);
+    assert_eq!(paths, want);
     assert_eq!((told["files"].as_u64(), told["directories"].as_u64()), (Some(2), Some(2)));
     let mut names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
@@ -584,7 +620,7 @@ fn what_is_damaged_is_left_out() {
     let said = format!("{tree}/bad is damaged and cannot be read in checkpoint {cno}");
     assert!(out.code == 1 && out.stderr.contains(&said), "{out:?}");
     let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
-    assert_eq!(told["left_out"], serde_json::json!([format!("{tree}/bad")]));
+    assert_eq!(told["left_out"], serde_json::json!([{ "path": format!("{tree}/bad"), "why": "damaged" }]));
     let names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["good"]);
     // By itself it is no tree that could do without.
@@ -592,6 +628,84 @@ fn what_is_damaged_is_left_out() {
     restore(&[&bad, "--at", &cno, "--to", &place.text("e")])
         .fails(1, &[&format!("{bad}: is damaged and cannot be read")]);
     assert!(!place.path("e").exists());
+}
+
+/// Damages the last block of an image that is full of this byte, and of no other file.
+fn spoil(place: &Place, byte: u8) {
+    let image = fs::read(place.image()).unwrap();
+    let at = image.chunks(4096).rposition(|b| b.iter().all(|x| *x == byte)).unwrap();
+    place.patch(at as u64 * 4096, b"damage");
+}
+
+/// P4: blocks are read before they are shared, from the device: a copy is whole or is not made, and takes no good file's place.
+#[test]
+fn what_is_damaged_is_not_shared() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (mnt, tree) = (place.path("mnt"), place.path("mnt/d"));
+    let (bad, seen) = (place.text("mnt/d/bad"), place.text("mnt/d/seen"));
+    fs::create_dir(&tree).unwrap();
+    for (path, byte) in [(&bad, 0xb3), (&seen, 0xb5)] {
+        fs::write(path, vec![byte; 100_000]).unwrap();
+    }
+    fs::write(tree.join("good"), "good").unwrap();
+    let cno = cut(&place);
+    for path in [&bad, &seen] {
+        fs::write(path, "now").unwrap();
+    }
+    place.umount().ok();
+    spoil(&place, 0xb3);
+    place.mount("checkpoint=0").ok();
+    // This one rots while the kernel remembers what it was.
+    assert_eq!(fs::read(mnt.join(format!(".nenrin/at/{cno}/d/seen"))).unwrap(), vec![0xb5; 100_000]);
+    spoil(&place, 0xb5);
+
+    for path in [&bad, &seen] {
+        let damaged = format!("{path}: is damaged and cannot be read in that state");
+        restore(&[path, "--at", &cno, "--force"]).fails(1, &[&damaged]);
+        restore(&[path, "--at", &cno, "--to", &place.text("mnt/beside")]).fails(1, &[&damaged]);
+    }
+    let tree = tree.to_str().unwrap();
+    restore(&[tree, "--at", &cno, "--force"]).fails(1, &["is damaged and cannot be read", "would be lost where it is"]);
+    for path in [&bad, &seen] {
+        assert_eq!(fs::read_to_string(path).unwrap(), "now");
+    }
+    let out = restore(&[tree, "--at", &cno, "--to", &place.text("mnt/d2")]);
+    for path in [&bad, &seen] {
+        let said = format!("{path} is damaged and cannot be read in checkpoint {cno}");
+        assert!(out.code == 1 && out.stderr.contains(&said), "{out:?}");
+    }
+    assert!(out.stdout.contains("1 file and 1 directory, 4 bytes"), "{out:?}");
+    let names: Vec<_> = fs::read_dir(mnt.join("d2")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["good"]);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2, "nothing is left behind");
+}
+
+/// A file of which most is a hole comes back in no time, and holes stay holes.
+#[test]
+fn holes_are_not_read() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (path, end) = (place.text("mnt/f"), 1 << 44);
+    let file = fs::File::create(&path).unwrap();
+    for at in [5, 1 << 43, end - 3] {
+        file.write_all_at(b"end", at).unwrap();
+    }
+    drop(file);
+    let cno = cut(&place);
+    fs::write(&path, "now").unwrap();
+    restore(&[&path, "--at", &cno, "--force"]).ok();
+    let meta = fs::metadata(&path).unwrap();
+    assert!(meta.len() == end && meta.blocks() < 64, "{meta:?}");
+    let mut bytes = [0; 4];
+    fs::File::open(&path).unwrap().read_exact_at(&mut bytes, end - 4).unwrap();
+    assert_eq!(&bytes, b"\0end");
 }
 
 /// More names of attributes than the kernel lists: what they belong to comes back without them.
@@ -615,8 +729,10 @@ fn attributes_that_cannot_be_listed_are_left_out() {
     let tree = tree.to_str().unwrap();
     restore(&[tree, "--at", &cno, "--force"]).fails(1, &["many", "has more extended attributes than can be listed"]);
     fs::remove_dir_all(tree).unwrap();
-    let out = restore(&[tree, "--at", &cno]);
+    let out = restore(&["--json", tree, "--at", &cno]);
     assert!(out.code == 1 && out.stderr.contains("and these were left out"), "{out:?}");
+    let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(told["left_out"], serde_json::json!([{ "path": format!("{tree}/many"), "why": "attributes" }]));
     assert_eq!(fs::read_to_string(format!("{tree}/many")).unwrap(), "content");
     let mut value = [0; 8];
     assert_eq!(rustix::fs::getxattr(format!("{tree}/one"), c"user.one", value.as_mut_slice()).unwrap(), 1);

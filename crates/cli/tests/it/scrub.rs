@@ -115,6 +115,34 @@ fn damage_that_was_met_is_told_until_it_is_gone() {
     assert_eq!(logged(), 1);
 }
 
+/// What is damaged of the past alone is not told of the present file, which is whole, nor by a name that came later.
+#[test]
+fn damage_of_the_past_is_told_with_its_checkpoint() {
+    let Some(place) = mounted() else { return };
+    let cno = nenrin(["checkpoint", "create", "--json", &place.text("mnt")]).json()["cno"].to_string();
+    fs::write(place.path("mnt/dir/big"), vec![0xa9; 1 << 20]).unwrap();
+    fs::rename(place.path("mnt/dir"), place.path("mnt/moved")).unwrap();
+    place.umount().ok();
+    torn(&place, 0xa7);
+    let log = place.text("log");
+    nenrin(["mount", "--log", &log, "-o", "checkpoint=0", &place.image(), &place.text("mnt")]).ok();
+    let past = place.path("mnt/.nenrin/at").join(&cno).join("dir/big");
+    assert_eq!(fs::read(past).unwrap_err().raw_os_error(), Some(5));
+    let told = format!("/dir/big as of checkpoint {cno} at byte 0 cannot be read");
+    let problems = place.info()["problems"].to_string();
+    assert!(problems.contains(&told) && !problems.contains("moved"), "{problems}");
+    wait_until("it is in the log", || fs::read_to_string(&log).unwrap().contains(&told));
+    // What rots of it as it is now is another matter.
+    assert_eq!(fs::read(place.path("mnt/moved/big")).unwrap(), vec![0xa9; 1 << 20]);
+    place.umount().ok();
+    torn(&place, 0xa9);
+    place.mount("checkpoint=0").ok();
+    fs::read(place.path("mnt/.nenrin/at").join(&cno).join("dir/big")).unwrap_err();
+    fs::read(place.path("mnt/moved/big")).unwrap_err();
+    let problems = place.info()["problems"].to_string();
+    assert!(problems.contains(&told) && problems.contains("/moved/big at byte 0 cannot be read"), "{problems}");
+}
+
 /// Even the directory by which the volume is asked for may be lost.
 #[test]
 fn a_volume_whose_root_directory_is_lost_is_found() {

@@ -1,8 +1,8 @@
 //! Reads that were refused because of damage: counted, and the first of some files told.
 
 use super::Fs;
-use crate::check::path_of;
-use crate::{Error, Result};
+use crate::check::{path_of, shortened};
+use crate::{At, Error, Result};
 use nenrin_format::Ino;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -14,6 +14,8 @@ const FILES_MAX: usize = 16;
 pub struct DamagedRead {
     /// Its inode.
     pub ino: Ino,
+    /// The state that was read.
+    pub at: At,
     /// The byte, where it was content.
     pub offset: Option<u64>,
     /// What is wrong.
@@ -25,7 +27,7 @@ pub struct DamagedRead {
 pub struct DamagedReads {
     /// All of them.
     pub count: u64,
-    /// The first of each file, of the first few files.
+    /// The first of each file as it is now, and the first of its past, of the first few files.
     pub first: Vec<DamagedRead>,
 }
 
@@ -34,18 +36,20 @@ impl Fs {
     ///
     /// # Errors
     /// Those of the read.
-    pub fn noting<T>(&self, ino: Ino, read: Result<T>) -> Result<T> {
-        read.inspect_err(|why| self.note_damage(ino, None, why))
+    pub fn noting<T>(&self, at: At, ino: Ino, read: Result<T>) -> Result<T> {
+        read.inspect_err(|why| self.note_damage(at, ino, None, why))
     }
 
-    pub(super) fn note_damage(&self, ino: Ino, offset: Option<u64>, why: &Error) {
+    pub(super) fn note_damage(&self, at: At, ino: Ino, offset: Option<u64>, why: &Error) {
         if !matches!(why, Error::Damaged(..) | Error::Corrupt(_) | Error::Device(_)) {
             return;
         }
         let mut damaged = self.damaged();
         damaged.count += 1;
-        if damaged.first.len() < FILES_MAX && damaged.first.iter().all(|d| d.ino != ino) {
-            damaged.first.push(DamagedRead { ino, offset, why: why.to_string() });
+        // Many states may show the same.
+        let is_new = |d: &DamagedRead| (d.ino, d.at == At::Live) != (ino, at == At::Live);
+        if damaged.first.len() < FILES_MAX && damaged.first.iter().all(is_new) {
+            damaged.first.push(DamagedRead { ino, at, offset, why: why.to_string() });
         }
     }
 
@@ -55,10 +59,18 @@ impl Fs {
         self.damaged().clone()
     }
 
-    /// A path of an inode, now or, where it has no name any more, as it was.
+    /// A path of an inode in a state, with "?" for what is not known above it; of what has no name any more now, one that it had.
     #[must_use]
-    pub fn path_of_inode(&self, ino: Ino) -> Option<Vec<u8>> {
-        path_of(&self.lock().state, ino)
+    pub fn path_of_inode(&self, at: At, ino: Ino) -> Option<Vec<u8>> {
+        let inner = self.lock();
+        let state = &inner.state;
+        match at {
+            At::Past(cno) if ino != Ino::ROOT => {
+                let path = state.path_in(&state.links(ino).ok()?, cno).ok()?;
+                (path != b"?").then(|| shortened([b"/", &path[..]].concat()))
+            }
+            _ => path_of(state, ino),
+        }
     }
 
     /// Everything was read, and nothing is damaged any more.

@@ -314,6 +314,7 @@ fn runs(pieces: &[Piece]) -> Vec<Run> {
 /// Pieces under way from the devices. Dropping it lets go of their segments; what still comes goes nowhere.
 pub(super) struct Fetch<'a> {
     fs: &'a Fs,
+    at: At,
     ino: Ino,
     /// The file block that is waited for.
     block: u64,
@@ -367,7 +368,7 @@ impl Drop for Fetch<'_> {
 impl Fetch<'_> {
     fn wait(mut self) -> Result<ReadBytes> {
         let read = self.all();
-        read.inspect_err(|why| self.fs.note_damage(self.ino, Some(self.block * BLOCK), why))
+        read.inspect_err(|why| self.fs.note_damage(self.at, self.ino, Some(self.block * BLOCK), why))
     }
 
     /// What all pieces are, in order.
@@ -444,7 +445,7 @@ impl Fs {
 
     /// Starts reading content: the requests of all its pieces, to all devices that have some.
     pub(super) fn begin_read(&self, at: At, ino: Ino, offset: u64, bytes: usize) -> Result<Reading<'_>> {
-        self.noting(ino, self.begin_known(at, ino, offset, bytes))
+        self.noting(at, ino, self.begin_known(at, ino, offset, bytes))
     }
 
     /// The same, once it is known where that content is.
@@ -455,7 +456,7 @@ impl Fs {
         inner.state.view(at)?.content_is_known(ino)?;
         let end = inode.size.min(offset.saturating_add(bytes as u64));
         if offset >= end {
-            let fetch = self.begin_fetch(ino, 0, Vec::new());
+            let fetch = self.begin_fetch(at, ino, 0, Vec::new());
             return Ok(Reading { fetch, skip: 0, bytes: 0, _ahead: self.ahead(0) });
         }
         let (from, to) = (offset / BLOCK, end.div_ceil(BLOCK));
@@ -467,7 +468,7 @@ impl Fs {
         drop(inner);
         let (skip, bytes) = ((offset - from * BLOCK) as usize, (end - offset) as usize);
         let ahead = self.ahead(bytes);
-        Ok(Reading { fetch: self.begin_fetch(ino, from, pieces), skip, bytes, _ahead: ahead })
+        Ok(Reading { fetch: self.begin_fetch(at, ino, from, pieces), skip, bytes, _ahead: ahead })
     }
 
     fn lacks_a_device(&self) -> bool {
@@ -478,13 +479,13 @@ impl Fs {
         Ahead::new(&self.reads_ahead, bytes)
     }
 
-    /// The bytes of pieces of a file from `block` on, verified; unpins their segments.
+    /// The bytes of pieces of a file as it is, from `block` on, verified; unpins their segments.
     pub(super) fn fetch(&self, ino: Ino, block: u64, pieces: Vec<Piece>) -> Result<ReadBytes> {
-        self.begin_fetch(ino, block, pieces).wait()
+        self.begin_fetch(At::Live, ino, block, pieces).wait()
     }
 
     /// Starts fetching such pieces, whose segments are pinned.
-    fn begin_fetch(&self, ino: Ino, block: u64, pieces: Vec<Piece>) -> Fetch<'_> {
+    fn begin_fetch(&self, at: At, ino: Ino, block: u64, pieces: Vec<Piece>) -> Fetch<'_> {
         let on_disk = |p: &Piece| if let Source::Disk(e) = &p.source { Some(e.addr.segment()) } else { None };
         let pinned = pieces.iter().filter_map(on_disk).collect();
         let runs = runs(&pieces);
@@ -494,7 +495,7 @@ impl Fs {
                 tickets.push_back(self.storage.submit_read(*first, *blocks));
             }
         }
-        Fetch { fs: self, ino, block, pieces, runs, tickets, pinned }
+        Fetch { fs: self, at, ino, block, pieces, runs, tickets, pinned }
     }
 
     /// After reading something wrong: what an extent's checksums cover, from another copy.

@@ -349,7 +349,7 @@ fn refused_reads_are_counted_and_the_first_of_each_file_told() {
     let damaged = fs.damaged_reads();
     let first: Vec<_> = damaged.first.iter().map(|d| (d.ino, d.offset.map(|o| o / BLOCK as u64 / 16))).collect();
     assert_eq!((damaged.count, first), (2, vec![(torn, Some(6))]));
-    assert_eq!(fs.path_of_inode(torn).as_deref(), Some(&b"/torn"[..]));
+    assert_eq!(fs.path_of_inode(At::Live, torn).as_deref(), Some(&b"/torn"[..]));
     // A write to a part of it needs the rest, and is no more than noted either.
     assert!(fs.write(torn, 100 * BLOCK as u64 + 5, b"x", 0).is_err());
     assert_eq!(fs.damaged_reads().count, 3);
