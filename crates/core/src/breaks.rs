@@ -418,6 +418,12 @@ pub enum Break {
     SurveyStops,
     /// Emptying a file that is empty asks for room as if it grew.
     EmptyNeedsRoom,
+    /// Forgetting what no state has wipes nothing.
+    ForgetFreeSkipped,
+    /// What comes out of a kernel's cache moves the times that this kernel has.
+    CacheMovesTimes,
+    /// What comes out of a kernel's cache and of which no time follows leaves the file as old as it was.
+    CacheUnseen,
 }
 
 #[cfg(feature = "breaks")]

@@ -269,7 +269,6 @@ impl Arguments {
     pub fn config(&self, seed: u64) -> Config {
         let base = Config::of_seed(seed).on(self.members(seed));
         Config {
-            late_commits: false,
             seed,
             steps: self.steps.unwrap_or(base.steps),
             order: self.order.unwrap_or(base.order),

@@ -9,9 +9,6 @@ use nenrin_core::{BEAT_NANOS, Barrier, Mmp, MountOptions, Order};
 use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, Profile as Layout, UNIT_BLOCKS, cells_of_segment, rows};
 
-/// Of [`Config::late_commits`].
-const LATE_COMMIT_NANOS: u64 = 1_200_000_000;
-
 /// Everything that decides a run. Two runs of equal settings are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -25,8 +22,6 @@ pub struct Config {
     pub barrier: Barrier,
     /// Kind of program, when it is not left to the seed.
     pub profile: Option<Profile>,
-    /// Content waits so long for its commit that it meets ticks that do other things.
-    pub late_commits: bool,
     /// Bytes of the device.
     pub device_bytes: u64,
     /// Blocks in a segment.
@@ -78,7 +73,6 @@ impl Config {
             order,
             barrier,
             profile: None,
-            late_commits: false,
             device_bytes: nenrin_format::superblock::device_blocks(segments, segment_blocks) * 4096,
             segment_blocks,
             remounts: rng.chance(40),
@@ -124,8 +118,7 @@ impl Config {
         MountOptions {
             order: self.order,
             barrier: self.barrier,
-            commit_nanos: [[1_000_000_000, 200_000_000][rng.index(2)], LATE_COMMIT_NANOS]
-                [usize::from(self.late_commits)],
+            commit_nanos: [1_000_000_000, 200_000_000][rng.index(2)],
             checkpoint_nanos: [5_000_000_000, 1_000_000_000, 0][rng.index(3)],
             cache_bytes: [64 << 10, 1 << 20][rng.index(2)],
             dirty_bytes_max: [256 << 10, 4 << 20][rng.index(2)],

@@ -328,7 +328,13 @@ fn with_clients(config: &Config, drive: Drive) -> (Drive, Clients) {
     let queue = |(i, member)| Arc::new(Queue::new(member, config.seed.wrapping_add(i as u64), config.queued));
     let count = drive.members.len();
     let queues: Vec<_> = drive.members.iter().cloned().chain(drive.spare.clone()).enumerate().map(queue).collect();
-    let with_others = [Scenario::Clients, Scenario::Waiting, Scenario::EmptiedInSync, Scenario::WritersBesideSyncs];
+    let with_others = [
+        Scenario::Clients,
+        Scenario::Waiting,
+        Scenario::EmptiedInSync,
+        Scenario::WritersBesideSyncs,
+        Scenario::OrderBesideSyncs,
+    ];
     let clients = config.clients || config.scenario.is_some_and(|s| with_others.contains(&s));
     let turns = clients.then(|| Turns::new(config.seed));
     let mut members: Vec<_> = queues.iter().map(|q| Arc::clone(q) as Arc<dyn BlockDevice>).collect();

@@ -124,7 +124,8 @@ fn value(parser: &mut lexopt::Parser) -> Result<String, String> {
 /// Takes away one thing after another and shows how that is noticed.
 #[cfg(feature = "breaks")]
 fn breaks(mut parser: lexopt::Parser) -> ExitCode {
-    use nenrin_sim::breaks::{TRIALS, Trial};
+    use nenrin_sim::breaks::{SEEDS_MAX, TRIALS, Trial};
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     let mut name = None;
     loop {
@@ -145,6 +146,7 @@ fn breaks(mut parser: lexopt::Parser) -> ExitCode {
         return wrong(&format!("there is no break {}; there are {}", name.unwrap_or_default(), all.join(", ")));
     }
     let (next, unnoticed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let close = Mutex::new(Vec::new());
     let work = || {
         while let Some(trial) = chosen.get(next.fetch_add(1, Relaxed)) {
             let begin = Instant::now();
@@ -152,7 +154,15 @@ fn breaks(mut parser: lexopt::Parser) -> ExitCode {
             let seconds = begin.elapsed().as_secs_f64();
             let line = format!("{:<5} {:<18}", trial.promises, trial.name());
             match found {
-                Ok(n) => println!("{line} noticed after {:>6} images, {seconds:>5.1} s: {}", n.images, n.what),
+                Ok(n) => {
+                    println!(
+                        "{line} noticed after {:>6} images, {:>3} seeds, {seconds:>5.1} s: {}",
+                        n.images, n.seeds, n.what
+                    );
+                    if let (true, Ok(mut all)) = (n.was_close(), close.lock()) {
+                        all.push(format!("{} ({})", trial.name(), n.seeds));
+                    }
+                }
                 Err(e) => {
                     unnoticed.fetch_add(1, Relaxed);
                     println!("{line} {e}");
@@ -164,6 +174,10 @@ fn breaks(mut parser: lexopt::Parser) -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chosen.len());
     std::thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
     let unnoticed = unnoticed.into_inner();
+    let close = close.into_inner().unwrap_or_default();
+    if !close.is_empty() {
+        println!("took more than a tenth of {SEEDS_MAX} seeds, and want a hunt of their own: {}", close.join(", "));
+    }
     println!("{} of {} deliberate breaks were noticed", chosen.len() - unnoticed, chosen.len());
     if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -141,6 +141,8 @@ pub enum Op {
     Tick,
     /// Everything that can be cleaned is.
     Clean,
+    /// The same by another client, and the next calls are made while that is under way.
+    CleanBeside,
     /// A device is added, removed or resized, or that goes on, as drawn.
     Devices {
         draw: u64,
@@ -206,6 +208,7 @@ impl Op {
             Self::Jump { .. } => "jump",
             Self::Tick => "tick",
             Self::Clean => "clean",
+            Self::CleanBeside => "clean_beside",
             Self::Devices { .. } => "devices",
             Self::Scrub => "scrub",
             Self::SetRetention { .. } => "set_retention",

@@ -49,6 +49,10 @@ pub enum Scenario {
     RemoveHuge,
     /// Ranges that end where a file may, and behind that.
     FarEnd,
+    /// Files are put in order by another client while they are overwritten and synced.
+    OrderBesideSyncs,
+    /// The files of a full volume are emptied by programs that do not close them, which is all the room there is.
+    EmptiedWhenFull,
 }
 
 const ROOT: u64 = Ino::ROOT.0;
@@ -58,7 +62,7 @@ const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::TruncateBesideFsync,
         Self::RenameNotClosed,
         Self::Fill,
@@ -77,6 +81,8 @@ impl Scenario {
         Self::WritersBesideSyncs,
         Self::RemoveHuge,
         Self::FarEnd,
+        Self::OrderBesideSyncs,
+        Self::EmptiedWhenFull,
     ];
 
     /// Name on the command line.
@@ -101,6 +107,8 @@ impl Scenario {
             Self::WritersBesideSyncs => "writers-beside-syncs",
             Self::RemoveHuge => "remove-huge",
             Self::FarEnd => "far-end",
+            Self::OrderBesideSyncs => "order-beside-syncs",
+            Self::EmptiedWhenFull => "emptied-when-full",
         }
     }
 
@@ -148,6 +156,8 @@ impl Scenario {
             Self::WritersBesideSyncs => s.writers_beside_syncs(),
             Self::RemoveHuge => s.remove_huge(),
             Self::FarEnd => s.far_end(),
+            Self::OrderBesideSyncs => s.order_beside_syncs(),
+            Self::EmptiedWhenFull => s.emptied_when_full(),
         }
     }
 }
@@ -272,31 +282,54 @@ impl<S: Subject> Calls<'_, S> {
         self.pass(2_000_000_000)
     }
 
+    /// Files until nothing fits: name and inode of each.
+    fn fill_up(&mut self) -> Result<Vec<(String, u64)>, String> {
+        let mut files = Vec::new();
+        loop {
+            let name = format!("f{}", files.len());
+            let (bytes, target) = (name.as_bytes().to_vec(), Vec::new());
+            let op = Op::Create { parent: ROOT, name: bytes, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
+            if matches!(self.step(op)?.1, Step::Refused) {
+                break;
+            }
+            let ino = self.run.newest_inode()?;
+            files.push((name, ino));
+            self.id += 1;
+            if matches!(self.step(Op::Write { ino, offset: 0, bytes: 400_000, id: self.id })?.1, Step::Refused) {
+                break;
+            }
+        }
+        self.run.compare_all()?;
+        self.call(Op::SyncAll)?;
+        Ok(files)
+    }
+
     fn fill(&mut self) -> Result<(), String> {
         for _ in 0..2 {
-            let mut names = Vec::new();
-            loop {
-                let name = format!("f{}", names.len());
-                let (bytes, target) = (name.as_bytes().to_vec(), Vec::new());
-                let op = Op::Create { parent: ROOT, name: bytes, mode: 0o100_644, uid: 0, gid: 0, rdev: 0, target };
-                if matches!(self.step(op)?.1, Step::Refused) {
-                    break;
-                }
-                names.push(name);
-                let ino = self.run.newest_inode()?;
-                self.id += 1;
-                if matches!(self.step(Op::Write { ino, offset: 0, bytes: 400_000, id: self.id })?.1, Step::Refused) {
-                    break;
-                }
-            }
-            self.run.compare_all()?;
-            self.call(Op::SyncAll)?;
-            for name in names {
+            for (name, _) in self.fill_up()? {
                 self.unlink(&name)?;
             }
             self.pass(2_000_000_000)?;
         }
         Ok(())
+    }
+
+    /// Every write that is refused is judged by what was available.
+    fn emptied_when_full(&mut self) -> Result<(), String> {
+        let files = self.fill_up()?;
+        for (_, ino) in &files {
+            self.call(Op::Open { ino: *ino })?;
+            self.step(Op::SetAttr { ino: *ino, set: SetAttr { size: Some(0), ..SetAttr::default() } })?;
+        }
+        for (i, (_, ino)) in files.iter().enumerate() {
+            self.id += 1;
+            self.step(Op::Write { ino: *ino, offset: 0, bytes: 200_000 + i * 100, id: self.id })?;
+        }
+        for (_, ino) in &files {
+            self.call(Op::Close { ino: *ino })?;
+        }
+        self.pass(2_000_000_000)?;
+        self.run.compare_all()
     }
 
     /// Sparse, with more pieces than many records of the reaper take away, which take 64 each while somebody syncs: some
@@ -448,6 +481,25 @@ impl<S: Subject> Calls<'_, S> {
         }
         self.call(Op::Clean)?;
         self.run.compare_all()
+    }
+
+    /// What is found to be moved is overwritten, and committed, before the move is recorded.
+    fn order_beside_syncs(&mut self) -> Result<(), String> {
+        let files = [self.create("a")?, self.create("b")?];
+        for round in 0..3u64 {
+            for ino in files {
+                self.scattered(ino, 40)?;
+            }
+            self.call(Op::CleanBeside)?;
+            for i in 0..16 {
+                let ino = files[(i % 2) as usize];
+                self.write(ino, (i * 11 + round) % 40 * 4096, 4096)?;
+                self.fsync(ino)?;
+            }
+            self.run.compare_all()?;
+            self.pass(6_000_000_000)?;
+        }
+        self.call(Op::SyncAll)
     }
 
     fn two_clients(&mut self) -> Result<(), String> {

@@ -163,6 +163,10 @@ pub trait Subject: Sized {
     fn fsync_elsewhere(&self, _ino: Ino, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
         Err(done)
     }
+    /// [`Subject::clean`], to be called from another thread.
+    fn clean_elsewhere(&self, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
+        Err(done)
+    }
     fn sync_all(&self) -> Result<()>;
     fn checkpoint_create(&self, name: Option<&[u8]>) -> Result<CheckpointInfo>;
     fn checkpoints(&self) -> Vec<CheckpointInfo>;
@@ -482,6 +486,10 @@ impl Subject for Arc<Fs> {
     }
     fn change_devices(&self, drive: &Drive, draw: u64) -> Result<()> {
         crate::changing::change(self, drive, draw)
+    }
+    fn clean_elsewhere(&self, done: Done) -> std::result::Result<Box<dyn FnOnce() + Send>, Done> {
+        let fs = Self::clone(self);
+        Ok(Box::new(move || done(Subject::clean(&fs))))
     }
     fn clean(&self) -> Result<()> {
         let mut clean = Fs::clean(self);

@@ -18,6 +18,7 @@ use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::{AlignedBuf, Result};
 use nenrin_format::Addr;
+use nenrin_format::row_log::ROW_SLOTS;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
@@ -25,6 +26,11 @@ use std::thread;
 /// Most threads that lead, and commits under way. With 4 programs that sync all the time four at once gave
 /// 1.1 times the syncs of three (decision 0025).
 pub const COMMITS_AT_ONCE: u32 = 4;
+/// Rows with parity that are not full, at most, while all who have a place to write to wait for a slot of the row log, who all lead
+/// commits: two of each log of content, one more of the cleaner, one of each copy of the index, and of the chain those where one
+/// commit meets the next or another segment (decision 0023). With a slot for each somebody goes on.
+const ROWS_HELD_MAX: u32 = 3 * 2 + 1 + 2 + (COMMITS_AT_ONCE + 1) + 1;
+const _: () = assert!(ROWS_HELD_MAX <= ROW_SLOTS);
 /// One of so many commits is done the other way, so that what it costs stays known.
 const PROBE: u64 = 128;
 

@@ -311,10 +311,10 @@ impl Fs {
         }
         content.size = content.size.max(end);
         let is_recent = wall.0.saturating_sub(content.mtime.0) < KEPT_NANOS;
-        if !(writer.keeps_times && is_recent) {
+        if !(writer.keeps_times && is_recent) || broken(Break::CacheMovesTimes) {
             content.mtime = wall;
             content.ctime = wall;
-        } else if content.is_unchanged() {
+        } else if content.is_unchanged() && !broken(Break::CacheUnseen) {
             // No time may come for it, and who compares two states goes by times.
             content.ctime = Time(content.ctime.0.saturating_add(1));
         }

@@ -119,8 +119,7 @@ fn remove(fs: &Fs, parent: Ino, name: &[u8]) {
 }
 
 /// What no state ever had is nothing to be forgotten, and what it left is wiped with all that is free.
-#[test]
-fn what_no_state_had_is_wiped_with_all_that_is_free() {
+fn what_no_state_had_is_wiped() {
     let mut s = Secrets::new();
     let kept = s.make(ROOT, b"kept");
     s.fs.write(kept, 0, &plain(200_000, 1), 0).unwrap();
@@ -137,13 +136,26 @@ fn what_no_state_had_is_wiped_with_all_that_is_free() {
     let before = s.fs.usage().inodes;
     s.fs.forget_free().unwrap();
     s.wipe();
-    assert_eq!((s.leaks(), s.fs.forget_status(), s.fs.usage().inodes), (vec![], None, before));
+    assert_eq!(s.leaks(), Vec::<u64>::new(), "what no state had is on the device");
+    assert_eq!((s.fs.forget_status(), s.fs.usage().inodes), (None, before));
     let one = s.fs.checkpoint_find(b"one").unwrap().cno;
     for at in [At::Live, At::Past(one)] {
         assert_eq!(s.fs.read(at, kept, 0, 300_000).unwrap(), plain(200_000, 1));
     }
     s.fs.close().unwrap();
     s.check();
+}
+
+#[test]
+fn what_no_state_had_is_wiped_with_all_that_is_free() {
+    what_no_state_had_is_wiped();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what no state had is on the device")]
+fn what_no_state_had_and_is_not_wiped_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::ForgetFreeSkipped, what_no_state_had_is_wiped);
 }
 
 #[test]

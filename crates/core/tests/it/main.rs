@@ -7,6 +7,7 @@ mod apart;
 mod applied;
 mod atime;
 mod bursts;
+mod cached;
 mod check;
 mod check_damage;
 mod cleaning;

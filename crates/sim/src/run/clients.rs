@@ -46,6 +46,8 @@ pub struct Clients {
     writing: Vec<Writing>,
     /// Writes that were taken, and whose programs have not been told.
     untold: Vec<(u64, Answer)>,
+    /// What cleaning by another client was answered.
+    cleaning: Option<Answer>,
     /// Writes that ever were under way when the next call was made.
     left_writing: u64,
 }
@@ -100,6 +102,7 @@ impl Clients {
         self.asked.clear();
         self.writing.clear();
         self.untold.clear();
+        self.cleaning = None;
         self.turns.as_ref().map_or(Ok(()), |t| t.stop())?;
         for q in &self.queues {
             q.settle();
@@ -137,6 +140,39 @@ impl<S: Subject> Run<S> {
         self.clients.ask(ino, promise, answer);
         self.hear()?;
         Ok(Step::Done)
+    }
+
+    /// Another client has all cleaned that can be; that is under way when this returns, or done.
+    pub(super) fn clean_beside(&mut self, start: usize) -> Check {
+        let Some(turns) = self.clients.turns.clone() else {
+            return self.clean(start);
+        };
+        turns.run_until(CLIENTS_MAX - 1)?;
+        self.hear()?;
+        let (answer, done) = self.teller();
+        match self.fs()?.clean_elsewhere(done) {
+            Ok(call) => turns.begin(call),
+            // A file system that only one thread uses.
+            Err(_) => return self.clean(start),
+        }
+        self.clients.cleaning = Some(answer);
+        self.hear()?;
+        Ok(Step::Done)
+    }
+
+    /// Takes in how cleaning by another client ended, if it did. Where there is no room for it, it is refused.
+    fn hear_cleaner(&mut self) -> Result<(), String> {
+        let now = |answer: &Answer| answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((result, _)) = self.clients.cleaning.as_ref().and_then(now) else { return Ok(()) };
+        self.clients.cleaning = None;
+        match result {
+            Ok(()) | Err(Error::NoSpace) => Ok(()),
+            Err(e) if self.fs.as_ref().is_some_and(|fs| fs.failed().is_some()) => {
+                self.beside_failed.get_or_insert(e);
+                Ok(())
+            }
+            Err(e) => Err(format!("cleaning by another client failed: {e}")),
+        }
     }
 
     /// Whether a write of this file is another client's. In strict order a sync waits for all data, and none is held back.
@@ -240,6 +276,7 @@ impl<S: Subject> Run<S> {
     /// Takes in what clients were told meanwhile.
     pub(super) fn hear(&mut self) -> Result<(), String> {
         self.hear_writers()?;
+        self.hear_cleaner()?;
         let mut told = Vec::new();
         self.clients.asked.retain(|a| {
             let answer = a.answer.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -473,6 +473,7 @@ impl<S: Subject> Run<S> {
             }
             Op::Tick => self.tick(start),
             Op::Clean => self.clean(start),
+            Op::CleanBeside => self.clean_beside(start),
             Op::Devices { draw } => self.change_devices(*draw, start),
             Op::Scrub => self.scrub(),
             Op::SetRetention { rule } => self.set_retention(rule, start),
