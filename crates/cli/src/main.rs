@@ -21,6 +21,7 @@ mod mounts;
 mod options;
 mod output;
 mod past;
+mod patch;
 mod personality;
 mod remove;
 mod repair;

@@ -206,6 +206,12 @@ impl Storage {
         Ok(self.devices.read(addr, blocks, Some(avoid))?)
     }
 
+    /// Starts [`Storage::read_around`].
+    pub fn submit_read_around(&self, addr: Addr, blocks: u32, avoid: u16) -> Result<Ticket> {
+        self.within(addr, blocks)?;
+        Ok(self.devices.submit_read(addr, blocks, Some(avoid)))
+    }
+
     /// Sees to it that every device has its copy of these blocks: blocks written for that. Where they lie in rows,
     /// [`Storage::parity_anew`] does the rest.
     ///

@@ -7,8 +7,7 @@ use crate::mounts::Mount;
 use crate::output::{self, printable};
 use crate::shelf::Shelf;
 use crate::then::Then;
-use crate::{clock, when};
-use similar::TextDiff;
+use crate::{clock, patch, when};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -209,10 +208,7 @@ fn content_diff(old: Option<&Then>, new: Option<&Then>, names: &(String, String)
     if !is_text(&old) || !is_text(&new) {
         return Ok(Some(format!("{} and {} differ, and are no text\n", names.0, names.1)));
     }
-    let diff = TextDiff::configure().timeout(SEARCH_TIME).diff_lines(&old[..], &new[..]);
-    let mut out = Vec::new();
-    let header = (in_header(&names.0), in_header(&names.1));
-    diff.unified_diff().header(&header.0, &header.1).to_writer(&mut out).map_err(|e| Unread::Failed(e.into()))?;
+    let out = patch::unified(&old, &new, &(in_header(&names.0), in_header(&names.1)), SEARCH_TIME);
     Ok(Some(String::from_utf8_lossy(&out).into_owned()))
 }
 

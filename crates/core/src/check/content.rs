@@ -104,9 +104,11 @@ pub fn check_xattr(live: &mut Live<'_, '_>, key: &Key, value: &[u8]) -> Result<(
         Ok(piece) => piece,
         Err(why) => return live.invalid(key, why),
     };
+    // Of an inode that goes the reaper takes piece by piece.
+    let is_leaving = live.group.inode.is_none() && live.state.reap_of_inode(live.group.ino)?.is_some();
     if key.fork > 0 {
         // A piece in the middle is right if the first one says there are so many.
-        if live.whole {
+        if live.whole && !is_leaving {
             let first = live.state.get(&Key { fork: 0, ..*key })?;
             let pieces = first.and_then(|v| XattrPiece::decode(&v).ok().map(|p| xattr_pieces(p.value_bytes as usize)));
             if pieces.is_none_or(|n| key.fork >= n) {
@@ -122,7 +124,7 @@ pub fn check_xattr(live: &mut Live<'_, '_>, key: &Key, value: &[u8]) -> Result<(
         live.bad(What::XattrMisplaced, format!("name of {} bytes, value of {length}", piece.name.len()));
         return Ok(());
     }
-    if !live.whole {
+    if !live.whole || is_leaving {
         return Ok(());
     }
     let group = live.state.xattr_key(live.group.ino, piece.name);

@@ -3,8 +3,9 @@
 //! Invariants
 //! 1. Extents are taken in file order, a batch at a time, and each batch is
 //!    read in the order of the device.
-//! 2. Memory: one batch of extents, at most [`BATCH`], and [`READS`] reads of
+//! 2. Memory: one batch of extents, at most [`BATCH`], and [`READS`] reads, or those of one run's copies, of
 //!    at most [`RUN_BLOCKS`] blocks and what one extent needs.
+//! 3. Every copy is read, and where all is well once.
 
 use super::findings::What;
 use super::report::{Finding, Log, Step};
@@ -16,7 +17,7 @@ use crate::recovery::Unproven;
 use crate::state::State;
 use crate::storage::Storage;
 use crate::{Error, Result};
-use nenrin_device::Ticket;
+use nenrin_device::{AlignedBuf, Ticket};
 use nenrin_format::items::{Extent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, BLOCK_BYTES, Ino};
@@ -48,6 +49,81 @@ impl Piece {
 
 /// The first block, and how many.
 type Blocks = (u64, u64);
+
+/// Extents that one read serves, and reads of all their copies, each with the device that it does without.
+struct Run<'a> {
+    pieces: &'a [Piece],
+    blocks: Blocks,
+    reads: Vec<(Option<u16>, Result<Ticket>)>,
+}
+
+/// What such a read came to.
+type Copy = (Option<u16>, Result<AlignedBuf>);
+
+impl<'a> Run<'a> {
+    /// Takes extents from the front of `rest`, and starts reading them.
+    fn begin(content: &Content<'_>, rest: &mut &'a [Piece]) -> Self {
+        let storage = content.storage;
+        let (pieces, first, count) = next_run(rest);
+        let (addr, blocks) = (Addr(first), count as u32);
+        // What lies in rows has no copy; its parity is looked at by itself.
+        let is_one = storage.has_parity() || broken(Break::OneCopyChecked);
+        let mut ways: Vec<Option<u16>> = Vec::new();
+        if !is_one {
+            ways.extend(storage.ways_around(addr, blocks).into_iter().map(Some));
+        }
+        // Without each of several devices every copy is met; without one, only the others'.
+        if ways.len() < 2 {
+            ways.insert(0, None);
+        }
+        let read = |avoid: Option<u16>| match avoid {
+            Some(device) => storage.submit_read_around(addr, blocks, device),
+            None => storage.submit_read(addr, blocks),
+        };
+        Self { pieces, blocks: (first, count), reads: ways.into_iter().map(|avoid| (avoid, read(avoid))).collect() }
+    }
+
+    /// Waits for all of it, and verifies it.
+    fn verify(self, content: &Content<'_>, log: &mut Log<'_>) {
+        let wait = |(avoid, read): (_, Result<Ticket>)| (avoid, read.and_then(|t| t.wait().map_err(Error::from)));
+        let copies: Vec<Copy> = self.reads.into_iter().map(wait).collect();
+        let Some(head) = copies.first() else { return };
+        let first = self.blocks.0;
+        let is_right = |p: &&Piece| match &head.1 {
+            Ok(bytes) => one(content, p, bytes, first, log),
+            // Find out which of them cannot be read.
+            Err(_) => alone(content, p, log),
+        };
+        let right: Vec<&Piece> = self.pieces.iter().filter(is_right).collect();
+        // Where the first could not be read as a whole, an extent may have been right in another.
+        let others = &copies[usize::from(head.1.is_ok())..];
+        for p in right {
+            if others.iter().any(|copy| !is_right_in(content, p, copy, first)) {
+                let what = content.copy_is_wrong(p.span());
+                bad(content.state, p, what, p.extent.addr, "checksum mismatch on another device", log);
+            }
+        }
+    }
+}
+
+/// Whether an extent is right in a copy that begins with block `first`.
+fn is_right_in(content: &Content<'_>, p: &Piece, (avoid, copy): &Copy, first: u64) -> bool {
+    let (start, blocks) = p.span();
+    let right = |bytes: &[u8]| crate::fs::verify(&p.extent, bytes).is_ok();
+    match (copy, avoid) {
+        (Ok(bytes), _) => {
+            let at = (start - first) as usize * BLOCK_BYTES;
+            bytes.get(at..at + blocks as usize * BLOCK_BYTES).is_some_and(right)
+        }
+        // Another extent of the run may be what cannot be read.
+        (Err(_), Some(avoid)) => {
+            let read = content.storage.read_around(Addr(start), blocks as u32, *avoid);
+            read.is_ok_and(|bytes| right(&bytes))
+        }
+        // It was read alone.
+        (Err(_), None) => true,
+    }
+}
 
 /// What content is verified against.
 struct Content<'a> {
@@ -120,21 +196,14 @@ fn verify(content: &Content<'_>, batch: &mut Vec<Piece>, log: &mut Log<'_>) {
     batch.sort_by_key(Piece::span);
     let mut rest: &[Piece] = batch;
     while !rest.is_empty() {
-        let mut reads: Vec<(&[Piece], Blocks, Result<Ticket>)> = Vec::with_capacity(READS);
-        while reads.len() < READS && !rest.is_empty() {
-            let (run, first, blocks) = next_run(&mut rest);
-            reads.push((run, (first, blocks), content.storage.submit_read(Addr(first), blocks as u32)));
+        let mut runs: Vec<Run<'_>> = Vec::with_capacity(READS);
+        let mut reads = 0;
+        while reads < READS && !rest.is_empty() {
+            let run = Run::begin(content, &mut rest);
+            reads += run.reads.len();
+            runs.push(run);
         }
-        for (run, (first, blocks), ticket) in reads {
-            let read = ticket.and_then(|t| t.wait().map_err(Error::from));
-            let is_right = |p: &&Piece| match &read {
-                Ok(bytes) => one(content, p, bytes, first, log),
-                // Find out which of them cannot be read.
-                Err(_) => alone(content, p, log),
-            };
-            let right: Vec<&Piece> = run.iter().filter(is_right).collect();
-            copies(content, &right, (first, blocks), log);
-        }
+        runs.into_iter().for_each(|run| run.verify(content, log));
     }
     batch.clear();
 }
@@ -157,38 +226,6 @@ fn next_run<'a>(rest: &mut &'a [Piece]) -> (&'a [Piece], u64, u64) {
     let (run, after) = rest.split_at(count);
     *rest = after;
     (run, first, end - first)
-}
-
-/// Verifies what is right on one device on the others that have it.
-fn copies(content: &Content<'_>, right: &[&Piece], (first, blocks): Blocks, log: &mut Log<'_>) {
-    let Content { state, storage, .. } = content;
-    // What lies in rows has no copy; its parity is looked at by itself.
-    if storage.has_parity() || broken(Break::OneCopyChecked) {
-        return;
-    }
-    let mut wrong: Vec<&Piece> = Vec::new();
-    for avoid in storage.ways_around(Addr(first), blocks as u32) {
-        let all = storage.read_around(Addr(first), blocks as u32, avoid);
-        for p in right {
-            let (start, blocks) = p.span();
-            let is_right = match &all {
-                Ok(bytes) => {
-                    let at = (start - first) as usize * BLOCK_BYTES;
-                    let covered = bytes.get(at..at + blocks as usize * BLOCK_BYTES);
-                    covered.is_some_and(|bytes| crate::fs::verify(&p.extent, bytes).is_ok())
-                }
-                Err(_) => {
-                    let read = storage.read_around(Addr(start), blocks as u32, avoid);
-                    read.is_ok_and(|bytes| crate::fs::verify(&p.extent, &bytes).is_ok())
-                }
-            };
-            if !is_right && !wrong.iter().any(|other| std::ptr::eq(*other, *p)) {
-                wrong.push(p);
-                let what = content.copy_is_wrong(p.span());
-                bad(state, p, what, p.extent.addr, "checksum mismatch on another device", log);
-            }
-        }
-    }
 }
 
 fn alone(content: &Content<'_>, p: &Piece, log: &mut Log<'_>) -> bool {

@@ -116,6 +116,26 @@ fn numbers_and_names_are_unique_and_stable() {
     assert!(What::ALL.iter().all(|w| w.meaning().ends_with('.')));
 }
 
+/// The reaper takes a large attribute piece by piece, and a volume may be closed, or cut, in the middle of that.
+#[test]
+fn a_large_attribute_that_is_going_is_no_finding() {
+    for ticks in 0..12 {
+        let w = World::new(64 << 20);
+        let fs = w.open();
+        let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+        fs.setxattr(f, b"user.large", &[b'r'; 65536], XattrMode::Any).unwrap();
+        fs.checkpoint_create(None).unwrap();
+        fs.unlink(Ino::ROOT, b"f").unwrap();
+        for _ in 0..ticks {
+            w.pass(1_000_000_000);
+            fs.tick().unwrap();
+        }
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&check_device(w.device.clone()), &format!("after {ticks} ticks"));
+    }
+}
+
 #[test]
 fn an_empty_volume_is_clean() {
     for (bytes, segment_blocks) in [(16 << 20, 0), (64 << 20, 512), (8 << 20, 32)] {
