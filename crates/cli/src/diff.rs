@@ -3,7 +3,7 @@
 
 use crate::control::{DiffData, PART_ENTRIES};
 use crate::error::Fail;
-use crate::states::kind;
+use crate::states::{kind, no_text};
 use nenrin_core::{At, Attr, DirEntry, Error, FileKind, Fs};
 use nenrin_format::{Ino, Time};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -379,13 +379,12 @@ impl<'a> Names<'a> {
 
 fn difference(letter: &str, path: &[u8], from: Option<&[u8]>, kind: &str, size: u64) -> DiffData {
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
-    let bytes = |path: &[u8]| std::str::from_utf8(path).is_err().then(|| path.to_vec());
     DiffData {
         change: letter.into(),
         path: text(path),
         from: from.map(text),
-        path_bytes: bytes(path),
-        from_bytes: from.and_then(bytes),
+        path_bytes: no_text(path),
+        from_bytes: from.and_then(no_text),
         kind: kind.into(),
         size,
         content: None,

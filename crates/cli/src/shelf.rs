@@ -206,6 +206,8 @@ fn gone_since(
             size: meta.len(),
             is_landmark: false,
             now: None,
+            name_bytes: states::no_text(name.as_bytes()),
+            now_bytes: None,
         };
         found.insert(name, Some(data));
     }
@@ -274,6 +276,8 @@ impl View {
             path: inside.to_string_lossy().into_owned(),
             change: change.into(),
             from: None,
+            path_bytes: states::no_text(inside.as_os_str().as_bytes()),
+            from_bytes: None,
             changed: changed.map(when::show_rfc3339),
             nanos: changed.or_else(|| state.map(|s| s.nanos)).unwrap_or(0),
             kind: meta.map(|m| states::kind(FileKind::from_mode(m.mode())).into()),

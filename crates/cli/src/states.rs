@@ -73,6 +73,8 @@ pub fn gone(
             size: g.attr.size,
             is_landmark: g.is_landmark,
             now: g.now.as_deref().map(text),
+            name_bytes: no_text(&g.name),
+            now_bytes: g.now.as_deref().and_then(no_text),
         }
     };
     let (mut ready, mut sent, mut told_at) = (Vec::new(), Ok(()), Instant::now());
@@ -103,6 +105,11 @@ pub fn show_gone(list: &[GoneData]) -> String {
         vec![format!("{}{slash}", printable(&g.name)), size, g.cno.to_string(), when::show(g.nanos), fate]
     };
     table(&["name", "size", "last in checkpoint", "of", "what"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The bytes of a path that cannot be told as text.
+pub fn no_text(path: &[u8]) -> Option<Vec<u8>> {
+    std::str::from_utf8(path).is_err().then(|| path.to_vec())
 }
 
 /// The parts of a path.
@@ -152,9 +159,9 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Until
         Change::Made => ("made", None),
         Change::Content => ("content", None),
         Change::Attributes => ("attributes", None),
-        Change::Renamed(from) => ("renamed", Some(text(from))),
-        Change::Linked(to) => ("linked", Some(text(to))),
-        Change::Moved(to) => ("moved", Some(text(to))),
+        Change::Renamed(from) => ("renamed", Some(&from[..])),
+        Change::Linked(to) => ("linked", Some(&to[..])),
+        Change::Moved(to) => ("moved", Some(&to[..])),
         Change::Removed => ("removed", None),
     };
     let cut = s.shown_by.and_then(|(cno, _)| checkpoints.iter().find(|c| c.cno == cno)).map(|c| c.wall.0);
@@ -168,7 +175,9 @@ fn state(s: &NameState, checkpoints: &[CheckpointInfo], kept_until: Option<Until
         is_now: s.is_now,
         path: text(&s.path),
         change: change.into(),
-        from,
+        from: from.map(text),
+        path_bytes: no_text(&s.path),
+        from_bytes: from.and_then(no_text),
         changed: s.attr.map(|a| when::show_rfc3339(a.ctime.0)),
         nanos: s.attr.map(|a| a.ctime.0).or(cut).unwrap_or(0),
         kind: s.attr.map(|a| kind(a.kind()).into()),

@@ -2,7 +2,7 @@
 
 use super::history::{inside, told_by};
 use crate::command::{Command, arguments, text_value};
-use crate::control::{CheckpointData, Request};
+use crate::control::{CheckpointData, Request, StateData};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::Shown;
 use crate::output::{self, Progress, printable};
@@ -132,6 +132,15 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
     Err(Fail::at(path.display(), text))
 }
 
+/// The other name that history tells for what has this one now, in that state.
+fn named_then(teller: &mut Teller, inside: &Path, cno: u64) -> Option<String> {
+    let Teller::Owner(owner) = teller else { return None };
+    let list: Vec<StateData> = owner.call(&Request::History { path: inside.to_owned() }).ok()?;
+    let shows = |s: &StateData| s.cno.zip(s.last_cno).is_some_and(|(a, b)| (a..=b).contains(&cno));
+    let found = list.into_iter().find(|s| s.kind.is_some() && s.path_bytes.is_none() && shows(s))?;
+    (Path::new(&found.path) != inside).then_some(found.path)
+}
+
 /// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.
 fn is_still_there(teller: &mut Teller, state: &CheckpointData) -> Result<(), Fail> {
     let now = teller.find(&state.cno.to_string())?;
@@ -151,9 +160,17 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
             "is all of the volume; --to DEST restores it beside, or name what is missing",
         ));
     }
-    let then = Then::new(root, inside);
+    let then = Then::new(root, inside.clone());
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
-    is_there(path, &then, &state, &named)?;
+    is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
+        Some(was) => {
+            let (was, cno) = (mount.point.join(was), state.cno);
+            let to = to.unwrap_or(path).display();
+            let text = format!("had another name in {named}: nenrin restore {} --at {cno} --to {to}", was.display());
+            Fail { message: format!("{}: {text}", path.display()), ..e }
+        }
+        None => e,
+    })?;
     let dest = to.unwrap_or(path);
     if !force && fs::symlink_metadata(dest).is_ok() {
         return Err(restore::exists(dest));

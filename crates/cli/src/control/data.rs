@@ -318,6 +318,12 @@ pub struct StateData {
     pub change: String,
     /// The path it had before, or has too, or went to.
     pub from: Option<String>,
+    /// The bytes of these two, where they are no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
+    /// See `path_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_bytes: Option<Vec<u8>>,
     /// When it was last changed, RFC 3339; none when the name stood for nothing.
     pub changed: Option<String>,
     /// The same in nanoseconds since 1970; then that of the checkpoint.
@@ -356,6 +362,12 @@ pub struct GoneData {
     pub is_landmark: bool,
     /// Where it is now, from the root of the volume, when it was only moved.
     pub now: Option<String>,
+    /// The bytes of these two, where they are no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<Vec<u8>>,
+    /// See `name_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now_bytes: Option<Vec<u8>>,
 }
 
 /// Which checkpoints were let go.

@@ -737,3 +737,41 @@ fn attributes_that_cannot_be_listed_are_left_out() {
     let mut value = [0; 8];
     assert_eq!(rustix::fs::getxattr(format!("{tree}/one"), c"user.one", value.as_mut_slice()).unwrap(), 1);
 }
+
+/// What had another name in a state is told by that, which history shows.
+#[test]
+fn what_had_another_name_then_is_told_by_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    std::fs::write(place.path("mnt/f"), "1").unwrap();
+    nenrin(["checkpoint", "create", &mnt]).ok();
+    std::fs::rename(place.path("mnt/f"), place.path("mnt/g")).unwrap();
+    let (was, is) = (place.text("mnt/f"), place.text("mnt/g"));
+    let told = format!("nenrin restore {was} --at 1 --to {is}");
+    nenrin(["restore", &is, "--at", "1", "--force"]).fails(1, &["had another name in checkpoint 1", &told]);
+    nenrin(["restore", &was, "--at", "1", "--to", &is, "--force"]).ok();
+    nenrin(["restore", &place.text("mnt/never"), "--at", "1"]).fails(1, &["was not there in checkpoint 1"]);
+}
+
+/// Names that are no text are told byte for byte.
+#[test]
+fn names_that_are_no_text_are_told_in_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let file = place.path("mnt").join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    std::fs::write(&file, "1").unwrap();
+    nenrin(["checkpoint", "create", &place.text("mnt")]).ok();
+    std::fs::remove_file(&file).unwrap();
+    let gone = nenrin(["restore", "--json", "--list-deleted", &place.text("mnt")]).json();
+    assert_eq!(gone[0]["name_bytes"], serde_json::json!([0xff, 0xfe]));
+    let of = [std::ffi::OsStr::new("history"), "--json".as_ref(), file.as_os_str()];
+    assert_eq!(nenrin(of).json()[0]["path_bytes"], serde_json::json!([0xff, 0xfe]));
+}
