@@ -44,7 +44,8 @@ pub const COMMAND: Command = Command {
             of a tree, and what is damaged of it, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
             is where what was replaced cannot be removed, as directories of other users; it is told where that is then. With --json\n\
             left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it is shared; where\n\
-            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may read, without --force.\n\
+            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may\n\
+            read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
