@@ -3,6 +3,7 @@
 
 use crate::error::{At, Fail};
 use crate::then::Then;
+use nenrin_fuse::INO_MASK;
 use rustix::fs as sys;
 use rustix::io::Errno;
 use std::fs::{self, Metadata};
@@ -61,9 +62,6 @@ fn sync_below(path: &Path, meta: &Metadata, device: u64) -> Result<(), Fail> {
     }
     Ok(())
 }
-
-/// Of an inode number; what is above tells states of the past apart.
-const INO_MASK: u64 = (1 << 48) - 1;
 
 struct Walk<'a> {
     device: u64,

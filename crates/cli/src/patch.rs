@@ -34,7 +34,12 @@ pub fn unified(old: &[u8], new: &[u8], names: &(String, String), time: Duration)
 }
 
 /// The same steps, each where the one before ends in both texts: the library moves some of them, and not the places of their neighbours.
+/// Steps that are not of these texts are one that replaces all.
 fn in_place(ops: &[DiffOp], old: &[&[u8]], new: &[&[u8]]) -> Vec<DiffOp> {
+    let lengths = ops.iter().fold((0, 0), |(a, b), op| (a + op.old_range().len(), b + op.new_range().len()));
+    if lengths != (old.len(), new.len()) {
+        return vec![DiffOp::Replace { old_index: 0, old_len: old.len(), new_index: 0, new_len: new.len() }];
+    }
     let (mut old_index, mut new_index) = (0, 0);
     let mut out = Vec::with_capacity(ops.len());
     for op in ops {

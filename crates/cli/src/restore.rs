@@ -134,11 +134,9 @@ pub struct Calls<'a> {
     pub volume: u64,
     /// So much was copied.
     pub progress: &'a mut dyn FnMut(&Copied),
-    /// Nobody can be asked for that, so that each file is synced by itself.
-    pub syncs_each: bool,
     /// Everything written so far to the volume that is copied from has to be durable: syncfs(2) does not
-    /// reach a file system in user space.
-    pub sync: &'a mut dyn FnMut() -> Result<(), Fail>,
+    /// reach a file system in user space. Where nobody can be asked for that, each file is synced by itself.
+    pub sync: Option<&'a mut dyn FnMut() -> Result<(), Fail>>,
     /// What is there now is about to be replaced, and has to be seen by a checkpoint; it was synced.
     pub keep: &'a mut dyn FnMut() -> Result<(), Fail>,
     /// The copy is about to get its name, and this had to be left out of it: whether that is as it should be.
@@ -167,7 +165,7 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         links: HashMap::new(),
         progress: calls.progress,
         stop: calls.stop,
-        syncs_each: calls.syncs_each || !place.is_same_volume,
+        syncs_each: calls.sync.is_none() || !place.is_same_volume,
         is_same_volume: place.is_same_volume,
         reading: Reading::default(),
         depth: 0,
@@ -181,8 +179,9 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
         None => result,
     };
     let result = result.and_then(|()| (calls.fits)(&left_out));
+    let mut sync = || calls.sync.as_mut().map_or(Ok(()), |sync| sync());
     let result =
-        result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), calls.sync, &mut keep));
+        result.map_err(Stop::Before).and_then(|()| place.take_name(replace, known.as_ref(), &mut sync, &mut keep));
     let here = |e: Fail| Fail {
         message: e.message.replace(&place.copy().display().to_string(), &to.display().to_string()),
         ..e

@@ -8,7 +8,7 @@ use crate::output::Progress;
 use crate::then::Then;
 use crate::{clock, restore, states, when};
 use nenrin_core::FileKind;
-use nenrin_fuse::STATE;
+use nenrin_fuse::{INO_MASK, STATE};
 use rustix::fs as sys;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,8 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The inode number within a node id of the past.
-const INO_MASK: u64 = (1 << 48) - 1;
 /// More than a checkpoint takes, with a name of 255 bytes of which each is written as six.
 const TOLD_BYTES_MAX: usize = 4096;
 

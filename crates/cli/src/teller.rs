@@ -57,19 +57,6 @@ impl Teller {
         list.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(list)
     }
-
-    /// Whoever can do more than show the past.
-    ///
-    /// # Errors
-    /// It answers somebody else.
-    pub fn owner(&mut self, what_for: &str) -> Result<&mut Client, Fail> {
-        match self {
-            Self::Owner(owner) => Ok(owner),
-            Self::Mount(_) => {
-                Err(Fail::new(format!("{what_for}, which only root and the user who mounted the volume may ask for")))
-            }
-        }
-    }
 }
 
 /// What was seen, after a word on what was not.

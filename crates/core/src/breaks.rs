@@ -418,6 +418,8 @@ pub enum Break {
     SurveyStops,
     /// Emptying a file that is empty asks for room as if it grew.
     EmptyNeedsRoom,
+    /// What a repair would leave is checked as if segments had no numbers but those by which they follow each other.
+    CountsInOrder,
     /// Forgetting what no state has wipes nothing.
     ForgetFreeSkipped,
     /// What comes out of a kernel's cache moves the times that this kernel has.

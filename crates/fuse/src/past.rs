@@ -49,7 +49,8 @@ impl std::fmt::Debug for ShowPast {
 /// Node ids with this bit are not of the live state.
 const PAST: u64 = 1 << 63;
 const VIEW_SHIFT: u32 = 48;
-const INO_MASK: u64 = (1 << VIEW_SHIFT) - 1;
+/// The inode number within a node id, which is the same in all states.
+pub const INO_MASK: u64 = (1 << VIEW_SHIFT) - 1;
 const VIEW_MAX: u16 = (1 << 15) - 1;
 /// Views from which on names share those of their states: half of the numbers are left for states.
 const OWN_VIEWS_MAX: usize = 1 << 14;

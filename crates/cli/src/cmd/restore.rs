@@ -165,7 +165,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     let named = format!("checkpoint {} of {}", state.cno, when::show(state.nanos));
     is_there(path, &then, &state, &named).map_err(|e| match named_then(&mut teller, &inside, state.cno) {
         Some(was) => {
-            let (was, cno) = (mount.point.join(was), state.cno);
+            let (was, cno) = (mount.point.join(printable(&was)), state.cno);
             let to = to.unwrap_or(path).display();
             let text = format!("had another name in {named}: nenrin restore {} --at {cno} --to {to}", was.display());
             Fail { message: format!("{}: {text}", path.display()), ..e }
@@ -189,22 +189,23 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev());
     let volume = device(&mount.point).at(mount.point.display())?;
     let from = then.path();
-    let syncs_each = matches!(teller, Teller::Mount(_));
+    let has_owner = matches!(teller, Teller::Owner(_));
     let teller = RefCell::new(teller);
+    let ask = |request: &Request| {
+        let Teller::Owner(owner) = &mut *teller.borrow_mut() else {
+            let text = "has to go to a checkpoint before it is replaced, which only root and the user who mounted the \
+                        volume may ask for; --to DEST restores beside it";
+            return Err(Fail::at(dest.display(), text));
+        };
+        owner.call::<serde_json::Value>(request).map(drop)
+    };
+    let mut sync = || ask(&Request::Sync);
     let mut progress = Progress::new();
     let mut calls = Calls {
         volume,
         progress: &mut |c: &Copied| progress.show(|| format!("{} files, {}", c.files, show_bytes(c.bytes))),
-        syncs_each,
-        sync: &mut || match &mut *teller.borrow_mut() {
-            Teller::Owner(owner) => owner.call::<serde_json::Value>(&Request::Sync).map(drop),
-            Teller::Mount(_) => Ok(()),
-        },
-        keep: &mut || {
-            let mut teller = teller.borrow_mut();
-            let owner = teller.owner("what is replaced has to go to a checkpoint first")?;
-            owner.call::<CheckpointData>(&Request::CheckpointCreate { name: None }).map(drop)
-        },
+        sync: if has_owner { Some(&mut sync) } else { None },
+        keep: &mut || ask(&Request::CheckpointCreate { name: None }),
         fits: &mut |left_out: &[LeftOut]| match left_out.iter().any(|l| l.lack == Lack::Unknown) {
             false => Ok(()),
             true => is_still_there(&mut teller.borrow_mut(), &state),

@@ -10,8 +10,7 @@ fn copied(from: &Path, to: &Path, replace: bool, keep: Step<'_>, fits: Fits<'_>)
     let mut calls = Calls {
         volume: fs::metadata(from).unwrap().dev(),
         progress: &mut |_| {},
-        syncs_each: false,
-        sync: &mut || Ok(()),
+        sync: Some(&mut || Ok(())),
         keep,
         fits,
         shown: &|| None,
@@ -110,15 +109,14 @@ fn what_stays_behind_is_told() {
         let mut calls = Calls {
             volume,
             progress: &mut |_| {},
-            syncs_each: false,
             // The second time the name has changed hands.
-            sync: &mut || {
+            sync: Some(&mut || {
                 synced += 1;
                 if synced == 2 {
                     fs::create_dir(hidden.join("more")).unwrap();
                 }
                 Ok(())
-            },
+            }),
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
             shown: &|| None,
@@ -146,11 +144,10 @@ fn a_name_that_is_not_durable_is_told() {
         let mut calls = Calls {
             volume: fs::metadata(dir.path()).unwrap().dev(),
             progress: &mut |_| {},
-            syncs_each: false,
-            sync: &mut || {
+            sync: Some(&mut || {
                 synced += 1;
                 if synced == 2 { Err(Fail::new("it failed")) } else { Ok(()) }
-            },
+            }),
             keep: &mut || Ok(()),
             fits: &mut |_| Ok(()),
             shown: &|| None,

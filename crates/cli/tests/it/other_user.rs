@@ -28,6 +28,17 @@ fn write(place: &Place, name: &str, content: &str) {
     chown(place.path(name), Some(65534), Some(65534)).unwrap();
 }
 
+/// Of a row of `history`: the checkpoints, what changed, bytes, and whether it is so now.
+type Row = (Option<u64>, Option<u64>, String, Option<u64>, bool);
+
+fn rows_of(history: &serde_json::Value) -> Vec<Row> {
+    let change = |r: &serde_json::Value| r["change"].as_str().unwrap().to_owned();
+    let row = |r: &serde_json::Value| {
+        (r["cno"].as_u64(), r["last_cno"].as_u64(), change(r), r["size"].as_u64(), r["is_now"] == true)
+    };
+    history.as_array().unwrap().iter().map(row).collect()
+}
+
 #[test]
 fn his_history_is_what_the_states_show_him() {
     let Some(place) = shared_place() else { return };
@@ -39,21 +50,7 @@ fn his_history_is_what_the_states_show_him() {
     let fourth = checkpoint(&place);
     write(&place, "mnt/his/f", "ccc");
     let asked = |script: &str| as_nobody(&place, script).unwrap();
-    let rows = asked("./nenrin history --json mnt/his/f").json();
-    let rows: Vec<_> = rows
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|r| {
-            (
-                r["cno"].as_u64(),
-                r["last_cno"].as_u64(),
-                r["change"].as_str().unwrap().to_owned(),
-                r["size"].as_u64(),
-                r["is_now"] == true,
-            )
-        })
-        .collect();
+    let rows = rows_of(&asked("./nenrin history --json mnt/his/f").json());
     assert_eq!(
         rows,
         [
@@ -64,22 +61,7 @@ fn his_history_is_what_the_states_show_him() {
         ]
     );
     // The same rows as root gets, but for what only the owner knows.
-    let of_root = nenrin(["history", "--json", &place.text("mnt/his/f")]).json();
-    let of_root: Vec<_> = of_root
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|r| {
-            (
-                r["cno"].as_u64(),
-                r["last_cno"].as_u64(),
-                r["change"].as_str().unwrap().to_owned(),
-                r["size"].as_u64(),
-                r["is_now"] == true,
-            )
-        })
-        .collect();
-    assert_eq!(rows, of_root);
+    assert_eq!(rows, rows_of(&nenrin(["history", "--json", &place.text("mnt/his/f")]).json()));
     let told = asked("./nenrin history mnt/his/f");
     assert!(told.stderr.contains("mounted by another user") && told.stdout.contains("removed"), "{told:?}");
     asked("./nenrin history mnt/his/never").fails(1, &["mnt/his/never", "there is and was nothing of this name"]);
@@ -115,7 +97,7 @@ fn he_brings_back_what_was_his() {
     fails(&format!("mnt/his/f --at {cno}"), &["mnt/his/f", "--force"]);
     fails(
         &format!("mnt/his/f --at {cno} --force"),
-        &["has to go to a checkpoint first", "only root and the user who mounted"],
+        &["mnt/his/f", "has to go to a checkpoint before", "only root and the user who mounted"],
     );
     fails("mnt/his/f --at after", &["mnt/his/f", "was not there in checkpoint"]);
     fails("mnt/his/f --at 77", &["there is no state \"77\"", ".nenrin/at"]);

@@ -32,6 +32,7 @@ pub(crate) use paths::{of_inode as path_of, of_name, shortened};
 pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, OfKind, Progress, Step};
 
 use crate::Result;
+use crate::breaks::{Break, broken};
 use crate::fs::Opened;
 use nenrin_device::BlockDevice;
 use report::Log;
@@ -72,8 +73,9 @@ pub fn check(
 pub(crate) fn check_planned(opened: Opened, progress: &mut dyn FnMut(Progress)) -> Result<(Opened, CheckReport)> {
     let mut log = Log::new(progress);
     let mut copies = vec![0; opened.storage.end() as usize];
-    for (no, s) in opened.state.segments.iter() {
-        if let Some(count) = copies.get_mut(no.0 as usize) {
+    for (i, (no, s)) in opened.state.segments.iter().enumerate() {
+        let at = if broken(Break::CountsInOrder) { i } else { no.0 as usize };
+        if let Some(count) = copies.get_mut(at) {
             *count = s.nodes;
         }
     }

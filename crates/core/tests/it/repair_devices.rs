@@ -126,6 +126,11 @@ fn a_volume_that_got_another_device_is_repaired() {
         let fs = w.open(&(0..count).collect::<Vec<_>>(), MountOptions::default()).unwrap();
         let new: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
         fs.device_add(new.clone(), [9; 16]).unwrap();
+        let is_laid = |_| {
+            fs.tick().unwrap();
+            fs.laying_step(1 << 20).unwrap().is_none()
+        };
+        assert!((0..20_000).any(is_laid), "{:?}", fs.laying_status());
         fs.close().unwrap();
         drop(fs);
         let devices = [w.all(), vec![new.clone()]].concat();
@@ -392,6 +397,13 @@ fn a_copy_that_nobody_was_promised_is_no_damage() {
         }
         assert!(seen > 0, "{i}");
     }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "504")]
+fn counts_by_the_order_of_segments_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::CountsInOrder, a_volume_that_got_another_device_is_repaired);
 }
 
 #[cfg(feature = "breaks")]

@@ -81,7 +81,7 @@ pub fn shell(script: &str, dir: &Path) -> Out {
 /// seconds for the last of them, and says after that that the volume stays in use.
 pub const LET_GO: &str = "
     grep ' fuse.nenrin ' /proc/mounts | while read -r _ point _; do
-        case $point in \"$(pwd -P)\"/*) ;; *) umount -l \"$point\" ;; esac
+        case $point in \"$(pwd -P)\"/*) ;; *) umount -l \"$point\" 2>/dev/null || true ;; esac
     done";
 
 /// Runs a script as a user without rights, if that is possible here.
