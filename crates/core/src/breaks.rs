@@ -418,6 +418,8 @@ pub enum Break {
     SurveyStops,
     /// Emptying a file that is empty asks for room as if it grew.
     EmptyNeedsRoom,
+    /// Who looks at each copy is given the other where one cannot be read.
+    AvoidedReadAnyway,
     /// What a repair would leave is checked as if segments had no numbers but those by which they follow each other.
     CountsInOrder,
     /// Forgetting what no state has wipes nothing.

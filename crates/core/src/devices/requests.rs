@@ -91,7 +91,7 @@ impl Devices {
             Ok(runs) => {
                 let parts =
                     runs.into_iter().map(|run| (submit_run(roster, &run), count_read(roster, &run), run)).collect();
-                Ticket::new(Reading { roster: roster.clone(), addr, blocks, parts })
+                Ticket::new(Reading { roster: roster.clone(), addr, blocks, avoid, parts })
             }
         }
     }
@@ -107,22 +107,28 @@ impl Devices {
         Self::submit_read_of(&roster, addr, blocks, avoid).wait()
     }
 
-    /// What a run that failed was to bring, from other devices.
-    fn read_elsewhere(roster: &Roster, addr: Addr, run: &Run, error: DeviceError) -> Outcome {
+    /// What a run that failed was to bring, from other devices but `avoid`.
+    fn read_elsewhere(roster: &Roster, addr: Addr, run: &Run, avoid: Option<u16>, error: DeviceError) -> Outcome {
         if let Some(m) = roster.member(run.device) {
             m.read_errors.fetch_add(1, SeqCst);
         }
-        Self::from_others(roster, addr, run)?.ok_or(error)
+        Self::from_others(roster, addr, run, avoid)?.ok_or(error)
     }
 
-    /// What a run is to bring, from other devices, where these have it.
-    fn from_others(roster: &Roster, addr: Addr, run: &Run) -> Result<Option<AlignedBuf>, DeviceError> {
+    /// What a run is to bring, from other devices but `avoid`, where these have it: who looks at each copy must not be given the other
+    /// in place of one that cannot be read.
+    fn from_others(
+        roster: &Roster,
+        addr: Addr,
+        run: &Run,
+        avoid: Option<u16>,
+    ) -> Result<Option<AlignedBuf>, DeviceError> {
         let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
         let mut at = 0;
         for (from, count) in &run.spans {
             let runs = Self::read_runs(roster, addr.add(*from), *count, Some(run.device))?;
             for r in runs {
-                if r.device == run.device {
+                if r.device == run.device || Some(r.device) == avoid && !broken(Break::AvoidedReadAnyway) {
                     return Ok(None);
                 }
                 let buf = submit_run(roster, &r).wait()?;
@@ -348,6 +354,7 @@ struct Reading {
     roster: Arc<Roster>,
     addr: Addr,
     blocks: u32,
+    avoid: Option<u16>,
     parts: Vec<(Ticket, Option<Counted>, Run)>,
 }
 
@@ -369,12 +376,12 @@ impl Drop for Counted {
 
 impl Pending for Reading {
     fn wait(self: Box<Self>) -> Outcome {
-        let Self { roster, addr, blocks, parts } = *self;
+        let Self { roster, addr, blocks, avoid, parts } = *self;
         let mut out: Option<AlignedBuf> = None;
         for (ticket, counted, run) in parts {
-            let elsewhere = || Devices::from_others(&roster, addr, &run).ok().flatten();
+            let elsewhere = || Devices::from_others(&roster, addr, &run, avoid).ok().flatten();
             let answer = answered(&roster, &run, ticket, counted, elsewhere);
-            let buf = answer.or_else(|e| Devices::read_elsewhere(&roster, addr, &run, e))?;
+            let buf = answer.or_else(|e| Devices::read_elsewhere(&roster, addr, &run, avoid, e))?;
             if run.is_whole(blocks) {
                 return Ok(buf);
             }

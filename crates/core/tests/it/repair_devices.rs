@@ -9,7 +9,7 @@ use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
 use nenrin_core::repair::{LossKind, MendKind};
 use nenrin_core::{At, Fs, MountOptions, RepairPlan, RepairReport};
-use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, MemDevice, Window};
+use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Fault, Faulty, MemDevice, Window};
 use std::sync::Arc;
 
 const FILES: usize = 24;
@@ -115,6 +115,23 @@ fn copies_that_nobody_would_read_are_mended() {
             assert!(!plan(&w).report().needed);
             all_there_without_another(&w, count, lost);
         }
+    }
+}
+
+/// A bad place on either device of a mirror, which any other read would go around.
+#[test]
+fn a_copy_that_cannot_be_read_is_found() {
+    let w = volume(Profile::Mirror, 2);
+    for lost in 0..2 {
+        let device = Faulty::new(w.all()[lost].clone());
+        let begin = of_a_file(w.members[lost].as_ref());
+        device.faults().inject(Fault::FailReads { range: begin..begin + 8192 });
+        let mut devices = w.all();
+        devices[lost] = Arc::new(device);
+        let found = check(&devices, &CheckOptions { data: true }, &mut |_| {}).unwrap();
+        let of = |what| found.count(what);
+        let seen = (of(What::ContentCopyDamaged) > 0, of(What::ContentUnreadable), of(What::ContentDamaged));
+        assert_eq!(seen, (true, 0, 0), "device {lost}: {:?}", found.findings);
     }
 }
 
@@ -397,6 +414,13 @@ fn a_copy_that_nobody_was_promised_is_no_damage() {
         }
         assert!(seen > 0, "{i}");
     }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "device 0")]
+fn a_copy_that_is_given_for_the_other_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::AvoidedReadAnyway, a_copy_that_cannot_be_read_is_found);
 }
 
 #[cfg(feature = "breaks")]
