@@ -132,6 +132,14 @@ fn a_copy_that_cannot_be_read_is_found() {
         let of = |what| found.count(what);
         let seen = (of(What::ContentCopyDamaged) > 0, of(What::ContentUnreadable), of(What::ContentDamaged));
         assert_eq!(seen, (true, 0, 0), "device {lost}: {:?}", found.findings);
+        let fs = Fs::open(devices, w.time(), MountOptions::default()).unwrap();
+        let mut scrub = fs.scrub();
+        while !scrub.is_done() {
+            fs.scrub_step(&mut scrub, MIB).unwrap();
+        }
+        let r = scrub.report();
+        assert!(r.copies_damaged > 0 && r.copies_mended == r.copies_damaged && !r.has_losses(), "device {lost}: {r:?}");
+        fs.close().unwrap();
     }
 }
 
