@@ -74,7 +74,7 @@ impl Shelf {
                 let text = format!("there is no state {text:?} (any more); those there are have their names in");
                 Fail::new(format!("{text} {}", self.at.display()))
             }
-            _ => Fail::at(self.at.join(&name).display(), e),
+            _ => untold(&self.at.join(&name), &e),
         })
     }
 
@@ -93,7 +93,7 @@ impl Shelf {
                 Ok(state) => list.push(state),
                 // It was let go meanwhile.
                 Err(e) if is_unknown(&e) => {}
-                Err(e) => return Err(Fail::at(root.display(), e)),
+                Err(e) => return Err(untold(&root, &e)),
             }
         }
         Ok(list)
@@ -204,7 +204,9 @@ fn gone_since(
             size: meta.len(),
             is_landmark: false,
             now: None,
+            then: None,
             name_bytes: states::no_text(name.as_bytes()),
+            then_bytes: None,
             now_bytes: None,
         };
         found.insert(name, Some(data));
@@ -228,6 +230,18 @@ fn is_absent(e: &io::Error) -> bool {
 /// Whether a state is gone, or not known.
 fn is_unknown(e: &io::Error) -> bool {
     e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESTALE)
+}
+
+/// Why a state does not tell which it is.
+fn untold(root: &Path, e: &io::Error) -> Fail {
+    match e.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::ENODATA) => {
+            let text = "the program that mounted the volume is older than this one, and tells its states to nobody but root and \
+                        the user who mounted it; mount the volume anew";
+            Fail::at(root.display(), text)
+        }
+        _ => Fail::at(root.display(), e),
+    }
 }
 
 /// Which state a directory is the root of.

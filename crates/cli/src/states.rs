@@ -73,7 +73,9 @@ pub fn gone(
             size: g.attr.size,
             is_landmark: g.is_landmark,
             now: g.now.as_deref().map(text),
+            then: g.then.as_deref().map(text),
             name_bytes: no_text(&g.name),
+            then_bytes: g.then.as_deref().and_then(no_text),
             now_bytes: g.now.as_deref().and_then(no_text),
         }
     };
@@ -99,6 +101,9 @@ pub fn show_gone(list: &[GoneData]) -> String {
         let slash = if g.kind == "directory" { "/" } else { "" };
         let size = if slash.is_empty() { show_bytes(g.size) } else { "dir".into() };
         let mut fate = g.now.as_deref().map_or("removed".into(), |now| format!("moved to {}", printable(now)));
+        if let Some(then) = &g.then {
+            fate = format!("{fate}, as {}", printable(then));
+        }
         if g.is_landmark {
             fate.push_str(", landmark");
         }

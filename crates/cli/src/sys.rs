@@ -50,6 +50,13 @@ pub fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether standard output is a pipe that nobody reads any more.
+pub fn nobody_reads_output() -> bool {
+    let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+    // SAFETY: the pointer is to one live value.
+    unsafe { libc::poll(&raw mut output, 1, 0) == 1 && output.revents & libc::POLLERR != 0 }
+}
+
 /// Leaves the caller's session, so that its terminal's end is not ours.
 pub fn new_session() {
     // SAFETY: takes nothing. It fails for a group leader, which needs no new session then.

@@ -428,6 +428,12 @@ pub enum Break {
     CacheMovesTimes,
     /// What comes out of a kernel's cache and of which no time follows leaves the file as old as it was.
     CacheUnseen,
+    /// What a directory had and lost while it had another name is told of that name only.
+    DirectoriesNotFollowed,
+    /// A repair leaves nodes where they are in segments that hold content.
+    NodesNotApart,
+    /// It goes on to count places there which its rewritten nodes had.
+    SupersededCounts,
 }
 
 #[cfg(feature = "breaks")]

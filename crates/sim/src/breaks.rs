@@ -133,6 +133,8 @@ pub const TRIALS: [Trial; 89] = [
     trial(Break::AstrayUnread, "P4", Hunt::Astray),
     trial(Break::WentBackUnseen, "P4", Hunt::Life(Life::LostRoot)),
     trial(Break::RepairOverOld, "P4", Hunt::Life(Life::Repair(Damage::Leaf))),
+    trial(Break::NodesNotApart, "P4", Hunt::Life(Life::Repair(Damage::Roots))),
+    trial(Break::SupersededCounts, "P4", Hunt::Life(Life::Repair(Damage::Roots))),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),

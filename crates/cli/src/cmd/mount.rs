@@ -45,8 +45,8 @@ pub const COMMAND: Command = Command {
 A device that was away is brought up to date in the background.\n\
 Of a volume of several devices one is enough where the others are files in the same directory, or block devices of this machine.\n\
 remount changes ro, suid, dev, exec and their opposites of a mount that is there, and refuses to change anything else.\n\
-Returns when the mount is up. A mount whose program was killed is cleared; an owner that is only finishing is\n\
-waited for, up to 10 seconds.",
+Returns when the mount is up; interrupted before, it leaves none. A mount whose program was killed is\n\
+cleared; an owner that is only finishing is waited for, up to 10 seconds.",
     examples: &[
         ("mount work.img ~/work", "mounts a volume"),
         ("mount -o at='10 minutes ago' work.img ~/before", "shows it as it was, beside the live mount"),

@@ -362,9 +362,15 @@ pub struct GoneData {
     pub is_landmark: bool,
     /// Where it is now, from the root of the volume, when it was only moved.
     pub now: Option<String>,
-    /// The bytes of these two, where they are no text.
+    /// Its path in that checkpoint, from the root of the volume, when a directory above it had another name then.
+    #[serde(default)]
+    pub then: Option<String>,
+    /// The bytes of these three, where they are no text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_bytes: Option<Vec<u8>>,
+    /// See `name_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then_bytes: Option<Vec<u8>>,
     /// See `name_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now_bytes: Option<Vec<u8>>,

@@ -21,7 +21,7 @@ use crate::device::{self, Device};
 use crate::error::{At as _, Fail, Outcome};
 use crate::options::Options;
 use crate::size::show_bytes;
-use crate::{control, members, mounts, output, past, report, sys};
+use crate::{control, members, mounts, past, report, sys};
 pub use leaving::leave;
 pub use log::Log;
 use nenrin_core::{At, Fs};
@@ -30,6 +30,7 @@ use nenrin_fuse::{MountOptions, Permissions, SessionOptions, ShowPast};
 use serde::{Deserialize, Serialize};
 use service::{Event, Service};
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -89,15 +90,20 @@ pub fn run(plan: &Plan) -> Outcome {
     match start(plan) {
         Ok(running) => running.serve(),
         Err(fail) if plan.report_start => {
-            tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new(), shown: None });
+            let _ = tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new(), shown: None });
             Ok(fail.code)
         }
         Err(fail) => Err(fail),
     }
 }
 
-fn tell(started: &Started) {
-    output::line(serde_json::to_string(started).unwrap_or_default());
+/// Why there is no mount although all went well.
+const GONE: &str = "who asked for this mount did not wait for it, so nothing is mounted";
+
+/// Fails where nobody reads it any more.
+fn tell(started: &Started) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(started).unwrap_or_default()).and_then(|()| out.flush())
 }
 
 struct Running {
@@ -158,7 +164,12 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     let (sender, events) = mpsc::channel();
     let service = Arc::new(Service::new(fs, plan.device.clone(), &plan.options, log.clone(), sender));
 
-    let started = mount(&service, plan).and_then(|shown| {
+    // Who was interrupted, or lost patience, wants no mount.
+    let is_wanted = || match plan.report_start && sys::nobody_reads_output() {
+        true => Err(Fail::at(plan.device.display(), GONE)),
+        false => Ok(()),
+    };
+    let started = is_wanted().and_then(|()| mount(&service, plan)).and_then(|shown| {
         let uuid = report::show_uuid(&service.fs()?.superblock().uuid);
         let handler = service.clone();
         let server = Server::start(
@@ -196,7 +207,10 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     });
     notes.iter().for_each(|n| log.line(n));
     if plan.report_start {
-        tell(&Started { error: None, notes, shown });
+        if tell(&Started { error: None, notes, shown }).is_err() {
+            log.line(GONE);
+            service.send(Event::Signal(libc::SIGTERM));
+        }
         let _ = detach(plan.log.as_deref());
     }
     Ok(Running { service, events, server, ticker, committer, judge, beater })

@@ -331,3 +331,23 @@ fn sockets_that_nobody_answers_at_are_taken_away() {
     place.umount().ok();
     assert_eq!(there, [false, true, true]);
 }
+
+/// As Ctrl-C, or a service manager that lost patience, ends `nenrin mount`.
+#[test]
+fn a_mount_that_nobody_waits_for_ends() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    let (image, mnt) = (place.image(), place.sub("mnt"));
+    let mut daemon = std::process::Command::new(env!("CARGO_BIN_EXE_nenrin"))
+        .args(["mount", "-f", "--report-start", "--", &image, &mnt])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(daemon.stdout.take());
+    daemon.wait().unwrap();
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
+    place.mount("").ok();
+}

@@ -70,7 +70,8 @@ pub(super) struct Link {
 impl Fs {
     /// Every state of `path` (its parts, from the root of the volume) that a kept
     /// checkpoint shows, and what it stands for now; oldest first. Before it got this
-    /// name an inode is followed under the names that it had.
+    /// name an inode is followed under the names that it had, and so is a directory: what stood for a name in it
+    /// then is told, too.
     ///
     /// # Errors
     /// [`Error::NotFound`] when it never stood for anything, as far as is known.
@@ -85,17 +86,25 @@ impl Fs {
         }
         let inner = self.lock();
         let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        let mut followed = named.clone();
         for name in path {
             named = inner.state.named(&named, name)?;
+            followed = inner.state.named(&whole_lives(&followed), name)?;
         }
         let asked = path.join(&b'/');
-        let inodes: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
+        let inodes: BTreeSet<Ino> = followed.iter().map(|n| n.ino).collect();
         let mut found = Vec::new();
         for ino in inodes {
-            let own: Vec<Span> = named.iter().filter(|n| n.ino == ino).map(|n| n.span).collect();
-            inner.states_of(ino, &own, &asked, &mut found)?;
+            let spans = |list: &[Named]| list.iter().filter(|n| n.ino == ino).map(|n| n.span).collect::<Vec<_>>();
+            let own = spans(&named);
+            let until = match own.iter().map(|s| s.from).min() {
+                Some(first) => first,
+                // It bore the name, and lost it, while a directory above had another.
+                None => spans(&followed).iter().filter_map(|s| s.to).max().unwrap_or(Cno(0)),
+            };
+            inner.states_of(ino, &own, until, &asked, &mut found)?;
         }
-        inner.removals(&named, &asked, &mut found)?;
+        inner.removals(&named, &followed, &asked, &mut found)?;
         // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
         if found.iter().all(|(_, state)| state.attr.is_none()) {
             return Err(Error::NotFound);
@@ -120,6 +129,19 @@ impl Fs {
     }
 }
 
+/// Directories with all of their lives up to the end of each, under whatever names.
+fn whole_lives(directories: &[Named]) -> Vec<Named> {
+    if broken(Break::DirectoriesNotFollowed) {
+        return directories.to_vec();
+    }
+    let mut ends: BTreeMap<Ino, Option<Cno>> = BTreeMap::new();
+    for Named { ino, span } in directories {
+        let end = ends.entry(*ino).or_insert(span.to);
+        *end = end.zip(span.to).map(|(a, b)| a.max(b));
+    }
+    ends.into_iter().map(|(ino, to)| Named { ino, span: Span { from: Cno(0), to } }).collect()
+}
+
 /// A name that a directory had, and has no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoneName {
@@ -131,13 +153,17 @@ pub struct GoneName {
     pub is_landmark: bool,
     /// What it stood for then.
     pub attr: Attr,
+    /// Its path then, from the root of the volume, where that is not the one that was asked for: a directory had another
+    /// name.
+    pub then: Option<Vec<u8>>,
     /// Where that is now, from the root of the volume, if it still has a name.
     pub now: Option<Vec<u8>>,
 }
 
 impl Fs {
     /// The names that the directory `path` (its parts, from the root of the volume) had in a kept
-    /// checkpoint or by a landmark and has no more, by name. The directory itself may be gone.
+    /// checkpoint or by a landmark and has no more, by name. The directory itself may be gone, and what it lost while it
+    /// had other names counts, too.
     ///
     /// # Errors
     /// [`Error::NotFound`] when there never was anything of this name, as far as is known; [`Error::NotDirectory`]
@@ -158,35 +184,37 @@ impl Fs {
     /// Those of [`Fs::gone`].
     pub fn gone_in_parts(&self, path: &[&[u8]], each: &mut dyn FnMut(Vec<GoneName>) -> ControlFlow<()>) -> Result<()> {
         let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        let mut followed = named.clone();
         for name in path {
-            named = self.lock().state.named(&named, name)?;
+            let inner = self.lock();
+            named = inner.state.named(&named, name)?;
+            followed = inner.state.named(&whole_lives(&followed), name)?;
         }
-        if named.is_empty() {
+        if followed.is_empty() {
             return Err(Error::NotFound);
         }
         let inner = self.lock();
-        let mut dirs = Vec::with_capacity(named.len());
-        for n in named {
+        let mut dirs = Vec::with_capacity(followed.len());
+        for n in whole_lives(&followed) {
             if inner.state.was_directory(n.ino)? {
                 dirs.push(n);
             }
         }
         drop(inner);
-        let named = dirs;
-        if named.is_empty() {
+        if dirs.is_empty() {
             return Err(Error::NotDirectory);
         }
-        let now = named.iter().find(|n| n.span.to.is_none()).map(|n| n.ino);
+        let asked = Asked { named, now: dirs.iter().find(|n| n.span.to.is_none()).map(|n| n.ino) };
         for piece in 0..GONE_PIECES {
             // A name is in the same piece of each directory.
-            let mut newest: BTreeMap<Vec<u8>, (Cno, Ino)> = BTreeMap::new();
-            for dir in &named {
+            let mut newest: BTreeMap<Vec<u8>, Last> = BTreeMap::new();
+            for dir in &dirs {
                 // Others get the volume in between.
                 self.lock().gone_in_piece(dir, piece, &mut newest)?;
             }
             let found: Vec<_> = newest.into_iter().collect();
             for some in found.chunks(GONE_AT_ONCE) {
-                let gone = self.lock().gone_of(now, some)?;
+                let gone = self.lock().gone_of(&asked, some)?;
                 if each(gone).is_break() {
                     return Ok(());
                 }
@@ -200,12 +228,30 @@ impl Fs {
 const GONE_PIECES: u64 = 64;
 const GONE_AT_ONCE: usize = 256;
 
+/// What a directory that was asked for is and was.
+struct Asked {
+    /// What the path stood for.
+    named: Vec<Named>,
+    /// What it stands for.
+    now: Option<Ino>,
+}
+
+/// Where a name was shown last.
+#[derive(Clone, Copy)]
+struct Last {
+    cno: Cno,
+    /// The directory.
+    dir: Ino,
+    /// What the name stood for.
+    ino: Ino,
+}
+
 impl Inner {
-    /// Those of these names that the directory `now` has no more.
-    fn gone_of(&self, now: Option<Ino>, some: &[(Vec<u8>, (Cno, Ino))]) -> Result<Vec<GoneName>> {
+    /// Those of these names that the directory has no more.
+    fn gone_of(&self, asked: &Asked, some: &[(Vec<u8>, Last)]) -> Result<Vec<GoneName>> {
         let mut out = Vec::new();
-        for (name, (last, ino)) in some {
-            let is_there = now.map(|dir| self.state.dirent(dir, name)).transpose()?.flatten().is_some();
+        for (name, Last { cno: last, dir, ino }) in some {
+            let is_there = asked.now.map(|dir| self.state.dirent(dir, name)).transpose()?.flatten().is_some();
             // Meanwhile the checkpoint may have been let go.
             let Ok(attr) = self.attr(At::Past(*last), *ino) else { continue };
             if is_there {
@@ -215,14 +261,16 @@ impl Inner {
             let has_name = links.iter().any(|l| l.span.to.is_none());
             let now = has_name.then(|| self.state.path_in(&links, Cno(u64::MAX))).transpose()?;
             let is_landmark = !self.state.kept.contains_key(last);
-            out.push(GoneName { name: name.clone(), last: *last, is_landmark, attr, now });
+            let as_asked = asked.named.iter().any(|n| n.ino == *dir && n.span.holds(*last));
+            let then = (!as_asked).then(|| self.state.path_below(*dir, name, *last)).transpose()?;
+            out.push(GoneName { name: name.clone(), last: *last, is_landmark, attr, then, now });
         }
         Ok(out)
     }
 
     /// Adds the names of a piece of `dir` that a checkpoint or a landmark shows and that ended, or that the directory
     /// took along when it lost its own name.
-    fn gone_in_piece(&self, dir: &Named, piece: u64, newest: &mut BTreeMap<Vec<u8>, (Cno, Ino)>) -> Result<()> {
+    fn gone_in_piece(&self, dir: &Named, piece: u64, newest: &mut BTreeMap<Vec<u8>, Last>) -> Result<()> {
         let width = u64::MAX / GONE_PIECES + 1;
         let from = Key::new(dir.ino, Kind::Dirent, 0, piece * width);
         let to = Key { off: from.off + (width - 1), ..from };
@@ -233,10 +281,11 @@ impl Inner {
             let is_dir = FileKind::from_mode(u32::from(entry.file_type) << 12) == FileKind::Directory;
             let span = v.span.cut(&dir.span);
             let Some(span) = span else { continue };
-            let Some(last) = self.state.entry_seen(&v.key, &span, entry.ino, is_dir)? else { continue };
-            let known = newest.entry(entry.name.to_vec()).or_insert((last, entry.ino));
-            if known.0 < last {
-                *known = (last, entry.ino);
+            let Some(cno) = self.state.entry_seen(&v.key, &span, entry.ino, is_dir)? else { continue };
+            let last = Last { cno, dir: dir.ino, ino: entry.ino };
+            let known = newest.entry(entry.name.to_vec()).or_insert(last);
+            if known.cno < cno {
+                *known = last;
             }
         }
         Ok(())
@@ -261,10 +310,16 @@ impl Fs {
 }
 
 impl Inner {
-    /// The states of one inode while it bore the name, and before.
-    fn states_of(&self, ino: Ino, own: &[Span], asked: &[u8], found: &mut Vec<(Cno, NameState)>) -> Result<()> {
+    /// The states of one inode while it bore the name, and those of before checkpoint `until`.
+    fn states_of(
+        &self,
+        ino: Ino,
+        own: &[Span],
+        until: Cno,
+        asked: &[u8],
+        found: &mut Vec<(Cno, NameState)>,
+    ) -> Result<()> {
         let links = self.state.links(ino)?;
-        let first = own.iter().map(|s| s.from).min().unwrap_or(Cno(0));
         let key = Key::new(ino, Kind::Inode, 0, 0);
         let mut before: Option<Inode> = None;
         let mut last: Option<(Cno, NameState)> = None;
@@ -275,7 +330,7 @@ impl Inner {
             }
             // The name may be taken away and given back while nothing else changes.
             let under_name: Vec<Span> = own.iter().filter_map(|s| s.cut(&v.span)).collect();
-            let earlier = v.span.cut(&Span { from: Cno(0), to: Some(first) });
+            let earlier = v.span.cut(&Span { from: Cno(0), to: Some(until) });
             for (span, is_asked) in earlier.iter().map(|s| (*s, false)).chain(under_name.iter().map(|s| (*s, true))) {
                 let mut shown_by = self.state.shown_by(&span);
                 let is_now = span.to.is_none() && is_asked;
@@ -321,20 +376,35 @@ impl Inner {
         Ok(())
     }
 
-    /// The times in which the name stood for nothing.
-    fn removals(&self, named: &[Named], asked: &[u8], found: &mut Vec<(Cno, NameState)>) -> Result<()> {
-        let mut named = named.to_vec();
-        named.sort_by_key(|n| n.span.from);
-        for (i, n) in named.iter().enumerate() {
-            let Some(from) = n.span.to else { continue };
-            let to = named.get(i + 1).map(|n| n.span.from);
-            let gone = Span { from, to };
+    /// The times in which the name stood for nothing: while its directories had these names (`named`), and before
+    /// (`followed`, which has those of `named` as well, with more of their time).
+    fn removals(
+        &self,
+        named: &[Named],
+        followed: &[Named],
+        asked: &[u8],
+        found: &mut Vec<(Cno, NameState)>,
+    ) -> Result<()> {
+        let is_before = |n: &Named| named.iter().all(|own| own.ino != n.ino);
+        let ends = |n: &Named, all: &[Named]| {
+            let from = n.span.to.filter(|end| all.iter().all(|other| !other.span.holds(*end)))?;
+            Some(Span { from, to: all.iter().map(|other| other.span.from).filter(|begins| *begins > from).min() })
+        };
+        let own = named.iter().map(|n| (n, ends(n, named), false));
+        let before = followed.iter().filter(|n| is_before(n)).map(|n| (n, ends(n, followed), true));
+        for (n, gone, is_before) in own.chain(before) {
+            let Some(gone @ Span { from, to }) = gone else { continue };
             let shown_by = self.shown_absent(asked, &gone);
-            if to.is_some_and(|to| to <= from) || shown_by.is_none() && to.is_some() {
+            if shown_by.is_none() && to.is_some() {
                 continue;
             }
             let path = asked.to_vec();
-            let change = self.state.moved_to(n.ino, from, asked)?.map_or(Change::Removed, Change::Moved);
+            let then = if is_before {
+                self.state.path_in(&self.state.links(n.ino)?, Cno(from.0.saturating_sub(1)))?
+            } else {
+                path.clone()
+            };
+            let change = self.state.moved_to(n.ino, from, &then)?.map_or(Change::Removed, Change::Moved);
             let state =
                 NameState { shown_by, landmark: None, is_now: to.is_none(), path, attr: None, editor_uid: 0, change };
             found.push((from, state));
@@ -475,6 +545,11 @@ impl State {
             return Ok(b"?".to_vec());
         };
         self.path_of(link, at)
+    }
+
+    /// The path of a name in a directory, as of a checkpoint that shows it.
+    fn path_below(&self, dir: Ino, name: &[u8], at: Cno) -> Result<Vec<u8>> {
+        self.path_of(&Link { parent: dir, name: name.to_vec(), span: Span::ALWAYS }, at)
     }
 
     /// The path of a link that was there as of a checkpoint, as far as it is known.

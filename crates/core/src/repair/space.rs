@@ -84,6 +84,9 @@ impl Mender {
     /// Behind an older root content may have come into segments in which its nodes lie: they are written elsewhere, and where they were
     /// is theirs no more.
     pub(super) fn nodes_apart(&mut self) -> Result<()> {
+        if broken(Break::NodesNotApart) {
+            return Ok(());
+        }
         let state = &mut self.state;
         let cache = state.cache.clone();
         let mut content = vec![false; self.storage.end() as usize];
@@ -109,7 +112,9 @@ impl Mender {
             for n in &nodes {
                 touched += u64::from(tree.touch(&cache, n.level, &n.key, n.ptr.copies[0])?);
             }
-            tree.drop_superseded(&is_mixed);
+            if !broken(Break::SupersededCounts) {
+                tree.drop_superseded(&is_mixed);
+            }
         }
         self.losses.mended(MendKind::NodesRewritten, touched);
         Ok(())

@@ -216,6 +216,74 @@ fn links_in_a_directory_that_was_renamed() {
     assert_eq!(told(&p.fs, "u/h").last().unwrap(), "u/h - removed, now");
 }
 
+/// Names that were gone before a directory above them got its name are found under the one that it has.
+#[test]
+fn what_a_directory_lost_before_it_was_renamed_is_found() {
+    let p = Past::new();
+    let above = p.fs.create(ROOT, b"a", &dir()).unwrap().ino;
+    let d = p.fs.create(above, b"proj", &dir()).unwrap().ino;
+    // Removed; replaced as editors save; moved away, and still there elsewhere.
+    let x = p.fs.create(d, b"x", &file(0o600)).unwrap().ino;
+    p.write(x, 10);
+    let saved = p.fs.create(d, b"y", &file(0o600)).unwrap().ino;
+    p.write(saved, 20);
+    p.fs.create(d, b"z", &file(0o600)).unwrap();
+    let first = p.cut();
+    p.fs.unlink(d, b"x").unwrap();
+    let saved = p.fs.create(d, b".new", &file(0o600)).unwrap().ino;
+    p.write(saved, 21);
+    p.rename((d, ".new"), (d, "y"));
+    p.rename((d, "z"), (ROOT, "elsewhere"));
+    let second = p.cut();
+    p.rename((above, "proj"), (above, "old"));
+    let third = p.cut();
+    p.rename((ROOT, "a"), (ROOT, "b"));
+    p.cut();
+
+    let gone = |path: &[&[u8]]| {
+        let one = |g: nenrin_core::GoneName| {
+            let text = |path: Option<Vec<u8>>| path.map_or("-".into(), |path| String::from_utf8(path).unwrap());
+            format!("{} {} {} {}", text(Some(g.name)), g.last, text(g.then), text(g.now))
+        };
+        p.fs.gone(path).unwrap().into_iter().map(one).collect::<Vec<_>>()
+    };
+    let lost = [format!("x {first} a/proj/x -"), format!("z {first} a/proj/z elsewhere")];
+    assert_eq!(gone(&[b"b", b"old"]), lost);
+    assert_eq!(told(&p.fs, "b/old/x"), ["a/proj/x 10 made", "b/old/x - removed, now"]);
+    assert_eq!(p.fs.history(&[b"b", b"old", b"x"]).unwrap()[1].shown_by, Some((second, third.next())));
+    assert_eq!(
+        told(&p.fs, "b/old/y"),
+        ["a/proj/y 20 made", "a/proj/y 21 made", "b/old/y 21 renamed from a/old/y, now"]
+    );
+    assert_eq!(told(&p.fs, "b/old/z"), ["a/proj/z 0 made", "b/old/z - moved to elsewhere, now"]);
+    // Under the name that it had, as ever.
+    let taken = ["old", "proj"].map(|name| format!("{name} {} - b/old", if name == "old" { third } else { second }));
+    assert_eq!(gone(&[b"a"]), taken);
+    assert_eq!(told(&p.fs, "a/proj/x"), ["a/proj/x 10 made", "a/proj/x - removed, now"]);
+
+    // A name that there is again is not gone; and what another directory of that name had is told, too.
+    p.fs.create(d, b"x", &file(0o600)).unwrap();
+    let again = p.fs.create(ROOT, b"a", &dir()).unwrap().ino;
+    let other = p.fs.create(again, b"old", &dir()).unwrap().ino;
+    p.fs.create(other, b"w", &file(0o600)).unwrap();
+    let fifth = p.cut();
+    assert_eq!(gone(&[b"b", b"old"]), lost[1..]);
+    assert_eq!(told(&p.fs, "b/old/x"), ["a/proj/x 10 made", "b/old/x - removed", "b/old/x 0 made, now"]);
+    p.fs.unlink(other, b"w").unwrap();
+    p.cut();
+    // The directory that went on took along what it had.
+    let all = [&format!("w {fifth} - -"), &lost[0], &format!("y {third} - b/old/y"), &lost[1]];
+    assert_eq!(gone(&[b"a", b"old"]).iter().collect::<Vec<_>>(), all);
+    p.fs.close().unwrap();
+}
+
+#[test]
+#[should_panic = "assertion"]
+fn directories_that_are_not_followed_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::DirectoriesNotFollowed, what_a_directory_lost_before_it_was_renamed_is_found);
+}
+
 #[test]
 fn history_outlives_a_mount_and_is_told_of_a_volume_that_is_only_read() {
     let p = Past::new();
