@@ -50,7 +50,7 @@ pub trait Volume: Send + Sync {
     fn tell_later(&self, _ino: Ino, done: Done) {
         done(Ok(()));
     }
-    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
+    fn allocate(&self, writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
     #[expect(clippy::too_many_arguments, reason = "as copy_file_range(2)")]
     fn copy_range(
         &self,
@@ -60,7 +60,7 @@ pub trait Volume: Send + Sync {
         to: Ino,
         to_offset: u64,
         bytes: u64,
-        uid: u32,
+        writer: Writer,
     ) -> Result<u64>;
     fn flush(&self, ino: Ino) -> Result<()>;
 
@@ -169,8 +169,8 @@ impl Volume for Fs {
     fn tell_later(&self, ino: Ino, done: Done) {
         Self::tell_later(self, ino, done);
     }
-    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
-        Self::allocate(self, ino, mode, offset, bytes)
+    fn allocate(&self, writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+        Self::allocate_for(self, writer, ino, mode, offset, bytes)
     }
     fn copy_range(
         &self,
@@ -180,9 +180,9 @@ impl Volume for Fs {
         to: Ino,
         to_offset: u64,
         bytes: u64,
-        uid: u32,
+        writer: Writer,
     ) -> Result<u64> {
-        Self::copy_range_at(self, at, from, from_offset, to, to_offset, bytes, uid)
+        Self::copy_range_at(self, at, from, from_offset, to, to_offset, bytes, writer)
     }
     fn flush(&self, ino: Ino) -> Result<()> {
         Self::flush(self, ino)

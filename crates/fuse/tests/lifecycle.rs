@@ -334,8 +334,8 @@ mod panics {
             retain(ino: Ino);
             release(ino: Ino);
             accept(ino: Ino, offset: u64, data: &[u8], writer: Writer) -> Result<Accepted>;
-            allocate(ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
-            copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, uid: u32) -> Result<u64>;
+            allocate(writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()>;
+            copy_range(at: At, from: Ino, from_offset: u64, to: Ino, to_offset: u64, bytes: u64, writer: Writer) -> Result<u64>;
             hold_checkpoint(cno: Cno) -> Result<()>;
             let_checkpoint_go(cno: Cno);
             last_seen(ino: Ino) -> Result<Option<Cno>>;

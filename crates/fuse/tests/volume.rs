@@ -253,3 +253,51 @@ fn what_comes_out_of_the_cache_leaves_the_times_to_the_kernel() {
     mounted.end();
     fs.close().unwrap();
 }
+
+/// What changes a file by another call than a write, within the tick in which the kernel has emptied it, is followed by no time,
+/// either; nor is a size that the file has.
+#[test]
+fn copies_in_a_tick_leave_the_times_to_the_kernel() {
+    let world = Real::new(VOLUME_BYTES, &MkfsOptions::default());
+    let fs = world.open();
+    let Some(mounted) = mount(fs.clone(), At::Live, writeback) else { return };
+    let source = File::options().read(true).write(true).create_new(true).open(mounted.join("source")).unwrap();
+    source.write_all_at(&[1; 200_000], 0).unwrap();
+    source.sync_all().unwrap();
+    let times = |meta: fs::Metadata| (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+    let changes: [&dyn Fn(&File); 3] = [
+        &|file| assert_eq!(raw::copy_file_range(&source, 0, file, 0, 200_000).unwrap(), 200_000),
+        &|file| assert_eq!(raw::copy_file_range(&source, 100, file, 0, 5000).unwrap(), 5000),
+        &|file| raw::fallocate(file, 0, 0, 100_000).unwrap(),
+    ];
+    let mut shown = Vec::new();
+    for (kind, change) in changes.iter().enumerate() {
+        let before = shown.len();
+        for n in 0..100 {
+            let name = format!("{kind}-{n}");
+            fs::write(mounted.join(&name), "old").unwrap();
+            let file = File::create(mounted.join(&name)).unwrap();
+            let emptied = times(file.metadata().unwrap());
+            change(&file);
+            if times(file.metadata().unwrap()) == emptied {
+                shown.push((name, emptied));
+            }
+        }
+        assert!(shown.len() > before, "a clock that never stands");
+    }
+    let file = File::create(mounted.join("same")).unwrap();
+    file.write_all_at(&[1; 5000], 0).unwrap();
+    file.sync_all().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    raw::truncate(&mounted.join("same"), 5000).unwrap();
+    shown.push(("same".into(), times(file.metadata().unwrap())));
+    drop((file, source));
+    mounted.end();
+    for (name, then) in &shown {
+        let kept = fs.lookup(At::Live, Ino::ROOT, name.as_bytes()).unwrap();
+        let parts = |t: nenrin_format::Time| (t.0.div_euclid(1_000_000_000), t.0.rem_euclid(1_000_000_000));
+        let (mtime, ctime) = (parts(kept.mtime), parts(kept.ctime));
+        assert_eq!((mtime.0, mtime.1, ctime.0, ctime.1), *then, "{name}");
+    }
+    fs.close().unwrap();
+}

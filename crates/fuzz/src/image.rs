@@ -8,8 +8,8 @@ use crate::memory;
 use crate::volume::{self, Steps};
 use nenrin_core::format::Ino;
 use nenrin_core::{
-    AllocateMode, At, CheckOptions, FileKind, Fs, MountOptions, NewInode, RenameMode, Seek, SetAttr, XattrMode, check,
-    probe,
+    AllocateMode, At, CheckOptions, FileKind, Fs, MountOptions, NewInode, RenameMode, Seek, SetAttr, Writer, XattrMode,
+    check, probe,
 };
 use nenrin_device::{BlockDevice, CrashDisk, Image};
 use std::collections::BTreeSet;
@@ -168,7 +168,7 @@ fn shares(fs: &Fs, dir: Ino, big: Ino) {
         // As restore does: into a temporary name, then over the old one.
         let found = fs.lookup(at, dir, b"big").or_else(|_| fs.lookup(at, dir, b"source"));
         if let (Ok(was), Ok(to)) = (found, fs.create(dir, b".restoring", &new)) {
-            drop(fs.copy_range_at(at, was.ino, 0, to.ino, 0, was.size.min(1 << 20), 0));
+            drop(fs.copy_range_at(at, was.ino, 0, to.ino, 0, was.size.min(1 << 20), Writer::default()));
             drop(fs.fsync_wait(to.ino));
             drop(fs.rename(dir, b".restoring", dir, b"brought back", RenameMode::Replace));
         }

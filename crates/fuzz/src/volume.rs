@@ -112,7 +112,7 @@ fn copies(fs: &Fs, dir: Ino, past: Cno) -> Result<()> {
     }
     let kept = fs.lookup(At::Past(past), dir, b"big")?;
     let restored = fs.create(dir, b"restored", &file(0o100_644))?.ino;
-    fs.copy_range_at(At::Past(past), kept.ino, 0, restored, 0, kept.size, 1)?;
+    fs.copy_range_at(At::Past(past), kept.ino, 0, restored, 0, kept.size, 1.into())?;
     fs.unlink(dir, b"copy 2")?;
     fs.fsync_wait(restored)
 }

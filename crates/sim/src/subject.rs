@@ -296,7 +296,7 @@ impl Subject for Arc<Fs> {
         Fs::copy_range(self, from.0, from.1, to.0, to.1, bytes, uid)
     }
     fn copy_past(&self, cno: Cno, from: (Ino, u64), to: (Ino, u64), bytes: u64, uid: u32) -> Result<u64> {
-        Fs::copy_range_at(self, At::Past(cno), from.0, from.1, to.0, to.1, bytes, uid)
+        Fs::copy_range_at(self, At::Past(cno), from.0, from.1, to.0, to.1, bytes, uid.into())
     }
     fn lookup(&self, at: At, parent: Ino, name: &[u8]) -> Result<Attr> {
         Fs::lookup(self, at, parent, name)

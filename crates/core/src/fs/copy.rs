@@ -13,7 +13,7 @@
 use super::bursts::Who;
 use super::read::{Piece, Source};
 use super::space::Room;
-use super::write::{FILE_BYTES_MAX, WRITE_BEHIND_PAGES, copy_in};
+use super::write::{FILE_BYTES_MAX, WRITE_BEHIND_PAGES, Writer, copy_in};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
@@ -90,7 +90,7 @@ impl Fs {
         bytes: u64,
         uid: u32,
     ) -> Result<u64> {
-        self.copy_range_at(At::Live, from, from_offset, to, to_offset, bytes, uid)
+        self.copy_range_at(At::Live, from, from_offset, to, to_offset, bytes, uid.into())
     }
 
     /// [`Fs::copy_range`] of what the source was in a state of the past, too.
@@ -106,16 +106,16 @@ impl Fs {
         to: Ino,
         to_offset: u64,
         bytes: u64,
-        uid: u32,
+        writer: Writer,
     ) -> Result<u64> {
         let all = self.lock_to_change()?.copy_span(Span { at, from, from_offset, to, to_offset, bytes })?;
         let (mut done, mut copied) = (0, 0);
         while done < all.bytes.min(SHARED_BYTES_MAX) && copied < COPIED_BYTES_MAX {
             let rest = all.advanced(done);
             let step = if rest.is_congruent() {
-                self.share_step(rest, uid)
+                self.share_step(rest, writer)
             } else {
-                let step = self.copy_step(rest, uid);
+                let step = self.copy_step(rest, writer);
                 copied += CHUNK_BYTES;
                 step
             };
@@ -130,21 +130,21 @@ impl Fs {
     }
 
     /// Copies a piece by reading and writing.
-    fn copy_step(&self, span: Span, uid: u32) -> Result<u64> {
+    fn copy_step(&self, span: Span, writer: Writer) -> Result<u64> {
         let bytes = span.bytes.min(CHUNK_BYTES - span.to_offset % BLOCK);
         let data = self.read(span.at, span.from, span.from_offset, bytes as usize)?;
-        self.write(span.to, span.to_offset, &data, uid).map(|n| n as u64)
+        self.accept_of(Who::Writes, span.to, span.to_offset, &data, writer).map(|a| a.bytes as u64)
     }
 
     /// Shares the whole blocks of a piece and copies its edges, in one change.
-    fn share_step(&self, span: Span, uid: u32) -> Result<u64> {
+    fn share_step(&self, span: Span, writer: Writer) -> Result<u64> {
         let inner = self.lock_to_change()?;
         let data = inner.next_data(span.at, span.from, span.from_offset / BLOCK)?;
         drop(inner);
         let hole = data.map_or(u64::MAX, |block| block.saturating_mul(BLOCK)).saturating_sub(span.from_offset);
         if hole.min(span.bytes) > STEP_BYTES {
             let bytes = hole.min(span.bytes);
-            return self.clear(span.to, span.to_offset, span.to_offset + bytes, true).map(|()| bytes);
+            return self.clear(writer, span.to, span.to_offset, span.to_offset + bytes, true).map(|()| bytes);
         }
         let bytes = span.bytes.min(STEP_BYTES - span.from_offset % BLOCK);
         let span = Span { bytes, ..span };
@@ -192,7 +192,7 @@ impl Fs {
                 inner.unpin_pieces(&pieces);
                 return Err(e);
             }
-            inner.place_copy(self, &plan, pieces, &edges, uid)?;
+            inner.place_copy(self, &plan, pieces, &edges, writer)?;
             if inner.content_mut(self, span.to)?.pages.len() >= WRITE_BEHIND_PAGES {
                 inner.write_behind(self, span.to)?;
             }
@@ -328,7 +328,7 @@ impl Inner {
         plan: &Plan,
         pieces: Vec<Piece>,
         edges: &[(u64, Vec<u8>)],
-        uid: u32,
+        writer: Writer,
     ) -> Result<()> {
         let span = plan.span;
         let wall = fs.clock.wall();
@@ -361,9 +361,8 @@ impl Inner {
             block = end;
         }
         content.size = content.size.max(span.to_offset + span.bytes);
-        content.mtime = wall;
-        content.ctime = wall;
-        content.editor_uid = uid;
+        writer.note_times(content, wall);
+        content.editor_uid = writer.uid;
         content.version += 1;
         let after = content.pages.len();
         let shared = (content.overlay.ranges() as u64).saturating_sub(ranges);

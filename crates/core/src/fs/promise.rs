@@ -13,6 +13,7 @@
 use super::growth::Tried;
 use super::guard::Guard;
 use super::space::Room;
+use super::write::Writer;
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, Over};
@@ -209,7 +210,7 @@ impl Fs {
 
     /// Reserves space for the blocks of `[offset, end)` that hold nothing. Much is reserved in steps, with a commit after each: where
     /// others take meanwhile what is left, what was reserved stays.
-    pub(super) fn reserve(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+    pub(super) fn reserve(&self, writer: Writer, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
         let (mut at, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         // All of it is refused before any is reserved.
         let mut inner = self.room_to_reserve(ino, at, last)?;
@@ -226,9 +227,10 @@ impl Fs {
         let content = inner.content_mut(self, ino)?;
         if grow && end > content.size {
             content.size = end;
-            content.mtime = wall;
+            writer.note_times(content, wall);
+        } else if !writer.keeps_times {
+            content.ctime = wall;
         }
-        content.ctime = wall;
         content.version += 1;
         Ok(())
     }

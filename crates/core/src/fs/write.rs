@@ -47,6 +47,20 @@ impl From<u32> for Writer {
     }
 }
 
+impl Writer {
+    /// What was changed of content that was not so before gets its times.
+    pub(super) fn note_times(self, content: &mut Content, wall: Time) {
+        let is_recent = wall.0.saturating_sub(content.mtime.0) < KEPT_NANOS;
+        if !(self.keeps_times && is_recent) || broken(Break::CacheMovesTimes) {
+            content.mtime = wall;
+            content.ctime = wall;
+        } else if content.is_unchanged() && !broken(Break::CacheUnseen) {
+            // No time may come for it, and who compares two states goes by times.
+            content.ctime = Time(content.ctime.0.saturating_add(1));
+        }
+    }
+}
+
 /// A write that was accepted.
 #[must_use = "the program may have to wait"]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -310,14 +324,7 @@ impl Fs {
             copy_in(content, offset, data);
         }
         content.size = content.size.max(end);
-        let is_recent = wall.0.saturating_sub(content.mtime.0) < KEPT_NANOS;
-        if !(writer.keeps_times && is_recent) || broken(Break::CacheMovesTimes) {
-            content.mtime = wall;
-            content.ctime = wall;
-        } else if content.is_unchanged() && !broken(Break::CacheUnseen) {
-            // No time may come for it, and who compares two states goes by times.
-            content.ctime = Time(content.ctime.0.saturating_add(1));
-        }
+        writer.note_times(content, wall);
         content.editor_uid = writer.uid;
         content.version += 1;
         let pages = content.pages.len();
@@ -402,21 +409,29 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`] when the range cannot be reserved.
     pub fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+        self.allocate_for(Writer::default(), ino, mode, offset, bytes)
+    }
+
+    /// [`Fs::allocate`] for a caller who may keep the times; the user is not noted.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_for(&self, writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         let end = offset.checked_add(bytes).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
         if bytes == 0 {
             return Err(Error::BadArgument("an empty range"));
         }
         match mode {
-            AllocateMode::Reserve => self.reserve(ino, offset, end, true),
-            AllocateMode::ReserveKeepSize => self.reserve(ino, offset, end, false),
-            AllocateMode::Punch => self.clear(ino, offset, end, false),
-            AllocateMode::Zero => self.clear(ino, offset, end, true),
-            AllocateMode::ZeroKeepSize => self.clear(ino, offset, end, false),
+            AllocateMode::Reserve => self.reserve(writer, ino, offset, end, true),
+            AllocateMode::ReserveKeepSize => self.reserve(writer, ino, offset, end, false),
+            AllocateMode::Punch => self.clear(writer, ino, offset, end, false),
+            AllocateMode::Zero => self.clear(writer, ino, offset, end, true),
+            AllocateMode::ZeroKeepSize => self.clear(writer, ino, offset, end, false),
         }
     }
 
     /// Makes `[offset, end)` read as zeros.
-    pub(super) fn clear(&self, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
+    pub(super) fn clear(&self, writer: Writer, ino: Ino, offset: u64, end: u64, grow: bool) -> Result<()> {
         // Only blocks cut in part need their other bytes, and nothing is behind the end.
         let edges = |size: u64| match end.min(size) {
             stop if offset >= stop => Vec::new(),
@@ -451,8 +466,7 @@ impl Fs {
         if grow {
             content.size = content.size.max(end);
         }
-        content.mtime = wall;
-        content.ctime = wall;
+        writer.note_times(content, wall);
         content.version += 1;
         let after = content.pages.len();
         inner.pages = inner.pages + after as u64 - before as u64;

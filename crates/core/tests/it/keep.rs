@@ -4,7 +4,9 @@
 use crate::common::{World, dir, file};
 use nenrin_core::format::items::{HISTORY_XATTR, Keep};
 use nenrin_core::format::{Cno, Ino};
-use nenrin_core::{At, CheckOptions, Error, FileKind, Fs, MountOptions, NewInode, RenameMode, XattrMode, check};
+use nenrin_core::{
+    At, CheckOptions, Error, FileKind, Fs, MountOptions, NewInode, RenameMode, Writer, XattrMode, check,
+};
 use nenrin_device::{BlockDevice, Prng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -285,8 +287,8 @@ fn shared_blocks_forks_links_and_open_files() {
     assert!(matches!(fs.lookup(At::Past(later), target, b"huge"), Err(Error::Stale)));
     // Back from the past, it lives: with the history that its place keeps.
     let back = fs.create(Ino::ROOT, b"back", &file(0o644)).unwrap().ino;
-    assert_eq!(fs.copy_range_at(At::Past(snapshot), huge, 0, back, 0, 3 << 20, 0).unwrap(), 3 << 20);
-    assert!(matches!(fs.copy_range_at(At::Past(later), huge, 0, back, 0, 5000, 0), Err(Error::Stale)));
+    assert_eq!(fs.copy_range_at(At::Past(snapshot), huge, 0, back, 0, 3 << 20, Writer::default()).unwrap(), 3 << 20);
+    assert!(matches!(fs.copy_range_at(At::Past(later), huge, 0, back, 0, 5000, Writer::default()), Err(Error::Stale)));
     fs.sync_all().unwrap();
     fs.checkpoint_name(snapshot, None).unwrap();
     fs.checkpoint_drop(&[snapshot, unnamed]).unwrap();

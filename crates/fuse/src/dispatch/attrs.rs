@@ -7,7 +7,7 @@ use crate::perm;
 use crate::proto::abi::{AttrOut, InHeader, StatxOut};
 use crate::proto::reply;
 use crate::proto::request::Setattr;
-use nenrin_core::{At, SetAttr};
+use nenrin_core::{At, SetAttr, SetTime};
 use nenrin_format::Ino;
 use std::sync::atomic::Ordering;
 
@@ -60,11 +60,24 @@ impl Server {
         if let Some(mode) = set.mode {
             self.chmod_acl(ino, mode)?;
         }
+        self.keep_times_of_same_size(ino, &mut set)?;
         let attr = self.volume.setattr(Ino(ino), &set)?;
         if set.mode.is_some_and(|mode| mode & (SET_UID | SET_GID) != 0) {
             self.privileges_may_have_grown();
         }
         Ok(reply::attr_out(&attr, self.behaviour.valid))
+    }
+
+    /// Under writeback the kernel, which has the times, moves none for the size that a file has, and sends none.
+    fn keep_times_of_same_size(&self, ino: u64, set: &mut SetAttr) -> Result<()> {
+        if !self.agreed.writeback() || set.size.is_none() || set.mtime.is_some() || set.ctime.is_some() {
+            return Ok(());
+        }
+        let attr = self.attr_of(ino)?;
+        if set.size == Some(attr.size) {
+            (set.mtime, set.ctime) = (Some(SetTime::At(attr.mtime)), Some(SetTime::At(attr.ctime)));
+        }
+        Ok(())
     }
 
     /// Brings the access list of an inode, if it has one, in line with a new

@@ -183,6 +183,12 @@ impl Server {
         self.helper.run(move || reply.done(server.volume.sync_all()));
     }
 
+    /// Who changes content by another call than WRITE. Under writeback the kernel moves the times before it asks, and sends them later
+    /// where they moved: within a tick of its clock they do not.
+    fn changes_by(&self, uid: u32) -> Writer {
+        Writer { uid, keeps_times: self.agreed.writeback() }
+    }
+
     pub(super) fn fallocate(&self, head: &InHeader, offset: u64, bytes: u64, mode: u32) -> Result<()> {
         self.changeable()?;
         let mode = allocate_mode(mode as i32)?;
@@ -193,7 +199,7 @@ impl Server {
         if head.uid != 0 {
             self.shed_privileges(head.nodeid)?;
         }
-        Ok(self.volume.allocate(Ino(head.nodeid), mode, offset, bytes)?)
+        Ok(self.volume.allocate(self.changes_by(head.uid), Ino(head.nodeid), mode, offset, bytes)?)
     }
 
     /// Under writeback the kernel asks without sending what it keeps: it would be
@@ -253,7 +259,15 @@ impl Server {
             self.shed_privileges(args.nodeid_out)?;
         }
         let (from, to) = (self.place(head.nodeid)?, Ino(args.nodeid_out));
-        Ok(self.volume.copy_range(from.at, from.ino, args.offset_in, to, args.offset_out, bytes, head.uid)?)
+        Ok(self.volume.copy_range(
+            from.at,
+            from.ino,
+            args.offset_in,
+            to,
+            args.offset_out,
+            bytes,
+            self.changes_by(head.uid),
+        )?)
     }
 }
 

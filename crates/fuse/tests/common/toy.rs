@@ -464,7 +464,7 @@ impl Volume for Toy {
     fn tell_later(&self, _ino: Ino, done: Done) {
         self.waiting.as_ref().unwrap().lock().unwrap().push(done);
     }
-    fn allocate(&self, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
+    fn allocate(&self, _writer: Writer, ino: Ino, mode: AllocateMode, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.state();
         let inode = s.get_mut(ino)?;
         let end = offset + bytes;
@@ -489,7 +489,7 @@ impl Volume for Toy {
         to: Ino,
         to_offset: u64,
         bytes: u64,
-        _uid: u32,
+        _writer: Writer,
     ) -> Result<u64> {
         let data = self.read(At::Live, from, from_offset, bytes as usize)?.into_vec();
         self.state().get_mut(to)?.put(to_offset, &data);
