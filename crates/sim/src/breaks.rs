@@ -90,7 +90,7 @@ const SLOW: Members = Members { slow: true, ..Members::new(3, Layout::Stripe) };
 const CHANGING: Members = Members { changes: true, ..Members::new(3, Layout::Stripe) };
 
 /// Every break. Those of numbers on the device belong to the tests of hostile bytes.
-pub const TRIALS: [Trial; 91] = [
+pub const TRIALS: [Trial; 89] = [
     trial(Break::NoFlush, "P1", Hunt::Cuts(Profile::General)),
     trial(Break::UncoveredLeft, "P1", Hunt::Cuts(Profile::Content)),
     trial(Break::NamedLeft, "P1", Hunt::Cuts(Profile::Content)),
@@ -133,8 +133,6 @@ pub const TRIALS: [Trial; 91] = [
     trial(Break::AstrayUnread, "P4", Hunt::Astray),
     trial(Break::WentBackUnseen, "P4", Hunt::Life(Life::LostRoot)),
     trial(Break::RepairOverOld, "P4", Hunt::Life(Life::Repair(Damage::Leaf))),
-    trial(Break::NodesNotApart, "P4", Hunt::Life(Life::Repair(Damage::Roots))),
-    trial(Break::SupersededCounts, "P4", Hunt::Life(Life::Repair(Damage::Roots))),
     trial(Break::FailureForgotten, "P5", Hunt::Faults(OpKind::Write)),
     trial(Break::FlushRetried, "P5", Hunt::Faults(OpKind::Flush)),
     trial(Break::HistoryFreed, "P6", Hunt::Cuts(Profile::Past)),
