@@ -44,10 +44,13 @@ impl Shelf {
             let text = "only a directory of the volume is mounted here; ask where its root is mounted";
             return Err(Fail::at(mount.point.display(), text));
         }
-        let at = mount.point.join(".nenrin/at");
-        // The numbers of what no volume stores have the highest bit.
-        match fs::symlink_metadata(&at) {
-            Ok(meta) if meta.ino() >> 63 == 1 => Ok(Self { at }),
+        let past = mount.point.join(".nenrin");
+        let at = past.join("at");
+        // The numbers of what no volume stores have the highest bit. What is a link, or of another file system, somebody made.
+        let volume = fs::metadata(&mount.point).at(mount.point.display())?.dev();
+        let is_ours = |meta: &Metadata| meta.is_dir() && meta.dev() == volume && meta.ino() >> 63 == 1;
+        match fs::symlink_metadata(&past).and_then(|above| Ok((above, fs::symlink_metadata(&at)?))) {
+            Ok((above, meta)) if is_ours(&above) && is_ours(&meta) => Ok(Self { at }),
             Ok(_) => Err(Fail::at(at.display(), "is a directory of the volume's own, and hides the past; rename it")),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Fail::at(at.display(), e)),
             Err(_) => {
@@ -129,7 +132,7 @@ impl Shelf {
         let mut last: Option<&View> = None;
         for view in views.iter().skip_while(|v| v.meta.is_none()) {
             match last {
-                Some(before) if before.key() == view.key() => {
+                Some(before) if before.shows_same(view) => {
                     if let Some(row) = list.last_mut() {
                         row.last_cno = view.state.as_ref().map(|s| s.cno).or(row.last_cno);
                         row.is_now = view.state.is_none();
@@ -161,7 +164,10 @@ impl Shelf {
             progress.at("states", done as u64, all.len() as u64);
             let then = Then::new(self.root(state.cno), inside.to_owned());
             match gone_since(&then, state, path, &mut found) {
-                Ok(()) => listed += 1,
+                Ok(seen) => {
+                    listed += 1;
+                    unseen += u64::from(!seen);
+                }
                 Err(e) if is_absent(&e) => {}
                 Err(_) => unseen += 1,
             }
@@ -173,28 +179,34 @@ impl Shelf {
     }
 }
 
-/// Adds what a directory had in a state, has no more, and newer states did not show.
+/// Adds what a directory had in a state, has no more, and newer states did not show. Whether all could be seen.
 fn gone_since(
     then: &Then,
     state: &CheckpointData,
     now: &Path,
     found: &mut HashMap<OsString, Option<GoneData>>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     if !then.metadata()?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
     }
+    let mut all_seen = true;
     for entry in fs::read_dir(then.path())? {
         let entry = entry?;
         let name = entry.file_name();
         if found.contains_key(&name) || restore::is_hidden(name.as_bytes()) {
             continue;
         }
-        if fs::symlink_metadata(now.join(&name)).is_ok() {
+        let there = fs::symlink_metadata(now.join(&name));
+        if !there.as_ref().is_err_and(is_absent) {
+            all_seen &= there.is_ok();
             found.insert(name, None);
             continue;
         }
         // Of what cannot be seen an older state may show more.
-        let Ok(meta) = entry.metadata() else { continue };
+        let Ok(meta) = entry.metadata() else {
+            all_seen = false;
+            continue;
+        };
         let data = GoneData {
             name: name.to_string_lossy().into_owned(),
             cno: state.cno,
@@ -211,7 +223,7 @@ fn gone_since(
         };
         found.insert(name, Some(data));
     }
-    Ok(())
+    Ok(all_seen)
 }
 
 /// That nothing was found, and what there may be that was not seen.
@@ -263,6 +275,15 @@ impl View {
         let ctime = |m: &Metadata| (m.ctime(), m.ctime_nsec());
         self.content().zip(self.meta.as_ref().map(ctime))
     }
+    /// Whether both show the same. What there is now has the kernel's times, and under writeback a state may be some nanoseconds
+    /// newer than these.
+    fn shows_same(&self, later: &Self) -> bool {
+        let nanos =
+            |view: &Self| view.meta.as_ref().map_or(0, |m| m.ctime().saturating_mul(1_000_000_000) + m.ctime_nsec());
+        let is_near =
+            || later.state.is_none() && nanos(self).saturating_sub(nanos(later)).unsigned_abs() < KERNEL_NANOS;
+        self.content() == later.content() && (self.key() == later.key() || is_near())
+    }
     fn content(&self) -> Option<Content> {
         let of = |m: &Metadata| (m.ino() & INO_MASK, m.len(), (m.mtime(), m.mtime_nsec()));
         self.meta.as_ref().map(of)
@@ -302,6 +323,9 @@ impl View {
         }
     }
 }
+
+/// By which times of the kernel and of a state may differ that show the same.
+const KERNEL_NANOS: u64 = 1_000_000;
 
 /// Inode, size, time of modification.
 type Content = (u64, u64, (i64, i64));

@@ -434,6 +434,12 @@ pub enum Break {
     NodesNotApart,
     /// It goes on to count places there which its rewritten nodes had.
     SupersededCounts,
+    /// Where a device takes the place of one of which something cannot be read, nothing more is read from that.
+    JoinReadsElsewhere,
+    /// Recovery takes a copy that lies with others on devices of which each has lost a part for lost.
+    WalkReadsElsewhere,
+    /// Of a unit that has a bad block in each copy nothing is taken.
+    BlocksUnmixed,
 }
 
 #[cfg(feature = "breaks")]

@@ -162,14 +162,19 @@ impl Storage {
         copies.find(|bytes| right(bytes)).or_else(|| self.read_mixed(addr, blocks, right))
     }
 
-    /// The same of blocks of which some are wrong on one device and others on another: unit by unit from whichever copies
-    /// are `right` together.
+    /// The same of blocks of which some are wrong on one device and others on another: unit by unit, or else block by block, from
+    /// whichever copies are `right` together.
     fn read_mixed(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
+        let grains = if broken(Break::BlocksUnmixed) { &[UNIT_BLOCKS][..] } else { &[UNIT_BLOCKS, 1] };
+        grains.iter().find_map(|grain| self.read_mixed_by(addr, blocks, *grain, &right))
+    }
+
+    fn read_mixed_by(&self, addr: Addr, blocks: u32, grain: u32, right: &impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
         let mut units: Vec<Vec<AlignedBuf>> = Vec::new();
         let (mut from, mut mixtures) = (0, 1usize);
         while from < blocks {
-            let (at, in_unit) = (addr.add(from), addr.add(from).block() % UNIT_BLOCKS);
-            let count = (UNIT_BLOCKS - in_unit).min(blocks - from);
+            let at = addr.add(from);
+            let count = (grain - at.block() % grain).min(blocks - from);
             let around = self.ways_around(at, count).into_iter().map(|avoid| self.read_around(at, count, avoid));
             let mut copies: Vec<AlignedBuf> = Vec::new();
             for copy in [self.read(at, count)].into_iter().chain(around).flatten() {
@@ -204,6 +209,12 @@ impl Storage {
     pub fn read_around(&self, addr: Addr, blocks: u32, avoid: u16) -> Result<AlignedBuf> {
         self.within(addr, blocks)?;
         Ok(self.devices.read(addr, blocks, Some(avoid))?)
+    }
+
+    /// The same, and with that device where no other can be read: for who judges what is read, and may find parts of it here and there.
+    pub fn read_rather_around(&self, addr: Addr, blocks: u32, avoid: u16) -> Result<AlignedBuf> {
+        let around = self.read_around(addr, blocks, avoid);
+        if broken(Break::WalkReadsElsewhere) { around } else { around.or_else(|_| self.read(addr, blocks)) }
     }
 
     /// Starts [`Storage::read_around`].
@@ -480,7 +491,7 @@ impl Storage {
     fn summary_from(&self, addr: Addr, avoid: Option<u16>) -> Result<AlignedBuf> {
         let read = |blocks| match avoid {
             None => self.read(addr, blocks),
-            Some(avoid) => self.read_around(addr, blocks, avoid),
+            Some(avoid) => self.read_rather_around(addr, blocks, avoid),
         };
         let first = read(1)?;
         let head = Header::peek(&first).map_err(|why| Error::Damaged(addr, why))?;

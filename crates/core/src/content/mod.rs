@@ -229,6 +229,8 @@ pub struct Content {
     pub promised: i64,
     /// Blocks that the file had before.
     pub before: u64,
+    /// When it was changed before.
+    changed_before: Time,
 }
 
 impl Content {
@@ -253,13 +255,13 @@ impl Content {
             hand: 0,
             promised: 0,
             before,
+            changed_before: ctime,
         }
     }
 
-    /// Whether nothing changed yet.
-    pub const fn is_unchanged(&self) -> bool {
-        // Each has so many numbers of its own.
-        self.version.trailing_zeros() >= 32
+    /// Whether its time tells it from what there was before.
+    pub fn is_told_apart(&self) -> bool {
+        self.ctime != self.changed_before
     }
 
     /// Blocks of the file, `committed` of them in the live tree. What is written

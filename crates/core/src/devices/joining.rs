@@ -223,9 +223,13 @@ impl Devices {
         let mut out = AlignedBuf::zeroed(run.blocks as usize * BLOCK_BYTES);
         let blocks = run.spans.iter().flat_map(|(from, n)| *from..*from + *n);
         let mut lost = 0;
-        for (to, block) in out.chunks_exact_mut(BLOCK_BYTES).zip(blocks) {
+        let own = roster.member(run.device).filter(|m| m.is_active() && !broken(Break::JoinReadsElsewhere));
+        for ((to, block), place) in out.chunks_exact_mut(BLOCK_BYTES).zip(blocks).zip(run.block..) {
             // A copy elsewhere is asked for first: of this one something could not be read.
-            match Self::submit_read_of(roster, first.add(block), 1, Some(run.device)).wait() {
+            let elsewhere = Self::submit_read_of(roster, first.add(block), 1, Some(run.device)).wait();
+            let here =
+                |e| own.map_or(Err(e), |m| m.submit(Op::Read { offset: bytes(place), bytes: BLOCK_BYTES }).wait());
+            match elsewhere.or_else(here) {
                 Ok(buf) => to.copy_from_slice(&buf),
                 Err(_) => lost += 1,
             }

@@ -603,6 +603,43 @@ fn a_write_that_misses_who_took_its_place_is_noticed() {
     crate::breaks::with(Break::SeatedDeaf, who_takes_its_place_gets_what_was_registered_before);
 }
 
+/// What one copy cannot give the other does, block by block, whichever device is replaced.
+fn each_block_comes_from_where_it_can_be_read() {
+    for replaced in 0..2u16 {
+        let w = World::new(2, 2);
+        w.devices.write_flush(at(1, 0), data(1, 64), Covering::All).unwrap();
+        let place = |device: u16, block: u32| {
+            let roster = w.devices.roster();
+            let mut found = None;
+            roster.layout.each_piece(at(1, block), 1, |_, _, places| {
+                found = places.iter().find(|p| p.device == device).map(|p| p.block * BLOCK_BYTES as u64);
+            });
+            found.unwrap()
+        };
+        let other = 1 - replaced;
+        for (device, block) in [(replaced, 5), (other, 9)] {
+            let from = place(device, block);
+            w.faults[usize::from(device)].inject(Fault::FailReads { range: from..from + BLOCK_BYTES as u64 });
+        }
+        w.devices.begin_joining(replaced, Some(Arc::new(MemDevice::new(4 << 20))));
+        assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+        assert!(w.devices.end_joining([9; 16]).unwrap());
+        assert_eq!(w.devices.read(at(1, 0), 64, Some(other)).unwrap()[..], data(1, 64)[..]);
+    }
+}
+
+#[test]
+fn a_device_that_is_replaced_is_read_where_the_other_cannot_be() {
+    each_block_comes_from_where_it_can_be_read();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "unreadable: 1")]
+fn a_device_that_is_replaced_and_not_read_is_noticed() {
+    crate::breaks::with(Break::JoinReadsElsewhere, each_block_comes_from_where_it_can_be_read);
+}
+
 /// The only device of a volume was written to without counting: who joins it does not make flushes go missing.
 #[test]
 fn what_one_device_has_not_flushed_is_flushed_when_another_joins() {

@@ -56,8 +56,17 @@ pub struct NameState {
 /// A name that stood for an inode.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
+    /// The directory of the name.
+    pub dir: Ino,
     pub ino: Ino,
     pub span: Span,
+}
+
+impl Named {
+    /// An inode by itself, at all times.
+    pub(super) const fn always(ino: Ino) -> Self {
+        Self { dir: ino, ino, span: Span::ALWAYS }
+    }
 }
 
 /// A name that an inode bore.
@@ -85,7 +94,7 @@ impl Fs {
             let _ = self.sync_received(false);
         }
         let inner = self.lock();
-        let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        let mut named = vec![Named::always(Ino::ROOT)];
         let mut followed = named.clone();
         for name in path {
             named = inner.state.named(&named, name)?;
@@ -135,11 +144,11 @@ fn whole_lives(directories: &[Named]) -> Vec<Named> {
         return directories.to_vec();
     }
     let mut ends: BTreeMap<Ino, Option<Cno>> = BTreeMap::new();
-    for Named { ino, span } in directories {
+    for Named { ino, span, .. } in directories {
         let end = ends.entry(*ino).or_insert(span.to);
         *end = end.zip(span.to).map(|(a, b)| a.max(b));
     }
-    ends.into_iter().map(|(ino, to)| Named { ino, span: Span { from: Cno(0), to } }).collect()
+    ends.into_iter().map(|(ino, to)| Named { span: Span { from: Cno(0), to }, ..Named::always(ino) }).collect()
 }
 
 /// A name that a directory had, and has no more.
@@ -183,7 +192,7 @@ impl Fs {
     /// # Errors
     /// Those of [`Fs::gone`].
     pub fn gone_in_parts(&self, path: &[&[u8]], each: &mut dyn FnMut(Vec<GoneName>) -> ControlFlow<()>) -> Result<()> {
-        let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        let mut named = vec![Named::always(Ino::ROOT)];
         let mut followed = named.clone();
         for name in path {
             let inner = self.lock();
@@ -386,23 +395,22 @@ impl Inner {
         found: &mut Vec<(Cno, NameState)>,
     ) -> Result<()> {
         let is_before = |n: &Named| named.iter().all(|own| own.ino != n.ino);
-        let ends = |n: &Named, all: &[Named]| {
-            let from = n.span.to.filter(|end| all.iter().all(|other| !other.span.holds(*end)))?;
-            Some(Span { from, to: all.iter().map(|other| other.span.from).filter(|begins| *begins > from).min() })
-        };
+        let ends = |n: &Named, all: &[Named]| n.span.to.filter(|end| all.iter().all(|other| !other.span.holds(*end)));
         let own = named.iter().map(|n| (n, ends(n, named), false));
         let before = followed.iter().filter(|n| is_before(n)).map(|n| (n, ends(n, followed), true));
-        for (n, gone, is_before) in own.chain(before) {
-            let Some(gone @ Span { from, to }) = gone else { continue };
+        for (n, end, is_before) in own.chain(before) {
+            let Some(from) = end else { continue };
+            // Then comes another state, whatever the path of that.
+            let to = named.iter().chain(followed).map(|other| other.span.from).filter(|begins| *begins > from).min();
+            let gone = Span { from, to };
             let shown_by = self.shown_absent(asked, &gone);
             if shown_by.is_none() && to.is_some() {
                 continue;
             }
             let path = asked.to_vec();
-            let then = if is_before {
-                self.state.path_in(&self.state.links(n.ino)?, Cno(from.0.saturating_sub(1)))?
-            } else {
-                path.clone()
+            let then = match (is_before, asked.rsplit(|b| *b == b'/').next()) {
+                (true, Some(name)) => self.state.path_below(n.dir, name, Cno(from.0.saturating_sub(1)))?,
+                _ => path.clone(),
             };
             let change = self.state.moved_to(n.ino, from, &then)?.map_or(Change::Removed, Change::Moved);
             let state =
@@ -437,7 +445,7 @@ impl State {
             for v in self.versions(&group, &Key { off: group.off | SLOT_MASK, ..group })? {
                 let entry = Dirent::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
                 if entry.name == name {
-                    out.extend(v.span.cut(&dir.span).map(|span| Named { ino: entry.ino, span }));
+                    out.extend(v.span.cut(&dir.span).map(|span| Named { dir: dir.ino, ino: entry.ino, span }));
                 }
             }
         }

@@ -245,7 +245,7 @@ impl State {
     /// What a name stood for, stage by stage, as far as it is known.
     fn stages(&self, parent: Ino, name: &[u8], most: u8, now: Time) -> Result<Vec<Stage>> {
         let mut stages: Vec<Stage> = Vec::new();
-        for named in self.named(&[Named { ino: parent, span: Span::ALWAYS }], name)? {
+        for named in self.named(&[Named::always(parent)], name)? {
             let key = Key::new(named.ino, Kind::Inode, 0, 0);
             for v in self.versions(&key, &key)? {
                 let Some(span) = v.span.cut(&named.span) else { continue };

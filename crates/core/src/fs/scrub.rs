@@ -315,7 +315,8 @@ impl Fs {
         if touched {
             scrub.touched += damaged.len() as u64;
         } else {
-            let lost = damaged.len() == n.ptr.copies.len();
+            // A mirror may have what one of its devices has not.
+            let lost = !self.storage.right_copies(&n.ptr).contains(&true);
             scrub.report.nodes_lost += u64::from(lost);
             let what = if lost { "both copies of an index node are" } else { "a copy of an index node is" };
             let text = format!("tree {}, level {}: {what} damaged", id.0, n.level);

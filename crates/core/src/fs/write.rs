@@ -54,7 +54,7 @@ impl Writer {
         if !(self.keeps_times && is_recent) || broken(Break::CacheMovesTimes) {
             content.mtime = wall;
             content.ctime = wall;
-        } else if content.is_unchanged() && !broken(Break::CacheUnseen) {
+        } else if !content.is_told_apart() && !broken(Break::CacheUnseen) {
             // No time may come for it, and who compares two states goes by times.
             content.ctime = Time(content.ctime.0.saturating_add(1));
         }

@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
     fn read(&self, addr: Addr, blocks: u32) -> Result<AlignedBuf> {
         match self.avoid {
             None => self.storage.read(addr, blocks),
-            Some(avoid) => self.storage.read_around(addr, blocks, avoid),
+            Some(avoid) => self.storage.read_rather_around(addr, blocks, avoid),
         }
     }
 
@@ -367,7 +367,7 @@ impl<'a> Walk<'a> {
             let reads = if ways.is_empty() {
                 vec![self.storage.read(first, 1)]
             } else {
-                ways.into_iter().map(|avoid| self.storage.read_around(first, 1, avoid)).collect()
+                ways.into_iter().map(|avoid| self.storage.read_rather_around(first, 1, avoid)).collect()
             };
             self.bytes_read += (reads.len() * BLOCK_BYTES) as u64;
             self.requests += reads.len() as u64;

@@ -506,7 +506,7 @@ fn what_a_snapshot_gives_back() {
     w.pass(2_000_000_000);
     let back = fs.create(Ino::ROOT, b"back", &file(0o600)).unwrap().ino;
     let before = fs.usage().available_blocks;
-    let copied = fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, 0);
+    let copied = fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, nenrin_core::Writer::default());
     assert_eq!(copied.unwrap(), 1024 * BLOCK);
     fs.sync_all().unwrap();
     let after = fs.usage().available_blocks;

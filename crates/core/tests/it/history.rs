@@ -277,6 +277,35 @@ fn what_a_directory_lost_before_it_was_renamed_is_found() {
     p.fs.close().unwrap();
 }
 
+/// What was removed under one name of its directory and made again under another is there between two absences; and of two names of
+/// a file that which is removed is not told as moved to the one that stays.
+#[test]
+fn removed_again_while_its_directory_had_another_name() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"d", &dir()).unwrap().ino;
+    let f = p.fs.create(ROOT, b"keep", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    p.fs.link(f, d, b"f").unwrap();
+    p.cut();
+    p.fs.unlink(d, b"f").unwrap();
+    p.cut();
+    p.rename((ROOT, "d"), (ROOT, "e"));
+    p.cut();
+    let f = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 20);
+    p.cut();
+    p.fs.unlink(d, b"f").unwrap();
+    p.cut();
+    p.rename((ROOT, "e"), (ROOT, "d"));
+    p.cut();
+    assert_eq!(told(&p.fs, "d/f"), ["d/f 10 made", "d/f - removed", "e/f 20 made", "d/f - removed, now"]);
+    p.rename((ROOT, "d"), (ROOT, "g"));
+    p.cut();
+    assert_eq!(told(&p.fs, "g/f").last().unwrap(), "g/f - removed, now");
+    assert_eq!(told(&p.fs, "g/f").iter().filter(|line| line.contains("moved to")).count(), 0);
+    p.fs.close().unwrap();
+}
+
 #[test]
 #[should_panic = "assertion"]
 fn directories_that_are_not_followed_are_noticed() {

@@ -143,6 +143,30 @@ fn a_copy_that_cannot_be_read_is_found() {
     }
 }
 
+/// What one device of a mirror cannot read at all, in both copies of each node, the other has: nothing is lost.
+#[test]
+fn nodes_that_only_one_device_can_read_are_not_lost() {
+    let w = volume(Profile::Mirror, 2);
+    for bad in 0..2 {
+        let device = Faulty::new(w.all()[bad].clone());
+        let faults = device.faults();
+        let mut devices = w.all();
+        devices[bad] = Arc::new(device);
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let fs = Fs::open(devices, w.time(), options).unwrap();
+        faults.inject(Fault::FailReads { range: 0..u64::MAX });
+        let mut scrub = fs.scrub();
+        while !scrub.is_done() {
+            fs.scrub_step(&mut scrub, MIB).unwrap();
+        }
+        let r = scrub.report();
+        let told: Vec<&str> = r.findings.iter().map(|f| &f.text[..]).collect();
+        assert!(told.iter().any(|t| t.contains("a copy of an index node")), "{told:?}");
+        assert!(r.copies_damaged > 1 && r.nodes_lost == 0, "device {bad}: {r:?}");
+        assert!(told.iter().all(|t| t.contains("a copy of")), "{told:?}");
+    }
+}
+
 /// Where devices came later segments have other numbers than where all were there from the beginning.
 #[test]
 fn a_volume_that_got_another_device_is_repaired() {

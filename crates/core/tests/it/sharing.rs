@@ -104,7 +104,7 @@ fn copies_that_wait() {
     pass(&w, &fs, 12);
     let told = fs.usage().available_blocks;
     let k = new(b"k");
-    let copied = fs.copy_range_at(At::Past(past), f, 0, k, 0, 512 * BLOCK, 0);
+    let copied = fs.copy_range_at(At::Past(past), f, 0, k, 0, 512 * BLOCK, nenrin_core::Writer::default());
     assert_eq!(copied.unwrap(), 512 * BLOCK);
     write_all(&fs, new(b"l"), 0, 256).unwrap();
     counts(&fs, "copies of history", told, 512 + 256);
@@ -234,7 +234,10 @@ fn what_comes_back_beside_history() {
     pass(&w, &fs, 12);
     let before = fs.usage().available_blocks;
     let back = new(b"back");
-    assert_eq!(fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, 0).unwrap(), 1024 * BLOCK);
+    assert_eq!(
+        fs.copy_range_at(At::Past(kept), f, 0, back, 0, 1024 * BLOCK, nenrin_core::Writer::default()).unwrap(),
+        1024 * BLOCK
+    );
     fs.sync_all().unwrap();
     pass(&w, &fs, 12);
     let after = fs.usage().available_blocks;

@@ -237,3 +237,57 @@ fn what_either_device_proves_was_durable() {
 fn a_proof_sought_on_one_device_alone_is_noticed() {
     nenrin_core::breaks::with(nenrin_core::breaks::Break::OneWayBehind, either_device_proves);
 }
+
+/// On a mirror the header of the last partial is rotten in one copy, and a block of its content cannot be read in the other.
+fn what_each_device_has_a_part_of() {
+    let w = devices::World::new(Profile::Mirror, &[64; 2]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    let content: Vec<u8> = (0..12 * 3 * BLOCK).map(|i| (i / 4099 % 251) as u8 + 1).collect();
+    for (n, some) in content.chunks(3 * BLOCK_BYTES).enumerate() {
+        fs.write(f, n as u64 * 3 * BLOCK, some, 0).unwrap();
+        fs.fsync_wait(f).unwrap();
+    }
+    let bytes = [0, 1].map(|d: usize| w.members[d].read(0, 64 << 20).unwrap().to_vec());
+    drop(fs);
+    let log = log_of(&MemDevice::from_bytes(bytes[0].clone()));
+    let (last, end) = (log[log.len() - 2], log[log.len() - 1]);
+    for rotten in 0..2 {
+        for block in last + 1..end {
+            let mut copies = bytes.clone();
+            copies[rotten][(last * BLOCK) as usize..][..64].fill(0xa5);
+            let mut members: Vec<Arc<dyn BlockDevice>> = vec![bad(&copies[0], 0, 0), bad(&copies[1], 0, 0)];
+            members[1 - rotten] = bad(&copies[1 - rotten], block, 1);
+            let fs = Fs::open(members, Arc::new(TestClock::default()), MountOptions::default()).unwrap();
+            assert_eq!(fs.recovery_report().damage, None);
+            assert!(
+                fs.read(At::Live, f, 0, 1 << 20).unwrap()[..] == content[..],
+                "block {} of the commit is missing",
+                block - last
+            );
+            fs.close().unwrap();
+        }
+    }
+    assert!(log.len() > 12 && end - last > 2, "nothing was tried");
+}
+
+#[test]
+fn a_commit_of_which_each_device_has_a_part_counts() {
+    what_each_device_has_a_part_of();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic = "of the commit is missing"]
+fn a_commit_that_no_device_has_all_of_and_is_dropped_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::WalkReadsElsewhere, what_each_device_has_a_part_of);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic = "Damaged"]
+fn a_commit_that_is_not_put_together_of_blocks_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::BlocksUnmixed, what_each_device_has_a_part_of);
+}

@@ -70,7 +70,9 @@ impl Server {
 
     /// Under writeback the kernel, which has the times, moves none for the size that a file has, and sends none.
     fn keep_times_of_same_size(&self, ino: u64, set: &mut SetAttr) -> Result<()> {
-        if !self.agreed.writeback() || set.size.is_none() || set.mtime.is_some() || set.ctime.is_some() {
+        // What changes more than the size moves them.
+        let only_size = SetAttr { editor: set.editor, closed: set.closed, size: set.size, ..SetAttr::default() };
+        if !self.agreed.writeback() || set.size.is_none() || *set != only_size {
             return Ok(());
         }
         let attr = self.attr_of(ino)?;

@@ -14,7 +14,7 @@ pub(super) use wipe::Wiper;
 use super::history::{Link, Named};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::state::{Span, bad_item};
+use crate::state::bad_item;
 use crate::{Barrier, CheckpointInfo, Error, FileKind, NewInode, Result, Standing};
 use nenrin_format::items::{Dirent, Extent, Inode};
 use nenrin_format::key::{Key, Kind};
@@ -192,7 +192,7 @@ impl Fs {
         if path.is_empty() {
             return Err(Error::Forget("the root of a volume cannot be forgotten; forget what is in it".into()));
         }
-        let mut named = vec![Named { ino: Ino::ROOT, span: Span::ALWAYS }];
+        let mut named = vec![Named::always(Ino::ROOT)];
         for name in path {
             named = self.lock().state.named(&named, name)?;
         }

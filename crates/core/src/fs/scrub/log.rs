@@ -30,6 +30,8 @@ pub(super) struct Walked {
     /// Copies that were damaged so far, and the first of them.
     damaged: u64,
     first: Option<Addr>,
+    /// Something of it is in no copy.
+    is_missing: bool,
     begun: u32,
 }
 
@@ -59,7 +61,7 @@ impl Fs {
                 // It was durable, and is nowhere.
                 Ok(None) | Err(_) => {
                     walked.note(walk.at().last_addr, 1);
-                    ended = true;
+                    (walked.is_missing, ended) = (true, true);
                 }
             }
         }
@@ -91,7 +93,7 @@ impl Fs {
         roots.sort_by_key(|r| std::cmp::Reverse(r.generation));
         roots.dedup_by_key(|r| r.generation);
         let older = roots.get(super::ROOTS_USABLE as usize - 1).or(roots.last())?;
-        Some(Walked { at: chain_of(older), until, generation, damaged: 0, first: None, begun })
+        Some(Walked { at: chain_of(older), until, generation, damaged: 0, first: None, is_missing: false, begun })
     }
 
     /// Copies of what holds the records of this partial that are not right. It was found, so one is.
@@ -111,8 +113,13 @@ impl Fs {
         scrub.log_damaged = walked.damaged;
         scrub.report.copies_damaged += walked.damaged;
         if let Some(addr) = walked.first.filter(|_| !self.may_mend()) {
-            let text = "the log is damaged: what it has is in no index yet, and would be missed by a mount for writing"
-                .to_string();
+            let text = match walked.is_missing {
+                true => {
+                    "the log is damaged: what it has is in no index yet, and would be missed by a mount for writing"
+                }
+                false => "a copy of a part of the log is damaged",
+            };
+            let text = text.to_string();
             scrub.note(ScrubFinding { text, ino: None, path: None, offset: None, addr });
         }
         scrub.next_stage();
