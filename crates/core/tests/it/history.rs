@@ -306,6 +306,7 @@ fn removed_again_while_its_directory_had_another_name() {
     p.fs.close().unwrap();
 }
 
+#[cfg(feature = "breaks")]
 #[test]
 #[should_panic = "assertion"]
 fn directories_that_are_not_followed_are_noticed() {
