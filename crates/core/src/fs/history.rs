@@ -101,17 +101,16 @@ impl Fs {
             followed = inner.state.named(&whole_lives(&followed), name)?;
         }
         let asked = path.join(&b'/');
-        let inodes: BTreeSet<Ino> = followed.iter().map(|n| n.ino).collect();
+        let own = by_inode(&named);
         let mut found = Vec::new();
-        for ino in inodes {
-            let spans = |list: &[Named]| list.iter().filter(|n| n.ino == ino).map(|n| n.span).collect::<Vec<_>>();
-            let own = spans(&named);
+        for (ino, all) in by_inode(&followed) {
+            let own = own.get(&ino).map_or(&[][..], |spans| spans);
             let until = match own.iter().map(|s| s.from).min() {
                 Some(first) => first,
                 // It bore the name, and lost it, while a directory above had another.
-                None => spans(&followed).iter().filter_map(|s| s.to).max().unwrap_or(Cno(0)),
+                None => all.iter().filter_map(|s| s.to).max().unwrap_or(Cno(0)),
             };
-            inner.states_of(ino, &own, until, &asked, &mut found)?;
+            inner.states_of(ino, own, until, &asked, &mut found)?;
         }
         inner.removals(&named, &followed, &asked, &mut found)?;
         // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
@@ -135,6 +134,46 @@ impl Fs {
             states.retain(|s| s.is_now || s.shown_by.is_none_or(|(oldest, newest)| oldest == newest));
         }
         Ok(states)
+    }
+}
+
+/// When each inode bore a name.
+fn by_inode(named: &[Named]) -> BTreeMap<Ino, Vec<Span>> {
+    let mut out: BTreeMap<Ino, Vec<Span>> = BTreeMap::new();
+    for n in named {
+        out.entry(n.ino).or_default().push(n.span);
+    }
+    out
+}
+
+/// When a name stood for anything.
+struct Times {
+    /// In order.
+    begins: Vec<Cno>,
+    /// When the last of all ends that began so far; `None`: it has not.
+    ends: Vec<Option<Cno>>,
+}
+
+impl Times {
+    fn of(named: &[Named]) -> Self {
+        let mut spans: Vec<Span> = named.iter().map(|n| n.span).collect();
+        spans.sort_by_key(|s| s.from);
+        let mut last = Some(Cno(0));
+        let mut longest = |s: &Span| {
+            last = last.zip(s.to).map(|(a, b)| a.max(b));
+            last
+        };
+        let ends = spans.iter().map(&mut longest).collect();
+        Self { begins: spans.iter().map(|s| s.from).collect(), ends }
+    }
+    fn begun(&self, at: Cno) -> usize {
+        self.begins.partition_point(|begins| *begins <= at)
+    }
+    fn hold(&self, at: Cno) -> bool {
+        self.begun(at).checked_sub(1).is_some_and(|i| self.ends[i].is_none_or(|end| at < end))
+    }
+    fn next(&self, after: Cno) -> Option<Cno> {
+        self.begins.get(self.begun(after)).copied()
     }
 }
 
@@ -394,14 +433,14 @@ impl Inner {
         asked: &[u8],
         found: &mut Vec<(Cno, NameState)>,
     ) -> Result<()> {
-        let is_before = |n: &Named| named.iter().all(|own| own.ino != n.ino);
-        let ends = |n: &Named, all: &[Named]| n.span.to.filter(|end| all.iter().all(|other| !other.span.holds(*end)));
-        let own = named.iter().map(|n| (n, ends(n, named), false));
-        let before = followed.iter().filter(|n| is_before(n)).map(|n| (n, ends(n, followed), true));
-        for (n, end, is_before) in own.chain(before) {
-            let Some(from) = end else { continue };
+        let inodes: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
+        let (times, all) = (Times::of(named), Times::of(followed));
+        let own = named.iter().map(|n| (n, &times, false));
+        let before = followed.iter().filter(|n| !inodes.contains(&n.ino)).map(|n| (n, &all, true));
+        for (n, times, is_before) in own.chain(before) {
+            let Some(from) = n.span.to.filter(|end| !times.hold(*end)) else { continue };
             // Then comes another state, whatever the path of that.
-            let to = named.iter().chain(followed).map(|other| other.span.from).filter(|begins| *begins > from).min();
+            let to = times.next(from).into_iter().chain(all.next(from)).min();
             let gone = Span { from, to };
             let shown_by = self.shown_absent(asked, &gone);
             if shown_by.is_none() && to.is_some() {
@@ -575,5 +614,31 @@ impl State {
         }
         parts.reverse();
         Ok(parts.join(&b'/'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nenrin_device::Prng;
+
+    /// As going through all of them would say.
+    #[test]
+    fn times_hold_and_follow() {
+        let mut random = Prng::new(1);
+        for _ in 0..500 {
+            let mut one = || {
+                let from = random.below(20);
+                let to = (random.below(5) > 0).then(|| Cno(from + 1 + random.below(6)));
+                Named { span: Span { from: Cno(from), to }, ..Named::always(Ino::ROOT) }
+            };
+            let named: Vec<Named> = (0..6).map(|_| one()).collect();
+            let times = Times::of(&named);
+            for at in (0..30).map(Cno) {
+                assert_eq!(times.hold(at), named.iter().any(|n| n.span.holds(at)));
+                assert_eq!(times.next(at), named.iter().map(|n| n.span.from).filter(|from| *from > at).min());
+            }
+        }
+        assert!(!Times::of(&[]).hold(Cno(5)) && Times::of(&[]).next(Cno(0)).is_none());
     }
 }
