@@ -19,7 +19,8 @@ pub const COMMAND: Command = Command {
     options: &[("--yes", "do not ask"), ("--json", "as JSON; needs --yes")],
     notes: "What is there is not forgotten: remove it first, with the other names that are listed. Then everything that ever bore\n\
             PATH goes, whole: all its versions, in snapshots too, and what was ever below it. What it takes along is listed\n\
-            first, and nothing brings it back. Then every segment that may hold a byte of it is emptied and zeroed, which\n\
+            first, and nothing brings it back; so is what had the name while a directory above it had another, which stays\n\
+            until that path is forgotten, too. Then every segment that may hold a byte of it is emptied and zeroed, which\n\
             reads the whole volume and writes much of it; if that is interrupted, or the power fails, it goes on in the\n\
             background with the next mount, and nenrin info tells so. Of what came and went between two checkpoints, or kept no\n\
             history (user.nenrin.history), no state has the name: then nothing is forgotten, all that is free is wiped, and\n\
@@ -92,12 +93,14 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
                 Some(why) => (format!("{why}; {MAY_BE_LEFT}"), "wipe all that is free"),
                 None => (summary(&plan), "forget it"),
             };
+            let what = plan.earlier.iter().take(LISTED_MAX).fold(what, |what, then| format!("{what}; {}", stays(then)));
             let text = format!("{what}; nobody is there to be asked: give --yes to {to}");
             return Err(Fail::at(path.display(), text).with_code(crate::error::USAGE));
         }
         let question = match &plan.unknown {
             Some(why) => {
                 output::line(format!("{}: {why}; {MAY_BE_LEFT}", path.display()));
+                plan.earlier.iter().take(LISTED_MAX).for_each(|then| output::line(format!("  {}", stays(then))));
                 "No name is taken away by that. Wipe all that is free?"
             }
             None => {
@@ -122,6 +125,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             "names": plan.names.iter().map(|n| json!({"path": n.path.to_string_lossy(), "is_now": n.is_now})).collect::<Vec<_>>(),
             "snapshots": plan.snapshots,
             "shared_with": plan.shared_with,
+            "earlier": plan.earlier,
             "not_reached": NOT_REACHED,
         }))?;
     } else {
@@ -144,7 +148,15 @@ fn told(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) {
     for other in plan.shared_with.iter().take(LISTED_MAX) {
         output::line(format!("  blocks of it that {} shares stay there", printable(other)));
     }
+    for then in plan.earlier.iter().take(LISTED_MAX) {
+        output::line(format!("  {}", stays(then)));
+    }
     output::line(format!("  {NOT_REACHED}"));
+}
+
+/// That something of another path is not taken along.
+fn stays(then: &str) -> String {
+    format!("{} had this name while a directory had another, and stays: forget that, too", printable(then))
 }
 
 fn count(n: u64, one: &str, many: &str) -> String {
@@ -177,6 +189,7 @@ fn list(path: &Path, inside: &Path, plan: &ForgetPlanData) {
     let name = |c: &crate::control::CheckpointData| c.name.clone().unwrap_or_default();
     some(plan.snapshots.iter().map(|c| format!("  snapshot {} loses it", name(c))).collect());
     some(plan.shared_with.iter().map(|p| format!("  blocks that {p} shares stay there")).collect());
+    some(plan.earlier.iter().map(|then| format!("  {}", stays(then))).collect());
 }
 
 fn asked(question: &str) -> bool {

@@ -193,3 +193,33 @@ fn what_kept_no_history_is_known_from_when_it_was_asked_for() {
     assert_eq!((&told["known"], &told["forgotten"]), (&true.into(), &1.into()), "{told}");
     assert_eq!(leaks(&place.path("image"), "").0, 0);
 }
+
+/// What had the name while its directory had another is no part of it, and is told, so that nobody takes it for forgotten.
+#[test]
+fn what_a_renamed_directory_had_before_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    fs::create_dir(place.path("mnt/proj")).unwrap();
+    for seed in 1..3 {
+        // Saved as editors do, each time another file.
+        fs::write(place.path("mnt/proj/new"), secret(60_000, seed)).unwrap();
+        fs::rename(place.path("mnt/proj/new"), place.path("mnt/proj/f")).unwrap();
+        nenrin(["checkpoint", "create", &mnt]).ok();
+    }
+    fs::rename(place.path("mnt/proj"), place.path("mnt/old")).unwrap();
+    nenrin(["checkpoint", "create", &mnt]).ok();
+    fs::remove_file(place.path("mnt/old/f")).unwrap();
+    let (now, then) = (place.text("mnt/old/f"), place.text("mnt/proj/f"));
+    let told = "proj/f had this name while a directory had another, and stays: forget that, too";
+    nenrin(["forget", &now]).fails(2, &["1 file or directory would go", told]);
+    assert_eq!(nenrin(["forget", "--yes", "--json", &now]).json()["earlier"], serde_json::json!(["proj/f"]));
+    assert!(leaks(&place.path("image"), "").0 > 3, "what stays is there");
+    let told = nenrin(["forget", "--yes", "--json", &then]).json();
+    assert_eq!((told["earlier"].as_array().unwrap().len(), told["wiped"].as_bool()), (0, Some(true)), "{told}");
+    place.umount().ok();
+    assert_eq!(leaks(&place.path("image"), "").0, 0);
+}

@@ -137,6 +137,31 @@ impl Fs {
     }
 }
 
+impl Fs {
+    /// Paths, from the root of the volume, of what is none of the inodes that bore `path`: of which directories on the way had other names
+    /// while these had the same name in them.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn earlier_names(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+        let inner = self.lock();
+        let mut named = vec![Named::always(Ino::ROOT)];
+        let mut followed = named.clone();
+        for name in path {
+            named = inner.state.named(&named, name)?;
+            followed = inner.state.named(&whole_lives(&followed), name)?;
+        }
+        let own: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
+        let mut paths = BTreeSet::new();
+        for n in followed.iter().filter(|n| !own.contains(&n.ino)) {
+            let (Some(end), Some(name)) = (n.span.to, path.last()) else { continue };
+            paths.insert(inner.state.path_below(n.dir, name, Cno(end.0.saturating_sub(1)))?);
+        }
+        paths.remove(&path.join(&b'/'));
+        Ok(paths.into_iter().collect())
+    }
+}
+
 /// When each inode bore a name.
 fn by_inode(named: &[Named]) -> BTreeMap<Ino, Vec<Span>> {
     let mut out: BTreeMap<Ino, Vec<Span>> = BTreeMap::new();
