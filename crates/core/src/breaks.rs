@@ -438,6 +438,8 @@ pub enum Break {
     JoinReadsElsewhere,
     /// Recovery takes a copy that lies with others on devices of which each has lost a part for lost.
     WalkReadsElsewhere,
+    /// Of the two copies of a node each is taken whole, or not at all.
+    NodesUnmixed,
     /// Of a unit that has a bad block in each copy nothing is taken.
     BlocksUnmixed,
 }

@@ -138,12 +138,30 @@ impl Storage {
         Ok(self.devices.submit_read(addr, blocks, None))
     }
 
-    /// Which copies of a node are right.
+    /// Which copies of a node are right; where only both together are, the first counts as such.
     pub fn right_copies(&self, ptr: &NodePtr) -> [bool; 2] {
-        ptr.copies.map(|addr| {
-            let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
-            self.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))
-        })
+        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
+        match ptr.copies.map(|addr| self.read_right(addr, NODE_BLOCKS, right).is_ok_and(|bytes| right(&bytes))) {
+            [false, false] => [self.node_of_parts(ptr).is_some(), false],
+            copies => copies,
+        }
+    }
+
+    /// A node of which neither copy is right, but each of its blocks in one of them.
+    fn node_of_parts(&self, ptr: &NodePtr) -> Option<AlignedBuf> {
+        if broken(Break::NodesUnmixed) || broken(Break::OneCopy) {
+            return None;
+        }
+        let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
+        let copies =
+            |i: u32| ptr.copies.iter().flat_map(move |addr| self.copies_of(addr.add(i), 1)).collect::<Vec<_>>();
+        mixed(&(0..NODE_BLOCKS).map(copies).collect::<Vec<_>>(), right)
+    }
+
+    /// What copies of these blocks can be read.
+    fn copies_of(&self, addr: Addr, blocks: u32) -> Vec<AlignedBuf> {
+        let around = self.ways_around(addr, blocks).into_iter().map(|avoid| self.read_around(addr, blocks, avoid));
+        [self.read(addr, blocks)].into_iter().chain(around).flatten().collect()
     }
 
     /// Reads blocks from whichever copies are `right`. Without a second copy, and where none is right: as [`Storage::read`].
@@ -171,33 +189,14 @@ impl Storage {
 
     fn read_mixed_by(&self, addr: Addr, blocks: u32, grain: u32, right: &impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
         let mut units: Vec<Vec<AlignedBuf>> = Vec::new();
-        let (mut from, mut mixtures) = (0, 1usize);
+        let mut from = 0;
         while from < blocks {
             let at = addr.add(from);
             let count = (grain - at.block() % grain).min(blocks - from);
-            let around = self.ways_around(at, count).into_iter().map(|avoid| self.read_around(at, count, avoid));
-            let mut copies: Vec<AlignedBuf> = Vec::new();
-            for copy in [self.read(at, count)].into_iter().chain(around).flatten() {
-                if copies.iter().all(|c| c[..] != copy[..]) {
-                    copies.push(copy);
-                }
-            }
-            mixtures = mixtures.saturating_mul(copies.len());
-            units.push(copies);
+            units.push(self.copies_of(at, count));
             from += count;
         }
-        if units.len() < 2 || mixtures > MIXTURES_MAX || broken(Break::UnitsUnmixed) {
-            return None;
-        }
-        (0..mixtures).find_map(|mut number| {
-            let chosen = units.iter().map(|copies| {
-                let copy = &copies[number % copies.len()][..];
-                number /= copies.len();
-                copy
-            });
-            let mixed = AlignedBuf::gathered(blocks as usize * BLOCK_BYTES, chosen);
-            right(&mixed).then_some(mixed)
-        })
+        if units.len() < 2 || broken(Break::UnitsUnmixed) { None } else { mixed(&units, right) }
     }
 
     /// Devices without each of which these blocks can be read: for [`Storage::read_around`].
@@ -485,7 +484,22 @@ impl Storage {
     pub fn read_summary(&self, addr: Addr) -> Result<AlignedBuf> {
         let first = self.summary_from(addr, None);
         let others = if first.is_ok() { Vec::new() } else { self.ways_around(addr, 1) };
-        others.into_iter().find_map(|avoid| self.summary_from(addr, Some(avoid)).ok()).map_or(first, Ok)
+        let other = others.into_iter().find_map(|avoid| self.summary_from(addr, Some(avoid)).ok());
+        if first.is_ok() {
+            return first;
+        }
+        other.or_else(|| self.summary_of_parts(addr)).map_or(first, Ok)
+    }
+
+    /// A summary of which parts are right here and there.
+    fn summary_of_parts(&self, addr: Addr) -> Option<AlignedBuf> {
+        let right = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| s.header.addr == addr);
+        let ways = self.ways_around(addr, 1);
+        let around = ways.into_iter().map(|avoid| self.read_rather_around(addr, 1, avoid));
+        let heads = [self.read(addr, 1)].into_iter().chain(around).flatten();
+        let blocks =
+            heads.filter_map(|head| Header::peek(&head).ok()).filter(|h| h.addr == addr).map(|h| h.summary_blocks);
+        blocks.filter(|blocks| *blocks > 1).find_map(|n| self.read_right(addr, n, right).ok().filter(|b| right(b)))
     }
 
     fn summary_from(&self, addr: Addr, avoid: Option<u16>) -> Result<AlignedBuf> {
@@ -504,6 +518,37 @@ impl Storage {
     }
 }
 
+/// Parts, each of which was found in some copies, put together so that all of it is `right`.
+fn mixed(parts: &[Vec<AlignedBuf>], right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
+    let mut mixtures = 1usize;
+    let mut unlike: Vec<Vec<&[u8]>> = Vec::with_capacity(parts.len());
+    for copies in parts {
+        let mut some: Vec<&[u8]> = Vec::new();
+        for copy in copies {
+            if some.iter().all(|other| *other != &copy[..]) {
+                some.push(copy);
+            }
+        }
+        mixtures = mixtures.saturating_mul(some.len());
+        unlike.push(some);
+    }
+    if mixtures > MIXTURES_MAX {
+        return None;
+    }
+    (0..mixtures).find_map(|mut number| {
+        let chosen: Vec<&[u8]> = unlike
+            .iter()
+            .map(|copies| {
+                let copy = copies[number % copies.len()];
+                number /= copies.len();
+                copy
+            })
+            .collect();
+        let mixed = AlignedBuf::gathered(chosen.iter().map(|c| c.len()).sum(), chosen.iter().copied());
+        right(&mixed).then_some(mixed)
+    })
+}
+
 impl NodeSource for Storage {
     fn read_node(&self, ptr: &NodePtr) -> Result<Vec<u8>> {
         loop {
@@ -516,6 +561,9 @@ impl NodeSource for Storage {
                     Ok(_) => {}
                     Err(e) => why = e,
                 }
+            }
+            if let Some(bytes) = self.node_of_parts(ptr) {
+                return Ok(bytes.to_vec());
             }
             // Else the break would outlast the device that ends it.
             if !broken(Break::ReadAgain) || matches!(why, Error::Device(_)) {

@@ -225,11 +225,10 @@ impl Devices {
         let mut lost = 0;
         let own = roster.member(run.device).filter(|m| m.is_active() && !broken(Break::JoinReadsElsewhere));
         for ((to, block), place) in out.chunks_exact_mut(BLOCK_BYTES).zip(blocks).zip(run.block..) {
-            // A copy elsewhere is asked for first: of this one something could not be read.
-            let elsewhere = Self::submit_read_of(roster, first.add(block), 1, Some(run.device)).wait();
-            let here =
-                |e| own.map_or(Err(e), |m| m.submit(Op::Read { offset: bytes(place), bytes: BLOCK_BYTES }).wait());
-            match elsewhere.or_else(here) {
+            // What is elsewhere may be rotten: it is asked for where this one cannot be read, and for nothing more.
+            let here = own.map(|m| m.submit(Op::Read { offset: bytes(place), bytes: BLOCK_BYTES }).wait());
+            let elsewhere = || Self::submit_read_of(roster, first.add(block), 1, Some(run.device)).wait();
+            match here.and_then(Result::ok).map_or_else(elsewhere, Ok) {
                 Ok(buf) => to.copy_from_slice(&buf),
                 Err(_) => lost += 1,
             }

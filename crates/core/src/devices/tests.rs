@@ -621,10 +621,19 @@ fn each_block_comes_from_where_it_can_be_read() {
             let from = place(device, block);
             w.faults[usize::from(device)].inject(Fault::FailReads { range: from..from + BLOCK_BYTES as u64 });
         }
+        // Both at once, whichever is asked first.
+        assert_eq!(w.devices.read(at(1, 0), 64, None).unwrap()[..], data(1, 64)[..]);
+        // Rot that only the other has.
+        let roster = w.devices.roster();
+        let rot = Op::Write { offset: place(other, 20), data: data(99, 1) };
+        roster.member(other).unwrap().submit(rot).wait().unwrap();
         w.devices.begin_joining(replaced, Some(Arc::new(MemDevice::new(4 << 20))));
         assert_eq!(w.devices.copy(at(1, 0), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
         assert!(w.devices.end_joining([9; 16]).unwrap());
-        assert_eq!(w.devices.read(at(1, 0), 64, Some(other)).unwrap()[..], data(1, 64)[..]);
+        assert!(
+            w.devices.read(at(1, 0), 64, Some(other)).unwrap()[..] == data(1, 64)[..],
+            "the device that came has rot"
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
-use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind};
+use nenrin_format::partial::{DATA_FLUSHED, Header, LOGICAL_BEGIN, LOGICAL_END, PartialKind, Summary};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::wire::Reader;
 use nenrin_format::{Addr, BLOCK_BYTES, Epoch, SegmentNo, Seq};
@@ -192,7 +192,12 @@ impl<'a> Walk<'a> {
             let rest = self.storage.segment_blocks - addr.block();
             let ahead = if self.avoid.is_none() || self.scans { self.ahead } else { 0 };
             let count = blocks.max(ahead).min(rest);
-            let buf = match self.read(addr, count) {
+            // Ahead of what is asked for only what is there without the device: else what it has in all of that is taken.
+            let read = match self.avoid.filter(|_| count > blocks) {
+                Some(avoid) => self.storage.read_around(addr, count, avoid),
+                None => self.read(addr, count),
+            };
+            let buf = match read {
                 Ok(buf) => {
                     self.ahead = (self.ahead * 2).min(READ_BLOCKS_MAX);
                     buf
@@ -255,11 +260,20 @@ impl<'a> Walk<'a> {
         if head.uuid != uuid || head.kind != PartialKind::Chain {
             return Ok(None);
         }
-        let Some(bytes) = self.readable(addr, head.summary_blocks)? else { return Ok(None) };
-        match Header::decode(bytes) {
-            Ok(s) => Ok(Some((s.header, s.crc, s.records.to_vec()))),
-            Err(_) => Ok(None),
+        self.summary(addr, head.summary_blocks, |s| (s.header, s.crc, s.records.to_vec()))
+    }
+
+    /// What there is of an intact summary of so many blocks, which may lie in parts here and there; `None`: it is not intact.
+    fn summary<T>(&mut self, addr: Addr, blocks: u32, take: impl Fn(Summary<'_>) -> T) -> Result<Option<T>> {
+        let storage = self.storage;
+        let Some(bytes) = self.readable(addr, blocks)? else { return Ok(None) };
+        let decoded = |bytes: &[u8]| Header::decode(bytes).ok().map(&take);
+        let found = decoded(bytes);
+        if found.is_some() || blocks == 1 {
+            return Ok(found);
         }
+        let right = |bytes: &[u8]| Header::decode(bytes).is_ok();
+        Ok(storage.read_right(addr, blocks, right).ok().and_then(|bytes| decoded(&bytes)))
     }
 
     /// The header of an intact partial of any kind at `addr`.
@@ -270,17 +284,22 @@ impl<'a> Walk<'a> {
         if head.addr != addr || head.uuid != uuid {
             return Ok(None);
         }
-        let Some(bytes) = self.readable(addr, head.summary_blocks)? else { return Ok(None) };
-        Ok(Header::decode(bytes).ok().map(|s| s.header))
+        self.summary(addr, head.summary_blocks, |s| s.header)
     }
 
     /// A partial with what its payload is worth.
     pub(super) fn found(&mut self, header: Header, crc: u32, records: Vec<u8>) -> Result<Found> {
-        let payload_intact = match self.blocks(header.payload_addr(), header.payload_blocks) {
-            _ if header.payload_blocks == 0 => true,
-            Ok(Some(payload)) => nenrin_format::crc(payload) == header.payload_crc,
+        let (addr, blocks) = (header.payload_addr(), header.payload_blocks);
+        let right = |payload: &[u8]| nenrin_format::crc(payload) == header.payload_crc;
+        let payload_intact = match self.blocks(addr, blocks) {
+            _ if blocks == 0 => true,
+            Ok(Some(payload)) if right(payload) => true,
             Ok(None) => false,
-            Err(Error::Device(_)) => false,
+            // Parts of it may be right here and there.
+            Ok(Some(_)) | Err(Error::Device(_)) => {
+                !broken(Break::WalkReadsElsewhere)
+                    && self.storage.read_right(addr, blocks, right).is_ok_and(|payload| right(&payload))
+            }
             Err(e) => return Err(e),
         };
         Ok(Found { header, crc, records, payload_intact })

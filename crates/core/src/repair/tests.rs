@@ -615,6 +615,35 @@ fn change_an_item(s: &mut State, random: &mut Prng) {
     }
 }
 
+/// Nodes of which each copy has lost another block are whole, for whoever reads them; a repair writes them anew.
+fn nodes_in_parts() {
+    let bytes = volume(200, true);
+    let before = tree(&read_only(&bytes), At::Live);
+    let mut damaged = bytes.clone();
+    for (_, _, ptr) in nodes(&bytes) {
+        for (copy, block) in [(0, 0), (1, 2)] {
+            let at = offset(&bytes, ptr.copies[copy]) + block * BLOCK_BYTES;
+            damaged[at..at + BLOCK_BYTES].fill(0xa5);
+        }
+    }
+    assert_eq!(tree(&read_only(&damaged), At::Live), before);
+    let (after, report) = repair(&damaged);
+    assert!(report.needed && report.losses.is_empty(), "{report:?}");
+    assert_eq!(tree(&read_only(&after), At::Live), before);
+}
+
+#[test]
+fn nodes_of_which_each_copy_has_lost_a_part_are_whole() {
+    nodes_in_parts();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic]
+fn nodes_that_are_not_put_together_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::NodesUnmixed, nodes_in_parts);
+}
+
 /// A volume of which a file's content lies in a segment with nodes of the index, where a node was that is superseded: what an older root
 /// leads to once content has come into a segment that the newer ones had no node in.
 fn mixed() -> (Vec<u8>, SegmentNo) {

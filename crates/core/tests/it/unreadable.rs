@@ -252,12 +252,16 @@ fn what_each_device_has_a_part_of() {
     drop(fs);
     let log = log_of(&MemDevice::from_bytes(bytes[0].clone()));
     let (last, end) = (log[log.len() - 2], log[log.len() - 1]);
-    for rotten in 0..2 {
+    for (rotten, is_read) in [(0, false), (1, false), (0, true), (1, true)] {
         for block in last + 1..end {
             let mut copies = bytes.clone();
             copies[rotten][(last * BLOCK) as usize..][..64].fill(0xa5);
             let mut members: Vec<Arc<dyn BlockDevice>> = vec![bad(&copies[0], 0, 0), bad(&copies[1], 0, 0)];
             members[1 - rotten] = bad(&copies[1 - rotten], block, 1);
+            if is_read {
+                copies[1 - rotten][(block * BLOCK) as usize + 77] ^= 1;
+                members[1 - rotten] = bad(&copies[1 - rotten], 0, 0);
+            }
             let fs = Fs::open(members, Arc::new(TestClock::default()), MountOptions::default()).unwrap();
             assert_eq!(fs.recovery_report().damage, None);
             assert!(
