@@ -237,7 +237,9 @@ impl Storage {
         }
         let copies: Vec<_> = ways.into_iter().map(|avoid| self.read_around(addr, blocks, avoid)).collect();
         let mut wholes = copies.iter().flatten();
-        let mixed = if wholes.clone().any(|bytes| right(bytes)) { None } else { self.read_mixed(addr, blocks, &right) };
+        let is_whole = wholes.clone().any(|bytes| right(bytes));
+        let put_together = || self.read_right(addr, blocks, &right).ok().filter(|bytes| right(bytes));
+        let mixed = if is_whole { None } else { put_together() };
         let Some(whole) = wholes.find(|bytes| right(bytes)).or(mixed.as_ref()) else {
             return Err(Error::Damaged(addr, Invalid::Checksum));
         };

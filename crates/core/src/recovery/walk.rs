@@ -295,10 +295,14 @@ impl<'a> Walk<'a> {
             _ if blocks == 0 => true,
             Ok(Some(payload)) if right(payload) => true,
             Ok(None) => false,
-            // Parts of it may be right here and there.
+            // Parts of it may be right here and there. It counts where all of it, with its summary, can be put together, since
+            // then every device gets its copy.
             Ok(Some(_)) | Err(Error::Device(_)) => {
+                let whole = Unproven::Partial(header.clone(), crc);
+                let (first, all) = whole.place();
+                let right = |bytes: &[u8]| whole.is_right(bytes);
                 !broken(Break::WalkReadsElsewhere)
-                    && self.storage.read_right(addr, blocks, right).is_ok_and(|payload| right(&payload))
+                    && self.storage.read_right(first, all, right).is_ok_and(|bytes| right(&bytes))
             }
             Err(e) => return Err(e),
         };
