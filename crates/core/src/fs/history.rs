@@ -94,12 +94,7 @@ impl Fs {
             let _ = self.sync_received(false);
         }
         let inner = self.lock();
-        let mut named = vec![Named::always(Ino::ROOT)];
-        let mut followed = named.clone();
-        for name in path {
-            named = inner.state.named(&named, name)?;
-            followed = inner.state.named(&whole_lives(&followed), name)?;
-        }
+        let Resolved { named, followed } = inner.state.resolve(path)?;
         let asked = path.join(&b'/');
         let own = by_inode(&named);
         let mut found = Vec::new();
@@ -145,12 +140,7 @@ impl Fs {
     /// Damage.
     pub fn earlier_names(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let inner = self.lock();
-        let mut named = vec![Named::always(Ino::ROOT)];
-        let mut followed = named.clone();
-        for name in path {
-            named = inner.state.named(&named, name)?;
-            followed = inner.state.named(&whole_lives(&followed), name)?;
-        }
+        let Resolved { named, followed } = inner.state.resolve(path)?;
         let own: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
         let mut paths = BTreeSet::new();
         for n in followed.iter().filter(|n| !own.contains(&n.ino)) {
@@ -256,13 +246,7 @@ impl Fs {
     /// # Errors
     /// Those of [`Fs::gone`].
     pub fn gone_in_parts(&self, path: &[&[u8]], each: &mut dyn FnMut(Vec<GoneName>) -> ControlFlow<()>) -> Result<()> {
-        let mut named = vec![Named::always(Ino::ROOT)];
-        let mut followed = named.clone();
-        for name in path {
-            let inner = self.lock();
-            named = inner.state.named(&named, name)?;
-            followed = inner.state.named(&whole_lives(&followed), name)?;
-        }
+        let Resolved { named, followed } = self.lock().state.resolve(path)?;
         if followed.is_empty() {
             return Err(Error::NotFound);
         }
@@ -500,7 +484,24 @@ impl Inner {
     }
 }
 
+/// What a path stood for.
+struct Resolved {
+    /// While its directories had these names.
+    named: Vec<Named>,
+    /// With each directory on the way taken for all of its life: the same, with more of their time, and others.
+    followed: Vec<Named>,
+}
+
 impl State {
+    /// What a path stood for, which begins at the root of the volume.
+    fn resolve(&self, path: &[&[u8]]) -> Result<Resolved> {
+        let root = vec![Named::always(Ino::ROOT)];
+        path.iter().try_fold(Resolved { named: root.clone(), followed: root }, |above, name| {
+            let followed = self.named(&whole_lives(&above.followed), name)?;
+            Ok(Resolved { named: self.named(&above.named, name)?, followed })
+        })
+    }
+
     /// What `name` stood for in these directories.
     pub(super) fn named(&self, directories: &[Named], name: &[u8]) -> Result<Vec<Named>> {
         let mut out = Vec::new();

@@ -22,6 +22,8 @@ mod losses;
 mod lost_ranges_tests;
 mod mender;
 mod names;
+#[cfg(test)]
+mod nodes_tests;
 mod owners;
 mod past;
 mod pieces;
