@@ -442,6 +442,10 @@ pub enum Break {
     NodesUnmixed,
     /// Of a unit that has a bad block in each copy nothing is taken.
     BlocksUnmixed,
+    /// What lies in rows is read in units or not at all, where a block of one is bad.
+    RowsInUnits,
+    /// Blocks of a row that cannot be read where they lie stay as they are when its parity is written.
+    RowsUnwritten,
 }
 
 #[cfg(feature = "breaks")]

@@ -12,6 +12,7 @@
 use super::layout::{Run, Runs};
 use super::requests::bytes;
 use super::roster::Roster;
+use super::whole_rows::Cell;
 use super::{Devices, ENTERING, Member, STALE, Standing, Table, write_slot, write_table};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
@@ -159,9 +160,8 @@ impl Devices {
         let cells = Self::cells_for(roster, joiner.index, first, count);
         let (mut unreadable, mut writes) = (0, Vec::new());
         let blocks = cells.len() as u32 * UNIT_BLOCKS;
-        for (block, data) in cells {
-            unreadable += if data.is_none() { UNIT_BLOCKS } else { 0 };
-            let data = data.unwrap_or_else(|| AlignedBuf::zeroed(UNIT_BLOCKS as usize * BLOCK_BYTES));
+        for Cell { block, data, lost } in cells {
+            unreadable += lost;
             let op = Op::Write { offset: bytes(block), data: Arc::new(data) };
             writes.push(self.send(joiner, op));
         }

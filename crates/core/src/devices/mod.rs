@@ -27,6 +27,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod watched;
+mod whole_rows;
 
 pub(crate) use assemble::{Assembly, assemble};
 pub(crate) use joining::Copied;

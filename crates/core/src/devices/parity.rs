@@ -9,11 +9,11 @@
 use super::layout::{Place, Row, Run, Runs};
 use super::requests::{answered, bytes, gathered};
 use super::roster::{Entry, Roster};
-use super::rows::{Known, Marks, Put, RowId, UNIT_BYTES, xor};
+use super::rows::{Known, Marks, Put, UNIT_BYTES, xor};
 use super::{Devices, Member, STALE};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Outcome, Pending, Ticket};
-use nenrin_format::row_log::{ROW_LOG_UNITS, RowLog};
+use nenrin_format::row_log::RowLog;
 use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, SegmentNo};
 use std::sync::Arc;
@@ -310,106 +310,6 @@ impl Devices {
         out.into_iter().collect()
     }
 
-    /// All units of a row, read from wherever they are.
-    fn read_units(roster: &Arc<Roster>, row: &Row) -> Result<Vec<AlignedBuf>, DeviceError> {
-        let (first, _) = row.range();
-        let units = 0..row.units.len() as u32;
-        let start = |u| Self::read_rows(roster, first.add(u * UNIT_BLOCKS), UNIT_BLOCKS, None, false);
-        let reads: Vec<_> = units.map(start).collect::<Result<_, _>>()?;
-        reads.into_iter().map(|r| Box::new(r).wait()).collect()
-    }
-
-    /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written
-    /// to the row meanwhile.
-    fn parity_anew(&self, row: &Row) -> Result<u32, DeviceError> {
-        let (first, blocks) = row.range();
-        // Who copies the parity to a device that joins must not copy what it was before.
-        let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
-        let written = self.write_parity(row);
-        number.into_iter().for_each(|n| self.leave_of(n));
-        written
-    }
-
-    fn write_parity(&self, row: &Row) -> Result<u32, DeviceError> {
-        let roster = self.roster();
-        // With what the row log has in place of what is there.
-        let units = Self::read_units(&roster, row)?;
-        let mut puts = Vec::new();
-        // A block is written once: where it lies it is torn, or rotten, if it is not what the row log has.
-        let copies = self.rows.lock().copies_of((row.segment, row.number));
-        for (unit, block, copy) in copies {
-            let place = row.units[unit];
-            let place = Place { block: place.block + u64::from(block), ..place };
-            let member = roster.member(place.device).filter(|m| m.is_active());
-            let here = member.map(|m| m.submit(Op::Read { offset: bytes(place.block), bytes: BLOCK_BYTES }).wait());
-            if here.is_some_and(|here| !here.is_ok_and(|here| here[..] == copy[..])) {
-                puts.push(Put { place, data: Arc::new(AlignedBuf::padded(&copy)) });
-            }
-        }
-        let parity = xor(units.iter().map(|u| &u[..]));
-        let there = roster.member(row.parity.device).filter(|m| m.is_active());
-        let is = there.map(|m| m.submit(Op::Read { offset: bytes(row.parity.block), bytes: UNIT_BYTES }).wait());
-        if !is.is_none_or(|is| is.is_ok_and(|is| is[..] == parity[..])) {
-            puts.push(Put { place: row.parity, data: Arc::new(parity) });
-        }
-        let written = puts.iter().map(|p| (p.data.len() / BLOCK_BYTES) as u32).sum();
-        let (tickets, left_out) = submit(&roster, puts);
-        self.end_rows((tickets, left_out, Marks::default()))?;
-        Ok(written)
-    }
-
-    /// The parity of all rows that these blocks lie in becomes right; blocks written for that.
-    ///
-    /// # Errors
-    /// Device errors.
-    pub fn parity_of(&self, addr: Addr, blocks: u32) -> Result<u64, DeviceError> {
-        let rows = self.layout().rows(addr, blocks);
-        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row)?)))
-    }
-
-    /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
-    /// part of, are not looked at.
-    pub fn rows_unlike(&self, addr: Addr, blocks: u32) -> Vec<RowId> {
-        let roster = self.readers();
-        let mut out = Vec::new();
-        for (row, within, _, count) in roster.layout.rows(addr, blocks) {
-            let id = (row.segment, row.number);
-            let all = row.units.iter().chain([&row.parity]);
-            if !roster.rows.lock().is_at_rest(id) || !all.clone().all(|p| roster.is_active(p.device)) {
-                continue;
-            }
-            // Of a part of one unit, the same part of the others.
-            let one = within / UNIT_BLOCKS == (within + count - 1) / UNIT_BLOCKS;
-            let (from, n) = if one { (within % UNIT_BLOCKS, count) } else { (0, UNIT_BLOCKS) };
-            let op = |p: &Place| Op::Read { offset: bytes(p.block + u64::from(from)), bytes: n as usize * BLOCK_BYTES };
-            let reads: Vec<Ticket> = all.filter_map(|p| Some(roster.member(p.device)?.submit(op(p)))).collect();
-            let parts: Result<Vec<AlignedBuf>, DeviceError> = reads.into_iter().map(Ticket::wait).collect();
-            let alike = parts.is_ok_and(|parts| xor(parts.iter().map(|p| &p[..])).iter().all(|b| *b == 0));
-            if !alike {
-                out.push(id);
-            }
-        }
-        out
-    }
-
-    /// Whether the parity of a row that nobody writes to is not what it should be.
-    pub fn is_unlike(&self, (segment, number): RowId) -> bool {
-        let range = self.layout().row(segment, number).map(|row| row.range());
-        range.is_some_and(|(first, blocks)| !self.rows_unlike(first, blocks).is_empty())
-    }
-
-    /// Everything of this row was verified: its parity is written anew if it is still not what it should be. Whether it was;
-    /// `None` when it is right.
-    ///
-    /// # Errors
-    /// Device errors.
-    pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
-        match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row)? > 0)),
-            None => Ok(None),
-        }
-    }
-
     /// Writes what was there already, or should have been, where it lies: parity is not concerned.
     ///
     /// # Errors
@@ -420,8 +320,7 @@ impl Devices {
         let mut runs = Runs::default();
         entry.roster.layout.each_piece(addr, blocks, |from, count, places| runs.add(places[0], from, count));
         let put = |run: &Run| Put { place: Place { device: run.device, block: run.block }, data: gathered(run, data) };
-        let (tickets, left_out) = submit(&entry.roster, runs.0.iter().map(put).collect());
-        let ended = self.end_rows((tickets, left_out, Marks::default()));
+        let ended = self.put_and_wait(&entry.roster, runs.0.iter().map(put).collect());
         entry.end();
         ended
     }
@@ -429,34 +328,6 @@ impl Devices {
 
 /// The row log.
 impl Devices {
-    /// Reads what the row log of a volume that was just opened has.
-    pub(super) fn load_rows(&self) {
-        let roster = self.roster();
-        if !roster.layout.has_parity() {
-            return;
-        }
-        let op = Op::Read { offset: bytes(AREA_BLOCKS), bytes: ROW_LOG_UNITS as usize * UNIT_BYTES };
-        let reads: Vec<_> = roster.active().map(|m| (m.index, m.submit(op.clone()))).collect();
-        // What of it cannot be read is not there.
-        let logs: Vec<(u16, AlignedBuf)> = reads.into_iter().filter_map(|(i, t)| Some((i, t.wait().ok()?))).collect();
-        self.rows.lock().load(&logs, |(segment, row)| roster.layout.row(segment, row));
-    }
-
-    /// Before the first write of a mount: rows that were not full get the parity of what is in them. Whether there were any.
-    ///
-    /// # Errors
-    /// Device errors.
-    pub fn settle_rows(&self) -> Result<bool, DeviceError> {
-        let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
-        found.iter().try_for_each(|row| self.parity_anew(row).map(drop))?;
-        Ok(!found.is_empty())
-    }
-
-    /// That is durable: the row log is needed for them no more.
-    pub fn rows_settled(&self) {
-        self.rows.lock().settled();
-    }
-
     /// A device that is to be a member has no row log of another life.
     ///
     /// # Errors
@@ -510,54 +381,13 @@ impl Devices {
             let block = AREA_BLOCKS + RowLog::entry_block(*slot, 0);
             puts.extend(roster.active().map(|m| Put { place: Place { device: m.index, block }, data: zeros.clone() }));
         }
-        let (tickets, left_out) = submit(&roster, puts);
+        self.put_and_wait(&roster, puts)
+    }
+
+    /// Writes what is of no row that is being filled.
+    pub(super) fn put_and_wait(&self, roster: &Roster, puts: Vec<Put>) -> Result<(), DeviceError> {
+        let (tickets, left_out) = submit(roster, puts);
         self.end_rows((tickets, left_out, Marks::default()))
-    }
-}
-
-/// Copying to a device that joins.
-impl Devices {
-    /// What that device is to have of the rows that these blocks lie in: where, and the bytes; `None` for what can be read nowhere.
-    pub(super) fn cells_for(
-        roster: &Arc<Roster>,
-        device: u16,
-        first: Addr,
-        count: u32,
-    ) -> Vec<(u64, Option<AlignedBuf>)> {
-        let mut out = Vec::new();
-        let old = roster.member(device).filter(|m| m.is_active());
-        for (row, ..) in roster.layout.rows(first, count) {
-            let unit = row.units.iter().position(|p| p.device == device);
-            let Some(place) = unit.map(|u| row.units[u]).or((row.parity.device == device).then_some(row.parity)) else {
-                continue;
-            };
-            let here = old.map(|m| m.submit(Op::Read { offset: bytes(place.block), bytes: UNIT_BYTES }));
-            let bytes = match here.map(Ticket::wait) {
-                Some(Ok(bytes)) => Some(bytes),
-                _ => Self::cell(roster, &row, unit),
-            };
-            // The parity of a row that is being filled is written when it is full, to this device, too.
-            if bytes.is_some() || unit.is_some() || roster.rows.lock().is_at_rest((row.segment, row.number)) {
-                out.push((place.block, bytes));
-            }
-        }
-        out
-    }
-
-    /// A unit of a row, or its parity, from the others.
-    fn cell(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
-        let Some(unit) = unit else {
-            let id = (row.segment, row.number);
-            let rests = roster.rows.lock().is_at_rest(id);
-            if !rests {
-                return roster.rows.lock().parity_of(id);
-            }
-            let units = Self::read_units(roster, row).ok()?;
-            return Some(xor(units.iter().map(|u| &u[..])));
-        };
-        let first = row.range().0.add(unit as u32 * UNIT_BLOCKS);
-        let avoid = Some(row.units[unit].device);
-        Box::new(Self::read_rows(roster, first, UNIT_BLOCKS, avoid, true).ok()?).wait().ok()
     }
 }
 
@@ -618,8 +448,15 @@ impl Devices {
         if let Some(m) = roster.member(run.device) {
             m.read_errors.fetch_add(1, SeqCst);
         }
-        // Where one of the others fails, too, that is the end of it.
-        Self::from_rows(roster, addr, run)?.ok_or(error)
+        match Self::from_rows(roster, addr, run) {
+            Ok(Some(buf)) => Ok(buf),
+            // Of each row another device may have what this one has not.
+            _ if run.blocks > 1 && !broken(Break::RowsInUnits) => {
+                let elsewhere = |one: &Run| Self::from_rows(roster, addr, one).ok().flatten();
+                Self::block_by_block(roster, run, elsewhere).ok_or(error)
+            }
+            _ => Err(error),
+        }
     }
 
     /// What a run is to bring, from the rest of its rows, where that is there.

@@ -116,22 +116,27 @@ impl Devices {
             Ok(Some(buf)) => Ok(buf),
             // Each may have what the other has not.
             _ if avoid.is_none() && run.blocks > 1 && !broken(Break::BlocksUnmixed) => {
-                Self::block_by_block(roster, addr, run).ok_or(error)
+                let elsewhere = |one: &Run| Self::from_others(roster, addr, one, None).ok().flatten();
+                Self::block_by_block(roster, run, elsewhere).ok_or(error)
             }
             Ok(None) => Err(error),
             Err(e) => Err(e),
         }
     }
 
-    /// What a run is to bring, each block from its device, as long as that is there, or else from others.
-    fn block_by_block(roster: &Roster, addr: Addr, run: &Run) -> Option<AlignedBuf> {
+    /// What a run is to bring, each block from its device, as long as that is there, or else from `elsewhere`.
+    pub(super) fn block_by_block(
+        roster: &Roster,
+        run: &Run,
+        elsewhere: impl Fn(&Run) -> Option<AlignedBuf>,
+    ) -> Option<AlignedBuf> {
         let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
         let blocks = run.spans.iter().flat_map(|(from, n)| *from..*from + *n);
         for ((to, from), block) in out.chunks_exact_mut(BLOCK_BYTES).zip(blocks).zip(run.block..) {
             let one = Run { device: run.device, block, blocks: 1, spans: vec![(from, 1)] };
             let own = roster.member(run.device).filter(|m| m.is_active());
             let own = own.and_then(|_| submit_run(roster, &one).wait().ok());
-            let buf = own.or_else(|| Self::from_others(roster, addr, &one, None).ok().flatten())?;
+            let buf = own.or_else(|| elsewhere(&one))?;
             to.copy_from_slice(&buf);
         }
         Some(out)

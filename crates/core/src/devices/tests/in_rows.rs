@@ -250,3 +250,185 @@ fn parity_that_is_written_meanwhile_is_copied_again() {
 fn parity_that_is_not_copied_again_is_noticed() {
     crate::breaks::with(Break::ParityUnregistered, parity_is_made_anew_beside_a_copy);
 }
+
+/// The same devices with places that cannot be read: device, first block, how many.
+fn with_bad(
+    given: &[Arc<MemDevice>],
+    superblock: &Superblock,
+    bad: &[(u16, u64, u64)],
+    gone: Option<u16>,
+) -> Arc<Devices> {
+    let one = |(i, d): (u16, &Arc<MemDevice>)| {
+        let device = Faulty::new(d.clone());
+        for (_, first, blocks) in bad.iter().filter(|b| b.0 == i) {
+            let range = requests::bytes(*first)..requests::bytes(first + blocks);
+            device.faults().inject(Fault::FailReads { range });
+        }
+        (Some(i) != gone).then(|| Arc::new(device) as Arc<dyn BlockDevice>)
+    };
+    let all = (0..).zip(given).map(one).collect();
+    Devices::open(all, &[], superblock.clone(), Vec::new(), false)
+}
+
+/// A full row of which each device has another bad block: where these are.
+fn a_row_with_bad_blocks() -> (Vec<Arc<MemDevice>>, Superblock, layout::Row, Vec<(u16, u64, u64)>) {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 128), Covering::All).unwrap();
+    d.flush().unwrap();
+    let row = d.layout().row(SegmentNo(1), 0).unwrap();
+    let places = row.units.iter().chain([&row.parity]).zip([3, 7, 5]);
+    let bad = places.map(|(p, block)| (p.device, p.block + block, 1)).collect();
+    (given, superblock, row, bad)
+}
+
+fn blocks_of_a_row_are_read_one_by_one() {
+    let (given, superblock, _, bad) = a_row_with_bad_blocks();
+    let d = with_bad(&given, &superblock, &bad, None);
+    for (from, count) in [(0, 32), (2, 3), (3, 1), (0, 16), (16, 16), (7, 17), (0, 128)] {
+        let read = d.read(at(1, from), count, None);
+        let want = data(50 + from as u8, count as usize);
+        assert!(read.is_ok_and(|read| read[..] == want[..]), "not read: {count} blocks at {from}");
+    }
+}
+
+#[test]
+fn each_device_of_a_row_may_have_another_bad_block() {
+    blocks_of_a_row_are_read_one_by_one();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "not read")]
+fn a_row_that_is_not_read_block_by_block_is_noticed() {
+    crate::breaks::with(Break::RowsInUnits, blocks_of_a_row_are_read_one_by_one);
+}
+
+/// Whoever takes the place of a device gets all but what lies in two bad blocks of one column.
+fn a_device_of_such_a_row_is_replaced() {
+    let (given, superblock, row, bad) = a_row_with_bad_blocks();
+    for place in row.units.iter().chain([&row.parity]) {
+        for there in [true, false] {
+            // Without the old device each bad block of the others is a second one.
+            let lost = if there { 0 } else { 2 };
+            let d = with_bad(&given, &superblock, &bad, (!there).then_some(place.device));
+            let new = Arc::new(MemDevice::new(8 << 20));
+            d.begin_joining(place.device, Some(new.clone()));
+            let copied = d.copy(at(1, 0), 32).unwrap();
+            assert_eq!(copied, Copied::Done { blocks: 16, unreadable: lost }, "left out");
+            let is = |d: &MemDevice, b: u64| d.read(requests::bytes(place.block + b), BLOCK_BYTES).unwrap();
+            let old = &given[usize::from(place.device)];
+            let unlike = (0..16).filter(|b| is(&new, *b)[..] != is(old, *b)[..]).count();
+            assert!(unlike <= lost as usize, "{unlike} blocks are not what they were");
+        }
+    }
+}
+
+#[test]
+fn who_takes_a_place_in_rows_gets_each_block_that_can_be_had() {
+    a_device_of_such_a_row_is_replaced();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "left out")]
+fn who_takes_a_place_in_rows_and_gets_units_or_nothing_is_noticed() {
+    crate::breaks::with(Break::RowsInUnits, a_device_of_such_a_row_is_replaced);
+}
+
+/// A cut left a row that is not full; bad blocks are what was acknowledged, what was not, and what was never written. Then each device is
+/// lost.
+fn a_row_with_bad_blocks_is_settled() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 20), Covering::All).unwrap();
+    let row = d.layout().row(SegmentNo(1), 0).unwrap();
+    drop(d);
+    // What a write left behind that was cut.
+    let [first, second] = [row.units[0], row.units[1]];
+    given[usize::from(second.device)].write(requests::bytes(second.block + 9), data(201, 1)).unwrap();
+    let bad = [
+        (first.device, first.block + 2, 1),
+        (second.device, second.block + 3, 1),
+        (second.device, second.block + 9, 3),
+    ];
+    let d = with_bad(&given, &superblock, &bad, None);
+    assert_eq!(d.settle_rows(), Ok(true), "ends the mount");
+    d.flush().unwrap();
+    d.rows_settled();
+    d.flush().unwrap();
+    drop(d);
+    assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 20)), "lost with a device");
+}
+
+#[test]
+fn a_bad_block_of_a_row_that_a_cut_left_takes_no_other_with_it() {
+    a_row_with_bad_blocks_is_settled();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "lost with a device")]
+fn a_bad_block_that_stays_in_a_row_is_noticed() {
+    crate::breaks::with(Break::RowsUnwritten, a_row_with_bad_blocks_is_settled);
+}
+
+/// Two blocks of a column are bad: it stays as it is, and the others get their parity.
+fn a_column_that_is_lost_is_left() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 13), Covering::All).unwrap();
+    let row = d.layout().row(SegmentNo(1), 0).unwrap();
+    drop(d);
+    let bad: Vec<(u16, u64, u64)> =
+        row.units.iter().chain([&row.parity]).map(|p| (p.device, p.block + 14, 1)).collect();
+    let d = with_bad(&given, &superblock, &bad, None);
+    assert_eq!(d.settle_rows(), Ok(true), "ends the mount");
+    d.flush().unwrap();
+    d.rows_settled();
+    d.flush().unwrap();
+    drop(d);
+    assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 13)));
+}
+
+#[test]
+fn a_mount_goes_on_where_a_column_of_a_row_is_lost() {
+    a_column_that_is_lost_is_left();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "ends the mount")]
+fn a_mount_that_ends_at_a_lost_column_is_noticed() {
+    crate::breaks::with(Break::RowsInUnits, a_column_that_is_lost_is_left);
+}
+
+/// A block of a device's row log is bad, and nothing that counts lies there: what else the row log has is read.
+fn a_row_log_with_a_bad_block() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 20), Covering::All).unwrap();
+    drop(d);
+    let log = superblock::AREA_BLOCKS + 16 * 20;
+    let bad = [0, 1, 2].map(|device| (device, log, 3));
+    for gone in 0..3 {
+        let read = with_bad(&given, &superblock, &bad, Some(gone)).read(at(1, 0), 20, None);
+        assert!(read.is_ok_and(|read| read[..] == data(50, 20)[..]), "without {gone}: the row log is not read");
+    }
+}
+
+#[test]
+fn a_bad_block_of_the_row_log_is_one_block() {
+    a_row_log_with_a_bad_block();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the row log is not read")]
+fn a_row_log_that_is_read_as_a_whole_is_noticed() {
+    crate::breaks::with(Break::RowsInUnits, a_row_log_with_a_bad_block);
+}

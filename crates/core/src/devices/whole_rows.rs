@@ -1,0 +1,326 @@
+//! Rows with parity as a whole: what a mount finds of them, parity that is made anew, and what a device that joins gets.
+//!
+//! Invariants
+//! 1. One bad block costs that block at most: whatever is read here is read, where a whole unit cannot be, block by block, and of each
+//!    column of a row (one block of each unit, and that of the parity) any one may be unreadable.
+//! 2. Nothing is written over what cannot be computed: such a column stays as it is.
+
+use super::layout::{Place, Row};
+use super::requests::bytes;
+use super::roster::Roster;
+use super::rows::{Put, RowId, UNIT_BYTES, xor};
+use super::{Devices, Member};
+use crate::breaks::{Break, broken};
+use nenrin_device::{AlignedBuf, DeviceError, Op, Pending, Ticket};
+use nenrin_format::row_log::ROW_LOG_UNITS;
+use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
+use nenrin_format::{Addr, BLOCK_BYTES};
+use std::sync::Arc;
+
+/// What a device that joins is to have in one place: the block where it begins, a unit, and how many blocks of that could be read nowhere.
+pub(super) struct Cell {
+    pub block: u64,
+    pub data: AlignedBuf,
+    pub lost: u32,
+}
+
+/// One unit of a row, as it should be.
+struct Unit {
+    data: AlignedBuf,
+    /// Blocks that do not lie like that in their place, as far as somebody is there to write them.
+    unlike: Vec<u32>,
+    /// Blocks that could be read nowhere.
+    lost: Vec<u32>,
+}
+
+/// The bytes of a block of a unit.
+const fn block_bytes(block: u32) -> std::ops::Range<usize> {
+    block as usize * BLOCK_BYTES..(block as usize + 1) * BLOCK_BYTES
+}
+
+fn moved(place: Place, blocks: u32) -> Place {
+    Place { block: place.block + u64::from(blocks), ..place }
+}
+
+/// One block of a unit, where it belongs.
+fn put_block(unit: Place, data: &[u8], block: u32) -> Put {
+    Put { place: moved(unit, block), data: Arc::new(AlignedBuf::padded(&data[block_bytes(block)])) }
+}
+
+fn active(roster: &Roster, device: u16) -> Option<&Arc<Member>> {
+    roster.member(device).filter(|m| m.is_active())
+}
+
+/// Starts reading what lies in this place, if its device is there.
+fn read_here(roster: &Roster, place: Place, blocks: u32) -> Option<Ticket> {
+    let op = Op::Read { offset: bytes(place.block), bytes: blocks as usize * BLOCK_BYTES };
+    active(roster, place.device).map(|m| m.submit(op))
+}
+
+/// Blocks that are read one after another, zeros for those that cannot be: which these are.
+fn by_block(one: impl Fn(u32) -> Option<AlignedBuf>) -> (AlignedBuf, Vec<u32>) {
+    let (mut out, mut lost) = (AlignedBuf::zeroed(UNIT_BYTES), Vec::new());
+    for block in 0..UNIT_BLOCKS {
+        match one(block).filter(|_| !broken(Break::RowsInUnits)) {
+            Some(bytes) => out[block_bytes(block)].copy_from_slice(&bytes),
+            None => lost.push(block),
+        }
+    }
+    (out, lost)
+}
+
+/// Parity.
+impl Devices {
+    /// Blocks of a unit from the rest of its row, or as they are known.
+    fn rebuilt_blocks(roster: &Arc<Roster>, row: &Row, unit: usize, from: u32, blocks: u32) -> Option<AlignedBuf> {
+        let first = row.range().0.add(unit as u32 * UNIT_BLOCKS + from);
+        let reading = Self::read_rows(roster, first, blocks, Some(row.units[unit].device), true).ok()?;
+        Box::new(reading).wait().ok()
+    }
+
+    /// A block of a unit, from where it lies or else from the rest of its row.
+    fn block_of(roster: &Arc<Roster>, row: &Row, unit: usize, block: u32) -> Option<AlignedBuf> {
+        let here = read_here(roster, moved(row.units[unit], block), 1).and_then(|t| t.wait().ok());
+        here.or_else(|| Self::rebuilt_blocks(roster, row, unit, block, 1))
+    }
+
+    /// All units of a row, with what the row log has in place of what is there.
+    fn units_of(&self, roster: &Arc<Roster>, row: &Row) -> Vec<Unit> {
+        let copies = self.rows.lock().copies_of((row.segment, row.number));
+        let reads: Vec<Option<Ticket>> = row.units.iter().map(|p| read_here(roster, *p, UNIT_BLOCKS)).collect();
+        let mut units = Vec::new();
+        for (unit, read) in reads.into_iter().enumerate() {
+            let is_there = read.is_some();
+            let (mut data, mut unread, mut lost) = match read.map(Ticket::wait) {
+                Some(Ok(data)) => (data, Vec::new(), Vec::new()),
+                _ => Self::unit_by_block(roster, row, unit),
+            };
+            let own = copies.iter().filter(|(u, ..)| *u == unit);
+            for (_, block, copy) in own {
+                let here = &mut data[block_bytes(*block)];
+                // A block is written once: where it lies it is torn, or rotten, if it is not what the row log has.
+                if here != &copy[..] {
+                    here.copy_from_slice(copy);
+                    unread.push(*block);
+                }
+                lost.retain(|b| b != block);
+            }
+            unread.retain(|b| is_there && !lost.contains(b));
+            unread.sort_unstable();
+            unread.dedup();
+            units.push(Unit { data, unlike: unread, lost });
+        }
+        units
+    }
+
+    /// A unit that cannot be read as a whole; the blocks that could not be read where they lie, and those that could be read nowhere.
+    fn unit_by_block(roster: &Arc<Roster>, row: &Row, unit: usize) -> (AlignedBuf, Vec<u32>, Vec<u32>) {
+        if active(roster, row.units[unit].device).is_none() {
+            if let Some(data) = Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS) {
+                return (data, Vec::new(), Vec::new());
+            }
+        }
+        let unread = std::cell::RefCell::new(Vec::new());
+        let one = |block: u32| {
+            let here = read_here(roster, moved(row.units[unit], block), 1).and_then(|t| t.wait().ok());
+            here.or_else(|| {
+                unread.borrow_mut().push(block);
+                Self::rebuilt_blocks(roster, row, unit, block, 1)
+            })
+        };
+        let (data, lost) = by_block(one);
+        (data, unread.into_inner(), lost)
+    }
+
+    /// Writes the parity of a row so that it is that of what its units hold, and what of these cannot be read in its place; blocks written
+    /// for that. Nothing may be written to the row meanwhile.
+    fn parity_anew(&self, row: &Row) -> Result<u32, DeviceError> {
+        let (first, blocks) = row.range();
+        // Who copies the parity to a device that joins must not copy what it was before.
+        let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
+        let written = self.write_parity(row);
+        number.into_iter().for_each(|n| self.leave_of(n));
+        written
+    }
+
+    fn write_parity(&self, row: &Row) -> Result<u32, DeviceError> {
+        let roster = self.roster();
+        let units = self.units_of(&roster, row);
+        let lost = |block: u32| units.iter().any(|u| u.lost.contains(&block));
+        if broken(Break::RowsInUnits) && (0..UNIT_BLOCKS).any(lost) {
+            return Err(DeviceError::Missing);
+        }
+        let mut puts = Vec::new();
+        for (place, unit) in row.units.iter().zip(&units).filter(|_| !broken(Break::RowsUnwritten)) {
+            // In a column that is lost nothing is known to be rebuilt right.
+            puts.extend(unit.unlike.iter().filter(|b| !lost(**b)).map(|b| put_block(*place, &unit.data, *b)));
+        }
+        let parity = xor(units.iter().map(|u| &u.data[..]));
+        if let Some(read) = read_here(&roster, row.parity, UNIT_BLOCKS) {
+            let (is, unread) = read.wait().map_or_else(|_| Self::parity_by_block(&roster, row), |is| (is, Vec::new()));
+            let unlike = |b: &u32| unread.contains(b) || is[block_bytes(*b)] != parity[block_bytes(*b)];
+            let wrong: Vec<u32> = (0..UNIT_BLOCKS).filter(unlike).collect();
+            if !wrong.is_empty() && !(0..UNIT_BLOCKS).any(lost) {
+                puts.push(Put { place: row.parity, data: Arc::new(parity) });
+            } else {
+                puts.extend(wrong.iter().filter(|b| !lost(**b)).map(|b| put_block(row.parity, &parity, *b)));
+            }
+        }
+        let written = puts.iter().map(|p| (p.data.len() / BLOCK_BYTES) as u32).sum();
+        self.put_and_wait(&roster, puts)?;
+        Ok(written)
+    }
+
+    /// The parity of a row as it lies there, and which blocks of it cannot be read.
+    fn parity_by_block(roster: &Roster, row: &Row) -> (AlignedBuf, Vec<u32>) {
+        by_block(|block| read_here(roster, moved(row.parity, block), 1).and_then(|t| t.wait().ok()))
+    }
+    /// The parity of all rows that these blocks lie in becomes right; blocks written for that.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn parity_of(&self, addr: Addr, blocks: u32) -> Result<u64, DeviceError> {
+        let rows = self.layout().rows(addr, blocks);
+        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row)?)))
+    }
+
+    /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
+    /// part of, are not looked at.
+    pub fn rows_unlike(&self, addr: Addr, blocks: u32) -> Vec<RowId> {
+        let roster = self.readers();
+        let mut out = Vec::new();
+        for (row, within, _, count) in roster.layout.rows(addr, blocks) {
+            let id = (row.segment, row.number);
+            let all = row.units.iter().chain([&row.parity]);
+            if !roster.rows.lock().is_at_rest(id) || !all.clone().all(|p| roster.is_active(p.device)) {
+                continue;
+            }
+            // Of a part of one unit, the same part of the others.
+            let one = within / UNIT_BLOCKS == (within + count - 1) / UNIT_BLOCKS;
+            let (from, n) = if one { (within % UNIT_BLOCKS, count) } else { (0, UNIT_BLOCKS) };
+            let op = |p: &Place| Op::Read { offset: bytes(p.block + u64::from(from)), bytes: n as usize * BLOCK_BYTES };
+            let reads: Vec<Ticket> = all.filter_map(|p| Some(roster.member(p.device)?.submit(op(p)))).collect();
+            let parts: Result<Vec<AlignedBuf>, DeviceError> = reads.into_iter().map(Ticket::wait).collect();
+            let alike = parts.is_ok_and(|parts| xor(parts.iter().map(|p| &p[..])).iter().all(|b| *b == 0));
+            if !alike {
+                out.push(id);
+            }
+        }
+        out
+    }
+
+    /// Whether the parity of a row that nobody writes to is not what it should be.
+    pub fn is_unlike(&self, (segment, number): RowId) -> bool {
+        let range = self.layout().row(segment, number).map(|row| row.range());
+        range.is_some_and(|(first, blocks)| !self.rows_unlike(first, blocks).is_empty())
+    }
+
+    /// Everything of this row was verified: its parity is written anew if it is still not what it should be. Whether it was;
+    /// `None` when it is right.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
+        match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
+            Some(row) => Ok(Some(self.parity_anew(&row)? > 0)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The row log of a volume that was just opened.
+impl Devices {
+    /// Reads what the row log of a volume that was just opened has.
+    pub(super) fn load_rows(&self) {
+        let roster = self.roster();
+        if !roster.layout.has_parity() {
+            return;
+        }
+        let op = Op::Read { offset: bytes(AREA_BLOCKS), bytes: ROW_LOG_UNITS as usize * UNIT_BYTES };
+        let reads: Vec<_> = roster.active().map(|m| (m.index, m.submit(op.clone()))).collect();
+        let log = |(i, read): (u16, Ticket)| (i, read.wait().unwrap_or_else(|_| Self::row_log_by_block(&roster, i)));
+        let logs: Vec<(u16, AlignedBuf)> = reads.into_iter().map(log).collect();
+        self.rows.lock().load(&logs, |(segment, row)| roster.layout.row(segment, row));
+    }
+
+    /// The row log of a device that does not give all of it: what of it cannot be read is not there.
+    fn row_log_by_block(roster: &Roster, device: u16) -> AlignedBuf {
+        let mut out = AlignedBuf::zeroed(ROW_LOG_UNITS as usize * UNIT_BYTES);
+        for (unit, to) in (0..ROW_LOG_UNITS).zip(out.chunks_exact_mut(UNIT_BYTES)) {
+            let place = Place { device, block: AREA_BLOCKS + u64::from(unit * UNIT_BLOCKS) };
+            let read = |place, blocks| read_here(roster, place, blocks).and_then(|t| t.wait().ok());
+            let whole = read(place, UNIT_BLOCKS).filter(|_| !broken(Break::RowsInUnits));
+            to.copy_from_slice(&whole.unwrap_or_else(|| by_block(|block| read(moved(place, block), 1)).0));
+        }
+        out
+    }
+
+    /// Before the first write of a mount: rows that were not full get the parity of what is in them. Whether there were any.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn settle_rows(&self) -> Result<bool, DeviceError> {
+        let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
+        found.iter().try_for_each(|row| self.parity_anew(row).map(drop))?;
+        Ok(!found.is_empty())
+    }
+
+    /// That is durable: the row log is needed for them no more.
+    pub fn rows_settled(&self) {
+        self.rows.lock().settled();
+    }
+}
+
+/// Copying to a device that joins.
+impl Devices {
+    /// What that device is to have of the rows that these blocks lie in.
+    pub(super) fn cells_for(roster: &Arc<Roster>, device: u16, first: Addr, count: u32) -> Vec<Cell> {
+        let mut out = Vec::new();
+        for (row, ..) in roster.layout.rows(first, count) {
+            let unit = row.units.iter().position(|p| p.device == device);
+            let Some(place) = unit.map(|u| row.units[u]).or((row.parity.device == device).then_some(row.parity)) else {
+                continue;
+            };
+            let here = read_here(roster, place, UNIT_BLOCKS).and_then(|t| t.wait().ok());
+            if let Some(data) = here.or_else(|| Self::cell_elsewhere(roster, &row, unit)) {
+                out.push(Cell { block: place.block, data, lost: 0 });
+                continue;
+            }
+            // The parity of a row that is being filled is written when it is full, to this device, too.
+            if unit.is_none() && !roster.rows.lock().is_at_rest((row.segment, row.number)) {
+                continue;
+            }
+            let (data, lost) = by_block(|block| Self::cell_block(roster, &row, unit, block));
+            out.push(Cell { block: place.block, data, lost: lost.len() as u32 });
+        }
+        out
+    }
+
+    /// A unit of a row, or its parity, from the others.
+    fn cell_elsewhere(roster: &Arc<Roster>, row: &Row, unit: Option<usize>) -> Option<AlignedBuf> {
+        if let Some(unit) = unit {
+            return Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS);
+        }
+        let id = (row.segment, row.number);
+        let rests = roster.rows.lock().is_at_rest(id);
+        if !rests {
+            return roster.rows.lock().parity_of(id);
+        }
+        let reads: Vec<Option<Ticket>> = row.units.iter().map(|p| read_here(roster, *p, UNIT_BLOCKS)).collect();
+        let units: Option<Vec<AlignedBuf>> = reads.into_iter().map(|read| read?.wait().ok()).collect();
+        Some(xor(units?.iter().map(|u| &u[..])))
+    }
+
+    /// A block of a unit of a row, or of its parity: from where it lies, or else from the others.
+    fn cell_block(roster: &Arc<Roster>, row: &Row, unit: Option<usize>, block: u32) -> Option<AlignedBuf> {
+        if let Some(unit) = unit {
+            return Self::block_of(roster, row, unit, block);
+        }
+        if let Some(here) = read_here(roster, moved(row.parity, block), 1).and_then(|t| t.wait().ok()) {
+            return Some(here);
+        }
+        let units: Option<Vec<AlignedBuf>> =
+            (0..row.units.len()).map(|unit| Self::block_of(roster, row, unit, block)).collect();
+        Some(xor(units?.iter().map(|u| &u[..])))
+    }
+}
