@@ -446,6 +446,18 @@ pub enum Break {
     RowsInUnits,
     /// Blocks of a row that cannot be read where they lie stay as they are when its parity is written.
     RowsUnwritten,
+    /// An extent is right in a copy, or in a mixture of copies, as a whole or not at all.
+    GranulesTogether,
+    /// What copies have of a part is put together only where there are few ways to do so.
+    FewMixtures,
+    /// Any whole summary is taken for the one that a root names.
+    SummaryUnknown,
+    /// What is wrong is read again where there is no other copy.
+    ReadInVain,
+    /// A commit is written to every device only where its summary and its payload can be put together as one.
+    PartialsWhole,
+    /// A device whose place another takes is asked for each block, however many it fails.
+    PatienceEndless,
 }
 
 #[cfg(feature = "breaks")]

@@ -8,18 +8,16 @@ use crate::breaks::{Break, broken};
 use crate::devices::{Assembly, Avoided, Covering, DeviceHealth, Devices, RowId};
 use crate::flushes::Flushes;
 use crate::index::NodeSource;
+use crate::mixture::{Copies, mixed, parts};
 use crate::{Clock, Error, Result};
 use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Ticket};
 use nenrin_format::node::{self, NodePtr};
-use nenrin_format::partial::Header;
+use nenrin_format::partial::{Header, Summary};
 use nenrin_format::superblock::{self, Band, DeviceEntry, Superblock, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, SegmentNo};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Ways to put copies of units together that are tried at most: two of each of eight units.
-const MIXTURES_MAX: usize = 256;
 
 /// Devices of an open volume and the geometry of its segments.
 pub struct Storage {
@@ -153,15 +151,9 @@ impl Storage {
             return None;
         }
         let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
-        let copies =
-            |i: u32| ptr.copies.iter().flat_map(move |addr| self.copies_of(addr.add(i), 1)).collect::<Vec<_>>();
-        mixed(&(0..NODE_BLOCKS).map(copies).collect::<Vec<_>>(), right)
-    }
-
-    /// What copies of these blocks can be read.
-    fn copies_of(&self, addr: Addr, blocks: u32) -> Vec<AlignedBuf> {
-        let around = self.ways_around(addr, blocks).into_iter().map(|avoid| self.read_around(addr, blocks, avoid));
-        [self.read(addr, blocks)].into_iter().chain(around).flatten().collect()
+        let copies: Vec<Copies<'_>> = ptr.copies.iter().map(|addr| Copies::read(self, *addr, NODE_BLOCKS)).collect();
+        let of_all = |from, count| copies.iter().flat_map(|c| c.part(from, count)).collect();
+        mixed(parts(ptr.copies[0], NODE_BLOCKS, 1, of_all)?, right)
     }
 
     /// Reads blocks from whichever copies are `right`. Without a second copy, and where none is right: as [`Storage::read`].
@@ -173,30 +165,19 @@ impl Storage {
         self.read_other(addr, blocks, right).map_or(first, Ok)
     }
 
-    /// After [`Storage::read`] gave something wrong: the same blocks from other copies, if these are `right`.
+    /// After [`Storage::read`] gave something wrong: the same blocks from other copies, if these are `right`; or put together of what each
+    /// copy has, unit by unit, or else block by block. Where there is no other copy nothing is read.
     pub fn read_other(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
-        let ways = self.ways_around(addr, blocks);
-        let mut copies = ways.iter().filter_map(|avoid| self.read_around(addr, blocks, *avoid).ok());
-        copies.find(|bytes| right(bytes)).or_else(|| self.read_mixed(addr, blocks, right))
-    }
-
-    /// The same of blocks of which some are wrong on one device and others on another: unit by unit, or else block by block, from
-    /// whichever copies are `right` together.
-    fn read_mixed(&self, addr: Addr, blocks: u32, right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
-        let grains = if broken(Break::BlocksUnmixed) { &[UNIT_BLOCKS][..] } else { &[UNIT_BLOCKS, 1] };
-        grains.iter().find_map(|grain| self.read_mixed_by(addr, blocks, *grain, &right))
-    }
-
-    fn read_mixed_by(&self, addr: Addr, blocks: u32, grain: u32, right: &impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
-        let mut units: Vec<Vec<AlignedBuf>> = Vec::new();
-        let mut from = 0;
-        while from < blocks {
-            let at = addr.add(from);
-            let count = (grain - at.block() % grain).min(blocks - from);
-            units.push(self.copies_of(at, count));
-            from += count;
+        if self.ways_around(addr, blocks).is_empty() && !broken(Break::ReadInVain) {
+            return None;
         }
-        if units.len() < 2 || broken(Break::UnitsUnmixed) { None } else { mixed(&units, right) }
+        let copies = Copies::read(self, addr, blocks);
+        if let Some(whole) = copies.wholes().find(|bytes| right(bytes)) {
+            return Some(AlignedBuf::padded(whole));
+        }
+        let grains = if broken(Break::BlocksUnmixed) { &[UNIT_BLOCKS][..] } else { &[UNIT_BLOCKS, 1] };
+        let by = |grain: u32| mixed(parts(addr, blocks, grain, |from, count| copies.part(from, count))?, &right);
+        grains.iter().filter(|_| !broken(Break::UnitsUnmixed)).find_map(|grain| by(*grain))
     }
 
     /// Devices without each of which these blocks can be read: for [`Storage::read_around`].
@@ -481,21 +462,23 @@ impl Storage {
         Ok(self.devices.write_slots(superblock)?)
     }
 
-    /// Reads and verifies the summary of the partial segment at `addr`.
-    /// Returns its bytes; decode them again with [`Header::decode`].
-    pub fn read_summary(&self, addr: Addr) -> Result<AlignedBuf> {
-        let first = self.summary_from(addr, None);
-        let others = if first.is_ok() { Vec::new() } else { self.ways_around(addr, 1) };
-        let other = others.into_iter().find_map(|avoid| self.summary_from(addr, Some(avoid)).ok());
+    /// Reads and verifies the summary of the partial segment at `addr`, with this checksum if one is known: a device may still have one of
+    /// before, which is as whole. Returns its bytes; decode them again with [`Header::decode`].
+    pub fn read_summary(&self, addr: Addr, crc: Option<u32>) -> Result<AlignedBuf> {
+        let crc = crc.filter(|_| !broken(Break::SummaryUnknown));
+        let first = self.summary_from(addr, None, crc);
         if first.is_ok() {
             return first;
         }
-        other.or_else(|| self.summary_of_parts(addr)).map_or(first, Ok)
+        let mut others = self.ways_around(addr, 1).into_iter();
+        let other = others.find_map(|avoid| self.summary_from(addr, Some(avoid), crc).ok());
+        other.or_else(|| self.summary_of_parts(addr, crc)).map_or(first, Ok)
     }
 
     /// A summary of which parts are right here and there.
-    fn summary_of_parts(&self, addr: Addr) -> Option<AlignedBuf> {
-        let right = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| s.header.addr == addr);
+    fn summary_of_parts(&self, addr: Addr, crc: Option<u32>) -> Option<AlignedBuf> {
+        let is_it = |s: &Summary<'_>| s.header.addr == addr && crc.is_none_or(|crc| s.crc == crc);
+        let right = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| is_it(&s));
         let ways = self.ways_around(addr, 1);
         let around = ways.into_iter().map(|avoid| self.read_rather_around(addr, 1, avoid));
         let heads = [self.read(addr, 1)].into_iter().chain(around).flatten();
@@ -504,7 +487,7 @@ impl Storage {
         blocks.filter(|blocks| *blocks > 1).find_map(|n| self.read_right(addr, n, right).ok().filter(|b| right(b)))
     }
 
-    fn summary_from(&self, addr: Addr, avoid: Option<u16>) -> Result<AlignedBuf> {
+    fn summary_from(&self, addr: Addr, avoid: Option<u16>, crc: Option<u32>) -> Result<AlignedBuf> {
         let read = |blocks| match avoid {
             None => self.read(addr, blocks),
             Some(avoid) => self.read_rather_around(addr, blocks, avoid),
@@ -515,40 +498,12 @@ impl Storage {
             return Err(Error::Damaged(addr, Invalid::Bounds));
         }
         let bytes = if head.summary_blocks == 1 { first } else { read(head.summary_blocks)? };
-        Header::decode(&bytes).map_err(|why| Error::Damaged(addr, why))?;
+        let summary = Header::decode(&bytes).map_err(|why| Error::Damaged(addr, why))?;
+        if crc.is_some_and(|crc| summary.crc != crc) {
+            return Err(Error::Damaged(addr, Invalid::Checksum));
+        }
         Ok(bytes)
     }
-}
-
-/// Parts, each of which was found in some copies, put together so that all of it is `right`.
-fn mixed(parts: &[Vec<AlignedBuf>], right: impl Fn(&[u8]) -> bool) -> Option<AlignedBuf> {
-    let mut mixtures = 1usize;
-    let mut unlike: Vec<Vec<&[u8]>> = Vec::with_capacity(parts.len());
-    for copies in parts {
-        let mut some: Vec<&[u8]> = Vec::new();
-        for copy in copies {
-            if some.iter().all(|other| *other != &copy[..]) {
-                some.push(copy);
-            }
-        }
-        mixtures = mixtures.saturating_mul(some.len());
-        unlike.push(some);
-    }
-    if mixtures > MIXTURES_MAX {
-        return None;
-    }
-    (0..mixtures).find_map(|mut number| {
-        let chosen: Vec<&[u8]> = unlike
-            .iter()
-            .map(|copies| {
-                let copy = copies[number % copies.len()];
-                number /= copies.len();
-                copy
-            })
-            .collect();
-        let mixed = AlignedBuf::gathered(chosen.iter().map(|c| c.len()).sum(), chosen.iter().copied());
-        right(&mixed).then_some(mixed)
-    })
 }
 
 impl NodeSource for Storage {
@@ -556,15 +511,17 @@ impl NodeSource for Storage {
         loop {
             let mut why = Error::Damaged(ptr.copies[0], Invalid::Checksum);
             let copies = if broken(Break::OneCopy) { &ptr.copies[..1] } else { &ptr.copies[..] };
+            let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
             for &addr in copies {
-                let right = |bytes: &[u8]| node::stored_crc(bytes) == Some(ptr.crc) && node::verify(bytes);
-                match self.read_right(addr, NODE_BLOCKS, right) {
+                match self.read(addr, NODE_BLOCKS) {
                     Ok(bytes) if right(&bytes) => return Ok(bytes.to_vec()),
                     Ok(_) => {}
                     Err(e) => why = e,
                 }
             }
-            if let Some(bytes) = self.node_of_parts(ptr) {
+            // The other copy is mostly whole: not before is anything read again.
+            let elsewhere = copies.iter().find_map(|addr| self.read_other(*addr, NODE_BLOCKS, right));
+            if let Some(bytes) = elsewhere.or_else(|| self.node_of_parts(ptr)) {
                 return Ok(bytes.to_vec());
             }
             // Else the break would outlast the device that ends it.

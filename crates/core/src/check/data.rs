@@ -12,6 +12,7 @@ use super::report::{Finding, Log, Step};
 use super::roots::Entered;
 use super::usage::died;
 use crate::breaks::{Break, broken};
+use crate::covered;
 use crate::index::Tree;
 use crate::recovery::Unproven;
 use crate::state::State;
@@ -42,8 +43,8 @@ struct Piece {
 impl Piece {
     /// What its checksums cover.
     fn span(&self) -> Blocks {
-        let e = &self.extent;
-        (e.addr.0.saturating_sub(u64::from(e.lead)), u64::from(e.lead + e.blocks + e.tail))
+        let (first, blocks) = covered::place(&self.extent);
+        (first.0, u64::from(blocks))
     }
 }
 
@@ -109,7 +110,7 @@ impl<'a> Run<'a> {
 /// Whether an extent is right in a copy that begins with block `first`.
 fn is_right_in(content: &Content<'_>, p: &Piece, (avoid, copy): &Copy, first: u64) -> bool {
     let (start, blocks) = p.span();
-    let right = |bytes: &[u8]| crate::fs::verify(&p.extent, bytes).is_ok();
+    let right = |bytes: &[u8]| covered::verify(&p.extent, bytes).is_ok();
     match (copy, avoid) {
         (Ok(bytes), _) => {
             let at = (start - first) as usize * BLOCK_BYTES;
@@ -246,15 +247,14 @@ fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<
     log.report.counts.blocks_verified += u64::from(p.extent.blocks);
     let (first, blocks) = p.span();
     let start = (first.saturating_sub(from)) as usize * BLOCK_BYTES;
-    let Some(covered) = bytes.get(start..start + blocks as usize * BLOCK_BYTES) else {
+    let Some(bytes) = bytes.get(start..start + blocks as usize * BLOCK_BYTES) else {
         bad(state, p, What::ContentUnreadable, p.extent.addr, "the device read too little", log);
         return false;
     };
-    let right = |bytes: &[u8]| crate::fs::verify(&p.extent, bytes).is_ok();
     let mut other = None;
-    if let Err(e) = crate::fs::verify(&p.extent, covered) {
+    if let Err(e) = covered::verify(&p.extent, bytes) {
         let addr = if let Error::Damaged(addr, _) = e { addr } else { p.extent.addr };
-        other = content.storage.read_other(Addr(first), blocks as u32, right);
+        other = covered::read_elsewhere(content.storage, &p.extent, e).ok();
         let what = match other {
             Some(_) => content.copy_is_wrong((first, blocks)),
             None => What::ContentDamaged,
@@ -265,10 +265,10 @@ fn one(content: &Content<'_>, p: &Piece, bytes: &[u8], from: u64, log: &mut Log<
         }
     }
     let is_right = other.is_none();
-    let covered = other.as_deref().unwrap_or(covered);
+    let bytes = other.as_deref().unwrap_or(bytes);
     if let Some((block, rest)) = p.end {
         let start = (p.extent.lead + block) as usize * BLOCK_BYTES;
-        let behind = covered.get(start + rest..start + BLOCK_BYTES).unwrap_or(&[]);
+        let behind = bytes.get(start + rest..start + BLOCK_BYTES).unwrap_or(&[]);
         if behind.iter().any(|b| *b != 0) {
             bad(state, p, What::TailNotZero, p.extent.addr.add(block), "bytes behind the end", log);
         }

@@ -9,7 +9,8 @@
 use super::findings::What;
 use super::report::{Finding, Log, Step};
 use crate::Error;
-use crate::index::{Unverified, Verified};
+use crate::breaks::{Break, broken};
+use crate::index::{NodeSource, Unverified, Verified};
 use crate::storage::Storage;
 use nenrin_device::{DeviceError, Ticket};
 use nenrin_format::node::{self, TreeId};
@@ -19,6 +20,18 @@ use std::collections::BTreeSet;
 
 /// Nodes read at once.
 const BATCH: usize = 32;
+
+/// Reads of one copy of a node, from each device that has it.
+type Reads = Vec<Result<Ticket, Error>>;
+
+/// Starts reading a node, from each device that has it; what lies in rows has no copy.
+fn reads_of(storage: &Storage, addr: Addr) -> Reads {
+    let ways = storage.ways_around(addr, NODE_BLOCKS);
+    if ways.len() < 2 || storage.has_parity() || broken(Break::OneCopyChecked) {
+        return vec![storage.submit_read(addr, NODE_BLOCKS)];
+    }
+    ways.into_iter().map(|avoid| storage.submit_read_around(addr, NODE_BLOCKS, avoid)).collect()
+}
 
 /// What the nodes of a root amount to.
 #[derive(Default)]
@@ -60,12 +73,12 @@ impl Audit {
         }
         while !waiting.is_empty() {
             let batch = waiting.split_off(waiting.len().saturating_sub(BATCH));
-            let reads: Vec<[Result<Ticket, Error>; 2]> =
-                batch.iter().map(|n| n.ptr.copies.map(|addr| storage.submit_read(addr, NODE_BLOCKS))).collect();
-            for (n, tickets) in batch.iter().zip(reads) {
+            let reads: Vec<[Reads; 2]> =
+                batch.iter().map(|n| n.ptr.copies.map(|addr| reads_of(storage, addr))).collect();
+            for (n, reads) in batch.iter().zip(reads) {
                 self.nodes += 1;
                 log.advance(1);
-                match self.node(root.tree, n, tickets, log) {
+                match self.node(storage, root.tree, n, reads, log) {
                     Some(Verified::Items(n)) => items += n as u64,
                     Some(Verified::Children(children)) => waiting.extend(children),
                     None => self.lost += 1,
@@ -84,26 +97,34 @@ impl Audit {
 
     fn node(
         &mut self,
+        storage: &Storage,
         tree: TreeId,
         n: &Unverified,
-        tickets: [Result<Ticket, Error>; 2],
+        reads: [Reads; 2],
         log: &mut Log<'_>,
     ) -> Option<Verified> {
         let mut good = None;
         let mut bad: Vec<(usize, Addr, String)> = Vec::new();
-        for (i, (addr, ticket)) in n.ptr.copies.into_iter().zip(tickets).enumerate() {
+        for (i, (addr, reads)) in n.ptr.copies.into_iter().zip(reads).enumerate() {
             if let Some(count) = self.copies.get_mut(addr.segment().0 as usize) {
                 *count = count.saturating_add(1);
             }
-            match ticket.and_then(|t| t.wait().map_err(|e: DeviceError| Error::Device(e))) {
-                Ok(bytes) if node::stored_crc(&bytes) == Some(n.ptr.crc) && node::verify(&bytes) => {
-                    good = good.or(Some((addr, bytes)));
+            let mut wrong = None;
+            for read in reads {
+                match read.and_then(|t| t.wait().map_err(|e: DeviceError| Error::Device(e))) {
+                    Ok(bytes) if node::stored_crc(&bytes) == Some(n.ptr.crc) && node::verify(&bytes) => {
+                        good = good.or(Some((addr, bytes.to_vec())));
+                    }
+                    Ok(_) => wrong = wrong.or(Some(Invalid::Checksum.to_string())),
+                    Err(Error::Damaged(_, why)) => wrong = wrong.or(Some(why.to_string())),
+                    Err(e) => wrong = wrong.or(Some(e.to_string())),
                 }
-                Ok(_) => bad.push((i, addr, Invalid::Checksum.to_string())),
-                Err(Error::Damaged(_, why)) => bad.push((i, addr, why.to_string())),
-                Err(e) => bad.push((i, addr, e.to_string())),
             }
+            bad.extend(wrong.map(|why| (i, addr, why)));
         }
+        // Of several copies each may have a part.
+        let of_parts = || Some((n.ptr.copies[0], storage.read_node(&n.ptr).ok()?));
+        let good = if good.is_none() && !broken(Break::OneCopyChecked) { of_parts() } else { good };
         let Some((addr, bytes)) = good else {
             let why = bad.first().map_or("", |b| b.2.as_str());
             log.add(Finding::new(What::NodeLost, format!("tree {}: {why}", tree.0)).at(n.ptr.copies[0]));

@@ -9,6 +9,7 @@ use super::findings::What;
 use super::report::{Finding, Log, Step};
 use super::roots::Entered;
 use crate::Result;
+use crate::covered;
 use crate::devices::RowId;
 use crate::index::Tree;
 use crate::storage::Storage;
@@ -59,9 +60,8 @@ impl Unlike {
         let _ = tree.walk(cache, &mut |key, value| {
             let extent = (key.kind == Kind::Extent).then(|| Extent::decode(value).ok()).flatten();
             if let Some(e) = extent.filter(|e| !e.is_unwritten()) {
-                let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-                let right = |bytes: &[u8]| crate::fs::verify(&e, bytes).is_ok();
-                self.look(storage, first, e.lead + e.blocks + e.tail, right);
+                let (first, blocks) = covered::place(&e);
+                self.look(storage, first, blocks, |bytes| covered::verify(&e, bytes).is_ok());
                 log.advance(u64::from(e.blocks));
             }
             Ok(())

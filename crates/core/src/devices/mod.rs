@@ -253,6 +253,8 @@ pub(crate) struct Devices {
     clock: OnceLock<Arc<dyn Clock>>,
     /// Members that are slow, as [`Avoided`].
     slow: AtomicU32,
+    /// That with the device whose place another takes.
+    patience: requests::Patience,
     /// Held by who judges them.
     judging: Mutex<()>,
     /// What reports tell of the table.
@@ -280,6 +282,7 @@ impl Devices {
             unmarked,
             clock: OnceLock::new(),
             slow: AtomicU32::new(0),
+            patience: requests::Patience::default(),
             judging: Mutex::default(),
             shown,
         })

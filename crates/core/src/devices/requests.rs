@@ -15,7 +15,7 @@ use nenrin_device::{AlignedBuf, DeviceError, Op, Outcome, Pending, Ticket};
 use nenrin_format::{Addr, BLOCK_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Reads of blocks with two copies change between these after so many blocks: 1 MiB.
@@ -115,13 +115,23 @@ impl Devices {
         match Self::from_others(roster, addr, run, avoid) {
             Ok(Some(buf)) => Ok(buf),
             // Each may have what the other has not.
-            _ if avoid.is_none() && run.blocks > 1 && !broken(Break::BlocksUnmixed) => {
+            _ if avoid.is_none() && Self::has_others(roster, addr, run) && !broken(Break::BlocksUnmixed) => {
                 let elsewhere = |one: &Run| Self::from_others(roster, addr, one, None).ok().flatten();
                 Self::block_by_block(roster, run, elsewhere).ok_or(error)
             }
             Ok(None) => Err(error),
             Err(e) => Err(e),
         }
+    }
+
+    /// Whether another device that is there has any of the blocks of a run that has several.
+    fn has_others(roster: &Roster, addr: Addr, run: &Run) -> bool {
+        let mut any = false;
+        for (from, count) in &run.spans {
+            let other = |p: &Place| p.device != run.device && roster.is_active(p.device);
+            roster.layout.each_piece(addr.add(*from), *count, |_, _, places| any |= places.iter().any(other));
+        }
+        any && run.blocks > 1
     }
 
     /// What a run is to bring, each block from its device, as long as that is there, or else from `elsewhere`.
@@ -132,11 +142,14 @@ impl Devices {
     ) -> Option<AlignedBuf> {
         let mut out = AlignedBuf::unset(run.blocks as usize * BLOCK_BYTES);
         let blocks = run.spans.iter().flat_map(|(from, n)| *from..*from + *n);
+        let patience = Patience::default();
         for ((to, from), block) in out.chunks_exact_mut(BLOCK_BYTES).zip(blocks).zip(run.block..) {
             let one = Run { device: run.device, block, blocks: 1, spans: vec![(from, 1)] };
-            let own = roster.member(run.device).filter(|m| m.is_active());
-            let own = own.and_then(|_| submit_run(roster, &one).wait().ok());
-            let buf = own.or_else(|| elsewhere(&one))?;
+            let own = || {
+                roster.member(run.device).filter(|m| m.is_active())?;
+                submit_run(roster, &one).wait().ok()
+            };
+            let buf = patience.first(own, || elsewhere(&one))?;
             to.copy_from_slice(&buf);
         }
         Some(out)
@@ -329,6 +342,31 @@ impl Devices {
         let write = || member.write_flush(bytes(run.block), gathered(run, data), covering);
         let written = self.measured(member, run.blocks, write);
         written.or_else(|e| self.lose(member, e))
+    }
+}
+
+/// How often a device was asked in vain for blocks one by one, of late: each failure may take it seconds.
+#[derive(Default)]
+pub(super) struct Patience(AtomicU32);
+
+/// Each failure counts two, and what it gives takes one back.
+const PATIENCE: u32 = 16;
+
+impl Patience {
+    /// What the device itself gives, or else what comes from elsewhere; the other way round when its patience is at an end.
+    pub fn first<T>(&self, own: impl Fn() -> Option<T>, elsewhere: impl FnOnce() -> Option<T>) -> Option<T> {
+        let failed = self.0.load(SeqCst);
+        if failed >= PATIENCE && !broken(Break::PatienceEndless) {
+            return elsewhere().or_else(own);
+        }
+        let given = own();
+        self.0.store(if given.is_some() { failed.saturating_sub(1) } else { failed + 2 }, SeqCst);
+        given.or_else(elsewhere)
+    }
+
+    /// It gave much at once.
+    pub fn restore(&self) {
+        self.0.store(0, SeqCst);
     }
 }
 

@@ -649,6 +649,38 @@ fn a_device_that_is_replaced_and_not_read_is_noticed() {
     crate::breaks::with(Break::JoinReadsElsewhere, each_block_comes_from_where_it_can_be_read);
 }
 
+/// A device whose place another takes, and that gives nothing of a part of it, is asked a bounded number of times.
+fn who_fails_is_asked_now_and_then() {
+    let w = World::new(2, 2);
+    w.devices.write_flush(at(1, 0), data(1, 128), Covering::All).unwrap();
+    w.devices.begin_joining(0, Some(Arc::new(MemDevice::new(4 << 20))));
+    w.faults[0].inject(Fault::FailReads { range: 0..u64::MAX });
+    let reads = |blocks: u32| {
+        let before = w.observers[0].counters().reads;
+        assert_eq!(w.devices.copy(at(1, blocks), 64).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+        w.observers[0].counters().reads - before
+    };
+    let asked = [reads(0), reads(64)];
+    assert!(asked[0] < 12 && asked[1] == 1, "asked in vain {asked:?} times");
+    // Where it gives something again it is asked for each block.
+    w.faults[0].clear();
+    reads(0);
+    w.faults[0].inject(Fault::FailReads { range: 0..u64::MAX });
+    assert!(reads(0) > 4);
+}
+
+#[test]
+fn a_device_that_is_replaced_is_not_asked_for_ever() {
+    who_fails_is_asked_now_and_then();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "asked in vain")]
+fn a_device_that_is_asked_for_each_block_is_noticed() {
+    crate::breaks::with(Break::PatienceEndless, who_fails_is_asked_now_and_then);
+}
+
 /// The only device of a volume was written to without counting: who joins it does not make flushes go missing.
 #[test]
 fn what_one_device_has_not_flushed_is_flushed_when_another_joins() {

@@ -274,26 +274,45 @@ impl Devices {
 /// Copying to a device that joins.
 impl Devices {
     /// What that device is to have of the rows that these blocks lie in.
-    pub(super) fn cells_for(roster: &Arc<Roster>, device: u16, first: Addr, count: u32) -> Vec<Cell> {
+    pub(super) fn cells_for(&self, roster: &Arc<Roster>, device: u16, first: Addr, count: u32) -> Vec<Cell> {
         let mut out = Vec::new();
         for (row, ..) in roster.layout.rows(first, count) {
             let unit = row.units.iter().position(|p| p.device == device);
             let Some(place) = unit.map(|u| row.units[u]).or((row.parity.device == device).then_some(row.parity)) else {
                 continue;
             };
-            let here = read_here(roster, place, UNIT_BLOCKS).and_then(|t| t.wait().ok());
-            if let Some(data) = here.or_else(|| Self::cell_elsewhere(roster, &row, unit)) {
-                out.push(Cell { block: place.block, data, lost: 0 });
-                continue;
-            }
-            // The parity of a row that is being filled is written when it is full, to this device, too.
-            if unit.is_none() && !roster.rows.lock().is_at_rest((row.segment, row.number)) {
-                continue;
-            }
-            let (data, lost) = by_block(|block| Self::cell_block(roster, &row, unit, block));
-            out.push(Cell { block: place.block, data, lost: lost.len() as u32 });
+            out.extend(self.cell(roster, &row, unit, place));
         }
         out
+    }
+
+    /// A unit of a row, or its parity, that lies in this place: from there, or else from the others. `None` for parity that is yet to be written.
+    fn cell(&self, roster: &Arc<Roster>, row: &Row, unit: Option<usize>, place: Place) -> Option<Cell> {
+        let there = read_here(roster, place, UNIT_BLOCKS).map(Ticket::wait);
+        let whole = |data| Some(Cell { block: place.block, data, lost: 0 });
+        let is_there = there.is_some();
+        if let Some(Ok(data)) = there {
+            self.patience.restore();
+            return whole(data);
+        }
+        // The parity of a row that is being filled is written when it is full, to this device, too.
+        let id = (row.segment, row.number);
+        let rests = roster.rows.lock().is_at_rest(id);
+        if unit.is_none() && !rests {
+            let parity = roster.rows.lock().parity_of(id);
+            return parity.and_then(whole);
+        }
+        if !is_there {
+            if let Some(data) = Self::cell_elsewhere(roster, row, unit) {
+                return whole(data);
+            }
+        }
+        // What the others give may be rotten, as where there are copies.
+        let (data, lost) = by_block(|block| {
+            let here = || read_here(roster, moved(place, block), 1).and_then(|t| t.wait().ok());
+            self.patience.first(here, || Self::block_elsewhere(roster, row, unit, block))
+        });
+        Some(Cell { block: place.block, data, lost: lost.len() as u32 })
     }
 
     /// A unit of a row, or its parity, from the others.
@@ -301,23 +320,15 @@ impl Devices {
         if let Some(unit) = unit {
             return Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS);
         }
-        let id = (row.segment, row.number);
-        let rests = roster.rows.lock().is_at_rest(id);
-        if !rests {
-            return roster.rows.lock().parity_of(id);
-        }
         let reads: Vec<Option<Ticket>> = row.units.iter().map(|p| read_here(roster, *p, UNIT_BLOCKS)).collect();
         let units: Option<Vec<AlignedBuf>> = reads.into_iter().map(|read| read?.wait().ok()).collect();
         Some(xor(units?.iter().map(|u| &u[..])))
     }
 
-    /// A block of a unit of a row, or of its parity: from where it lies, or else from the others.
-    fn cell_block(roster: &Arc<Roster>, row: &Row, unit: Option<usize>, block: u32) -> Option<AlignedBuf> {
+    /// A block of it, from the others.
+    fn block_elsewhere(roster: &Arc<Roster>, row: &Row, unit: Option<usize>, block: u32) -> Option<AlignedBuf> {
         if let Some(unit) = unit {
-            return Self::block_of(roster, row, unit, block);
-        }
-        if let Some(here) = read_here(roster, moved(row.parity, block), 1).and_then(|t| t.wait().ok()) {
-            return Some(here);
+            return Self::rebuilt_blocks(roster, row, unit, block, 1);
         }
         let units: Option<Vec<AlignedBuf>> =
             (0..row.units.len()).map(|unit| Self::block_of(roster, row, unit, block)).collect();

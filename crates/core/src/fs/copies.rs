@@ -2,9 +2,9 @@
 
 use super::Fs;
 use crate::breaks::{Break, broken};
+use crate::covered;
 use crate::recovery::Unproven;
 use crate::{DeviceHealth, Error, Result};
-use nenrin_format::Addr;
 use nenrin_format::items::Extent;
 use nenrin_format::superblock::DEVICES_MAX;
 
@@ -26,7 +26,7 @@ impl Fs {
         let (mut written, mut right) = (0, Vec::new());
         for u in unproven.iter().filter(|_| !broken(Break::CopiesUnequal)) {
             let (addr, blocks) = u.place();
-            match self.storage.equalize(addr, blocks, |bytes| u.is_right(bytes)) {
+            match u.equalize(&self.storage) {
                 Err(Error::Damaged(..)) if repairs => continue,
                 done => written += done?,
             }
@@ -54,10 +54,7 @@ impl Fs {
         if !self.may_mend() {
             return false;
         }
-        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        let right = |bytes: &[u8]| super::verify(e, bytes).is_ok();
-        // Where that fails the other copy is still there, and the next reader tries again.
-        let written = self.storage.mend(first, e.lead + e.blocks + e.tail, right).unwrap_or(0);
+        let written = covered::mend(&self.storage, e);
         self.lock().counters.mended_blocks += written;
         written > 0
     }

@@ -92,7 +92,6 @@ pub use joining::{JoinStatus, NewDevice};
 pub use landmarks::LandmarkInfo;
 pub use laying::LayingStatus;
 pub use leading::COMMITS_AT_ONCE;
-pub(crate) use read::verify;
 pub use scrub::{Scrub, ScrubFinding, ScrubReport};
 pub use submit::{ReadTicket, SyncTicket, WriteTicket};
 pub use write::{Accepted, Writer};

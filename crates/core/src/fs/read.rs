@@ -5,6 +5,7 @@ use super::submit::{Ahead, readable};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::content::{Content, ReadBytes};
+use crate::covered;
 use crate::index::Value;
 use crate::{At, Error, Result, Seek, Standing};
 use nenrin_device::{AlignedBuf, Ticket};
@@ -289,7 +290,7 @@ fn runs(pieces: &[Piece]) -> Vec<Run> {
             joins = false;
             continue;
         };
-        let covered = e.lead + e.blocks + e.tail;
+        let covered = covered::place(e).1;
         match out.last_mut() {
             Some(Run::Disk { first, blocks, pieces })
                 if joins
@@ -405,16 +406,15 @@ impl Fetch<'_> {
         let (mut start, mut end) = (None, 0);
         for p in pieces {
             let Source::Disk(e) = p.source else { continue };
-            let covered = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
+            let covered = covered::place(&e).1 as usize * BLOCK_BYTES;
             let place = end..end + covered;
             // Looked at as it came: to ask for it to be changed may cost a copy.
-            if let Err(why) = verify(&e, buf.get(place.clone()).ok_or(bounds(&e))?) {
-                let Some(right) = self.fs.other_copy(&e) else {
-                    if let Error::Damaged(addr, _) = &why {
+            if let Err(why) = covered::verify(&e, buf.get(place.clone()).ok_or(bounds(&e))?) {
+                let right = covered::read_elsewhere(&self.fs.storage, &e, why).inspect_err(|why| {
+                    if let Error::Damaged(addr, _) = why {
                         self.block += addr.0.saturating_sub(e.addr.0);
                     }
-                    return Err(why);
-                };
+                })?;
                 buf.get_mut(place).ok_or(bounds(&e))?.copy_from_slice(&right);
                 self.fs.mend_copies(&e);
             }
@@ -498,12 +498,6 @@ impl Fs {
         Fetch { fs: self, at, ino, block, pieces, runs, tickets, pinned }
     }
 
-    /// After reading something wrong: what an extent's checksums cover, from another copy.
-    pub(super) fn other_copy(&self, e: &Extent) -> Option<AlignedBuf> {
-        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        self.storage.read_other(first, e.lead + e.blocks + e.tail, |bytes| verify(e, bytes).is_ok())
-    }
-
     /// The next content or hole from `offset` on.
     ///
     /// # Errors
@@ -581,23 +575,6 @@ impl Inner {
 
 fn bounds(e: &Extent) -> Error {
     Error::Damaged(e.addr, Invalid::Bounds)
-}
-
-/// Checks blocks, with those around them that share checksums, against an extent.
-pub(crate) fn verify(e: &Extent, bytes: &[u8]) -> Result<()> {
-    if broken(Break::NoVerify) {
-        return Ok(());
-    }
-    let granule = BLOCK_BYTES << e.granule_shift;
-    let mut expected = e.crcs.iter();
-    for (i, chunk) in bytes.chunks(granule).enumerate() {
-        if expected.next() != Some(&nenrin_format::crc(chunk)) {
-            let block = (i << e.granule_shift) as u64;
-            let addr = nenrin_format::Addr((e.addr.0 + block).saturating_sub(u64::from(e.lead)));
-            return Err(Error::Damaged(addr, Invalid::Checksum));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

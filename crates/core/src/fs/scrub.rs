@@ -15,6 +15,7 @@
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
 use crate::check::path_of;
+use crate::covered;
 use crate::devices::RowId;
 use crate::index::{NodeAt, Tree};
 use crate::segments::SegmentState;
@@ -238,7 +239,9 @@ impl Fs {
             let slots = probes.iter().flatten().flat_map(|p| &p.slots);
             damaged = slots.filter(|(_, s)| bad(s)).count() as u64 + unreadable * 2 * SLOTS_PER_AREA;
             for (addr, crc) in &superblock.root {
-                let intact = self.storage.read_summary(*addr).is_ok_and(|b| summary_crc(&b) == Some(*crc));
+                let right = |bytes: &[u8]| summary_crc(bytes) == Some(*crc);
+                let read = self.storage.read_summary(*addr, Some(*crc));
+                let intact = read.is_ok_and(|b| self.are_right(*addr, (b.len() / BLOCK_BYTES) as u32, right));
                 damaged += u64::from(!intact);
             }
             if damaged == 0 || attempt == 2 || self.lock().superblock.generation == superblock.generation {
@@ -376,8 +379,8 @@ impl Fs {
         for (key, extent) in &extents {
             scrub.report.blocks += u64::from(extent.blocks);
             scrub.bytes += u64::from(extent.blocks) * BLOCK_BYTES as u64;
-            let (first, blocks) = (Addr(extent.addr.0.saturating_sub(u64::from(extent.lead))), covered(extent));
-            let is_right = || self.are_right(first, blocks, |bytes| super::verify(extent, bytes).is_ok());
+            let (first, blocks) = covered::place(extent);
+            let is_right = || self.are_right(first, blocks, |bytes| covered::verify(extent, bytes).is_ok());
             if !is_right() {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
@@ -406,9 +409,7 @@ impl Fs {
     }
 
     fn verify_extent(&self, e: &Extent) -> Result<()> {
-        let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-        let bytes = self.storage.read_right(first, covered(e), |bytes| super::verify(e, bytes).is_ok())?;
-        super::verify(e, &bytes)
+        covered::read(&self.storage, e).map(drop)
     }
 
     fn extent_is_damaged(&self, scrub: &mut Scrub, id: TreeId, key: &Key, extent: &Extent) -> Result<()> {
@@ -423,16 +424,16 @@ impl Fs {
         if !same || inner.is_on_its_way(extent) {
             return Ok(());
         }
-        let Err(why) = read else {
-            // Another device has it whole.
-            inner.segments().pin(extent.addr.segment());
-            drop(inner);
-            let mended = self.mend_copies(extent);
-            self.lock().segments().unpin(extent.addr.segment());
-            scrub.report.copies_damaged += 1;
-            scrub.report.copies_mended += u64::from(mended);
-            return Ok(());
-        };
+        // Another device has it whole, or as much as is not lost.
+        inner.segments().pin(extent.addr.segment());
+        drop(inner);
+        let mended = self.mend_copies(extent);
+        let mut inner = self.lock();
+        inner.segments().unpin(extent.addr.segment());
+        let is_whole = read.is_ok() || broken(Break::GranulesTogether);
+        scrub.report.copies_damaged += u64::from(is_whole || mended);
+        scrub.report.copies_mended += u64::from(mended);
+        let Err(why) = read else { return Ok(()) };
         let addr = if let Error::Damaged(addr, _) = why { addr } else { extent.addr };
         let block = (addr.0.saturating_sub(extent.addr.0)).min(u64::from(extent.blocks.saturating_sub(1)));
         let past = if key.death > 0 { format!(", as it was before checkpoint {}", key.death) } else { String::new() };
@@ -515,11 +516,6 @@ impl Inner {
             .get(segment)
             .is_some_and(|s| s.state == SegmentState::Open || s.chain_held && !broken(Break::ParityUnverified))
     }
-}
-
-/// Blocks under an extent's checksums.
-const fn covered(e: &Extent) -> u32 {
-    e.lead + e.blocks + e.tail
 }
 
 /// Checksum that the summary at the start of a partial carries.

@@ -64,24 +64,46 @@ impl Walk<'_> {
         Ok(out)
     }
 
-    /// Calls `each` for every intact partial of the volume, of any kind.
+    /// Calls `each` for every intact partial of the volume, of any kind, whichever device has it.
     pub fn each_partial(mut self, each: &mut dyn FnMut(&Header) -> Result<()>) -> Result<()> {
         for segment in self.storage.numbers().into_iter().flatten().map(SegmentNo) {
-            let mut block = 0;
-            while block < self.storage.segment_blocks {
-                let addr = Addr::new(segment, block);
-                block += match self.intact(addr) {
-                    Ok(Some(header)) => match self.left_out_by(&header)? {
-                        Some(start) => start - block,
-                        None => {
-                            each(&header)?;
-                            header.total_blocks().max(1)
-                        }
-                    },
-                    Ok(None) | Err(Error::Device(_)) => 1,
-                    Err(e) => return Err(e),
-                };
+            let mut found: BTreeMap<Addr, Header> = BTreeMap::new();
+            self.each_way(segment, 0, &mut |walk| {
+                walk.partials_in(segment, &mut |header| {
+                    if found.get(&header.addr).is_none_or(|known| header.is_newer(known)) {
+                        found.insert(header.addr, header);
+                    }
+                })
+            })?;
+            // What looks like one within another is content, unless it is what came later.
+            let mut last: Option<(Addr, Header)> = None;
+            for header in found.into_values() {
+                if last.as_ref().is_some_and(|(end, whole)| header.addr < *end && !header.is_newer(whole)) {
+                    continue;
+                }
+                each(&header)?;
+                last = Some((header.addr.add(header.total_blocks()), header));
             }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for every intact partial of a segment.
+    fn partials_in(&mut self, segment: SegmentNo, each: &mut dyn FnMut(Header)) -> Result<()> {
+        let mut block = 0;
+        while block < self.storage.segment_blocks {
+            block += match self.intact(Addr::new(segment, block)) {
+                Ok(Some(header)) => match self.left_out_by(&header)? {
+                    Some(start) => start - block,
+                    None => {
+                        let blocks = header.total_blocks().max(1);
+                        each(header);
+                        blocks
+                    }
+                },
+                Ok(None) | Err(Error::Device(_)) => 1,
+                Err(e) => return Err(e),
+            };
         }
         Ok(())
     }

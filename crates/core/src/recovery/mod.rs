@@ -412,7 +412,7 @@ pub(crate) fn read_root(storage: &Storage, superblock: &Superblock) -> Result<Ro
 /// One copy of the root partial.
 pub(crate) fn read_root_copy(storage: &Storage, superblock: &Superblock, copy: usize) -> Result<Root> {
     let (addr, crc) = superblock.root[copy];
-    let bytes = storage.read_summary(addr)?;
+    let bytes = storage.read_summary(addr, Some(crc))?;
     let damaged = |e| Error::Damaged(addr, e);
     let summary = Header::decode(&bytes).map_err(damaged)?;
     if summary.crc != crc || summary.header.kind != PartialKind::Root || summary.header.uuid != superblock.uuid {

@@ -1,6 +1,7 @@
 //! Follows the chain on the device and decides where it ends.
 
 use crate::breaks::{Break, broken};
+use crate::covered;
 use crate::log::chain::Chain;
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -80,19 +81,29 @@ impl Unproven {
     pub fn place(&self) -> (Addr, u32) {
         match self {
             Self::Partial(header, _) => (header.addr, header.total_blocks()),
-            Self::Content(e) => covered(e),
+            Self::Content(e) => covered::place(e),
         }
     }
-    /// Whether these are the bytes that count.
-    pub fn is_right(&self, bytes: &[u8]) -> bool {
+    /// [`Storage::equalize`] of each part that has a checksum: one device may have this part, and another that.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn equalize(&self, storage: &Storage) -> Result<u64> {
         match self {
             Self::Partial(header, crc) => {
-                let summary = header.summary_blocks as usize * BLOCK_BYTES;
-                let payload = bytes.get(summary..).unwrap_or(&[]);
-                Header::decode(bytes).is_ok_and(|s| s.crc == *crc)
-                    && (header.payload_blocks == 0 || nenrin_format::crc(payload) == header.payload_crc)
+                let is_summary = |bytes: &[u8]| Header::decode(bytes).is_ok_and(|s| s.crc == *crc);
+                let is_payload = |bytes: &[u8]| nenrin_format::crc(bytes) == header.payload_crc;
+                if broken(Break::PartialsWhole) {
+                    let summary = header.summary_blocks as usize * BLOCK_BYTES;
+                    let payload = |bytes: &[u8]| bytes.get(summary..).is_none_or(|p| p.is_empty() || is_payload(p));
+                    let is_whole = |bytes: &[u8]| is_summary(bytes) && payload(bytes);
+                    return storage.equalize(header.addr, header.total_blocks(), is_whole);
+                }
+                let summary = storage.equalize(header.addr, header.summary_blocks, is_summary)?;
+                let (payload, blocks) = (header.payload_addr(), header.payload_blocks);
+                Ok(summary + if blocks == 0 { 0 } else { storage.equalize(payload, blocks, is_payload)? })
             }
-            Self::Content(e) => crate::fs::verify(e, bytes).is_ok(),
+            Self::Content(e) => covered::equalize(storage, e),
         }
     }
 }
@@ -145,6 +156,9 @@ pub(crate) struct Walk<'a> {
     avoid: Option<u16>,
     /// What follows is read without that device, too.
     scans: bool,
+    /// The last payload that no read gave as it should be, its checksum, and whether it could be put together: of all copies, so that
+    /// it need not be tried again without each device.
+    put_together: Option<(Addr, u32, bool)>,
     /// The root says that nothing was written behind it.
     closed: bool,
     /// Where something may belong that was asked for last, and that could not be read.
@@ -167,6 +181,7 @@ impl<'a> Walk<'a> {
             closed: false,
             unread: None,
             beyond: None,
+            put_together: None,
             bytes_read: 0,
             requests: 0,
         }
@@ -295,14 +310,13 @@ impl<'a> Walk<'a> {
             _ if blocks == 0 => true,
             Ok(Some(payload)) if right(payload) => true,
             Ok(None) => false,
-            // Parts of it may be right here and there. It counts where all of it, with its summary, can be put together, since
-            // then every device gets its copy.
+            // Parts of it may be right here and there.
             Ok(Some(_)) | Err(Error::Device(_)) => {
-                let whole = Unproven::Partial(header.clone(), crc);
-                let (first, all) = whole.place();
-                let right = |bytes: &[u8]| whole.is_right(bytes);
-                !broken(Break::WalkReadsElsewhere)
-                    && self.storage.read_right(first, all, right).is_ok_and(|bytes| right(&bytes))
+                let known = self.put_together.filter(|(at, of, _)| (*at, *of) == (addr, header.payload_crc));
+                let look = || self.storage.read_right(addr, blocks, right).is_ok_and(|bytes| right(&bytes));
+                let is_right = known.map_or_else(look, |(.., is_right)| is_right);
+                self.put_together = Some((addr, header.payload_crc, is_right));
+                is_right && !broken(Break::WalkReadsElsewhere)
             }
             Err(e) => return Err(e),
         };
@@ -330,7 +344,7 @@ impl<'a> Walk<'a> {
         let payload = (f.header.payload_addr(), f.header.payload_blocks);
         let data = named(f).unwrap_or_default();
         let mut proof = Seq(0);
-        for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered)) {
+        for (first, blocks) in std::iter::once(payload).chain(data.iter().map(covered::place)) {
             for addr in (0..u64::from(blocks)).map(|n| Addr(first.0 + n)) {
                 match self.of_chain(addr) {
                     Ok(Some((h, ..))) if h.addr != addr && h.epoch >= f.header.epoch && h.seq > f.header.seq => {
@@ -585,11 +599,9 @@ impl<'a> Walk<'a> {
         }
         let Some(extents) = named(f) else { return Ok(false) };
         for e in &extents {
-            let (first, blocks) = covered(e);
-            let right = |bytes: &[u8]| crate::fs::verify(e, bytes).is_ok();
-            match self.storage.read_right(first, blocks, right) {
-                Ok(bytes) if right(&bytes) => {}
-                Ok(_) | Err(Error::Damaged(..) | Error::Device(_)) => return Ok(false),
+            match covered::read(self.storage, e) {
+                Ok(_) => {}
+                Err(Error::Damaged(..) | Error::Device(_)) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
@@ -614,9 +626,4 @@ fn named(f: &Found) -> Option<Vec<Extent>> {
     }
     out.retain(|e| !e.is_unwritten() && !e.addr.is_payload());
     Some(out)
-}
-
-/// The blocks under an extent's checksums: the first, and how many.
-fn covered(e: &Extent) -> (Addr, u32) {
-    (Addr(e.addr.0.saturating_sub(u64::from(e.lead))), e.lead + e.blocks + e.tail)
 }

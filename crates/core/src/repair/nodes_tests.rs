@@ -1,6 +1,7 @@
 //! Nodes that are whole in parts, or lie beside content.
 
 use super::tests::{clock, device, nodes, numbers, offset, read_only, repair, tree, volume};
+use crate::check::{CheckOptions, What, check};
 use crate::fs::Opened;
 use crate::recovery::recover;
 use crate::{At, Fs, MountOptions};
@@ -25,6 +26,8 @@ fn nodes_in_parts() {
         }
     }
     assert_eq!(tree(&read_only(&damaged), At::Live), before);
+    let found = check(&[device(&damaged)], &CheckOptions::default(), &mut |_| {}).unwrap();
+    assert!(found.count(What::NodeCopyDamaged) > 3 && found.count(What::NodeLost) == 0, "{:?}", found.findings);
     let (after, report) = repair(&damaged);
     assert!(report.needed && report.losses.is_empty(), "{report:?}");
     assert_eq!(tree(&read_only(&after), At::Live), before);

@@ -15,6 +15,7 @@ use super::mender::Mender;
 use super::salvage::lost_extent;
 use super::space::written;
 use crate::breaks::{Break, broken};
+use crate::covered;
 use crate::index::Value;
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -90,10 +91,8 @@ const fn shares(e: &Extent) -> bool {
 
 /// Whether a device has what the checksums of an extent state.
 pub(super) fn is_intact(storage: &Storage, e: &Extent) -> Result<bool> {
-    let first = Addr(e.addr.0.saturating_sub(u64::from(e.lead)));
-    let fits = |bytes: &[u8]| crate::fs::verify(e, bytes).is_ok();
-    match storage.read_right(first, e.lead.saturating_add(e.blocks).saturating_add(e.tail), fits) {
-        Ok(bytes) => Ok(fits(&bytes)),
+    match covered::read(storage, e) {
+        Ok(_) => Ok(true),
         Err(Error::Device(_) | Error::Damaged(..)) => Ok(false),
         Err(e) => Err(e),
     }

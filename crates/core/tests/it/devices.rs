@@ -205,7 +205,7 @@ fn rot_on_two_devices_in_different_units_is_read_from_the_others() {
             })
             .collect()
     };
-    let (first, other) = (places(3), places(40));
+    let (first, other) = (places(5), places(6));
     assert_eq!((first.len(), other.len()), (2, 2));
     let spoil = |(device, at): (usize, u64)| {
         w.members[device].inner().inner().write(at, Arc::new(nenrin_device::AlignedBuf::zeroed(4096))).unwrap();
@@ -218,6 +218,63 @@ fn rot_on_two_devices_in_different_units_is_read_from_the_others() {
     assert!(found.iter().all(|f| f.what == What::ContentCopyDamaged) && !found.is_empty(), "{found:?}");
     let fs = w.open(&[0, 1, 2], MountOptions::default()).unwrap();
     assert!(read(&fs, "f", 1 << 20).unwrap() == data);
+}
+
+/// Of a large extent each copy has many wrong granules, and one is wrong in both: the others are read, and mended.
+fn each_granule_comes_from_the_copy_that_has_it() {
+    const LOST: usize = 200;
+    let w = World::new(Profile::Mirror, &[64, 64]);
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    let data: Vec<u8> = (0..1 << 20).map(|i: usize| (i / 4096 + i % 251) as u8).collect();
+    write(&fs, "f", &data);
+    fs.close().unwrap();
+    for device in 0..2 {
+        let memory = w.members[device].inner().inner();
+        let bytes = memory.snapshot();
+        for (at, here) in bytes.chunks(4096).enumerate() {
+            let block = data.chunks(4096).position(|block| block == here);
+            if block.is_some_and(|block| block % 8 == 3 + 2 * device || block == LOST) {
+                memory.write(at as u64 * 4096, Arc::new(nenrin_device::AlignedBuf::zeroed(4096))).unwrap();
+            }
+        }
+    }
+    let is_read = |fs: &Fs| {
+        let ino = fs.lookup(At::Live, Ino::ROOT, b"f").unwrap().ino;
+        let lost = |block: &usize| match fs.read(At::Live, ino, *block as u64 * 4096, 4096) {
+            Ok(read) => read != data[block * 4096..][..4096],
+            Err(_) => true,
+        };
+        let lost: Vec<usize> = (0..256).filter(lost).collect();
+        assert!(lost.contains(&LOST) && lost.len() <= 16 && lost[lost.len() - 1] - lost[0] < 16, "not read: {lost:?}");
+    };
+    let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+    // All extents but the last.
+    let before = (LOST - 20) * 4096;
+    assert!(read(&fs, "f", before).is_ok_and(|read| read == data[..before]), "not read: several granules at once");
+    let mut scrub = fs.scrub();
+    while !scrub.is_done() {
+        fs.scrub_step(&mut scrub, 1 << 20).unwrap();
+    }
+    assert_eq!(scrub.report().extents_damaged, 1);
+    is_read(&fs);
+    fs.close().unwrap();
+    // Each device has all but that.
+    for there in 0..2 {
+        is_read(&w.open(&[there], MountOptions { read_only: true, ..degraded() }).unwrap());
+    }
+}
+
+#[test]
+fn granules_are_read_and_mended_one_by_one() {
+    each_granule_comes_from_the_copy_that_has_it();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "not read")]
+fn granules_that_are_right_together_or_not_at_all_are_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::GranulesTogether, each_granule_comes_from_the_copy_that_has_it);
 }
 
 #[cfg(feature = "breaks")]

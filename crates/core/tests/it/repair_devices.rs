@@ -8,7 +8,7 @@ use nenrin_core::format::partial::{Header, PartialKind};
 use nenrin_core::format::row_log::ROW_LOG_UNITS;
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile};
 use nenrin_core::repair::{LossKind, MendKind};
-use nenrin_core::{At, Fs, MountOptions, RepairPlan, RepairReport};
+use nenrin_core::{At, Fs, MountOptions, RepairPlan, RepairReport, probe};
 use nenrin_device::{AlignedBuf, BlockDevice, CrashChoice, CrashDisk, Fault, Faulty, MemDevice, Window};
 use std::sync::Arc;
 
@@ -165,6 +165,29 @@ fn nodes_that_only_one_device_can_read_are_not_lost() {
         assert!(r.copies_damaged > 1 && r.nodes_lost == 0, "device {bad}: {r:?}");
         assert!(told.iter().all(|t| t.contains("a copy of")), "{told:?}");
     }
+}
+
+/// Of the nodes of a mirror both copies are wrong on one device: a check finds that, whichever it is, and nothing is lost.
+fn a_check_looks_at_nodes_on_each_device() {
+    for wrong in 0..2 {
+        let w = volume(Profile::Mirror, 2);
+        lose_payload(w.members[wrong].as_ref(), &[PartialKind::Index]);
+        let found = check(&w.all(), &CheckOptions::default(), &mut |_| {}).unwrap();
+        assert!(found.count(What::NodeCopyDamaged) > 2, "device {wrong} is wrong: {:?}", found.findings);
+        assert_eq!(found.count(What::NodeLost), 0, "{:?}", found.findings);
+    }
+}
+
+#[test]
+fn nodes_that_one_device_has_wrong_are_found() {
+    a_check_looks_at_nodes_on_each_device();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "is wrong")]
+fn nodes_that_are_checked_on_one_device_are_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::OneCopyChecked, a_check_looks_at_nodes_on_each_device);
 }
 
 /// Where devices came later segments have other numbers than where all were there from the beginning.
@@ -446,6 +469,72 @@ fn a_copy_that_nobody_was_promised_is_no_damage() {
         }
         assert!(seen > 0, "{i}");
     }
+}
+
+/// No root is left, and of what leads to nodes and content each device has every other summary.
+fn a_salvage_looks_for_summaries_on_each_device() {
+    let w = World::new(Profile::Mirror, &[64; 2]);
+    let files = written_twice(&w);
+    w.members.iter().for_each(|m| lose(m.as_ref(), &[PartialKind::Root]));
+    for (device, member) in w.members.iter().enumerate() {
+        let found = partials(member.as_ref(), &[PartialKind::Index, PartialKind::Data]);
+        found.iter().skip(device).step_by(2).for_each(|(at, _)| zero(member.as_ref(), *at, 4096));
+    }
+    let report = repair(&w.all(), &w).unwrap();
+    let is_past = |l: &nenrin_core::repair::Loss| l.kind == LossKind::CheckpointsLost;
+    assert!(report.losses.iter().all(is_past), "left out what a device has: {report:?}");
+    found_on_both(&w, &files, &report);
+}
+
+#[test]
+fn a_salvage_finds_summaries_on_whichever_device_has_them() {
+    a_salvage_looks_for_summaries_on_each_device();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "left out what a device has")]
+fn a_salvage_that_looks_at_one_device_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::OneWayBehind, a_salvage_looks_for_summaries_on_each_device);
+}
+
+/// The only copy of the root that is left is something else on one device, which is as whole: what was there before a write that it missed.
+fn a_root_that_is_not_the_one_is_not_taken() {
+    for stale in 0..2 {
+        let w = volume(Profile::Mirror, 2);
+        let sb = probe(w.members[0].as_ref()).unwrap().newest().unwrap().clone();
+        for (device, member) in w.members.iter().enumerate() {
+            let roots = partials(member.as_ref(), &[PartialKind::Root]);
+            let at = |copy: usize| roots.iter().find(|(_, h)| h.addr == sb.root[copy].0).unwrap();
+            zero(member.as_ref(), at(1).0, 4096);
+            let (place, header) = at(0);
+            let bytes = member.read(*place, header.summary_blocks as usize * 4096).unwrap();
+            let summary = Header::decode(&bytes).unwrap();
+            let before = Header { open_cno: header.open_cno.next(), ..header.clone() };
+            let (other, _) = before.encode(summary.records, &[]);
+            if device == stale {
+                member.write(*place, Arc::new(AlignedBuf::padded(&other))).unwrap();
+            }
+        }
+        let fs = w.open(&[0, 1], MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
+        assert_eq!(fs.superblock().root, sb.root, "device {stale}: another root was taken");
+        all_there(&fs);
+        let mut scrub = fs.scrub();
+        fs.scrub_step(&mut scrub, 1).unwrap();
+        assert_eq!(scrub.report().copies_damaged, 2, "device {stale}: {:?}", scrub.report());
+    }
+}
+
+#[test]
+fn a_root_of_before_is_not_taken_for_the_newest() {
+    a_root_that_is_not_the_one_is_not_taken();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "another root was taken")]
+fn any_whole_root_that_is_taken_is_noticed() {
+    nenrin_core::breaks::with(nenrin_core::breaks::Break::SummaryUnknown, a_root_that_is_not_the_one_is_not_taken);
 }
 
 #[cfg(feature = "breaks")]

@@ -7,8 +7,8 @@ use crate::devices;
 use nenrin_core::check::{CheckOptions, check};
 use nenrin_core::format::superblock::{AREA_BLOCKS, Profile, SLOT_BLOCK, SLOTS_PER_AREA};
 use nenrin_core::format::{BLOCK_BYTES, Ino, SegmentNo};
-use nenrin_core::{At, Error, Fs, MountOptions, RepairPlan, Standing, probe};
-use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faulty, MemDevice};
+use nenrin_core::{At, Clock, Error, Fs, MkfsOptions, MountOptions, RepairPlan, Standing, mkfs_on, probe};
+use nenrin_device::{AlignedBuf, BlockDevice, Fault, Faulty, MemDevice, Observed};
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -275,6 +275,81 @@ fn what_each_device_has_a_part_of() {
     assert!(log.len() > 12 && end - last > 2, "nothing was tried");
 }
 
+/// Of a large commit one device has the summary and the beginning of the payload, the other all but these.
+fn summary_and_payload_are_put_together() {
+    const BLOCKS: u64 = 12;
+    for (headed, begun) in [(0, 2), (1, 2), (0, 0), (1, 0), (0, BLOCKS), (1, BLOCKS)] {
+        let w = devices::World::new(Profile::Mirror, &[64; 2]);
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+        let content: Vec<u8> = (0..BLOCKS * BLOCK).map(|i| (i / 4099 % 251) as u8 + 1).collect();
+        fs.fsync_wait(f).unwrap();
+        fs.write(f, 0, &content, 0).unwrap();
+        fs.fsync_wait(f).unwrap();
+        drop(fs);
+        let log = log_of(w.members[0].as_ref());
+        let (last, end) = (log[log.len() - 2], log[log.len() - 1]);
+        assert_eq!(end - last, 1 + BLOCKS, "not what was to be tried");
+        for block in last..end {
+            let first = block < last + 1 + begun;
+            let lost = if first { 1 - headed } else { headed };
+            let rot = Arc::new(AlignedBuf::padded(&[0xa5; BLOCK_BYTES]));
+            w.members[lost].write(block * BLOCK, rot).unwrap();
+        }
+        let fs = w.open(&[0, 1], MountOptions::default()).unwrap();
+        assert_eq!(fs.recovery_report().damage, None);
+        assert!(fs.read(At::Live, f, 0, 1 << 20).unwrap() == content, "the commit is missing");
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_commit_whose_summary_one_device_has_and_its_payload_the_other_counts() {
+    summary_and_payload_are_put_together();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic = "Damaged"]
+fn a_commit_that_is_written_as_one_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::PartialsWhole, summary_and_payload_are_put_together);
+}
+
+/// What is wrong on the only device is not read again, in the hope of something else.
+fn what_is_wrong_is_read_once() {
+    let observed = Arc::new(Observed::new(Faulty::new(MemDevice::new(32 << 20))));
+    let (observer, faults) = (observed.observer(), observed.inner().faults());
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    mkfs_on(&[observed.clone() as Arc<dyn BlockDevice>], &clock, &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(vec![observed.clone()], clock, MountOptions::default()).unwrap();
+    let f = fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap().ino;
+    fs.write(f, 0, &vec![7; 1 << 20], 0).unwrap();
+    fs.fsync_wait(f).unwrap();
+    let reads = |right: bool| {
+        let before = observer.counters().reads;
+        assert_eq!(fs.read(At::Live, f, 0, 1 << 20).is_ok(), right);
+        observer.counters().reads - before
+    };
+    let at_most = reads(true);
+    faults.inject(Fault::FlipReads { range: 0..u64::MAX, mask: 1 });
+    let reads = reads(false);
+    assert!(reads <= at_most, "{reads} reads of what is wrong");
+}
+
+#[test]
+fn what_no_other_device_has_is_read_once() {
+    what_is_wrong_is_read_once();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic = "reads of what is wrong"]
+fn what_is_read_in_vain_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::ReadInVain, what_is_wrong_is_read_once);
+}
+
 #[test]
 fn a_commit_of_which_each_device_has_a_part_counts() {
     what_each_device_has_a_part_of();
@@ -290,8 +365,8 @@ fn a_commit_that_no_device_has_all_of_and_is_dropped_is_noticed() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic = "Damaged"]
+#[should_panic = "the commit is missing"]
 fn a_commit_that_is_not_put_together_of_blocks_is_noticed() {
     use nenrin_core::breaks::{Break, with};
-    with(Break::BlocksUnmixed, what_each_device_has_a_part_of);
+    with(Break::BlocksUnmixed, summary_and_payload_are_put_together);
 }

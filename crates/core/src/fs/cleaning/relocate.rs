@@ -11,6 +11,7 @@ use super::super::beside::FewWrites;
 use super::super::{Fs, Inner};
 use super::{Job, Move, Stage};
 use crate::breaks::{Break, broken};
+use crate::covered;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
@@ -115,7 +116,7 @@ impl Fs {
     /// The verified bytes of these extents, and the segments of those that cannot be had.
     /// What is damaged stays where it is: scrubbing reports it.
     fn copy(&self, moves: &[Move]) -> Result<(Verified, Vec<SegmentNo>)> {
-        let mut reads: Vec<(Addr, u32)> = moves.iter().map(|m| covered(&m.extent)).collect();
+        let mut reads: Vec<(Addr, u32)> = moves.iter().map(|m| covered::place(&m.extent)).collect();
         reads.sort_unstable();
         let reads = joined(&reads);
         let mut pieces: BTreeMap<Addr, AlignedBuf> = BTreeMap::new();
@@ -134,14 +135,14 @@ impl Fs {
         let (mut copied, mut unread) = (Vec::with_capacity(moves.len()), Vec::new());
         for m in moves {
             self.breathe();
-            let (first, count) = covered(&m.extent);
-            let sound = |bytes: &[u8]| super::super::verify(&m.extent, bytes).is_ok();
+            let (first, count) = covered::place(&m.extent);
+            let sound = |bytes: &[u8]| covered::verify(&m.extent, bytes).is_ok();
             let joined = pieces.range(..=first).next_back().and_then(|(start, piece)| {
                 let from = (first.0 - start.0) as usize * BLOCK_BYTES;
                 piece.get(from..from + count as usize * BLOCK_BYTES).filter(|b| sound(b))
             });
             // What was read with it may be what cannot be read, and others may have a copy that is right.
-            let again = || self.storage.read_right(first, count, sound).ok().filter(|b| sound(b));
+            let again = || covered::read(&self.storage, &m.extent).ok();
             let alone = if joined.is_none() && !broken(Break::CopiesUntried) { again() } else { None };
             match joined.or(alone.as_deref()) {
                 Some(bytes) => {
@@ -360,11 +361,6 @@ fn few(reads: &[(Addr, u32)], blocks_max: u32) -> usize {
         sum <= blocks_max
     });
     fits.count().max(1)
-}
-
-/// The blocks that the checksums of an extent cover.
-fn covered(e: &Extent) -> (Addr, u32) {
-    (Addr(e.addr.0.saturating_sub(u64::from(e.lead))), e.lead + e.blocks + e.tail)
 }
 
 /// Sorted places, those near each other as one read.

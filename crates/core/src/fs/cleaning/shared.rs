@@ -12,6 +12,7 @@
 use super::super::{Fs, Inner};
 use super::{Job, LOOK_BLOCKS, Move, Stage};
 use crate::breaks::{Break, broken};
+use crate::covered;
 use crate::log::IndexLog;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
@@ -165,8 +166,8 @@ impl Fs {
         let skip = |e: &Extent| (e.addr.0 - u64::from(e.lead) - first.0) as usize * BLOCK_BYTES;
         let sound = |m: &Move, bytes: &[u8]| {
             let e = &m.extent;
-            let length = (e.lead + e.blocks + e.tail) as usize * BLOCK_BYTES;
-            bytes.get(skip(e)..skip(e) + length).is_some_and(|b| super::super::verify(e, b).is_ok())
+            let length = covered::place(e).1 as usize * BLOCK_BYTES;
+            bytes.get(skip(e)..skip(e) + length).is_some_and(|b| covered::verify(e, b).is_ok())
         };
         let all_sound = |bytes: &[u8]| group.owners.iter().all(|m| sound(m, bytes));
         let read = self.storage.read_right(first, blocks, all_sound);

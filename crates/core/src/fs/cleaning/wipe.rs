@@ -131,7 +131,7 @@ impl Fs {
         let (mut end, mut payload) = (0, 0u32);
         while end < self.storage.segment_blocks {
             let at = Addr::new(segment, end);
-            let Ok(bytes) = self.storage.read_summary(at) else { break };
+            let Ok(bytes) = self.storage.read_summary(at, None) else { break };
             let Ok(summary) = Header::decode(&bytes) else { break };
             let header = &summary.header;
             // What was left out is not looked through: such a segment is zeroed as a whole.
