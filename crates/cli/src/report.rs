@@ -439,9 +439,18 @@ pub fn scrub_problem(data: &ScrubData, now: i64) -> Option<String> {
             format!("the scrub of {time} found {left} damaged copies that it could not mend")
         }
         _ => format!(
-            "the scrub of {time} found {content} pieces of content and {nodes} index nodes damaged, without a right copy"
+            "the scrub of {time} found {content} pieces of content and {nodes} index nodes damaged, without a right copy{}",
+            repair_soon(nodes)
         ),
     })
+}
+
+/// What to do about index nodes that are lost.
+pub const fn repair_soon(nodes_lost: u64) -> &'static str {
+    match nodes_lost {
+        0 => "",
+        _ => ": unmount it and run nenrin check --repair before more is written, as an older root may have them whole",
+    }
 }
 
 /// Devices that were not slow when it was last looked at, or are not any more, one line each.

@@ -458,6 +458,10 @@ pub enum Break {
     PartialsWhole,
     /// A device whose place another takes is asked for each block, however many it fails.
     PatienceEndless,
+    /// What was verified of rows that a crash left is read again for their parity.
+    VerifiedForgotten,
+    /// What the row log has is not put back where its column is lost.
+    TornLeft,
 }
 
 #[cfg(feature = "breaks")]

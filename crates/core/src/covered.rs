@@ -4,11 +4,13 @@
 //! 1. Each granule (the blocks under one checksum) is judged by itself: what is wrong with one has no say in what becomes of another.
 
 use crate::breaks::{Break, broken};
+use crate::mixture::Copies;
 use crate::storage::Storage;
 use crate::{Error, Result};
 use nenrin_device::AlignedBuf;
 use nenrin_format::items::Extent;
 use nenrin_format::{Addr, BLOCK_BYTES, Invalid};
+use std::ops::Range;
 
 /// The blocks that the checksums of an extent cover: the first, and how many.
 pub(crate) fn place(e: &Extent) -> (Addr, u32) {
@@ -67,26 +69,67 @@ pub(crate) fn read_elsewhere(storage: &Storage, e: &Extent, why: Error) -> Resul
     if u64::from(blocks) != (e.crcs.len() as u64) << e.granule_shift {
         return Err(Error::Damaged(first, Invalid::Bounds));
     }
-    let mut parts = Vec::with_capacity(e.crcs.len());
+    let copies = Copies::read(storage, first, blocks);
+    let mut parts: Vec<AlignedBuf> = Vec::with_capacity(e.crcs.len());
     for g in granules(e) {
-        let bytes = storage.read_right(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok())?;
-        verify(&g, &bytes)?;
-        parts.push(bytes);
+        let whole = copies.wholes().map(|whole| &whole[within(first, &g)]).find(|bytes| verify(&g, bytes).is_ok());
+        parts.push(match whole {
+            Some(bytes) => AlignedBuf::padded(bytes),
+            None => {
+                let bytes = storage.read_right(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok())?;
+                verify(&g, &bytes)?;
+                bytes
+            }
+        });
     }
     Ok(AlignedBuf::gathered(parts.iter().map(|p| p.len()).sum(), parts.iter().map(|p| &p[..])))
 }
 
-/// [`Storage::equalize`] of each granule.
+/// The bytes of a granule in what begins with block `first`.
+fn within(first: Addr, g: &Extent) -> Range<usize> {
+    let start = (g.addr.0 - first.0) as usize * BLOCK_BYTES;
+    start..start + g.blocks as usize * BLOCK_BYTES
+}
+
+/// The granules that are not right in each copy.
+fn unlike(storage: &Storage, e: &Extent) -> Vec<Extent> {
+    let (first, blocks) = place(e);
+    let copies = Copies::read(storage, first, blocks);
+    let is_right =
+        |g: &Extent| copies.is_complete() && copies.wholes().all(|w| verify(g, &w[within(first, g)]).is_ok());
+    granules(e).filter(|g| !is_right(g)).collect()
+}
+
+/// Whether a granule is wrong where it lies and right elsewhere: what gives it must stay as it is.
+pub(crate) fn needs_others(storage: &Storage, e: &Extent) -> bool {
+    let right = |g: &Extent, bytes: &[u8]| verify(g, bytes).is_ok();
+    granules(e).any(|g| {
+        let here = storage.read(g.addr, g.blocks);
+        !here.is_ok_and(|bytes| right(&g, &bytes))
+            && storage.read_other(g.addr, g.blocks, |bytes| right(&g, bytes)).is_some()
+    })
+}
+
+/// [`Storage::equalize`] of each granule; what can be done is done, whatever the first error was.
 ///
 /// # Errors
 /// As there.
 pub(crate) fn equalize(storage: &Storage, e: &Extent) -> Result<u64> {
-    granules(e).map(|g| storage.equalize(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok())).sum()
+    let (mut written, mut failed) = (0, None);
+    // Where rows have parity each is looked at, since what is right is to be known of its row.
+    let granules = if storage.has_parity() { granules(e).collect() } else { unlike(storage, e) };
+    for g in granules {
+        match storage.equalize(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok()) {
+            Ok(blocks) => written += blocks,
+            Err(why) => failed = failed.or(Some(why)),
+        }
+    }
+    failed.map_or(Ok(written), Err)
 }
 
 /// [`Storage::mend`] of each granule that can be mended; blocks written for that.
 pub(crate) fn mend(storage: &Storage, e: &Extent) -> u64 {
     // Where that fails the other copy is still there, and the next reader tries again.
     let mended = |g: Extent| storage.mend(g.addr, g.blocks, |bytes| verify(&g, bytes).is_ok()).unwrap_or(0);
-    granules(e).map(mended).sum()
+    unlike(storage, e).into_iter().map(mended).sum()
 }

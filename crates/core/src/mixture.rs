@@ -8,8 +8,8 @@ use crate::storage::Storage;
 use nenrin_device::AlignedBuf;
 use nenrin_format::{Addr, BLOCK_BYTES};
 
-/// Mixtures that are tried at most: of eight parts that differ all.
-const MIXTURES_MAX: usize = 256;
+/// Mixtures that are tried at most: of nine parts that differ all, or of many with one of them from the other of two copies.
+const MIXTURES_MAX: usize = 512;
 
 /// A part of what is put together, from each copy that gives it.
 type Part = Vec<Option<AlignedBuf>>;
@@ -48,6 +48,11 @@ impl<'a> Copies<'a> {
         self.wholes.iter().filter_map(|(_, whole)| whole.as_ref())
     }
 
+    /// Whether all of them could.
+    pub fn is_complete(&self) -> bool {
+        self.wholes.iter().all(|(_, whole)| whole.is_some())
+    }
+
     /// So many blocks of each, from this one on; read by themselves where a copy could not be read as a whole.
     pub fn part(&self, from: u32, count: u32) -> Part {
         let bytes = from as usize * BLOCK_BYTES..(from + count) as usize * BLOCK_BYTES;
@@ -83,17 +88,16 @@ pub(crate) fn mixed(parts: Vec<Part>, right: impl Fn(&[u8]) -> bool) -> Option<A
     if parts.len() < 2 {
         return None;
     }
-    let mut left = MIXTURES_MAX;
-    let mut fits = |chosen: &[usize]| {
-        left = left.checked_sub(1)?;
+    let fits = |chosen: &[usize]| {
         let pieces = || unlike.iter().zip(chosen).map(|(some, i)| some.bytes[*i]);
         let mixed = AlignedBuf::gathered(pieces().map(<[u8]>::len).sum(), pieces());
-        Some(right(&mixed).then_some(mixed))
+        right(&mixed).then_some(mixed)
     };
-    if mixtures <= MIXTURES_MAX {
-        return each(&unlike, &mut fits);
+    match mixtures {
+        0..=MIXTURES_MAX => each(&unlike, &fits),
+        _ if broken(Break::FewMixtures) => None,
+        _ => nearest(&unlike, copies, &fits),
     }
-    if broken(Break::FewMixtures) { None } else { nearest(&unlike, copies, &mut fits) }
 }
 
 /// What copies of a part are, each once.
@@ -123,7 +127,7 @@ impl<'a> Unlike<'a> {
 type Tried = Option<Option<AlignedBuf>>;
 
 /// All mixtures.
-fn each(unlike: &[Unlike<'_>], fits: &mut dyn FnMut(&[usize]) -> Tried) -> Option<AlignedBuf> {
+fn each(unlike: &[Unlike<'_>], fits: &dyn Fn(&[usize]) -> Option<AlignedBuf>) -> Option<AlignedBuf> {
     let mixtures = unlike.iter().map(|some| some.bytes.len()).product();
     (0..mixtures).find_map(|mut number: usize| {
         let choose = |some: &Unlike<'_>| {
@@ -131,23 +135,23 @@ fn each(unlike: &[Unlike<'_>], fits: &mut dyn FnMut(&[usize]) -> Tried) -> Optio
             number /= some.bytes.len();
             i
         };
-        fits(&unlike.iter().map(choose).collect::<Vec<_>>())?
+        fits(&unlike.iter().map(choose).collect::<Vec<_>>())
     })
 }
 
-/// Mixtures with none, one or two parts that are not from the copy that the others are from, as far as that has them.
-fn nearest(unlike: &[Unlike<'_>], copies: usize, fits: &mut dyn FnMut(&[usize]) -> Tried) -> Option<AlignedBuf> {
-    let of = |copy: usize| unlike.iter().map(|some| some.of_copy.get(copy).copied().flatten().unwrap_or(0)).collect();
-    let mut from: Vec<Vec<usize>> = (0..copies).map(of).collect();
+/// Mixtures with none, one or two parts that are not from the copy that the others are from, as far as that has them: as many for each copy.
+fn nearest(unlike: &[Unlike<'_>], copies: usize, fits: &dyn Fn(&[usize]) -> Option<AlignedBuf>) -> Option<AlignedBuf> {
     let others: Vec<usize> = (0..unlike.len()).filter(|i| unlike[*i].bytes.len() > 1).collect();
-    for changed in 0..3 {
-        for base in &mut from {
-            if let Some(found) = with_others(unlike, base, &others, changed, fits)? {
-                return Some(found);
-            }
-        }
-    }
-    None
+    (0..copies).find_map(|copy| {
+        let of = |some: &Unlike<'_>| some.of_copy.get(copy).copied().flatten().unwrap_or(0);
+        let mut base: Vec<usize> = unlike.iter().map(of).collect();
+        let mut left = MIXTURES_MAX / copies;
+        let mut try_one = |chosen: &[usize]| {
+            left = left.checked_sub(1)?;
+            Some(fits(chosen))
+        };
+        (0..3).find_map(|changed| with_others(unlike, &mut base, &others, changed, &mut try_one).flatten())
+    })
 }
 
 /// A mixture in which so many of these parts are other copies.
@@ -198,9 +202,9 @@ mod tests {
 
     #[test]
     fn of_few_parts_each_mixture_is_tried() {
-        for second in 0..256u32 {
-            let second: Vec<u8> = (0..8).filter(|i| second >> i & 1 == 1).collect();
-            assert!(tried(8, &second).0, "{second:?}");
+        for second in 0..512u32 {
+            let second: Vec<u8> = (0..9).filter(|i| second >> i & 1 == 1).collect();
+            assert!(tried(9, &second).0, "{second:?}");
         }
         assert_eq!(tried(8, &[200]), (true, 1));
         assert!(mixed(vec![Vec::new()], |_| true).is_none());
@@ -218,7 +222,10 @@ mod tests {
     #[test]
     fn of_many_parts_those_are_tried_that_are_mostly_of_one_copy() {
         of_many_parts_those_near_a_copy_are_tried();
-        assert_eq!(tried(16, &[1, 5, 7, 9, 11, 13]), (false, MIXTURES_MAX));
+        let all_but = |at: u8| (0..100).filter(|i| *i != at).collect::<Vec<u8>>();
+        assert!(tried(100, &[99]).0 && tried(100, &all_but(99)).0 && tried(100, &all_but(0)).0);
+        let (found, tries) = tried(30, &[1, 5, 7, 9, 11, 13]);
+        assert!(!found && tries == MIXTURES_MAX, "{tries}");
         let lacking = unlike_parts(16).into_iter().chain([vec![None, None]]).collect();
         assert!(mixed(lacking, |_| true).is_none());
         // What a copy does not give comes from the other, and counts as no change.

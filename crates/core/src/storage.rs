@@ -241,11 +241,13 @@ impl Storage {
             return self.equalize(addr, blocks, right);
         }
         let first = self.read(addr, blocks);
-        if first.is_ok_and(|bytes| right(&bytes)) {
+        if let Some(bytes) = first.ok().filter(|bytes| right(bytes)) {
+            self.devices.remember(addr, &bytes);
             return Ok(0);
         }
         let other = self.read_other(addr, blocks, right);
         let Some(whole) = other else { return Err(Error::Damaged(addr, Invalid::Checksum)) };
+        self.devices.remember(addr, &whole);
         self.devices.write_units(addr, &Arc::new(whole))?;
         Ok(u64::from(blocks))
     }

@@ -148,8 +148,10 @@ fn show(path: &Path, data: &ScrubData) {
         "there are damaged copies that could not be mended".to_owned()
     } else if data.has_losses {
         format!(
-            "{} pieces of content and {} index nodes are damaged and have no second copy",
-            data.extents_damaged, data.nodes_lost
+            "{} pieces of content and {} index nodes are damaged and have no second copy{}",
+            data.extents_damaged,
+            data.nodes_lost,
+            crate::report::repair_soon(data.nodes_lost)
         )
     } else if data.copies_damaged > 0 {
         "all damage was mended".to_owned()

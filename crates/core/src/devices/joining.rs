@@ -68,7 +68,6 @@ impl Devices {
             }
         });
         self.rows.lock().copies_lost(index);
-        self.patience.restore();
         if let Err(e) = cleared {
             self.stop_joining(&format!("it failed: {e}"));
         }
@@ -158,7 +157,7 @@ impl Devices {
         first: Addr,
         count: u32,
     ) -> Result<(u32, u32), DeviceError> {
-        let cells = self.cells_for(roster, joiner.index, first, count);
+        let cells = Self::cells_for(roster, joiner.index, first, count);
         let (mut unreadable, mut writes) = (0, Vec::new());
         let blocks = cells.len() as u32 * UNIT_BLOCKS;
         for Cell { block, data, lost } in cells {
@@ -189,14 +188,16 @@ impl Devices {
             let parts: Result<Vec<AlignedBuf>, DeviceError> = tickets.into_iter().map(Ticket::wait).collect();
             let data = match parts {
                 Ok(mut parts) => {
-                    self.patience.restore();
+                    if let Some(m) = roster.member(run.device) {
+                        m.patience.restore();
+                    }
                     match parts.len() {
                         1 => parts.remove(0),
                         _ => AlignedBuf::gathered(bytes(run.blocks.into()) as usize, parts.iter().map(|p| &p[..])),
                     }
                 }
                 Err(e) => {
-                    let (data, lost) = self.copy_by_block(roster, first, run);
+                    let (data, lost) = Self::copy_by_block(roster, first, run);
                     if lost == run.blocks && broken(Break::UnreadableEnds) {
                         return Err(e);
                     }
@@ -225,7 +226,7 @@ impl Devices {
     }
 
     /// What of a run can be read, block by block, with zeros for the rest; how many are the rest.
-    fn copy_by_block(&self, roster: &Arc<Roster>, first: Addr, run: &Run) -> (AlignedBuf, u32) {
+    fn copy_by_block(roster: &Arc<Roster>, first: Addr, run: &Run) -> (AlignedBuf, u32) {
         let mut out = AlignedBuf::zeroed(run.blocks as usize * BLOCK_BYTES);
         let blocks = run.spans.iter().flat_map(|(from, n)| *from..*from + *n);
         let mut lost = 0;
@@ -235,7 +236,8 @@ impl Devices {
             // one fails now and then only.
             let here = || own?.submit(Op::Read { offset: bytes(place), bytes: BLOCK_BYTES }).wait().ok();
             let elsewhere = || Self::submit_read_of(roster, first.add(block), 1, Some(run.device)).wait().ok();
-            match self.patience.first(here, elsewhere) {
+            let given = own.map_or_else(elsewhere, |m| m.patience.first(here, elsewhere));
+            match given {
                 Some(buf) => to.copy_from_slice(&buf),
                 None => lost += 1,
             }

@@ -105,6 +105,8 @@ struct Member {
     roots_completed: AtomicU64,
     roots_covered: AtomicU64,
     read_errors: AtomicU64,
+    /// That of who reads block by block what it does not give as a whole.
+    patience: requests::Patience,
     /// Reads that are under way.
     reading: Arc<AtomicU64>,
     /// What it takes for writes and flushes.
@@ -126,6 +128,7 @@ impl Member {
             roots_completed: AtomicU64::new(0),
             roots_covered: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
+            patience: requests::Patience::default(),
             reading: Arc::default(),
             gauge: Gauge::default(),
             watch,
@@ -253,8 +256,6 @@ pub(crate) struct Devices {
     clock: OnceLock<Arc<dyn Clock>>,
     /// Members that are slow, as [`Avoided`].
     slow: AtomicU32,
-    /// That with the device whose place another takes.
-    patience: requests::Patience,
     /// Held by who judges them.
     judging: Mutex<()>,
     /// What reports tell of the table.
@@ -282,7 +283,6 @@ impl Devices {
             unmarked,
             clock: OnceLock::new(),
             slow: AtomicU32::new(0),
-            patience: requests::Patience::default(),
             judging: Mutex::default(),
             shown,
         })

@@ -353,15 +353,27 @@ pub(super) struct Patience(AtomicU32);
 const PATIENCE: u32 = 16;
 
 impl Patience {
-    /// What the device itself gives, or else what comes from elsewhere; the other way round when its patience is at an end.
+    /// Whether others are to be asked first.
+    pub fn is_at_end(&self) -> bool {
+        self.0.load(SeqCst) >= PATIENCE && !broken(Break::PatienceEndless)
+    }
+
+    /// What the device gives, whatever there was.
+    pub fn probe<T>(&self, own: impl Fn() -> Option<T>) -> Option<T> {
+        let (failed, given) = (self.0.load(SeqCst), own());
+        let failed = if given.is_some() { failed.min(PATIENCE).saturating_sub(1) } else { failed + 2 };
+        self.0.store(failed, SeqCst);
+        given
+    }
+
+    /// What the device gives; at the end of its patience it is not asked.
+    pub fn ask<T>(&self, own: impl Fn() -> Option<T>) -> Option<T> {
+        if self.is_at_end() { None } else { self.probe(own) }
+    }
+
+    /// What the device itself gives, or else what comes from elsewhere; the other way round at the end of its patience.
     pub fn first<T>(&self, own: impl Fn() -> Option<T>, elsewhere: impl FnOnce() -> Option<T>) -> Option<T> {
-        let failed = self.0.load(SeqCst);
-        if failed >= PATIENCE && !broken(Break::PatienceEndless) {
-            return elsewhere().or_else(own);
-        }
-        let given = own();
-        self.0.store(if given.is_some() { failed.saturating_sub(1) } else { failed + 2 }, SeqCst);
-        given.or_else(elsewhere)
+        if self.is_at_end() { elsewhere().or_else(own) } else { self.probe(own).or_else(elsewhere) }
     }
 
     /// It gave much at once.

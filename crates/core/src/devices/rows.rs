@@ -135,6 +135,16 @@ pub(super) enum Known {
     Rebuild,
 }
 
+/// How it is with the parity of a row.
+pub(super) enum ParityStanding {
+    /// It can be relied upon.
+    AtRest,
+    /// The row is full, and this is its parity.
+    Full(AlignedBuf),
+    /// It is yet to be written.
+    Filling,
+}
+
 #[derive(Default)]
 pub(super) struct State {
     uuid: [u8; 16],
@@ -556,10 +566,22 @@ impl State {
         Some(blocks.map(one).collect())
     }
 
-    /// The parity of a row that is full, and not yet at rest.
-    pub fn parity_of(&self, id: RowId) -> Option<AlignedBuf> {
-        let open = self.open.get(&id).filter(|o| o.is_full())?;
-        Some(xor(open.data.chunks_exact(UNIT_BYTES)))
+    /// How it is with the parity of a row.
+    pub fn parity_standing(&self, id: RowId) -> ParityStanding {
+        match self.open.get(&id) {
+            Some(open) if open.is_full() => ParityStanding::Full(xor(open.data.chunks_exact(UNIT_BYTES))),
+            None if self.is_at_rest(id) => ParityStanding::AtRest,
+            _ => ParityStanding::Filling,
+        }
+    }
+
+    /// These are right: where the row log had something of their row, they count before what lies there, like its copies. Blocks of one unit.
+    pub fn remember(&mut self, id: RowId, unit: usize, first: u32, bytes: &[u8]) {
+        if let Some(found) = self.found.get_mut(&id).filter(|_| !broken(Break::VerifiedForgotten)) {
+            for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                found.blocks.insert((unit, block), bytes.to_vec());
+            }
+        }
     }
 
     /// Whether the parity of this row can be relied upon.

@@ -8,7 +8,7 @@
 use super::layout::{Place, Row};
 use super::requests::bytes;
 use super::roster::Roster;
-use super::rows::{Put, RowId, UNIT_BYTES, xor};
+use super::rows::{ParityStanding, Put, RowId, UNIT_BYTES, xor};
 use super::{Devices, Member};
 use crate::breaks::{Break, broken};
 use nenrin_device::{AlignedBuf, DeviceError, Op, Pending, Ticket};
@@ -27,8 +27,10 @@ pub(super) struct Cell {
 /// One unit of a row, as it should be.
 struct Unit {
     data: AlignedBuf,
-    /// Blocks that do not lie like that in their place, as far as somebody is there to write them.
-    unlike: Vec<u32>,
+    /// Blocks that are not what the row log has of them.
+    torn: Vec<u32>,
+    /// Blocks that cannot be read in their place, and were rebuilt.
+    rebuilt: Vec<u32>,
     /// Blocks that could be read nowhere.
     lost: Vec<u32>,
 }
@@ -84,66 +86,67 @@ impl Devices {
         here.or_else(|| Self::rebuilt_blocks(roster, row, unit, block, 1))
     }
 
-    /// All units of a row, with what the row log has in place of what is there.
+    /// All units of a row, with what is known of it in place of what is there.
     fn units_of(&self, roster: &Arc<Roster>, row: &Row) -> Vec<Unit> {
         let copies = self.rows.lock().copies_of((row.segment, row.number));
         let reads: Vec<Option<Ticket>> = row.units.iter().map(|p| read_here(roster, *p, UNIT_BLOCKS)).collect();
         let mut units = Vec::new();
-        for (unit, read) in reads.into_iter().enumerate() {
-            let is_there = read.is_some();
-            let (mut data, mut unread, mut lost) = match read.map(Ticket::wait) {
-                Some(Ok(data)) => (data, Vec::new(), Vec::new()),
-                _ => Self::unit_by_block(roster, row, unit),
+        for (i, read) in reads.into_iter().enumerate() {
+            let mut unit = match read.map(Ticket::wait) {
+                Some(Ok(data)) => Unit { data, torn: Vec::new(), rebuilt: Vec::new(), lost: Vec::new() },
+                _ => Self::unit_by_block(roster, row, i),
             };
-            let own = copies.iter().filter(|(u, ..)| *u == unit);
-            for (_, block, copy) in own {
-                let here = &mut data[block_bytes(*block)];
+            for (_, block, copy) in copies.iter().filter(|(u, ..)| *u == i) {
+                let is_unread = unit.rebuilt.contains(block) || unit.lost.contains(block);
+                let here = &mut unit.data[block_bytes(*block)];
                 // A block is written once: where it lies it is torn, or rotten, if it is not what the row log has.
-                if here != &copy[..] {
+                if is_unread || here != &copy[..] {
                     here.copy_from_slice(copy);
-                    unread.push(*block);
+                    unit.torn.push(*block);
                 }
-                lost.retain(|b| b != block);
+                unit.rebuilt.retain(|b| b != block);
+                unit.lost.retain(|b| b != block);
             }
-            unread.retain(|b| is_there && !lost.contains(b));
-            unread.sort_unstable();
-            unread.dedup();
-            units.push(Unit { data, unlike: unread, lost });
+            units.push(unit);
         }
         units
     }
 
-    /// A unit that cannot be read as a whole; the blocks that could not be read where they lie, and those that could be read nowhere.
-    fn unit_by_block(roster: &Arc<Roster>, row: &Row, unit: usize) -> (AlignedBuf, Vec<u32>, Vec<u32>) {
-        if active(roster, row.units[unit].device).is_none() {
-            if let Some(data) = Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS) {
-                return (data, Vec::new(), Vec::new());
-            }
-        }
+    /// A unit that cannot be read as a whole.
+    fn unit_by_block(roster: &Arc<Roster>, row: &Row, unit: usize) -> Unit {
+        let place = row.units[unit];
+        let Some(member) = active(roster, place.device) else {
+            let whole = Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS).map(|data| (data, Vec::new()));
+            let by_block = || by_block(|block| Self::rebuilt_blocks(roster, row, unit, block, 1));
+            let (data, lost) = whole.unwrap_or_else(by_block);
+            // There is nobody to write it.
+            return Unit { data, torn: Vec::new(), rebuilt: Vec::new(), lost };
+        };
         let unread = std::cell::RefCell::new(Vec::new());
-        let one = |block: u32| {
-            let here = read_here(roster, moved(row.units[unit], block), 1).and_then(|t| t.wait().ok());
-            here.or_else(|| {
+        let (data, lost) = by_block(|block| {
+            let here = || read_here(roster, moved(place, block), 1).and_then(|t| t.wait().ok());
+            member.patience.ask(here).or_else(|| {
                 unread.borrow_mut().push(block);
                 Self::rebuilt_blocks(roster, row, unit, block, 1)
             })
-        };
-        let (data, lost) = by_block(one);
-        (data, unread.into_inner(), lost)
+        });
+        let rebuilt = unread.into_inner().into_iter().filter(|b| !lost.contains(b)).collect();
+        Unit { data, torn: Vec::new(), rebuilt, lost }
     }
 
-    /// Writes the parity of a row so that it is that of what its units hold, and what of these cannot be read in its place; blocks written
-    /// for that. Nothing may be written to the row meanwhile.
-    fn parity_anew(&self, row: &Row) -> Result<u32, DeviceError> {
+    /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written to the row
+    /// meanwhile. `settles`: nobody needs what is in it but for what is known of it, or its parity is right: then what cannot be read in
+    /// its place is written there as it was rebuilt.
+    fn parity_anew(&self, row: &Row, settles: bool) -> Result<u32, DeviceError> {
         let (first, blocks) = row.range();
         // Who copies the parity to a device that joins must not copy what it was before.
         let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
-        let written = self.write_parity(row);
+        let written = self.write_parity(row, settles);
         number.into_iter().for_each(|n| self.leave_of(n));
         written
     }
 
-    fn write_parity(&self, row: &Row) -> Result<u32, DeviceError> {
+    fn write_parity(&self, row: &Row, settles: bool) -> Result<u32, DeviceError> {
         let roster = self.roster();
         let units = self.units_of(&roster, row);
         let lost = |block: u32| units.iter().any(|u| u.lost.contains(&block));
@@ -151,9 +154,11 @@ impl Devices {
             return Err(DeviceError::Missing);
         }
         let mut puts = Vec::new();
-        for (place, unit) in row.units.iter().zip(&units).filter(|_| !broken(Break::RowsUnwritten)) {
-            // In a column that is lost nothing is known to be rebuilt right.
-            puts.extend(unit.unlike.iter().filter(|b| !lost(**b)).map(|b| put_block(*place, &unit.data, *b)));
+        for (place, unit) in row.units.iter().zip(&units) {
+            let rebuilt = unit.rebuilt.iter().filter(|b| settles && !lost(**b) && !broken(Break::RowsUnwritten));
+            let torn = unit.torn.iter().filter(|b| !(lost(**b) && broken(Break::TornLeft)));
+            let torn = torn.filter(|_| active(&roster, place.device).is_some());
+            puts.extend(torn.chain(rebuilt).map(|b| put_block(*place, &unit.data, *b)));
         }
         let parity = xor(units.iter().map(|u| &u.data[..]));
         if let Some(read) = read_here(&roster, row.parity, UNIT_BLOCKS) {
@@ -173,15 +178,31 @@ impl Devices {
 
     /// The parity of a row as it lies there, and which blocks of it cannot be read.
     fn parity_by_block(roster: &Roster, row: &Row) -> (AlignedBuf, Vec<u32>) {
-        by_block(|block| read_here(roster, moved(row.parity, block), 1).and_then(|t| t.wait().ok()))
+        let read = |block| read_here(roster, moved(row.parity, block), 1).and_then(|t| t.wait().ok());
+        by_block(|block| active(roster, row.parity.device)?.patience.ask(|| read(block)))
     }
+    /// These were verified: until the rows that a crash left have their parity, they are known of them.
+    pub fn remember(&self, addr: Addr, data: &[u8]) {
+        if !self.has_rows() || !self.rows.lock().has_found() {
+            return;
+        }
+        let blocks = (data.len() / BLOCK_BYTES) as u32;
+        for (row, within, from, count) in self.layout().rows(addr, blocks) {
+            let mut rows = self.rows.lock();
+            for at in 0..count {
+                let (unit, block) = (((within + at) / UNIT_BLOCKS) as usize, (within + at) % UNIT_BLOCKS);
+                rows.remember((row.segment, row.number), unit, block, &data[block_bytes(from + at)]);
+            }
+        }
+    }
+
     /// The parity of all rows that these blocks lie in becomes right; blocks written for that.
     ///
     /// # Errors
     /// Device errors.
     pub fn parity_of(&self, addr: Addr, blocks: u32) -> Result<u64, DeviceError> {
         let rows = self.layout().rows(addr, blocks);
-        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row)?)))
+        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row, false)?)))
     }
 
     /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
@@ -222,7 +243,7 @@ impl Devices {
     /// Device errors.
     pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
         match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row)? > 0)),
+            Some(row) => Ok(Some(self.parity_anew(&row, false)? > 0)),
             None => Ok(None),
         }
     }
@@ -248,7 +269,9 @@ impl Devices {
         let mut out = AlignedBuf::zeroed(ROW_LOG_UNITS as usize * UNIT_BYTES);
         for (unit, to) in (0..ROW_LOG_UNITS).zip(out.chunks_exact_mut(UNIT_BYTES)) {
             let place = Place { device, block: AREA_BLOCKS + u64::from(unit * UNIT_BLOCKS) };
-            let read = |place, blocks| read_here(roster, place, blocks).and_then(|t| t.wait().ok());
+            let read = |place, blocks| {
+                active(roster, device)?.patience.ask(|| read_here(roster, place, blocks).and_then(|t| t.wait().ok()))
+            };
             let whole = read(place, UNIT_BLOCKS).filter(|_| !broken(Break::RowsInUnits));
             to.copy_from_slice(&whole.unwrap_or_else(|| by_block(|block| read(moved(place, block), 1)).0));
         }
@@ -261,7 +284,7 @@ impl Devices {
     /// Device errors.
     pub fn settle_rows(&self) -> Result<bool, DeviceError> {
         let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
-        found.iter().try_for_each(|row| self.parity_anew(row).map(drop))?;
+        found.iter().try_for_each(|row| self.parity_anew(row, true).map(drop))?;
         Ok(!found.is_empty())
     }
 
@@ -274,43 +297,52 @@ impl Devices {
 /// Copying to a device that joins.
 impl Devices {
     /// What that device is to have of the rows that these blocks lie in.
-    pub(super) fn cells_for(&self, roster: &Arc<Roster>, device: u16, first: Addr, count: u32) -> Vec<Cell> {
+    pub(super) fn cells_for(roster: &Arc<Roster>, device: u16, first: Addr, count: u32) -> Vec<Cell> {
         let mut out = Vec::new();
         for (row, ..) in roster.layout.rows(first, count) {
             let unit = row.units.iter().position(|p| p.device == device);
             let Some(place) = unit.map(|u| row.units[u]).or((row.parity.device == device).then_some(row.parity)) else {
                 continue;
             };
-            out.extend(self.cell(roster, &row, unit, place));
+            // At the end of its patience a device is asked once for each piece whether it gives anything again.
+            out.extend(Self::cell(roster, &row, unit, place, out.is_empty()));
         }
         out
     }
 
-    /// A unit of a row, or its parity, that lies in this place: from there, or else from the others. `None` for parity that is yet to be written.
-    fn cell(&self, roster: &Arc<Roster>, row: &Row, unit: Option<usize>, place: Place) -> Option<Cell> {
-        let there = read_here(roster, place, UNIT_BLOCKS).map(Ticket::wait);
+    /// A unit of a row, or its parity, that lies in this place: from there, or else from the others. `None` for parity that is yet to be
+    /// written.
+    fn cell(roster: &Arc<Roster>, row: &Row, unit: Option<usize>, place: Place, probes: bool) -> Option<Cell> {
         let whole = |data| Some(Cell { block: place.block, data, lost: 0 });
-        let is_there = there.is_some();
-        if let Some(Ok(data)) = there {
-            self.patience.restore();
+        let here = |block: u32, count: u32| {
+            move || read_here(roster, moved(place, block), count).and_then(|read| read.wait().ok())
+        };
+        let there = active(roster, place.device);
+        let given = there.and_then(|m| match probes {
+            true => m.patience.probe(here(0, UNIT_BLOCKS)),
+            false => m.patience.ask(here(0, UNIT_BLOCKS)),
+        });
+        if let Some(data) = given {
             return whole(data);
         }
-        // The parity of a row that is being filled is written when it is full, to this device, too.
-        let id = (row.segment, row.number);
-        let rests = roster.rows.lock().is_at_rest(id);
-        if unit.is_none() && !rests {
-            let parity = roster.rows.lock().parity_of(id);
-            return parity.and_then(whole);
+        if unit.is_none() {
+            let standing = roster.rows.lock().parity_standing((row.segment, row.number));
+            match standing {
+                // It is written when the row is full, to this device, too.
+                ParityStanding::Filling => return None,
+                ParityStanding::Full(parity) => return whole(parity),
+                ParityStanding::AtRest => {}
+            }
         }
-        if !is_there {
+        // What the others give may be rotten, as where there are copies.
+        if there.is_none_or(|m| m.patience.is_at_end()) {
             if let Some(data) = Self::cell_elsewhere(roster, row, unit) {
                 return whole(data);
             }
         }
-        // What the others give may be rotten, as where there are copies.
         let (data, lost) = by_block(|block| {
-            let here = || read_here(roster, moved(place, block), 1).and_then(|t| t.wait().ok());
-            self.patience.first(here, || Self::block_elsewhere(roster, row, unit, block))
+            let elsewhere = || Self::block_elsewhere(roster, row, unit, block);
+            there.map_or_else(elsewhere, |m| m.patience.first(here(block, 1), elsewhere))
         });
         Some(Cell { block: place.block, data, lost: lost.len() as u32 })
     }

@@ -385,7 +385,7 @@ impl Fs {
                 self.extent_is_damaged(scrub, id, key, extent)?;
             }
             let unlike = self.storage.rows_unlike(first, blocks);
-            if !unlike.is_empty() && !is_right() && self.verify_extent(extent).is_ok() && !broken(Break::ParityOfRot) {
+            if !unlike.is_empty() && covered::needs_others(&self.storage, extent) && !broken(Break::ParityOfRot) {
                 scrub.rows_needed.extend(unlike);
             } else {
                 scrub.rows_unlike.extend(unlike);

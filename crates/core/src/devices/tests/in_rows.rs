@@ -251,13 +251,11 @@ fn parity_that_is_not_copied_again_is_noticed() {
     crate::breaks::with(Break::ParityUnregistered, parity_is_made_anew_beside_a_copy);
 }
 
-/// The same devices with places that cannot be read: device, first block, how many.
-fn with_bad(
-    given: &[Arc<MemDevice>],
-    superblock: &Superblock,
-    bad: &[(u16, u64, u64)],
-    gone: Option<u16>,
-) -> Arc<Devices> {
+/// A place that cannot be read: device, first block, how many.
+type Bad = (u16, u64, u64);
+
+/// The same devices with such places.
+fn with_bad(given: &[Arc<MemDevice>], superblock: &Superblock, bad: &[Bad], gone: Option<u16>) -> Arc<Devices> {
     let one = |(i, d): (u16, &Arc<MemDevice>)| {
         let device = Faulty::new(d.clone());
         for (_, first, blocks) in bad.iter().filter(|b| b.0 == i) {
@@ -271,7 +269,7 @@ fn with_bad(
 }
 
 /// A full row of which each device has another bad block: where these are.
-fn a_row_with_bad_blocks() -> (Vec<Arc<MemDevice>>, Superblock, layout::Row, Vec<(u16, u64, u64)>) {
+fn a_row_with_bad_blocks() -> (Vec<Arc<MemDevice>>, Superblock, layout::Row, Vec<Bad>) {
     let (given, superblock) = rows_world();
     let d = opened(&given, &superblock, None);
     d.begin_segment(SegmentNo(1));
@@ -375,7 +373,7 @@ fn a_bad_block_that_stays_in_a_row_is_noticed() {
     crate::breaks::with(Break::RowsUnwritten, a_row_with_bad_blocks_is_settled);
 }
 
-/// Two blocks of a column are bad: it stays as it is, and the others get their parity.
+/// Two blocks of a column are bad, and its parity: it stays as it is, but for what the row log has of it. The others get their parity.
 fn a_column_that_is_lost_is_left() {
     let (given, superblock) = rows_world();
     let d = opened(&given, &superblock, None);
@@ -383,15 +381,126 @@ fn a_column_that_is_lost_is_left() {
     d.write_flush(at(1, 0), data(50, 13), Covering::All).unwrap();
     let row = d.layout().row(SegmentNo(1), 0).unwrap();
     drop(d);
-    let bad: Vec<(u16, u64, u64)> =
-        row.units.iter().chain([&row.parity]).map(|p| (p.device, p.block + 14, 1)).collect();
+    let places: Vec<&Place> = row.units.iter().chain([&row.parity]).collect();
+    let bytes_of = |block: u64| -> Vec<Vec<u8>> {
+        let read =
+            |p: &&Place| given[usize::from(p.device)].read(requests::bytes(p.block + block), BLOCK_BYTES).unwrap();
+        places.iter().map(|p| read(p).to_vec()).collect()
+    };
+    // In one column the row log has a block, which is torn where it lies; in the other nothing is known.
+    let (acknowledged, unknown) = (5, 14);
+    given[usize::from(places[0].device)].write(requests::bytes(places[0].block + acknowledged), data(7, 1)).unwrap();
+    for (n, place) in places.iter().enumerate() {
+        given[usize::from(place.device)].write(requests::bytes(place.block + unknown), data(n as u8, 1)).unwrap();
+    }
+    let before = [bytes_of(acknowledged), bytes_of(unknown)];
+    let bad = |p: &&Place| [acknowledged, unknown].map(|block| (p.device, p.block + block, 1));
+    let bad: Vec<Bad> = places.iter().flat_map(bad).collect();
     let d = with_bad(&given, &superblock, &bad, None);
     assert_eq!(d.settle_rows(), Ok(true), "ends the mount");
     d.flush().unwrap();
     d.rows_settled();
     d.flush().unwrap();
     drop(d);
-    assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 13)));
+    let after = [bytes_of(acknowledged), bytes_of(unknown)];
+    assert_eq!(after[0][0], data(55, 1)[..], "what the row log had is not put back");
+    assert!(after[0][1..] == before[0][1..] && after[1] == before[1], "a lost column is written to");
+    for block in (0..13).filter(|b| u64::from(*b) != acknowledged) {
+        assert!(is_safe(&given, &superblock, at(1, block), &data(50 + block as u8, 1)));
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what the row log had is not put back")]
+fn what_the_row_log_has_and_is_not_put_back_is_noticed() {
+    crate::breaks::with(Break::TornLeft, a_column_that_is_lost_is_left);
+}
+
+/// What recovery verified of such a row, and the row log does not have, is right also where it cannot be read any more.
+fn what_was_verified_is_known() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 3), Covering::All).unwrap();
+    d.write(at(1, 3), data(53, 17)).unwrap();
+    let place = d.layout().row(SegmentNo(1), 0).unwrap().units[0];
+    drop(d);
+    // Something was here before.
+    let parity = d_parity(&given, &superblock);
+    given[usize::from(parity.device)].write(requests::bytes(parity.block), data(99, 16)).unwrap();
+    let d = with_bad(&given, &superblock, &[(place.device, place.block + 4, 3)], None);
+    d.remember(at(1, 3), &data(53, 17));
+    assert_eq!(d.settle_rows(), Ok(true));
+    d.flush().unwrap();
+    d.rows_settled();
+    d.flush().unwrap();
+    drop(d);
+    assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 20)), "what was verified is written over");
+}
+
+fn d_parity(given: &[Arc<MemDevice>], superblock: &Superblock) -> Place {
+    opened(given, superblock, None).layout().row(SegmentNo(1), 0).unwrap().parity
+}
+
+#[test]
+fn what_was_verified_of_a_row_is_not_rebuilt() {
+    what_was_verified_is_known();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was verified is written over")]
+fn what_was_verified_and_is_rebuilt_is_noticed() {
+    crate::breaks::with(Break::VerifiedForgotten, what_was_verified_is_known);
+}
+
+/// A device that gives nothing is asked a bounded number of times: when it is opened, when rows get their parity, and by who takes its
+/// place.
+fn a_device_of_rows_that_fails_is_asked_now_and_then() {
+    let (given, superblock) = rows_world();
+    let d = opened(&given, &superblock, None);
+    d.begin_segment(SegmentNo(1));
+    d.write_flush(at(1, 0), data(50, 128), Covering::All).unwrap();
+    d.flush().unwrap();
+    d.begin_segment(SegmentNo(2));
+    d.write_flush(at(2, 0), data(90, 20), Covering::All).unwrap();
+    drop(d);
+    let faulty = Faulty::new(given[0].clone());
+    faulty.faults().inject(Fault::FailReads { range: 0..u64::MAX });
+    let observed = Observed::new(faulty);
+    let observer = observed.observer();
+    let asked = |what: &str| {
+        let reads = observer.counters().reads;
+        assert!(reads < 40, "asked in vain {reads} times: {what}");
+    };
+    let others = given[1..].iter().map(|d| Some(d.clone() as Arc<dyn BlockDevice>));
+    let all = [Some(Arc::new(observed) as Arc<dyn BlockDevice>)].into_iter().chain(others).collect();
+    let d = Devices::open(all, &[], superblock, Vec::new(), false);
+    asked("opened");
+    assert_eq!(d.settle_rows(), Ok(true));
+    d.rows_settled();
+    asked("settled");
+    d.begin_joining(0, Some(Arc::new(MemDevice::new(8 << 20))));
+    for segment in 1..3 {
+        assert_eq!(d.copy(at(segment, 0), 128).unwrap(), Copied::Done { blocks: 64, unreadable: 0 });
+    }
+    asked("copied");
+    assert!(d.end_joining([9; 16]).unwrap());
+    assert!(d.read(at(1, 0), 128, None).unwrap()[..] == data(50, 128)[..]);
+    assert!(d.read(at(2, 0), 20, None).unwrap()[..] == data(90, 20)[..]);
+}
+
+#[test]
+fn a_device_of_rows_that_fails_is_not_asked_for_ever() {
+    a_device_of_rows_that_fails_is_asked_now_and_then();
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "asked in vain")]
+fn a_device_of_rows_that_is_asked_for_each_block_is_noticed() {
+    crate::breaks::with(Break::PatienceEndless, a_device_of_rows_that_fails_is_asked_now_and_then);
 }
 
 #[test]
