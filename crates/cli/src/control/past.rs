@@ -70,7 +70,7 @@ pub struct StateData {
     pub landmark: Option<u8>,
     /// It is what there is now.
     pub is_now: bool,
-    /// Its path then, from the root of the volume.
+    /// Its path in the oldest of them, from the root of the volume.
     pub path: String,
     /// made, content, attributes, renamed, linked, moved or removed.
     pub change: String,
