@@ -326,9 +326,9 @@ pub struct ForgetPlanData {
     /// Nothing is known of the path: why that may be.
     #[serde(default)]
     pub unknown: Option<String>,
-    /// What had this name while a directory above had another: paths that it had then. It stays.
+    /// What had this name while a directory above had another, before or since: paths of it. It stays.
     #[serde(default)]
-    pub earlier: Vec<String>,
+    pub elsewhere: Vec<String>,
 }
 
 /// A name of what is to be forgotten.

@@ -130,22 +130,23 @@ impl Fs {
 
 impl Fs {
     /// Paths, from the root of the volume, of what is none of the inodes that bore `path`: of which directories on the way had other names
-    /// while these had the same name in them.
+    /// while these had the same name in them, before or since.
     ///
     /// # Errors
     /// Damage.
-    pub fn earlier_names(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    pub fn elsewhere(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let inner = self.lock();
-        let Resolved { named, followed } = inner.state.resolve(path)?;
-        let own: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
+        let own: BTreeSet<Ino> = inner.state.resolve(path)?.named.iter().map(|n| n.ino).collect();
+        let Some(name) = path.last() else { return Ok(Vec::new()) };
         let mut paths = BTreeSet::new();
-        for n in followed.iter().filter(|n| !own.contains(&n.ino)) {
-            let (Some(end), Some(name)) = (n.span.to, path.last()) else { continue };
-            paths.insert(inner.state.path_below(n.dir, name, Cno(end.0.saturating_sub(1)))?);
+        for n in inner.state.whenever(path)?.iter().filter(|n| !own.contains(&n.ino)) {
+            let last = n.span.to.map_or(u64::MAX, |end| end.0.saturating_sub(1));
+            paths.insert(inner.state.path_below(n.dir, name, Cno(last))?);
         }
         paths.remove(&path.join(&b'/'));
         Ok(paths.into_iter().collect())
     }
+
 }
 
 /// When each inode bore a name.
@@ -556,6 +557,14 @@ impl State {
         path.iter().try_fold(Resolved { named: root.clone(), followed: root }, |above, name| {
             let followed = self.named(&whole_lives(&above.followed), name)?;
             Ok(Resolved { named: self.named(&above.named, name)?, followed })
+        })
+    }
+
+    /// What the name of a path stood for in each directory that was ever on the way to it, whatever name that had.
+    fn whenever(&self, path: &[&[u8]]) -> Result<Vec<Named>> {
+        path.iter().try_fold(vec![Named::always(Ino::ROOT)], |above, name| {
+            let inodes: BTreeSet<Ino> = above.iter().map(|n| n.ino).collect();
+            self.named(&inodes.into_iter().map(Named::always).collect::<Vec<_>>(), name)
         })
     }
 

@@ -450,6 +450,28 @@ fn all_is_told(fs: &Fs, asked: &str, seed: u64) {
     assert!(states.last().is_none_or(|s| s.is_now), "{}", text());
 }
 
+/// What had the name while its directory had another is told, whether that was before or after, and whether it is there.
+#[test]
+fn what_had_the_name_elsewhere_is_told_before_and_after() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"proj", &dir()).unwrap().ino;
+    p.fs.create(d, b"f", &file(0o600)).unwrap();
+    p.cut();
+    p.rename((ROOT, "proj"), (ROOT, "old"));
+    p.fs.create(d, b".new", &file(0o600)).unwrap();
+    p.rename((d, ".new"), (d, "f"));
+    p.cut();
+    let elsewhere = |dir: &[u8]| {
+        let paths = p.fs.elsewhere(&[dir, b"f"]).unwrap();
+        paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(elsewhere(b"proj"), ["old/f"]);
+    p.fs.unlink(d, b"f").unwrap();
+    p.cut();
+    assert_eq!(elsewhere(b"proj"), ["old/f"]);
+    assert_eq!(elsewhere(b"old"), ["proj/f"]);
+}
+
 #[cfg(feature = "breaks")]
 #[test]
 #[should_panic = "assertion"]
