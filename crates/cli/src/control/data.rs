@@ -53,6 +53,14 @@ pub enum Request {
         #[serde(with = "path_bytes")]
         path: PathBuf,
     },
+    /// Which other path a checkpoint has what a path has to do with under.
+    PathThen {
+        /// The path, from the root of the volume.
+        #[serde(with = "path_bytes")]
+        path: PathBuf,
+        /// The checkpoint.
+        cno: u64,
+    },
     /// The names that a directory has no more.
     Gone {
         /// Its path from the root of the volume.

@@ -441,6 +441,9 @@ impl Service {
                 let fs = self.fs()?;
                 Ok(Answer::of(crate::states::of(&fs, &path)?))
             }
+            Request::PathThen { path, cno } => {
+                Ok(Answer::of(self.fs()?.path_then(&states::parts(&path), Cno(cno)).map_err(plain)?))
+            }
             Request::Gone { path } => {
                 let fs = self.fs()?;
                 Ok(Answer::of(crate::states::gone(&fs, &path, &mut |some| parts.send(&some))?))

@@ -23,6 +23,61 @@ fn what_had_another_name_then_is_told_by_it() {
     nenrin(["restore", &place.text("mnt/never"), "--at", "1"]).fails(1, &["was not there in checkpoint 1"]);
 }
 
+/// Two had to do with the name in that state: what stood for it in the directory, which had another name, and elsewhere what it stands for
+/// now. The former is told.
+#[test]
+fn what_stood_for_the_name_then_is_told_before_what_does_now() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    let cut = || drop(nenrin(["checkpoint", "create", &mnt]).ok());
+    fs::write(place.path("mnt/draft"), "draft").unwrap();
+    cut();
+    fs::create_dir(place.path("mnt/proj")).unwrap();
+    fs::write(place.path("mnt/proj/y"), "y").unwrap();
+    cut();
+    fs::rename(place.path("mnt/draft"), place.path("mnt/proj/y")).unwrap();
+    fs::rename(place.path("mnt/proj"), place.path("mnt/old")).unwrap();
+    cut();
+    let (is, to) = (format!("{mnt}/old/y"), place.text("y"));
+    let hint = |at: &str, was: &str| {
+        let told = format!("had another name in checkpoint {at} of");
+        let what = format!("nenrin restore {mnt}/{was} --at {at} --to {to}");
+        nenrin(["restore", &is, "--at", at, "--to", &to]).fails(1, &[&told, &what]);
+    };
+    hint("2", "proj/y");
+    // Nothing stood for it there yet.
+    hint("1", "draft");
+}
+
+/// A file of which nothing changed but the directories above it has one state under all of their names: each is told where it was so.
+#[test]
+fn each_name_of_a_directory_is_told_where_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    fs::create_dir(place.path("mnt/a")).unwrap();
+    fs::write(place.path("mnt/a/f"), "1").unwrap();
+    nenrin(["checkpoint", "create", &mnt]).ok();
+    for (was, is) in [("a", "b"), ("b", "c")] {
+        fs::rename(place.path("mnt").join(was), place.path("mnt").join(is)).unwrap();
+        nenrin(["checkpoint", "create", &mnt]).ok();
+    }
+    for (at, was) in [("1", "a/f"), ("2", "b/f")] {
+        let told = format!("nenrin restore {mnt}/{was} --at {at} --to");
+        nenrin(["restore", &format!("{mnt}/c/f"), "--at", at]).fails(1, &[&told]);
+    }
+    // From a name that it had before, too.
+    let told = format!("nenrin restore {mnt}/c/f --at 3 --to");
+    nenrin(["restore", &format!("{mnt}/a/f"), "--at", "3"]).fails(1, &[&told]);
+}
+
 /// What a directory lost while it had another name is listed under the one it has, told by the one it had, and comes back.
 #[test]
 fn what_was_removed_before_its_directory_was_renamed_comes_back() {

@@ -147,6 +147,32 @@ impl Fs {
         Ok(paths.into_iter().collect())
     }
 
+    /// Under which path a kept checkpoint, or one of which landmarks are left, has what `path` has to do with, where that is another: what
+    /// stood for the name in its directory then, else what the path stood for at other times, of several the last.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn path_then(&self, path: &[&[u8]], cno: Cno) -> Result<Option<Vec<u8>>> {
+        let inner = self.lock();
+        let Resolved { named, followed } = inner.state.resolve(path)?;
+        let (Some(name), asked) = (path.last(), path.join(&b'/')) else { return Ok(None) };
+        let is_shown = |path: &Vec<u8>, ino| *path != asked && inner.is_shown(path, ino, cno);
+        // Of directories that had the name one after the other, that which has or had it last.
+        let dir = named.last().map(|n| n.dir);
+        if let Some(n) = followed.iter().filter(|n| n.span.holds(cno)).max_by_key(|n| Some(n.dir) == dir) {
+            let then = inner.state.path_below(n.dir, name, cno)?;
+            if is_shown(&then, n.ino) {
+                return Ok(Some(then));
+            }
+        }
+        for n in named.iter().rev().chain(followed.iter().rev()) {
+            let then = inner.state.path_in(&inner.state.links(n.ino)?, cno)?;
+            if is_shown(&then, n.ino) {
+                return Ok(Some(then));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// When each inode bore a name.
@@ -524,6 +550,12 @@ impl Inner {
     /// What a path from the root of the volume stands for in a state.
     fn stands_for(&self, at: At, path: &[u8]) -> Result<Ino> {
         path.split(|b| *b == b'/').try_fold(Ino::ROOT, |dir, name| self.child(at, dir, name))
+    }
+
+    /// Whether a checkpoint shows this inode under a path, and knows it.
+    fn is_shown(&self, path: &[u8], ino: Ino, cno: Cno) -> bool {
+        let at = At::Past(cno);
+        self.stands_for(at, path).is_ok_and(|found| found == ino) && self.attr(at, ino).is_ok()
     }
 
     /// The first and the last kept checkpoint in a span that show that a path stood for nothing.
