@@ -370,7 +370,7 @@ pub fn forget_plan(plan: &ForgetPlan) -> ForgetPlanData {
         shared_with: plan.shared_with.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect(),
         owners: plan.owners.iter().copied().collect(),
         unknown: None,
-        earlier: Vec::new(),
+        elsewhere: Vec::new(),
     }
 }
 

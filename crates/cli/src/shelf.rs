@@ -48,10 +48,14 @@ impl Shelf {
         let at = past.join("at");
         // The numbers of what no volume stores have the highest bit. What is a link, or of another file system, somebody made.
         let volume = fs::metadata(&mount.point).at(mount.point.display())?.dev();
-        let is_ours = |meta: &Metadata| meta.is_dir() && meta.dev() == volume && meta.ino() >> 63 == 1;
-        match fs::symlink_metadata(&past).and_then(|above| Ok((above, fs::symlink_metadata(&at)?))) {
-            Ok((above, meta)) if is_ours(&above) && is_ours(&meta) => Ok(Self { at }),
-            Ok(_) => Err(Fail::at(at.display(), "is a directory of the volume's own, and hides the past; rename it")),
+        let is_ours = |path: &Path| -> io::Result<bool> {
+            let meta = fs::symlink_metadata(path)?;
+            Ok(meta.is_dir() && meta.dev() == volume && meta.ino() >> 63 == 1)
+        };
+        // Below what is not ours there may be anything, or nothing.
+        match is_ours(&past).and_then(|above| Ok(above && is_ours(&at)?)) {
+            Ok(true) => Ok(Self { at }),
+            Ok(false) => Err(Fail::at(past.display(), "is the volume's own, and hides the past; rename it")),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Fail::at(at.display(), e)),
             Err(_) => {
                 Err(Fail::at(mount.point.display(), "shows a state of the past; ask where the volume is mounted live"))

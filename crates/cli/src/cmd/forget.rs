@@ -93,14 +93,17 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
                 Some(why) => (format!("{why}; {MAY_BE_LEFT}"), "wipe all that is free"),
                 None => (summary(&plan), "forget it"),
             };
-            let what = plan.earlier.iter().take(LISTED_MAX).fold(what, |what, then| format!("{what}; {}", stays(then)));
+            let more = plan.elsewhere.len().saturating_sub(LISTED_MAX);
+            let named = plan.elsewhere.iter().take(LISTED_MAX).map(|then| stays(then));
+            let what =
+                named.chain((more > 0).then(|| format!("and {more} more"))).fold(what, |what, s| what + "; " + &s);
             let text = format!("{what}; nobody is there to be asked: give --yes to {to}");
             return Err(Fail::at(path.display(), text).with_code(crate::error::USAGE));
         }
         let question = match &plan.unknown {
             Some(why) => {
                 output::line(format!("{}: {why}; {MAY_BE_LEFT}", path.display()));
-                plan.earlier.iter().take(LISTED_MAX).for_each(|then| output::line(format!("  {}", stays(then))));
+                some(plan.elsewhere.iter().map(|then| format!("  {}", stays(then))).collect());
                 "No name is taken away by that. Wipe all that is free?"
             }
             None => {
@@ -125,7 +128,7 @@ fn run(parser: &mut lexopt::Parser) -> Outcome {
             "names": plan.names.iter().map(|n| json!({"path": n.path.to_string_lossy(), "is_now": n.is_now})).collect::<Vec<_>>(),
             "snapshots": plan.snapshots,
             "shared_with": plan.shared_with,
-            "earlier": plan.earlier,
+            "elsewhere": plan.elsewhere,
             "not_reached": NOT_REACHED,
         }))?;
     } else {
@@ -145,12 +148,8 @@ fn told(path: &Path, forgotten: u64, plan: &ForgetPlanData, data: &ForgetData) {
         Some(why) => output::line(format!("{what}, and not wiped yet: {why}; it goes on in the background")),
         None => output::line(format!("{what}, and all {} segments wiped", data.segments)),
     }
-    for other in plan.shared_with.iter().take(LISTED_MAX) {
-        output::line(format!("  blocks of it that {} shares stay there", printable(other)));
-    }
-    for then in plan.earlier.iter().take(LISTED_MAX) {
-        output::line(format!("  {}", stays(then)));
-    }
+    some(plan.shared_with.iter().map(|other| format!("  blocks of it that {other} shares stay there")).collect());
+    some(plan.elsewhere.iter().map(|then| format!("  {}", stays(then))).collect());
     output::line(format!("  {NOT_REACHED}"));
 }
 
@@ -173,23 +172,25 @@ fn summary(plan: &ForgetPlanData) -> String {
     )
 }
 
+/// Some of these rows, and how many there are beside.
+fn some(rows: Vec<String>) {
+    let more = rows.len().saturating_sub(LISTED_MAX);
+    rows.iter().take(LISTED_MAX).for_each(|r| output::line(printable(r)));
+    if more > 0 {
+        output::line(format!("  and {more} more"));
+    }
+}
+
 /// What goes, for who is asked.
 fn list(path: &Path, inside: &Path, plan: &ForgetPlanData) {
     output::line(format!("{}: {}, {} of content", path.display(), summary(plan), show_bytes(plan.bytes)));
     let others: Vec<_> = plan.names.iter().filter(|n| n.path != inside).collect();
-    let some = |rows: Vec<String>| {
-        let more = rows.len().saturating_sub(LISTED_MAX);
-        rows.iter().take(LISTED_MAX).for_each(|r| output::line(printable(r)));
-        if more > 0 {
-            output::line(format!("  and {more} more"));
-        }
-    };
     let when = |is_now: bool| if is_now { "" } else { " (in the past)" };
     some(others.iter().map(|n| format!("  also named {}{}", n.path.display(), when(n.is_now))).collect());
     let name = |c: &crate::control::CheckpointData| c.name.clone().unwrap_or_default();
     some(plan.snapshots.iter().map(|c| format!("  snapshot {} loses it", name(c))).collect());
     some(plan.shared_with.iter().map(|p| format!("  blocks that {p} shares stay there")).collect());
-    some(plan.earlier.iter().map(|then| format!("  {}", stays(then))).collect());
+    some(plan.elsewhere.iter().map(|then| format!("  {}", stays(then))).collect());
 }
 
 fn asked(question: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use super::history::{inside, told_by};
 use crate::command::{Command, arguments, text_value};
-use crate::control::{CheckpointData, Request, StateData};
+use crate::control::{CheckpointData, Request};
 use crate::error::{At, FAILURE, Fail, Outcome};
 use crate::less::Shown;
 use crate::output::{self, Progress, printable};
@@ -133,13 +133,11 @@ fn is_there(path: &Path, then: &Then, state: &CheckpointData, named: &str) -> Re
     Err(Fail::at(path.display(), text))
 }
 
-/// The other name that history tells for what has this one now, in that state.
+/// The other name that a state has for what has to do with this one, where it is text.
 fn named_then(teller: &mut Teller, inside: &Path, cno: u64) -> Option<String> {
     let Teller::Owner(owner) = teller else { return None };
-    let list: Vec<StateData> = owner.call(&Request::History { path: inside.to_owned() }).ok()?;
-    let shows = |s: &StateData| s.cno.zip(s.last_cno).is_some_and(|(a, b)| (a..=b).contains(&cno));
-    let found = list.into_iter().find(|s| s.kind.is_some() && s.path_bytes.is_none() && shows(s))?;
-    (Path::new(&found.path) != inside).then_some(found.path)
+    let then: Option<Vec<u8>> = owner.call(&Request::PathThen { path: inside.to_owned(), cno }).ok()?;
+    String::from_utf8(then?).ok()
 }
 
 /// Whether what is not known is not known in that state: that the state itself went meanwhile looks the same.

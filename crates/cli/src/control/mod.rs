@@ -12,15 +12,16 @@
 
 mod client;
 mod data;
+mod past;
 mod server;
 
 pub use client::{Client, mount_of_directory, owner_of_device, owner_of_directory};
 pub use data::{
-    CheckpointData, CleanData, CleanEstimateData, CleanerData, DeletedData, DeviceData, DiffData, DiffResult,
-    ForgetData, ForgetNameData, ForgetPlanData, GoneData, Hello, JoinData, LayingData, MmpData, MountData, PastMount,
-    RecoveryData, Released, Reply, Request, RestData, ScrubData, ScrubFindingData, SegmentData, ShedData, StateData,
-    VolumeInfo,
+    CleanData, CleanEstimateData, CleanerData, DeviceData, ForgetData, ForgetNameData, ForgetPlanData, Hello, JoinData,
+    LayingData, MmpData, MountData, PastMount, RecoveryData, Released, Reply, Request, RestData, ScrubData,
+    ScrubFindingData, SegmentData, ShedData, VolumeInfo,
 };
+pub use past::{CheckpointData, DeletedData, DiffData, DiffResult, GoneData, StateData};
 pub use server::{Answer, Parts, Server};
 
 use crate::sys;

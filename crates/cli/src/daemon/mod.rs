@@ -90,8 +90,12 @@ pub fn run(plan: &Plan) -> Outcome {
     match start(plan) {
         Ok(running) => running.serve(),
         Err(fail) if plan.report_start => {
-            let _ = tell(&Started { error: Some((fail.code, fail.to_string())), notes: Vec::new(), shown: None });
-            Ok(fail.code)
+            let error = Some((fail.code, fail.to_string()));
+            match tell(&Started { error, notes: Vec::new(), shown: None }) {
+                Ok(()) => Ok(fail.code),
+                // Whoever sees what is printed may know more than who asked.
+                Err(_) => Err(fail),
+            }
         }
         Err(fail) => Err(fail),
     }

@@ -441,6 +441,9 @@ impl Service {
                 let fs = self.fs()?;
                 Ok(Answer::of(crate::states::of(&fs, &path)?))
             }
+            Request::PathThen { path, cno } => {
+                Ok(Answer::of(self.fs()?.path_then(&states::parts(&path), Cno(cno)).map_err(plain)?))
+            }
             Request::Gone { path } => {
                 let fs = self.fs()?;
                 Ok(Answer::of(crate::states::gone(&fs, &path, &mut |some| parts.send(&some))?))
@@ -549,9 +552,9 @@ impl Service {
             // Whoever removes it now must find it in the past then.
             fs.checkpoint_create(None).map_err(plain)?;
         }
-        let earlier = fs.earlier_names(&states::parts(&path)).map_err(|e| Fail::at(path.display(), e))?;
-        let earlier = earlier.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
-        let data = ForgetPlanData { unknown, earlier, ..report::forget_plan(&plan) };
+        let elsewhere = fs.elsewhere(&states::parts(&path)).map_err(|e| Fail::at(path.display(), e))?;
+        let elsewhere = elsewhere.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
+        let data = ForgetPlanData { unknown, elsewhere, ..report::forget_plan(&plan) };
         *noted = Some(Planned { path, inodes: plan.inodes, owners: plan.owners });
         Ok(Answer::of(data))
     }

@@ -216,10 +216,39 @@ fn what_a_renamed_directory_had_before_is_told() {
     let (now, then) = (place.text("mnt/old/f"), place.text("mnt/proj/f"));
     let told = "proj/f had this name while a directory had another, and stays: forget that, too";
     nenrin(["forget", &now]).fails(2, &["1 file or directory would go", told]);
-    assert_eq!(nenrin(["forget", "--yes", "--json", &now]).json()["earlier"], serde_json::json!(["proj/f"]));
+    assert_eq!(nenrin(["forget", "--yes", "--json", &now]).json()["elsewhere"], serde_json::json!(["proj/f"]));
     assert!(leaks(&place.path("image"), "").0 > 0, "what stays is there");
     let told = nenrin(["forget", "--yes", "--json", &then]).json();
-    assert_eq!((told["earlier"].as_array().unwrap().len(), told["wiped"].as_bool()), (0, Some(true)), "{told}");
+    assert_eq!((told["elsewhere"].as_array().unwrap().len(), told["wiped"].as_bool()), (0, Some(true)), "{told}");
+    place.umount().ok();
+    assert_eq!(leaks(&place.path("image"), "").0, 0);
+}
+
+/// The other way round: what the directory has got under the name since it has another is none of it either.
+#[test]
+fn what_a_renamed_directory_has_got_since_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let mnt = place.text("mnt");
+    fs::create_dir(place.path("mnt/proj")).unwrap();
+    fs::write(place.path("mnt/proj/f"), secret(60_000, 1)).unwrap();
+    nenrin(["checkpoint", "create", &mnt]).ok();
+    fs::rename(place.path("mnt/proj"), place.path("mnt/old")).unwrap();
+    fs::write(place.path("mnt/old/new"), secret(60_000, 2)).unwrap();
+    fs::rename(place.path("mnt/old/new"), place.path("mnt/old/f")).unwrap();
+    nenrin(["checkpoint", "create", &mnt]).ok();
+    let (then, now) = (place.text("mnt/proj/f"), place.text("mnt/old/f"));
+    let told = "old/f had this name while a directory had another, and stays: forget that, too";
+    nenrin(["forget", &then]).fails(2, &["1 file or directory would go", told]);
+    fs::remove_file(&now).unwrap();
+    nenrin(["forget", &then]).fails(2, &["1 file or directory would go", told]);
+    assert_eq!(nenrin(["forget", "--yes", "--json", &then]).json()["elsewhere"], serde_json::json!(["old/f"]));
+    assert!(leaks(&place.path("image"), "").0 > 0, "what stays is there");
+    let told = nenrin(["forget", "--yes", "--json", &now]).json();
+    assert_eq!((told["elsewhere"].as_array().unwrap().len(), told["wiped"].as_bool()), (0, Some(true)), "{told}");
     place.umount().ok();
     assert_eq!(leaks(&place.path("image"), "").0, 0);
 }

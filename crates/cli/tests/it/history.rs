@@ -80,7 +80,7 @@ fn what_has_no_history() {
 
 /// A clock that the test moves.
 #[derive(Default)]
-struct Hours(AtomicU64);
+pub(crate) struct Hours(AtomicU64);
 
 impl Clock for Hours {
     fn wall(&self) -> Time {

@@ -21,6 +21,7 @@ mod mount;
 mod other_user;
 mod past;
 mod restore;
+mod restore_names;
 mod retention;
 mod scrub;
 mod trace;

@@ -340,14 +340,18 @@ fn a_mount_that_nobody_waits_for_ends() {
     }
     let place = Place::with_volume();
     let (image, mnt) = (place.image(), place.sub("mnt"));
-    let mut daemon = std::process::Command::new(env!("CARGO_BIN_EXE_nenrin"))
-        .args(["mount", "-f", "--report-start", "--", &image, &mnt])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+    // A pipe of which nobody has the other end any more.
+    let mut reader = std::process::Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+    let unread = reader.stdin.take().unwrap();
+    reader.wait().unwrap();
+    let mut daemon = command(["mount", "-f", "--report-start", "--", &image, &mnt])
+        .stdout(unread)
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    drop(daemon.stdout.take());
-    daemon.wait().unwrap();
+    wait_until("the daemon has ended", || daemon.try_wait().unwrap().is_some());
+    let why = "image: who asked for this mount did not wait for it, so nothing is mounted";
+    Out::of(daemon.wait_with_output().unwrap()).fails(1, &[why]);
     assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt));
     place.mount("").ok();
 }

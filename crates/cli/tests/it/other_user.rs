@@ -2,8 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 
 use crate::common::*;
+use crate::history::Hours;
+use nenrin_core::format::Ino;
+use nenrin_core::{Fs, MountOptions, NewInode};
+use nenrin_device::{BlockDevice, FileDevice, OpenMode};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::sync::Arc;
 
 /// A volume that root mounted for all, with a directory of nobody's.
 fn shared_place() -> Option<Place> {
@@ -158,4 +163,29 @@ fn a_state_tells_which_checkpoint_it_is() {
         rustix::fs::lsetxattr(place.path("mnt"), "system.nenrin.checkpoint", b"x", rustix::fs::XattrFlags::empty());
     assert_eq!(set.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
     as_nobody(&place, "./nenrin history mnt/his").unwrap().ok();
+}
+
+/// What a volume has of its own under the name that leads to the past is told as that, whatever it is: as a mount does not let it be made,
+/// it is made without one.
+#[test]
+fn what_hides_the_past_is_told() {
+    let Some(place) = shared_place() else { return };
+    write(&place, "mnt/his/f", "a");
+    let history = || as_nobody(&place, "./nenrin history mnt/his/f").unwrap();
+    for (own, kinds) in [("file", &[0o100_644][..]), ("empty", &[0o040_755]), ("full", &[0o040_755, 0o040_755])] {
+        place.umount().ok();
+        let volume: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(place.image(), OpenMode::OWNER).unwrap());
+        let fs = Fs::open(vec![volume], Arc::new(Hours::default()), MountOptions::default()).unwrap();
+        let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: 0, target: b"" };
+        kinds
+            .iter()
+            .zip([&b".nenrin"[..], b"at"])
+            .fold(Ino::ROOT, |dir, (mode, name)| fs.create(dir, name, &new(*mode)).unwrap().ino);
+        fs.close().unwrap();
+        drop(fs);
+        place.mount("allow_other,checkpoint=0").ok();
+        history().fails(1, &["mnt/.nenrin: is the volume's own, and hides the past; rename it"]);
+        fs::rename(place.path("mnt/.nenrin"), place.path("mnt").join(own)).unwrap();
+        history().ok();
+    }
 }

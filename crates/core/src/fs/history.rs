@@ -43,7 +43,7 @@ pub struct NameState {
     pub landmark: Option<u8>,
     /// It is what there is now.
     pub is_now: bool,
-    /// Its path then, from the root of the volume, without a slash before it.
+    /// Its path in the oldest of them, from the root of the volume, without a slash before it.
     pub path: Vec<u8>,
     /// What it was; `None` when the name stood for nothing.
     pub attr: Option<Attr>,
@@ -79,8 +79,8 @@ pub(super) struct Link {
 impl Fs {
     /// Every state of `path` (its parts, from the root of the volume) that a kept
     /// checkpoint shows, and what it stands for now; oldest first. Before it got this
-    /// name an inode is followed under the names that it had, and so is a directory: what stood for a name in it
-    /// then is told, too.
+    /// name an inode is followed under the names that it had, and so is a directory until it lost the name for the last time: what stood for a
+    /// name in it while it had another is told, too.
     ///
     /// # Errors
     /// [`Error::NotFound`] when it never stood for anything, as far as is known.
@@ -99,20 +99,16 @@ impl Fs {
         let own = by_inode(&named);
         let mut found = Vec::new();
         for (ino, all) in by_inode(&followed) {
-            let own = own.get(&ino).map_or(&[][..], |spans| spans);
-            let until = match own.iter().map(|s| s.from).min() {
-                Some(first) => first,
-                // It bore the name, and lost it, while a directory above had another.
-                None => all.iter().filter_map(|s| s.to).max().unwrap_or(Cno(0)),
-            };
-            inner.states_of(ino, own, until, &asked, &mut found)?;
+            let own = own.get(&ino).map_or(&[][..], |own| own);
+            inner.states_of(ino, &times_told(own, &all), &asked, &mut found)?;
         }
         inner.removals(&named, &followed, &asked, &mut found)?;
         // What no kept checkpoint shows may wait to be swept; that it is gone says nothing.
         if found.iter().all(|(_, state)| state.attr.is_none()) {
             return Err(Error::NotFound);
         }
-        found.sort_by_key(|(from, _)| *from);
+        // What replaced the name elsewhere comes behind the end of it here.
+        found.sort_by_key(|(from, state)| (*from, state.attr.is_some()));
         let mut states: Vec<NameState> = Vec::with_capacity(found.len());
         for (_, state) in found {
             match states.last_mut() {
@@ -134,31 +130,102 @@ impl Fs {
 
 impl Fs {
     /// Paths, from the root of the volume, of what is none of the inodes that bore `path`: of which directories on the way had other names
-    /// while these had the same name in them.
+    /// while these had the same name in them, before or since.
     ///
     /// # Errors
     /// Damage.
-    pub fn earlier_names(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    pub fn elsewhere(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let inner = self.lock();
-        let Resolved { named, followed } = inner.state.resolve(path)?;
-        let own: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
+        let own: BTreeSet<Ino> = inner.state.resolve(path)?.named.iter().map(|n| n.ino).collect();
+        let Some(name) = path.last() else { return Ok(Vec::new()) };
         let mut paths = BTreeSet::new();
-        for n in followed.iter().filter(|n| !own.contains(&n.ino)) {
-            let (Some(end), Some(name)) = (n.span.to, path.last()) else { continue };
-            paths.insert(inner.state.path_below(n.dir, name, Cno(end.0.saturating_sub(1)))?);
+        for n in inner.state.whenever(path)?.iter().filter(|n| !own.contains(&n.ino)) {
+            let last = n.span.to.map_or(u64::MAX, |end| end.0.saturating_sub(1));
+            paths.insert(inner.state.path_below(n.dir, name, Cno(last))?);
         }
         paths.remove(&path.join(&b'/'));
         Ok(paths.into_iter().collect())
     }
+
+    /// Under which path a kept checkpoint, or one of which landmarks are left, has what `path` has to do with, where that is another: what
+    /// stood for the name in its directory then, else what the path stood for at other times, of several the last.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn path_then(&self, path: &[&[u8]], cno: Cno) -> Result<Option<Vec<u8>>> {
+        let inner = self.lock();
+        let Resolved { named, followed } = inner.state.resolve(path)?;
+        let (Some(name), asked) = (path.last(), path.join(&b'/')) else { return Ok(None) };
+        let is_shown = |path: &Vec<u8>, ino| *path != asked && inner.is_shown(path, ino, cno);
+        // Of directories that had the name one after the other, that which has or had it last.
+        let dir = named.last().map(|n| n.dir);
+        if let Some(n) = followed.iter().filter(|n| n.span.holds(cno)).max_by_key(|n| Some(n.dir) == dir) {
+            let then = inner.state.path_below(n.dir, name, cno)?;
+            if is_shown(&then, n.ino) {
+                return Ok(Some(then));
+            }
+        }
+        for n in named.iter().rev().chain(followed.iter().rev()) {
+            let then = inner.state.path_in(&inner.state.links(n.ino)?, cno)?;
+            if is_shown(&then, n.ino) {
+                return Ok(Some(then));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// When each inode bore a name.
-fn by_inode(named: &[Named]) -> BTreeMap<Ino, Vec<Span>> {
-    let mut out: BTreeMap<Ino, Vec<Span>> = BTreeMap::new();
+fn by_inode(named: &[Named]) -> BTreeMap<Ino, Vec<Named>> {
+    let mut out: BTreeMap<Ino, Vec<Named>> = BTreeMap::new();
     for n in named {
-        out.entry(n.ino).or_default().push(n.span);
+        out.entry(n.ino).or_default().push(*n);
     }
     out
+}
+
+/// Under which path an inode is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Under {
+    /// That which was asked for.
+    Asked,
+    /// The same name in this directory, which had another name itself, or one above it.
+    Below(Ino),
+    /// Whatever it had before it got the name.
+    Any,
+}
+
+/// The times in which an inode is told, in order and without overlap: those before it bore the name, those in which it did (`own`), and those
+/// in which it bore it later while a directory above had another name (what of `all` is none of `own`).
+fn times_told(own: &[Named], all: &[Named]) -> Vec<(Span, Under)> {
+    let until = match own.first() {
+        Some(first) => first.span.from,
+        // It bore the name, and lost it, while a directory above had another.
+        None => all.iter().filter_map(|n| n.span.to).max().unwrap_or(Cno(0)),
+    };
+    let mut told: Vec<_> = own.iter().map(|n| (n.span, Under::Asked)).collect();
+    told.push((Span { from: Cno(0), to: Some(until) }, Under::Any));
+    // One time after the other, so that what several directories had counts once.
+    let mut at = until;
+    'all: for n in all {
+        at = at.max(n.span.from);
+        while n.span.holds(at) {
+            let begun = own.partition_point(|o| o.span.from <= at);
+            let end = match own[..begun].last().filter(|o| o.span.holds(at)) {
+                Some(o) => o.span.to,
+                None => {
+                    let other = Span { from: at, to: own.get(begun).map(|o| o.span.from) };
+                    let other = other.cut(&n.span).unwrap_or(other);
+                    told.push((other, Under::Below(n.dir)));
+                    other.to
+                }
+            };
+            let Some(end) = end else { break 'all };
+            at = end;
+        }
+    }
+    told.sort_by_key(|(span, _)| span.from);
+    told
 }
 
 /// When a name stood for anything.
@@ -367,74 +434,79 @@ impl Fs {
 }
 
 impl Inner {
-    /// The states of one inode while it bore the name, and those of before checkpoint `until`.
+    /// The states of one inode in the times in which it is told, in order.
     fn states_of(
         &self,
         ino: Ino,
-        own: &[Span],
-        until: Cno,
+        told: &[(Span, Under)],
         asked: &[u8],
         found: &mut Vec<(Cno, NameState)>,
     ) -> Result<()> {
-        let links = self.state.links(ino)?;
+        let (links, name) = (self.state.links(ino)?, last_part(asked));
         let key = Key::new(ino, Kind::Inode, 0, 0);
         let mut before: Option<Inode> = None;
-        let mut last: Option<(Cno, NameState)> = None;
+        let mut last: Option<(Cno, Under, NameState)> = None;
         for v in self.state.versions(&key, &key)? {
             let inode = Inode::decode(&v.value).map_err(|why| bad_item(&v.key, why))?;
             if v.span.to.is_some_and(|death| !self.state.is_known(ino, &inode, death)) {
                 continue;
             }
             // The name may be taken away and given back while nothing else changes.
-            let under_name: Vec<Span> = own.iter().filter_map(|s| s.cut(&v.span)).collect();
-            let earlier = v.span.cut(&Span { from: Cno(0), to: Some(until) });
-            for (span, is_asked) in earlier.iter().map(|s| (*s, false)).chain(under_name.iter().map(|s| (*s, true))) {
-                let mut shown_by = self.state.shown_by(&span);
-                let is_now = span.to.is_none() && is_asked;
-                let mut landmark = None;
-                if shown_by.is_none() {
-                    let kept = self.state.landmarks.of(ino, span.from, span.to.unwrap_or(Cno::NEVER));
-                    shown_by = kept.map(|(cno, _)| (cno, cno));
-                    landmark = kept.map(|(_, l)| l.level);
-                }
+            for (time, under) in told {
+                let Some(span) = time.cut(&v.span) else { continue };
+                let (shown_by, landmark) = self.shown(ino, &span);
+                let is_now = span.to.is_none() && *under == Under::Asked;
                 if shown_by.is_none() && !is_now {
                     continue;
                 }
-                let begins = is_asked && own.iter().any(|s| s.from == span.from);
-                let change = self.state.change(&links, span.from, begins.then_some(asked), before.as_ref(), &inode)?;
-                before = Some(inode);
-                if let (None, Some((_, state))) = (&change, &mut last) {
-                    // The same as before, for all that can be told.
-                    let oldest = state.shown_by.or(shown_by).map(|(oldest, _)| oldest);
-                    state.shown_by = oldest.zip(shown_by.or(state.shown_by).map(|(_, newest)| newest));
-                    state.is_now |= is_now;
-                    state.landmark = state.landmark.and(landmark);
-                    continue;
-                }
-                found.extend(last.take());
-                let path = match (landmark, shown_by) {
-                    // Of several names a landmark has one.
-                    (Some(_), Some((_, cno))) => self.state.path_in(&links, cno)?,
-                    _ if is_asked => asked.to_vec(),
-                    _ => self.state.path_in(&links, span.from)?,
+                let begins = match under {
+                    Under::Asked if time.from == span.from => Some(asked.to_vec()),
+                    Under::Below(dir) if time.from == span.from => Some(self.state.path_below(*dir, name, span.from)?),
+                    _ => None,
                 };
-                let mut attr = attr_of(ino, &inode);
-                if is_now {
-                    attr = self.attr(At::Live, ino)?;
+                let change = self.state.change(&links, span.from, begins.as_deref(), before.as_ref(), &inode)?;
+                before = Some(inode);
+                match &mut last {
+                    // The same as before, for all that can be told.
+                    Some((_, as_before, state)) if change.is_none() && *as_before == *under => {
+                        let oldest = state.shown_by.or(shown_by).map(|(oldest, _)| oldest);
+                        state.shown_by = oldest.zip(shown_by.or(state.shown_by).map(|(_, newest)| newest));
+                        state.is_now |= is_now;
+                        state.landmark = state.landmark.and(landmark);
+                        continue;
+                    }
+                    _ => found.extend(last.take().map(|(from, _, state)| (from, state))),
                 }
-                let (change, editor_uid) = (change.unwrap_or(Change::Attributes), inode.editor_uid);
-                last = Some((
-                    span.from,
-                    NameState { shown_by, landmark, is_now, path, attr: Some(attr), editor_uid, change },
-                ));
+                let first = shown_by.map_or(span.from, |(oldest, _)| oldest);
+                let path = match under {
+                    // Of several names a landmark has one.
+                    _ if landmark.is_some() => self.state.path_in(&links, first)?,
+                    Under::Asked => asked.to_vec(),
+                    Under::Below(dir) => self.state.path_below(*dir, name, first)?,
+                    Under::Any => self.state.path_in(&links, first)?,
+                };
+                let attr = if is_now { self.attr(At::Live, ino)? } else { attr_of(ino, &inode) };
+                let (attr, change, editor_uid) = (Some(attr), change.unwrap_or(Change::Attributes), inode.editor_uid);
+                let state = NameState { shown_by, landmark, is_now, path, attr, editor_uid, change };
+                last = Some((span.from, *under, state));
             }
         }
-        found.extend(last);
+        found.extend(last.map(|(from, _, state)| (from, state)));
         Ok(())
     }
 
-    /// The times in which the name stood for nothing: while its directories had these names (`named`), and before
-    /// (`followed`, which has those of `named` as well, with more of their time).
+    /// The checkpoints that show an inode in a part of its time; where there is none the landmark that keeps it, and its level.
+    fn shown(&self, ino: Ino, span: &Span) -> (Option<(Cno, Cno)>, Option<u8>) {
+        let shown = self.state.shown_by(span);
+        if shown.is_some() {
+            return (shown, None);
+        }
+        let kept = self.state.landmarks.of(ino, span.from, span.to.unwrap_or(Cno::NEVER));
+        kept.map_or((None, None), |(cno, landmark)| (Some((cno, cno)), Some(landmark.level)))
+    }
+
+    /// The times in which the name stood for nothing: while its directories had these names (`named`), and what followed when it ended while
+    /// one of them had another (`followed`, which has those of `named` as well, with more of their time).
     fn removals(
         &self,
         named: &[Named],
@@ -442,23 +514,28 @@ impl Inner {
         asked: &[u8],
         found: &mut Vec<(Cno, NameState)>,
     ) -> Result<()> {
-        let inodes: BTreeSet<Ino> = named.iter().map(|n| n.ino).collect();
         let (times, all) = (Times::of(named), Times::of(followed));
-        let own = named.iter().map(|n| (n, &times, false));
-        let before = followed.iter().filter(|n| !inodes.contains(&n.ino)).map(|n| (n, &all, true));
-        for (n, times, is_before) in own.chain(before) {
-            let Some(from) = n.span.to.filter(|end| !times.hold(*end)) else { continue };
-            // Then comes another state, whatever the path of that.
-            let to = times.next(from).into_iter().chain(all.next(from)).min();
+        let end = |n: &Named| n.span.to.map(|end| (n.ino, end));
+        let here: BTreeSet<(Ino, Cno)> = named.iter().filter_map(end).collect();
+        let own = named.iter().filter_map(|n| Some((n, n.span.to.filter(|end| !times.hold(*end))?, false)));
+        // What ends here and there at once is told once.
+        let elsewhere = followed.iter().filter(|n| end(n).is_some_and(|end| !here.contains(&end)));
+        let elsewhere = elsewhere.filter_map(|n| Some((n, n.span.to.filter(|end| !all.hold(*end))?, true)));
+        let ended: Vec<(&Named, Cno, bool)> = own.chain(elsewhere).collect();
+        let ends: BTreeSet<Cno> = ended.iter().map(|(_, from, _)| *from).collect();
+        for (n, from, is_elsewhere) in ended {
+            // Then comes another state, or the end of one, whatever the path of that.
+            let next_end = ends.range(from.next()..).next().copied();
+            let to = times.next(from).into_iter().chain(all.next(from)).chain(next_end).min();
             let gone = Span { from, to };
             let shown_by = self.shown_absent(asked, &gone);
             if shown_by.is_none() && to.is_some() {
                 continue;
             }
             let path = asked.to_vec();
-            let then = match (is_before, asked.rsplit(|b| *b == b'/').next()) {
-                (true, Some(name)) => self.state.path_below(n.dir, name, Cno(from.0.saturating_sub(1)))?,
-                _ => path.clone(),
+            let then = match is_elsewhere {
+                true => self.state.path_below(n.dir, last_part(asked), Cno(from.0.saturating_sub(1)))?,
+                false => path.clone(),
             };
             let change = self.state.moved_to(n.ino, from, &then)?.map_or(Change::Removed, Change::Moved);
             let state =
@@ -470,18 +547,31 @@ impl Inner {
 }
 
 impl Inner {
+    /// What a path from the root of the volume stands for in a state.
+    fn stands_for(&self, at: At, path: &[u8]) -> Result<Ino> {
+        path.split(|b| *b == b'/').try_fold(Ino::ROOT, |dir, name| self.child(at, dir, name))
+    }
+
+    /// Whether a checkpoint shows this inode under a path, and knows it.
+    fn is_shown(&self, path: &[u8], ino: Ino, cno: Cno) -> bool {
+        let at = At::Past(cno);
+        self.stands_for(at, path).is_ok_and(|found| found == ino) && self.attr(at, ino).is_ok()
+    }
+
     /// The first and the last kept checkpoint in a span that show that a path stood for nothing.
     fn shown_absent(&self, path: &[u8], span: &Span) -> Option<(Cno, Cno)> {
-        let is_absent = |cno: &Cno| {
-            let mut names = path.split(|b| *b == b'/');
-            let end = names.try_fold(Ino::ROOT, |dir, name| self.child(At::Past(*cno), dir, name));
-            matches!(end, Err(Error::NotFound | Error::NotDirectory))
-        };
+        let is_absent =
+            |cno: &Cno| matches!(self.stands_for(At::Past(*cno), path), Err(Error::NotFound | Error::NotDirectory));
         let (oldest, newest) = self.state.shown_by(span)?;
         let mut kept = self.state.kept.range(oldest..=newest).map(|(cno, _)| *cno);
         let oldest = kept.find(is_absent)?;
         Some((oldest, kept.rfind(is_absent).unwrap_or(oldest)))
     }
+}
+
+/// The last name of a path.
+fn last_part(path: &[u8]) -> &[u8] {
+    path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
 /// What a path stood for.
@@ -499,6 +589,14 @@ impl State {
         path.iter().try_fold(Resolved { named: root.clone(), followed: root }, |above, name| {
             let followed = self.named(&whole_lives(&above.followed), name)?;
             Ok(Resolved { named: self.named(&above.named, name)?, followed })
+        })
+    }
+
+    /// What the name of a path stood for in each directory that was ever on the way to it, whatever name that had.
+    fn whenever(&self, path: &[&[u8]]) -> Result<Vec<Named>> {
+        path.iter().try_fold(vec![Named::always(Ino::ROOT)], |above, name| {
+            let inodes: BTreeSet<Ino> = above.iter().map(|n| n.ino).collect();
+            self.named(&inodes.into_iter().map(Named::always).collect::<Vec<_>>(), name)
         })
     }
 

@@ -40,7 +40,7 @@ fn nodes_of_which_each_copy_has_lost_a_part_are_whole() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic]
+#[should_panic(expected = "Damaged(Addr(")]
 fn nodes_that_are_not_put_together_are_noticed() {
     crate::breaks::with(crate::breaks::Break::NodesUnmixed, nodes_in_parts);
 }
@@ -106,7 +106,7 @@ fn nodes_that_stay_beside_content_are_noticed() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic]
+#[should_panic(expected = "507 segment-mixed")]
 fn places_of_nodes_that_still_count_there_are_noticed() {
     crate::breaks::with(crate::breaks::Break::SupersededCounts, nodes_in_a_segment_with_content_go_elsewhere);
 }

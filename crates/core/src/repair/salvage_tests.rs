@@ -413,7 +413,7 @@ fn part_of_a_tree_is_not_taken_for_the_whole() {
 /// The test above can fail: `scripts/crash.sh` runs this.
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic]
+#[should_panic(expected = "is gone without a word")]
 fn a_part_that_passes_for_the_whole_is_noticed() {
     crate::breaks::with(crate::breaks::Break::FragmentIsWhole, part_of_a_tree_is_not_taken_for_the_whole);
 }

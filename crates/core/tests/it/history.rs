@@ -3,7 +3,8 @@
 
 use crate::common::{World, dir, file};
 use nenrin_core::format::{Cno, Ino};
-use nenrin_core::{Change, Error, Fs, MountOptions, NameState, RenameMode, SetAttr};
+use nenrin_core::{At, Change, Error, Fs, MountOptions, NameState, RenameMode, SetAttr};
+use nenrin_device::Prng;
 
 /// One line for each state: change, path, size or "-", and whether it is what there is now.
 fn told(fs: &Fs, path: &str) -> Vec<String> {
@@ -304,6 +305,171 @@ fn removed_again_while_its_directory_had_another_name() {
     assert_eq!(told(&p.fs, "g/f").last().unwrap(), "g/f - removed, now");
     assert_eq!(told(&p.fs, "g/f").iter().filter(|line| line.contains("moved to")).count(), 0);
     p.fs.close().unwrap();
+}
+
+/// One file that bore the name under both names of its directory is told under both, and its end there.
+#[test]
+fn the_same_file_under_two_names_of_its_directory() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"d", &dir()).unwrap().ino;
+    let f = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
+    p.write(f, 10);
+    let first = p.cut();
+    p.rename((ROOT, "d"), (ROOT, "e"));
+    p.write(f, 20);
+    let second = p.cut();
+    p.fs.unlink(d, b"f").unwrap();
+    let third = p.cut();
+    p.rename((ROOT, "e"), (ROOT, "d"));
+    let fourth = p.cut();
+    assert_eq!(
+        told(&p.fs, "d/f"),
+        ["d/f 10 made", "d/f - moved to e/f", "e/f 20 renamed from d/f", "d/f - removed, now"]
+    );
+    let shown: Vec<_> = p.fs.history(&[b"d", b"f"]).unwrap().iter().map(|s| s.shown_by).collect();
+    assert_eq!(shown, [(first, first), (second, second), (second, second), (third, fourth)].map(Some));
+}
+
+/// The same when it came back to the directory while that had another name, and where nothing happened but that.
+#[test]
+fn back_in_a_directory_while_that_has_another_name() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"d", &dir()).unwrap().ino;
+    let f = p.fs.create(d, b"f", &file(0o600)).unwrap().ino;
+    p.fs.create(d, b"g", &file(0o600)).unwrap();
+    p.write(f, 10);
+    p.cut();
+    p.rename((d, "f"), (ROOT, "keep"));
+    p.cut();
+    p.rename((ROOT, "d"), (ROOT, "e"));
+    p.rename((ROOT, "keep"), (d, "f"));
+    p.cut();
+    p.fs.unlink(d, b"f").unwrap();
+    p.cut();
+    p.rename((ROOT, "e"), (ROOT, "d"));
+    assert_eq!(
+        told(&p.fs, "d/f"),
+        ["d/f 10 made", "d/f - moved to keep", "e/f 10 renamed from keep", "d/f - removed, now"]
+    );
+    assert_eq!(
+        told(&p.fs, "d/g"),
+        ["d/g 0 made", "d/g - moved to e/g", "e/g 0 renamed from d/g", "d/g 0 renamed from e/g, now"]
+    );
+}
+
+/// What stood for `DIRECTORY/f`, below a directory of the root, as a state shows it.
+fn look(fs: &Fs, at: At, directory: &str) -> Option<(Ino, u64)> {
+    let dir = fs.lookup(at, ROOT, directory.as_bytes()).ok()?;
+    fs.lookup(at, dir.ino, b"f").ok().map(|f| (f.ino, f.size))
+}
+
+/// Files and directories that change places at random: what each checkpoint shows under the name, and in the directories that had it up to
+/// the end of that, is told for that checkpoint; absences are none of a checkpoint that shows it; the last row alone is what there is now.
+#[test]
+fn directories_and_files_that_change_places() {
+    for seed in 0..80 {
+        let (p, mut random) = (Past::new(), Prng::new(seed));
+        for _ in 0..14 {
+            change_places(&p, &mut random);
+            if random.below(3) > 0 {
+                p.cut();
+            }
+        }
+        for asked in DIRECTORIES {
+            all_is_told(&p.fs, asked, seed);
+        }
+        // Of what is told none is left but what the others show.
+        let mut some: Vec<Cno> = p.fs.checkpoints().iter().map(|c| c.cno).collect();
+        some.retain(|_| random.below(2) == 0);
+        p.fs.checkpoint_drop(&some).unwrap();
+        for asked in DIRECTORIES {
+            all_is_told(&p.fs, asked, seed);
+        }
+    }
+}
+
+const DIRECTORIES: [&str; 3] = ["d", "e", "g"];
+
+fn change_places(p: &Past, random: &mut Prng) {
+    let mut one = || DIRECTORIES[random.below(3) as usize];
+    let (from, to) = (one(), one());
+    let Ok(dir) = p.fs.lookup(At::Live, ROOT, from.as_bytes()).map(|a| a.ino) else {
+        p.fs.create(ROOT, from.as_bytes(), &dir()).unwrap();
+        return;
+    };
+    let there = p.fs.lookup(At::Live, dir, b"f").map(|a| a.ino);
+    match random.below(8) {
+        // What is replaced must be empty; else nothing happens.
+        0..3 => drop(p.fs.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), RenameMode::Replace)),
+        3 => drop(p.fs.rename(dir, b"f", ROOT, b"keep", RenameMode::Replace)),
+        4 => drop(p.fs.rename(ROOT, b"keep", dir, b"f", RenameMode::Replace)),
+        5 => drop(p.fs.unlink(dir, b"f")),
+        6 if there.is_ok() => p.write(there.unwrap(), 1 + random.below(1000) as usize),
+        // As editors save.
+        _ => {
+            let new = p.fs.create(ROOT, b".new", &file(0o600)).unwrap().ino;
+            p.write(new, 1 + random.below(1000) as usize);
+            p.rename((ROOT, ".new"), (dir, "f"));
+        }
+    }
+}
+
+fn all_is_told(fs: &Fs, asked: &str, seed: u64) {
+    let kept: Vec<Cno> = fs.checkpoints().iter().map(|c| c.cno).collect();
+    let path = format!("{asked}/f");
+    let states = fs.history(&[asked.as_bytes(), b"f"]).unwrap_or_default();
+    let text =
+        || format!("seed {seed}, {path}: {:#?}", states.iter().map(|s| (line(s), s.shown_by)).collect::<Vec<_>>());
+    let shows = |s: &NameState, cno: Cno| s.shown_by.is_some_and(|(oldest, newest)| oldest <= cno && cno <= newest);
+    let tells = |cno: Cno, (ino, size): (Ino, u64), path: Option<&str>| {
+        let is_it = |s: &&NameState| s.attr.is_some_and(|a| (a.ino, a.size) == (ino, size));
+        let has_path = |s: &NameState| path.is_none_or(|path| s.path == path.as_bytes());
+        states.iter().filter(is_it).any(|s| shows(s, cno) && has_path(s))
+    };
+    for cno in &kept {
+        let there = look(fs, At::Past(*cno), asked);
+        assert!(there.is_none_or(|there| tells(*cno, there, Some(&path))), "{cno} {there:?} {}", text());
+        let absent = |s: &&NameState| s.attr.is_none() && shows(s, *cno);
+        assert!(there.is_none() || !states.iter().any(|s| absent(&s)), "{cno} is no absence: {}", text());
+        let dir_then = |cno: &Cno| fs.lookup(At::Past(*cno), ROOT, asked.as_bytes()).ok();
+        let is_live = fs.lookup(At::Live, ROOT, asked.as_bytes()).ok();
+        for dir in kept.iter().filter(|later| *later >= cno).filter_map(dir_then).chain(is_live) {
+            let Ok(f) = fs.lookup(At::Past(*cno), dir.ino, b"f") else { continue };
+            assert!(tells(*cno, (f.ino, f.size), None), "{cno} {:?}, followed: {}", f.ino, text());
+        }
+    }
+    for s in &states {
+        let (Some(attr), Some((oldest, _))) = (s.attr, s.shown_by) else { continue };
+        let mut parts = s.path.split(|b| *b == b'/');
+        let found = parts.try_fold(ROOT, |dir, name| fs.lookup(At::Past(oldest), dir, name).map(|a| a.ino));
+        assert_eq!(found.ok(), Some(attr.ino), "{oldest} {}", text());
+    }
+    let now = look(fs, At::Live, asked);
+    let told_now: Vec<_> = states.iter().filter(|s| s.is_now).map(|s| s.attr.map(|a| (a.ino, a.size))).collect();
+    assert!(states.is_empty() && now.is_none() || told_now == [now], "{now:?} {}", text());
+    assert!(states.last().is_none_or(|s| s.is_now), "{}", text());
+}
+
+/// What had the name while its directory had another is told, whether that was before or after, and whether it is there.
+#[test]
+fn what_had_the_name_elsewhere_is_told_before_and_after() {
+    let p = Past::new();
+    let d = p.fs.create(ROOT, b"proj", &dir()).unwrap().ino;
+    p.fs.create(d, b"f", &file(0o600)).unwrap();
+    p.cut();
+    p.rename((ROOT, "proj"), (ROOT, "old"));
+    p.fs.create(d, b".new", &file(0o600)).unwrap();
+    p.rename((d, ".new"), (d, "f"));
+    p.cut();
+    let elsewhere = |dir: &[u8]| {
+        let paths = p.fs.elsewhere(&[dir, b"f"]).unwrap();
+        paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(elsewhere(b"proj"), ["old/f"]);
+    p.fs.unlink(d, b"f").unwrap();
+    p.cut();
+    assert_eq!(elsewhere(b"proj"), ["old/f"]);
+    assert_eq!(elsewhere(b"old"), ["proj/f"]);
 }
 
 #[cfg(feature = "breaks")]

@@ -219,7 +219,7 @@ fn what_is_left_out_of_a_row_is_zeros() {
 
 #[cfg(feature = "breaks")]
 #[test]
-#[should_panic]
+#[should_panic(expected = "the row log is full")]
 fn what_is_left_as_it_was_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     with(Break::LeftOutUnwritten, what_is_left_out_of_a_row_is_zeros);
