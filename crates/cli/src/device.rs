@@ -113,6 +113,12 @@ pub fn identity(path: &Path) -> std::io::Result<String> {
     fs::metadata(path).map(|meta| identity_of(&meta))
 }
 
+/// Of the device, and of what it shows the whole of: of a loop device also of the file behind it. Of no device none.
+pub fn identities(path: &Path) -> Vec<String> {
+    let beneath = nenrin_device::same_as(path).unwrap_or_default();
+    identity(path).into_iter().chain(beneath.iter().map(identity_of)).collect()
+}
+
 /// The same of one that is open.
 pub fn identity_of(meta: &fs::Metadata) -> String {
     if meta.file_type().is_block_device() {

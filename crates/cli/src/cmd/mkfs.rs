@@ -125,11 +125,11 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
                 Err(e) => return Err(Fail::at(path.display(), e)),
                 Ok(_) => false,
             };
-            let identity = device::identity(path).at(path.display())?;
-            if seen.contains(&identity) {
+            let identities = device::identities(path);
+            if identities.iter().any(|i| seen.contains(i)) {
                 return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
             }
-            seen.push(identity);
+            seen.extend(identities);
             devices.push(prepare(path, wishes, is_new, &mut longer)?);
         }
         Ok(())

@@ -582,7 +582,7 @@ impl Service {
         let mounts = self.mounts();
         let fs = self.fs().ok();
         Hello {
-            identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
+            identities: self.watches().iter().flat_map(Watch::identities).cloned().collect(),
             pid: std::process::id(),
             read_only: fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: self.lock().closing,
