@@ -701,7 +701,7 @@ fn plain(e: nenrin_core::Error) -> Fail {
 }
 
 /// The front end's words, which say what, where and what to do.
-fn describe_mount(e: &MountError) -> Fail {
+pub(super) fn describe_mount(e: &MountError) -> Fail {
     match e {
         MountError::Io(_, path, error) if error.kind() == std::io::ErrorKind::PermissionDenied => Fail::at(
             path.display(),

@@ -198,7 +198,7 @@ fn unknown_and_impossible_options() {
 #[test]
 fn no_permission() {
     let place = Place::with_volume();
-    place.sub("mnt");
+    fs::set_permissions(place.sub("mnt"), fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(place.image(), fs::Permissions::from_mode(0o600)).unwrap();
     let Some(out) = as_nobody(&place, "$NENRIN mount image mnt") else { return };
     out.fails(1, &["image", "permission denied", "owner or as root"]);
