@@ -2,6 +2,7 @@
 //! snapshot shows it.
 
 use crate::error::{At, Fail};
+use crate::mounts;
 use crate::then::Then;
 use nenrin_fuse::INO_MASK;
 use rustix::fs as sys;
@@ -108,7 +109,7 @@ impl Walk<'_> {
 
 /// How much is kept, where that is not all. Links have no such attribute to be asked for: they are made with that of their directory.
 fn less_kept(path: &Path, meta: &Metadata) -> Result<Option<String>, Fail> {
-    let asked = if meta.is_dir() || meta.is_file() { path } else { path.parent().unwrap_or(path) };
+    let asked = if meta.is_dir() || meta.is_file() { path } else { mounts::above(path) };
     let mut value = [0; 64];
     match sys::lgetxattr(asked, c"user.nenrin.history", value.as_mut_slice()) {
         Ok(bytes) if &value[..bytes] == b"full" => Ok(None),

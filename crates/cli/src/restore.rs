@@ -251,7 +251,7 @@ impl<'a> Place<'a> {
     /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
     fn new(to: &'a Path, volume: u64, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
         let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
-        let above = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let above = mounts::above(to);
         let parent = File::open(above).at(above.display())?;
         let there = parent.metadata().at(above.display())?;
         let is_same_volume = there.dev() == volume;

@@ -5,7 +5,7 @@ use crate::device::{self, Device};
 use crate::error::{At, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::{parse_bytes, show_bytes};
-use crate::{clock, report, signature, sys};
+use crate::{clock, mounts, report, signature, sys};
 use nenrin_core::{MkfsOptions, bytes_min, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
@@ -196,7 +196,7 @@ fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
 /// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
 fn is_for_devices(path: &Path) -> bool {
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
-    let above = path.parent().and_then(|above| above.canonicalize().ok()).unwrap_or_else(|| path.to_owned());
+    let above = mounts::above(path).canonicalize().unwrap_or_else(|_| path.to_owned());
     above.starts_with("/dev") && (device(&above).is_none() || device(&above) == device(Path::new("/dev")))
 }
 

@@ -11,7 +11,7 @@ use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::teller::Teller;
 use crate::then::Then;
-use crate::{states, sys, when};
+use crate::{mounts, states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -176,7 +176,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     if !force && fs::symlink_metadata(dest).is_ok() {
         return Err(restore::exists(dest));
     }
-    let parent = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = mounts::above(dest);
     if !parent.is_dir() {
         let text = match fs::metadata(parent) {
             Ok(_) => "is not a directory; say where else by --to DEST",

@@ -168,6 +168,16 @@ fn a_directory_that_will_not_do() {
 }
 
 #[test]
+fn no_image_is_made_among_devices() {
+    if !is_root() {
+        return;
+    }
+    for name in ["nenrin-nowhere", "./nenrin-nowhere"] {
+        shell(&format!("$NENRIN mkfs --size 32M {name}"), Path::new("/dev")).fails(1, &["no such device"]);
+    }
+}
+
+#[test]
 fn no_fuse_device() {
     if !can_mount() || !has("unshare") {
         return;

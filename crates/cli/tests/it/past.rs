@@ -281,3 +281,25 @@ fn what_the_owner_does_not_do_is_refused() {
     assert!(!place.path("log").exists());
     nenrin(["mount", "-o", "at=one", &image, &past]).ok();
 }
+
+/// Whatever kind it is of, and however it is named.
+#[test]
+fn what_is_replaced_may_be_given_by_its_bare_name() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    for name in ["sl", "./sl", "$PWD/sl"] {
+        let script = format!(
+            "rm -rf sl file dir; echo 1 >file; ln -s file sl; mkdir dir
+            cno=$($NENRIN checkpoint create .)
+            ln -sfn other sl; echo 2 >file; touch dir/more
+            for n in sl file dir; do
+                $NENRIN restore $(echo {name} | sed s/sl/$n/) --at $cno --force
+            done
+            [ $(readlink sl) = file ] && [ $(cat file) = 1 ] && [ ! -e dir/more ]"
+        );
+        shell(&script, &place.path("mnt")).ok();
+    }
+}
