@@ -86,6 +86,12 @@ fn snapshots_have_names() {
         BufReader::new(&stream).read_line(&mut answer).unwrap();
         assert!(answer.starts_with(r#"{"error":{"code":2"#) && answer.contains("a snapshot"), "{answer}");
     }
+    // A state has one name, and does not lose it by being given another.
+    nenrin(["snapshot", "create", "--of", &cno, &mnt, "another"])
+        .fails(1, &[&cno, "is the snapshot one already", "make a new"]);
+    nenrin(["snapshot", "create", "--of", &cno, &mnt, "one"]).ok();
+    let list = nenrin(["snapshot", "list", &mnt]).ok();
+    assert!(list.contains(" one\n") && !list.contains("another"), "{list}");
     nenrin(["snapshot", "create", "--of", "4711", &mnt, "x"]).fails(1, &["no checkpoint 4711"]);
     nenrin(["snapshot", "delete", &mnt, "none"]).fails(1, &["no snapshot \"none\"", "snapshot list"]);
     let past = place.sub("past");
