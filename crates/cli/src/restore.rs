@@ -155,9 +155,16 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
+    let mut kept: Option<less::Print> = None;
     let mut keep = || {
-        less::sync(to)?;
-        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))
+        let print = less::sync(to)?;
+        if kept.as_ref().is_some_and(|kept| kept.is(&print)) {
+            return Ok(());
+        }
+        let is_told_by_times = print.settle();
+        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))?;
+        kept = Some(print).filter(|_| is_told_by_times);
+        Ok(())
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {

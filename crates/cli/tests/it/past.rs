@@ -303,3 +303,27 @@ fn what_is_replaced_may_be_given_by_its_bare_name() {
         shell(&script, &place.path("mnt")).ok();
     }
 }
+
+/// The checkpoint that has what is replaced is older than the copy, unless something changes meanwhile.
+#[test]
+fn no_state_shows_the_copy_that_replaces_a_directory() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    for options in ["checkpoint=0", "checkpoint=0,cache=writeback"] {
+        place.mount(options).ok();
+        let script = "
+            rm -rf d; mkdir -p d/sub; echo 1 >d/sub/f
+            cno=$($NENRIN checkpoint create .)
+            echo 2 >d/sub/f; echo 3 >d/new
+            $NENRIN restore d --at $cno --force
+            ls -A .nenrin/at/*/ | grep restoring && exit 1
+            $NENRIN history . | grep restoring && exit 1
+            [ $(cat d/sub/f) = 1 ] && [ ! -e d/new ]
+            # What was replaced is there.
+            for at in .nenrin/at/*; do cat $at/d/sub/f $at/d/new 2>/dev/null | tr '\\n' ' '; done | grep -q '2 3'";
+        shell(script, &place.path("mnt")).ok();
+        place.umount().ok();
+    }
+}
