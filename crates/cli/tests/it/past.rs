@@ -282,6 +282,40 @@ fn what_the_owner_does_not_do_is_refused() {
     nenrin(["mount", "-o", "at=one", &image, &past]).ok();
 }
 
+/// What history shows of a time is what any command takes for it.
+#[test]
+fn a_state_is_had_by_the_time_that_is_shown() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (tt, mnt) = (place.text("mnt/tt"), place.text("mnt"));
+    let mut cnos = Vec::new();
+    for n in 1..=3 {
+        fs::write(&tt, format!("state {n}")).unwrap();
+        cnos.push(cut(&place));
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+    let list = nenrin(["checkpoint", "list", "--json", &mnt]).json();
+    let shown = nenrin(["history", &tt]).ok();
+    for (n, cno) in (1..).zip(&cnos) {
+        let exact = list.as_array().unwrap().iter().find(|c| c["cno"] == *cno).unwrap()["time"].as_str().unwrap();
+        let second = exact[..19].replace('T', " ");
+        assert!(shown.contains(&second), "{shown}");
+        let content = format!("state {n}");
+        for at in [exact, &second] {
+            let to = place.text("mnt/restored");
+            nenrin(["restore", &tt, "--at", at, "--to", &to]).ok();
+            assert_eq!(fs::read_to_string(&to).unwrap(), content, "{at}");
+            fs::remove_file(&to).unwrap();
+            assert_eq!(fs::read_to_string(place.path("mnt/.nenrin/at").join(at).join("tt")).unwrap(), content, "{at}");
+            let diff = nenrin(["diff", "--json", &mnt, at]).json();
+            assert_eq!(diff["from"]["cno"], *cno, "{at}");
+        }
+    }
+}
+
 /// Whatever kind it is of, and however it is named.
 #[test]
 fn what_is_replaced_may_be_given_by_its_bare_name() {
