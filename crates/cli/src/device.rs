@@ -90,7 +90,8 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
         e => e.to_string(),
     };
     let says_where = |p: &PathBuf| {
-        text.contains(&absolute(p).display().to_string()) || text.starts_with(&format!("{}: ", p.display()))
+        text.contains(&absolute(p).display().to_string())
+            || text.strip_prefix(&*p.to_string_lossy()).is_some_and(|rest| rest.starts_with([':', ' ']))
     };
     if crate::members::split(path).iter().any(says_where) {
         // It says itself where.

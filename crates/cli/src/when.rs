@@ -13,6 +13,7 @@
 //! clocks showed twice is the newest of the two that is not in the future; one that they never showed is refused.
 
 use crate::sys;
+use nenrin_format::date_of;
 
 /// A state of the past, as asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +100,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() > 255 {
         return Err("a snapshot's name has at most 255 bytes".into());
     }
-    if name.is_empty() || name.trim() != name || name.contains(|c: char| c.is_control() || c == '/' || c == ',') {
+    if name.contains(char::is_control) {
+        return Err(format!("{name:?}: a snapshot's name has no control characters"));
+    }
+    if name.is_empty() || name.trim() != name || name.contains(['/', ',']) {
         return Err(format!("{name:?}: a snapshot's name is not empty and has no slash, comma or blank at its ends"));
     }
     if matches!(name, "." | "..") {
@@ -268,18 +272,6 @@ pub fn show_gmt(nanos: i64) -> String {
     let secs = nanos.div_euclid(SECOND);
     let ((y, mo, d), day) = (date_of(secs.div_euclid(86_400)), secs.rem_euclid(86_400));
     format!("@GMT-{y:04}.{mo:02}.{d:02}-{:02}.{:02}.{:02}", day / 3600, day / 60 % 60, day % 60)
-}
-
-/// The date that many days after 1970-01-01: the other way round.
-fn date_of(days: i64) -> Date {
-    let days = days + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
-    (year + era * 400, month as u32, day as u32)
 }
 
 /// Local time for tables: `2025-06-01 14:00:30`.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "mkfs",
-    usage: &["mkfs [--size SIZE] [--label LABEL] [--profile PROFILE] [--sparse] [--force] DEVICE..."],
+    usage: &["mkfs [--size SIZE] [--label LABEL] [--profile PROFILE] [--sparse] [--force] [--json] DEVICE..."],
     about: "Makes an empty volume on block devices or in image files",
     options: &[
         ("--size SIZE", "size of each image file, which is made, or made so long; K, M, G, T are powers of 1024"),

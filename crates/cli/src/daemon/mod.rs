@@ -137,7 +137,8 @@ impl Repeated {
 }
 
 fn start(plan: &Plan) -> Result<Running, Fail> {
-    let log = Arc::new(Log::open(plan.log.as_deref(), !plan.report_start).at("log file")?);
+    let log = Log::open(plan.log.as_deref(), !plan.report_start);
+    let log = Arc::new(log.at(format!("log file {}", plan.log.as_deref().unwrap_or(Path::new("")).display()))?);
     // Before any thread, so that all of them leave signals to the one that waits.
     sys::block_ending_signals().at("signals")?;
     sys::set_io_flusher();

@@ -119,6 +119,7 @@ fn wrong_calls() {
         (vec!["snapshot", "create", &dir, "2025-01-01"], 2, "must not look like a number or a time"),
         (vec!["snapshot", "create", &dir, "12"], 2, "must not look like a number or a time"),
         (vec!["snapshot", "create", &dir, "a/b"], 2, "no slash"),
+        (vec!["snapshot", "create", &dir, "a\tb"], 2, "no control characters"),
         (vec!["snapshot", "create", "--of", "monday", &dir], 2, "number of a checkpoint"),
         (vec!["snapshot", "delete", &dir], 2, "the snapshot's name is needed"),
         (vec!["snapshot", "create", &dir, "monday"], 1, "not on a nenrin volume"),
