@@ -90,7 +90,8 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
         e => e.to_string(),
     };
     let says_where = |p: &PathBuf| {
-        text.contains(&absolute(p).display().to_string()) || text.starts_with(&format!("{}: ", p.display()))
+        text.contains(&absolute(p).display().to_string())
+            || text.strip_prefix(&*p.to_string_lossy()).is_some_and(|rest| rest.starts_with([':', ' ']))
     };
     if crate::members::split(path).iter().any(says_where) {
         // It says itself where.
@@ -111,6 +112,12 @@ pub fn describe_volume(path: &Path, foreign: Option<&'static str>, error: &Error
 /// What tells one device from another, whatever path leads to it.
 pub fn identity(path: &Path) -> std::io::Result<String> {
     fs::metadata(path).map(|meta| identity_of(&meta))
+}
+
+/// Of the device, and of what it shows the whole of: of a loop device also of the file behind it. Of no device none.
+pub fn identities(path: &Path) -> Vec<String> {
+    let beneath = nenrin_device::same_as(path).unwrap_or_default();
+    identity(path).into_iter().chain(beneath.iter().map(identity_of)).collect()
 }
 
 /// The same of one that is open.

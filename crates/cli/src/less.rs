@@ -2,13 +2,17 @@
 //! snapshot shows it.
 
 use crate::error::{At, Fail};
+use crate::mounts;
 use crate::then::Then;
 use nenrin_fuse::INO_MASK;
 use rustix::fs as sys;
 use rustix::io::Errno;
 use std::fs::{self, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where the volume shows what is about to be replaced.
 #[derive(Debug)]
@@ -30,19 +34,62 @@ pub fn is_kept(path: &Path, shown: &dyn Fn() -> Option<Shown>) -> Result<(), Fai
     walk.look(path, &meta)
 }
 
-/// Syncs the files of what is about to be replaced: what the kernel still has of them, and what is being written anew to one that was
-/// emptied for that, no checkpoint would have. Only these: what other programs are writing is none of it. What may not be opened is left.
-///
-/// # Errors
-/// What cannot be written or read.
-pub fn sync(path: &Path) -> Result<(), Fail> {
-    match fs::symlink_metadata(path) {
-        Ok(meta) => sync_below(path, &meta, meta.dev()),
-        Err(_) => Ok(()),
+/// How far apart two changes are, at least, whose times differ: the kernel's clock for them goes in steps.
+const STEP: Duration = Duration::from_millis(20);
+
+/// What tells a file or tree from what it is when something in it has changed: names, inodes, and when each of these changed.
+#[derive(Debug, Default)]
+pub struct Print {
+    /// Sums of hashes, whatever the order.
+    sum: u64,
+    /// The last of the times.
+    newest: Option<SystemTime>,
+}
+
+impl Print {
+    fn add(&mut self, path: &Path, meta: &Metadata) {
+        let mut hash = DefaultHasher::new();
+        (path, meta.ino(), meta.ctime(), meta.ctime_nsec()).hash(&mut hash);
+        self.sum = self.sum.wrapping_add(hash.finish());
+        let since =
+            Duration::new(u64::try_from(meta.ctime()).unwrap_or(0), u32::try_from(meta.ctime_nsec()).unwrap_or(0));
+        self.newest = self.newest.max(UNIX_EPOCH.checked_add(since));
+    }
+    /// Waits until whatever changes from now on gets another time than what has changed. Whether that is certain.
+    pub fn settle(&self) -> bool {
+        let Some(newest) = self.newest else { return false };
+        match SystemTime::now().duration_since(newest) {
+            Ok(past) => thread::sleep(STEP.saturating_sub(past)),
+            Err(ahead) if ahead.duration() <= STEP => thread::sleep(STEP + ahead.duration()),
+            // By another clock.
+            Err(_) => return false,
+        }
+        true
+    }
+    /// Whether nothing has changed between the two.
+    pub fn is(&self, other: &Self) -> bool {
+        self.sum == other.sum && self.newest == other.newest
     }
 }
 
-fn sync_below(path: &Path, meta: &Metadata, device: u64) -> Result<(), Fail> {
+/// Syncs the files of what is about to be replaced: what the kernel still has of them, and what is being written anew to one that was
+/// emptied for that, no checkpoint would have. Only these: what other programs are writing is none of it. What may not be opened is left.
+/// Tells what it was then, if it is there.
+///
+/// # Errors
+/// What cannot be written or read.
+pub fn sync(path: &Path) -> Result<Print, Fail> {
+    let mut print = Print::default();
+    if let Ok(meta) = fs::symlink_metadata(path) {
+        sync_below(path, &meta, meta.dev(), &mut print)?;
+    }
+    Ok(print)
+}
+
+fn sync_below(path: &Path, meta: &Metadata, device: u64, print: &mut Print) -> Result<(), Fail> {
+    if !meta.is_file() || meta.dev() != device {
+        print.add(path, meta);
+    }
     if meta.dev() != device {
         return Ok(());
     }
@@ -50,7 +97,7 @@ fn sync_below(path: &Path, meta: &Metadata, device: u64) -> Result<(), Fail> {
         for entry in fs::read_dir(path).at(path.display())? {
             let path = entry.at(path.display())?.path();
             let meta = fs::symlink_metadata(&path).at(path.display())?;
-            sync_below(&path, &meta, device)?;
+            sync_below(&path, &meta, device, print)?;
         }
     } else if meta.is_file() {
         let flags = sys::OFlags::RDONLY | sys::OFlags::NOFOLLOW | sys::OFlags::NONBLOCK | sys::OFlags::CLOEXEC;
@@ -59,6 +106,8 @@ fn sync_below(path: &Path, meta: &Metadata, device: u64) -> Result<(), Fail> {
             Err(Errno::ACCESS | Errno::PERM) => {}
             Err(e) => return Err(Fail::at(path.display(), e)),
         }
+        // What the kernel had of it may have got its time by that.
+        print.add(path, &fs::symlink_metadata(path).at(path.display())?);
     }
     Ok(())
 }
@@ -108,7 +157,7 @@ impl Walk<'_> {
 
 /// How much is kept, where that is not all. Links have no such attribute to be asked for: they are made with that of their directory.
 fn less_kept(path: &Path, meta: &Metadata) -> Result<Option<String>, Fail> {
-    let asked = if meta.is_dir() || meta.is_file() { path } else { path.parent().unwrap_or(path) };
+    let asked = if meta.is_dir() || meta.is_file() { path } else { mounts::above(path) };
     let mut value = [0; 64];
     match sys::lgetxattr(asked, c"user.nenrin.history", value.as_mut_slice()) {
         Ok(bytes) if &value[..bytes] == b"full" => Ok(None),

@@ -81,6 +81,11 @@ fn run(arguments: Vec<OsString>) -> Outcome {
     match word.to_str() {
         Some("help") => help(&mut parser),
         Some("version") => {
+            match parser.next()? {
+                None => {}
+                Some(lexopt::Arg::Long("help")) | Some(lexopt::Arg::Short('h')) => return explain("version"),
+                Some(other) => return Err(other.unexpected().into()),
+            }
             output::line(format!("nenrin {}", env!("CARGO_PKG_VERSION")));
             Ok(0)
         }
@@ -97,12 +102,17 @@ fn find(name: &str) -> Result<&'static command::Command, Fail> {
 fn help(parser: &mut lexopt::Parser) -> Outcome {
     match parser.next()? {
         None => output::print(&overview()),
-        Some(lexopt::Arg::Value(v)) => match OTHERS.iter().find(|(name, _)| v == *name) {
-            Some((name, about)) => output::print(&format!("usage: nenrin {name}\n\n{about}.\n")),
-            None => output::print(&find(&v.to_string_lossy())?.help()),
-        },
+        Some(lexopt::Arg::Value(v)) => return explain(&v.to_string_lossy()),
         Some(lexopt::Arg::Long("man")) => manual::write(Path::new(&parser.value()?))?,
         Some(other) => return Err(other.unexpected().into()),
+    }
+    Ok(0)
+}
+
+fn explain(command: &str) -> Outcome {
+    match OTHERS.iter().find(|(name, _)| command == *name) {
+        Some((name, about)) => output::print(&format!("usage: nenrin {name}\n\n{about}.\n")),
+        None => output::print(&find(command)?.help()),
     }
     Ok(0)
 }

@@ -18,13 +18,15 @@ pub fn is_out_of_reach(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::ESTALE))
 }
 
+/// The directory that a path names something in: of a bare name the one we are in.
+pub fn above(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// The path without links, also where what is at its end cannot be read.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
-        Err(e) if is_out_of_reach(&e) => {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            Ok(real_path(parent)?.join(path.file_name().ok_or(e)?))
-        }
+        Err(e) if is_out_of_reach(&e) => Ok(real_path(above(path))?.join(path.file_name().ok_or(e)?)),
         other => other,
     }
 }

@@ -10,7 +10,7 @@ use nenrin_fuse::{Shelf, States};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The checkpoint of `fs` that `text` means: of a moment, the newest not later.
+/// The checkpoint of `fs` that `text` means: of a time, the newest not later than its end.
 ///
 /// # Errors
 /// There is none; what there is instead.
@@ -38,10 +38,10 @@ fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInf
         When::Cno(n) => list.iter().find(|c| c.cno.0 == *n),
         When::Name(name) => list.iter().find(|c| c.name.as_deref() == Some(name.as_bytes())),
         // A clock may have been ahead when a state was made.
-        When::Moment(nanos) if *nanos > now && list.iter().all(|c| c.wall < Time(*nanos)) => {
-            return Err(format!("{} is in the future; {}", when::show_said(*nanos, text), reach(list)));
+        When::Moment(span) if span.from > now && list.iter().all(|c| c.wall < Time(span.from)) => {
+            return Err(format!("{} is in the future; {}", when::show_said(span.from, text), reach(list)));
         }
-        When::Moment(nanos) => newest(list, *nanos),
+        When::Moment(span) => newest(list, span.to),
     };
     found.cloned().ok_or_else(|| match wanted {
         When::Cno(n) => format!("there is no checkpoint {n} (any more); {}", beside(list, n)),
@@ -49,8 +49,8 @@ fn choose(list: &[CheckpointInfo], text: &str, now: i64) -> Result<CheckpointInf
             "there is no snapshot {name:?}; nenrin snapshot list shows what there is, and a state is also said as \
              '10 minutes ago', as 2026-01-31 14:00 or as the number of a checkpoint"
         ),
-        When::Moment(nanos) => {
-            format!("there is no state as old as {}; {}", when::show_said(nanos, text), reach(list))
+        When::Moment(span) => {
+            format!("there is no state as old as {}; {}", when::show_said(span.to, text), reach(list))
         }
     })
 }
@@ -151,6 +151,32 @@ mod tests {
         ] {
             assert_eq!(choose(&list(), text, now).unwrap().cno, Cno(cno), "{text}");
         }
+    }
+
+    #[test]
+    fn a_state_is_found_by_what_is_shown_of_its_time() {
+        let wall = 310_123_456_789;
+        let mut all = list();
+        all.push(CheckpointInfo { cno: Cno(9), wall: Time(wall), name: None, asked: false, daily: false });
+        all.push(CheckpointInfo { cno: Cno(10), wall: Time(400_000_000_000), ..all[3].clone() });
+        let shown = when::show(wall);
+        let exact = when::show_rfc3339(wall);
+        for now in [wall, wall + 1, 500_000_000_000] {
+            for text in
+                [&shown, &exact, "1970-01-01T00:05:10Z", "1970-01-01T00:05:10.1Z", "1970-01-01T00:05:10.123456789Z"]
+            {
+                assert_eq!(choose(&all, text, now).unwrap().cno, Cno(9), "{text}");
+                let sent = when::for_owner(text, now).unwrap();
+                assert_eq!(choose(&all, &sent, now).unwrap().cno, Cno(9), "{text}: {sent}");
+            }
+            assert_eq!(choose(&all, "1970-01-01T00:05:10.123456788Z", now).unwrap().cno, Cno(8));
+        }
+        // The oldest, too, and by the whole of a day that is not over.
+        assert_eq!(choose(&all, &when::show(100_000_000_000), wall).unwrap().cno, Cno(3));
+        assert_eq!(choose(&all, &shown[..10], 450_000_000_000).unwrap().cno, Cno(10));
+        assert_eq!(choose(&all, &shown[..16], 450_000_000_000).unwrap().cno, Cno(9));
+        // A clock that was ahead when the state was made.
+        assert_eq!(choose(&all[3..4], &shown, wall - 10_000_000_000).unwrap().cno, Cno(9));
     }
 
     #[test]

@@ -155,9 +155,16 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     // Now, so that the checkpoint shows nothing of what is done here; and again below, if more came meanwhile.
     let known = fs::symlink_metadata(to).ok().filter(|_| replace);
     known.as_ref().map_or(Ok(()), |meta| is_replaceable(to, meta))?;
+    let mut kept: Option<less::Print> = None;
     let mut keep = || {
-        less::sync(to)?;
-        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))
+        let print = less::sync(to)?;
+        if kept.as_ref().is_some_and(|kept| kept.is(&print)) {
+            return Ok(());
+        }
+        let is_told_by_times = print.settle();
+        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))?;
+        kept = Some(print).filter(|_| is_told_by_times);
+        Ok(())
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {
@@ -251,7 +258,7 @@ impl<'a> Place<'a> {
     /// `volume`: device number of what is copied from. `keeps`: what is there will be replaced.
     fn new(to: &'a Path, volume: u64, keeps: bool, keep: &mut dyn FnMut() -> Result<(), Fail>) -> Result<Self, Fail> {
         let name = to.file_name().ok_or_else(|| Fail::at(to.display(), "is no name to restore to"))?;
-        let above = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let above = mounts::above(to);
         let parent = File::open(above).at(above.display())?;
         let there = parent.metadata().at(above.display())?;
         let is_same_volume = there.dev() == volume;

@@ -8,10 +8,12 @@
 //! | `10 minutes ago` | seconds, minutes, hours, days |
 //! | anything else | the snapshot of that name |
 //!
-//! A moment stands for the newest state that is not later. A local time that clocks showed twice is the newest
-//! of the two that is not in the future; one that they never showed is refused.
+//! A time lasts as long as what was said of it: a day, a minute, a second, or a fraction of one. It stands for the newest
+//! state that is not later than its end, so that a state is found by the time that is shown for it. A local time that
+//! clocks showed twice is the newest of the two that is not in the future; one that they never showed is refused.
 
 use crate::sys;
+use nenrin_format::date_of;
 
 /// A state of the past, as asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +22,28 @@ pub enum When {
     Cno(u64),
     /// The snapshot with this name.
     Name(String),
-    /// The newest state not later than this many nanoseconds since 1970.
-    Moment(i64),
+    /// The newest state not later than the end of this time.
+    Moment(Span),
+}
+
+/// A time as it was said: from its first to its last nanosecond, since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first.
+    pub from: i64,
+    /// The last.
+    pub to: i64,
+}
+
+impl Span {
+    /// A nanosecond.
+    const fn instant(nanos: i64) -> Self {
+        Self { from: nanos, to: nanos }
+    }
+    /// Of so many nanoseconds. What nanoseconds do not reach stands for all that is farther.
+    fn lasting(from: i64, nanos: i64) -> Self {
+        if is_far(from) { Self::instant(from) } else { Self { from, to: from.saturating_add(nanos - 1) } }
+    }
 }
 
 const SECOND: i64 = 1_000_000_000;
@@ -42,7 +64,7 @@ pub fn parse(text: &str, now: i64) -> Result<When, String> {
     }
     if let Some(rest) = text.strip_suffix("ago").filter(|r| r.ends_with(' ')) {
         return ago(rest.trim(), now)
-            .map(When::Moment)
+            .map(|nanos| When::Moment(Span::instant(nanos)))
             .ok_or_else(|| format!("{text:?}: say it as in \"10 minutes ago\", with seconds, minutes, hours or days"));
     }
     if looks_like_date(text) {
@@ -53,13 +75,19 @@ pub fn parse(text: &str, now: i64) -> Result<When, String> {
     Ok(When::Name(text.to_owned()))
 }
 
-/// The same WHEN for the owner of a volume, whose clocks may show another time: a moment becomes RFC 3339 in UTC.
+/// The same WHEN for the owner of a volume, whose clocks may show another time: a time becomes RFC 3339 in UTC, and one that
+/// lasts longer than a second its last second, or that of now where it is not over.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn for_owner(text: &str, now: i64) -> Result<String, String> {
     Ok(match parse(text, now)? {
-        When::Moment(nanos) if !is_far(nanos) => show_utc(nanos),
+        When::Moment(span) if is_far(span.from) || is_far(span.to) => text.to_owned(),
+        When::Moment(Span { from, to }) => {
+            // What is not over by now is not in the future for that.
+            let last = if from <= now { to.min(now) } else { to };
+            if to - from >= SECOND - 1 { show_utc_second(last) } else { show_utc(last) }
+        }
         _ => text.to_owned(),
     })
 }
@@ -72,7 +100,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() > 255 {
         return Err("a snapshot's name has at most 255 bytes".into());
     }
-    if name.is_empty() || name.trim() != name || name.contains(|c: char| c.is_control() || c == '/' || c == ',') {
+    if name.contains(char::is_control) {
+        return Err(format!("{name:?}: a snapshot's name has no control characters"));
+    }
+    if name.is_empty() || name.trim() != name || name.contains(['/', ',']) {
         return Err(format!("{name:?}: a snapshot's name is not empty and has no slash, comma or blank at its ends"));
     }
     if matches!(name, "." | "..") {
@@ -141,22 +172,27 @@ fn time(text: &str) -> Option<Time> {
 }
 
 /// `None` when it is no time; the failure of one that never was.
-fn moment(text: &str, now: i64) -> Option<Result<i64, String>> {
+fn moment(text: &str, now: i64) -> Option<Result<Span, String>> {
     let day = date(text.get(..10)?)?;
     let rest = &text[10..];
     let offset = |secs| sys::local_time(secs).offset;
     if rest.is_empty() {
-        let midnight = days_since_1970(day) * DAY;
         // Where clocks are set forward at midnight the day begins with that.
-        let begin = || (midnight - offset(midnight - DAY)).saturating_mul(SECOND);
-        return Some(Ok(local(midnight, now, &offset).unwrap_or_else(begin)));
+        let begin = |midnight: i64| {
+            let forward = || (midnight - offset(midnight - DAY)).saturating_mul(SECOND);
+            local(midnight, now, &offset).unwrap_or_else(forward)
+        };
+        let midnight = days_since_1970(day) * DAY;
+        let (from, next) = (begin(midnight), begin(midnight + DAY));
+        return Some(Ok(Span::lasting(from, next.saturating_sub(from).max(1))));
     }
     let clock = rest.get(1..)?;
     match rest.as_bytes()[0] {
         b' ' => {
             let (h, m, s) = time(clock)?;
             let shown = days_since_1970(day) * DAY + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s);
-            Some(local(shown, now, &offset).ok_or_else(|| {
+            let lasts = if clock.len() == 5 { 60 * SECOND } else { SECOND };
+            Some(local(shown, now, &offset).map(|from| Span::lasting(from, lasts)).ok_or_else(|| {
                 let text = text.trim();
                 let seconds = if clock.len() == 5 { ":00" } else { "" };
                 let offset = show_offset(offset(shown - DAY));
@@ -186,7 +222,7 @@ fn local(shown: i64, now: i64, offset: &impl Fn(i64) -> i64) -> Option<i64> {
 }
 
 /// `14:00:00[.123]` and `Z` or `+02:00`.
-fn rfc3339(day: Date, clock: &str) -> Option<i64> {
+fn rfc3339(day: Date, clock: &str) -> Option<Span> {
     let clock = clock.to_ascii_uppercase();
     let (clock, offset) = match clock.strip_suffix('Z') {
         Some(clock) => (clock.to_owned(), 0),
@@ -197,19 +233,20 @@ fn rfc3339(day: Date, clock: &str) -> Option<i64> {
             (clock[..at].to_owned(), if clock[at..].starts_with('-') { -offset } else { offset })
         }
     };
-    let (clock, nanos) = match clock.split_once('.') {
+    let (clock, nanos, lasts) = match clock.split_once('.') {
         Some((clock, part)) => {
             let value = digits(part, 1, 9)?;
-            (clock.to_owned(), value * 10i64.pow(9 - part.len() as u32))
+            let unit = 10i64.pow(9 - part.len() as u32);
+            (clock.to_owned(), value * unit, unit)
         }
-        None => (clock, 0),
+        None => (clock, 0, SECOND),
     };
     if clock.len() != 8 {
         return None;
     }
     let (h, m, s) = time(&clock)?;
     let secs = days_since_1970(day) * 86_400 + i64::from(h) * 3600 + i64::from(m) * 60 + i64::from(s) - offset;
-    Some(secs.saturating_mul(SECOND).saturating_add(nanos))
+    Some(Span::lasting(secs.saturating_mul(SECOND).saturating_add(nanos), lasts))
 }
 
 /// Days from 1970-01-01 to a date of the Gregorian calendar.
@@ -235,18 +272,6 @@ pub fn show_gmt(nanos: i64) -> String {
     let secs = nanos.div_euclid(SECOND);
     let ((y, mo, d), day) = (date_of(secs.div_euclid(86_400)), secs.rem_euclid(86_400));
     format!("@GMT-{y:04}.{mo:02}.{d:02}-{:02}.{:02}.{:02}", day / 3600, day / 60 % 60, day % 60)
-}
-
-/// The date that many days after 1970-01-01: the other way round.
-fn date_of(days: i64) -> Date {
-    let days = days + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
-    (year + era * 400, month as u32, day as u32)
 }
 
 /// Local time for tables: `2025-06-01 14:00:30`.
@@ -279,10 +304,15 @@ fn show_offset(offset: i64) -> String {
 
 /// RFC 3339 in UTC, to the nanosecond.
 fn show_utc(nanos: i64) -> String {
+    let second = show_utc_second(nanos);
+    format!("{}.{:09}Z", second.trim_end_matches('Z'), nanos.rem_euclid(SECOND))
+}
+
+/// RFC 3339 in UTC: the whole second.
+fn show_utc_second(nanos: i64) -> String {
     let secs = nanos.div_euclid(SECOND);
     let ((y, mo, d), day) = (date_of(secs.div_euclid(DAY)), secs.rem_euclid(DAY));
-    let part = nanos.rem_euclid(SECOND);
-    format!("{y:04}-{mo:02}-{d:02}T{:02}:{:02}:{:02}.{part:09}Z", day / 3600, day / 60 % 60, day % 60)
+    format!("{y:04}-{mo:02}-{d:02}T{:02}:{:02}:{:02}Z", day / 3600, day / 60 % 60, day % 60)
 }
 
 /// RFC 3339 with the local offset, for --json and logs.
@@ -322,7 +352,7 @@ mod tests {
             ("3 days ago", 259_200),
             ("1 day ago", 86_400),
         ] {
-            assert_eq!(parse(text, NOW), Ok(When::Moment(NOW - secs * SECOND)), "{text}");
+            assert_eq!(parse(text, NOW), Ok(When::Moment(Span::instant(NOW - secs * SECOND))), "{text}");
         }
         for text in ["ten minutes ago", "10 weeks ago", "-1 days ago", "10 ago", "999999999999 days ago"] {
             assert!(parse(text, NOW).is_err(), "{text}");
@@ -331,15 +361,17 @@ mod tests {
 
     #[test]
     fn rfc_3339() {
-        for (text, secs, nanos) in [
-            ("1970-01-01T00:00:00Z", 0, 0),
-            ("2000-03-01T00:00:00Z", 951_868_800, 0),
-            ("2024-02-29T12:00:00+02:00", 1_709_200_800, 0),
-            ("2025-06-15T15:06:40.25Z", 1_750_000_000, 250_000_000),
-            ("2025-06-15t10:36:40-04:30", 1_750_000_000, 0),
-            ("1969-12-31T23:59:59Z", -1, 0),
+        for (text, secs, nanos, last) in [
+            ("1970-01-01T00:00:00Z", 0, 0, 999_999_999),
+            ("2000-03-01T00:00:00Z", 951_868_800, 0, 999_999_999),
+            ("2024-02-29T12:00:00+02:00", 1_709_200_800, 0, 999_999_999),
+            ("2025-06-15T15:06:40.25Z", 1_750_000_000, 250_000_000, 259_999_999),
+            ("2025-06-15T15:06:40.250000000Z", 1_750_000_000, 250_000_000, 250_000_000),
+            ("2025-06-15t10:36:40-04:30", 1_750_000_000, 0, 999_999_999),
+            ("1969-12-31T23:59:59Z", -1, 0, 999_999_999),
         ] {
-            assert_eq!(parse(text, NOW), Ok(When::Moment(secs * SECOND + nanos)), "{text}");
+            let span = Span { from: secs * SECOND + nanos, to: secs * SECOND + last };
+            assert_eq!(parse(text, NOW), Ok(When::Moment(span)), "{text}");
         }
         for text in [
             "2025-06-15T15:06:40",
@@ -359,31 +391,57 @@ mod tests {
         }
     }
 
-    #[test]
-    fn local_times_come_back() {
-        for text in ["2025-06-01 14:00:30", "1999-12-31 23:59:59", "2040-01-01 00:00:00"] {
-            let Ok(When::Moment(nanos)) = parse(text, NOW) else { panic!("{text}") };
-            assert_eq!(show(nanos), text);
-            assert_eq!(parse(&show_rfc3339(nanos + 5), NOW), Ok(When::Moment(nanos + 5)), "{text}");
-        }
-        let day = parse("2025-06-01", NOW).unwrap();
-        assert_eq!(day, parse("2025-06-01 00:00", NOW).unwrap());
+    fn span(text: &str, now: i64) -> Span {
+        let Ok(When::Moment(span)) = parse(text, now) else { panic!("{text}") };
+        span
     }
 
     #[test]
-    fn a_moment_means_the_same_to_the_owner() {
-        for text in
-            ["2025-06-01 14:00:30", "2025-06-01", "10 minutes ago", "2025-06-15t10:36:40.000000001-04:30", "1969-12-31"]
-        {
+    fn local_times_come_back() {
+        for text in ["2025-06-01 14:00:30", "1999-12-31 23:59:59", "2040-01-01 00:00:00"] {
+            let Span { from, to } = span(text, NOW);
+            assert_eq!((show(from), show(to)), (text.to_owned(), text.to_owned()));
+            assert_eq!(to - from, SECOND - 1);
+            assert_eq!(span(&show_rfc3339(from + 5), NOW), Span::instant(from + 5), "{text}");
+        }
+        for (text, first, last) in [
+            ("2025-06-01", "2025-06-01 00:00:00", "2025-06-01 23:59:59"),
+            ("2024-12-31", "2024-12-31 00:00:00", "2024-12-31 23:59:59"),
+            ("2025-06-01 14:07", "2025-06-01 14:07:00", "2025-06-01 14:07:59"),
+        ] {
+            let Span { from, to } = span(text, NOW);
+            assert_eq!((show(from), show(to), show(to + 1) == last), (first.to_owned(), last.to_owned(), false));
+        }
+    }
+
+    #[test]
+    fn a_time_means_the_same_to_the_owner() {
+        for text in ["2025-06-01 14:00:30", "10 minutes ago", "2025-06-15t10:36:40.000000001-04:30"] {
             let sent = for_owner(text, NOW).unwrap();
             assert!(sent.ends_with('Z'), "{text}: {sent}");
-            assert_eq!(parse(&sent, 0), parse(text, NOW), "{text}: {sent}");
+            assert_eq!(span(&sent, 0), span(text, NOW), "{text}: {sent}");
         }
-        assert_eq!(for_owner("2024-02-29T12:00:00.5+02:00", NOW).unwrap(), "2024-02-29T10:00:00.500000000Z");
+        for text in ["2025-06-01", "1969-12-31", "2025-06-01 14:00", "2025-06-15T10:36:40.25Z"] {
+            let sent = for_owner(text, NOW).unwrap();
+            assert_eq!(span(&sent, 0).to, span(text, NOW).to, "{text}: {sent}");
+        }
+        assert_eq!(for_owner("2024-02-29T12:00:00.5+02:00", NOW).unwrap(), "2024-02-29T10:00:00.599999999Z");
         for text in ["41", "monday", "9999-12-31", "0001-01-01"] {
             assert_eq!(for_owner(text, NOW).unwrap(), text);
         }
         assert!(for_owner("10 weeks ago", NOW).is_err());
+    }
+
+    #[test]
+    fn what_is_not_over_is_not_in_the_future_to_the_owner() {
+        let [day, minute, second] = [10, 16, 19].map(|len| show(NOW)[..len].to_owned());
+        let offset = show_offset(sys::local_time(NOW / SECOND).offset);
+        let tenth = format!("{}.7{offset}", second.replace(' ', "T"));
+        for text in [day, minute, second, tenth] {
+            let now = NOW + 7 * SECOND / 10 + 5;
+            let Span { from, to } = span(&for_owner(&text, now).unwrap(), now);
+            assert!(from <= now && now <= to && to <= span(&text, now).to, "{text}: {from} {to}");
+        }
     }
 
     /// Clocks that go back at 10,000 seconds by an hour, and forward again at 1,000,000.
@@ -406,7 +464,7 @@ mod tests {
     #[test]
     fn times_that_no_volume_reaches() {
         for (text, nanos) in [("9999-12-31", i64::MAX), ("0001-01-01", i64::MIN), ("9999-12-31T00:00:00Z", i64::MAX)] {
-            assert_eq!(parse(text, NOW), Ok(When::Moment(nanos)), "{text}");
+            assert_eq!(parse(text, NOW), Ok(When::Moment(Span::instant(nanos))), "{text}");
             assert_eq!(show_said(nanos, text), text);
         }
     }

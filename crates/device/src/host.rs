@@ -2,13 +2,14 @@
 //! caller's thread. What [`crate::FileDevice`] and [`crate::UringDevice`] share.
 //!
 //! Invariants
-//! 1. The lock taken at open lives exactly as long as the `HostFile`.
+//! 1. The lock taken at open, also of what lies beneath, lives exactly as long as the `HostFile`.
 //! 2. A request returns Ok only when every byte of it was transferred; EINTR
 //!    and short transfers are continued at a block boundary, as O_DIRECT needs.
 //! 3. Flush is fdatasync: who changes the length has seen to it that it stays.
 
+use crate::beneath::Part;
 use crate::check::check;
-use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Geometry, Op, Outcome, holder, sys};
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Geometry, Op, Outcome, beneath, holder, sys};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -43,6 +44,8 @@ const STALLS_MAX: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct HostFile {
     file: File,
+    /// Invariant 1.
+    _locks: beneath::Locks,
     geometry: Geometry,
     /// Its length now, in whole blocks.
     bytes: AtomicU64,
@@ -61,7 +64,7 @@ impl HostFile {
         if !kind.is_file() && !block_device {
             return Err(DeviceError::NotADevice);
         }
-        let (file, direct) = open_locked(path, mode, block_device)?;
+        let (file, locks, direct) = open_locked(path, mode, block_device)?;
         let bytes = bytes_of(&file, block_device)?;
         let writable = !mode.read_only;
         let name = path.display().to_string();
@@ -69,6 +72,7 @@ impl HostFile {
         let bytes = AtomicU64::new(bytes);
         let mut this = Self {
             file,
+            _locks: locks,
             geometry,
             bytes,
             block_device,
@@ -237,8 +241,8 @@ fn bytes_of(file: &File, block_device: bool) -> Result<u64, DeviceError> {
     Ok(bytes - bytes % BLOCK_BYTES as u64)
 }
 
-/// Opens `path`, with O_DIRECT where the host allows it, and takes the lock.
-fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, bool), DeviceError> {
+/// Opens `path`, with O_DIRECT where the host allows it, and takes the locks.
+fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File, beneath::Locks, bool), DeviceError> {
     // O_EXCL keeps out mounts and other nodes of the same device, which flock
     // does not see. Readers leave it away: it would keep out other readers.
     let exclusive = if block_device && mode.exclusive && !mode.read_only { libc::O_EXCL } else { 0 };
@@ -253,15 +257,17 @@ fn open_locked(path: &Path, mode: OpenMode, block_device: bool) -> Result<(File,
         }
         other => other?,
     };
-    if mode.exclusive {
-        match sys::try_lock(&file, mode.read_only) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let device = file.metadata()?;
-                drop(file);
-                return Err(holder::busy(&device));
-            }
-            other => other?,
-        }
+    if !mode.exclusive {
+        return Ok((file, beneath::Locks::default(), direct));
     }
-    Ok((file, direct))
+    match beneath::take(&file, Part::Whole, mode.read_only) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            let device = file.metadata()?;
+            drop(file);
+            return Err(holder::busy(&device));
+        }
+        other => other?,
+    }
+    let locks = beneath::lock(&file.metadata()?, mode)?;
+    Ok((file, locks, direct))
 }

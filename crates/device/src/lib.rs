@@ -9,6 +9,7 @@
 //! 3. Each ticket is waited for once. Dropping one unwaited is allowed: the
 //!    request still runs and its buffer lives until then.
 
+mod beneath;
 mod buf;
 mod check;
 mod counters;
@@ -27,6 +28,7 @@ mod sync;
 mod sys;
 mod uring;
 
+pub use beneath::same_as;
 pub use buf::{AlignedBuf, Filling};
 pub use counters::{Counters, OpKind};
 pub use crash::{CrashChoice, CrashDisk, CrashImage, Divisible, History, HistoryCursor, Image, Sequence, Window};

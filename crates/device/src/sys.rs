@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. Every function takes a borrowed `File`, so the descriptor is open.
 //! 2. EINTR is handled here; callers see other errors only.
-#![allow(unsafe_code)] // two requests to block devices, each with a local variable
+#![allow(unsafe_code)] // requests to block devices and for locks, each with a local variable
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::retry_on_intr;
@@ -15,6 +15,9 @@ use std::os::fd::AsRawFd;
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 /// `_IO(0x12, 119)`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+/// `struct loop_info64`, in words.
+const LOOP_INFO_WORDS: usize = 29;
 
 fn retry(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
     loop {
@@ -32,6 +35,31 @@ fn retry(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
 pub(crate) fn try_lock(file: &File, shared: bool) -> io::Result<()> {
     let kind = if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     Ok(retry_on_intr(|| rustix::fs::flock(file, kind))?)
+}
+
+/// The same of a range, for as long as the file is open. Other users of the file have to ask for ranges too.
+pub(crate) fn try_lock_range(file: &File, from: u64, bytes: Option<u64>, shared: bool) -> io::Result<()> {
+    let offset = |n: u64| libc::off_t::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+    // SAFETY: flock is plain data for which zero is valid; no process is named, as such a lock wants it.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = if shared { libc::F_RDLCK } else { libc::F_WRLCK } as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_start = offset(from)?;
+    lock.l_len = bytes.map_or(Ok(0), offset)?;
+    // SAFETY: F_OFD_SETLK reads a flock at the address given, which is a live local.
+    match retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }) {
+        // POSIX allows both.
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => Err(io::ErrorKind::WouldBlock.into()),
+        other => other,
+    }
+}
+
+/// Device and inode of the file behind a loop device.
+pub(crate) fn loop_file(device: &File) -> io::Result<(u64, u64)> {
+    let mut info = [0u64; LOOP_INFO_WORDS];
+    // SAFETY: LOOP_GET_STATUS64 stores a loop_info64, which has that length, at the address of a live local.
+    retry(|| unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) })?;
+    Ok((info[0], info[1]))
 }
 
 /// Turns O_DIRECT off.

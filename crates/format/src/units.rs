@@ -167,6 +167,27 @@ impl Time {
     pub const fn nanos(self) -> u32 {
         self.0.rem_euclid(1_000_000_000) as u32
     }
+    /// To the second, as people read it: `2025-06-01 14:00:30 UTC`.
+    #[must_use]
+    pub fn utc(self) -> String {
+        let (days, second) = (self.secs().div_euclid(86_400), self.secs().rem_euclid(86_400));
+        let (y, m, d) = date_of(days);
+        format!("{y:04}-{m:02}-{d:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+    }
+}
+
+/// The date of the Gregorian calendar that many days after 1970-01-01: year, month and day.
+#[must_use]
+pub const fn date_of(days: i64) -> (i64, u32, u32) {
+    // Of years that begin in March, in eras of 400.
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    (year + era * 400, month as u32, day as u32)
 }
 
 #[cfg(test)]
@@ -175,6 +196,20 @@ mod tests {
     use crate::items::Dirent;
     use crate::records::Record;
     use crate::wire::Reader;
+
+    #[test]
+    fn moments_are_told_as_people_read_them() {
+        for (secs, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (-1, "1969-12-31 23:59:59 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_750_000_000, "2025-06-15 15:06:40 UTC"),
+        ] {
+            assert_eq!(Time(secs * 1_000_000_000 + 999_999_999).utc(), text);
+        }
+        assert_eq!([date_of(-719_468), date_of(11_017)], [(0, 3, 1), (2000, 3, 1)]);
+    }
 
     #[test]
     fn what_no_file_can_be_called_is_no_name() {

@@ -15,6 +15,7 @@ use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -175,10 +176,8 @@ pub(crate) struct Mount {
 impl Mount {
     /// Mounts, and gives the descriptor over which the kernel will speak.
     pub fn new(options: &MountOptions, default_permissions: bool) -> Result<(Self, OwnedFd), MountError> {
+        may_be_asked_for(options)?;
         let directory = prepare(&options.directory, options.nonempty)?;
-        if !Path::new(DEVICE_PATH).exists() {
-            return Err(MountError::NoDevice);
-        }
         let (_, _, root) = sys::user();
         let device = if root {
             mount_directly(options, &directory, default_permissions)?
@@ -253,35 +252,93 @@ fn without_a_word(output: &Output) -> String {
     format!("{HELPER} failed without a word ({})", output.status)
 }
 
-/// Looks at the directory, clears a dead mount of ours, and gives the real path.
-fn prepare(directory: &Path, nonempty: bool) -> Result<PathBuf, MountError> {
-    let fail = |what, e| Err(MountError::Io(what, directory.to_owned(), e));
-    // A dead mount answers ENOTCONN to everything, so its path must be found without it.
-    let real = match real_path(directory) {
-        Ok(path) => path,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(MountError::Missing(directory.to_owned()));
-        }
-        Err(e) => return fail("cannot be found", e),
-    };
-    while is_ours(&real) {
-        match probe(&real) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {}
-            _ => return Err(MountError::Mounted(real)),
-        }
-        if let Err(e) = unmount_lazily(&real) {
-            return fail("the mount of a program that ended cannot be cleared", e);
+/// Why there will be no mount, as far as that can be known before the volume is opened, which may write to its devices.
+///
+/// # Errors
+/// What stands in the way.
+pub fn check(options: &MountOptions) -> Result<(), MountError> {
+    may_be_asked_for(options)?;
+    let real = real(&options.directory)?;
+    // What a mount whose program has ended lies over is seen when it was cleared, by who mounts.
+    if !is_dead_of_ours(&real)? {
+        look(&options.directory, &real, options.nonempty)?;
+        if !sys::user().2 {
+            is_for_helper(&real)?;
         }
     }
-    match fs::read_dir(&real) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => Err(MountError::NotDirectory(real)),
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(MountError::Dead(real)),
-        Err(_) if nonempty => Ok(real),
-        Err(e) => fail("cannot be listed", e),
-        Ok(_) if nonempty => Ok(real),
+    Ok(())
+}
+
+/// What has nothing to do with the directory.
+fn may_be_asked_for(options: &MountOptions) -> Result<(), MountError> {
+    let (_, _, root) = sys::user();
+    if !root && (options.dev || options.suid) {
+        return Err(MountError::Conflict("only root can mount with the options dev and suid"));
+    }
+    if !Path::new(DEVICE_PATH).exists() {
+        return Err(MountError::NoDevice);
+    }
+    if !root && !is_in_path(HELPER) {
+        return Err(MountError::NoHelper);
+    }
+    Ok(())
+}
+
+fn is_in_path(program: &str) -> bool {
+    std::env::var_os("PATH").is_none_or(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// fusermount3 mounts where the user may write, and has the directory itself where names of others are not his to remove.
+fn is_for_helper(directory: &Path) -> Result<(), MountError> {
+    let fail = |e| MountError::Io("cannot be mounted on", directory.to_owned(), e);
+    let meta = fs::metadata(directory).map_err(fail)?;
+    let (uid, ..) = sys::user();
+    if meta.mode() & libc::S_ISVTX != 0 && meta.uid() != uid {
+        return Err(fail(io::Error::from_raw_os_error(libc::EACCES)));
+    }
+    sys::may_write(&CString::new(directory.as_os_str().as_bytes()).map_err(|e| fail(e.into()))?).map_err(fail)
+}
+
+/// Looks at the directory, clears a dead mount of ours, and gives the real path.
+fn prepare(directory: &Path, nonempty: bool) -> Result<PathBuf, MountError> {
+    let real = real(directory)?;
+    while is_dead_of_ours(&real)? {
+        if let Err(e) = unmount_lazily(&real) {
+            let what = "the mount of a program that ended cannot be cleared";
+            return Err(MountError::Io(what, directory.to_owned(), e));
+        }
+    }
+    look(directory, &real, nonempty)?;
+    Ok(real)
+}
+
+fn real(directory: &Path) -> Result<PathBuf, MountError> {
+    // A dead mount answers ENOTCONN to everything, so its path must be found without it.
+    real_path(directory).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => MountError::Missing(directory.to_owned()),
+        _ => MountError::Io("cannot be found", directory.to_owned(), e),
+    })
+}
+
+/// Whether a mount of ours is there whose program has ended; one that lives is in the way.
+fn is_dead_of_ours(real: &Path) -> Result<bool, MountError> {
+    match is_ours(real).then(|| probe(real)) {
+        None => Ok(false),
+        Some(Err(e)) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(true),
+        Some(_) => Err(MountError::Mounted(real.to_owned())),
+    }
+}
+
+/// Whether something may be mounted there. `directory`: as it was given.
+fn look(directory: &Path, real: &Path, nonempty: bool) -> Result<(), MountError> {
+    match fs::read_dir(real) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => Err(MountError::NotDirectory(real.to_owned())),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(MountError::Dead(real.to_owned())),
+        _ if nonempty => Ok(()),
+        Err(e) => Err(MountError::Io("cannot be listed", directory.to_owned(), e)),
         Ok(mut entries) => match entries.next() {
-            None => Ok(real),
-            Some(_) => Err(MountError::NotEmpty(real)),
+            None => Ok(()),
+            Some(_) => Err(MountError::NotEmpty(real.to_owned())),
         },
     }
 }
@@ -368,9 +425,6 @@ fn helper_options(options: &MountOptions, default_permissions: bool) -> Result<S
 }
 
 fn mount_by_helper(options: &MountOptions, directory: &Path, default_permissions: bool) -> Result<OwnedFd, MountError> {
-    if options.dev || options.suid {
-        return Err(MountError::Conflict("only root can mount with the options dev and suid"));
-    }
     let fail = |e| MountError::Io("fusermount3 cannot be run", HELPER.into(), e);
     let (ours, theirs) = UnixStream::pair().map_err(fail)?;
     // The helper finds its socket as its standard input, which no other program

@@ -11,7 +11,7 @@ use crate::crew::Crew;
 use crate::device::FuseDevice;
 use crate::dispatch::{Behaviour, Server, Syncs};
 use crate::init::{self, Agreed, Answer, TRANSFER_BYTES_MAX, Wishes};
-use crate::mount::{Mount, MountError, MountOptions, Seat};
+use crate::mount::{self, Mount, MountError, MountOptions, Seat};
 use crate::notify::Notifier;
 use crate::past::ShowPast;
 use crate::proto::request::{self, Op};
@@ -107,6 +107,26 @@ impl Default for SessionOptions {
     }
 }
 
+impl SessionOptions {
+    /// Whether a mount has a chance, as far as that can be known before the volume is opened: who opens it writes to it.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn can_mount(&self, how: &MountOptions) -> Result<(), MountError> {
+        self.go_with(how).and_then(|()| mount::check(how))
+    }
+
+    fn go_with(&self, how: &MountOptions) -> Result<(), MountError> {
+        match self.permissions == Permissions::Own && how.allow_other {
+            true => Err(MountError::Conflict(
+                "own_check and allow_other exclude each other: with several users only the kernel \
+                 can check permissions",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A mounted volume that waits to be served.
 pub struct Session {
     server: Arc<Server>,
@@ -170,12 +190,7 @@ impl Session {
         let mut mount_options = mount_options.clone();
         mount_options.read_only |= at != At::Live;
         let own_check = options.permissions == Permissions::Own;
-        if own_check && mount_options.allow_other {
-            return Err(MountError::Conflict(
-                "own_check and allow_other exclude each other: with several users only the kernel \
-                 can check permissions",
-            ));
-        }
+        options.go_with(&mount_options)?;
         let wishes = Wishes {
             writeback: options.cache == Cache::WriteBack && !mount_options.read_only,
             acl: options.acl && !own_check,

@@ -100,6 +100,12 @@ pub fn page_bytes() -> usize {
     usize::try_from(bytes).unwrap_or(4096)
 }
 
+/// Whether the real user of this process may write to something.
+pub fn may_write(path: &CStr) -> io::Result<()> {
+    // SAFETY: the pointer is to a string that ends in zero and outlives the call.
+    check(unsafe { libc::access(path.as_ptr(), libc::W_OK) }).map(drop)
+}
+
 /// Real user and group of this process, and whether it acts as root.
 pub fn user() -> (u32, u32, bool) {
     // SAFETY: these calls take nothing and cannot fail.

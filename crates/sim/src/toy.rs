@@ -497,7 +497,11 @@ impl<const WRONG: u8> Subject for Toy<WRONG> {
         }
         self.namespace(|s| {
             let mut found = s.checkpoints.iter_mut().filter(|c| c.0.cno == cno);
-            found.next().ok_or(Error::Stale)?.0.name = name.map(<[u8]>::to_vec);
+            let found = found.next().ok_or(Error::Stale)?;
+            if name.is_some() && found.0.name.as_deref().is_some_and(|has| Some(has) != name) {
+                return Err(Error::Checkpoint("it has another name".into()));
+            }
+            found.0.name = name.map(<[u8]>::to_vec);
             Ok(())
         })?;
         self.commit_all(&mut self.lock())

@@ -23,10 +23,11 @@ pub const COMMAND: Command = Command {
     about: "Tells what differs below a directory between two states",
     options: &[("--content", "also what changed in files, as diff -u shows it"), ("--json", "as JSON")],
     notes: "FROM and TO are states of the past: the number of a checkpoint, a snapshot's name, a time as clocks here show it (the\n\
-            newest state not later), or \"10 minutes ago\"; without TO, what there is now. Letters: + came, - went, M was modified\n\
-            (content or attributes; of a directory: its entries), R was renamed; ? where one of the states does not know what it was\n\
-            (see nenrin retention --help). --content writes names as patch(1) reads them: those with control characters, quotes or\n\
-            backslashes, and those that are no text, in quotes; --json has the bytes of the latter as path_bytes and from_bytes.",
+            newest state not later than the end of that day, minute or second), or \"10 minutes ago\"; without TO, what there is now.\n\
+            Letters: + came, - went, M was modified (content or attributes; of a directory: its entries), R was renamed; ? where one\n\
+            of the states does not know what it was (see nenrin retention --help). --content writes names as patch(1) reads them:\n\
+            those with control characters, quotes or backslashes, and those that are no text, in quotes; --json has the bytes of the\n\
+            latter as path_bytes and from_bytes.",
     examples: &[
         ("diff ~/work monday", "since the snapshot monday"),
         ("diff ~/work/src '1 hour ago' '10 minutes ago'", "between two times"),

@@ -83,6 +83,9 @@ fn from_root(mount: &Mount, real: &Path, gone: &Path) -> Option<PathBuf> {
 /// The directory that is there and on the way to `path`, and the rest. The last part
 /// is never followed, so that a link is asked about itself.
 fn existing(path: &Path) -> Result<(PathBuf, PathBuf), Fail> {
+    if path.as_os_str().is_empty() {
+        return Err(Fail::usage("\"\": an empty path names nothing; . is the directory you are in"));
+    }
     let is_directory = |p: &Path| std::fs::symlink_metadata(p).is_ok_and(|m| m.is_dir());
     if is_directory(path) {
         return Ok((path.to_owned(), PathBuf::new()));
@@ -120,5 +123,6 @@ mod tests {
         assert_eq!(of("/"), ("/".into(), "".into()));
         assert_eq!(of("."), (".".into(), "".into()));
         assert!(existing(Path::new("/usr/gone/../file")).is_err());
+        assert!(existing(Path::new("")).unwrap_err().to_string().contains("an empty path"));
     }
 }

@@ -5,7 +5,7 @@ use crate::device::{self, Device};
 use crate::error::{At, Fail, Outcome};
 use crate::output::{self, Progress};
 use crate::size::{parse_bytes, show_bytes};
-use crate::{clock, report, signature, sys};
+use crate::{clock, mounts, report, signature, sys};
 use nenrin_core::{MkfsOptions, bytes_min, mkfs_on, probe};
 use nenrin_device::{BLOCK_BYTES, Op, OpenMode};
 use nenrin_format::superblock::{LABEL_BYTES_MAX, Profile};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The command.
 pub const COMMAND: Command = Command {
     name: "mkfs",
-    usage: &["mkfs [--size SIZE] [--label LABEL] [--profile PROFILE] [--sparse] [--force] DEVICE..."],
+    usage: &["mkfs [--size SIZE] [--label LABEL] [--profile PROFILE] [--sparse] [--force] [--json] DEVICE..."],
     about: "Makes an empty volume on block devices or in image files",
     options: &[
         ("--size SIZE", "size of each image file, which is made, or made so long; K, M, G, T are powers of 1024"),
@@ -125,11 +125,11 @@ fn make(paths: &[PathBuf], wishes: &Wishes) -> Outcome {
                 Err(e) => return Err(Fail::at(path.display(), e)),
                 Ok(_) => false,
             };
-            let identity = device::identity(path).at(path.display())?;
-            if seen.contains(&identity) {
+            let identities = device::identities(path);
+            if identities.iter().any(|i| seen.contains(i)) {
                 return Err(Fail::at(path.display(), "named twice; each device of a volume is another one"));
             }
-            seen.push(identity);
+            seen.extend(identities);
             devices.push(prepare(path, wishes, is_new, &mut longer)?);
         }
         Ok(())
@@ -196,7 +196,7 @@ fn look(path: &Path, wishes: &Wishes) -> Result<(), Fail> {
 /// Whether something new there would be a device, as in /dev, but not in what is mounted below it, as /dev/shm.
 fn is_for_devices(path: &Path) -> bool {
     let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
-    let above = path.parent().and_then(|above| above.canonicalize().ok()).unwrap_or_else(|| path.to_owned());
+    let above = mounts::above(path).canonicalize().unwrap_or_else(|_| path.to_owned());
     above.starts_with("/dev") && (device(&above).is_none() || device(&above) == device(Path::new("/dev")))
 }
 

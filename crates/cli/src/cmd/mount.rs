@@ -26,7 +26,8 @@ pub const COMMAND: Command = Command {
     notes: "mount options:\n\
 \x20 ro                   nothing is written, the log is replayed in memory\n\
 \x20 cp=N, at=WHEN        a state of the past, read-only: a checkpoint number, a snapshot's name, RFC 3339,\n\
-\x20                      YYYY-MM-DD[ HH:MM[:SS]] as clocks here show it, or \"N seconds|minutes|hours|days ago\"\n\
+\x20                      YYYY-MM-DD[ HH:MM[:SS]] as clocks here show it, or \"N seconds|minutes|hours|days ago\":\n\
+\x20                      the newest not later than the end of what is said\n\
 \x20 order=relaxed|strict               what a sync carries besides its file\n\
 \x20 barrier=sync|checkpoint|none       when the device is flushed\n\
 \x20 cache=writethrough|writeback       where written content is kept first\n\

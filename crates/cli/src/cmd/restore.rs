@@ -11,7 +11,7 @@ use crate::shelf::Shelf;
 use crate::size::show_bytes;
 use crate::teller::Teller;
 use crate::then::Then;
-use crate::{states, sys, when};
+use crate::{mounts, states, sys, when};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs;
@@ -36,16 +36,16 @@ pub const COMMAND: Command = Command {
     ],
     notes: "What was overwritten: nenrin history PATH shows its states. What was removed: nenrin restore --list-deleted shows\n\
             what there was. Of a range like 3..7 any number will do; a time, as clocks here show it, means the newest state\n\
-            not later. A DEST off the volume that is there already is not replaced, since nothing would bring it back.\n\
-            The copy gets owner, times, extended attributes, access lists, hard links and holes, but no capabilities, and\n\
-            files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the past, so that it takes no\n\
-            room on the volume, and takes the name in one step. What keeps less history (user.nenrin.history) no\n\
-            checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What the state does not know\n\
-            of a tree, and what is damaged of it, is left out, and named: the rest is restored, and the exit code is 1. So it\n\
-            is where what was replaced cannot be removed, as directories of other users; it is told where that is then. With --json\n\
-            left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it is shared; where\n\
-            some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what he may\n\
-            read, without --force.\n\
+            not later than the end of that day, minute or second. A DEST off the volume that is there already is not replaced,\n\
+            since nothing would bring it back. The copy gets owner, times, extended attributes, access lists, hard links and holes,\n\
+            but no capabilities, and files no set-user-id and set-group-id bits: the past shows none. It shares its blocks with the\n\
+            past, so that it takes no room on the volume, and takes the name in one step. What keeps less history\n\
+            (user.nenrin.history) no checkpoint would bring back: --force replaces it only when the newest snapshot shows it. What\n\
+            the state does not know of a tree, and what is damaged of it, is left out, and named: the rest is restored, and the exit\n\
+            code is 1. So it is where what was replaced cannot be removed, as directories of other users; it is told where that is\n\
+            then. With --json left_out tells path and why (unknown, damaged; attributes: these alone). All content is read before it\n\
+            is shared; where some of it is damaged --force replaces nothing. Who neither mounted the volume nor is root restores what\n\
+            he may read, without --force.\n\
             exit codes: 0 restored, 1 not, or not all of it, 2 called wrongly, 130 interrupted: then nothing was restored.",
     examples: &[
         ("restore ~/work/report.txt --at '10 minutes ago' --force", "undo what was saved since"),
@@ -174,7 +174,7 @@ fn bring_back(path: &Path, at: &str, to: Option<&Path>, force: bool, json: bool)
     if !force && fs::symlink_metadata(dest).is_ok() {
         return Err(restore::exists(dest));
     }
-    let parent = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = mounts::above(dest);
     if !parent.is_dir() {
         let text = match fs::metadata(parent) {
             Ok(_) => "is not a directory; say where else by --to DEST",

@@ -18,7 +18,10 @@ pub const COMMAND: Command = Command {
         "snapshot delete [--json] [DIR] NAME",
     ],
     about: "Keeps a state of the volume by name, lists such states, or lets one go",
-    options: &[("--of CNO", "name this checkpoint instead of making a new one"), ("--json", "as JSON")],
+    options: &[
+        ("--of CNO", "name this checkpoint, which has no name yet, instead of making a new one"),
+        ("--json", "as JSON"),
+    ],
     notes: "With one argument, create and delete take it for a directory if there is one of that name, else for the snapshot's\n\
             name. Without a name, create uses the time. A name must not look like a number or a time.\n\
             What a listing says that a snapshot frees becomes available (df) when it alone is deleted; what two keep, with the\n\

@@ -136,7 +136,7 @@ fn find(uids: &[u32], fits: impl Fn(&Hello) -> bool) -> Option<Client> {
 
 /// The owner of the volume on this device, or one of these, if it is one that answers us.
 pub fn owner_of_device(path: &Path) -> Option<Client> {
-    let identities: Vec<String> = members::split(path).iter().filter_map(|p| device::identity(p).ok()).collect();
+    let identities: Vec<String> = members::split(path).iter().flat_map(|p| device::identities(p)).collect();
     if identities.is_empty() {
         return None;
     }

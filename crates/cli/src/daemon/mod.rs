@@ -141,7 +141,8 @@ impl Repeated {
 }
 
 fn start(plan: &Plan) -> Result<Running, Fail> {
-    let log = Arc::new(Log::open(plan.log.as_deref(), !plan.report_start).at("log file")?);
+    let log = Log::open(plan.log.as_deref(), !plan.report_start);
+    let log = Arc::new(log.at(format!("log file {}", plan.log.as_deref().unwrap_or(Path::new("")).display()))?);
     // Before any thread, so that all of them leave signals to the one that waits.
     sys::block_ending_signals().at("signals")?;
     sys::set_io_flusher();
@@ -155,6 +156,9 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
         // Before anything is allocated that stays.
         sys::save_memory();
     }
+    // Opening it writes, and is not undone by there being no mount.
+    let how = how(plan, read_only);
+    session_options(&plan.options).can_mount(&how).map_err(|e| service::describe_mount(&e))?;
     let members =
         members::open(&members::split(&plan.device), |path| open_device(path, mode, "; mount it with -o ro"))?;
     if let Some(allowed) = limited {
@@ -307,19 +311,26 @@ fn mount(service: &Arc<Service>, plan: &Plan) -> Result<Option<CheckpointData>, 
     let found = plan.options.past.as_deref().map(|when| past::find(&fs, when)).transpose();
     let shown = found.map_err(|f| Fail::at(plan.device.display(), f))?;
     let at = shown.as_ref().map_or(At::Live, |c| At::Past(c.cno));
-    let o = &plan.options;
-    let mut how = MountOptions::new(plan.source.display().to_string(), &plan.directory);
-    how.read_only = fs.options().read_only;
-    how.allow_other = o.allow_other;
-    how.nonempty = o.nonempty;
-    how.dev = o.dev;
-    how.suid = o.suid;
-    how.exec = !o.noexec;
-    how.noatime = o.noatime;
-    let mut options = session_options(o);
+    let mut options = session_options(&plan.options);
+    let how = how(plan, fs.options().read_only);
     options.past = ShowPast(Some(Arc::new(past::Shelves(fs))));
     service.add(at, &how, &options)?;
     Ok(shown.as_ref().map(report::checkpoint))
+}
+
+/// Where and how the volume is to appear.
+fn how(plan: &Plan, read_only: bool) -> MountOptions {
+    let o = &plan.options;
+    MountOptions {
+        read_only,
+        allow_other: o.allow_other,
+        nonempty: o.nonempty,
+        dev: o.dev,
+        suid: o.suid,
+        exec: !o.noexec,
+        noatime: o.noatime,
+        ..MountOptions::new(plan.source.display().to_string(), &plan.directory)
+    }
 }
 
 /// The library is ticked by [`start_ticking`], also while only the past is mounted.

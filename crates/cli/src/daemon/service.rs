@@ -585,7 +585,7 @@ impl Service {
         let mounts = self.mounts();
         let fs = self.fs().ok();
         Hello {
-            identities: self.watches().iter().map(|w| w.identity().to_owned()).collect(),
+            identities: self.watches().iter().flat_map(Watch::identities).cloned().collect(),
             pid: std::process::id(),
             read_only: fs.as_ref().is_none_or(|fs| fs.options().read_only),
             closing: self.lock().closing,
@@ -704,7 +704,7 @@ fn plain(e: nenrin_core::Error) -> Fail {
 }
 
 /// The front end's words, which say what, where and what to do.
-fn describe_mount(e: &MountError) -> Fail {
+pub(super) fn describe_mount(e: &MountError) -> Fail {
     match e {
         MountError::Io(_, path, error) if error.kind() == std::io::ErrorKind::PermissionDenied => Fail::at(
             path.display(),

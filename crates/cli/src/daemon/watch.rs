@@ -13,6 +13,7 @@ pub struct Watch {
     path: PathBuf,
     uuid: [u8; 16],
     identity: String,
+    beneath: Vec<String>,
     bytes: u64,
     block_device: bool,
 }
@@ -20,10 +21,12 @@ pub struct Watch {
 impl Watch {
     /// Of the device at `path`, which the volume knows as `uuid` and uses `bytes` of.
     pub fn new(path: &Path, uuid: [u8; 16], bytes: u64) -> Self {
+        let mut identities = device::identities(path).into_iter();
         Self {
             path: path.to_owned(),
             uuid,
-            identity: device::identity(path).unwrap_or_default(),
+            identity: identities.next().unwrap_or_default(),
+            beneath: identities.collect(),
             bytes,
             block_device: fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()),
         }
@@ -43,6 +46,10 @@ impl Watch {
     /// What tells it from other devices.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+    /// That, and what tells the files apart that it shows the whole of.
+    pub fn identities(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.identity).chain(&self.beneath)
     }
     /// What is wrong with it now.
     pub fn problem(&self) -> Option<String> {

@@ -38,6 +38,39 @@ fn what_does_not_fit_in_the_end_leaves_nothing() {
     assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "then");
 }
 
+/// What is replaced is kept before the copy is made, and once more where it has changed since.
+#[test]
+fn what_is_replaced_is_kept_as_it_is_in_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    let change = |which: usize| match which {
+        1 => fs::write(to.join("sub/f"), "same").unwrap(),
+        2 => fs::write(to.join("sub/g"), "").unwrap(),
+        3 => fs::remove_file(to.join("sub/f")).unwrap(),
+        4 => fs::rename(to.join("sub/f"), to.join("f")).unwrap(),
+        5 => fs::set_permissions(&to, Permissions::from_mode(0o700)).unwrap(),
+        _ => {}
+    };
+    for which in 0..6 {
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(to.join("sub")).unwrap();
+        fs::write(to.join("sub/f"), "same").unwrap();
+        let mut asked = Vec::new();
+        let mut keep = || {
+            asked.push(names(dir.path()).len());
+            Ok(())
+        };
+        let mut fits = |_: &[LeftOut]| {
+            change(which);
+            Ok(())
+        };
+        copied(&from, &to, true, &mut keep, &mut fits).unwrap();
+        // The hidden directory is there the second time.
+        assert_eq!(asked, if which == 0 { vec![2] } else { vec![2, 3] }, "{which}");
+    }
+}
+
 /// Whose the directory above is puts a link in its place, at the last moment.
 #[test]
 fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
@@ -54,14 +87,18 @@ fn a_link_that_is_put_in_place_of_the_directory_leads_nowhere() {
     let mut asked = 0;
     let mut exchange = || {
         asked += 1;
-        // The first time before anything was done.
+        // The first time before anything was done; again since something was changed meanwhile.
         if asked == 2 {
             fs::rename(at("above"), at("moved")).unwrap();
             symlink(at("victim"), at("above")).unwrap();
         }
         Ok(())
     };
-    copied(&at("from"), &at("above/d"), true, &mut exchange, &mut |_| Ok(())).unwrap();
+    let mut change = |_: &[LeftOut]| {
+        fs::set_permissions(at("above/d"), Permissions::from_mode(0o500)).unwrap();
+        Ok(())
+    };
+    copied(&at("from"), &at("above/d"), true, &mut exchange, &mut change).unwrap();
     assert_eq!(asked, 2);
     assert_eq!(fs::metadata(at("victim/d")).unwrap().mode() & 0o7777, 0o500);
     assert_eq!((names(&at("victim/d")), names(&at("moved/d"))), (vec!["f".into()], vec!["new".into()]));
@@ -87,7 +124,11 @@ fn what_is_not_replaced_keeps_its_mode() {
         }
         Ok(())
     };
-    let told = copied(&from, &to, true, &mut spoil, &mut |_| Ok(())).unwrap_err();
+    let mut change = |_: &[LeftOut]| {
+        fs::set_permissions(&to, Permissions::from_mode(0o555)).unwrap();
+        Ok(())
+    };
+    let told = copied(&from, &to, true, &mut spoil, &mut change).unwrap_err();
     assert!(told.message.contains("to: No such file"), "{told}");
     assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o555);
     assert_eq!(names(dir.path()), ["away", "from", "to"]);

@@ -45,6 +45,12 @@ fn a_truncated_image() {
     fs::OpenOptions::new().write(true).open(place.image()).unwrap().set_len(16 << 20).unwrap();
     unchanged(&place, || mount(&place).fails(1, &["truncated", "16777216", "restore its length"]));
     nenrin(["info", &place.image()]).fails(1, &["truncated"]);
+    for path in ["image", "./image", "$PWD/image"] {
+        for command in ["check", "info"] {
+            let said = shell(&format!("$NENRIN {command} {path}"), place.dir()).stderr;
+            assert_eq!(said.matches("image").count(), 1, "{command} {path}: {said}");
+        }
+    }
 }
 
 /// What is gone is less than a segment, so that none lies there.
@@ -168,6 +174,16 @@ fn a_directory_that_will_not_do() {
 }
 
 #[test]
+fn no_image_is_made_among_devices() {
+    if !is_root() {
+        return;
+    }
+    for name in ["nenrin-nowhere", "./nenrin-nowhere"] {
+        shell(&format!("$NENRIN mkfs --size 32M {name}"), Path::new("/dev")).fails(1, &["no such device"]);
+    }
+}
+
+#[test]
 fn no_fuse_device() {
     if !can_mount() || !has("unshare") {
         return;
@@ -193,12 +209,18 @@ fn unknown_and_impossible_options() {
     nenrin(["mount", &place.image()]).fails(2, &["a device and a directory are needed"]);
     nenrin(["mount", "/no/a,/no/b", &place.sub("mnt")]).fails(1, &["/no/a", "no such file"]);
     nenrin(["mount", "--frob", "a", "b"]).fails(2, &["unknown option --frob"]);
+    for version in [&["version", "--frob"][..], &["--version", "frob"]] {
+        nenrin(version).fails(2, &["frob"]);
+    }
+    nenrin(["history", ""]).fails(2, &["an empty path", "directory you are in"]);
+    let mount = ["mount", "--log", "/nonexist/log", &place.image(), &place.sub("mnt")];
+    nenrin(mount).fails(1, &["log file /nonexist/log: No such file"]);
 }
 
 #[test]
 fn no_permission() {
     let place = Place::with_volume();
-    place.sub("mnt");
+    fs::set_permissions(place.sub("mnt"), fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(place.image(), fs::Permissions::from_mode(0o600)).unwrap();
     let Some(out) = as_nobody(&place, "$NENRIN mount image mnt") else { return };
     out.fails(1, &["image", "permission denied", "owner or as root"]);

@@ -86,6 +86,12 @@ fn snapshots_have_names() {
         BufReader::new(&stream).read_line(&mut answer).unwrap();
         assert!(answer.starts_with(r#"{"error":{"code":2"#) && answer.contains("a snapshot"), "{answer}");
     }
+    // A state has one name, and does not lose it by being given another.
+    nenrin(["snapshot", "create", "--of", &cno, &mnt, "another"])
+        .fails(1, &[&cno, "is the snapshot one already", "make a new"]);
+    nenrin(["snapshot", "create", "--of", &cno, &mnt, "one"]).ok();
+    let list = nenrin(["snapshot", "list", &mnt]).ok();
+    assert!(list.contains(" one\n") && !list.contains("another"), "{list}");
     nenrin(["snapshot", "create", "--of", "4711", &mnt, "x"]).fails(1, &["no checkpoint 4711"]);
     nenrin(["snapshot", "delete", &mnt, "none"]).fails(1, &["no snapshot \"none\"", "snapshot list"]);
     let past = place.sub("past");
@@ -113,6 +119,7 @@ fn wrong_calls() {
         (vec!["snapshot", "create", &dir, "2025-01-01"], 2, "must not look like a number or a time"),
         (vec!["snapshot", "create", &dir, "12"], 2, "must not look like a number or a time"),
         (vec!["snapshot", "create", &dir, "a/b"], 2, "no slash"),
+        (vec!["snapshot", "create", &dir, "a\tb"], 2, "no control characters"),
         (vec!["snapshot", "create", "--of", "monday", &dir], 2, "number of a checkpoint"),
         (vec!["snapshot", "delete", &dir], 2, "the snapshot's name is needed"),
         (vec!["snapshot", "create", &dir, "monday"], 1, "not on a nenrin volume"),

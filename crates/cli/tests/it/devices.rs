@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,55 @@ fn each_profile_holds_what_is_written() {
         nenrin(["check", "--data", &place.text("c")]).ok();
         assert!(nenrin(["info", &place.text("a")]).ok().contains(&format!("profile      {profile}")));
     }
+}
+
+/// Of a mirror whose halves were each mounted without the other nobody knows which is right.
+#[test]
+fn a_mount_that_is_refused_has_written_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    volume(&place, "mirror", &["a", "b"]);
+    let content = |names: &[&str]| names.iter().map(|n| fs::read(place.path(n)).unwrap()).collect::<Vec<_>>();
+    let before = content(&["a", "b"]);
+    let full = place.sub("full");
+    fs::write(place.path("full/something"), "").unwrap();
+    fs::write(place.path("file"), "").unwrap();
+    let other = Place::with_volume();
+    other.mount("").ok();
+    let refused = |devices: &str, options: &str| {
+        let mount = |dir: &str| nenrin(["mount", "-o", options, devices, dir]);
+        mount(&full).fails(1, &["full", "not empty", "nonempty"]);
+        mount(&place.text("file")).fails(1, &["file", "not a directory"]);
+        mount(&place.text("nowhere")).fails(1, &["nowhere", "no such directory"]);
+        mount(&other.text("mnt")).fails(1, &["a nenrin volume is mounted there already"]);
+        let mount = |more: &str| nenrin(["mount", "-o", &format!("{options}{more}"), devices, &place.sub("empty")]);
+        assert_ne!(mount(",own_check,allow_other").code, 0);
+    };
+    refused(&list(&place, &["a", "b"]), "rw");
+    assert!(content(&["a", "b"]) == before, "a plain mount");
+    for (one, absent) in [("a", "b"), ("b", "a")] {
+        away(&place, absent);
+        refused(&place.text(one), "degraded");
+        back(&place, absent);
+    }
+    assert!(content(&["a", "b"]) == before, "each half alone");
+    // Where a user may not write fusermount3 does not mount.
+    place.sub("theirs");
+    for name in ["a", "b"] {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    let script = "
+        ! $NENRIN mount a theirs 2>said || exit 1
+        grep -q 'permission denied; mount as root' said
+        ! $NENRIN mount -o suid a theirs 2>said || exit 1
+        grep -q 'only root can mount' said";
+    if has("fusermount3") {
+        as_nobody(&place, script).map(Out::ok);
+        assert!(content(&["a", "b"]) == before, "a user");
+    }
+    mount(&place, &["a", "b"], "").ok();
 }
 
 #[test]

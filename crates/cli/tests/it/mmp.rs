@@ -1,4 +1,4 @@
-//! Two hosts on one device: two loop devices over one image, which have locks of their own.
+//! Two hosts on one device: two loop devices over one image. Without its name they have locks of their own.
 #![allow(clippy::unwrap_used)] // tests say what went wrong by stopping
 
 use crate::common::*;
@@ -20,6 +20,7 @@ fn a_second_host_is_refused_and_a_host_that_was_asleep_stops() {
     }
     let place = Place::with_volume();
     let (Some(a), Some(b)) = (Loop::over(&place.image()), Loop::over(&place.image())) else { return };
+    fs::remove_file(place.image()).unwrap();
     let (mnt_a, mnt_b) = (place.sub("mnt-a"), place.sub("mnt-b"));
     let begin = Instant::now();
     on("a", &place, &["mount", "-o", "mmp", &a.0, &mnt_a]).ok();

@@ -153,7 +153,7 @@ fn a_mount_of_the_past_takes_no_snapshots() {
     nenrin(["mount", "-o", "at=first", &place.image(), &past]).ok();
     nenrin(["snapshot", "create", &past, "second"]).fails(1, &["past", "shows checkpoint", "--of"]);
     let cno = nenrin(["snapshot", "list", "--json", &past]).json()[0]["cno"].to_string();
-    nenrin(["snapshot", "create", "--of", &cno, &past, "second"]).ok();
+    nenrin(["snapshot", "create", "--of", &cno, &past, "second"]).fails(1, &["is the snapshot first already"]);
     nenrin(["umount", &past]).ok();
 }
 

@@ -281,3 +281,83 @@ fn what_the_owner_does_not_do_is_refused() {
     assert!(!place.path("log").exists());
     nenrin(["mount", "-o", "at=one", &image, &past]).ok();
 }
+
+/// What history shows of a time is what any command takes for it.
+#[test]
+fn a_state_is_had_by_the_time_that_is_shown() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("checkpoint=0").ok();
+    let (tt, mnt) = (place.text("mnt/tt"), place.text("mnt"));
+    let mut cnos = Vec::new();
+    for n in 1..=3 {
+        fs::write(&tt, format!("state {n}")).unwrap();
+        cnos.push(cut(&place));
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+    let list = nenrin(["checkpoint", "list", "--json", &mnt]).json();
+    let shown = nenrin(["history", &tt]).ok();
+    for (n, cno) in (1..).zip(&cnos) {
+        let exact = list.as_array().unwrap().iter().find(|c| c["cno"] == *cno).unwrap()["time"].as_str().unwrap();
+        let second = exact[..19].replace('T', " ");
+        assert!(shown.contains(&second), "{shown}");
+        let content = format!("state {n}");
+        for at in [exact, &second] {
+            let to = place.text("mnt/restored");
+            nenrin(["restore", &tt, "--at", at, "--to", &to]).ok();
+            assert_eq!(fs::read_to_string(&to).unwrap(), content, "{at}");
+            fs::remove_file(&to).unwrap();
+            assert_eq!(fs::read_to_string(place.path("mnt/.nenrin/at").join(at).join("tt")).unwrap(), content, "{at}");
+            let diff = nenrin(["diff", "--json", &mnt, at]).json();
+            assert_eq!(diff["from"]["cno"], *cno, "{at}");
+        }
+    }
+}
+
+/// Whatever kind it is of, and however it is named.
+#[test]
+fn what_is_replaced_may_be_given_by_its_bare_name() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.mount("").ok();
+    for name in ["sl", "./sl", "$PWD/sl"] {
+        let script = format!(
+            "rm -rf sl file dir; echo 1 >file; ln -s file sl; mkdir dir
+            cno=$($NENRIN checkpoint create .)
+            ln -sfn other sl; echo 2 >file; touch dir/more
+            for n in sl file dir; do
+                $NENRIN restore $(echo {name} | sed s/sl/$n/) --at $cno --force
+            done
+            [ $(readlink sl) = file ] && [ $(cat file) = 1 ] && [ ! -e dir/more ]"
+        );
+        shell(&script, &place.path("mnt")).ok();
+    }
+}
+
+/// The checkpoint that has what is replaced is older than the copy, unless something changes meanwhile.
+#[test]
+fn no_state_shows_the_copy_that_replaces_a_directory() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_volume();
+    for options in ["checkpoint=0", "checkpoint=0,cache=writeback"] {
+        place.mount(options).ok();
+        let script = "
+            rm -rf d; mkdir -p d/sub; echo 1 >d/sub/f
+            cno=$($NENRIN checkpoint create .)
+            echo 2 >d/sub/f; echo 3 >d/new
+            $NENRIN restore d --at $cno --force
+            ls -A .nenrin/at/*/ | grep restoring && exit 1
+            $NENRIN history . | grep restoring && exit 1
+            [ $(cat d/sub/f) = 1 ] && [ ! -e d/new ]
+            # What was replaced is there.
+            for at in .nenrin/at/*; do cat $at/d/sub/f $at/d/new 2>/dev/null | tr '\\n' ' '; done | grep -q '2 3'";
+        shell(script, &place.path("mnt")).ok();
+        place.umount().ok();
+    }
+}

@@ -37,14 +37,14 @@ fn times_are_those_of_who_says_and_reads_them() {
         (made["cno"].to_string(), made["nanos"].as_i64().unwrap())
     };
     let (first, nanos) = cut("first");
-    // The second that comes next is between the two.
+    // Not in the same second.
     std::thread::sleep(Duration::from_millis(1100));
     cut("second");
-    let secs = nanos / 1_000_000_000 + 1;
+    let secs = nanos / 1_000_000_000;
     let when = shown(secs, "%Y-%m-%d %H:%M:%S");
 
     let told = west(["restore", &file, "--at", &when, "--to", &place.text("mnt/back")]).ok();
-    assert!(told.contains(&format!("from checkpoint {first} of {}", shown(secs - 1, "%Y-%m-%d %H:%M:%S"))), "{told}");
+    assert!(told.contains(&format!("from checkpoint {first} of {}", shown(secs, "%Y-%m-%d %H:%M:%S"))), "{told}");
     assert_eq!(fs::read_to_string(place.path("mnt/back")).unwrap(), "first");
     let found = west(["diff", "--json", &mnt, &when, "0 seconds ago"]).json();
     assert_eq!((found["from"]["cno"].to_string(), &found["differences"][0]["path"]), (first.clone(), &"f".into()));
@@ -67,6 +67,6 @@ fn times_are_those_of_who_says_and_reads_them() {
 
     // The owner's words say where its times are meant.
     west(["restore", &file, "--at", "1990-01-01", "--force"])
-        .fails(1, &["no state as old as 1990-01-01 08:00:00 +00:00"]);
+        .fails(1, &["no state as old as 1990-01-02 07:59:59 +00:00"]);
     west(["diff", &mnt, "10 weeks ago"]).fails(1, &["say it as in"]);
 }

@@ -115,16 +115,23 @@ impl Fs {
     /// Names a checkpoint, which makes it a snapshot; `None` takes the name away.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when the checkpoint is unknown or the name taken.
+    /// [`Error::Checkpoint`] when the checkpoint is unknown or has another name, or the name is taken.
     pub fn checkpoint_name(&self, cno: Cno, name: Option<&[u8]>) -> Result<()> {
         if let Some(n) = name {
             check_name(n)?;
         }
         let mut inner = self.room_to_let_go()?;
-        if !inner.state.kept.contains_key(&cno) {
+        let Some(kept) = inner.state.kept.get(&cno) else {
             return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
-        }
+        };
         if let Some(n) = name {
+            if kept.is_named() && kept.name != n {
+                let has = String::from_utf8_lossy(&kept.name);
+                return Err(Error::Checkpoint(format!(
+                    "checkpoint {cno} is the snapshot {has} already, and has one name: use that, or make a new snapshot of \
+                     what there is now"
+                )));
+            }
             if inner.state.kept.iter().any(|(c, k)| *c != cno && k.is_named() && k.name == n) {
                 return Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(n))));
             }

@@ -432,20 +432,16 @@ fn take_trees(state: &mut State, trees: Vec<(Tree, Survey)>, root: &Root, losses
 
 /// Tells what of the log is missing.
 pub(super) fn tell_gap(chain: &Chain, before: Option<Time>, next: Option<&Header>, losses: &mut Losses) {
-    let seconds = |t: Time| t.0.div_euclid(1_000_000_000);
-    let from = before.map_or_else(|| "the last index checkpoint".to_owned(), |t| format!("@{}", seconds(t)));
+    let from = before.map_or_else(|| "the last index checkpoint".to_owned(), |t| t.utc());
     let first = chain.seq.next();
     let text = match next {
         Some(h) => {
             let last = h.seq.0.saturating_sub(1);
-            format!(
-                "partial segments {first} to {last} are missing, written between {from} and @{}",
-                seconds(h.written_at)
-            )
+            format!("partial segments {first} to {last} are missing, written between {from} and {}", h.written_at.utc())
         }
         None => format!("partial segments from {first} on are missing, written after {from}"),
     };
-    losses.add(LossKind::LogGap, About::Volume, format!("{text} (seconds since 1970)"));
+    losses.add(LossKind::LogGap, About::Volume, text);
 }
 
 /// Makes the state such that records behind a gap apply as far as they can.

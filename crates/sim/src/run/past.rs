@@ -6,7 +6,7 @@ use crate::oracle;
 use crate::subject::{Subject, UID};
 use crate::tree::Tree;
 use crate::walk::walk;
-use nenrin_core::{At, Error};
+use nenrin_core::{At, CheckpointInfo, Error};
 use nenrin_format::{Cno, Ino, Time};
 
 impl<S: Subject> Run<S> {
@@ -37,7 +37,9 @@ impl<S: Subject> Run<S> {
     }
 
     pub(super) fn checkpoint_name(&mut self, cno: u64, name: Option<&[u8]>, start: usize) -> Check {
-        let taken = name.is_some() && self.listed.iter().any(|c| c.cno.0 != cno && c.name.as_deref() == name);
+        // By another one, or this one has another.
+        let in_the_way = |c: &CheckpointInfo| c.name.is_some() && (c.cno.0 == cno) != (c.name.as_deref() == name);
+        let taken = name.is_some() && self.listed.iter().any(in_the_way);
         match self.fs()?.checkpoint_name(Cno(cno), name) {
             Ok(()) if !taken => {
                 let end = self.disk.cut_points();
