@@ -42,48 +42,48 @@ const STEP: Duration = Duration::from_millis(20);
 pub struct Print {
     /// Sums of hashes, whatever the order.
     sum: u64,
-    /// The last of the times.
-    newest: Option<SystemTime>,
+    /// Something had changed just before it was looked at: what changed it right after that may have the same time.
+    is_fresh: bool,
 }
 
 impl Print {
     fn add(&mut self, path: &Path, meta: &Metadata) {
         let mut hash = DefaultHasher::new();
-        (path, meta.ino(), meta.ctime(), meta.ctime_nsec()).hash(&mut hash);
+        let changed = (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec(), meta.size());
+        (path, meta.ino(), changed).hash(&mut hash);
         self.sum = self.sum.wrapping_add(hash.finish());
         let since =
             Duration::new(u64::try_from(meta.ctime()).unwrap_or(0), u32::try_from(meta.ctime_nsec()).unwrap_or(0));
-        self.newest = self.newest.max(UNIX_EPOCH.checked_add(since));
+        let past = UNIX_EPOCH.checked_add(since).and_then(|at| SystemTime::now().duration_since(at).ok());
+        self.is_fresh |= past.is_none_or(|past| past < STEP);
     }
-    /// Waits until whatever changes from now on gets another time than what has changed. Whether that is certain.
-    pub fn settle(&self) -> bool {
-        let Some(newest) = self.newest else { return false };
-        match SystemTime::now().duration_since(newest) {
-            Ok(past) => thread::sleep(STEP.saturating_sub(past)),
-            Err(ahead) if ahead.duration() <= STEP => thread::sleep(STEP + ahead.duration()),
-            // By another clock.
-            Err(_) => return false,
-        }
-        true
-    }
-    /// Whether nothing has changed between the two.
+    /// Whether nothing has changed between the two, so far as times tell.
     pub fn is(&self, other: &Self) -> bool {
-        self.sum == other.sum && self.newest == other.newest
+        self.sum == other.sum && !self.is_fresh && !other.is_fresh
     }
 }
 
 /// Syncs the files of what is about to be replaced: what the kernel still has of them, and what is being written anew to one that was
 /// emptied for that, no checkpoint would have. Only these: what other programs are writing is none of it. What may not be opened is left.
-/// Tells what it was then, if it is there.
+/// Tells what it was then, if it is there. Where something had just changed it is done once more: what changed within the same step of
+/// the kernel's clock has the same time.
 ///
 /// # Errors
 /// What cannot be written or read.
 pub fn sync(path: &Path) -> Result<Print, Fail> {
-    let mut print = Print::default();
-    if let Ok(meta) = fs::symlink_metadata(path) {
-        sync_below(path, &meta, meta.dev(), &mut print)?;
+    let once = || -> Result<Print, Fail> {
+        let mut print = Print::default();
+        if let Ok(meta) = fs::symlink_metadata(path) {
+            sync_below(path, &meta, meta.dev(), &mut print)?;
+        }
+        Ok(print)
+    };
+    let print = once()?;
+    if !print.is_fresh {
+        return Ok(print);
     }
-    Ok(print)
+    thread::sleep(STEP);
+    once()
 }
 
 fn sync_below(path: &Path, meta: &Metadata, device: u64, print: &mut Print) -> Result<(), Fail> {

@@ -95,13 +95,15 @@ fn others(path: &Path, sb: &Superblock) -> Vec<PathBuf> {
     let is_block = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let candidates = if is_block { block_devices() } else { siblings(path) };
     let mut found = Vec::new();
-    let mut known = vec![device::identity(path).unwrap_or_default()];
+    let mut known = device::identities(path);
     for candidate in candidates {
-        let Ok(identity) = device::identity(&candidate) else { continue };
-        if !known.contains(&identity)
+        // Another way to one that is known is no other device.
+        let identities = device::identities(&candidate);
+        if !identities.is_empty()
+            && !identities.iter().any(|i| known.contains(i))
             && member_of(&candidate).is_some_and(|(uuid, own)| uuid == sb.uuid && own != own_identity(sb))
         {
-            known.push(identity);
+            known.extend(identities);
             found.push(candidate);
         }
     }

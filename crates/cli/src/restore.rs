@@ -158,13 +158,11 @@ pub fn copy(from: &Path, to: &Path, replace: bool, calls: &mut Calls<'_>) -> Res
     let mut kept: Option<less::Print> = None;
     let mut keep = || {
         let print = less::sync(to)?;
-        if kept.as_ref().is_some_and(|kept| kept.is(&print)) {
-            return Ok(());
+        if !kept.as_ref().is_some_and(|kept| kept.is(&print)) {
+            (calls.keep)()?;
+            kept = Some(print);
         }
-        let is_told_by_times = print.settle();
-        (calls.keep)().and_then(|()| less::is_kept(to, &*calls.shown))?;
-        kept = Some(print).filter(|_| is_told_by_times);
-        Ok(())
+        less::is_kept(to, &*calls.shown)
     };
     let place = Place::new(to, calls.volume, known.is_some(), &mut keep)?;
     let mut work = Work {

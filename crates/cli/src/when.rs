@@ -177,14 +177,7 @@ fn moment(text: &str, now: i64) -> Option<Result<Span, String>> {
     let rest = &text[10..];
     let offset = |secs| sys::local_time(secs).offset;
     if rest.is_empty() {
-        // Where clocks are set forward at midnight the day begins with that.
-        let begin = |midnight: i64| {
-            let forward = || (midnight - offset(midnight - DAY)).saturating_mul(SECOND);
-            local(midnight, now, &offset).unwrap_or_else(forward)
-        };
-        let midnight = days_since_1970(day) * DAY;
-        let (from, next) = (begin(midnight), begin(midnight + DAY));
-        return Some(Ok(Span::lasting(from, next.saturating_sub(from).max(1))));
+        return Some(Ok(whole_day(days_since_1970(day) * DAY, now, &offset)));
     }
     let clock = rest.get(1..)?;
     match rest.as_bytes()[0] {
@@ -206,6 +199,18 @@ fn moment(text: &str, now: i64) -> Option<Result<Span, String>> {
         b'T' | b't' => rfc3339(day, clock).map(Ok),
         _ => None,
     }
+}
+
+/// The day that begins with this midnight, given as if clocks showed UTC.
+fn whole_day(midnight: i64, now: i64, offset: &impl Fn(i64) -> i64) -> Span {
+    // Where clocks are set forward at midnight the day begins with that; where they are set back over it, the next one begins
+    // before that.
+    let begin = |midnight: i64, now: i64| {
+        let forward = || (midnight - offset(midnight - DAY)).saturating_mul(SECOND);
+        local(midnight, now, offset).unwrap_or_else(forward)
+    };
+    let (from, next) = (begin(midnight, now), begin(midnight + DAY, i64::MIN));
+    Span::lasting(from, next.saturating_sub(from).max(1))
 }
 
 /// When clocks show this, given as if they showed UTC, in nanoseconds: the newest time not behind `now`, or else the
@@ -455,6 +460,9 @@ mod tests {
         assert_eq!(at(12_000, 12_000), Some(12_000));
         assert_eq!(at(12_000, 11_999), Some(8_400), "but for one that is in the future");
         assert_eq!(at(12_000, 0), Some(8_400));
+        // A day behind which clocks are set back over midnight ends with the first of the two.
+        let day = whole_day(12_000 - DAY, 2_000_000 * SECOND, &offset);
+        assert_eq!(day, Span { from: (8_400 - DAY) * SECOND, to: 8_400 * SECOND - 1 });
         for never in [1_000_000, 1_003_599] {
             assert_eq!(at(never, 2_000_000), None, "{never}");
         }

@@ -5,9 +5,13 @@
 //!
 //! | what the device is of the file | lock of the file |
 //! |---|---|
-//! | the whole of it | as if it was opened itself: flock, of a block device O_EXCL too |
-//! | a range: behind an offset, a partition | shared flock, and a lock of that range |
-//! | nobody knows what: by way of the device mapper | shared flock |
+//! | the whole of it | as if it was opened itself: flock and a lock of all ranges, of a block device O_EXCL too |
+//! | a range: behind an offset, a partition; all of it, encrypted | a lock of that range |
+//! | nobody knows what: by way of the device mapper | a shared lock behind all that a range may be |
+//!
+//! Only who uses the whole takes the flock: others use that, too, and wait for it (cryptsetup, on the file of an encrypted device).
+//! On NFS both kinds are locks of ranges, and one of them is enough; on SMB a lock keeps the loop device itself from its file, so
+//! nothing beneath is locked there.
 //!
 //! Invariants
 //! 1. Only that somebody else has the lock keeps a device from being opened. A file that is not found or cannot be opened, as one
@@ -26,6 +30,8 @@ use std::path::{Path, PathBuf};
 const DEPTH_MAX: usize = 16;
 /// What sysfs counts in.
 const SECTOR_BYTES: u64 = 512;
+/// Behind all that is a part of a file: what [`Part::Unknown`] locks, and [`Part::Whole`] among all.
+const BEYOND: u64 = 1 << 62;
 
 /// Which part of a file somebody uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +77,7 @@ pub(crate) fn lock(device: &Metadata, mode: OpenMode) -> Result<Locks, DeviceErr
     let mut held = Vec::new();
     for Beneath { path, part } in beneath(device) {
         match open(&path, part, mode) {
+            Ok(file) if sys::host_of(&file) == sys::Host::Smb => {}
             Ok(file) => match take(&file, part, mode.read_only) {
                 Ok(()) => held.push(file),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -115,14 +122,21 @@ fn open(path: &Path, part: Part, mode: OpenMode) -> io::Result<File> {
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] when somebody else has it; what the kernel says.
 pub(crate) fn take(file: &File, part: Part, shared: bool) -> io::Result<()> {
-    sys::try_lock(file, shared || part != Part::Whole)?;
-    let range = match part {
-        Part::Range(from, bytes) => (from, bytes),
-        // Beside who writes to a range the flock lets a reader in.
-        Part::Whole if shared => (0, None),
-        Part::Whole | Part::Unknown => return Ok(()),
+    if part == Part::Whole {
+        sys::try_lock(file, shared)?;
+        if sys::host_of(file) != sys::Host::Local {
+            return Ok(());
+        }
+    }
+    let (from, bytes) = match part {
+        Part::Range(from, bytes) => {
+            let most = BEYOND.saturating_sub(from);
+            (from, Some(bytes.unwrap_or(most).min(most)))
+        }
+        Part::Whole => (0, None),
+        Part::Unknown => (BEYOND, Some(1)),
     };
-    match sys::try_lock_range(file, range.0, range.1, shared) {
+    match sys::try_lock_range(file, from, bytes, shared || part == Part::Unknown) {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
         // Not every host has locks of ranges.
         _ => Ok(()),
@@ -169,9 +183,18 @@ fn walk(dir: &Path, part: Part, depth: usize, found: &mut Vec<Beneath>) {
         return;
     }
     // What is made of others has claimed them itself, but not what is beneath those.
-    for other in fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten() {
-        if let Ok(dir) = fs::canonicalize(other.path()) {
-            walk(&dir, Part::Unknown, depth, found);
+    let others: Vec<PathBuf> =
+        fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten().map(|other| other.path()).collect();
+    let is_encrypted = fs::read(dir.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"CRYPT-"));
+    let part = match part {
+        // All of it is used, and its bytes are others.
+        Part::Whole if is_encrypted && others.len() == 1 => Part::Range(0, None),
+        range if is_encrypted && others.len() == 1 => range,
+        _ => Part::Unknown,
+    };
+    for other in others {
+        if let Ok(dir) = fs::canonicalize(other) {
+            walk(&dir, part, depth, found);
         }
     }
 }

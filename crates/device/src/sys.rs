@@ -54,6 +54,26 @@ pub(crate) fn try_lock_range(file: &File, from: u64, bytes: Option<u64>, shared:
     }
 }
 
+/// Where a file lies, as far as its locks depend on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// Its two kinds of locks have nothing to do with each other.
+    Local,
+    /// Both are locks of ranges.
+    Nfs,
+    /// Who has a lock keeps all others from reading and writing.
+    Smb,
+}
+
+pub(crate) fn host_of(file: &File) -> Host {
+    match rustix::fs::fstatfs(file).map(|s| s.f_type as u32) {
+        Ok(0x6969) => Host::Nfs,
+        // CIFS, SMB, SMB2.
+        Ok(0xff53_4d42 | 0x517b | 0xfe53_4d42) => Host::Smb,
+        _ => Host::Local,
+    }
+}
+
 /// Device and inode of the file behind a loop device.
 pub(crate) fn loop_file(device: &File) -> io::Result<(u64, u64)> {
     let mut info = [0u64; LOOP_INFO_WORDS];

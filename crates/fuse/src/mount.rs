@@ -324,7 +324,8 @@ fn real(directory: &Path) -> Result<PathBuf, MountError> {
 fn is_dead_of_ours(real: &Path) -> Result<bool, MountError> {
     match is_ours(real).then(|| probe(real)) {
         None => Ok(false),
-        Some(Err(e)) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(true),
+        // The latter while its program is just ending.
+        Some(Err(e)) if matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => Ok(true),
         Some(_) => Err(MountError::Mounted(real.to_owned())),
     }
 }

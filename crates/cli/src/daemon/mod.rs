@@ -26,7 +26,7 @@ pub use leaving::leave;
 pub use log::Log;
 use nenrin_core::{At, Fs};
 use nenrin_device::{DeviceError, OpenMode};
-use nenrin_fuse::{MountOptions, Permissions, SessionOptions, ShowPast};
+use nenrin_fuse::{MountError, MountOptions, Permissions, SessionOptions, ShowPast};
 use serde::{Deserialize, Serialize};
 use service::{Event, Service};
 use std::fs::File;
@@ -158,7 +158,13 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     }
     // Opening it writes, and is not undone by there being no mount.
     let how = how(plan, read_only);
-    session_options(&plan.options).can_mount(&how).map_err(|e| service::describe_mount(&e))?;
+    if let Err(e) = session_options(&plan.options).can_mount(&how) {
+        // An owner that is only finishing is waited for when its device is opened.
+        let finishes = |d: &PathBuf| control::owner_of_device(d).is_some_and(|owner| owner.hello.closing);
+        if !matches!(e, MountError::Mounted(_)) || !members::split(&plan.device).iter().any(finishes) {
+            return Err(service::describe_mount(&e));
+        }
+    }
     let members =
         members::open(&members::split(&plan.device), |path| open_device(path, mode, "; mount it with -o ro"))?;
     if let Some(allowed) = limited {

@@ -552,7 +552,7 @@ impl Service {
             // Whoever removes it now must find it in the past then.
             fs.checkpoint_create(None).map_err(plain)?;
         }
-        let elsewhere = fs.elsewhere(&states::parts(&path)).map_err(|e| Fail::at(path.display(), e))?;
+        let elsewhere = fs.elsewhere(&states::parts(&path), &plan.inodes).map_err(|e| Fail::at(path.display(), e))?;
         let elsewhere = elsewhere.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
         let data = ForgetPlanData { unknown, elsewhere, ..report::forget_plan(&plan) };
         *noted = Some(Planned { path, inodes: plan.inodes, owners: plan.owners });

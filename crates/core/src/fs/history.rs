@@ -129,14 +129,15 @@ impl Fs {
 }
 
 impl Fs {
-    /// Paths, from the root of the volume, of what is none of the inodes that bore `path`: of which directories on the way had other names
-    /// while these had the same name in them, before or since.
+    /// Paths, from the root of the volume, of what is none of the inodes that bore `path`, nor of these: of which directories on the way had
+    /// other names while these had the same name in them, before or since.
     ///
     /// # Errors
     /// Damage.
-    pub fn elsewhere(&self, path: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    pub fn elsewhere(&self, path: &[&[u8]], but: &[Ino]) -> Result<Vec<Vec<u8>>> {
         let inner = self.lock();
-        let own: BTreeSet<Ino> = inner.state.resolve(path)?.named.iter().map(|n| n.ino).collect();
+        let mut own: BTreeSet<Ino> = inner.state.resolve(path)?.named.iter().map(|n| n.ino).collect();
+        own.extend(but.iter().copied());
         let Some(name) = path.last() else { return Ok(Vec::new()) };
         let mut paths = BTreeSet::new();
         for n in inner.state.whenever(path)?.iter().filter(|n| !own.contains(&n.ino)) {

@@ -462,10 +462,13 @@ fn what_had_the_name_elsewhere_is_told_before_and_after() {
     p.rename((d, ".new"), (d, "f"));
     p.cut();
     let elsewhere = |dir: &[u8]| {
-        let paths = p.fs.elsewhere(&[dir, b"f"]).unwrap();
+        let paths = p.fs.elsewhere(&[dir, b"f"], &[]).unwrap();
         paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(elsewhere(b"proj"), ["old/f"]);
+    // But for what is forgotten anyway.
+    let newer = p.fs.lookup(At::Live, d, b"f").unwrap().ino;
+    assert!(p.fs.elsewhere(&[b"proj", b"f"], &[newer]).unwrap().is_empty());
     p.fs.unlink(d, b"f").unwrap();
     p.cut();
     assert_eq!(elsewhere(b"proj"), ["old/f"]);
