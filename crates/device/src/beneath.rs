@@ -136,7 +136,13 @@ pub(crate) fn take(file: &File, part: Part, shared: bool) -> io::Result<()> {
         Part::Whole => (0, None),
         Part::Unknown => (BEYOND, Some(1)),
     };
-    match sys::try_lock_range(file, from, bytes, shared || part == Part::Unknown) {
+    let shared = shared || part == Part::Unknown;
+    let locked = match sys::try_lock_range(file, from, bytes, shared) {
+        // Who may only read it keeps out who wants the whole for himself.
+        Err(e) if e.raw_os_error() == Some(libc::EBADF) && !shared => sys::try_lock_range(file, from, bytes, true),
+        other => other,
+    };
+    match locked {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
         // Not every host has locks of ranges.
         _ => Ok(()),

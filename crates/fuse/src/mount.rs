@@ -326,6 +326,8 @@ fn is_dead_of_ours(real: &Path) -> Result<bool, MountError> {
         None => Ok(false),
         // The latter while its program is just ending.
         Some(Err(e)) if matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => Ok(true),
+        // It may have gone since it was found in the list.
+        Some(Ok(())) if !is_ours(real) => Ok(false),
         Some(_) => Err(MountError::Mounted(real.to_owned())),
     }
 }

@@ -158,12 +158,15 @@ fn start(plan: &Plan) -> Result<Running, Fail> {
     }
     // Opening it writes, and is not undone by there being no mount.
     let how = how(plan, read_only);
-    if let Err(e) = session_options(&plan.options).can_mount(&how) {
-        // An owner that is only finishing is waited for when its device is opened.
+    let end = Instant::now() + OWNER_TIME;
+    while let Err(e) = session_options(&plan.options).can_mount(&how) {
+        // An owner that is only finishing is waited for.
         let finishes = |d: &PathBuf| control::owner_of_device(d).is_some_and(|owner| owner.hello.closing);
-        if !matches!(e, MountError::Mounted(_)) || !members::split(&plan.device).iter().any(finishes) {
+        let is_mounted = matches!(e, MountError::Mounted(_));
+        if !is_mounted || Instant::now() >= end || !members::split(&plan.device).iter().any(finishes) {
             return Err(service::describe_mount(&e));
         }
+        thread::sleep(TICK);
     }
     let members =
         members::open(&members::split(&plan.device), |path| open_device(path, mode, "; mount it with -o ro"))?;

@@ -6,7 +6,7 @@
 //! 2. Nothing is written over what cannot be computed: such a column stays as it is.
 
 use super::layout::{Place, Row};
-use super::requests::bytes;
+use super::requests::{Patience, bytes};
 use super::roster::Roster;
 use super::rows::{ParityStanding, Put, RowId, UNIT_BYTES, xor};
 use super::{Devices, Member};
@@ -16,6 +16,9 @@ use nenrin_format::row_log::ROW_LOG_UNITS;
 use nenrin_format::superblock::{AREA_BLOCKS, UNIT_BLOCKS};
 use nenrin_format::{Addr, BLOCK_BYTES};
 use std::sync::Arc;
+
+/// So many units of a row log, one behind the other, that give nothing at all: then nobody asks for the rest.
+const SILENT_UNITS_MAX: u32 = 4;
 
 /// What a device that joins is to have in one place: the block where it begins, a unit, and how many blocks of that could be read nowhere.
 pub(super) struct Cell {
@@ -27,13 +30,16 @@ pub(super) struct Cell {
 /// One unit of a row, as it should be.
 struct Unit {
     data: AlignedBuf,
-    /// Blocks that are not what the row log has of them.
+    /// Blocks that do not lie in their place as the row log has them.
     torn: Vec<u32>,
     /// Blocks that cannot be read in their place, and were rebuilt.
     rebuilt: Vec<u32>,
     /// Blocks that could be read nowhere.
     lost: Vec<u32>,
 }
+
+/// Rows that a crash left get their parity: of each device how often it was asked in vain meanwhile.
+struct Settling(Vec<Patience>);
 
 /// The bytes of a block of a unit.
 const fn block_bytes(block: u32) -> std::ops::Range<usize> {
@@ -87,17 +93,23 @@ impl Devices {
     }
 
     /// All units of a row, with what is known of it in place of what is there.
-    fn units_of(&self, roster: &Arc<Roster>, row: &Row) -> Vec<Unit> {
+    fn units_of(&self, roster: &Arc<Roster>, row: &Row, settling: Option<&Settling>) -> Vec<Unit> {
         let copies = self.rows.lock().copies_of((row.segment, row.number));
         let reads: Vec<Option<Ticket>> = row.units.iter().map(|p| read_here(roster, *p, UNIT_BLOCKS)).collect();
         let mut units = Vec::new();
         for (i, read) in reads.into_iter().enumerate() {
+            let own = Patience::default();
+            let patience = settling.and_then(|s| s.0.get(usize::from(row.units[i].device))).unwrap_or(&own);
             let mut unit = match read.map(Ticket::wait) {
-                Some(Ok(data)) => Unit { data, torn: Vec::new(), rebuilt: Vec::new(), lost: Vec::new() },
-                _ => Self::unit_by_block(roster, row, i),
+                Some(Ok(data)) => {
+                    patience.restore();
+                    Unit { data, torn: Vec::new(), rebuilt: Vec::new(), lost: Vec::new() }
+                }
+                _ => Self::unit_by_block(roster, row, i, patience),
             };
             for (_, block, copy) in copies.iter().filter(|(u, ..)| *u == i) {
-                let is_unread = unit.rebuilt.contains(block) || unit.lost.contains(block);
+                let is_absent = active(roster, row.units[i].device).is_none();
+                let is_unread = is_absent || unit.rebuilt.contains(block) || unit.lost.contains(block);
                 let here = &mut unit.data[block_bytes(*block)];
                 // A block is written once: where it lies it is torn, or rotten, if it is not what the row log has.
                 if is_unread || here != &copy[..] {
@@ -113,21 +125,26 @@ impl Devices {
     }
 
     /// A unit that cannot be read as a whole.
-    fn unit_by_block(roster: &Arc<Roster>, row: &Row, unit: usize) -> Unit {
+    fn unit_by_block(roster: &Arc<Roster>, row: &Row, unit: usize, patience: &Patience) -> Unit {
         let place = row.units[unit];
-        let Some(member) = active(roster, place.device) else {
+        if active(roster, place.device).is_none() {
             let whole = Self::rebuilt_blocks(roster, row, unit, 0, UNIT_BLOCKS).map(|data| (data, Vec::new()));
             let by_block = || by_block(|block| Self::rebuilt_blocks(roster, row, unit, block, 1));
             let (data, lost) = whole.unwrap_or_else(by_block);
             // There is nobody to write it.
             return Unit { data, torn: Vec::new(), rebuilt: Vec::new(), lost };
-        };
+        }
         let unread = std::cell::RefCell::new(Vec::new());
         let (data, lost) = by_block(|block| {
             let here = || read_here(roster, moved(place, block), 1).and_then(|t| t.wait().ok());
-            member.patience.ask(here).or_else(|| {
+            let elsewhere = || Self::rebuilt_blocks(roster, row, unit, block, 1);
+            if patience.is_at_end() {
+                // What was not asked for is not written over.
+                return elsewhere().or_else(here);
+            }
+            patience.probe(here).or_else(|| {
                 unread.borrow_mut().push(block);
-                Self::rebuilt_blocks(roster, row, unit, block, 1)
+                elsewhere()
             })
         });
         let rebuilt = unread.into_inner().into_iter().filter(|b| !lost.contains(b)).collect();
@@ -135,34 +152,38 @@ impl Devices {
     }
 
     /// Writes the parity of a row so that it is that of what its units hold; blocks written for that. Nothing may be written to the row
-    /// meanwhile. `settles`: nobody needs what is in it but for what is known of it, or its parity is right: then what cannot be read in
+    /// meanwhile. `settling`: nobody needs what is in it but for what is known of it, or its parity is right: then what cannot be read in
     /// its place is written there as it was rebuilt.
-    fn parity_anew(&self, row: &Row, settles: bool) -> Result<u32, DeviceError> {
+    fn parity_anew(&self, row: &Row, settling: Option<&Settling>) -> Result<u32, DeviceError> {
         let (first, blocks) = row.range();
         // Who copies the parity to a device that joins must not copy what it was before.
         let number = (!broken(Break::ParityUnregistered)).then(|| self.enter_of(first, blocks));
-        let written = self.write_parity(row, settles);
+        let written = self.write_parity(row, settling);
         number.into_iter().for_each(|n| self.leave_of(n));
         written
     }
 
-    fn write_parity(&self, row: &Row, settles: bool) -> Result<u32, DeviceError> {
+    fn write_parity(&self, row: &Row, settling: Option<&Settling>) -> Result<u32, DeviceError> {
         let roster = self.roster();
-        let units = self.units_of(&roster, row);
+        let mut units = self.units_of(&roster, row, settling);
+        let there = read_here(&roster, row.parity, UNIT_BLOCKS).map(Ticket::wait);
+        let there = there.map(|read| read.map_or_else(|_| Self::parity_by_block(&roster, row), |is| (is, Vec::new())));
+        if settling.is_some() && !broken(Break::TornLeft) {
+            Self::give_up_for_torn(&roster, row, &mut units, there.as_ref());
+        }
         let lost = |block: u32| units.iter().any(|u| u.lost.contains(&block));
         if broken(Break::RowsInUnits) && (0..UNIT_BLOCKS).any(lost) {
             return Err(DeviceError::Missing);
         }
         let mut puts = Vec::new();
-        for (place, unit) in row.units.iter().zip(&units) {
-            let rebuilt = unit.rebuilt.iter().filter(|b| settles && !lost(**b) && !broken(Break::RowsUnwritten));
+        for (place, unit) in row.units.iter().zip(&units).filter(|(p, _)| active(&roster, p.device).is_some()) {
+            let writes = settling.is_some() && !broken(Break::RowsUnwritten);
+            let rebuilt = unit.rebuilt.iter().filter(|b| writes && !lost(**b));
             let torn = unit.torn.iter().filter(|b| !(lost(**b) && broken(Break::TornLeft)));
-            let torn = torn.filter(|_| active(&roster, place.device).is_some());
             puts.extend(torn.chain(rebuilt).map(|b| put_block(*place, &unit.data, *b)));
         }
         let parity = xor(units.iter().map(|u| &u.data[..]));
-        if let Some(read) = read_here(&roster, row.parity, UNIT_BLOCKS) {
-            let (is, unread) = read.wait().map_or_else(|_| Self::parity_by_block(&roster, row), |is| (is, Vec::new()));
+        if let Some((is, unread)) = there {
             let unlike = |b: &u32| unread.contains(b) || is[block_bytes(*b)] != parity[block_bytes(*b)];
             let wrong: Vec<u32> = (0..UNIT_BLOCKS).filter(unlike).collect();
             if !wrong.is_empty() && !(0..UNIT_BLOCKS).any(lost) {
@@ -176,10 +197,39 @@ impl Devices {
         Ok(written)
     }
 
+    /// Columns of which something is known that lies nowhere in its place, and of which something else is lost: the row log lets go of the
+    /// former, so the column must have it. What is lost becomes what the parity gives with the others, or zeros where there is none.
+    fn give_up_for_torn(roster: &Roster, row: &Row, units: &mut [Unit], parity: Option<&(AlignedBuf, Vec<u32>)>) {
+        for block in 0..UNIT_BLOCKS {
+            let who: Vec<usize> = (0..units.len()).filter(|u| units[*u].lost.contains(&block)).collect();
+            if who.is_empty() || !units.iter().any(|u| u.torn.contains(&block)) {
+                continue;
+            }
+            let given = parity.filter(|(_, unread)| who.len() == 1 && !unread.contains(&block));
+            let is_there = |unit: &usize| active(roster, row.units[*unit].device).is_some();
+            if given.is_none() && !(parity.is_some() && who.iter().all(is_there)) {
+                continue;
+            }
+            let data = given.map(|(parity, _)| {
+                let others = (0..units.len()).filter(|u| *u != who[0]).map(|u| &units[u].data[block_bytes(block)]);
+                xor(others.chain([&parity[block_bytes(block)]]))
+            });
+            for unit in who {
+                let unit = &mut units[unit];
+                match &data {
+                    Some(data) => unit.data[block_bytes(block)].copy_from_slice(data),
+                    None => unit.data[block_bytes(block)].fill(0),
+                }
+                unit.lost.retain(|b| *b != block);
+                unit.rebuilt.push(block);
+            }
+        }
+    }
+
     /// The parity of a row as it lies there, and which blocks of it cannot be read.
     fn parity_by_block(roster: &Roster, row: &Row) -> (AlignedBuf, Vec<u32>) {
         let read = |block| read_here(roster, moved(row.parity, block), 1).and_then(|t| t.wait().ok());
-        by_block(|block| active(roster, row.parity.device)?.patience.ask(|| read(block)))
+        by_block(read)
     }
     /// These were verified: until the rows that a crash left have their parity, they are known of them.
     pub fn remember(&self, addr: Addr, data: &[u8]) {
@@ -202,7 +252,7 @@ impl Devices {
     /// Device errors.
     pub fn parity_of(&self, addr: Addr, blocks: u32) -> Result<u64, DeviceError> {
         let rows = self.layout().rows(addr, blocks);
-        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row, false)?)))
+        rows.iter().try_fold(0, |n, (row, ..)| Ok(n + u64::from(self.parity_anew(row, None)?)))
     }
 
     /// Rows of these blocks whose parity is not what it should be. Those that are being filled, or that an absent device has a
@@ -243,7 +293,7 @@ impl Devices {
     /// Device errors.
     pub fn mend_parity(&self, id: RowId) -> Result<Option<bool>, DeviceError> {
         match self.layout().row(id.0, id.1).filter(|_| self.is_unlike(id)) {
-            Some(row) => Ok(Some(self.parity_anew(&row, false)? > 0)),
+            Some(row) => Ok(Some(self.parity_anew(&row, None)? > 0)),
             None => Ok(None),
         }
     }
@@ -264,16 +314,26 @@ impl Devices {
         self.rows.lock().load(&logs, |(segment, row)| roster.layout.row(segment, row));
     }
 
-    /// The row log of a device that does not give all of it: what of it cannot be read is not there.
+    /// The row log of a device that does not give all of it: what of it cannot be read is not there. Nothing else may have what a slot holds,
+    /// so each is asked for, until several units in a row have given nothing.
     fn row_log_by_block(roster: &Roster, device: u16) -> AlignedBuf {
         let mut out = AlignedBuf::zeroed(ROW_LOG_UNITS as usize * UNIT_BYTES);
+        let mut silent = 0;
         for (unit, to) in (0..ROW_LOG_UNITS).zip(out.chunks_exact_mut(UNIT_BYTES)) {
             let place = Place { device, block: AREA_BLOCKS + u64::from(unit * UNIT_BLOCKS) };
-            let read = |place, blocks| {
-                active(roster, device)?.patience.ask(|| read_here(roster, place, blocks).and_then(|t| t.wait().ok()))
-            };
-            let whole = read(place, UNIT_BLOCKS).filter(|_| !broken(Break::RowsInUnits));
-            to.copy_from_slice(&whole.unwrap_or_else(|| by_block(|block| read(moved(place, block), 1)).0));
+            let read = |place, blocks| move || read_here(roster, place, blocks).and_then(|t| t.wait().ok());
+            if let Some(whole) = read(place, UNIT_BLOCKS)().filter(|_| !broken(Break::RowsInUnits)) {
+                to.copy_from_slice(&whole);
+                silent = 0;
+                continue;
+            }
+            let patience = Patience::default();
+            let (data, lost) = by_block(|block| patience.ask(read(moved(place, block), 1)));
+            to.copy_from_slice(&data);
+            silent = if lost.len() == UNIT_BLOCKS as usize { silent + 1 } else { 0 };
+            if silent == SILENT_UNITS_MAX && !broken(Break::PatienceEndless) {
+                break;
+            }
         }
         out
     }
@@ -284,7 +344,8 @@ impl Devices {
     /// Device errors.
     pub fn settle_rows(&self) -> Result<bool, DeviceError> {
         let found = if broken(Break::RowsUnsettled) { Vec::new() } else { self.rows.lock().found() };
-        found.iter().try_for_each(|row| self.parity_anew(row, true).map(drop))?;
+        let settling = Settling(self.roster().members.iter().map(|_| Patience::default()).collect());
+        found.iter().try_for_each(|row| self.parity_anew(row, Some(&settling)).map(drop))?;
         Ok(!found.is_empty())
     }
 
