@@ -268,6 +268,15 @@ fn with_bad(given: &[Arc<MemDevice>], superblock: &Superblock, bad: &[Bad], gone
     Devices::open(all, &[], superblock.clone(), Vec::new(), false)
 }
 
+/// Before the first write of a mount rows get their parity, and the row log lets go of them.
+fn settle(d: Arc<Devices>) {
+    assert_eq!(d.settle_rows(), Ok(true), "ends the mount");
+    d.flush().unwrap();
+    d.rows_settled();
+    d.flush().unwrap();
+    drop(d);
+}
+
 /// A full row of which each device has another bad block: where these are.
 fn a_row_with_bad_blocks() -> (Vec<Arc<MemDevice>>, Superblock, layout::Row, Vec<Bad>) {
     let (given, superblock) = rows_world();
@@ -353,11 +362,7 @@ fn a_row_with_bad_blocks_is_settled() {
         (second.device, second.block + 9, 3),
     ];
     let d = with_bad(&given, &superblock, &bad, None);
-    assert_eq!(d.settle_rows(), Ok(true), "ends the mount");
-    d.flush().unwrap();
-    d.rows_settled();
-    d.flush().unwrap();
-    drop(d);
+    settle(d);
     assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 20)), "lost with a device");
 }
 
@@ -397,11 +402,7 @@ fn a_column_that_is_lost_is_left() {
     let bad = |p: &&Place| [acknowledged, unknown].map(|block| (p.device, p.block + block, 1));
     let bad: Vec<Bad> = places.iter().flat_map(bad).collect();
     let d = with_bad(&given, &superblock, &bad, None);
-    assert_eq!(d.settle_rows(), Ok(true), "ends the mount");
-    d.flush().unwrap();
-    d.rows_settled();
-    d.flush().unwrap();
-    drop(d);
+    settle(d);
     assert!(bytes_of(unknown) == before, "a lost column is written to");
     // What the row log had of the other column is put back, and has parity: with zeros for what is lost.
     for block in 0..13 {
@@ -428,11 +429,7 @@ fn what_the_row_log_has_of_an_absent_device_is_kept() {
     d.write_flush(at(1, 0), data(50, 13), Covering::All).unwrap();
     drop(d);
     let d = with_bad(&given, &superblock, &[(bad.device, bad.block + 5, 1)], Some(absent.device));
-    assert_eq!(d.settle_rows(), Ok(true));
-    d.flush().unwrap();
-    d.rows_settled();
-    d.flush().unwrap();
-    drop(d);
+    settle(d);
     let read = opened(&given, &superblock, Some(usize::from(absent.device))).read(at(1, 0), 13, None);
     assert!(read.is_ok_and(|read| read[..] == data(50, 13)[..]), "an acknowledged block of the absent device is gone");
 }
@@ -454,20 +451,12 @@ fn what_was_verified_is_known() {
     let place = d.layout().row(SegmentNo(1), 0).unwrap().units[0];
     drop(d);
     // Something was here before.
-    let parity = d_parity(&given, &superblock);
+    let parity = opened(&given, &superblock, None).layout().row(SegmentNo(1), 0).unwrap().parity;
     given[usize::from(parity.device)].write(requests::bytes(parity.block), data(99, 16)).unwrap();
     let d = with_bad(&given, &superblock, &[(place.device, place.block + 4, 3)], None);
     d.remember(at(1, 3), &data(53, 17));
-    assert_eq!(d.settle_rows(), Ok(true));
-    d.flush().unwrap();
-    d.rows_settled();
-    d.flush().unwrap();
-    drop(d);
+    settle(d);
     assert!(is_safe(&given, &superblock, at(1, 0), &data(50, 20)), "what was verified is written over");
-}
-
-fn d_parity(given: &[Arc<MemDevice>], superblock: &Superblock) -> Place {
-    opened(given, superblock, None).layout().row(SegmentNo(1), 0).unwrap().parity
 }
 
 #[test]
