@@ -126,10 +126,18 @@ impl Nodes {
 #[derive(Default)]
 struct OpenFile {
     handles: u32,
+    /// Those through which it may be mapped and written to.
+    mapping: u32,
     /// Who opened it last.
     writer: u32,
     /// The epoch in which the file was seen to carry no privileges, plus one.
     unprivileged_in: u64,
+}
+
+impl OpenFile {
+    fn may_wait(&self, writeback: bool) -> bool {
+        writeback || self.mapping > 0
+    }
 }
 
 /// The files that are open for writing, with what is known of their privileges.
@@ -139,21 +147,37 @@ impl OpenFiles {
     pub fn new() -> Self {
         Self(Sharded::new())
     }
-    /// One more handle, for this user.
-    pub fn open(&self, ino: u64, writer: u32) {
+    /// One more handle, for this user; `maps`: the file may be mapped through it and written to.
+    pub fn open(&self, ino: u64, writer: u32, maps: bool) {
         let mut shard = self.0.shard(ino);
         let file = shard.entry(ino).or_default();
         file.writer = writer;
         file.handles = file.handles.saturating_add(1);
+        file.mapping = file.mapping.saturating_add(u32::from(maps));
     }
-    /// One handle less.
-    pub fn close(&self, ino: u64) {
+    /// One handle less, of the same kind.
+    pub fn close(&self, ino: u64, maps: bool) {
         let mut shard = self.0.shard(ino);
         let Entry::Occupied(mut entry) = shard.entry(ino) else { return };
-        entry.get_mut().handles -= 1;
-        if entry.get().handles == 0 {
+        let file = entry.get_mut();
+        file.handles = file.handles.saturating_sub(1);
+        file.mapping = file.mapping.saturating_sub(u32::from(maps));
+        if file.handles == 0 {
             entry.remove();
         }
+    }
+    /// Whether the kernel may have content of the file that it has not sent: what a mapping changed, which keeps its handle open, or
+    /// under writeback also what was written.
+    pub fn may_wait(&self, ino: u64, writeback: bool) -> bool {
+        self.0.shard(ino).get(&ino).is_some_and(|file| file.may_wait(writeback))
+    }
+    /// All files of which that is so.
+    pub fn waiting(&self, writeback: bool) -> Vec<u64> {
+        let of = |shard: &Mutex<Map<OpenFile>>| {
+            let map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            map.iter().filter(|(_, file)| file.may_wait(writeback)).map(|(ino, _)| *ino).collect::<Vec<_>>()
+        };
+        self.0.shards.iter().flat_map(of).collect()
     }
     /// Who opened it last.
     pub fn writer(&self, ino: u64) -> Option<u32> {
@@ -210,19 +234,39 @@ mod tests {
     #[test]
     fn privileges_are_looked_at_once_in_an_epoch() {
         let files = OpenFiles::new();
-        files.open(7, 1000);
+        files.open(7, 1000, false);
         assert_eq!(files.writer(7), Some(1000));
         assert!(!files.is_unprivileged(7, 0));
         files.set_unprivileged(7, 0);
         assert!(files.is_unprivileged(7, 0));
         assert!(!files.is_unprivileged(7, 1));
-        files.open(7, 1001);
-        files.close(7);
+        files.open(7, 1001, true);
+        files.close(7, true);
         assert!(files.is_unprivileged(7, 0));
-        files.close(7);
-        files.close(7);
+        files.close(7, false);
+        files.close(7, false);
         files.set_unprivileged(7, 0);
         assert!(!files.is_unprivileged(7, 0));
         assert_eq!(files.writer(7), None);
+    }
+
+    /// A mapping that changes a file needs a handle that reads and writes.
+    #[test]
+    fn what_may_wait_in_the_kernel() {
+        let files = OpenFiles::new();
+        let waiting = |writeback| {
+            let all = files.waiting(writeback);
+            assert!((5..9).all(|ino| all.contains(&ino) == files.may_wait(ino, writeback)));
+            all.len()
+        };
+        files.open(7, 0, false);
+        files.open(8, 0, true);
+        files.open(8, 0, false);
+        assert_eq!((waiting(false), waiting(true)), (1, 2));
+        files.close(8, true);
+        assert_eq!((waiting(false), waiting(true)), (0, 2));
+        files.close(8, false);
+        files.close(7, false);
+        assert_eq!((waiting(false), waiting(true)), (0, 0));
     }
 }

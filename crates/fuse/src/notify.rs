@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Dropping cached pages waits for their WRITEs to be answered, so
-//!    [`Notifier::drop_pages`] is never called from a thread that serves
+//!    [`Notifier::drop_pages`] and [`Notifier::drop_pages_of`] are never called from a thread that serves
 //!    requests, nor with any lock held. Dropping attributes waits for nothing.
 
 use crate::proto::abi::NotifyInvalInode;
@@ -27,6 +27,13 @@ impl Notifier {
     /// Has the kernel write out and drop every cached page of `ino`.
     pub fn drop_pages(&self, ino: u64) -> io::Result<()> {
         self.inode(NotifyInvalInode { ino, off: 0, len: 0 })
+    }
+    /// The same of the pages with these bytes; `None`: from there on.
+    pub fn drop_pages_of(&self, ino: u64, from: u64, to: Option<u64>) -> io::Result<()> {
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        // None at all would mean all of them.
+        let len = to.map_or(0, |to| number(to.saturating_sub(from)).max(1));
+        self.inode(NotifyInvalInode { ino, off: number(from), len })
     }
     fn inode(&self, body: NotifyInvalInode) -> io::Result<()> {
         self.send(NOTIFY_INVAL_INODE, body.as_bytes())

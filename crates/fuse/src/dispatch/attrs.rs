@@ -7,7 +7,7 @@ use crate::perm;
 use crate::proto::abi::{AttrOut, InHeader, StatxOut};
 use crate::proto::reply;
 use crate::proto::request::Setattr;
-use nenrin_core::{At, SetAttr, SetTime};
+use nenrin_core::{At, Attr, FileKind, SetAttr, SetTime};
 use nenrin_format::Ino;
 use std::sync::atomic::Ordering;
 
@@ -23,6 +23,28 @@ fn is_privileged(mode: u32) -> bool {
 }
 
 impl Server {
+    /// Whether a file has no block and the kernel may have content for it: tar(1) takes one without blocks for all hole, and does not
+    /// read it. Under writeback the kernel also has the size.
+    fn looks_empty(&self, attr: &Attr) -> bool {
+        let has_size = attr.size > 0 || self.agreed.writeback();
+        attr.blocks_512 == 0 && has_size && attr.kind() == FileKind::Regular && self.may_wait(attr.ino.0)
+    }
+
+    /// What the kernel is told of an inode of the state that is mounted.
+    pub(super) fn told(&self, mut attr: Attr) -> Attr {
+        if self.looks_empty(&attr) {
+            attr.blocks_512 = 1;
+        }
+        attr
+    }
+
+    /// A handle was opened or closed: the kernel may have been told otherwise of a file without blocks.
+    pub(super) fn tell_blocks(&self, ino: u64) {
+        if self.volume.getattr(At::Live, Ino(ino)).is_ok_and(|attr| attr.blocks_512 == 0) {
+            let _ = self.notifier.drop_attributes(ino);
+        }
+    }
+
     pub(super) fn getattr(&self, ino: u64) -> Result<AttrOut> {
         Ok(reply::attr_out(&self.attr_of(ino)?, self.valid(ino)))
     }
@@ -65,7 +87,7 @@ impl Server {
         if set.mode.is_some_and(|mode| mode & (SET_UID | SET_GID) != 0) {
             self.privileges_may_have_grown();
         }
-        Ok(reply::attr_out(&attr, self.behaviour.valid))
+        Ok(reply::attr_out(&self.told(attr), self.behaviour.valid))
     }
 
     /// Under writeback the kernel, which has the times, moves none for the size that a file has, and sends none.

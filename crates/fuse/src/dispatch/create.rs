@@ -200,7 +200,7 @@ impl Server {
         let ino = attr.ino.0;
         self.remember(ino);
         let open = self.new_handle(head, ino, flags);
-        if !reply.value(&CreateOut { entry: self.entry(&attr), open }).0 {
+        if !reply.value(&CreateOut { entry: self.entry(&self.told(attr)), open }).0 {
             let _ = self.release(ino, open.fh);
             self.forget(ino, 1);
         }

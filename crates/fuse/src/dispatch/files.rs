@@ -1,7 +1,7 @@
 //! Content: OPEN, READ, WRITE, RELEASE, FSYNC, SYNCFS, FALLOCATE, LSEEK,
 //! COPY_FILE_RANGE.
 //!
-//! A file handle is no number of anything: it carries two bits that say what its
+//! A file handle is no number of anything: it carries three bits that say what its
 //! RELEASE, FALLOCATE and COPY_FILE_RANGE have to do, and the tables are kept by inode.
 
 use super::{Result, Server, Syncs};
@@ -27,6 +27,8 @@ const HANDLE_WRITES: u64 = 1;
 /// The handle was opened with O_SYNC or O_DSYNC. For writes the kernel asks for
 /// the sync; for copies and for what is allocated or punched it does not.
 const HANDLE_SYNCS: u64 = 2;
+/// The file may be mapped through the handle and written to, which takes one that reads, too.
+const HANDLE_MAPS: u64 = 4;
 
 /// What an open(2) asks for. O_ACCMODE 3 is for device control only.
 pub(super) fn wanted(flags: i32) -> u32 {
@@ -55,6 +57,9 @@ impl Server {
             return reply.error(e);
         }
         let open = self.new_handle(head, ino, flags as i32);
+        if self.may_wait(ino) {
+            self.tell_blocks(ino);
+        }
         if !reply.value(&open).0 {
             let _ = self.release(ino, open.fh);
         }
@@ -80,13 +85,15 @@ impl Server {
 
     pub(super) fn new_handle(&self, head: &InHeader, ino: u64, flags: i32) -> OpenOut {
         let writes = wanted(flags) & perm::WRITE != 0;
+        let maps = flags & libc::O_ACCMODE == libc::O_RDWR;
         if writes {
-            self.open_files.open(ino, head.uid);
+            self.open_files.open(ino, head.uid, maps);
         }
         // Nobody else changes the volume, so what the kernel has cached is right.
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
         let syncs = writes && flags & libc::O_DSYNC != 0;
-        let fh = if writes { HANDLE_WRITES } else { 0 } | if syncs { HANDLE_SYNCS } else { 0 };
+        let bit = |is: bool, bit: u64| if is { bit } else { 0 };
+        let fh = bit(writes, HANDLE_WRITES) | bit(syncs, HANDLE_SYNCS) | bit(maps, HANDLE_MAPS);
         OpenOut { fh, open_flags, backing_id: 0 }
     }
 
@@ -138,7 +145,11 @@ impl Server {
         if fh & HANDLE_WRITES == 0 {
             return Ok(());
         }
-        self.open_files.close(ino);
+        let waited = self.may_wait(ino);
+        self.open_files.close(ino, fh & HANDLE_MAPS != 0);
+        if waited && !self.may_wait(ino) {
+            self.tell_blocks(ino);
+        }
         Ok(self.volume.flush(Ino(ino))?)
     }
 
@@ -202,24 +213,43 @@ impl Server {
         Ok(self.volume.allocate(self.changes_by(head.uid), Ino(head.nodeid), mode, offset, bytes)?)
     }
 
-    /// Under writeback the kernel asks without sending what it keeps: it would be
-    /// told of holes where data waits, and a copying program would leave that out.
-    /// It keeps nothing of files that nobody has open for writing.
+    /// The kernel asks without sending what it keeps: it would be told of holes where data waits, and a copying program would leave
+    /// that out. So what would be told as a hole is brought in, and then looked at again. The rest stays in the page cache.
     pub(super) fn lseek(self: &Arc<Self>, ino: u64, offset: u64, whence: u32, reply: Reply) {
         let what = match whence as i32 {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno(libc::EINVAL)),
         };
+        let answer = |found: Result<u64>, reply: Reply| reply.result(found.map(|offset| LseekOut { offset }));
+        let found = self.seek(ino, offset, what);
+        let Some((from, to)) = hole_told(offset, what, &found).filter(|_| self.may_wait(ino)) else {
+            return answer(found, reply);
+        };
         let server = self.clone();
-        let waits = self.agreed.writeback() && self.open_files.writer(ino).is_some();
-        self.with_pages(waits.then_some(ino), move || {
-            let found = server.place(ino).and_then(|p| Ok(server.volume.seek(p.at, p.ino, offset, what)?));
-            reply.result(found.map(|offset| LseekOut { offset }));
+        self.helper.run(move || {
+            let _ = server.notifier.drop_pages_of(ino, from, to);
+            answer(server.seek(ino, offset, what), reply);
         });
     }
 
-    pub(super) fn copy_file_range(&self, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
+    fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<u64> {
+        let place = self.place(ino)?;
+        Ok(self.volume.seek(place.at, place.ino, offset, what)?)
+    }
+
+    /// Whether the kernel may have content of a file that it has not sent.
+    pub(super) fn may_wait(&self, ino: u64) -> bool {
+        self.open_files.may_wait(ino, self.agreed.writeback())
+    }
+
+    pub(super) fn copy_file_range(
+        self: &Arc<Self>,
+        head: &InHeader,
+        args: &CopyFileRangeIn,
+        wide: bool,
+        reply: Reply,
+    ) {
         let answer = move |copied: Result<u64>| match copied {
             Err(e) => reply.error(e),
             Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
@@ -271,6 +301,17 @@ impl Server {
     }
 }
 
+/// What an answer to LSEEK says is a hole: from there up to the end that is known, if one is. What is said to be behind the end of the
+/// file may have become longer.
+fn hole_told(offset: u64, what: Seek, found: &Result<u64>) -> Option<(u64, Option<u64>)> {
+    match (found, what) {
+        (Ok(found), Seek::Data) => (*found > offset).then_some((offset, Some(*found))),
+        (Ok(found), Seek::Hole) => Some((*found, None)),
+        (Err(Errno(libc::ENXIO)), _) => Some((offset, None)),
+        (Err(_), _) => None,
+    }
+}
+
 fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
@@ -304,6 +345,17 @@ mod tests {
         assert_eq!(end_of(i64::MAX as u64 - 1, 1), Ok(i64::MAX as u64));
         assert!(end_of(i64::MAX as u64, 1).is_err());
         assert!(end_of(u64::MAX, 1).is_err());
+    }
+
+    #[test]
+    fn holes_that_an_answer_tells_of() {
+        let nothing = Err(Errno(libc::ENXIO));
+        assert_eq!(hole_told(5, Seek::Data, &Ok(5)), None);
+        assert_eq!(hole_told(5, Seek::Data, &Ok(9)), Some((5, Some(9))));
+        assert_eq!(hole_told(5, Seek::Data, &nothing), Some((5, None)));
+        assert_eq!(hole_told(5, Seek::Hole, &Ok(9)), Some((9, None)));
+        assert_eq!(hole_told(5, Seek::Hole, &nothing), Some((5, None)));
+        assert_eq!(hole_told(5, Seek::Hole, &Err(Errno(libc::EIO))), None);
     }
 
     #[test]

@@ -55,14 +55,14 @@ impl Server {
         let ready = self.changeable().and_then(|()| {
             let name = checked_name(name)?.to_vec();
             self.check(head, head.nodeid, CHANGE)?;
-            Ok((name, self.agreed.writeback() && self.is_file(ino)?))
+            Ok((name, self.may_wait(ino)))
         });
-        let (name, needs_pages) = match ready {
+        let (name, waits) = match ready {
             Ok(ready) => ready,
             Err(e) => return reply.error(e),
         };
         let (server, parent) = (self.clone(), head.nodeid);
-        self.with_pages(needs_pages.then_some(ino), move || {
+        self.with_pages(waits.then_some(ino).as_slice(), move || {
             let made = server.volume.link(Ino(ino), Ino(parent), &name);
             server.answer_entry(reply, made.map_err(Errno::from));
         });
@@ -74,46 +74,60 @@ impl Server {
             self.changeable()?;
             let (old, new) = (checked_name(old)?.to_vec(), checked_name(new)?.to_vec());
             self.check_rename(head, &old, to, &new, mode)?;
-            let source = self.replacing(from, &old, to, &new)?.filter(|_| self.agreed.writeback());
-            Ok((mode, old, new, source))
+            let replacing = self.replacing(from, &old, to, &new, mode)?;
+            Ok((mode, old, new, replacing))
         });
-        let (mode, old, new, source) = match ready {
+        let (mode, old, new, replacing) = match ready {
             Ok(ready) => ready,
             Err(e) => return reply.error(e),
         };
         let server = self.clone();
-        self.with_pages(source, move || {
+        self.with_pages(&replacing, move || {
             reply.done(server.volume.rename(Ino(from), &old, Ino(to), &new, mode));
         });
     }
 
-    /// Runs `change`, after the pages of a file that the kernel still keeps have
-    /// come in. Under writeback a file may get the name of another before its
-    /// content was sent; the name would then show an old or empty file.
-    pub(super) fn with_pages(self: &Arc<Self>, ino: Option<u64>, change: impl FnOnce() + Send + 'static) {
-        let Some(ino) = ino else { return change() };
-        let server = self.clone();
+    /// Runs `change`, after the pages of these files that the kernel still keeps have
+    /// come in. A file may get the name of another before its content was sent, under writeback or
+    /// where it is mapped; the name would then show an old or empty file.
+    fn with_pages(self: &Arc<Self>, inos: &[u64], change: impl FnOnce() + Send + 'static) {
+        if inos.is_empty() {
+            return change();
+        }
+        let (server, inos) = (self.clone(), inos.to_vec());
         self.helper.run(move || {
-            // The kernel refuses only for inodes that it does not know.
-            let _ = server.notifier.drop_pages(ino);
+            server.bring_in(&inos);
             change();
         });
     }
 
-    fn is_file(&self, ino: u64) -> Result<bool> {
-        Ok(self.attr_of(ino)?.kind() == FileKind::Regular)
+    /// Has the kernel send what it keeps of these files. Only for a thread that serves no request (invariant 1).
+    pub(super) fn bring_in(&self, inos: &[u64]) {
+        for ino in inos {
+            // The kernel refuses only for inodes that it does not know.
+            let _ = self.notifier.drop_pages(*ino);
+        }
+    }
+
+    /// The same of all files of which it may keep something.
+    pub fn bring_in_all(&self) {
+        self.bring_in(&self.open_files.waiting(self.agreed.writeback()));
     }
 
     /// Gets ready for the target of a rename to lose its name, if there is one,
-    /// and says which file takes its place.
-    fn replacing(&self, from: u64, old: &[u8], to: u64, new: &[u8]) -> Result<Option<u64>> {
-        match self.volume.lookup(At::Live, Ino(to), new) {
-            Ok(target) => self.hold(target.ino),
-            Err(Error::NotFound) => return Ok(None),
+    /// and says which files get the name of another with content that may not have come yet.
+    fn replacing(&self, from: u64, old: &[u8], to: u64, new: &[u8], mode: RenameMode) -> Result<Vec<u64>> {
+        let target = match self.volume.lookup(At::Live, Ino(to), new) {
+            Ok(target) => target.ino,
+            Err(Error::NotFound) => return Ok(Vec::new()),
             Err(e) => return Err(e.into()),
+        };
+        self.hold(target);
+        let mut renamed = vec![self.volume.lookup(At::Live, Ino(from), old)?.ino];
+        if mode == RenameMode::Exchange {
+            renamed.push(target);
         }
-        let source = self.volume.lookup(At::Live, Ino(from), old)?;
-        Ok((source.kind() == FileKind::Regular).then_some(source.ino.0))
+        Ok(renamed.into_iter().map(|ino| ino.0).filter(|ino| self.may_wait(*ino)).collect())
     }
 
     /// Our own check that a name may be taken out of a directory.

@@ -146,7 +146,7 @@ impl Server {
     /// An inode as it is shown: of the past by its node id, and with permissions
     /// of then and now.
     pub(super) fn seen(&self, place: Place, mut attr: Attr) -> Result<Attr> {
-        let Some(view) = place.view else { return Ok(attr) };
+        let Some(view) = place.view else { return Ok(self.told(attr)) };
         if attr.kind() == FileKind::Regular {
             attr.mode &= !0o6000;
         }

@@ -74,6 +74,10 @@ impl Mounted {
     pub fn way(&self) -> Way {
         self.way
     }
+    /// Gives what happens by itself some time.
+    pub fn settle(&self) {
+        std::thread::sleep(Duration::from_millis(30));
+    }
     /// What `action` costs: the requests it causes, all but FORGETs, which nobody
     /// waits for and which come in batches of any size.
     pub fn cost(&self, action: impl FnOnce()) -> Vec<(&'static str, u64)> {

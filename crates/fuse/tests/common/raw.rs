@@ -149,6 +149,56 @@ pub fn with_shared_mapping(f: &File, bytes: usize, body: impl FnOnce(&mut [u8]))
     }
 }
 
+/// A file mapped to be written to, for as long as this lasts; the file need not stay open.
+pub struct Mapping(*mut libc::c_void, usize);
+
+impl Mapping {
+    pub fn new(f: &File, bytes: usize) -> io::Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, libc::MAP_SHARED, f.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self(at, bytes)) }
+    }
+    pub fn fill(&mut self, byte: u8) {
+        // SAFETY: the mapping is ours and has this length.
+        unsafe { std::ptr::write_bytes(self.0.cast::<u8>(), byte, self.1) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody uses it any more.
+        unsafe { libc::munmap(self.0, self.1) };
+    }
+}
+
+/// A file handle: it outlives the mount, as one of NFS does.
+#[repr(C)]
+pub struct Handle {
+    bytes: u32,
+    kind: i32,
+    id: [u8; 128],
+}
+
+pub fn handle(p: &Path) -> io::Result<Handle> {
+    let mut handle = Handle { bytes: 128, kind: 0, id: [0; 128] };
+    let mut mount = 0i32;
+    let (at, path, to) = (i64::from(libc::AT_FDCWD), path(p), &raw mut handle);
+    // SAFETY: the pointers are to a live string, to a handle with as much room as it says, and to a number.
+    check(unsafe { libc::syscall(libc::SYS_name_to_handle_at, at, path.as_ptr(), to, &raw mut mount, 0) })?;
+    Ok(handle)
+}
+
+/// What a handle leads to, on the file system on which `root` is.
+pub fn open_handle(root: &File, handle: &Handle) -> io::Result<File> {
+    // SAFETY: the pointer is to a live handle, and the descriptor is new.
+    unsafe {
+        let (root, handle) = (i64::from(root.as_raw_fd()), std::ptr::from_ref(handle));
+        let fd = check(libc::syscall(libc::SYS_open_by_handle_at, root, handle, libc::O_RDONLY as i64))?;
+        Ok(File::from_raw_fd(fd as i32))
+    }
+}
+
 /// All names of a directory by readdir(3), with telldir(3) in front of each.
 pub struct Dir(*mut libc::DIR);
 
