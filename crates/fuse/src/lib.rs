@@ -38,5 +38,5 @@ mod volume;
 pub use mount::{MountError, MountOptions, unmount};
 pub use past::{INO_MASK, STATE, Shelf, ShowPast, States};
 pub use requests::Requests;
-pub use session::{Cache, Permissions, Session, SessionOptions, Stopper, Way};
+pub use session::{Cache, Pages, Permissions, Session, SessionOptions, Stopper, Way};
 pub use volume::Volume;

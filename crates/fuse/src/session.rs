@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::Scope;
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -175,6 +175,27 @@ impl Stopper {
     }
 }
 
+/// What the kernel keeps of a mounted volume and has not sent yet. Knows nothing once the session has ended.
+#[derive(Clone)]
+pub struct Pages(Weak<Server>);
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pages").finish_non_exhaustive()
+    }
+}
+
+impl Pages {
+    /// Has the kernel send what was written before this call: content that shared mappings changed, and under writeback what files have
+    /// that are still open. It drops those pages. Waits until the volume has it all, so a thread that serves requests must not call it,
+    /// nor anybody who holds a lock that serving needs.
+    pub fn bring_in(&self) {
+        if let Some(server) = self.0.upgrade() {
+            server.bring_in_all();
+        }
+    }
+}
+
 impl Session {
     /// Mounts the state `at` of `volume`. A past state is mounted read-only.
     /// Until [`Session::run`] is called, whoever enters the directory waits.
@@ -232,6 +253,12 @@ impl Session {
     #[must_use]
     pub fn way(&self) -> Way {
         if self.queues.is_empty() { Way::Classic } else { Way::Uring }
+    }
+
+    /// What the kernel keeps and has not sent.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages(Arc::downgrade(&self.server))
     }
 
     /// What requests came; to be looked at while the session runs.

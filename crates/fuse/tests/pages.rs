@@ -157,3 +157,22 @@ fn who_changes_names_with_another_has_its_content() {
         drop(all);
     });
 }
+
+/// Who cuts a checkpoint, or syncs all, asks for it first.
+#[test]
+fn what_is_brought_in_is_in_the_checkpoint() {
+    each_cache(|fs, mounted| {
+        let changed = mapped(&mounted.join("mapped"), 4);
+        let open = new_file(&mounted.join("open"));
+        open.write_all_at(&[5; BYTES], 0).unwrap();
+        mounted.pages().bring_in();
+        let at = At::Past(fs.checkpoint_create(None).unwrap().cno);
+        assert_eq!(content(fs, at, "mapped"), [4; BYTES]);
+        assert_eq!(content(fs, at, "open"), [5; BYTES]);
+        // What is changed afterwards comes as ever.
+        open.write_all_at(&[6; BYTES], 0).unwrap();
+        open.sync_all().unwrap();
+        assert_eq!(content(fs, At::Live, "open"), [6; BYTES]);
+        drop(changed);
+    });
+}

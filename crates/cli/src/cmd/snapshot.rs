@@ -26,6 +26,8 @@ pub const COMMAND: Command = Command {
             name. Without a name, create uses the time. A name must not look like a number or a time.\n\
             What a listing says that a snapshot frees becomes available (df) when it alone is deleted; what two keep, with the\n\
             second. What unnamed checkpoints keep is available already: they go when room is short.\n\
+            Content that the kernel still keeps, of shared mappings or under cache=writeback, is brought in first: those pages\n\
+            of files that are open are read again afterwards.\n\
             Of a file that a program has emptied and is writing anew the state has the old content, until that is closed or\n\
             synced, for 30 seconds at most.",
     examples: &[

@@ -21,6 +21,7 @@ impl Service {
     pub(super) fn umount(&self, directory: &Path) -> Result<Answer, Fail> {
         let (number, device) = self.shown_at(directory)?;
         // What cannot be committed is reported, and keeps nobody from leaving.
+        self.bring_in();
         let fs = self.fs()?;
         let synced = if fs.options().read_only { Ok(()) } else { fs.sync_all() };
         let synced = synced.map_err(|e| Fail::at(self.path.display(), e));

@@ -387,6 +387,7 @@ impl Running {
                 }
                 Err(_) if stop_at.is_some() => {
                     self.service.log.line("programs still use the volume; leaving all the same");
+                    self.service.bring_in();
                     break;
                 }
                 Err(_) => {}

@@ -15,7 +15,7 @@ use crate::output::printable;
 use crate::{clock, diff, past, report, states, when};
 use nenrin_core::{At, Clean, Counters, Error, ForgetPlan, Fs, Scrub};
 use nenrin_format::{Cno, Ino};
-use nenrin_fuse::{MountError, MountOptions, Session, SessionOptions, Stopper};
+use nenrin_fuse::{MountError, MountOptions, Pages, Session, SessionOptions, Stopper};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -79,6 +79,7 @@ pub(super) struct Mounted {
     pub number: u64,
     at: At,
     pub stopper: Stopper,
+    pages: Pages,
     /// As the list of mounts has it; empty where it could not be seen there.
     pub device: String,
 }
@@ -209,7 +210,7 @@ impl Service {
         if session.way() != options.way {
             self.log.line("requests come over /dev/fuse: the kernel does not offer io_uring for them (enable_uring of the module fuse), or forbids it");
         }
-        let stopper = session.stopper();
+        let (stopper, pages) = (session.stopper(), session.pages());
         let mount = mounts::of_point(stopper.directory());
         let mut state = self.lock();
         if state.closing {
@@ -218,7 +219,7 @@ impl Service {
         let number = state.next_number;
         state.next_number += 1;
         let device = mount.map(|m| m.device).unwrap_or_default();
-        state.mounts.push(Mounted { number, at, stopper, device });
+        state.mounts.push(Mounted { number, at, stopper, pages, device });
         drop(state);
         let this = self.clone();
         let body = move || {
@@ -247,6 +248,12 @@ impl Service {
                 self.log.line(&format!("{}: cannot be unmounted: {e}", stopper.directory().display()));
             }
         }
+    }
+
+    /// Has the kernel send what it keeps of files that are open: what is said to be there then has it.
+    pub(super) fn bring_in(&self) {
+        let all: Vec<Pages> = self.lock().mounts.iter().map(|m| m.pages.clone()).collect();
+        all.iter().for_each(Pages::bring_in);
     }
 
     /// Whether no mount is left; from then on there will be none.
@@ -423,6 +430,7 @@ impl Service {
             Request::Info => Ok(Answer::of(self.info()?)),
             Request::Lasting => Ok(Answer::of(self.lasting.clone())),
             Request::Sync => {
+                self.bring_in();
                 self.fs()?.sync_all().map_err(plain)?;
                 Ok(Answer::of(()))
             }
@@ -430,6 +438,7 @@ impl Service {
             Request::Snapshots => Ok(Answer::of(report::snapshots(&*self.fs()?).map_err(plain)?)),
             Request::CheckpointCreate { name } => {
                 name.as_deref().map_or(Ok(()), when::check_name).map_err(Fail::usage)?;
+                self.bring_in();
                 let info = self.fs()?.checkpoint_create(name.as_deref().map(str::as_bytes)).map_err(plain)?;
                 Ok(Answer::of(report::checkpoint(&info)))
             }
@@ -535,6 +544,7 @@ impl Service {
 
     /// What a path stands for is noted, since its names go before it is forgotten.
     fn forget_plan(&self, path: PathBuf) -> Result<Answer, Fail> {
+        self.bring_in();
         let fs = self.fs()?;
         let mut noted = self.forget.lock().unwrap_or_else(PoisonError::into_inner);
         let before = noted.take().filter(|p| p.path == path).unwrap_or_default();
@@ -654,6 +664,9 @@ impl Service {
         let fs = self.fs()?;
         let old = past::find(&fs, from)?;
         let new = to.map(|to| past::find(&fs, to)).transpose()?;
+        if new.is_none() {
+            self.bring_in();
+        }
         let (old_at, new_at) = (At::Past(old.cno), new.as_ref().map_or(At::Live, |c| At::Past(c.cno)));
         let held = [Hold::new(fs.clone(), old_at).map_err(plain)?, Hold::new(fs.clone(), new_at).map_err(plain)?];
         let differences = diff::between(&fs, path, (old_at, new_at), &mut |some| parts.send(&some))?;

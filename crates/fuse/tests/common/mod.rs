@@ -10,7 +10,7 @@ pub mod suite;
 pub mod toy;
 
 use nenrin_core::At;
-use nenrin_fuse::{MountOptions, Requests, Session, SessionOptions, Stopper, Volume, Way};
+use nenrin_fuse::{MountOptions, Pages, Requests, Session, SessionOptions, Stopper, Volume, Way};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ pub struct Mounted {
     root: PathBuf,
     stopper: Stopper,
     requests: Requests,
+    pages: Pages,
     way: Way,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
@@ -61,9 +62,10 @@ pub fn mount(
     let mut options = SessionOptions { way: way(), ..SessionOptions::default() };
     change(&mut mount, &mut options);
     let session = Session::start(volume, at, &mount, &options).unwrap_or_else(|e| panic!("{e}"));
-    let (stopper, requests, way) = (session.stopper(), session.requests(), session.way());
+    let (stopper, requests, pages, way) = (session.stopper(), session.requests(), session.pages(), session.way());
     let thread = std::thread::spawn(move || session.run());
-    Some(Mounted { root: stopper.directory().to_owned(), _dir: dir, stopper, requests, way, thread: Some(thread) })
+    let root = stopper.directory().to_owned();
+    Some(Mounted { root, _dir: dir, stopper, requests, pages, way, thread: Some(thread) })
 }
 
 impl Mounted {
@@ -97,6 +99,10 @@ impl Mounted {
         action();
         let more = |(name, count): (&'static str, u64)| (name, count - before.get(name).copied().unwrap_or(0));
         settle().into_iter().map(more).filter(|(name, count)| *count > 0 && !name.ends_with("orget")).collect()
+    }
+    /// What the kernel keeps.
+    pub fn pages(&self) -> Pages {
+        self.pages.clone()
     }
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
