@@ -136,6 +136,9 @@ pub struct NewInode<'a> {
     pub target: &'a [u8],
 }
 
+/// Extended attributes: names and values.
+pub type Xattrs<'a> = &'a [(&'a [u8], &'a [u8])];
+
 /// Which state of the volume a read is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum At {

@@ -136,11 +136,6 @@ impl Acl {
         Inherited { mode, access }
     }
 
-    /// The permission bits for the group alone, without what the mask lets others have.
-    pub fn owning_group_bits(&self) -> u32 {
-        self.perm(GROUP_OBJ).unwrap_or(0) & self.perm(MASK).unwrap_or(7)
-    }
-
     /// The access that the list gives to somebody who is not the owner:
     /// the bits of `want` (4 read, 2 write, 1 execute) are all granted.
     pub fn grants(&self, uid: u32, is_member: &mut dyn FnMut(u32) -> bool, file_gid: u32, want: u32) -> bool {
@@ -235,7 +230,6 @@ mod tests {
         let access = got.access.unwrap();
         assert_eq!(access.perm(MASK), Some(4));
         assert_eq!(access.perm(GROUP_OBJ), Some(5), "the mask limits it, not the mode");
-        assert_eq!(access.owning_group_bits(), 4);
         let got = basic(7, 5, 5).inherit(0o042_775);
         assert_eq!(got, Inherited { mode: 0o042_755, access: None });
     }

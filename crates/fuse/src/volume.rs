@@ -3,7 +3,7 @@
 
 use nenrin_core::{
     Accepted, AlignedBuf, AllocateMode, At, Attr, DirEntry, Done, Fs, Joined, NewInode, ReadBytes, RenameMode, Result,
-    Seek, SetAttr, Usage, Writer, XattrMode,
+    Seek, SetAttr, Usage, Writer, XattrMode, Xattrs,
 };
 use nenrin_format::{Cno, Ino};
 
@@ -21,8 +21,8 @@ pub trait Volume: Send + Sync {
     fn listxattr(&self, at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
 
-    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr>;
-    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr>;
+    fn create_with(&self, parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
+    fn tmpfile_with(&self, new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
     fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
     fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
@@ -117,11 +117,11 @@ impl Volume for Fs {
     fn seek(&self, at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         Self::seek(self, at, ino, offset, what)
     }
-    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
-        Self::create(self, parent, name, new)
+    fn create_with(&self, parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
+        Self::create_with(self, parent, name, new, xattrs)
     }
-    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
-        Self::tmpfile(self, new)
+    fn tmpfile_with(&self, new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
+        Self::tmpfile_with(self, new, xattrs)
     }
     fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         Self::link(self, ino, parent, name)

@@ -321,8 +321,8 @@ mod panics {
             getxattr(at: At, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
             listxattr(at: At, ino: Ino) -> Result<Vec<Vec<u8>>>;
             seek(at: At, ino: Ino, offset: u64, what: Seek) -> Result<u64>;
-            create(parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr>;
-            tmpfile(new: &NewInode<'_>) -> Result<Attr>;
+            create_with(parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
+            tmpfile_with(new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr>;
             link(ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr>;
             unlink(parent: Ino, name: &[u8]) -> Result<()>;
             rmdir(parent: Ino, name: &[u8]) -> Result<()>;

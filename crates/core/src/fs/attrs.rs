@@ -192,22 +192,14 @@ impl Fs {
         mode: XattrMode,
         permissions: Option<u32>,
     ) -> Result<()> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::BadArgument("an attribute name of impossible length"));
-        }
-        if value.len() > XATTR_BYTES_MAX {
-            return Err(Error::TooLarge);
-        }
-        if name == HISTORY_XATTR && Keep::parse(value).is_none() {
-            return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
-        }
+        check_value(name, value)?;
         // In place of another one as large, or to say who may do what and what history is kept, it is no growth.
         let inner = self.lock_to_accept()?;
         let had = inner.check_xattr(ino, name, mode)?;
         drop(inner);
         let as_large = |had: usize| value.len() <= had.max(1).next_multiple_of(REPLACED_BYTES);
         let replaces = had.is_some_and(|had| as_large(had) || broken(Break::LargerAttributes));
-        let blocks = 1 + value.len() as u64 / 4096;
+        let blocks = blocks_of(value);
         let passes = (replaces || permissions.is_some() || name == HISTORY_XATTR) && !broken(Break::AttributesGrow);
         let mut inner = self.room(if passes { Room::Passing(blocks) } else { Room::Content(blocks) })?;
         inner.check_xattr(ino, name, mode)?;
@@ -283,6 +275,25 @@ impl Fs {
         drop(inner);
         self.write_all_behind(ino, CLOSED_PAGES_MAX, Pace::BesideSyncs(Who::Writes))
     }
+}
+
+/// Whether an attribute may have this name and this value.
+pub(super) fn check_value(name: &[u8], value: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(Error::BadArgument("an attribute name of impossible length"));
+    }
+    if value.len() > XATTR_BYTES_MAX {
+        return Err(Error::TooLarge);
+    }
+    if name == HISTORY_XATTR && Keep::parse(value).is_none() {
+        return Err(Error::BadArgument("how much history is kept is one of full, daily, none"));
+    }
+    Ok(())
+}
+
+/// Blocks for which there has to be room to set an attribute.
+pub(super) fn blocks_of(value: &[u8]) -> u64 {
+    1 + value.len() as u64 / 4096
 }
 
 impl Inner {

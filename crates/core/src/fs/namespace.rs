@@ -1,8 +1,9 @@
 //! Names: looking up, making, removing, renaming.
 
+use super::attrs::{blocks_of, check_value};
 use super::{Fs, Inner};
 use crate::breaks::{Break, broken};
-use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result};
+use crate::{At, Attr, DirEntry, Error, FileKind, NewInode, RenameMode, Result, Xattrs};
 use nenrin_format::items::{self, Dirent, Inode};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::records::{RENAME_EXCHANGE, Record};
@@ -44,6 +45,12 @@ fn check_name(name: &[u8]) -> Result<()> {
         _ if name.contains(&b'/') || name.contains(&0) => Err(Error::BadArgument("a name with a slash or a zero byte")),
         _ => Ok(()),
     }
+}
+
+/// Blocks for which there has to be room to make an inode with these attributes, if it may have them.
+fn blocks_with(xattrs: Xattrs<'_>) -> Result<u64> {
+    xattrs.iter().try_for_each(|(name, value)| check_value(name, value))?;
+    Ok(1 + xattrs.iter().map(|(_, value)| blocks_of(value)).sum::<u64>())
 }
 
 impl Inner {
@@ -248,17 +255,25 @@ impl Fs {
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], and those of a bad name.
     pub fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        self.create_with(parent, name, new, &[])
+    }
+
+    /// The same, with extended attributes that it has from its beginning: no state of the volume has it without.
+    ///
+    /// # Errors
+    /// Those of [`Fs::create`] and [`Fs::setxattr`].
+    pub fn create_with(&self, parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
         check_name(name)?;
         if new.target.len() > SYMLINK_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
-        let mut inner = self.room_for(1)?;
+        let mut inner = self.room_for(blocks_with(xattrs)?)?;
         inner.directory(parent)?;
         if inner.state.dirent(parent, name)?.is_some() {
             return Err(Error::Exists);
         }
         inner.state.unused_name_ahead(parent, inner.state.next_ino, name)?;
-        self.make(&mut inner, parent, name, new)
+        self.make(&mut inner, parent, name, new, xattrs)
     }
 
     /// Makes an inode without a name, in use by the caller.
@@ -266,15 +281,33 @@ impl Fs {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
-        let mut inner = self.room_for(1)?;
+        self.tmpfile_with(new, &[])
+    }
+
+    /// The same, with extended attributes from its beginning.
+    ///
+    /// # Errors
+    /// Those of [`Fs::tmpfile`] and [`Fs::setxattr`].
+    pub fn tmpfile_with(&self, new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
+        let mut inner = self.room_for(blocks_with(xattrs)?)?;
         inner.state.orphan_ahead(inner.state.next_ino)?;
-        let attr = self.make(&mut inner, Ino(0), b"", new)?;
+        let attr = self.make(&mut inner, Ino(0), b"", new, xattrs)?;
         inner.files.entry(attr.ino).or_default().uses += 1;
         Ok(attr)
     }
 
-    fn make(&self, inner: &mut Inner, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+    /// All records of it are in one batch, which is committed and replayed as a whole.
+    fn make(
+        &self,
+        inner: &mut Inner,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        xattrs: Xattrs<'_>,
+    ) -> Result<Attr> {
         let ino = inner.state.next_ino;
+        inner.state.new_xattrs_ahead(ino, xattrs)?;
+        let (ctime, now) = (self.clock.wall(), self.clock.monotonic_nanos());
         let record = Record::Create {
             parent,
             ino,
@@ -282,11 +315,14 @@ impl Fs {
             uid: new.uid,
             gid: new.gid,
             rdev: new.rdev,
-            time: self.clock.wall(),
+            time: ctime,
             name,
             target: new.target,
         };
-        inner.log(&record, self.clock.monotonic_nanos())?;
+        inner.log(&record, now)?;
+        for (name, value) in xattrs {
+            inner.log(&Record::SetXattr { ino, ctime, mode: u32::MAX, name, value }, now)?;
+        }
         inner.attr(At::Live, ino)
     }
 

@@ -15,7 +15,7 @@ use super::namespace::{ITEMS_AT_ONCE, xattr_pieces};
 use super::{REST_FORK, State, bad_item, is_history, orphan_key, reap_key};
 use crate::breaks::{Break, broken};
 use crate::index::{Tree, Value};
-use crate::{Error, Result};
+use crate::{Error, Result, Xattrs};
 use nenrin_format::items::{Dirent, Extent, HISTORY_XATTR, KeepRule, Reap, XattrPiece};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::node::TreeId;
@@ -173,6 +173,21 @@ impl State {
         };
         let pieces = value_bytes.map_or(0, xattr_pieces);
         (0..pieces).try_for_each(|fork| self.live.reach(&self.cache, &Key { fork, ..first }))
+    }
+
+    /// That an inode that is to be made can get these extended attributes.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn new_xattrs_ahead(&self, ino: Ino, xattrs: Xattrs<'_>) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        let reach = |name: &[u8], value: &[u8]| {
+            let first = self.free_slot(self.xattr_key(ino, name))?;
+            (0..xattr_pieces(value.len())).try_for_each(|fork| self.live.reach(&self.cache, &Key { fork, ..first }))
+        };
+        xattrs.iter().try_for_each(|(name, value)| reach(name, value))
     }
 
     /// That file blocks `[from, to)` can be written or cut off, and the inode changed with them.

@@ -3,9 +3,14 @@
 
 use crate::common::{World, dir, file};
 use nenrin_core::format::Ino;
-use nenrin_core::{AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, check};
+use nenrin_core::format::XATTR_BYTES_MAX;
+use nenrin_core::format::items::HISTORY_XATTR;
+use nenrin_core::{
+    AlignedBuf, AllocateMode, At, CheckOptions, Error, Fs, RenameMode, SetAttr, XattrMode, Xattrs, check,
+};
 use nenrin_device::BlockDevice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn what_is_written_is_read_before_and_after_a_clean_unmount() {
@@ -33,6 +38,51 @@ fn what_is_written_is_read_before_and_after_a_clean_unmount() {
     let fs = w.open();
     assert!(fs.recovery_report().clean);
     check(&fs);
+}
+
+/// No commit and no checkpoint comes between an inode and the attributes that it is made with.
+#[test]
+fn an_inode_has_its_attributes_from_its_beginning() {
+    let (w, large) = (World::new(96 << 20), vec![7; 9000]);
+    let fs = w.open();
+    let xattrs: Xattrs<'_> = &[(b"user.large", &large), (HISTORY_XATTR, b"none"), (b"system.posix_acl_default", b"list")];
+    let names: Vec<Vec<u8>> = (0..1000).map(|n: u32| n.to_string().into_bytes()).collect();
+    let is_done = AtomicBool::new(false);
+    let states: Vec<At> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            names.iter().for_each(|name| drop(fs.create_with(Ino::ROOT, name, &dir(), xattrs).unwrap()));
+            is_done.store(true, Ordering::Relaxed);
+        });
+        let cut = || (!is_done.load(Ordering::Relaxed)).then(|| At::Past(fs.checkpoint_create(None).unwrap().cno));
+        std::iter::from_fn(cut).take(100).collect()
+    });
+    let has_all = |fs: &Fs, at: At| {
+        let newest = names.iter().rev().find_map(|name| fs.lookup(at, Ino::ROOT, name).ok());
+        let Some(newest) = newest else { return };
+        for (name, value) in xattrs {
+            assert_eq!(fs.getxattr(at, newest.ino, name).unwrap(), *value, "{at:?}");
+        }
+    };
+    states.into_iter().chain([At::Live]).for_each(|at| has_all(&fs, at));
+    let unnamed = fs.tmpfile_with(&file(0o600), xattrs).unwrap().ino;
+    assert_eq!(fs.getxattr(At::Live, unnamed, b"user.large").unwrap(), large);
+    // What it may not have, it is not made with.
+    let too_large = vec![0; XATTR_BYTES_MAX + 1];
+    let impossible: [(&[u8], &[u8]); 3] = [(b"", b"1"), (b"user.large", &too_large), (HISTORY_XATTR, b"some")];
+    for attribute in impossible {
+        assert!(fs.create_with(Ino::ROOT, b"other", &file(0o600), &[attribute]).is_err());
+        assert!(matches!(fs.lookup(At::Live, Ino::ROOT, b"other"), Err(Error::NotFound)));
+    }
+    fs.sync_all().unwrap();
+    drop(fs);
+    // Without a clean unmount.
+    let fs = w.open();
+    has_all(&fs, At::Live);
+    fs.close().unwrap();
+    drop(fs);
+    let device: Arc<dyn BlockDevice> = w.device.clone();
+    let report = check(&[device], &CheckOptions { data: true }, &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 /// pjdfstest cannot ask FUSE for the limit and leaves this out.

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::perm;
 use crate::proto::abi::{CreateIn, CreateOut, InHeader};
 use crate::transport::Reply;
-use nenrin_core::{At, Attr, FileKind, NewInode};
+use nenrin_core::{At, Attr, FileKind, NewInode, Xattrs};
 use nenrin_format::Ino;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,6 +49,18 @@ struct Birth {
     default: Option<Acl>,
     /// The directory passes nothing on.
     is_plain: bool,
+}
+
+impl Birth {
+    /// Makes the inode with the lists that it inherits: in one step with it, since the mode alone may let in whom they shut out.
+    fn with_lists(&self, make: impl FnOnce(Xattrs<'_>) -> Result<Attr>) -> Result<Attr> {
+        let is_directory = FileKind::from_mode(self.mode) == FileKind::Directory;
+        let default = self.default.as_ref().filter(|_| is_directory);
+        let lists = [(acl::DEFAULT, default), (acl::ACCESS, self.access.as_ref())];
+        let lists = lists.map(|(name, list)| (name, list.map(Acl::to_bytes)));
+        let lists: Vec<_> = lists.iter().filter_map(|(name, list)| Some((*name, list.as_deref()?))).collect();
+        make(&lists)
+    }
 }
 
 impl Server {
@@ -95,42 +107,14 @@ impl Server {
         Ok(birth)
     }
 
-    /// Gives a new inode the ACLs it inherits. Until then its group may do no
-    /// more than in the end, so that a crash in between opens nothing.
-    fn inherit(&self, attr: Attr, birth: &Birth) -> Result<Attr> {
-        let ino = attr.ino.0;
-        if let Some(default) = birth.default.as_ref().filter(|_| attr.kind() == FileKind::Directory) {
-            self.set_acl(ino, acl::DEFAULT, default, None)?;
-        }
-        let Some(access) = &birth.access else { return Ok(attr) };
-        self.set_acl(ino, acl::ACCESS, access, Some(birth.mode & 0o7777))?;
-        self.attr_of(ino)
-    }
-
-    /// The mode that an inode is created with, before its ACLs are set.
-    fn first_mode(birth: &Birth) -> u32 {
-        match &birth.access {
-            Some(access) => birth.mode & !0o070 | access.owning_group_bits() << 3,
-            None => birth.mode,
-        }
-    }
-
     fn make(&self, head: &InHeader, name: &[u8], mode: u32, umask: u32, rdev: u32, target: &[u8]) -> Result<Attr> {
         self.changeable()?;
         let name = checked_name(name)?;
         let parent = head.nodeid;
         self.check(head, parent, perm::WRITE | perm::EXECUTE)?;
         let birth = self.birth(head, parent, mode, umask)?;
-        let new = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev, target };
-        let attr = self.volume.create(Ino(parent), name, &new)?;
-        self.inherit(attr, &birth).inspect_err(|_| {
-            // Half an inode is worse than none. If even that fails, the name
-            // stays, with fewer permissions than it should have.
-            let _ = match attr.kind() {
-                FileKind::Directory => self.volume.rmdir(Ino(parent), name),
-                _ => self.volume.unlink(Ino(parent), name),
-            };
-        })
+        let new = NewInode { mode: birth.mode, uid: head.uid, gid: birth.gid, rdev, target };
+        birth.with_lists(|lists| Ok(self.volume.create_with(Ino(parent), name, &new, lists)?))
     }
 
     pub(super) fn mknod(&self, head: &InHeader, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Attr> {
@@ -185,10 +169,8 @@ impl Server {
         self.check(head, head.nodeid, perm::WRITE | perm::EXECUTE)?;
         let mode = libc::S_IFREG | new.mode & 0o7777;
         let birth = self.birth_without_name(head, head.nodeid, mode, new.umask)?;
-        let inode = NewInode { mode: Self::first_mode(&birth), uid: head.uid, gid: birth.gid, rdev: 0, target: &[] };
-        let attr = self.volume.tmpfile(&inode)?;
-        // The library counts the maker as a use of an inode without a name.
-        self.inherit(attr, &birth).inspect_err(|_| self.volume.release(attr.ino))
+        let inode = NewInode { mode: birth.mode, uid: head.uid, gid: birth.gid, rdev: 0, target: &[] };
+        birth.with_lists(|lists| Ok(self.volume.tmpfile_with(&inode, lists)?))
     }
 
     /// Answers with a new inode and a handle on it.
@@ -235,6 +217,10 @@ mod tests {
 
     /// The serving side of a new volume, for a kernel that hears nothing.
     fn server() -> Server {
+        volume_and_server().1
+    }
+
+    fn volume_and_server() -> (Arc<Fs>, Server) {
         let devices: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(MemDevice::new(64 << 20))];
         let clock: Arc<dyn Clock> = Arc::new(StandingClock);
         mkfs_on(&devices, &clock, &MkfsOptions::default()).unwrap();
@@ -252,7 +238,44 @@ mod tests {
         let Answer::Serve(_, agreed) = init::negotiate(&offer, wishes) else { panic!("refused") };
         let nobody = std::fs::File::create("/dev/null").unwrap();
         let notifier = Notifier::new(FuseDevice::new(nobody.into(), 4096).notifications());
-        Server::new(fs, behaviour, agreed, notifier)
+        (fs.clone(), Server::new(fs, behaviour, agreed, notifier))
+    }
+
+    /// No state of the past, nor what a crash recovers to, lets in whom the list of a new inode shuts out.
+    #[test]
+    fn no_state_has_an_inode_without_the_lists_it_inherits() {
+        let (fs, server) = volume_and_server();
+        let list = |entries: &[(u16, u16, u32)]| {
+            let entry = |(tag, perm, id): &(u16, u16, u32)| {
+                [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+            };
+            [2u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
+        };
+        // Whoever is in group 7 may do nothing, though others may look.
+        let shuts_out = list(&[(1, 7, u32::MAX), (4, 5, u32::MAX), (8, 0, 7), (16, 5, u32::MAX), (32, 5, u32::MAX)]);
+        fs.setxattr(Ino::ROOT, acl::DEFAULT, &shuts_out, nenrin_core::XattrMode::Any).unwrap();
+        let head = InHeader { nodeid: Ino::ROOT.0, ..Default::default() };
+        let names: Vec<String> = (0..2000).map(|n| format!("d{n}")).collect();
+        let made = std::sync::atomic::AtomicBool::new(false);
+        let states: Vec<_> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for name in &names {
+                    server.mknod(&head, name.as_bytes(), libc::S_IFDIR | 0o755, 0o022, 0).unwrap();
+                }
+                made.store(true, Ordering::Relaxed);
+            });
+            let cut = || (!made.load(Ordering::Relaxed)).then(|| fs.checkpoint_create(None).unwrap().cno);
+            std::iter::from_fn(cut).take(200).collect()
+        });
+        for at in states.into_iter().map(At::Past).chain([At::Live]) {
+            // The one that was made last is where a state may have been cut.
+            let is_there = |name: &&String| fs.lookup(at, Ino::ROOT, name.as_bytes()).is_ok();
+            let Some(name) = names.iter().rev().find(is_there) else { continue };
+            let ino = fs.lookup(at, Ino::ROOT, name.as_bytes()).unwrap().ino;
+            for kind in [acl::ACCESS, acl::DEFAULT] {
+                assert_eq!(fs.getxattr(at, ino, kind).unwrap(), shuts_out, "{name} at {at:?}");
+            }
+        }
     }
 
     /// The kernel locks no directory for O_TMPFILE: it may get a default list meanwhile.

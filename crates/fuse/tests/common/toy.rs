@@ -3,7 +3,7 @@
 
 use nenrin_core::{
     Accepted, AllocateMode, At, Attr, DirEntry, Done, Error, FileKind, Joined, NewInode, ReadBytes, RenameMode, Result,
-    Seek, SetAttr, SetTime, Usage, Writer, XattrMode,
+    Seek, SetAttr, SetTime, Usage, Writer, XattrMode, Xattrs,
 };
 use nenrin_format::{Cno, Ino, Time};
 use nenrin_fuse::Volume;
@@ -58,6 +58,11 @@ pub trait Log: Send + Sync {
 fn now() -> Time {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     Time(since.as_nanos() as i64)
+}
+
+fn with(mut inode: Inode, xattrs: Xattrs<'_>) -> Inode {
+    inode.xattrs = xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    inode
 }
 
 fn inode(ino: u64, new: &NewInode<'_>, parent: u64) -> Inode {
@@ -209,7 +214,7 @@ impl Toy {
     /// Makes an empty file of somebody's.
     pub fn add_file(&self, name: &str, mode: u32, uid: u32) {
         let new = NewInode { mode: libc::S_IFREG | mode, uid, gid: uid, rdev: 0, target: &[] };
-        self.create(Ino::ROOT, name.as_bytes(), &new).unwrap();
+        self.create_with(Ino::ROOT, name.as_bytes(), &new, &[]).unwrap();
     }
     /// Keeps the present state under a number.
     pub fn keep(&self, cno: u64) {
@@ -297,7 +302,7 @@ impl Volume for Toy {
         })
     }
 
-    fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+    fn create_with(&self, parent: Ino, name: &[u8], new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
         let mut s = self.state();
         match s.find(parent, name) {
             Err(Error::NotFound) => {}
@@ -307,15 +312,15 @@ impl Volume for Toy {
         s.get(parent)?;
         let ino = s.next;
         s.next += 1;
-        s.inodes.insert(ino, inode(ino, new, parent.0));
+        s.inodes.insert(ino, with(inode(ino, new, parent.0), xattrs));
         s.attach(parent, name, Ino(ino))?;
         Ok(s.get(Ino(ino))?.attr)
     }
-    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Attr> {
+    fn tmpfile_with(&self, new: &NewInode<'_>, xattrs: Xattrs<'_>) -> Result<Attr> {
         let mut s = self.state();
         let ino = s.next;
         s.next += 1;
-        let mut inode = inode(ino, new, 0);
+        let mut inode = with(inode(ino, new, 0), xattrs);
         inode.attr.nlink = 0;
         inode.uses = 1;
         let attr = inode.attr;
