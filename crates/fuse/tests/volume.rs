@@ -62,7 +62,8 @@ suite! {
         names::large_listing, names::xattrs,
         space::holes, space::reservations, space::copies, space::usage,
         owners::users, owners::set_group_id_directories, owners::privileges_go_with_a_write,
-        owners::access_lists, owners::default_lists, owners::changed_programs_run_without_privileges;
+        owners::access_lists, owners::default_lists, owners::history_is_the_owners,
+        owners::changed_programs_run_without_privileges;
     writeback:
         content::write_and_read, content::append_and_truncate, content::running_programs_stay, content::shared_mapping,
         content::direct_io, content::times, content::unlinked_but_open, content::many_at_once,

@@ -22,7 +22,11 @@ pub const COMMAND: Command = Command {
             neighbours stay to the end of the next step, or of later ones: landmarks, which nenrin history shows.\n\
             A directory or file can keep less: setfattr -n user.nenrin.history -v none DIR (or daily, or full), for itself\n\
             and what is made below from then on. Of what changes there only snapshots, or also the first checkpoint of\n\
-            each day, keep how it was; other states say that they do not know it (\"stale file handle\").",
+            each day, keep how it was; other states say that they do not know it (\"stale file handle\"). Only its owner and\n\
+            root set that.\n\
+            A file that was closed to others (chmod) and then removed stays closed in the past as long as a state is kept that\n\
+            shows it closed. When only states are left that show it open, they show it to others again; nenrin forget takes\n\
+            out for good what must not be seen.",
     examples: &[
         ("retention show ~/work", "the rule in force"),
         ("retention set ~/work '1d:all 30d:1h forever:1d'", "keep more"),

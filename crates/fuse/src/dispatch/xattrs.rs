@@ -10,6 +10,7 @@ use crate::proto::abi::{GetxattrOut, InHeader};
 use crate::proto::flags::SETXATTR_ACL_KILL_SGID;
 use crate::transport::Reply;
 use nenrin_core::{Error, FileKind, SetAttr, XattrMode};
+use nenrin_format::items::HISTORY_XATTR;
 use nenrin_format::{Ino, NAME_BYTES_MAX};
 
 const SET_GID: u32 = 0o2000;
@@ -38,6 +39,10 @@ impl Server {
         self.known_xattr(name)?;
         if change {
             self.changeable()?;
+        }
+        // Who may write to a directory is not to decide what is kept of what others make in it: that, as chattr(1), is the owner's.
+        if change && name == HISTORY_XATTR && !caller(head).owns(&self.attr_of(head.nodeid)?) {
+            return Err(Errno(libc::EPERM));
         }
         if self.behaviour.own_check {
             let attr = self.attr_of(head.nodeid)?;

@@ -227,6 +227,29 @@ pub fn default_lists(root: &Path) {
     assert_ne!(mode(&dir.join("masked")), 0o666, "the umask is back");
 }
 
+/// As flags of chattr(1): who may write to a directory does not decide what is kept of what others make in it.
+pub fn history_is_the_owners(root: &Path) {
+    const HISTORY: &str = "user.nenrin.history";
+    let [dir, file] = ["shared", "file"].map(|name| root.join(name));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, b"text").unwrap();
+    for path in [&dir, &file] {
+        chmod(path, 0o777);
+        chown(path, Some(1000), Some(100)).unwrap();
+        raw::setxattr(path, HISTORY, b"daily", 0).unwrap();
+        raw::as_user(1001, 100, &[], || {
+            assert_eq!(errno(raw::setxattr(path, HISTORY, b"none", 0)), libc::EPERM);
+            assert_eq!(errno(raw::removexattr(path, HISTORY)), libc::EPERM);
+            assert_eq!(raw::getxattr(path, HISTORY).unwrap(), b"daily");
+            raw::setxattr(path, "user.other", b"none", 0).unwrap();
+        });
+        raw::as_user(1000, 101, &[], || {
+            raw::setxattr(path, HISTORY, b"none", 0).unwrap();
+            raw::removexattr(path, HISTORY).unwrap();
+        });
+    }
+}
+
 /// A program that somebody changed runs without the privileges it had, even if
 /// nobody asked for its mode in between.
 pub fn changed_programs_run_without_privileges(root: &Path) {
