@@ -5,6 +5,7 @@
 //! 1. A view lives while the kernel knows an inode of it, and its number is not
 //!    given to another meanwhile.
 //! 2. At most [`HELD_MAX`] checkpoints are held.
+//!    A file handle of it that outlives the view, or the mount, leads to no other: each view has a generation of its own.
 //! 3. Names are many and anybody's to make up: where they have taken their share of the numbers, a state gets one for all of them.
 
 use crate::errno::Errno;
@@ -158,6 +159,7 @@ pub(crate) fn mode_of_both(then: &Attr, now: &Attr, same_acl: bool) -> u32 {
 struct View {
     /// Which state, and by which name it was entered first.
     entrance: Entrance,
+    generation: u32,
     /// References that the kernel has.
     known: u64,
     held: bool,
@@ -181,13 +183,19 @@ struct Table {
     /// Those that are held, in the order in which they were entered.
     held: VecDeque<u16>,
     last: u16,
+    /// That of the next view: the first one of a mount is drawn, the others follow.
+    generation: u32,
 }
 
 /// The states that the kernel knows something of.
-#[derive(Default)]
 pub(crate) struct Views(Mutex<Table>);
 
 impl Views {
+    /// None yet; `generation`: one that no other mount is likely to begin with.
+    pub fn new(generation: u32) -> Self {
+        Self(Mutex::new(Table { generation, ..Table::default() }))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,6 +222,11 @@ impl Views {
     /// The checkpoint of a view.
     pub fn cno(&self, view: u16) -> Option<Cno> {
         self.lock().views.get(&view).map(|v| v.entrance.cno)
+    }
+
+    /// What tells a view from others that had its number.
+    pub fn generation(&self, view: u16) -> u32 {
+        self.lock().views.get(&view).map_or(0, |v| v.generation)
     }
 
     /// One more reply tells the kernel of an inode of it.
@@ -259,7 +272,8 @@ impl Table {
         let number = self.free_number()?;
         self.by_state.entry((entrance.cno, entrance.shelf)).or_insert(number);
         self.by_entrance.insert(entrance.clone(), number);
-        self.views.insert(number, View { entrance, known: 0, held: false });
+        self.generation = self.generation.wrapping_add(1);
+        self.views.insert(number, View { entrance, generation: self.generation, known: 0, held: false });
         Some(number)
     }
 
@@ -323,6 +337,28 @@ mod tests {
             }
         }
         assert_eq!(id_of(1, Ino(INO_MASK + 1)), None);
+    }
+
+    /// A number that goes round, or is given by the next mount, is told from what it was.
+    #[test]
+    fn each_view_has_a_generation_of_its_own() {
+        let generations = |first| {
+            let mut table = Table { generation: first, ..Table::default() };
+            let mut enter = |name: u8| {
+                let number = table.add(Entrance { cno: Cno(1), shelf: Shelf::At, name: vec![name] }).unwrap();
+                table.last = 0;
+                let generation = table.views[&number].generation;
+                table.remove(number);
+                (number, generation)
+            };
+            [enter(b'a'), enter(b'b')]
+        };
+        let all = [generations(u32::MAX), generations(7)].concat();
+        assert!(all.iter().all(|(number, _)| *number == 1));
+        let mut distinct: Vec<u32> = all.iter().map(|(_, generation)| *generation).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), all.len());
     }
 
     /// However many names somebody makes up, they do not take the numbers that other states need.

@@ -176,3 +176,46 @@ fn what_is_brought_in_is_in_the_checkpoint() {
         drop(changed);
     });
 }
+
+/// States by their numbers.
+struct Numbers;
+
+impl States for Numbers {
+    fn find(&self, _: Shelf, name: &[u8]) -> Option<Cno> {
+        std::str::from_utf8(name).ok()?.parse().ok().map(Cno)
+    }
+    fn names(&self, _: Shelf) -> Vec<(u64, Vec<u8>)> {
+        Vec::new()
+    }
+    fn told(&self, _: Cno) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// A file server that is restarted must not be given another state of a file than the one it had.
+#[test]
+fn a_handle_of_the_past_leads_to_no_other_state() {
+    let world = Real::new(64 << 20, &MkfsOptions::default());
+    let fs = world.open();
+    let shown = |options: &mut SessionOptions| options.past = ShowPast(Some(Arc::new(Numbers)));
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, options| shown(options)) else { return };
+    let cut = |text: &str| {
+        fs::write(mounted.join("f"), text).unwrap();
+        fs.checkpoint_create(None).unwrap().cno.0
+    };
+    let (first, second) = (cut("first"), cut("second"));
+    let of = |mounted: &Mounted, cno: u64| mounted.join(&format!(".nenrin/at/{cno}/f"));
+    let handle = raw::handle(&of(&mounted, first)).unwrap();
+    let live = raw::handle(&mounted.join("f")).unwrap();
+    let open = |mounted: &Mounted, handle| raw::open_handle(&File::open(mounted.root()).unwrap(), handle);
+    let text = |file: std::io::Result<File>| std::io::read_to_string(file.unwrap()).unwrap();
+    assert_eq!(text(open(&mounted, &handle)), "first");
+    mounted.end();
+    let Some(mounted) = mount(fs.clone(), At::Live, |_, options| shown(options)) else { return };
+    // It gets the number that the other had.
+    assert_eq!(fs::read_to_string(of(&mounted, second)).unwrap(), "second");
+    assert_eq!(errno(open(&mounted, &handle)), libc::ESTALE);
+    assert_eq!(text(open(&mounted, &live)), "second");
+    mounted.end();
+    fs.close().unwrap();
+}

@@ -42,6 +42,7 @@ use create::PlainDirectories;
 use files::Written;
 use nenrin_core::{At, Attr, Error, Fs, XattrMode};
 use nenrin_format::{Ino, NAME_BYTES_MAX};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -114,7 +115,7 @@ impl Server {
             helper: Helper::new(),
             requests: Requests::new(),
             nodes: Nodes::new(),
-            views: Views::default(),
+            views: Views::new(RandomState::new().hash_one(ROOT_NODE) as u32),
             open_files: OpenFiles::new(),
             plain_directories: PlainDirectories::new(),
             privilege_epoch: AtomicU64::new(0),
@@ -296,7 +297,12 @@ impl Server {
     }
 
     fn entry(&self, attr: &Attr) -> EntryOut {
-        reply::entry(attr, self.valid(attr.ino.0))
+        let generation = match Node::of(attr.ino.0) {
+            Node::Past(view, _) => self.views.generation(view),
+            // Inode numbers are never reused, so one is enough.
+            _ => 0,
+        };
+        reply::entry(attr, generation, self.valid(attr.ino.0))
     }
 
     /// Attributes of a node, with its id as inode number.

@@ -58,16 +58,14 @@ pub fn attr_out(a: &Attr, valid: Duration) -> abi::AttrOut {
     abi::AttrOut { attr_valid: valid.as_secs(), attr_valid_nanos: valid.subsec_nanos(), dummy: 0, attr: attr(a) }
 }
 
-/// The reply to LOOKUP and all that make a name.
-pub fn entry(a: &Attr, valid: Duration) -> abi::EntryOut {
-    abi::EntryOut { nodeid: a.ino.0, attr: attr(a), ..no_entry(valid) }
+/// The reply to LOOKUP and all that make a name. Of a node whose id may come to stand for another the generation tells them apart.
+pub fn entry(a: &Attr, generation: u32, valid: Duration) -> abi::EntryOut {
+    abi::EntryOut { nodeid: a.ino.0, generation: generation.into(), attr: attr(a), ..no_entry(valid) }
 }
 
 /// The reply to LOOKUP of a name that is not there, which the kernel remembers.
 pub fn no_entry(valid: Duration) -> abi::EntryOut {
     abi::EntryOut {
-        // Inode numbers are never reused, so one generation is enough.
-        generation: 0,
         entry_valid: valid.as_secs(),
         attr_valid: valid.as_secs(),
         entry_valid_nanos: valid.subsec_nanos(),
