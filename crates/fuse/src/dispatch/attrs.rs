@@ -3,7 +3,7 @@
 
 use super::{Result, Server, caller};
 use crate::acl;
-use crate::perm;
+use crate::perm::{self, Caller};
 use crate::proto::abi::{AttrOut, InHeader, StatxOut};
 use crate::proto::reply;
 use crate::proto::request::Setattr;
@@ -15,11 +15,11 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// Whether a mode carries privileges that a write takes away. A set-group-id
-/// bit without group execution does not: it once stood for mandatory locking.
-fn is_privileged(mode: u32) -> bool {
-    const SET_GID_EXECUTE: u32 = SET_GID | GROUP_EXECUTE;
-    mode & SET_UID != 0 || mode & SET_GID_EXECUTE == SET_GID_EXECUTE
+/// The set-id bits of a mode that a write takes away. A set-group-id bit without group execution once stood for mandatory locking: a
+/// member of the group leaves it, whom chmod(2) would let set it; somebody else does not.
+fn killed_bits(mode: u32, may_set: impl FnOnce() -> bool) -> u32 {
+    let loses_group = mode & SET_GID != 0 && (mode & GROUP_EXECUTE != 0 || !may_set());
+    mode & SET_UID | if loses_group { SET_GID } else { 0 }
 }
 
 impl Server {
@@ -79,6 +79,9 @@ impl Server {
         if set.mode.is_some() || set.gid.is_some() {
             self.plain_directories.remove(ino);
         }
+        if set.kill_privileges && set.mode.is_none() {
+            self.shed_privileges(&caller(head), ino)?;
+        }
         if let Some(mode) = set.mode {
             self.chmod_acl(ino, mode)?;
         }
@@ -123,7 +126,7 @@ impl Server {
     ///
     /// A file that was looked at once is not looked at again before some mode
     /// changes: otherwise every write would pay for it.
-    pub(super) fn shed_privileges(&self, ino: u64) -> Result<()> {
+    pub(super) fn shed_privileges(&self, caller: &Caller, ino: u64) -> Result<()> {
         if !self.agreed.kills_privileges() {
             return Ok(());
         }
@@ -131,13 +134,19 @@ impl Server {
         if self.open_files.is_unprivileged(ino, epoch) {
             return Ok(());
         }
-        if is_privileged(self.attr_of(ino)?.mode) {
-            let kill = SetAttr { kill_privileges: true, ..Default::default() };
+        let attr = self.attr_of(ino)?;
+        let killed = killed_bits(attr.mode, || caller.is_root() || caller.is_member(attr.gid));
+        let mode = attr.mode & 0o7777 & !killed;
+        if killed != 0 {
+            let kill = SetAttr { kill_privileges: true, mode: Some(mode), ..Default::default() };
             self.volume.setattr(Ino(ino), &kill)?;
             // The kernel thinks it knows the mode, and would run the file with it.
             let _ = self.notifier.drop_attributes(ino);
         }
-        self.open_files.set_unprivileged(ino, epoch);
+        // A bit that this one leaves somebody else takes.
+        if mode & SET_GID == 0 {
+            self.open_files.set_unprivileged(ino, epoch);
+        }
         Ok(())
     }
 }
@@ -148,9 +157,10 @@ mod tests {
 
     #[test]
     fn what_counts_as_privileged() {
-        assert!(is_privileged(0o104_644));
-        assert!(is_privileged(0o102_755));
-        assert!(!is_privileged(0o102_745));
-        assert!(!is_privileged(0o101_777));
+        assert_eq!(killed_bits(0o104_644, || false), SET_UID);
+        assert_eq!(killed_bits(0o106_755, || true), SET_UID | SET_GID);
+        assert_eq!(killed_bits(0o102_745, || true), 0);
+        assert_eq!(killed_bits(0o102_745, || false), SET_GID);
+        assert_eq!(killed_bits(0o101_777, || false), 0);
     }
 }

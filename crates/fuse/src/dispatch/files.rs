@@ -4,7 +4,7 @@
 //! A file handle is no number of anything: it carries three bits that say what its
 //! RELEASE, FALLOCATE and COPY_FILE_RANGE have to do, and the tables are kept by inode.
 
-use super::{Result, Server, Syncs};
+use super::{Result, Server, Syncs, caller};
 use crate::errno::Errno;
 use crate::init::TRANSFER_BYTES_MAX;
 use crate::past;
@@ -75,7 +75,7 @@ impl Server {
         if flags & libc::O_TRUNC != 0 {
             let kill_privileges = open_flags & OPEN_KILL_SUIDGID != 0;
             if kill_privileges {
-                self.shed_privileges(ino)?;
+                self.shed_privileges(&caller(head), ino)?;
             }
             let set = SetAttr { size: Some(0), editor: Some(head.uid), kill_privileges, ..Default::default() };
             self.volume.setattr(Ino(ino), &set)?;
@@ -126,7 +126,7 @@ impl Server {
         let ino = head.nodeid;
         end_of(args.offset, u64::from(args.size))?;
         if args.write_flags & WRITE_KILL_SUIDGID != 0 {
-            self.shed_privileges(ino)?;
+            self.shed_privileges(&caller(head), ino)?;
         }
         // What comes out of the page cache comes from a thread of the kernel. Under writeback its times do, too: by SETATTR, unless
         // the file had them already.
@@ -208,7 +208,7 @@ impl Server {
         }
         end_of(offset, bytes)?;
         if head.uid != 0 {
-            self.shed_privileges(head.nodeid)?;
+            self.shed_privileges(&caller(head), head.nodeid)?;
         }
         Ok(self.volume.allocate(self.changes_by(head.uid), Ino(head.nodeid), mode, offset, bytes)?)
     }
@@ -286,7 +286,7 @@ impl Server {
         end_of(args.offset_in, bytes)?;
         end_of(args.offset_out, bytes)?;
         if head.uid != 0 {
-            self.shed_privileges(args.nodeid_out)?;
+            self.shed_privileges(&caller(head), args.nodeid_out)?;
         }
         let (from, to) = (self.place(head.nodeid)?, Ino(args.nodeid_out));
         Ok(self.volume.copy_range(

@@ -141,10 +141,26 @@ pub fn privileges_go_with_a_write(root: &Path) {
     fresh();
     chown(&prog, Some(1002), None).unwrap();
     assert_eq!(mode(&prog), 0o777, "chown");
-    // Without group execution the set-group-id bit is no privilege.
-    chmod(&prog, 0o2666);
-    raw::as_user(1001, 101, &[], || append(&prog));
+    // Without group execution the set-group-id bit is none to who could set it: a member of the group.
+    let fresh = || chmod(&prog, 0o2666);
+    fresh();
+    raw::as_user(1001, 101, &[100], || append(&prog));
     assert_eq!(mode(&prog), 0o2666);
+    chown(&prog, Some(1002), None).unwrap();
+    assert_eq!(mode(&prog), 0o2666, "root could, too");
+    raw::as_user(1001, 101, &[], || append(&prog));
+    assert_eq!(mode(&prog), 0o666);
+    fresh();
+    raw::as_user(1001, 101, &[], || raw::truncate(&prog, 1).unwrap());
+    assert_eq!(mode(&prog), 0o666, "truncation");
+    // Through a handle by which members wrote before, too.
+    fresh();
+    let open = OpenOptions::new().append(true).open(&prog).unwrap();
+    raw::as_user(1001, 100, &[], || (&open).write_all(b"x").unwrap());
+    assert_eq!(mode(&prog), 0o2666);
+    raw::as_user(1001, 101, &[], || (&open).write_all(b"x").unwrap());
+    assert_eq!(mode(&prog), 0o666);
+    drop(open);
     // Capabilities go too.
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     raw::setxattr(&prog, "security.capability", &capability, 0).unwrap();
