@@ -177,6 +177,40 @@ fn what_is_brought_in_is_in_the_checkpoint() {
     });
 }
 
+/// A change that failed may have done a part, of which the kernel thinks nothing.
+#[test]
+fn what_failed_in_part_is_looked_at_again() {
+    let toy = Arc::new(Toy::new());
+    let Some(mounted) = mount(toy.clone(), At::Live, |_, _| ()) else { return };
+    let [path, source] = ["f", "source"].map(|name| mounted.join(name));
+    fs::write(&source, [9; 4096]).unwrap();
+    let (file, source) = (new_file(&path), File::open(&source).unwrap());
+    file.write_all_at(&[1; 16384], 0).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 16384);
+    let failing = |change: &dyn Fn() -> std::io::Result<()>| {
+        toy.fails.store(true, Ordering::Relaxed);
+        assert_eq!(errno(change()), libc::ENOSPC);
+        toy.fails.store(false, Ordering::Relaxed);
+    };
+    let read = || fs::read(&path).unwrap();
+    failing(&|| fs::set_permissions(&path, Permissions::from_mode(0o640)));
+    assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+    failing(&|| file.set_len(12288));
+    assert_eq!(file.metadata().unwrap().len(), 12288);
+    failing(&|| raw::fallocate(&file, 0, 0, 16384));
+    assert_eq!(file.metadata().unwrap().len(), 16384);
+    // Pages go once the kernel has the answer.
+    let becomes = |at: usize, byte: u8| (0..500).any(|_| read()[at] == byte || { mounted.settle(); false });
+    assert!(becomes(13000, 0));
+    failing(&|| raw::fallocate(&file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 4096, 4096));
+    assert!(becomes(5000, 0));
+    failing(&|| raw::copy_file_range(&source, 0, &file, 8192, 4096).map(drop));
+    assert!(becomes(9000, 9));
+    assert_eq!(read()[..4096], [1; 4096]);
+    drop((file, source));
+    mounted.end();
+}
+
 /// States by their numbers.
 struct Numbers;
 

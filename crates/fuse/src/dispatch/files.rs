@@ -256,7 +256,31 @@ impl Server {
             // `copy` took no more than this form can say.
             Ok(bytes) => reply.value(&WriteOut { size: bytes as u32, padding: 0 }).whatever(),
         };
-        self.answer_changed(args.nodeid_out, args.fh_out, self.copy(head, args, wide), answer);
+        let (server, to) = (self.clone(), args.nodeid_out);
+        let range = Some((args.offset_out, args.offset_out.checked_add(args.len)));
+        self.answer_changed(to, args.fh_out, self.copy(head, args, wide), move |copied| {
+            server.answer_part(to, range, copied, answer);
+        });
+    }
+
+    /// Answers a change of which a part may be done where it failed. The kernel takes that for nothing: so it is told that what it knows
+    /// of the attributes is out of date, and has to drop these pages, up to the end that is given, once it has the answer.
+    pub(super) fn answer_part<T>(
+        self: &Arc<Self>,
+        ino: u64,
+        pages: Option<(u64, Option<u64>)>,
+        changed: Result<T>,
+        answer: impl FnOnce(Result<T>),
+    ) {
+        let failed = changed.is_err() && self.changeable().is_ok();
+        if failed {
+            let _ = self.notifier.drop_attributes(ino);
+        }
+        answer(changed);
+        if let Some((from, to)) = pages.filter(|_| failed) {
+            let server = self.clone();
+            self.helper.run(move || _ = server.notifier.drop_pages_of(ino, from, to));
+        }
     }
 
     /// Answers a change that came through a handle: of one that syncs when it is durable.

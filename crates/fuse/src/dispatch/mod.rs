@@ -186,7 +186,10 @@ impl Server {
             }
             Op::Getattr => reply.result(self.getattr(node)),
             Op::Statx => reply.result(self.statx(node)),
-            Op::Setattr(change) => reply.result(self.setattr(&head, &change)),
+            Op::Setattr(change) => {
+                let cut = change.set.size.map(|size| (size, None));
+                self.answer_part(node, cut, self.setattr(&head, &change), |result| reply.result(result));
+            }
             Op::Access { mask } => reply.done(self.access(&head, mask)),
             Op::Readlink => reply.result_bytes(self.readlink(node)),
             Op::Symlink { name, target } => {
@@ -213,7 +216,10 @@ impl Server {
             Op::Syncfs => self.syncfs(reply),
             Op::Fallocate { fh, offset, bytes, mode } => {
                 let allocated = self.fallocate(&head, offset, bytes, mode);
-                self.answer_changed(node, fh, allocated, move |result| reply.done(result));
+                let (server, range) = (self.clone(), Some((offset, offset.checked_add(bytes))));
+                self.answer_changed(node, fh, allocated, move |result| {
+                    server.answer_part(node, range, result, |result| reply.done(result));
+                });
             }
             Op::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
             Op::CopyFileRange { args, wide } => self.copy_file_range(&head, &args, wide, reply),

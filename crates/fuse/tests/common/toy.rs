@@ -44,6 +44,8 @@ pub struct Toy {
     keeps_content: bool,
     /// Programs that wrote and are kept waiting, where they are.
     waiting: Option<Mutex<Vec<Done>>>,
+    /// What changes attributes or space is done, and said to have failed.
+    pub fails: std::sync::atomic::AtomicBool,
 }
 
 /// What makes durable what a sync asks for, where anything does.
@@ -185,7 +187,8 @@ impl Toy {
         let new = NewInode { mode: libc::S_IFDIR | 0o755, uid: 0, gid: 0, rdev: 0, target: &[] };
         let inodes = HashMap::from([(1, inode(1, &new, 1))]);
         let live = Mutex::new(State { inodes, next: 16, next_cookie: 3 });
-        Self { live, past: Mutex::default(), syncs: 0.into(), log: None, keeps_content: true, waiting: None }
+        let (past, syncs, fails) = (Mutex::default(), 0.into(), false.into());
+        Self { live, past, syncs, log: None, keeps_content: true, waiting: None, fails }
     }
     /// One whose syncs a log makes durable; without content only the sizes of files are kept.
     pub fn with_log(log: impl Log + 'static, keeps_content: bool) -> Self {
@@ -201,6 +204,9 @@ impl Toy {
         let count = told.len();
         told.into_iter().for_each(|done| done(Ok(())));
         count
+    }
+    fn outcome<T>(&self, value: T) -> Result<T> {
+        if self.fails.load(std::sync::atomic::Ordering::Relaxed) { Err(Error::NoSpace) } else { Ok(value) }
     }
     pub fn kept_waiting(&self) -> usize {
         self.waiting.as_ref().unwrap().lock().unwrap().len()
@@ -413,7 +419,7 @@ impl Volume for Toy {
         a.atime = set.atime.map_or(a.atime, at);
         a.mtime = set.mtime.map_or(a.mtime, at);
         a.ctime = set.ctime.map_or_else(now, at);
-        Ok(*a)
+        self.outcome(*a)
     }
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.setxattr_with_mode(ino, name, value, mode, None)
@@ -484,7 +490,7 @@ impl Volume for Toy {
             inode.count();
         }
         inode.touch();
-        Ok(())
+        self.outcome(())
     }
     fn copy_range(
         &self,
@@ -498,7 +504,7 @@ impl Volume for Toy {
     ) -> Result<u64> {
         let data = self.read(At::Live, from, from_offset, bytes as usize)?.into_vec();
         self.state().get_mut(to)?.put(to_offset, &data);
-        Ok(data.len() as u64)
+        self.outcome(data.len() as u64)
     }
     fn flush(&self, ino: Ino) -> Result<()> {
         self.state().get(ino).map(drop)
