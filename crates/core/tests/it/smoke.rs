@@ -50,7 +50,9 @@ fn an_inode_has_its_attributes_from_its_beginning() {
     let is_done = AtomicBool::new(false);
     let states: Vec<At> = std::thread::scope(|scope| {
         scope.spawn(|| {
-            names.iter().for_each(|name| drop(fs.create_with(Ino::ROOT, name, &dir(), xattrs).unwrap()));
+            for name in &names {
+                fs.create_with(Ino::ROOT, name, &dir(), xattrs).unwrap();
+            }
             is_done.store(true, Ordering::Relaxed);
         });
         let cut = || (!is_done.load(Ordering::Relaxed)).then(|| At::Past(fs.checkpoint_create(None).unwrap().cno));

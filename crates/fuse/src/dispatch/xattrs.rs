@@ -97,7 +97,8 @@ impl Server {
                 let set = SetAttr { mode: Some(new), ..Default::default() };
                 self.volume.setattr(Ino(ino), &set)?;
             }
-            self.remove_acl(ino, acl::ACCESS)?;
+            // Where that fails the mode is another all the same.
+            self.remove_acl(ino, acl::ACCESS).inspect_err(|_| drop(self.notifier.drop_attributes(ino)))?;
         } else {
             self.set_acl(ino, acl::ACCESS, &acl, Some(new))?;
         }
