@@ -45,7 +45,8 @@ fn what_is_written_is_read_before_and_after_a_clean_unmount() {
 fn an_inode_has_its_attributes_from_its_beginning() {
     let (w, large) = (World::new(96 << 20), vec![7; 9000]);
     let fs = w.open();
-    let xattrs: Xattrs<'_> = &[(b"user.large", &large), (HISTORY_XATTR, b"none"), (b"system.posix_acl_default", b"list")];
+    let xattrs: Xattrs<'_> =
+        &[(b"user.large", &large), (HISTORY_XATTR, b"none"), (b"system.posix_acl_default", b"list")];
     let names: Vec<Vec<u8>> = (0..1000).map(|n: u32| n.to_string().into_bytes()).collect();
     let is_done = AtomicBool::new(false);
     let states: Vec<At> = std::thread::scope(|scope| {

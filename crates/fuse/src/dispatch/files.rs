@@ -243,13 +243,7 @@ impl Server {
         self.open_files.may_wait(ino, self.agreed.writeback())
     }
 
-    pub(super) fn copy_file_range(
-        self: &Arc<Self>,
-        head: &InHeader,
-        args: &CopyFileRangeIn,
-        wide: bool,
-        reply: Reply,
-    ) {
+    pub(super) fn copy_file_range(self: &Arc<Self>, head: &InHeader, args: &CopyFileRangeIn, wide: bool, reply: Reply) {
         let answer = move |copied: Result<u64>| match copied {
             Err(e) => reply.error(e),
             Ok(bytes) if wide => reply.value(&CopyFileRangeOut { bytes }).whatever(),
