@@ -462,6 +462,12 @@ pub enum Break {
     VerifiedForgotten,
     /// What the row log has is not put back where its column is lost.
     TornLeft,
+    /// What was written ahead and written over again keeps its segments from others until the commit.
+    DeadPinned,
+    /// History goes while a truncation is held back that would free as much as is wanted.
+    HoldsOutlastHistory,
+    /// Segments in which uncommitted content has blocks are let go of with those in which it has none.
+    NamedUnpinned,
 }
 
 #[cfg(feature = "breaks")]

@@ -37,6 +37,7 @@ mod growth;
 pub(crate) mod guard;
 mod heavy;
 mod history;
+mod holding;
 mod joining;
 mod landmarks;
 mod laying;
@@ -278,6 +279,8 @@ struct Inner {
     little_pays: bool,
     /// Until then (monotonic) making room ahead gains nothing.
     ahead_rests_until: u64,
+    /// When (monotonic) checkpoints were last let go for want of room.
+    shed_at: Option<u64>,
     grant: growth::Grant,
     /// How things stood when nothing made more available, and when (monotonic).
     nothing_available: Option<(space::PictureOfRoom, u64)>,
@@ -452,6 +455,7 @@ impl Fs {
             garbage_segments: 0,
             little_pays: false,
             ahead_rests_until: 0,
+            shed_at: None,
             grant: growth::Grant::default(),
             nothing_available: None,
             exhausted: None,
