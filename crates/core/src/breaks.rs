@@ -466,6 +466,8 @@ pub enum Break {
     DeadPinned,
     /// History goes while a truncation is held back that would free as much as is wanted.
     HoldsOutlastHistory,
+    /// The retention rule is first applied ten minutes after a mount.
+    ShortMountsKeep,
     /// Nothing is cut with a name that comes later, so that it does not count for what dies before the next checkpoint.
     LateNameUncut,
     /// Segments in which uncommitted content has blocks are let go of with those in which it has none.

@@ -170,6 +170,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        self.thin_at_end();
         // What was accepted before is part of the commit, and nothing is after.
         self.lock().closing = true;
         self.stop_cleaning();

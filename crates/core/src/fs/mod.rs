@@ -344,8 +344,9 @@ struct Inner {
     named_rest_until: u64,
     /// Checkpoints that somebody uses, with how many do.
     held: BTreeMap<Cno, u32>,
-    /// Monotonic time at which the retention rule was last applied.
-    thinned_at: u64,
+    /// Monotonic time at which the retention rule is applied next, and whether it was since the mount.
+    thin_at: u64,
+    thinned: bool,
     /// Segments do not lie as they should: how far that is.
     laying: Option<LayingStatus>,
     /// So many segments there will be then, where these are fewer.
@@ -495,7 +496,8 @@ impl Fs {
             named_count: None,
             named_rest_until: 0,
             held: BTreeMap::new(),
-            thinned_at: now,
+            thin_at: now.saturating_add(retain::first_thin_nanos()),
+            thinned: false,
             // Whether anything is to be done is seen in the first tick.
             laying: Some(LayingStatus::default()),
             shrinks_to: None,
