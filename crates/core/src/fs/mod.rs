@@ -51,6 +51,8 @@ mod read;
 mod recency;
 mod retain;
 mod scrub;
+#[cfg(test)]
+mod sharing_tests;
 mod space;
 #[cfg(test)]
 mod space_tests;

@@ -273,8 +273,11 @@ impl State {
         if current.is_shared() {
             self.remove_backref(key, &current)?;
         }
-        self.change_need(&current.slice(0, blocks), need, Need::None)?;
-        self.change_need(&moved, Need::None, need)?;
+        // The owner that is live may follow one of history: nothing comes back by that.
+        let back = self.move_need(&current.slice(0, blocks), need, Need::None)?;
+        if (self.move_need(&moved, Need::None, need)? || back) && broken(Break::MovesCountBack) {
+            self.recount_past();
+        }
         if moved.is_shared() {
             self.add_backref(key, &moved)?;
         }
