@@ -462,6 +462,20 @@ pub enum Break {
     VerifiedForgotten,
     /// What the row log has is not put back where its column is lost.
     TornLeft,
+    /// What was written ahead and written over again keeps its segments from others until the commit.
+    DeadPinned,
+    /// History goes while a truncation is held back that would free as much as is wanted.
+    HoldsOutlastHistory,
+    /// What is moved counts as coming back from history where an owner that is live follows one of history.
+    MovesCountBack,
+    /// Who else has a block is asked of all its owners, also where one has said it.
+    OwnersAllAsked,
+    /// The retention rule is first applied ten minutes after a mount.
+    ShortMountsKeep,
+    /// Nothing is cut with a name that comes later, so that it does not count for what dies before the next checkpoint.
+    LateNameUncut,
+    /// Segments in which uncommitted content has blocks are let go of with those in which it has none.
+    NamedUnpinned,
 }
 
 #[cfg(feature = "breaks")]

@@ -229,6 +229,7 @@ fn empty(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        owners_asked: std::cell::Cell::new(0),
         retention: Vec::new(),
     };
     let root = Inode {

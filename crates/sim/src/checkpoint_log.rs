@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. `own` has only what the checkpoint's own name keeps as long as it has that: all of a snapshot that was made as
-//!    one; of a checkpoint that got its name later, what was still as it shows it when the next one was cut. What it
+//!    one; of a checkpoint that got its name later, what was still as it shows it at that moment, and when a later one was cut. What it
 //!    shows besides, it shows by grace of another, and that goes with the other (decision 0020).
 //! 2. A mount does not show when a name was given, so a model that begins there has to be told.
 
@@ -61,7 +61,7 @@ impl CheckpointLog {
         self.names.push(name);
     }
 
-    /// A later checkpoint is cut: what is still the same there dies after the name was given.
+    /// A later checkpoint is cut, or this one got its name: what is still the same there dies after the name was given.
     pub fn outlived_by(&mut self, later: &Self) {
         if !self.is_named() {
             return;

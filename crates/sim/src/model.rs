@@ -446,8 +446,11 @@ impl Model {
 
     /// A checkpoint was named or unnamed; durable with the next sync.
     pub fn name_checkpoint(&mut self, cno: u64, name: Option<Vec<u8>>, start: usize) {
+        // What is as it shows it at that moment is kept from then on.
+        let now = self.checkpoint_now(false, None, start, start);
         if let Some(c) = self.checkpoints.get_mut(&cno) {
             c.name(NameLog { start, promised: None, name });
+            c.outlived_by(&now);
         }
     }
 

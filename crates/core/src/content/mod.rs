@@ -13,7 +13,7 @@ mod bytes;
 
 use nenrin_format::items::{EXTENT_SHARED, Extent};
 use nenrin_format::{BLOCK_BYTES, SegmentNo, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 pub use bytes::ReadBytes;
@@ -62,6 +62,8 @@ impl Over {
 pub struct Overlay {
     ranges: BTreeMap<u64, (u64, Over)>,
     counts: Counts,
+    /// Written blocks that it has no more: cut off, or written over.
+    dead: u64,
 }
 
 /// Blocks of the extents in an overlay.
@@ -76,6 +78,10 @@ struct Counts {
 }
 
 impl Counts {
+    /// Those that are written.
+    const fn written(self) -> u64 {
+        self.own + self.shared
+    }
     fn of(from: u64, to: u64, over: &Over) -> Self {
         let blocks = to - from;
         match over.extent() {
@@ -98,6 +104,7 @@ impl Overlay {
             _ => from,
         };
         let touched: Vec<u64> = self.ranges.range(first..to).map(|(s, _)| *s).collect();
+        let before = self.counts.written();
         for start in touched {
             let Some((end, over)) = self.ranges.remove(&start) else { continue };
             self.uncount(Counts::of(start, end, &over));
@@ -112,6 +119,7 @@ impl Overlay {
                 self.put(to, end, part(to, end));
             }
         }
+        self.dead += before - self.counts.written();
     }
     /// States what `[from, to)` is.
     pub fn set(&mut self, from: u64, to: u64, over: Over) {
@@ -172,6 +180,11 @@ impl Overlay {
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Over)> {
         self.ranges.iter().map(|(s, (e, o))| (*s, *e, o))
     }
+    /// Segments in which the blocks lie that are written.
+    fn segments(&self) -> BTreeSet<SegmentNo> {
+        let written = self.ranges.values().filter_map(|(_, o)| o.extent()).filter(|e| !e.is_unwritten());
+        written.map(|e| e.addr.segment()).collect()
+    }
     /// Whether any content lies in it.
     pub fn has_extents(&self) -> bool {
         self.ranges.values().any(|(_, o)| o.extent().is_some())
@@ -212,8 +225,10 @@ pub struct Content {
     pub since: u64,
     /// Counts changes.
     pub version: u64,
-    /// Segments that hold blocks of it which no record names yet, once for each write.
-    pub pins: Vec<SegmentNo>,
+    /// Segments that hold blocks of it which no record names yet.
+    pub pins: BTreeSet<SegmentNo>,
+    /// Blocks in these that it has no more, when that was last looked at.
+    garbage: u64,
     /// Runs of blocks in it that were written ahead or shared, and leaves of what its holes cut off, at most: as many leaves may
     /// change by its commit.
     pub placed: u64,
@@ -247,7 +262,8 @@ impl Content {
             held_since: None,
             since: now,
             version: 0,
-            pins: Vec::new(),
+            pins: BTreeSet::new(),
+            garbage: 0,
             placed: 0,
             cut_extents: 0,
             cut_blocks: 0,
@@ -299,6 +315,27 @@ impl Content {
     /// Differs when what is shared in it differs.
     pub fn sharing(&self) -> [u64; 3] {
         [self.version, self.shared(), self.overlay.ranges() as u64]
+    }
+
+    /// Blocks that were written ahead and that it has had no more since [`Content::take_unneeded`].
+    pub const fn dead(&self) -> u64 {
+        self.overlay.dead
+    }
+
+    /// Blocks that it has no more in segments that it holds, at most.
+    pub const fn garbage(&self) -> u64 {
+        self.garbage + self.overlay.dead
+    }
+
+    /// Takes out of its pins, of segments of so many blocks, those in which it has nothing any more.
+    pub fn take_unneeded(&mut self, segment_blocks: u32) -> BTreeSet<SegmentNo> {
+        let needed = self.overlay.segments();
+        let unneeded: BTreeSet<_> = self.pins.difference(&needed).copied().collect();
+        self.pins.retain(|segment| needed.contains(segment));
+        let most = self.pins.len() as u64 * u64::from(segment_blocks);
+        let dead = self.garbage + std::mem::take(&mut self.overlay.dead);
+        self.garbage = dead.min(most.saturating_sub(self.overlay.counts.written()));
+        unneeded
     }
 
     /// Blocks that a truncation of it will free, where that is held back.

@@ -340,8 +340,10 @@ impl Inner {
         }
         content.placed += group.len() as u64;
         self.placed += group.len() as u64;
-        content.pins.push(first.segment());
-        self.state.segments.pin(first.segment());
+        if content.pins.insert(first.segment()) {
+            self.state.segments.pin(first.segment());
+        }
+        self.unpin_dead(fs, ino);
         self.counters.data_blocks += blocks as u64;
         self.inflight.insert(first, buf.clone());
         let now = fs.clock.monotonic_nanos();

@@ -63,26 +63,20 @@ impl Fs {
         }
         let flags = CHECKPOINT_ASKED | if name.is_some() { CHECKPOINT_NAMED } else { 0 };
         drop(self.room(Room::Passing(1))?);
-        self.cut(flags, name.unwrap_or(b""))
+        self.cut(flags, name.unwrap_or(b""), &|inner| name.map_or(Ok(()), |n| inner.name_is_free(n, None)))
     }
 
     /// Cuts an unnamed checkpoint because time has passed.
     pub(super) fn cut_unnamed(&self) -> Result<()> {
-        self.cut(0, b"").map(drop)
+        self.cut(0, b"", &|_| Ok(())).map(drop)
     }
 
-    fn cut(&self, flags: u32, name: &[u8]) -> Result<CheckpointInfo> {
+    /// Cuts a checkpoint, with what is done before under the same lock: unless that is refused.
+    fn cut(&self, flags: u32, name: &[u8], before: &dyn Fn(&mut Inner) -> Result<()>) -> Result<CheckpointInfo> {
         drop(self.lock_to_change()?);
         self.settle_all(Pace::BesideSyncs(Who::Commits))?;
         let mut inner = self.turn(self.lock_to_change()?);
-        let taken = !name.is_empty() && inner.state.kept.values().any(|c| c.is_named() && c.name == name);
-        let refused = match inner.check_alive() {
-            Ok(()) if taken => {
-                Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(name))))
-            }
-            other => other,
-        };
-        if let Err(e) = refused {
+        if let Err(e) = inner.check_alive().and_then(|()| before(&mut inner)) {
             self.leave(inner);
             return Err(e);
         }
@@ -121,24 +115,23 @@ impl Fs {
             check_name(n)?;
         }
         let mut inner = self.room_to_let_go()?;
-        let Some(kept) = inner.state.kept.get(&cno) else {
-            return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
-        };
-        if let Some(n) = name {
-            if kept.is_named() && kept.name != n {
-                let has = String::from_utf8_lossy(&kept.name);
-                return Err(Error::Checkpoint(format!(
-                    "checkpoint {cno} is the snapshot {has} already, and has one name: use that, or make a new snapshot of \
-                     what there is now"
-                )));
+        inner.may_be_named(cno, name)?;
+        match name {
+            // What dies in the open checkpoint may have done so before, and a name counts for what dies later: one that is cut with it
+            // lets nothing die in between.
+            Some(name) if !inner.is_snapshot(cno) && !broken(Break::LateNameUncut) => {
+                drop(inner);
+                self.cut(0, b"", &|inner| {
+                    inner.may_be_named(cno, Some(name))?;
+                    inner.log(&Record::NameCheckpoint { cno, name }, self.clock.monotonic_nanos())
+                })?;
             }
-            if inner.state.kept.iter().any(|(c, k)| *c != cno && k.is_named() && k.name == n) {
-                return Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(n))));
+            name => {
+                inner.log(&Record::NameCheckpoint { cno, name: name.unwrap_or(b"") }, self.clock.monotonic_nanos())?;
+                drop(inner);
+                self.sync_received(false)?;
             }
         }
-        inner.log(&Record::NameCheckpoint { cno, name: name.unwrap_or(b"") }, self.clock.monotonic_nanos())?;
-        drop(inner);
-        self.sync_received(false)?;
         // Where that cannot be read, all of history counts as kept.
         drop(self.recount_named_history());
         Ok(())
@@ -177,6 +170,7 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        self.thin_at_end();
         // What was accepted before is part of the commit, and nothing is after.
         self.lock().closing = true;
         self.stop_cleaning();
@@ -461,6 +455,33 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Inner {
+    fn is_snapshot(&self, cno: Cno) -> bool {
+        self.state.kept.get(&cno).is_some_and(Checkpoint::is_named)
+    }
+
+    /// That no other checkpoint than this one has the name.
+    fn name_is_free(&self, name: &[u8], of: Option<Cno>) -> Result<()> {
+        if self.state.kept.iter().any(|(c, k)| Some(*c) != of && k.is_named() && k.name == name) {
+            return Err(Error::Checkpoint(format!("a snapshot named {} exists", String::from_utf8_lossy(name))));
+        }
+        Ok(())
+    }
+
+    /// That a checkpoint is there, and may get this name or lose the one it has.
+    fn may_be_named(&self, cno: Cno, name: Option<&[u8]>) -> Result<()> {
+        let Some(kept) = self.state.kept.get(&cno) else {
+            return Err(Error::Checkpoint(format!("there is no checkpoint {cno}")));
+        };
+        let Some(name) = name else { return Ok(()) };
+        if kept.is_named() && kept.name != name {
+            let has = String::from_utf8_lossy(&kept.name);
+            return Err(Error::Checkpoint(format!(
+                "checkpoint {cno} is the snapshot {has} already, and has one name: use that, or make a new snapshot of what there is now"
+            )));
+        }
+        self.name_is_free(name, Some(cno))
+    }
+
     /// Freezes trees and counters. The batch was sealed just before, so the
     /// state is exactly what the chain says up to its last partial.
     fn freeze(&mut self, fs: &Fs) -> Result<Freeze> {

@@ -495,7 +495,7 @@ impl Inner {
         self.pages -= content.pages.len() as u64;
         self.placed -= std::mem::take(&mut content.placed);
         self.promised_here -= std::mem::take(&mut content.promised);
-        for segment in content.pins.drain(..) {
+        for segment in std::mem::take(&mut content.pins) {
             self.state.segments.unpin(segment);
         }
     }

@@ -335,6 +335,7 @@ impl Inner {
         if broken(Break::CopyNotHeld) {
             self.unpin_pieces(&pieces);
         }
+        let mut twice = Vec::new();
         let content = self.content_mut(fs, span.to)?;
         let (before, ranges) = (content.pages.len(), content.overlay.ranges() as u64);
         for (at, data) in edges {
@@ -353,8 +354,9 @@ impl Inner {
                 Source::Memory(bytes) => copy_in(content, block * BLOCK, &bytes),
                 Source::Disk(e) => {
                     content.share_extent(block, &e);
-                    if !broken(Break::CopyNotHeld) {
-                        content.pins.push(e.addr.segment());
+                    // Who reads a piece holds its segment; from now on this content does, once.
+                    if !broken(Break::CopyNotHeld) && !content.pins.insert(e.addr.segment()) {
+                        twice.push(e.addr.segment());
                     }
                 }
             }
@@ -369,6 +371,8 @@ impl Inner {
         content.placed += shared;
         self.placed += shared;
         self.pages = self.pages + after as u64 - before as u64;
+        twice.into_iter().for_each(|segment| self.state.segments.unpin(segment));
+        self.unpin_dead(fs, span.to);
         Ok(())
     }
 }

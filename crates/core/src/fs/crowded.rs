@@ -99,20 +99,22 @@ pub(super) enum Held {
 impl Inner {
     /// Whether room is short and history takes more of what is not needed than it leaves to the cleaner.
     pub(super) fn is_crowded(&self, fs: &Fs) -> bool {
-        self.is_crowded_by(fs, LEFT_TO_CLEANER)
+        self.is_crowded_by(fs, LEFT_TO_CLEANER, 0)
     }
 
     /// The same while checkpoints rest, as far as files go that have much history.
     fn is_crowded_while_resting(&self, fs: &Fs) -> bool {
-        self.cuts_rest(fs, fs.clock.monotonic_nanos()) && self.is_crowded_by(fs, LEFT_WHILE_RESTING)
+        self.cuts_rest(fs, fs.clock.monotonic_nanos()) && self.is_crowded_by(fs, LEFT_WHILE_RESTING, 0)
     }
 
-    fn is_crowded_by(&self, fs: &Fs, left: u64) -> bool {
-        let slack = self.slack_segments(fs);
+    /// The same, were so many blocks more free.
+    fn is_crowded_by(&self, fs: &Fs, left: u64, more: u64) -> bool {
+        let more = more / u64::from(fs.storage.segment_blocks);
+        let slack = self.slack_segments(fs) + more;
         let history = self.state.history_blocks.saturating_sub(self.named_history());
         !broken(Break::CrowdingUnseen)
             && history.saturating_mul(left) > slack * u64::from(fs.storage.segment_blocks)
-            && self.is_short(fs)
+            && (self.room_segments(fs) + more) * SHORT < slack
     }
 
     fn is_short(&self, fs: &Fs) -> bool {
@@ -153,6 +155,7 @@ impl Inner {
             return Ok(false);
         }
         self.counters.checkpoints_shed += cnos.len() as u64;
+        self.shed_at = Some(fs.clock.monotonic_nanos());
         self.log_drops(&cnos, fs.clock.monotonic_nanos())?;
         Ok(true)
     }
@@ -208,6 +211,9 @@ impl Fs {
             return Ok(());
         }
         drop(inner);
+        if crowded && self.end_holds_for(&|inner, more| !inner.is_crowded_by(self, LEFT_TO_CLEANER, more))? {
+            return Ok(());
+        }
         match under_way.or_else(|| self.survey()).map(|survey| self.uncrowd_some(survey, now)) {
             Some(Ok(true)) => Ok(()),
             Some(Err(e @ (Error::Failed(_) | Error::ReadOnly))) => Err(e),

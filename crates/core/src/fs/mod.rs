@@ -37,6 +37,7 @@ mod growth;
 pub(crate) mod guard;
 mod heavy;
 mod history;
+mod holding;
 mod joining;
 mod landmarks;
 mod laying;
@@ -50,6 +51,8 @@ mod read;
 mod recency;
 mod retain;
 mod scrub;
+#[cfg(test)]
+mod sharing_tests;
 mod space;
 #[cfg(test)]
 mod space_tests;
@@ -278,6 +281,8 @@ struct Inner {
     little_pays: bool,
     /// Until then (monotonic) making room ahead gains nothing.
     ahead_rests_until: u64,
+    /// When (monotonic) checkpoints were last let go for want of room.
+    shed_at: Option<u64>,
     grant: growth::Grant,
     /// How things stood when nothing made more available, and when (monotonic).
     nothing_available: Option<(space::PictureOfRoom, u64)>,
@@ -341,8 +346,9 @@ struct Inner {
     named_rest_until: u64,
     /// Checkpoints that somebody uses, with how many do.
     held: BTreeMap<Cno, u32>,
-    /// Monotonic time at which the retention rule was last applied.
-    thinned_at: u64,
+    /// Monotonic time at which the retention rule is applied next, and whether it was since the mount.
+    thin_at: u64,
+    thinned: bool,
     /// Segments do not lie as they should: how far that is.
     laying: Option<LayingStatus>,
     /// So many segments there will be then, where these are fewer.
@@ -452,6 +458,7 @@ impl Fs {
             garbage_segments: 0,
             little_pays: false,
             ahead_rests_until: 0,
+            shed_at: None,
             grant: growth::Grant::default(),
             nothing_available: None,
             exhausted: None,
@@ -491,7 +498,8 @@ impl Fs {
             named_count: None,
             named_rest_until: 0,
             held: BTreeMap::new(),
-            thinned_at: now,
+            thin_at: now.saturating_add(retain::first_thin_nanos()),
+            thinned: false,
             // Whether anything is to be done is seen in the first tick.
             laying: Some(LayingStatus::default()),
             shrinks_to: None,

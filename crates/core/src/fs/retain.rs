@@ -10,8 +10,19 @@ use nenrin_format::records::Record;
 /// How often the rule is applied. Sweeping what only thinned checkpoints saw
 /// costs a walk over history, so not with every checkpoint.
 const THIN_NANOS: u64 = 600_000_000_000;
+/// And after a mount for the first time. A volume may never be mounted for longer than some minutes.
+const FIRST_THIN_NANOS: u64 = 60_000_000_000;
+/// Nor for as long: then it is applied before the volume is unmounted, where that is little work. So many checkpoints go then,
+const LAST_CNOS_MAX: usize = CNOS_MAX;
+/// with so many items of history, which are looked through for landmarks.
+const LAST_ITEMS_MAX: u64 = 100_000;
 /// Checkpoints let go by one record.
 const CNOS_MAX: usize = 512;
+
+/// How long after a mount the rule is first applied.
+pub(super) fn first_thin_nanos() -> u64 {
+    if broken(Break::ShortMountsKeep) { THIN_NANOS } else { FIRST_THIN_NANOS }
+}
 
 impl Inner {
     /// The rule; one that an unknown version wrote and this one cannot read keeps everything.
@@ -111,17 +122,34 @@ impl Fs {
 
     /// Lets go what the rule does not keep, now and then.
     pub(super) fn thin(&self, now: u64) -> Result<()> {
-        let mut inner = self.lock();
-        if now.saturating_sub(inner.thinned_at) < THIN_NANOS {
-            return Ok(());
+        let is_due = now >= self.lock().thin_at;
+        if is_due { self.thin_now(now, usize::MAX) } else { Ok(()) }
+    }
+
+    /// The same before an unmount, where that should have been done, there is room to do it in, and it is little work. What cannot be
+    /// read waits for the next mount.
+    pub(super) fn thin_at_end(&self) {
+        let (now, inner) = (self.clock.monotonic_nanos(), self.lock());
+        let items: u64 = inner.state.history.iter().map(|t| t.tree.items()).sum();
+        let is_due = !inner.thinned || now >= inner.thin_at;
+        let is_done = !is_due || items > LAST_ITEMS_MAX || inner.nodes_to_spare(self) == 0 || inner.failed.is_some();
+        drop(inner);
+        if !is_done && !broken(Break::ShortMountsKeep) {
+            drop(self.thin_now(now, LAST_CNOS_MAX));
         }
-        inner.thinned_at = now;
+    }
+
+    /// Lets so many checkpoints go that the rule does not keep, the oldest first.
+    fn thin_now(&self, now: u64, most: usize) -> Result<()> {
+        let mut inner = self.lock();
+        (inner.thin_at, inner.thinned) = (now.saturating_add(THIN_NANOS), true);
         let Some(rule) = inner.retention() else { return Ok(()) };
         let moment = Moment { wall: self.clock.wall().0, mounted: inner.mounted_nanos(now) };
         let held = |inner: &Inner, cno: &Cno| inner.held.contains_key(cno);
         let kept = inner.kept(|cno, is_named| is_named || held(&inner, cno));
         drop(inner);
-        let drops = rule.drops(moment, &kept);
+        let mut drops = rule.drops(moment, &kept);
+        drops.truncate(most);
         // What cannot be read has no landmarks; it must not keep anything else from going.
         let marked = match self.keep_landmarks(&rule, &drops) {
             Err(e @ (Error::Failed(_) | Error::ReadOnly)) => return Err(e),

@@ -55,8 +55,6 @@ const SWEEP_ITEMS: u32 = 4096;
 const LITTLE_AFTER: u32 = 5;
 /// And after which truncations are held back no longer.
 const HOLDS_AFTER: u32 = 6;
-/// Of files of at least so many blocks.
-const HELD_BLOCKS_MIN: u64 = 16;
 /// Rounds of making room before giving up.
 const ROUNDS_MAX: u32 = 64;
 /// Rounds without any gain before giving up: each way is tried once.
@@ -178,8 +176,14 @@ impl Inner {
 
     /// Blocks that can be accepted without making room.
     pub(super) fn free_blocks(&self, fs: &Fs, reserve: u64) -> u64 {
+        self.free_blocks_with(fs, reserve, 0)
+    }
+
+    /// The same, were so many more free.
+    fn free_blocks_with(&self, fs: &Fs, reserve: u64, more: u64) -> u64 {
         let per_segment = u64::from(fs.storage.segment_blocks - 1);
-        let segments = self.state.segments.free_count().saturating_sub(reserve);
+        let free = self.state.segments.free_count() + more / u64::from(fs.storage.segment_blocks);
+        let segments = free.saturating_sub(reserve);
         // A page costs itself, its share of summaries, and its share of nodes.
         let records = self.batch.bytes as u64 / BLOCK_BYTES as u64;
         // Each page, each run placed and each record may dirty a node that is clean now.
@@ -190,14 +194,15 @@ impl Inner {
 
     /// Whether this room is granted without making any.
     pub(super) fn has_room(&self, fs: &Fs, room: Room) -> bool {
-        self.has_room_beyond(fs, room, 0) || self.has_promised_room(fs, room, 0)
+        self.has_room_beyond(fs, room, 0, 0) || self.has_promised_room(fs, room, 0)
     }
 
-    /// Whether there is this room and `extra` blocks besides, without making any.
-    fn has_room_beyond(&self, fs: &Fs, room: Room, extra: u64) -> bool {
+    /// Whether there is this room and `extra` blocks besides, without making any, were `more` blocks free.
+    fn has_room_beyond(&self, fs: &Fs, room: Room, extra: u64, more: u64) -> bool {
         let promised = self.promised();
-        let kept_back =
-            |promised: u64| self.free_blocks(fs, self.reserve_segments(fs)).checked_sub(fs.kept_for(promised));
+        let kept_back = |promised: u64| {
+            self.free_blocks_with(fs, self.reserve_segments(fs), more).checked_sub(fs.kept_for(promised))
+        };
         let (left, needed) = match room {
             Room::Content(blocks) | Room::Passing(blocks) => (kept_back(promised), with_summaries(blocks)),
             Room::Write(ino, from, to) => {
@@ -208,7 +213,7 @@ impl Inner {
             Room::Removal => {
                 let kept =
                     if broken(Break::RemovalsWait) { self.reserve_segments(fs) } else { self.removal_segments(fs) };
-                let free = self.free_blocks(fs, kept);
+                let free = self.free_blocks_with(fs, kept, more);
                 (free.checked_sub(fs.kept_for(promised)), REMOVAL_BLOCKS)
             }
         };
@@ -301,22 +306,6 @@ impl Inner {
         }
     }
 
-    /// Whether truncations are held back that free a segment.
-    pub(super) fn holds_back(&self, fs: &Fs) -> bool {
-        let held = self.files.values().filter_map(|f| f.content.as_ref()).map(Content::held_blocks);
-        let blocks: u64 = held.filter(|blocks| *blocks >= HELD_BLOCKS_MIN).sum();
-        blocks >= u64::from(fs.storage.segment_blocks)
-    }
-
-    /// Those that free much are held back no longer.
-    pub(super) fn end_holds(&mut self) {
-        for c in self.files.values_mut().filter_map(|f| f.content.as_mut()) {
-            if c.held_blocks() >= HELD_BLOCKS_MIN || broken(Break::SmallHoldsEnd) {
-                c.held_since = None;
-            }
-        }
-    }
-
     /// Whether everything was tried a moment ago, and nothing has changed since:
     /// who is refused again and again costs the device nothing.
     fn is_exhausted(&self, now: u64) -> bool {
@@ -388,8 +377,9 @@ impl Fs {
     pub(super) fn room_beyond(&self, room: Room, extra: u64, promised: bool) -> Result<Guard<'_>> {
         let mut tried = Tried::default();
         loop {
-            let has_room = |inner: &Inner| inner.has_room_beyond(self, room, extra);
-            let enough = |inner: &Inner| has_room(inner) || inner.growth(self, room) == Growth::TooMuch;
+            let has_room = |inner: &Inner, more: u64| inner.has_room_beyond(self, room, extra, more);
+            let enough =
+                |inner: &Inner, more: u64| has_room(inner, more) || inner.growth(self, room) == Growth::TooMuch;
             let mut inner = self.make_room_until(&enough)?;
             let growth = inner.growth(self, room);
             if growth == Growth::TooMuch {
@@ -399,7 +389,7 @@ impl Fs {
                 return Err(Error::NoSpace);
             }
             let kept = (promised || inner.is_promised(room)) && inner.has_kept_room(self, room, extra);
-            if !(has_room(&inner) || kept || broken(Break::NoReserve)) {
+            if !(has_room(&inner, 0) || kept || broken(Break::NoReserve)) {
                 return Err(Error::NoSpace);
             }
             inner.note_growth(self, growth);
@@ -430,17 +420,18 @@ impl Fs {
         if broken(Break::LettingGoNeedsRoom) {
             return self.room_to_remove();
         }
-        self.make_room_until(&|inner| inner.nodes_to_spare(self) > 0)
+        self.make_room_until(&|inner, more| inner.nodes_to_spare(self) > 0 || more > 0)
     }
 
-    /// Makes room until there is enough, or until nothing helps any more.
-    fn make_room_until(&self, enough: &dyn Fn(&Inner) -> bool) -> Result<Guard<'_>> {
+    /// Makes room until there is enough, or until nothing helps any more. `enough` is asked whether there would be, were so many
+    /// blocks more free.
+    fn make_room_until(&self, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<Guard<'_>> {
         let mut best = 0;
         let mut idle = 0;
         let mut round = 0;
         loop {
             let mut inner = self.lock_with_nodes()?;
-            if inner.making_room && !enough(&inner) {
+            if inner.making_room && !enough(&inner, 0) {
                 // One at a time, or each would shed history for all of them.
                 drop(self.wait_idle(inner));
                 continue;
@@ -449,7 +440,7 @@ impl Fs {
             idle = if room > best { 0 } else { idle + 1 };
             best = best.max(room);
             let now = self.clock.monotonic_nanos();
-            if enough(&inner)
+            if enough(&inner, 0)
                 || round > ROUNDS_MAX.max(inner.state.segments.count() as u32)
                 || round == 0 && inner.is_exhausted(now)
             {
@@ -467,7 +458,7 @@ impl Fs {
             inner.making_room = true;
             inner.counters.room_rounds += 1;
             drop(inner);
-            let made = self.make_room(round, idle);
+            let made = self.make_room(round, idle, enough);
             let mut inner = self.lock();
             inner.making_room = false;
             self.wake_idle(&inner);
@@ -488,7 +479,7 @@ impl Fs {
         }
         inner.making_room = true;
         drop(inner);
-        let made = self.make_room(0, 0);
+        let made = self.make_room(0, 0, &|inner, more| inner.room_blocks(self) + more >= blocks);
         let mut inner = self.lock();
         inner.making_room = false;
         self.wake_idle(&inner);
@@ -502,9 +493,10 @@ impl Fs {
 
     /// One step of making room, milder ones first; whether it gained something that [`Inner::room_in_all`] may not show yet.
     /// `idle` rounds before it did not.
-    fn make_room(&self, round: u32, idle: u32) -> Result<bool> {
+    fn make_room(&self, round: u32, idle: u32, enough: &dyn Fn(&Inner, u64) -> bool) -> Result<bool> {
         let _way = super::beside::giving_way();
-        let inner = self.lock_to_change()?;
+        let mut inner = self.lock_to_change()?;
+        inner.unpin_all_dead(self);
         let pending = inner.state.segments.pending_count() > 0;
         let waiting = pending || inner.dirty_nodes() > 0 || inner.window_bytes > 0 || inner.has_uncommitted();
         let now = self.clock.monotonic_nanos();
@@ -543,7 +535,9 @@ impl Fs {
             // What was let go already comes before more of it.
             3 if released && self.sweep_gains()? => return Ok(true),
             // What was let go may have been swept by now but for what cannot be read.
-            3 if unnamed > 0 && !in_vain && !self.lock_to_change()?.has_released(now) => return self.shed_history(),
+            3 if unnamed > 0 && !in_vain && !self.lock_to_change()?.has_released(now) => {
+                return Ok(self.end_holds_for(enough)? || self.shed_history()?);
+            }
             _ => {}
         }
         Ok(false)

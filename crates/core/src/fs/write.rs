@@ -401,6 +401,7 @@ impl Fs {
         content.editor_uid = set.editor.unwrap_or(content.editor_uid);
         content.version += 1;
         inner.pages -= removed as u64;
+        inner.unpin_dead(self, ino);
         Ok(inner)
     }
 
@@ -470,6 +471,7 @@ impl Fs {
         content.version += 1;
         let after = content.pages.len();
         inner.pages = inner.pages + after as u64 - before as u64;
+        inner.unpin_dead(self, ino);
         Ok(())
     }
 }

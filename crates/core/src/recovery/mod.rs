@@ -453,6 +453,7 @@ fn load_state(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
         cache,
     };

@@ -338,6 +338,7 @@ fn start(storage: Arc<Storage>, c: Candidate, held: Vec<bool>, is_recent: bool, 
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        owners_asked: std::cell::Cell::new(0),
         retention: root.retention.clone(),
     };
     let Taken { lost, space_lost, sheds_lost, past_lost } = take_trees(&mut state, trees, &root, losses)?;

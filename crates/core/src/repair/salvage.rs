@@ -318,6 +318,7 @@ fn base(
         forgetting: BTreeSet::new(),
         shed: Sheds::default(),
         applied: 0,
+        owners_asked: std::cell::Cell::new(0),
         retention: Vec::new(),
     };
     let chain = Chain {

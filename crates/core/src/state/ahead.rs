@@ -249,20 +249,42 @@ impl State {
     /// # Errors
     /// What that needs cannot be read.
     pub fn relocate_ahead(&self, tree: TreeId, key: &Key, new: &Extent) -> Result<()> {
+        if let Some(current) = self.move_ahead(tree, key, new)? {
+            self.owners_ahead(current.addr, new.addr, new.blocks)?;
+        }
+        Ok(())
+    }
+
+    /// The same but for [`State::owners_ahead`], which who moves all owners of some blocks has once for them. The item, if it is shared.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn move_ahead(&self, tree: TreeId, key: &Key, new: &Extent) -> Result<Option<Extent>> {
         let past = self.history.iter().map(|t| &t.tree);
         let found = [&self.live].into_iter().chain(past).find(|t| t.id() == tree);
-        let Some(tree) = found.filter(|_| !broken(Break::NotReadAhead)) else { return Ok(()) };
-        let Some(value) = tree.get(&self.cache, key)? else { return Ok(()) };
+        let Some(tree) = found.filter(|_| !broken(Break::NotReadAhead)) else { return Ok(None) };
+        let Some(value) = tree.get(&self.cache, key)? else { return Ok(None) };
         let current = extent(key, &value)?;
         if current.blocks > new.blocks {
             tree.reach(&self.cache, &Key { off: key.off.saturating_add(u64::from(new.blocks)), ..*key })?;
         }
-        if current.is_shared() {
-            self.owner_ahead(key, &current)?;
-            self.owners(new.addr, new.blocks)?;
-            self.new_owner_ahead(key, new.addr)?;
+        if !current.is_shared() {
+            return Ok(None);
         }
-        Ok(())
+        self.has_backref(key, &current)?;
+        self.new_owner_ahead(key, new.addr)?;
+        Ok(Some(current))
+    }
+
+    /// That the owners of these blocks, all of which are copied to `new`, can be asked, whichever of them went there already.
+    ///
+    /// # Errors
+    /// What that needs cannot be read.
+    pub fn owners_ahead(&self, addr: Addr, new: Addr, blocks: u32) -> Result<()> {
+        if broken(Break::NotReadAhead) {
+            return Ok(());
+        }
+        [addr, new].into_iter().try_for_each(|addr| self.owners(addr, blocks).map(drop))
     }
 
     /// That an item can leave the live tree.
@@ -300,11 +322,16 @@ impl State {
 
     /// That an owner of shared blocks can go: its back reference, and those of the others.
     fn owner_ahead(&self, owner: &Key, e: &Extent) -> Result<()> {
+        self.has_backref(owner, e)?;
+        if e.stored_blocks() > 0 { self.owners(e.addr, e.stored_blocks()).map(drop) } else { Ok(()) }
+    }
+
+    fn has_backref(&self, owner: &Key, e: &Extent) -> Result<()> {
         if self.backref(owner, e.addr)?.is_none() {
             let (off, ino) = (owner.off, owner.ino);
             return Err(Error::Corrupt(format!("file block {off} of inode {ino} is shared without a back reference")));
         }
-        if e.stored_blocks() > 0 { self.owners(e.addr, e.stored_blocks()).map(drop) } else { Ok(()) }
+        Ok(())
     }
 
     /// That an owner of shared blocks can come.

@@ -156,6 +156,23 @@ impl State {
         Ok((count, bytes))
     }
 
+    /// Blocks of live content of a file that nobody has any more when it goes now, among its first `max` extents.
+    pub fn blocks_unkept(&self, ino: Ino, max: u64) -> Result<u64> {
+        let inode = self.need_inode(ino)?;
+        let [first, last] = [0, u64::MAX].map(|block| Key::new(ino, Kind::Extent, inode.fork, block));
+        let (mut count, mut blocks, mut bad) = (0, 0, None);
+        self.live.scan(&self.cache, &first, &last, &mut |key, value| {
+            match self.burial(key, value, self.open_cno, inode.keep_rule()) {
+                Ok((_, None, Some(e))) if !e.is_unwritten() && !e.is_shared() => blocks += u64::from(e.blocks),
+                Ok(_) => {}
+                Err(why) => bad = Some(why),
+            }
+            count += 1;
+            if count < max && bad.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        bad.map_or(Ok(blocks), Err)
+    }
+
     /// Where the last `max` live extents begin that begin within these file blocks; their end where there are none.
     pub fn last_extents(&self, ino: Ino, fork: u32, blocks: Range<u64>, max: u32) -> Result<u64> {
         let first = Key::new(ino, Kind::Extent, fork, blocks.start);
@@ -256,8 +273,11 @@ impl State {
         if current.is_shared() {
             self.remove_backref(key, &current)?;
         }
-        self.change_need(&current.slice(0, blocks), need, Need::None)?;
-        self.change_need(&moved, Need::None, need)?;
+        // The owner that is live may follow one of history: nothing comes back by that.
+        let back = self.move_need(&current.slice(0, blocks), need, Need::None)?;
+        if (self.move_need(&moved, Need::None, need)? || back) && broken(Break::MovesCountBack) {
+            self.recount_past();
+        }
         if moved.is_shared() {
             self.add_backref(key, &moved)?;
         }

@@ -45,6 +45,7 @@ use nenrin_format::node::TreeId;
 use nenrin_format::records::Record;
 use nenrin_format::{Addr, Cno, Ino, Invalid};
 use sharing::Need;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -95,6 +96,8 @@ pub struct State {
     pub shed: Sheds,
     /// Records applied since it was read.
     pub applied: u64,
+    /// Back references that were looked at since.
+    pub owners_asked: Cell<u64>,
 }
 
 /// An error for an item whose bytes cannot be what they should.

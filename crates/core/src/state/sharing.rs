@@ -14,7 +14,7 @@ use crate::{At, Error, Result};
 use nenrin_format::items::{Backref, EXTENT_SHARED, Extent};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Cno, EXTENT_BLOCKS_MAX, Ino};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// Who needs a block; the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,33 +38,42 @@ impl State {
     /// One owner needs an extent's blocks otherwise than before. When the
     /// extent is shared, this owner has no back reference meanwhile.
     pub(super) fn change_need(&mut self, e: &Extent, from: Need, to: Need) -> Result<()> {
-        let promised = |need| if need == Need::Live { u64::from(e.promised_blocks()) } else { 0 };
-        self.promised_blocks = self.promised_blocks.saturating_add(promised(to)).saturating_sub(promised(from));
-        let blocks = e.stored_blocks();
-        if blocks == 0 {
-            return Ok(());
-        }
-        let named = |need| if need == Need::Live { u64::from(blocks) } else { 0 };
-        self.named_blocks = self.named_blocks.saturating_add(named(to)).saturating_sub(named(from));
-        if !e.is_shared() || broken(Break::OwnersForgotten) {
-            self.count(e.addr, blocks, from, to);
-            return Ok(());
-        }
-        let others = self.needs(e.addr, blocks)?;
-        let mut at = 0;
-        while at < others.len() {
-            let other = others[at];
-            let run = others[at..].iter().take_while(|o| **o == other).count();
-            self.count(e.addr.add(at as u32), run as u32, from.max(other), to.max(other));
-            at += run;
+        // Whether what comes back from history counted as kept by snapshots is not known.
+        if self.move_need(e, from, to)? && !broken(Break::BackCountsTwice) {
+            self.recount_past();
         }
         Ok(())
     }
 
-    fn count(&mut self, addr: Addr, blocks: u32, from: Need, to: Need) {
+    /// The same where the blocks only lie elsewhere; whether any came back from history.
+    pub(super) fn move_need(&mut self, e: &Extent, from: Need, to: Need) -> Result<bool> {
+        let promised = |need| if need == Need::Live { u64::from(e.promised_blocks()) } else { 0 };
+        self.promised_blocks = self.promised_blocks.saturating_add(promised(to)).saturating_sub(promised(from));
+        let blocks = e.stored_blocks();
+        if blocks == 0 {
+            return Ok(false);
+        }
+        let named = |need| if need == Need::Live { u64::from(blocks) } else { 0 };
+        self.named_blocks = self.named_blocks.saturating_add(named(to)).saturating_sub(named(from));
+        if !e.is_shared() || broken(Break::OwnersForgotten) {
+            return Ok(self.count(e.addr, blocks, from, to));
+        }
+        let others = self.needs(e.addr, blocks)?;
+        let (mut at, mut back) = (0, false);
+        while at < others.len() {
+            let other = others[at];
+            let run = others[at..].iter().take_while(|o| **o == other).count();
+            back |= self.count(e.addr.add(at as u32), run as u32, from.max(other), to.max(other));
+            at += run;
+        }
+        Ok(back)
+    }
+
+    /// Whether they came back from history.
+    fn count(&mut self, addr: Addr, blocks: u32, from: Need, to: Need) -> bool {
         let many = u64::from(blocks);
         match from {
-            _ if from == to => return,
+            _ if from == to => return false,
             Need::Live => self.live_blocks = self.live_blocks.saturating_sub(many),
             Need::History => self.history_blocks = self.history_blocks.saturating_sub(many),
             Need::None => {}
@@ -76,28 +85,34 @@ impl State {
         }
         match (from, to) {
             (Need::Live, Need::History) => self.segments.live_to_history(addr, blocks),
-            (Need::History, Need::Live) => {
-                // Whether it counted as kept by snapshots is not known.
-                if !broken(Break::BackCountsTwice) {
-                    self.recount_past();
-                }
-                self.segments.history_to_live(addr, blocks);
-            }
+            (Need::History, Need::Live) => self.segments.history_to_live(addr, blocks),
             (Need::None, Need::Live) => self.segments.add_live(addr, blocks),
             (Need::None, Need::History) => self.segments.add_history(addr, blocks),
             (Need::Live, _) => self.segments.sub_live(addr, blocks),
             (_, _) => self.segments.sub_history(addr, blocks),
         }
+        from == Need::History && to == Need::Live
     }
 
-    /// Who needs each of these blocks, as far as back references tell.
+    /// Who needs each of these blocks, as far as back references tell. A block may have very many owners, and one that is live says all.
     fn needs(&self, addr: Addr, blocks: u32) -> Result<Vec<Need>> {
-        let mut out = vec![Need::None; blocks as usize];
-        for (start, owner) in self.owners(addr, blocks)? {
-            let from = start.0.max(addr.0) - addr.0;
-            let to = (start.0 + u64::from(owner.blocks)).min(addr.0 + u64::from(blocks)) - addr.0;
-            for need in &mut out[from as usize..to as usize] {
-                *need = (*need).max(Need::of(&owner.owner));
+        let end = addr.0.saturating_add(u64::from(blocks));
+        let (mut out, mut live) = (vec![Need::None; blocks as usize], 0);
+        // Most owners have the same blocks, and those that begin before these may have none of them.
+        for starts in [addr.0..end, first_start(addr)..addr.0] {
+            self.each_owner(starts, &mut |start, owner| {
+                let from = start.0.max(addr.0) - addr.0;
+                let to = (start.0 + u64::from(owner.blocks)).min(end).saturating_sub(addr.0).max(from);
+                for need in &mut out[from as usize..to as usize] {
+                    let now = (*need).max(Need::of(&owner.owner));
+                    live += u32::from(now == Need::Live && *need != now);
+                    *need = now;
+                }
+                let all = live == blocks && !broken(Break::OwnersAllAsked);
+                if all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if live == blocks && !broken(Break::OwnersAllAsked) {
+                break;
             }
         }
         Ok(out)
@@ -106,27 +121,36 @@ impl State {
     /// The owners of shared extents that overlap these blocks: where each begins, and who it is.
     pub fn owners(&self, addr: Addr, blocks: u32) -> Result<Vec<(Addr, Backref)>> {
         let mut out = Vec::new();
-        let mut bad = None;
-        // Block 0 of a segment never holds content, and no extent crosses into another segment.
-        let reach = EXTENT_BLOCKS_MAX.saturating_sub(1).min(addr.block().saturating_sub(1));
-        let first = backref_key(Addr(addr.0 - u64::from(reach)), 0);
         let end = addr.0.saturating_add(u64::from(blocks));
-        let last = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..backref_key(Addr(end - 1), 0) };
+        self.each_owner(first_start(addr)..end, &mut |start, owner| {
+            if start.0.saturating_add(u64::from(owner.blocks)) > addr.0 {
+                out.push((start, owner));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(out)
+    }
+
+    /// The owners of shared extents that begin at these addresses, in order.
+    fn each_owner(&self, starts: Range<u64>, each: &mut dyn FnMut(Addr, Backref) -> ControlFlow<()>) -> Result<()> {
+        let Some(last) = starts.end.checked_sub(1).filter(|last| *last >= starts.start) else { return Ok(()) };
+        let first = backref_key(Addr(starts.start), 0);
+        let last = Key { fork: u32::MAX, off: u64::MAX, death: u64::MAX, ..backref_key(Addr(last), 0) };
+        let mut bad = None;
         self.space.scan(&self.cache, &first, &last, &mut |k, v| {
+            self.owners_asked.set(self.owners_asked.get() + 1);
             if k.kind != Kind::Backref {
                 return ControlFlow::Continue(());
             }
             match Backref::decode(v) {
-                Ok(b) if k.ino.saturating_add(u64::from(b.blocks)) > addr.0 => out.push((Addr(k.ino), b)),
-                Ok(_) => {}
+                Ok(b) => each(Addr(k.ino), b),
                 Err(why) => {
                     bad = Some(bad_item(k, why));
-                    return ControlFlow::Break(());
+                    ControlFlow::Break(())
                 }
             }
-            ControlFlow::Continue(())
         })?;
-        bad.map_or(Ok(out), Err)
+        bad.map_or(Ok(()), Err)
     }
 
     /// First key of the slots in which the back reference of this owner lies.
@@ -301,6 +325,11 @@ impl State {
         }
         Ok((wrong.len() + missing.len()) as u64)
     }
+}
+
+/// Where an extent may begin that reaches this block: block 0 of a segment never holds content, and none crosses into another segment.
+fn first_start(addr: Addr) -> u64 {
+    addr.0 - u64::from(EXTENT_BLOCKS_MAX.saturating_sub(1).min(addr.block().saturating_sub(1)))
 }
 
 const fn backref_key(addr: Addr, off: u64) -> Key {

@@ -184,6 +184,48 @@ fn none_keeps_what_snapshots_show_and_nothing_else() {
     sound(&w);
 }
 
+/// A checkpoint gets its name while nothing was cut since, and what it shows is replaced and removed at once: in directories that keep
+/// less, after a crash and without.
+fn named_late_and_replaced(keep: &str, crash: bool) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+    let w = World::new(64 << 20);
+    let fs = open(&w);
+    let target = below(&fs, b"target", keep);
+    let [f, g] = [b"a.o", b"b.o"].map(|name| put(&fs, target, name, &[1; 9000]));
+    let first = (keep == "daily").then(|| cut(&fs, None));
+    let shown = cut(&fs, None);
+    assert_ne!(first, Some(shown));
+    fs.checkpoint_name(shown, Some(b"late")).unwrap();
+    put(&fs, target, b"a.o", &[2; 9000]);
+    fs.unlink(target, b"b.o").unwrap();
+    fs.sync_all().unwrap();
+    if !crash {
+        settle(&w, &fs);
+        fs.close().unwrap();
+    }
+    drop(fs);
+    let fs = open(&w);
+    settle(&w, &fs);
+    sound(&w);
+    (content(&fs, shown, f), content(&fs, shown, g))
+}
+
+#[test]
+fn what_a_late_name_shows_when_it_is_given_stays() {
+    for (keep, crash) in [("none", true), ("none", false), ("daily", true), ("daily", false), ("full", true)] {
+        let (f, g) = named_late_and_replaced(keep, crash);
+        assert_eq!(f.as_deref(), Some(&[1; 9000][..]), "{keep}, {crash}: what was replaced");
+        assert_eq!(g.as_deref(), Some(&[1; 9000][..]), "{keep}, {crash}: what was removed");
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "what was replaced")]
+fn a_late_name_that_counts_late_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::LateNameUncut, what_a_late_name_shows_when_it_is_given_stays);
+}
+
 #[test]
 fn what_was_before_the_attribute_stays() {
     let w = World::new(64 << 20);

@@ -27,6 +27,7 @@ mod growth;
 mod heavy;
 mod held;
 mod history;
+mod holding;
 mod huge;
 mod joining;
 mod jumps;

@@ -343,3 +343,42 @@ fn a_count_for_others_is_noticed() {
     use nenrin_core::breaks::{Break, with};
     with(Break::CountMixed, a_name_given_while_it_is_counted_counts_in_full);
 }
+
+/// Used twenty times for so many seconds, the time in between unmounted. How many checkpoints are there in the end.
+fn mounted_for_a_short_time(seconds: u64) -> usize {
+    let w = World::new(64 << 20);
+    open(&w).set_retention("1m:all").unwrap();
+    for round in 0..20u8 {
+        let fs = open(&w);
+        let f = match fs.lookup(At::Live, Ino::ROOT, b"f") {
+            Ok(f) => f,
+            Err(_) => fs.create(Ino::ROOT, b"f", &file(0o600)).unwrap(),
+        };
+        for second in 0..seconds / 2 {
+            if second % 20 == 0 {
+                fs.write(f.ino, 0, &vec![round; 4096 + second as usize], 0).unwrap();
+            }
+            w.pass(2 * SECOND);
+            fs.tick().unwrap();
+        }
+        fs.close().unwrap();
+        w.pass(3600 * SECOND);
+    }
+    open(&w).checkpoints().len()
+}
+
+#[test]
+fn the_rule_is_applied_however_short_the_mounts_are() {
+    for seconds in [300, 56] {
+        let left = mounted_for_a_short_time(seconds);
+        assert!(left <= 10, "{left} are left of mounts for {seconds} seconds");
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "are left of mounts for 300 seconds")]
+fn a_rule_that_waits_for_ten_minutes_is_noticed() {
+    use nenrin_core::breaks::{Break, with};
+    with(Break::ShortMountsKeep, the_rule_is_applied_however_short_the_mounts_are);
+}

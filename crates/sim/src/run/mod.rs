@@ -520,6 +520,7 @@ impl<S: Subject> Run<S> {
         self.model()?.end_holds(start);
         let got = self.fs()?.close();
         let step = self.answer(got, Ok(()))?;
+        self.note_let_go(start)?;
         if matches!(step, Step::Done) {
             let end = self.disk.cut_points();
             self.model()?.closed(start, end);
@@ -527,6 +528,15 @@ impl<S: Subject> Run<S> {
             self.others_end()?;
         }
         Ok(step)
+    }
+
+    /// What the rule does not keep may go before an unmount: checkpoints without a name that are not listed any more.
+    fn note_let_go(&mut self, start: usize) -> Result<(), String> {
+        let now = self.fs()?.checkpoints();
+        let stays = |old: &CheckpointInfo| old.name.is_some() || now.iter().any(|c| c.cno == old.cno);
+        let (listed, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.listed).into_iter().partition(stays);
+        self.listed = listed;
+        gone.iter().try_for_each(|old| self.model().map(|m| m.checkpoint_gone(old.cno.0, start)))
     }
 
     fn remount(&mut self, start: usize) -> Check {

@@ -42,6 +42,7 @@ impl<S: Subject> Run<S> {
         let taken = name.is_some() && self.listed.iter().any(in_the_way);
         match self.fs()?.checkpoint_name(Cno(cno), name) {
             Ok(()) if !taken => {
+                // What is cut with it is seen when checkpoints are compared.
                 let end = self.disk.cut_points();
                 self.model()?.name_checkpoint(cno, name.map(<[u8]>::to_vec), start);
                 self.model()?.synced(end);
@@ -53,6 +54,10 @@ impl<S: Subject> Run<S> {
             Err(Error::Checkpoint(_) | Error::Exists) if taken => Ok(Step::Denied),
             Ok(()) => Err("the name was taken, and given again".to_owned()),
             Err(e) if is_failure(&e) => {
+                let end = self.disk.cut_points();
+                if name.is_some() {
+                    self.model()?.passing_checkpoint(false, None, start, end);
+                }
                 self.model()?.name_checkpoint(cno, name.map(<[u8]>::to_vec), start);
                 Ok(Step::Failed(e))
             }
@@ -93,7 +98,8 @@ impl<S: Subject> Run<S> {
         let end = self.disk.cut_points();
         let before = std::mem::replace(&mut self.listed, now.clone());
         for info in now.iter().filter(|i| !before.iter().any(|b| b.cno == i.cno)) {
-            if info.asked || info.name.is_some() || !matches!(op, Op::Tick | Op::Remount) {
+            let may_cut = matches!(op, Op::Tick | Op::Remount | Op::CheckpointName { name: Some(_), .. });
+            if info.asked || info.name.is_some() || !may_cut {
                 return Err(format!("{info:?} came from nowhere"));
             }
             self.cuts_known += 1;

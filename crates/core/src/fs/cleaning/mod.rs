@@ -33,7 +33,7 @@ use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::Key;
 use nenrin_format::node::TreeId;
-use nenrin_format::{BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
+use nenrin_format::{Addr, BLOCK_BYTES, Ino, NODE_BLOCKS, SegmentNo};
 use policy::{Pace, Picture, QUIET_NANOS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ enum Stage {
     /// Looking up claims, from this one on.
     Owners { claim: usize },
     /// Walking whole trees, because summaries did not tell everything.
-    Walk { tree: usize, from: Key },
+    Walk { tree: Option<TreeId>, from: Key },
     /// What was found is to be compared with the counters.
     Compare,
     /// Moving, from this one on.
@@ -155,6 +155,15 @@ impl Job {
             }
         }
         self.moves.extend(found);
+    }
+
+    /// What went from one tree to the next while they were walked was found in both, and is in the last of them.
+    fn keep_last_found(&mut self) {
+        let last: BTreeMap<Addr, usize> = self.moves.iter().enumerate().map(|(n, m)| (m.extent.addr, n)).collect();
+        let moves = std::mem::take(&mut self.moves).into_iter().enumerate();
+        let found = moves.filter(|(n, m)| last.get(&m.extent.addr) == Some(n)).map(|(_, m)| m).collect();
+        self.victims.values_mut().for_each(|v| v.found = 0);
+        self.add(found);
     }
 
     /// What is shared in the victims, by its back references: these name all owners.
@@ -457,7 +466,7 @@ impl Fs {
             job.groups.clear();
             job.grouped = false;
             job.victims.values_mut().for_each(|v| v.found = 0);
-            job.stage = Stage::Walk { tree: 0, from: Key::first() };
+            job.stage = Stage::Walk { tree: Some(TreeId::LIVE), from: Key::first() };
             inner.counters.tree_walks += 1;
             return Ok(());
         }

@@ -251,7 +251,8 @@ impl Fs {
             return Ok(None);
         }
         let place = |extent: &Extent| moved_extent(extent, group.start, new, bytes);
-        let ahead = |m: &Move| inner.state.relocate_ahead(m.tree, &m.key, &place(&m.extent));
+        let ahead = |m: &Move| inner.state.move_ahead(m.tree, &m.key, &place(&m.extent)).map(drop);
+        inner.state.owners_ahead(group.start, new, group.blocks)?;
         group.owners.iter().try_for_each(ahead)?;
         for Move { tree, key, extent } in &group.owners {
             let new = place(extent);

@@ -4,7 +4,8 @@
 //! Invariants
 //! 1. A claim proves nothing; an extent counts when a tree says where it lies.
 //! 2. The live tree of a moment is looked at before the history trees of the
-//!    same moment, so that an item on its way from one to the other is found.
+//!    same moment, so that an item on its way from one to the other is found. Who walks them
+//!    over several moments goes the way that items move: from the live tree to the newest history tree, and on to older ones.
 //! 3. What cannot be read is passed over. A victim of which something was not found so stays where it is; others do not wait for it.
 
 use super::super::Fs;
@@ -15,6 +16,7 @@ use crate::segments::KIND_DATA;
 use crate::{Error, Result};
 use nenrin_format::items::Extent;
 use nenrin_format::key::{Key, Kind};
+use nenrin_format::node::TreeId;
 use nenrin_format::partial::{Header, PartialKind, Summary};
 use nenrin_format::records::{ContentOp, Record};
 use nenrin_format::wire::Reader;
@@ -39,7 +41,7 @@ pub(super) struct Claim {
     pub to: u64,
 }
 
-/// All trees that hold extents, as they are now: the live one first.
+/// All trees that hold extents, as they are now: the live one first, then history, the newest first.
 pub(super) struct Views {
     pub trees: Vec<Tree>,
     pub cache: std::sync::Arc<NodeCache>,
@@ -49,7 +51,7 @@ pub(super) struct Views {
 impl Fs {
     pub(super) fn views(&self) -> Result<Views> {
         let inner = self.lock_to_change()?;
-        let history = inner.state.history.iter().map(|t| t.tree.clone());
+        let history = inner.state.history.iter().rev().map(|t| t.tree.clone());
         let trees = [inner.state.live.clone()].into_iter().chain(history).collect();
         Ok(Views { trees, cache: inner.state.cache.clone(), generation: inner.generation() })
     }
@@ -159,10 +161,14 @@ impl Fs {
     pub(super) fn walk_trees(&self, job: &mut Job) -> Result<()> {
         let Stage::Walk { tree, from } = &mut job.stage else { return Ok(()) };
         let views = self.views()?;
-        let Some(t) = views.trees.get(*tree) else {
+        let Some((at, t)) = tree.and_then(|id| tree_or_next(&views.trees, id)) else {
+            job.keep_last_found();
             job.stage = Stage::Compare;
             return Ok(());
         };
+        if *tree != Some(t.id()) {
+            (*tree, *from) = (Some(t.id()), Key::first());
+        }
         let (mut found, mut seen, mut next) = (Vec::new(), 0, None);
         let lost = t.scan_readable(&views.cache, from, &Key::last(), &mut |k, v| {
             if seen == ITEMS_AT_ONCE {
@@ -178,7 +184,7 @@ impl Fs {
         }
         match next {
             Some(key) => *from = key,
-            None => (*tree, *from) = (*tree + 1, Key::first()),
+            None => (*tree, *from) = (views.trees.get(at + 1).map(Tree::id), Key::first()),
         }
         job.add(found);
         Ok(())
@@ -195,6 +201,13 @@ impl Fs {
         }
         Ok(leaves)
     }
+}
+
+/// The tree with this number, and where it is among all: the live one first, then history from the newest on. One that is gone was emptied
+/// into older ones, so the next older takes its place.
+fn tree_or_next(trees: &[Tree], id: TreeId) -> Option<(usize, &Tree)> {
+    let mut places = trees.iter().enumerate();
+    places.find(|(_, t)| t.id() == id || t.id() >= TreeId::HISTORY && t.id() < id)
 }
 
 /// What a summary says of the payload behind it.
@@ -375,6 +388,47 @@ mod tests {
     #[test]
     fn what_hides_something_is_noticed() {
         what_an_earlier_life_left_hides_nothing(Some(Break::StaleBelieved));
+    }
+
+    /// A walk that is under way in one tree goes on there or in an older one, whatever was made or emptied meanwhile.
+    #[test]
+    fn trees_are_walked_the_way_that_items_move() {
+        let trees = |ids: &[u32]| ids.iter().map(|id| Tree::empty(TreeId(*id))).collect::<Vec<_>>();
+        let then = |ids: &[u32], id: u32| tree_or_next(&trees(ids), TreeId(id)).map(|(at, t)| (at, t.id().0));
+        assert_eq!(then(&[1, 20, 18, 16], 1), Some((0, 1)));
+        assert_eq!(then(&[1, 20, 18, 16], 18), Some((2, 18)));
+        assert_eq!(then(&[1, 22, 21, 20, 18, 16], 18), Some((4, 18)), "newer ones came");
+        assert_eq!(then(&[1, 20, 16], 18), Some((2, 16)), "it was merged into an older one");
+        assert_eq!(then(&[1, 20], 18), None, "so was the last");
+        let device = crate::testing::device(64, 64);
+        let fs = crate::testing::mount(&device, MountOptions { checkpoint_nanos: 0, ..MountOptions::default() });
+        let ino = crate::testing::create(&fs, "f");
+        for round in 0..4u8 {
+            fs.write(ino, 0, &vec![round; 64 << 10], 0).unwrap();
+            fs.checkpoint_create(None).unwrap();
+            let mut inner = fs.lock();
+            if let Some(id) = inner.state.history.last().map(|t| t.tree.id()) {
+                inner.log(&Record::Seal { tree: id }, 0).unwrap();
+            }
+        }
+        let ids: Vec<TreeId> = fs.views().unwrap().trees.iter().map(Tree::id).collect();
+        assert!(ids.len() > 3 && ids[0] == TreeId::LIVE && ids[1..].is_sorted_by(|a, b| a > b), "{ids:?}");
+    }
+
+    /// An item that was merged into an older tree meanwhile is found again there, and counts once.
+    #[test]
+    fn what_is_found_twice_counts_once() {
+        let segment = SegmentNo(5);
+        let mut job = Job::of(BTreeMap::from([(segment, Victim { kind: KIND_DATA, used: 12, found: 0 })]));
+        let found = |tree: u32, off: u64, at: u32| {
+            let extent = crate::fs::commit::new_extent(Addr::new(segment, at), 4, 0, vec![0; 4]);
+            Move { tree: TreeId(tree), key: Key { death: 3, ..Key::new(Ino(9), Kind::Extent, 0, off) }, extent }
+        };
+        job.add(vec![found(20, 0, 1), found(20, 4, 5)]);
+        job.add(vec![found(16, 0, 1), found(16, 8, 9)]);
+        job.keep_last_found();
+        assert_eq!(job.moves.iter().map(|m| (m.tree.0, m.key.off)).collect::<Vec<_>>(), [(20, 4), (16, 0), (16, 8)]);
+        assert_eq!(job.victims[&segment].found, 12);
     }
 
     #[test]
