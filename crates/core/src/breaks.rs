@@ -462,6 +462,12 @@ pub enum Break {
     VerifiedForgotten,
     /// What the row log has is not put back where its column is lost.
     TornLeft,
+    /// What a newer program wrote to the volume is passed over where an older root can be read.
+    NewerPassedOver,
+    /// Whether the volume may be written to is asked of the root that is used alone.
+    OneRootAsked,
+    /// Where a newer program went on with the log it ends.
+    NewerIsEnd,
 }
 
 #[cfg(feature = "breaks")]

@@ -32,7 +32,7 @@ use crate::state::{HistoryTree, KnownPast, Landmarks, Sheds, State, bad_item, ch
 use crate::storage::{Probe, Storage, storage_of};
 use crate::{Clock, Error, Fs, MountOptions, Result, heartbeat};
 use nenrin_device::BlockDevice;
-use nenrin_format::features::{Access, access};
+use nenrin_format::features::Access;
 use nenrin_format::items::{Checkpoint, Segment};
 use nenrin_format::node::TreeId;
 use nenrin_format::partial::{Header, LOGICAL_END, PartialKind};
@@ -291,6 +291,7 @@ fn note_slots(probe: &Probe, found: &Probe, name: Option<&str>, report: &mut Rec
     let newest = found.roots.first().map_or(0, |r| r.generation.0);
     let wrong = |state: &SlotState| match state {
         SlotState::Invalid(why) => Some(format!("damaged ({why})")),
+        SlotState::Newer(_) => Some("of another volume".to_owned()),
         SlotState::Unreadable(why) => Some(format!("unreadable ({why})")),
         SlotState::Valid(_) | SlotState::Empty => None,
     };
@@ -340,7 +341,7 @@ fn roll_forward(
     reach: Reach,
 ) -> Result<Opened> {
     let found = &assembly.found;
-    if let Access::ReadOnly(bits) = access(superblock.features[1], superblock.features[2]) {
+    if let Access::ReadOnly(bits) = found.access(superblock) {
         report.only_readable = true;
         if !options.read_only {
             report.notes.push(format!(
