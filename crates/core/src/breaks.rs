@@ -468,6 +468,8 @@ pub enum Break {
     OneRootAsked,
     /// Where a newer program went on with the log it ends.
     NewerIsEnd,
+    /// What is listed to be forgotten goes although it is there.
+    LivingForgotten,
 }
 
 #[cfg(feature = "breaks")]

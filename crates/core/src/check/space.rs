@@ -27,7 +27,10 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
             Kind::Segment => Segment::decode(value).map(|_| None),
             Kind::Checkpoint => Checkpoint::decode(value).map(|_| None),
             Kind::Landmark => Landmark::decode(value).map(|_| None),
-            Kind::Forget => Forget::decode(value).map(|_| None),
+            Kind::Forget => match Forget::decode(value) {
+                Ok(_) if whole => return check_forget(entered, Ino(key.off), log),
+                other => other.map(|_| None),
+            },
             Kind::Shed => Shed::decode(value).map(|_| None),
             Kind::Backref => match Backref::decode(value) {
                 Ok(b) if whole => return check_backref(entered, key, &b, log),
@@ -56,6 +59,15 @@ fn check_backref(entered: &Entered, key: &Key, b: &Backref, log: &mut Log<'_>) -
     if first.is_none_or(|(k, _)| k != *key) || !state.owner_exists(addr, b)? {
         let text = format!("{} blocks of file block {}{}", b.blocks, b.owner.off, died(&b.owner));
         log.add_in(state, Finding::new(What::BackrefDangling, text).of(Ino(b.owner.ino)).at(addr));
+    }
+    Ok(())
+}
+
+/// What is to be forgotten was removed before.
+fn check_forget(entered: &Entered, ino: Ino, log: &mut Log<'_>) -> Result<()> {
+    let state = &entered.opened.state;
+    if let Ok(Some(_)) = state.inode(ino) {
+        log.add_in(state, Finding::new(What::ReapWrong, "to be forgotten, and it exists").of(ino));
     }
     Ok(())
 }

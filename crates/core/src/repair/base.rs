@@ -538,7 +538,7 @@ fn load_space(state: &mut State) -> Result<BTreeMap<u64, Segment>> {
     })?;
     state.kept = kept;
     state.load_landmarks(&mut |_, _| {})?;
-    state.load_forgetting()?;
+    drop(state.load_forgetting()?);
     state.load_shed(&mut |_, _| {})?;
     Ok(segments)
 }

@@ -1,0 +1,71 @@
+//! Lists in the space tree that name what is there: check says so, a mount keeps it, a repair mends the list.
+
+use super::*;
+use crate::repair::RepairPlan;
+use crate::state::forget_key;
+use nenrin_format::items::Forget;
+
+/// A volume with a state that was changed behind the records' back.
+fn forged(edit: impl FnOnce(&mut State)) -> Arc<dyn BlockDevice> {
+    let device = volume();
+    let options = MountOptions::default();
+    let mut opened: Opened = recover(std::slice::from_ref(&device), &options).unwrap();
+    edit(&mut opened.state);
+    let fs = Fs::assemble(opened, Arc::new(TestClock::default()), options);
+    fs.index_checkpoint(true).unwrap();
+    device
+}
+
+fn mounted(device: &Arc<dyn BlockDevice>) -> Arc<Fs> {
+    Fs::open(vec![device.clone()], Arc::new(TestClock::default()), MountOptions::default()).unwrap()
+}
+
+/// Mounts, and has the background do what it wants to; then what is said of a file must still be so.
+#[track_caller]
+fn file_survives(device: &Arc<dyn BlockDevice>, what: &str) {
+    let fs = mounted(device);
+    for _ in 0..40 {
+        // What it meets may be an error, which is told and ends nothing.
+        drop(fs.tick());
+    }
+    drop(fs.forget_step(1 << 20));
+    let is_there = |fs: &Fs| {
+        let found = fs.lookup(At::Live, DIR, b"file").and_then(|f| fs.read(At::Live, f.ino, 0, 20 * 4096));
+        found.is_ok_and(|bytes| bytes == vec![3; 20 * 4096])
+    };
+    assert!(is_there(&fs), "{what}: the living file is gone");
+    drop(fs.close());
+    assert!(is_there(&mounted(device)), "{what}: the living file is gone with the next mount");
+}
+
+/// Repaired, nothing is wrong, and the file is there.
+#[track_caller]
+fn mends(device: &Arc<dyn BlockDevice>, what: &str) {
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    let given = std::slice::from_ref(device);
+    RepairPlan::new(given, clock.as_ref(), &mut |_| {}).unwrap().carry_out(clock).unwrap();
+    assert!(found(device, true).is_empty(), "{what}");
+    file_survives(device, what);
+}
+
+fn lists_a_living_file_to_be_forgotten() -> Arc<dyn BlockDevice> {
+    forged(|s| s.set_space(forget_key(FILE), Forget { begun: Time(3) }.encode()))
+}
+
+#[test]
+fn what_lives_is_not_forgotten() {
+    let device = lists_a_living_file_to_be_forgotten();
+    assert_eq!(found(&device, true), [403].into());
+    file_survives(&device, "forget");
+    let notes = mounted(&device).recovery_report().notes.clone();
+    assert!(notes.iter().any(|n| n.contains("to be forgotten, and it is there")), "{notes:?}");
+    mends(&lists_a_living_file_to_be_forgotten(), "forget");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the living file is gone")]
+fn a_living_file_that_is_forgotten_is_noticed() {
+    use crate::breaks::{Break, with};
+    with(Break::LivingForgotten, || file_survives(&lists_a_living_file_to_be_forgotten(), "forget"));
+}
