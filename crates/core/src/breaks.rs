@@ -470,6 +470,8 @@ pub enum Break {
     NewerIsEnd,
     /// What is listed to be forgotten goes although it is there.
     LivingForgotten,
+    /// What is listed for the reaper goes although it is in use.
+    LivingReaped,
 }
 
 #[cfg(feature = "breaks")]

@@ -5,7 +5,7 @@ use super::report::{Finding, Log};
 use super::roots::Entered;
 use super::usage::died;
 use crate::Result;
-use crate::state::is_space_key;
+use crate::state::{REST_FORK, is_space_key};
 use nenrin_format::items::{Backref, Checkpoint, Forget, Landmark, Reap, Segment, Shed};
 use nenrin_format::key::{Key, Kind};
 use nenrin_format::{Addr, Ino, SegmentNo};
@@ -89,9 +89,13 @@ fn check_reap(entered: &Entered, key: &Key, reap: &Reap, log: &mut Log<'_>) -> R
         }
         return Ok(());
     }
-    // That a whole inode to be removed still exists is noted with the inode.
-    if !reap.whole && (reap.fork != key.fork || inode.is_some_and(|i| i.fork <= reap.fork)) {
-        bad(What::ReapWrong, format!("fork {}, which is in use", reap.fork));
-    }
+    let text = match (reap.whole, inode) {
+        (true, Some(_)) => "all of it, and it exists".to_owned(),
+        (true, None) if key.fork != 0 && key.fork != REST_FORK => format!("all of it, listed as fork {}", key.fork),
+        (false, _) if reap.fork != key.fork => format!("fork {}, listed as fork {}", reap.fork, key.fork),
+        (false, Some(i)) if i.fork <= reap.fork => format!("fork {}, which is in use", reap.fork),
+        _ => return Ok(()),
+    };
+    bad(What::ReapWrong, text);
     Ok(())
 }

@@ -184,10 +184,29 @@ impl State {
         // A log may have more steps than are needed here: once they took all forks of an inode that is removed.
         let Some(v) = self.space.get(&self.cache, &key)? else { return Ok(()) };
         let reap = Reap::decode(&v).map_err(|why| super::bad_item(&key, why))?;
+        // Where that cannot be read it was when the step was recorded.
+        if let Ok(Some(why)) = self.reaped_in_use(ino, &reap) {
+            return Err(why);
+        }
         if self.reap(ino, &reap, max as usize)? {
             self.space.remove(&self.cache, &key)?;
         }
         Ok(())
+    }
+
+    /// Why something listed for the reaper is in use, whatever a damaged volume says.
+    fn reaped_in_use(&self, ino: Ino, reap: &Reap) -> Result<Option<Error>> {
+        let in_use = |i: Inode| (reap.whole || i.fork <= reap.fork) && !broken(Break::LivingReaped);
+        let text = || Error::Corrupt(format!("inode {ino} is listed for removal, and it is in use"));
+        Ok(self.inode(ino)?.is_some_and(in_use).then(text))
+    }
+
+    /// That nothing is reaped which is in use.
+    ///
+    /// # Errors
+    /// It is, or whether it is cannot be read.
+    pub(super) fn reaped_ahead(&self, ino: Ino, reap: &Reap) -> Result<()> {
+        self.reaped_in_use(ino, reap)?.map_or(Ok(()), Err)
     }
 
     /// What is to be reaped of an inode that was removed, besides forks that were to be reaped before.
@@ -213,6 +232,9 @@ impl State {
             return Err(Error::Corrupt(format!("inode {ino} is no orphan")));
         };
         let reap = Reap::decode(&v).map_err(|why| super::bad_item(&key, why))?;
+        if self.need_inode(ino)?.nlink > 0 {
+            return Err(Error::Corrupt(format!("inode {ino} is listed as an orphan, and has names")));
+        }
         self.drop_inode(ino, reap.death)
     }
 

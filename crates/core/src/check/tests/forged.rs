@@ -69,3 +69,49 @@ fn a_living_file_that_is_forgotten_is_noticed() {
     use crate::breaks::{Break, with};
     with(Break::LivingForgotten, || file_survives(&lists_a_living_file_to_be_forgotten(), "forget"));
 }
+
+/// Items for the reaper: fork in the key, fork, whether all of it, of an inode that is there; and whether that is wrong.
+const REAPS: [(u32, u32, bool, bool, bool); 12] = [
+    (0, 0, true, true, true),
+    (REST_FORK, 0, true, true, true),
+    (REST_FORK, 5, true, true, true),
+    (7, 0, true, true, true),
+    (7, 7, true, true, true),
+    (0, 0, false, true, true),
+    (3, 0, false, true, true),
+    (3, 3, false, true, true),
+    (0, 0, true, false, false),
+    (REST_FORK, 0, true, false, false),
+    (7, 0, true, false, true),
+    (3, 0, false, false, true),
+];
+
+/// The number of no inode.
+const NOBODY: Ino = Ino(17_000);
+
+fn listed_for_the_reaper((key, fork, whole, exists, _): (u32, u32, bool, bool, bool)) -> Arc<dyn BlockDevice> {
+    forged(|s| {
+        s.next_ino = NOBODY.next();
+        s.set_space(reap_key(if exists { FILE } else { NOBODY }, key), reap(fork, whole));
+    })
+}
+
+#[test]
+fn what_is_in_use_is_not_reaped() {
+    for row in REAPS {
+        let device = listed_for_the_reaper(row);
+        let what = format!("{row:?}");
+        let wrong: BTreeSet<u16> = if row.4 { [403].into() } else { [].into() };
+        assert_eq!(found(&device, true), wrong, "{what}");
+        file_survives(&device, &what);
+        mends(&listed_for_the_reaper(row), &what);
+    }
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the living file is gone")]
+fn a_living_file_that_is_reaped_is_noticed() {
+    use crate::breaks::{Break, with};
+    with(Break::LivingReaped, || file_survives(&listed_for_the_reaper(REAPS[3]), "reap"));
+}
