@@ -472,6 +472,10 @@ pub enum Break {
     LivingForgotten,
     /// What is listed for the reaper goes although it is in use.
     LivingReaped,
+    /// A directory without a name goes although there are names in it.
+    ChildrenGo,
+    /// A segment waits for the root that its item says it was emptied by, whichever that is.
+    EmptiedBelieved,
 }
 
 #[cfg(feature = "breaks")]

@@ -24,7 +24,10 @@ pub fn check(entered: &Entered, log: &mut Log<'_>) -> Result<()> {
             return Ok(());
         }
         let decoded = match key.kind {
-            Kind::Segment => Segment::decode(value).map(|_| None),
+            Kind::Segment => Segment::decode(value).map(|s| {
+                check_emptied(entered, SegmentNo(key.off), &s, log);
+                None
+            }),
             Kind::Checkpoint => Checkpoint::decode(value).map(|_| None),
             Kind::Landmark => Landmark::decode(value).map(|_| None),
             Kind::Forget => match Forget::decode(value) {
@@ -61,6 +64,15 @@ fn check_backref(entered: &Entered, key: &Key, b: &Backref, log: &mut Log<'_>) -
         log.add_in(state, Finding::new(What::BackrefDangling, text).of(Ino(b.owner.ino)).at(addr));
     }
     Ok(())
+}
+
+/// It cannot have been emptied for a root that is still to come.
+fn check_emptied(entered: &Entered, no: SegmentNo, segment: &Segment, log: &mut Log<'_>) {
+    let (emptied, next) = (segment.emptied_generation, entered.opened.state.segments.next_generation);
+    if emptied > next.0 {
+        let text = format!("segment {no}: emptied for generation {emptied}, the next is {next}");
+        log.add(Finding::new(What::EmptiedWrong, text).at(Addr::new(no, 0)));
+    }
 }
 
 /// What is to be forgotten was removed before.

@@ -67,6 +67,7 @@ impl State {
             return Ok(());
         }
         let inode = self.need_inode(ino)?;
+        self.emptied_ahead(ino, &inode)?;
         let (fork, rule) = (inode.fork, inode.keep_rule());
         // The inode item and that of its name, where it has one, go before the others.
         let at_once = ITEMS_AT_ONCE + 1 + usize::from(inode.nlink > 0);

@@ -139,6 +139,7 @@ impl State {
     /// are left to it as they are: they died before.
     fn drop_inode(&mut self, ino: Ino, death: Cno) -> Result<()> {
         let inode = self.need_inode(ino)?;
+        self.emptied_ahead(ino, &inode)?;
         let (fork, rule) = (if broken(Break::OldForksDieLate) { 0 } else { inode.fork }, inode.keep_rule());
         self.remove_as_of(&Key::new(ino, Kind::Inode, 0, 0), death, rule)?;
         self.inodes = self.inodes.saturating_sub(1);
@@ -190,6 +191,29 @@ impl State {
         }
         if self.reap(ino, &reap, max as usize)? {
             self.space.remove(&self.cache, &key)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a directory has names in it, whatever its inode says.
+    pub fn has_entries(&self, dir: Ino) -> Result<bool> {
+        let (from, to) = (Key::new(dir, Kind::Dirent, 0, 0), Key::new(dir, Kind::Dirent, u32::MAX, u64::MAX));
+        let mut any = false;
+        self.live.scan(&self.cache, &from, &to, &mut |_, _| {
+            any = true;
+            ControlFlow::Break(())
+        })?;
+        Ok(any)
+    }
+
+    /// That nothing goes with an inode that has names in it: these would be of nothing, and what they name without a name.
+    ///
+    /// # Errors
+    /// There are some, or whether there are cannot be read.
+    pub(super) fn emptied_ahead(&self, ino: Ino, inode: &Inode) -> Result<()> {
+        let is_dir = FileKind::from_mode(inode.mode) == FileKind::Directory;
+        if is_dir && !broken(Break::ChildrenGo) && self.has_entries(ino)? {
+            return Err(Error::Corrupt(format!("directory {ino} is to go, and has names in it")));
         }
         Ok(())
     }

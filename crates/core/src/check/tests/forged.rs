@@ -115,3 +115,86 @@ fn a_living_file_that_is_reaped_is_noticed() {
     use crate::breaks::{Break, with};
     with(Break::LivingReaped, || file_survives(&listed_for_the_reaper(REAPS[3]), "reap"));
 }
+
+/// A directory with a file in it has lost its name, and is listed as an orphan.
+fn dead_with_a_child() -> Arc<dyn BlockDevice> {
+    forged(|s| {
+        let (key, ..) = s.dirent(DIR, b"sub").unwrap().unwrap();
+        s.unset(key);
+        s.unset(s.first(SUB, Kind::Link).0);
+        s.edit_inode(SUB, |i| i.nlink = 0);
+        s.edit_inode(DIR, |i| (i.nlink, i.entries) = (i.nlink - 1, i.entries - 1));
+        s.set_space(orphan_key(SUB), reap(0, true));
+    })
+}
+
+fn child_survives(device: &Arc<dyn BlockDevice>) {
+    let fs = mounted(device);
+    for _ in 0..20 {
+        drop(fs.tick());
+    }
+    drop(fs.close());
+    let fs = mounted(device);
+    let bytes = fs.read(At::Live, SMALL, 0, 200);
+    assert!(bytes.is_ok_and(|b| b == vec![1; 100]) && fs.getattr(At::Live, SUB).is_ok(), "the child is gone");
+}
+
+#[test]
+fn what_is_in_a_directory_without_a_name_stays() {
+    let device = dead_with_a_child();
+    assert_eq!(found(&device, true), [313].into());
+    child_survives(&device);
+    let clock: Arc<dyn Clock> = Arc::new(TestClock::default());
+    let plan = RepairPlan::new(std::slice::from_ref(&device), clock.as_ref(), &mut |_| {}).unwrap();
+    plan.carry_out(clock).unwrap();
+    assert!(found(&device, true).is_empty());
+    child_survives(&device);
+    let fs = mounted(&device);
+    let lost = fs.lookup(At::Live, Ino::ROOT, b"lost+found").unwrap().ino;
+    let dir = fs.lookup(At::Live, lost, format!("#{SUB}").as_bytes()).unwrap().ino;
+    assert_eq!(fs.lookup(At::Live, dir, b"small").unwrap().ino, SMALL);
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "the child is gone")]
+fn children_that_go_with_their_directory_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::ChildrenGo, || child_survives(&dead_with_a_child()));
+}
+
+/// All that is free waits for a root that is never written, or says so.
+fn emptied_in_the_future() -> Arc<dyn BlockDevice> {
+    forged(|s| {
+        let free: Vec<SegmentNo> =
+            s.segments.iter().filter(|(no, _)| s.segments.is_free(*no)).map(|(no, _)| no).skip(12).collect();
+        for no in free {
+            let item = nenrin_format::items::Segment { emptied_generation: 1 << 54, ..Default::default() };
+            s.set_space(Key::space(Kind::Segment, 0, no.0), item.encode());
+        }
+    })
+}
+
+fn become_free(device: &Arc<dyn BlockDevice>) {
+    let fs = mounted(device);
+    for _ in 0..4 {
+        fs.index_checkpoint(true).unwrap();
+    }
+    let waiting = fs.segments().iter().filter(|s| s.state == crate::SegmentState::Pending).count();
+    assert!(waiting < 12, "{waiting} segments wait for ever");
+}
+
+#[test]
+fn segments_emptied_in_the_future_become_free() {
+    let device = emptied_in_the_future();
+    assert_eq!(found(&device, true), [512].into());
+    become_free(&device);
+    assert!(found(&device, true).is_empty());
+    mends(&emptied_in_the_future(), "emptied");
+}
+
+#[cfg(feature = "breaks")]
+#[test]
+#[should_panic(expected = "wait for ever")]
+fn segments_that_wait_for_ever_are_noticed() {
+    crate::breaks::with(crate::breaks::Break::EmptiedBelieved, || become_free(&emptied_in_the_future()));
+}
