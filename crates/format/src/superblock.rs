@@ -584,7 +584,7 @@ impl Superblock {
     /// # Errors
     /// [`Invalid::Magic`] when it is no slot at all, then checksum, version,
     /// incompatible features, and bounds, in this order; counters beyond their
-    /// limit are out of bounds too.
+    /// limit are out of bounds too, and what [`Superblock::validate`] refuses.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let (head, d) = SlotHead::with_slot(bytes)?;
         if let Some(why) = head.refused() {
@@ -609,7 +609,7 @@ impl Superblock {
         if d.devices[..count].iter().any(far) {
             return Err(Invalid::Bounds);
         }
-        Ok(Self {
+        let this = Self {
             device_index: d.device_index.get(),
             uuid: d.uuid,
             features: [d.compat.get(), d.ro_compat.get(), d.incompat.get()],
@@ -646,7 +646,9 @@ impl Superblock {
                 })
                 .collect(),
             bands: decode_bands(&d.bands, count, segment_blocks)?,
-        })
+        };
+        this.validate()?;
+        Ok(this)
     }
 }
 
