@@ -243,7 +243,7 @@ pub(crate) fn refuse_if_in_use(assembly: &Assembly, clock: &dyn Clock) -> Result
 ///
 /// # Errors
 /// [`Error::Open`] when one is in use.
-pub(crate) fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Result<()> {
+pub fn refuse_to_replace(devices: &[Arc<dyn BlockDevice>], clock: &dyn Clock) -> Result<()> {
     let seen = devices.iter().filter_map(|d| read(d.as_ref()).ok().map(|block| (d.clone(), block)));
     let seen: Vec<Seen> = seen.filter(|(_, block)| matches!(Said::of(block), Said::InUse(_))).collect();
     watch(&seen, clock)

@@ -10,7 +10,7 @@ use crate::flushes::Flushes;
 use crate::index::NodeSource;
 use crate::mixture::{Copies, mixed, parts};
 use crate::{Clock, Error, Result};
-use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Ticket};
+use nenrin_device::{AlignedBuf, BlockDevice, DeviceError, Op, Ticket};
 use nenrin_format::features::{self, Access};
 use nenrin_format::node::{self, NodePtr};
 use nenrin_format::partial::{Header, Summary};
@@ -19,6 +19,9 @@ use nenrin_format::{Addr, BLOCK_BYTES, Generation, Invalid, NODE_BLOCKS, Segment
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes at either end of a device in which others have their marks.
+const WIPED_BYTES: u64 = 1 << 20;
 
 /// Devices of an open volume and the geometry of its segments.
 pub struct Storage {
@@ -442,6 +445,16 @@ impl Storage {
         let zeros = Arc::new(AlignedBuf::zeroed(superblock::AREA_BLOCKS as usize * BLOCK_BYTES));
         for area in [0, blocks.saturating_sub(superblock::AREA_BLOCKS)] {
             device.write(area * BLOCK_BYTES as u64, zeros.clone())?;
+        }
+        Ok(device.flush()?)
+    }
+
+    /// Nothing is left at either end of a device that is to become a member, by which others would take it for theirs.
+    pub fn clear_ends(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let bytes = device.geometry().bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let wiped = bytes.min(WIPED_BYTES);
+        for offset in [0, bytes - wiped] {
+            device.submit(Op::Zero { offset, bytes: wiped }).wait()?;
         }
         Ok(device.flush()?)
     }

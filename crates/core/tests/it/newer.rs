@@ -23,8 +23,7 @@ enum Newer {
 
 /// The newest slot, so many generations later, as a program writes it that knows more.
 fn slot(bytes: &[u8], what: Newer, later: u64) -> Vec<u8> {
-    let sb = probe(&MemDevice::from_bytes(bytes.to_vec())).unwrap().newest().unwrap().clone();
-    let mut sb = sb;
+    let mut sb = probe(&MemDevice::from_bytes(bytes.to_vec())).unwrap().newest().unwrap().clone();
     sb.generation.0 += later;
     match what {
         Newer::Version => {}
@@ -76,7 +75,7 @@ fn refuses(all: &[Vec<u8>], what: Newer) {
         let said = text(Fs::open(given.clone(), clock.clone(), options), "mount");
         assert!(said.contains("update nenrin"), "{what:?}: {said}");
     }
-    text(check(&given, &CheckOptions { data: true }, &mut |_| {}), "check");
+    text(check(&given, &CheckOptions { data: false }, &mut |_| {}), "check");
     text(RepairPlan::new(&given, clock.as_ref(), &mut |_| {}), "repair");
     assert!(disks.iter().zip(all).all(|(d, before)| d.snapshot() == *before), "{what:?}: written to");
 }
@@ -106,15 +105,13 @@ fn mirror() -> Vec<Vec<u8>> {
 fn in_each_place(what: Newer, look: impl Fn(&[Vec<u8>])) {
     let (_, bytes) = crashed();
     for place in 0..8 {
-        // The next root, and one that is to be two generations later.
-        for later in [0, 1, 2] {
-            let mut one = bytes.clone();
-            put(&mut one, place, &slot(&bytes, what, later));
-            look(&[one]);
-        }
+        // The newest root once more, the next, or the one behind that.
+        let mut one = bytes.clone();
+        put(&mut one, place, &slot(&bytes, what, place as u64 % 3));
+        look(&[one]);
     }
     let all = mirror();
-    for (member, place) in [(0, 1), (0, 6), (1, 3), (1, 4)] {
+    for (member, place) in [(0, 6), (1, 3)] {
         let mut some = all.clone();
         let newer = slot(&all[member], what, 1);
         put(&mut some[member], place, &newer);

@@ -134,9 +134,10 @@ fn child_survives(device: &Arc<dyn BlockDevice>) {
         drop(fs.tick());
     }
     drop(fs.close());
-    let fs = mounted(device);
-    let bytes = fs.read(At::Live, SMALL, 0, 200);
-    assert!(bytes.is_ok_and(|b| b == vec![1; 100]) && fs.getattr(At::Live, SUB).is_ok(), "the child is gone");
+    let bytes = mounted(device).read(At::Live, SMALL, 0, 200);
+    let state = recover(std::slice::from_ref(device), &MountOptions::default()).unwrap().state;
+    let is_named = state.inode(SUB).unwrap().is_some() && state.dirent(SUB, b"small").unwrap().is_some();
+    assert!(is_named && bytes.is_ok_and(|b| b == vec![1; 100]), "the child is gone");
 }
 
 #[test]
