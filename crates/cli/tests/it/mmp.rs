@@ -74,7 +74,7 @@ fn what_another_host_has_is_neither_made_anew_nor_added() {
     }
     let place = Place::with_volume();
     let (Some(a), Some(b)) = (Loop::over(&place.image()), Loop::over(&place.image())) else { return };
-    fs::rename(place.image(), place.path("hidden")).unwrap();
+    fs::remove_file(place.image()).unwrap();
     let own = place.text("own");
     nenrin(["mkfs", "--size", SIZE, &own]).ok();
     let (mnt_a, mnt_own) = (place.sub("mnt-a"), place.sub("mnt-own"));

@@ -450,19 +450,16 @@ impl Mender {
         Ok(())
     }
 
-    /// Inodes without a name get one in lost+found, orphans excepted that have no names in them.
+    /// Inodes without a name get one in lost+found, orphans excepted.
     fn nameless(&mut self) -> Result<()> {
         let mut nameless: Vec<(Ino, Inode)> = Vec::new();
         let mut at: Option<(Ino, Inode)> = None;
-        self.sweep(&mut |this, key, value| {
+        self.sweep(&mut |_, key, value| {
             match key.kind {
                 Kind::Inode => {
                     nameless.extend(at.take());
-                    let (ino, inode) = (Ino(key.ino), Inode::decode(value).ok());
-                    at = match inode.filter(|_| ino != Ino::ROOT) {
-                        Some(i) if i.nlink > 0 || this.state.has_entries(ino)? => Some((ino, i)),
-                        _ => None,
-                    };
+                    let inode = Inode::decode(value).ok();
+                    at = inode.filter(|i| i.nlink > 0 && key.ino != Ino::ROOT.0).map(|i| (Ino(key.ino), i));
                 }
                 Kind::Link if at.as_ref().is_some_and(|(ino, _)| ino.0 == key.ino) => at = None,
                 _ => {}
