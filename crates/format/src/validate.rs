@@ -63,6 +63,8 @@ mod tests {
 
     const SEGMENT: u32 = 64;
 
+    type Change = fn(&mut Superblock);
+
     /// Two devices of sixty units, and two bands that fill them.
     fn root() -> Superblock {
         let entry = DeviceEntry::active([1; 16], 2 * AREA_BLOCKS + 60 * u64::from(UNIT_BLOCKS), 1);
@@ -105,7 +107,7 @@ mod tests {
     fn segments_lie_beside_each_other_and_within_their_devices() {
         let root = root();
         assert_eq!(Superblock::decode(&root.encode()).unwrap(), root);
-        let wrong: [(&str, fn(&mut Superblock)); 9] = [
+        let wrong: [(&str, Change); 9] = [
             ("a band over another", |s| s.bands[1].members[1].1 -= 1),
             ("a longer one over another", |s| s.bands[0].segments += 1),
             ("into the tail area", |s| s.bands[1].segments += 1),
